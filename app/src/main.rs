@@ -1,0 +1,3 @@
+//! The `thermocline` program.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Timed loops that return structs.

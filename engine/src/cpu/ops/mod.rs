@@ -1,0 +1,1 @@
+//! Vector operations between the matrix products: norms, rotary embedding, attention, activations.

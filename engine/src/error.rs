@@ -1,0 +1,125 @@
+//! The one error type of the engine. Every variant says what went wrong, where, what was expected and what was found,
+//! so that a caller can show it unchanged.
+
+use std::{fmt, path::PathBuf};
+
+/// `Result` with the engine's [`enum@Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Where in a file something is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// A byte offset from the start of the file.
+    Offset(u64),
+    /// A metadata key (GGUF) or a JSON path (`config.json`).
+    Key(String),
+    /// A tensor, by name.
+    Tensor(String),
+    /// The file as a whole.
+    File,
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Location::Offset(at) => write!(f, " at byte {at}"),
+            Location::Key(key) => write!(f, ", key `{key}`"),
+            Location::Tensor(name) => write!(f, ", tensor `{name}`"),
+            Location::File => Ok(()),
+        }
+    }
+}
+
+/// What can go wrong in the engine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused a file operation.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried, as a verb: `open`, `read`, `map`, `write`, `rename`.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A file contradicts its format, or a model contradicts its architecture.
+    #[error("{}{location}: expected {expected}, got {got}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        location: Location,
+        /// What the format asks for there.
+        expected: String,
+        /// What is there.
+        got: String,
+    },
+    /// The file is well-formed but uses something this engine does not implement.
+    #[error("{what} `{got}` is not supported (supported: {supported})")]
+    Unsupported {
+        /// The kind of thing: `architecture`, `tensor type`, `rope scaling`.
+        what: &'static str,
+        /// The one that was asked for.
+        got: String,
+        /// What would have worked.
+        supported: String,
+    },
+    /// A caller's request is out of range.
+    #[error("{what}: expected {expected}, got {got}")]
+    Invalid {
+        /// The option or argument.
+        what: &'static str,
+        /// Its domain.
+        expected: String,
+        /// The value passed.
+        got: String,
+    },
+    /// Memory could not be had.
+    #[error("{what}: {wanted} bytes wanted, {available} available")]
+    Memory {
+        /// What it was for.
+        what: &'static str,
+        /// Bytes asked for.
+        wanted: u64,
+        /// Bytes that could be had.
+        available: u64,
+    },
+    /// The context is full and the caller did not ask for it to be shifted.
+    #[error("context full: {wanted} tokens wanted, the context holds {available}")]
+    ContextFull {
+        /// Tokens the request needs.
+        wanted: usize,
+        /// Length of the context, in tokens.
+        available: usize,
+    },
+    /// A chat template failed or asked for too much.
+    #[error("chat template: {0}")]
+    Template(String),
+    /// The engine thread is gone; the message says why.
+    #[error("engine stopped: {0}")]
+    Stopped(String),
+}
+
+impl Error {
+    /// An [`Error::Malformed`] in a few words.
+    pub fn malformed(
+        path: impl Into<PathBuf>,
+        location: Location,
+        expected: impl Into<String>,
+        got: impl fmt::Display,
+    ) -> Self {
+        Error::Malformed { path: path.into(), location, expected: expected.into(), got: got.to_string() }
+    }
+
+    /// An [`Error::Invalid`] in a few words.
+    pub fn invalid(what: &'static str, expected: impl Into<String>, got: impl fmt::Display) -> Self {
+        Error::Invalid { what, expected: expected.into(), got: got.to_string() }
+    }
+
+    /// An [`Error::Io`] in a few words.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
+        Error::Io { action, path: path.into(), source }
+    }
+}

@@ -1,0 +1,42 @@
+//! Shared, immutable bytes: a range of a memory map, or of a buffer, that keeps its owner alive.
+
+use std::{fmt, ops::Deref, ops::Range, sync::Arc};
+
+/// A cheaply clonable range of bytes with a shared owner.
+#[derive(Clone)]
+pub struct Bytes {
+    owner: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    start: usize,
+    len: usize,
+}
+
+impl Bytes {
+    /// All bytes of `owner`.
+    pub fn new(owner: impl AsRef<[u8]> + Send + Sync + 'static) -> Self {
+        let len = owner.as_ref().len();
+        Bytes { owner: Arc::new(owner), start: 0, len }
+    }
+
+    /// A sub-range that shares the owner; `None` if it is out of bounds.
+    pub fn slice(&self, range: Range<usize>) -> Option<Self> {
+        if range.start > range.end || range.end > self.len {
+            return None;
+        }
+        Some(Bytes { owner: Arc::clone(&self.owner), start: self.start + range.start, len: range.end - range.start })
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // A file truncated behind a map does not change the map's length, so the range stays valid.
+        &(*self.owner).as_ref()[self.start..self.start + self.len]
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} at {})", self.len, self.start)
+    }
+}

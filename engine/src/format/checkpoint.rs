@@ -1,0 +1,81 @@
+//! What every container becomes once it is read.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use super::{Metadata, Tensor};
+use crate::error::{Error, Location, Result};
+
+/// The container a checkpoint was read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Container {
+    /// GGUF of this version.
+    Gguf(u32),
+    /// PowerInfer's GGUF (magic `PWRI`).
+    PowerInfer(u32),
+    /// A Hugging Face folder (`config.json`, safetensors).
+    HuggingFace,
+}
+
+/// Where the tokenizer of a checkpoint is described.
+#[derive(Debug, Clone)]
+pub enum TokenizerSource {
+    /// In the metadata, under `tokenizer.*`.
+    Metadata,
+    /// In a Hugging Face folder.
+    HuggingFace {
+        /// Text of `tokenizer.json`.
+        tokenizer_json: String,
+        /// Parsed `tokenizer_config.json`, or null.
+        tokenizer_config: serde_json::Value,
+    },
+}
+
+/// Metadata under GGUF's key names and tensors under GGUF's tensor names, whatever the container was.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// The file (the first one, when split) or folder.
+    pub path: PathBuf,
+    /// What kind of container it was.
+    pub container: Container,
+    /// Key-value pairs.
+    pub metadata: Metadata,
+    /// Where to find the tokenizer.
+    pub tokenizer: TokenizerSource,
+    tensors: Vec<Tensor>,
+    index: HashMap<String, usize>,
+}
+
+impl Checkpoint {
+    /// Joins the parts; a tensor name that occurs twice is an error.
+    pub fn new(
+        path: PathBuf,
+        container: Container,
+        metadata: Metadata,
+        tokenizer: TokenizerSource,
+        tensors: Vec<Tensor>,
+    ) -> Result<Self> {
+        let mut index = HashMap::with_capacity(tensors.len());
+        for (at, tensor) in tensors.iter().enumerate() {
+            if index.insert(tensor.name.clone(), at).is_some() {
+                let location = Location::Tensor(tensor.name.clone());
+                return Err(Error::malformed(&path, location, "unique tensor names", "the name twice"));
+            }
+        }
+        Ok(Checkpoint { path, container, metadata, tokenizer, tensors, index })
+    }
+
+    /// The tensors in file order.
+    pub fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.index.get(name).map(|&at| &self.tensors[at])
+    }
+
+    /// Bytes of all tensors together.
+    pub fn tensor_bytes(&self) -> u64 {
+        self.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
+    }
+}

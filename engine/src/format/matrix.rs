@@ -1,0 +1,68 @@
+//! A two-dimensional weight in its file type.
+
+use std::ops::Range;
+
+use super::{Bytes, TensorType};
+
+/// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks.
+#[derive(Debug, Clone)]
+pub struct Matrix {
+    ty: TensorType,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    data: Bytes,
+}
+
+impl Matrix {
+    /// A matrix over `data`; `None` if `ty` is not a weight type or the length does not match the shape.
+    pub fn new(ty: TensorType, rows: usize, cols: usize, data: Bytes) -> Option<Self> {
+        let row_bytes = ty.row_bytes(cols)?;
+        let fits = ty.is_weight() && rows.checked_mul(row_bytes) == Some(data.len());
+        fits.then_some(Matrix { ty, rows, cols, row_bytes, data })
+    }
+
+    /// Encoding of the elements.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// Number of rows: outputs of `y = W x`.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Number of columns: inputs of `y = W x`.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Bytes from one row to the next.
+    pub fn row_bytes(&self) -> usize {
+        self.row_bytes
+    }
+
+    /// All rows.
+    pub fn data(&self) -> &[u8] {
+        &self.data
+    }
+
+    /// Row `row`, encoded.
+    pub fn row(&self, row: usize) -> &[u8] {
+        &self.data[row * self.row_bytes..(row + 1) * self.row_bytes]
+    }
+
+    /// The rows in `rows` as a matrix of their own that shares the data; `None` if out of bounds.
+    pub fn slice_rows(&self, rows: Range<usize>) -> Option<Self> {
+        if rows.start > rows.end || rows.end > self.rows {
+            return None;
+        }
+        let data = self.data.slice(rows.start * self.row_bytes..rows.end * self.row_bytes)?;
+        Some(Matrix { ty: self.ty, rows: rows.len(), cols: self.cols, row_bytes: self.row_bytes, data })
+    }
+
+    /// Decodes row `row` into `dst`, which has [`Matrix::cols`] elements.
+    pub fn dequantise_row(&self, row: usize, dst: &mut [f32]) {
+        super::blocks::dequantise(self.ty, self.row(row), dst);
+    }
+}

@@ -1,0 +1,20 @@
+//! Files people have, as tensors and metadata. GGUF (v2, v3, split), PowerInfer's variant of it and Hugging Face
+//! folders are read by memory map, without copying weights, and every count, length, offset and product is checked
+//! against the file before it is used. Whatever the container, what comes out is a [`Checkpoint`]: metadata under
+//! GGUF's key names and tensors under GGUF's tensor names. [`blocks`] holds the quantised block types, one file each:
+//! layout, dequantisation (the oracle of every kernel) and quantisation.
+
+pub mod blocks;
+mod bytes;
+mod checkpoint;
+mod matrix;
+mod metadata;
+mod tensor;
+mod tensor_type;
+
+pub use bytes::Bytes;
+pub use checkpoint::{Checkpoint, Container, TokenizerSource};
+pub use matrix::Matrix;
+pub use metadata::{Array, Metadata, Value};
+pub use tensor::Tensor;
+pub use tensor_type::TensorType;

@@ -1,0 +1,18 @@
+//! The Thermocline inference engine: formats, tokenizer, models, CPU kernels and sessions.
+//!
+//! Floors, from the top; every arrow points down:
+//! [`bench`], [`session`], [`model`]; then side by side [`cpu`], [`tokenizer`], [`synth`]; then [`format`];
+//! on the ground [`error`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a paragraph on each and
+//! follows one token through.
+
+pub mod bench;
+pub mod cpu;
+pub mod error;
+pub mod format;
+pub mod model;
+pub mod session;
+pub mod synth;
+pub mod telemetry;
+pub mod tokenizer;
+
+pub use error::{Error, Location, Result};

@@ -1,0 +1,53 @@
+//! The program of one layer, as data.
+
+/// A `[tokens, d_model]` buffer of the forward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Register {
+    /// The residual stream.
+    Residual,
+    /// Normed input of attention (and of the FFN where both share it).
+    Normed,
+    /// Normed input of the FFN where it differs from attention's and both are needed at once.
+    NormedFfn,
+    /// Output of attention or FFN, before it is added to the residual.
+    Out,
+}
+
+/// Which of a layer's norms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum NormSlot {
+    /// `blk.N.attn_norm`
+    Attention,
+    /// `blk.N.post_attention_norm` (Gemma)
+    PostAttention,
+    /// `blk.N.ffn_norm` (Falcon 40B: `attn_norm_2` is the attention's, `attn_norm` the FFN's)
+    Ffn,
+    /// `blk.N.post_ffw_norm` (Gemma)
+    PostFfn,
+}
+
+/// One coarse operation of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// `into = norm(from)`; `from` and `into` may be the same.
+    Norm {
+        /// Whose weights.
+        norm: NormSlot,
+        /// Input.
+        from: Register,
+        /// Output.
+        into: Register,
+    },
+    /// `Out = attention(from)`: QKV, biases, QK-norm, rope, KV append, softmax, output projection.
+    Attention {
+        /// Input.
+        from: Register,
+    },
+    /// `Out = ffn(from)`, dense or mixture of experts.
+    Ffn {
+        /// Input.
+        from: Register,
+    },
+    /// `Residual += Out`
+    AddOut,
+}

@@ -1,0 +1,126 @@
+//! Weights by role. Matrices stay in their file type and share the file's bytes; vectors are f32.
+
+use crate::format::Matrix;
+
+use super::NormSlot;
+
+/// `y = W x + b`
+#[derive(Debug, Clone)]
+pub struct Linear {
+    /// `[outputs, inputs]`
+    pub weight: Matrix,
+    /// `[outputs]`
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Weights of a norm.
+#[derive(Debug, Clone)]
+pub struct Norm {
+    /// `[n]`
+    pub weight: Vec<f32>,
+    /// `[n]`, layer norm only.
+    pub bias: Option<Vec<f32>>,
+}
+
+/// Attention of one layer. `d` is the model's width, heads are `head_dim` wide.
+#[derive(Debug, Clone)]
+pub struct AttentionWeights {
+    /// `[n_head * head_dim, d]`
+    pub q: Linear,
+    /// `[n_kv_head * head_dim, d]`
+    pub k: Linear,
+    /// `[n_kv_head * head_dim, d]`
+    pub v: Linear,
+    /// `[d, n_head * head_dim]`
+    pub output: Linear,
+    /// Per-head norm of queries, `[head_dim]`, before rope.
+    pub q_norm: Option<Norm>,
+    /// Per-head norm of keys, `[head_dim]`, before rope.
+    pub k_norm: Option<Norm>,
+}
+
+/// The down projection, in whichever orientation the file has.
+#[derive(Debug, Clone)]
+pub enum Down {
+    /// `[d, n_ff]`: an output is a row.
+    Outputs(Linear),
+    /// `[n_ff, d]`: a neuron is a row (PowerInfer's `ffn_down_t`); the bias is `[d]`.
+    Neurons(Linear),
+}
+
+/// One FFN (or one expert).
+#[derive(Debug, Clone)]
+pub struct FfnWeights {
+    /// `[n_ff, d]`; absent in ungated FFNs.
+    pub gate: Option<Linear>,
+    /// `[n_ff, d]`
+    pub up: Linear,
+    /// Back to `d`.
+    pub down: Down,
+}
+
+/// A mixture of experts.
+#[derive(Debug, Clone)]
+pub struct ExpertWeights {
+    /// `[experts, d]`
+    pub router: Linear,
+    /// One FFN per expert.
+    pub experts: Vec<FfnWeights>,
+}
+
+/// The FFN of one layer.
+#[derive(Debug, Clone)]
+pub enum Ffn {
+    /// One FFN for every token.
+    Dense(FfnWeights),
+    /// The router chooses per token.
+    Experts(ExpertWeights),
+}
+
+/// Activation predictor of one layer: neuron `i` may fire where `(fc2 relu(fc1 x))[i] >= threshold`.
+#[derive(Debug, Clone)]
+pub struct Predictor {
+    /// `[rank, d]`
+    pub fc1: Matrix,
+    /// `[n_ff, rank]`
+    pub fc2: Matrix,
+    /// Cut on the raw output.
+    pub threshold: f32,
+}
+
+/// One layer.
+#[derive(Debug, Clone)]
+pub struct LayerWeights {
+    /// Norms the layer's program names.
+    pub norms: Vec<(NormSlot, Norm)>,
+    /// Attention.
+    pub attention: AttentionWeights,
+    /// FFN.
+    pub ffn: Ffn,
+    /// Predictor, where the file has one.
+    pub predictor: Option<Predictor>,
+}
+
+impl LayerWeights {
+    /// The weights of `slot`. Loading checks that every norm the program names is there.
+    pub fn norm(&self, slot: NormSlot) -> Option<&Norm> {
+        self.norms.iter().find(|(at, _)| *at == slot).map(|(_, norm)| norm)
+    }
+}
+
+/// All weights of a model.
+#[derive(Debug, Clone)]
+pub struct Weights {
+    /// `[n_vocab, d]`
+    pub token_embedding: Matrix,
+    /// `[positions + offset, d]`, learned positions only.
+    pub position_embedding: Option<Matrix>,
+    /// One per layer.
+    pub layers: Vec<LayerWeights>,
+    /// Before the head.
+    pub output_norm: Norm,
+    /// `[n_vocab, d]`; the embedding's own matrix when tied.
+    pub output: Linear,
+    /// Whether the head is the embedding.
+    pub tied: bool,
+}

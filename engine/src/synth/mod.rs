@@ -1,0 +1,1 @@
+//! Synthetic models with power-law firing at published shapes.

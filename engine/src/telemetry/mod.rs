@@ -1,0 +1,1 @@
+//! Counters and snapshots other threads may read at any time.

@@ -1,0 +1,1 @@
+//! WGSL kernels of Thermocline and the table that names them.
