@@ -1,1 +1,12 @@
-//! WGSL kernels of Thermocline and the table that names them.
+//! WGSL kernels of Thermocline: one `.wgsl` file per operation under `wgsl/`, the table that names them ([`KERNELS`]),
+//! and the include step ([`Kernel::source`]) that turns a file into the text of one [`Tier`]. Numbers are `override`s and
+//! are set when a pipeline is made; only types and the kind of reduction need text, so there is one file per kernel and
+//! not one per device. Tests translate every kernel in every tier to SPIR-V, MSL, HLSL and, where its features allow,
+//! GLSL: that keeps Metal and DX12 honest on machines that have neither.
+
+mod include;
+mod kernels;
+mod tier;
+
+pub use kernels::{KERNELS, Kernel};
+pub use tier::Tier;

@@ -1,0 +1,45 @@
+//! What an adapter offers beyond plain WGSL.
+
+use std::fmt;
+
+/// Optional features a kernel's text may use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Tier {
+    /// Subgroup operations, for subgroups of any size from 4 to 128.
+    pub subgroups: bool,
+    /// 16-bit floats in shaders.
+    pub f16: bool,
+}
+
+impl Tier {
+    /// Runs on every adapter.
+    pub const PORTABLE: Tier = Tier { subgroups: false, f16: false };
+
+    /// Every tier, plainest first.
+    pub const ALL: [Tier; 4] = [
+        Tier::PORTABLE,
+        Tier { subgroups: false, f16: true },
+        Tier { subgroups: true, f16: false },
+        Tier { subgroups: true, f16: true },
+    ];
+
+    /// Whether the tier has the feature `name`, as the include step's `#if` spells it; `None` if there is no such name.
+    pub(crate) fn has(self, name: &str) -> Option<bool> {
+        match name {
+            "subgroups" => Some(self.subgroups),
+            "f16" => Some(self.f16),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match (self.subgroups, self.f16) {
+            (false, false) => "portable",
+            (false, true) => "f16",
+            (true, false) => "subgroups",
+            (true, true) => "subgroups+f16",
+        })
+    }
+}
