@@ -1,0 +1,193 @@
+//! All types against the fixture `tests/fixtures/quants`: reference bytes and reference values of one 8 x 512 matrix.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const ROWS: usize = 8;
+const COLS: usize = 512;
+const WEIGHTS: [TensorType; 16] = {
+    use TensorType::*;
+    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4]
+};
+
+fn fixture(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name);
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Reference bytes per type.
+fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
+    let file = fixture("quants.gguf");
+    let int = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
+    let mut infos = Vec::new();
+    for ty in WEIGHTS {
+        // A tensor entry: length and text of the name, 2, ne[512, 8], type id, offset.
+        let name = format!("q.{}", ty.name());
+        let entry = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes(), &2u32.to_le_bytes()].concat();
+        let at = file.windows(entry.len()).position(|window| window == entry).unwrap() + entry.len();
+        infos.push((ty, int(at + 20), at + 28));
+    }
+    let start = infos.iter().map(|info| info.2).max().unwrap().next_multiple_of(32);
+    infos
+        .into_iter()
+        .map(|(ty, offset, _)| {
+            let bytes = ROWS * ty.row_bytes(COLS).unwrap();
+            (ty, file[start + offset..][..bytes].to_vec())
+        })
+        .collect()
+}
+
+/// A tensor of the expected values.
+fn expected(name: &str) -> Vec<f32> {
+    let file = fixture("quants_expected.safetensors");
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let tensor = tensors.tensor(name).unwrap();
+    assert_eq!(tensor.shape(), [ROWS, COLS]);
+    tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn rms(a: &[f32], b: &[f32]) -> f64 {
+    (a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>() / a.len() as f64).sqrt()
+}
+
+fn round_trip(ty: TensorType, x: &[f32]) -> Vec<f32> {
+    let mut bytes = Vec::new();
+    quantise(ty, x, &mut bytes).unwrap();
+    let mut back = vec![f32::NAN; x.len()];
+    dequantise(ty, &bytes, &mut back);
+    back
+}
+
+#[test]
+fn dequantises_to_the_reference_values() {
+    let bytes = reference_bytes();
+    for ty in WEIGHTS {
+        let mut values = vec![f32::NAN; ROWS * COLS];
+        dequantise(ty, &bytes[&ty], &mut values);
+        for (at, (got, want)) in values.iter().zip(expected(ty.name())).enumerate() {
+            assert!(*got == want, "{ty} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
+        }
+    }
+}
+
+#[test]
+fn quantises_to_the_reference_bytes() {
+    use TensorType::*;
+    let (source, bytes) = (expected("source"), reference_bytes());
+    for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1] {
+        let mut got = Vec::new();
+        quantise(ty, &source, &mut got).unwrap();
+        for (at, (got, want)) in got.chunks(ty.block_bytes()).zip(bytes[&ty].chunks(ty.block_bytes())).enumerate() {
+            assert_eq!(got, want, "{ty} block {at}");
+        }
+    }
+}
+
+#[test]
+fn k_types_are_at_least_as_accurate_as_the_reference() {
+    use TensorType::*;
+    let source = expected("source");
+    for ty in [Q4_K, Q5_K, Q6_K] {
+        let (ours, theirs) = (round_trip(ty, &source), expected(ty.name()));
+        for row in 0..ROWS {
+            let at = row * COLS..(row + 1) * COLS;
+            let ratio = rms(&ours[at.clone()], &source[at.clone()]) / rms(&theirs[at.clone()], &source[at]);
+            println!("{ty} row {row}: {ratio:.4}");
+            assert!(ratio <= 1.02, "{ty} row {row}: {ratio} times the reference's error");
+        }
+    }
+}
+
+#[test]
+fn zeros_stay_zero_and_constants_stay_near() {
+    for ty in QUANTISABLE {
+        assert!(round_trip(ty, &[0.0; 256]).iter().all(|x| *x == 0.0), "{ty}");
+        for constant in [1.0f32, -1.0, 0.01, -300.0] {
+            for x in round_trip(ty, &[constant; 256]) {
+                assert!((x - constant).abs() <= 0.02 * constant.abs(), "{ty}: {constant} became {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_type_cannot_hold_is_refused() {
+    for ty in QUANTISABLE {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 256];
+            x[77] = bad;
+            let mut bytes = vec![1, 2, 3];
+            let error = quantise(ty, &x, &mut bytes).unwrap_err().to_string();
+            assert!(error.contains("element 77"), "{ty}: {error}");
+            assert_eq!(bytes, [1, 2, 3], "{ty}");
+        }
+        let huge = quantise(ty, &[1e30; 256], &mut Vec::new());
+        assert_eq!(huge.is_ok(), matches!(ty, TensorType::F32 | TensorType::BF16), "{ty}");
+        if ty.block_len() > 1 {
+            assert!(matches!(quantise(ty, &[0.0; 33], &mut Vec::new()), Err(Error::Invalid { .. })), "{ty}");
+        }
+    }
+    for ty in TensorType::ALL.into_iter().filter(|ty| !QUANTISABLE.contains(ty)) {
+        let x = vec![0.0; ty.block_len()];
+        assert!(matches!(quantise(ty, &x, &mut Vec::new()), Err(Error::Unsupported { .. })), "{ty}");
+    }
+}
+
+#[test]
+fn k_scales_pack_and_unpack() {
+    let scales = [0, 63, 17, 42, 5, 33, 62, 16];
+    let mins = [63, 0, 31, 32, 48, 15, 1, 60];
+    assert_eq!(unpack_k_scales(&k_scales::pack(&scales, &mins)), (scales, mins));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Rows of any spread, offset and magnitude come back within the error of the type.
+    #[test]
+    fn random_rows_come_back(
+        unit in prop::collection::vec(-1.0f32..1.0, 512),
+        exponent in -2i32..4,
+        offset in -2.0f32..2.0,
+        spike in 0usize..512,
+    ) {
+        let scale = 10f32.powi(exponent);
+        let mut row: Vec<f32> = unit.iter().map(|x| (x + offset) * scale).collect();
+        row[spike] *= 4.0;
+        let span = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        for ty in QUANTISABLE {
+            // Largest error of one element, as a share of the largest magnitude, with room for the scales' own rounding
+            // (F16 scales lose precision below 6e-5: hence rows of ordinary magnitude).
+            let share = match ty {
+                TensorType::F32 => 0.0,
+                TensorType::F16 => 1.0 / 2048.0,
+                TensorType::BF16 => 1.0 / 256.0,
+                TensorType::Q8_0 => 1.0 / 200.0,
+                TensorType::Q6_K => 1.0 / 24.0,
+                TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5_K => 1.0 / 10.0,
+                _ => 1.0 / 5.0,
+            };
+            for (x, back) in row.iter().zip(round_trip(ty, &row)) {
+                prop_assert!((x - back).abs() <= share * span, "{}: {} became {}", ty, x, back);
+            }
+        }
+    }
+
+    /// Any bytes decode without a panic, and every finite number survives any quantiser without a panic.
+    #[test]
+    fn any_bits_are_safe(bits in prop::collection::vec(any::<u32>(), 256), bytes in prop::collection::vec(any::<u8>(), 1024)) {
+        for ty in WEIGHTS {
+            let mut out = vec![0.0; 256];
+            dequantise(ty, &bytes[..ty.row_bytes(256).unwrap()], &mut out);
+        }
+        let any: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let tame: Vec<f32> = any.iter().map(|x| if x.abs() <= 65504.0 { *x } else { 0.0 }).collect();
+        for ty in QUANTISABLE {
+            let _ = quantise(ty, &any, &mut Vec::new());
+            prop_assert!(round_trip(ty, &tame).iter().all(|x| x.is_finite()), "{}", ty);
+        }
+    }
+}
