@@ -1,3 +1,7 @@
 //! The `thermocline` program.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    thermocline::cli::main()
+}

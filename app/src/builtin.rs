@@ -1,0 +1,30 @@
+//! The storyteller: a small model inside the binary, so that the program has something to run without a download. Its
+//! card is `assets/storyteller/README.md`.
+
+use std::path::Path;
+
+use thermocline_engine::session::Sampling;
+
+/// What error messages and `inspect` call the built-in model's file.
+pub const NAME: &str = "built-in storyteller";
+
+/// Bytes at an address that any weight type and any SIMD load is content with.
+#[repr(C, align(64))]
+struct Aligned<T: ?Sized>(T);
+
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller/storyteller-Q8_0.gguf"));
+
+/// The model's GGUF file, aligned to 64 bytes.
+pub fn file() -> &'static [u8] {
+    &FILE.0
+}
+
+/// The path its errors name.
+pub fn path() -> &'static Path {
+    Path::new(NAME)
+}
+
+/// Sampling that suits it.
+pub fn sampling() -> Sampling {
+    Sampling { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.0, ..Sampling::default() }
+}

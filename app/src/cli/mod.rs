@@ -1,0 +1,74 @@
+//! The terminal. One file per command; what they share stands beside them: [`failure`] (errors and exit codes),
+//! [`interrupt`] (Ctrl-C), [`progress`] (bars), [`units`] (sizes as people write them).
+//!
+//! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
+
+#![allow(dead_code)]
+
+mod devices;
+mod failure;
+mod interrupt;
+mod progress;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use failure::Outcome;
+
+/// Runs large language models on a PC whose GPU is too small for them.
+///
+/// Without a command: a chat in the terminal. Without --model: the small storyteller inside this binary.
+#[derive(Debug, Parser)]
+#[command(name = "thermocline", version, max_term_width = 100, arg_required_else_help = false)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Devices(devices::DevicesArgs),
+}
+
+/// Parses the command line and runs it.
+pub fn main() -> ExitCode {
+    std::panic::set_hook(Box::new(report_bug));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Also how --help and --version arrive. If nobody reads them, nobody is to be told.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    match dispatch(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            failure.report();
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn dispatch(command: Option<Command>) -> Outcome {
+    match command {
+        None => start(),
+        Some(Command::Devices(args)) => devices::devices(&args),
+    }
+}
+
+/// What happens without a command.
+fn start() -> Outcome {
+    Cli::command().print_help()?;
+    Ok(())
+}
+
+/// Instead of a backtrace nobody asked for.
+fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
+    let place = panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
+    let message = panic.payload_as_str().unwrap_or("no message");
+    eprintln!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION"));
+    eprintln!("hint: please report this line together with the command and the kind of model");
+}

@@ -1,0 +1,61 @@
+//! A progress bar for what takes longer than a second, on a terminal.
+
+use std::{
+    io::IsTerminal,
+    time::{Duration, Instant},
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// What the bar counts.
+#[derive(Debug, Clone, Copy)]
+pub enum Unit {
+    /// Bytes.
+    Bytes,
+    /// Tokens.
+    Tokens,
+}
+
+/// Appears on standard error once a second has passed; vanishes when dropped.
+#[derive(Debug)]
+pub struct Progress {
+    label: &'static str,
+    unit: Unit,
+    started: Instant,
+    terminal: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl Progress {
+    /// Nothing to see yet.
+    pub fn new(label: &'static str, unit: Unit) -> Self {
+        Progress { label, unit, started: Instant::now(), terminal: std::io::stderr().is_terminal(), bar: None }
+    }
+
+    /// `done` of `total`.
+    pub fn set(&mut self, done: u64, total: u64) {
+        if !self.terminal {
+            return;
+        }
+        if self.bar.is_none() && self.started.elapsed() > Duration::from_secs(1) {
+            let template = match self.unit {
+                Unit::Bytes => "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+                Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {eta}",
+            };
+            let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+            self.bar = Some(ProgressBar::new(total).with_style(style).with_message(self.label));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_length(total);
+            bar.set_position(done);
+        }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

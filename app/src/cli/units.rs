@@ -1,0 +1,77 @@
+//! Sizes and counts as people write them.
+
+/// `1536` as `1.5 KiB`.
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = count as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+}
+
+/// `6_738_415_616` as `6.74 B`.
+pub fn parameters(count: u64) -> String {
+    match count as f64 {
+        c if c >= 1e12 => format!("{:.2} T", c / 1e12),
+        c if c >= 1e9 => format!("{:.2} B", c / 1e9),
+        c if c >= 1e6 => format!("{:.2} M", c / 1e6),
+        c if c >= 1e3 => format!("{:.1} K", c / 1e3),
+        _ => count.to_string(),
+    }
+}
+
+/// A token count: `4096`, or `4k` for 4 x 1024.
+pub fn parse_tokens(text: &str) -> Result<usize, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let count: usize = digits.parse().map_err(|_| "expected a number of tokens, like 4096 or 4k".to_owned())?;
+    match count.checked_mul(factor) {
+        Some(0) | None => Err("expected a number of tokens of at least 1".to_owned()),
+        Some(count) => Ok(count),
+    }
+}
+
+/// Token ids between commas or blanks: `1,2,3`.
+pub fn parse_ids(text: &str) -> Result<Vec<u32>, String> {
+    text.split(|c: char| c == ',' || c.is_whitespace())
+        .filter(|part| !part.is_empty())
+        .map(|part| part.parse().map_err(|_| format!("`{part}` is not a token id")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(bytes(0), "0 B");
+        assert_eq!(bytes(1536), "1.5 KiB");
+        assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
+        assert_eq!(parameters(6_738_415_616), "6.74 B");
+        assert_eq!(parameters(384), "384");
+    }
+
+    #[test]
+    fn token_counts() {
+        assert_eq!(parse_tokens("4k"), Ok(4096));
+        assert_eq!(parse_tokens("17"), Ok(17));
+        assert!(parse_tokens("0").is_err());
+        assert!(parse_tokens("-1").is_err());
+        assert!(parse_tokens("99999999999999999999k").is_err());
+        assert!(parse_tokens("18446744073709551615k").is_err());
+    }
+
+    #[test]
+    fn id_lists() {
+        assert_eq!(parse_ids("1, 2,3"), Ok(vec![1, 2, 3]));
+        assert_eq!(parse_ids(""), Ok(vec![]));
+        assert!(parse_ids("1,x").is_err());
+        assert!(parse_ids("-4").is_err());
+    }
+}

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs every check of the repository: format, lints, build, tests, a short fuzz. Needs Rust, git and a C linker; installs the
+# Rust components it misses. Usage: bash tests/run.sh      (from anywhere)
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+
+names=() results=()
+failed=0
+
+# step NAME COMMAND...: runs it, shows what it prints, remembers how it ended.
+step() {
+  local name=$1 started=$SECONDS result=ok
+  shift
+  printf '\n==> %s\n' "$name"
+  "$@" || { result=FAILED; failed=1; }
+  names+=("$name")
+  results+=("$result, $((SECONDS - started)) s")
+}
+
+if ! command -v cargo >/dev/null; then
+  # A fresh login shell may not have read rustup's profile yet.
+  export PATH="$HOME/.cargo/bin:$PATH"
+  command -v cargo >/dev/null || { echo "tests/run.sh: cargo not found; see https://rustup.rs" >&2; exit 1; }
+fi
+if ! command -v cc >/dev/null; then
+  apt-get update -qq && apt-get install -y -qq gcc libc6-dev || { echo "tests/run.sh: a C linker (cc) is needed" >&2; exit 1; }
+fi
+cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
+cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
+
+# libFuzzer needs a nightly compiler and cargo-fuzz. Without them the same properties are still checked: the tests of the
+# engine's parsers hold deterministic mutation loops.
+fuzz() {
+  local target
+  for target in $(cd fuzz && cargo +nightly fuzz list); do
+    (cd fuzz && cargo +nightly fuzz run "$target" -- -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048) || return 1
+  done
+}
+
+step "format" cargo fmt --all -- --check
+step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
+step "build" cargo build --workspace --locked
+step "tests" cargo test --workspace --locked --no-fail-fast
+if [[ -d fuzz ]] && cargo +nightly fuzz --version >/dev/null 2>&1; then
+  step "fuzz" fuzz
+else
+  echo; echo "==> fuzz: no nightly compiler with cargo-fuzz here; the mutation loops among the tests have run instead"
+fi
+
+printf '\n'
+for i in "${!names[@]}"; do printf '%-8s %s\n' "${names[i]}" "${results[i]}"; done
+if ((failed)); then echo "FAILED"; else echo "all passed"; fi
+exit "$failed"
