@@ -11,6 +11,13 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub enum Location {
     /// A byte offset from the start of the file.
     Offset(u64),
+    /// A named field and its byte offset from the start of the file.
+    Field {
+        /// What lies there: `tensor count`, ``length of key `general.name` ``.
+        name: String,
+        /// Where it starts.
+        offset: u64,
+    },
     /// A metadata key (GGUF) or a JSON path (`config.json`).
     Key(String),
     /// A tensor, by name.
@@ -23,6 +30,7 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Offset(at) => write!(f, " at byte {at}"),
+            Location::Field { name, offset } => write!(f, ", {name} at byte {offset}"),
             Location::Key(key) => write!(f, ", key `{key}`"),
             Location::Tensor(name) => write!(f, ", tensor `{name}`"),
             Location::File => Ok(()),

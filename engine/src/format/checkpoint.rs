@@ -74,6 +74,11 @@ impl Checkpoint {
         self.index.get(name).map(|&at| &self.tensors[at])
     }
 
+    /// The tensors in file order, without the rest.
+    pub fn into_tensors(self) -> Vec<Tensor> {
+        self.tensors
+    }
+
     /// Bytes of all tensors together.
     pub fn tensor_bytes(&self) -> u64 {
         self.tensors.iter().map(|tensor| tensor.data.len() as u64).sum()

@@ -7,14 +7,24 @@
 pub mod blocks;
 mod bytes;
 mod checkpoint;
+mod extent;
+pub mod gguf;
+mod hf;
 mod matrix;
 mod metadata;
+mod mmap;
+mod open;
+pub mod powerinfer;
+mod safetensors;
 mod tensor;
 mod tensor_type;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Container, TokenizerSource};
+pub use hf::HfFolder;
 pub use matrix::Matrix;
 pub use metadata::{Array, Metadata, Value};
+pub use mmap::ReadMode;
+pub use open::{Opened, open};
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;

@@ -1,0 +1,98 @@
+//! A checkpoint in several files, `<prefix>-00001-of-0000N.gguf`.
+//!
+//! The first file carries all metadata; each carries its own tensors and `split.no`, `split.count` and
+//! `split.tensors.count`. Opening any of them opens all.
+
+use std::path::{Path, PathBuf};
+
+use super::reader;
+use crate::{
+    error::{Error, Location, Result},
+    format::{Checkpoint, Metadata, ReadMode, mmap},
+};
+
+const NUMBER: &str = "split.no";
+const COUNT: &str = "split.count";
+const TENSORS: &str = "split.tensors.count";
+
+/// Number of files `metadata` says the checkpoint has; 1 when it is not split.
+pub(super) fn count(metadata: &Metadata) -> Result<usize> {
+    Ok(metadata.usize(COUNT)?.unwrap_or(1).max(1))
+}
+
+/// Joins `opened`, one shard of a split checkpoint, with the others that lie beside it.
+pub(super) fn join(opened: Checkpoint, mode: ReadMode) -> Result<Checkpoint> {
+    let path = opened.path.clone();
+    let count = count(&opened.metadata)?;
+    let number = number(&opened.metadata, count)?;
+    let prefix = prefix(&path, number, count)?;
+
+    let mut first = None;
+    let mut tensors = Vec::new();
+    let mut opened = Some(opened);
+    for at in 0..count {
+        let shard = if at == number { opened.take() } else { None };
+        let shard = match shard {
+            Some(shard) => shard,
+            None => open(&path, &shard_path(&path, &prefix, at, count), mode)?,
+        };
+        let found = (self::number(&shard.metadata, count)?, self::count(&shard.metadata)?);
+        if found != (at, count) {
+            let got = format!("shard {} of {}", found.0 + 1, found.1);
+            let location = Location::Key(NUMBER.to_owned());
+            return Err(Error::malformed(&shard.path, location, format!("shard {} of {count}", at + 1), got));
+        }
+        let head = first.get_or_insert_with(|| (shard.path.clone(), shard.container, shard.metadata.clone()));
+        if shard.container != head.1 {
+            let (expected, got) = (format!("{:?}, like the first shard", head.1), format!("{:?}", shard.container));
+            return Err(Error::malformed(&shard.path, Location::File, expected, got));
+        }
+        tensors.extend(shard.into_tensors());
+    }
+
+    // There is at least one shard, so the first was seen.
+    let Some((path, container, metadata)) = first else {
+        return Err(Error::malformed(path, Location::Key(COUNT.to_owned()), "at least one shard", count));
+    };
+    if let Some(expected) = metadata.usize(TENSORS)?
+        && expected != tensors.len()
+    {
+        let location = Location::Key(TENSORS.to_owned());
+        return Err(Error::malformed(path, location, format!("{expected} tensors in all shards"), tensors.len()));
+    }
+    Checkpoint::new(path, container, metadata, crate::format::TokenizerSource::Metadata, tensors)
+}
+
+fn number(metadata: &Metadata, count: usize) -> Result<usize> {
+    let number = metadata.usize(NUMBER)?.ok_or_else(|| metadata.missing(NUMBER, "the shard's number, from 0"))?;
+    if number >= count {
+        let location = Location::Key(NUMBER.to_owned());
+        return Err(Error::malformed(metadata.path(), location, format!("below {COUNT}, {count}"), number));
+    }
+    Ok(number)
+}
+
+/// What precedes `-00001-of-0000N.gguf` in the name of shard `number`.
+fn prefix(path: &Path, number: usize, count: usize) -> Result<String> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    name.strip_suffix(&suffix(number, count)).map(str::to_owned).ok_or_else(|| {
+        let expected = format!("a file name that ends in `{}`, as its metadata says", suffix(number, count));
+        Error::malformed(path, Location::File, expected, format!("`{name}`"))
+    })
+}
+
+fn suffix(number: usize, count: usize) -> String {
+    format!("-{:05}-of-{count:05}.gguf", number + 1)
+}
+
+fn shard_path(opened: &Path, prefix: &str, number: usize, count: usize) -> PathBuf {
+    opened.with_file_name(format!("{prefix}{}", suffix(number, count)))
+}
+
+fn open(opened: &Path, path: &Path, mode: ReadMode) -> Result<Checkpoint> {
+    if !path.exists() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        return Err(Error::malformed(opened, Location::File, format!("its shard `{name}` beside it"), "no such file"));
+    }
+    reader::read(path, &mmap::load(path, mode)?)
+}

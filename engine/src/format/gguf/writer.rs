@@ -1,0 +1,208 @@
+//! Makes GGUF files, streaming: the descriptions are known first, the data come in any pieces.
+
+use std::{
+    collections::HashSet,
+    fs::File,
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+};
+
+use tempfile::NamedTempFile;
+
+use super::{
+    header::Header,
+    reader::{GPU_INDEX_ARCHITECTURE, alignment},
+    tensor_info::TensorInfo,
+    value::write_pair,
+};
+use crate::{
+    error::{Error, Location, Result},
+    format::{
+        Container, Metadata, Value,
+        extent::{Extent, align_up},
+    },
+};
+
+/// Bytes gathered before a write to the file.
+const BUFFER: usize = 1 << 20;
+
+/// A GGUF on its way to a path.
+///
+/// The bytes go to a temporary file beside the target, which takes the target's name in [`Writer::finish`] after it
+/// has reached the disk. If anything fails, or the writer is dropped, the temporary file is removed and whatever the
+/// target was before is untouched.
+#[derive(Debug)]
+pub struct Writer {
+    target: PathBuf,
+    stream: Stream<BufWriter<NamedTempFile>>,
+}
+
+impl Writer {
+    /// Starts a file at `path` and writes everything that precedes the data.
+    ///
+    /// `container` gives magic and version (2 or 3); `general.alignment` in `metadata` sets the alignment, 32 without.
+    /// Names must be unique and shapes whole blocks, or the error is [`Error::Invalid`].
+    pub fn create(path: &Path, container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
+        let layout = Layout::new(container, metadata, tensors)?;
+        if path.is_dir() {
+            return Err(Error::malformed(path, Location::File, "the name of a file to write", "a directory"));
+        }
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = format!(".{name}.");
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(&prefix).suffix(".part");
+        // The file is to be as readable as any other a program makes, not private as temporary files are.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.tempfile_in(folder(path)).map_err(|source| Error::io("create", path, source))?;
+        let stream = Stream::start(BufWriter::with_capacity(BUFFER, file), layout);
+        Ok(Writer { target: path.to_path_buf(), stream: stream.map_err(|source| Error::io("write", path, source))? })
+    }
+
+    /// Appends data: tensors in the order they were described, cut anywhere.
+    pub fn tensor_data(&mut self, data: &[u8]) -> Result<()> {
+        if data.len() as u64 > self.stream.missing() {
+            let expected = format!("at most {} bytes, as described", self.stream.missing());
+            return Err(Error::invalid("tensor data to write", expected, data.len()));
+        }
+        self.stream.append(data).map_err(|source| Error::io("write", &self.target, source))
+    }
+
+    /// Puts the file in its place; an error if data are missing.
+    pub fn finish(self) -> Result<()> {
+        let Writer { target, stream } = self;
+        if stream.missing() > 0 {
+            let got = format!("{} bytes fewer", stream.missing());
+            return Err(Error::invalid("tensor data to write", "all that was described", got));
+        }
+        let failed = |source| Error::io("write", &target, source);
+        let file = stream.out.into_inner().map_err(|error| failed(error.into_error()))?;
+        file.as_file().sync_all().map_err(failed)?;
+        file.persist(&target).map_err(|error| Error::io("rename to", &target, error.error))?;
+        // The new name is only on the disk when the folder is. Not every system lets one open a folder.
+        if let Ok(folder) = File::open(folder(&target)) {
+            folder.sync_all().ok();
+        }
+        Ok(())
+    }
+}
+
+/// A whole GGUF in memory: each description with its data.
+pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInfo, &[u8])]) -> Result<Vec<u8>> {
+    let infos = tensors.iter().map(|(info, _)| info.clone()).collect::<Vec<_>>();
+    let layout = Layout::new(container, metadata, &infos)?;
+    let failed = |source| Error::io("write", metadata.path(), source);
+    let mut stream = Stream::start(Vec::new(), layout).map_err(failed)?;
+    for (info, data) in tensors {
+        if info.bytes()? != data.len() as u64 {
+            let expected = format!("{} bytes for `{}`", info.bytes()?, info.name);
+            return Err(Error::invalid("tensor data to write", expected, data.len()));
+        }
+        stream.append(data).map_err(failed)?;
+    }
+    Ok(stream.out)
+}
+
+/// The folder of a file that may be named without one.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Everything before the data, and where in the data section each tensor lies.
+struct Layout {
+    head: Vec<u8>,
+    extents: Vec<Extent>,
+    alignment: u64,
+}
+
+impl Layout {
+    fn new(container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
+        let alignment = alignment(metadata)?;
+        let mut head = Vec::new();
+        let header = Header { container, tensors: tensors.len(), pairs: metadata.len() };
+        header.write(&mut head).ok_or_else(|| {
+            Error::invalid("container to write", "GGUF or PowerInfer, version 2 or 3", format!("{container:?}"))
+        })?;
+        metadata.iter().for_each(|(key, value)| write_pair(&mut head, key, value));
+
+        let empty = metadata.get("general.architecture").and_then(Value::as_str) == Some(GPU_INDEX_ARCHITECTURE);
+        let mut names = HashSet::new();
+        let mut extents = Vec::with_capacity(tensors.len());
+        let mut end = 0;
+        for info in tensors {
+            if !names.insert(info.name.as_str()) {
+                return Err(Error::invalid("tensors to write", "unique names", format!("`{}` twice", info.name)));
+            }
+            let bytes = info.bytes()?;
+            if bytes == 0 && !empty {
+                let got = format!("{:?} for `{}`", info.shape, info.name);
+                return Err(Error::invalid("shape of a tensor to write", "dimensions above 0", got));
+            }
+            let extent = align_up(end, alignment).and_then(|start| Extent::new(start, bytes));
+            let extent = extent.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more"))?;
+            info.write(&mut head, extent.start());
+            end = extent.end();
+            extents.push(extent);
+        }
+        pad(&mut head, alignment);
+        Ok(Layout { head, extents, alignment })
+    }
+}
+
+/// Appends zeros up to a multiple of `alignment`, at most [`super::reader`]'s largest.
+fn pad(out: &mut Vec<u8>, alignment: u64) {
+    if let Some(len) = align_up(out.len() as u64, alignment).and_then(|len| usize::try_from(len).ok()) {
+        out.resize(len, 0);
+    }
+}
+
+/// The data section being written to `out`.
+#[derive(Debug)]
+struct Stream<W> {
+    out: W,
+    extents: std::vec::IntoIter<Extent>,
+    /// What is left of the tensor being written.
+    current: u64,
+    /// What is left of those after it.
+    later: u64,
+    /// Bytes of the current tensor and the padding behind it that are zeros.
+    padding: u64,
+    alignment: u64,
+}
+
+impl<W: Write> Stream<W> {
+    fn start(mut out: W, layout: Layout) -> std::io::Result<Self> {
+        out.write_all(&layout.head)?;
+        let later = layout.extents.iter().map(|extent| extent.len()).sum();
+        let extents = layout.extents.into_iter();
+        Ok(Stream { out, extents, current: 0, later, padding: 0, alignment: layout.alignment })
+    }
+
+    /// Bytes of data still to come.
+    fn missing(&self) -> u64 {
+        self.current + self.later
+    }
+
+    /// Appends at most [`Stream::missing`] bytes.
+    fn append(&mut self, mut data: &[u8]) -> std::io::Result<()> {
+        while !data.is_empty() {
+            if self.current == 0 {
+                let Some(extent) = self.extents.next() else { return Ok(()) };
+                self.current = extent.len();
+                self.later -= extent.len();
+                self.padding = align_up(extent.end(), self.alignment).map_or(0, |end| end - extent.end());
+                continue;
+            }
+            let take = usize::try_from(self.current).map_or(data.len(), |current| current.min(data.len()));
+            let (now, rest) = data.split_at(take);
+            self.out.write_all(now)?;
+            self.current -= now.len() as u64;
+            data = rest;
+            if self.current == 0 {
+                // Every tensor is padded, the last one too: some readers want it so.
+                std::io::copy(&mut std::io::Read::take(std::io::repeat(0), self.padding), &mut self.out)?;
+            }
+        }
+        Ok(())
+    }
+}

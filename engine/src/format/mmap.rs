@@ -1,0 +1,75 @@
+//! Whole files as [`Bytes`]: mapped, or read into RAM.
+//!
+//! A map costs nothing to open and its pages are shared with the page cache, so it is the default. Its price: when
+//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS and the
+//! operating system ends the process (it never shows stale data). There is no portable way to turn that into an error
+//! value. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once into
+//! anonymous memory and the file is not looked at again.
+
+#![allow(unsafe_code)]
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+};
+
+use memmap2::{Mmap, MmapMut};
+
+use super::Bytes;
+use crate::error::{Error, Location, Result};
+
+/// How a file's bytes are brought into the address space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReadMode {
+    /// Map the file; pages are read when they are first touched. The file must not be truncated while it is open.
+    #[default]
+    Map,
+    /// Read the file into RAM. Slower to open and not shared between processes, but what happens to the file
+    /// afterwards does not matter.
+    Read,
+}
+
+/// All bytes of the regular file at `path`, page-aligned. An empty file, a folder, a pipe or a device is an error.
+pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
+    // Looked at before it is opened: opening a pipe would wait for a writer that may never come.
+    let found = fs::metadata(path).map_err(|source| Error::io("open", path, source))?;
+    if !found.is_file() {
+        let got = if found.is_dir() { "a directory" } else { "a pipe, socket or device" };
+        return Err(Error::malformed(path, Location::File, "a regular file", got));
+    }
+    let file = File::open(path).map_err(|source| Error::io("open", path, source))?;
+    let len = file.metadata().map_err(|source| Error::io("open", path, source))?.len();
+    if len == 0 {
+        return Err(Error::malformed(path, Location::File, "a model file", "an empty file"));
+    }
+    let Ok(addressable) = usize::try_from(len) else {
+        return Err(Error::Memory { what: "address space for the file", wanted: len, available: usize::MAX as u64 });
+    };
+    match mode {
+        ReadMode::Map => map(path, &file),
+        ReadMode::Read => read(path, file, addressable),
+    }
+}
+
+fn map(path: &Path, file: &File) -> Result<Bytes> {
+    // SAFETY: the map is private to this module and only ever lent out as `&[u8]` through `Bytes`, so nothing in this
+    // process writes to it. The remaining hazard is another process changing the file: a change of its contents only
+    // changes the numbers a model computes with (no code relies on bytes staying equal for memory safety: everything
+    // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
+    // raises SIGBUS on access, which ends the process rather than reading memory that is not ours.
+    let map = unsafe { Mmap::map(file) }.map_err(|source| Error::io("map", path, source))?;
+    Ok(Bytes::new(map))
+}
+
+fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
+    // Anonymous memory rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error value.
+    let mut memory = MmapMut::map_anon(len).map_err(|_| Error::Memory {
+        what: "reading the file into RAM",
+        wanted: len as u64,
+        available: 0,
+    })?;
+    file.read_exact(&mut memory).map_err(|source| Error::io("read", path, source))?;
+    let memory = memory.make_read_only().map_err(|source| Error::io("read", path, source))?;
+    Ok(Bytes::new(memory))
+}

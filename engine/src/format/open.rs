@@ -1,0 +1,77 @@
+//! The one way in: a path of any kind a person may have, told apart by what is there rather than by its name.
+
+use std::path::Path;
+
+use super::{Checkpoint, HfFolder, ReadMode, gguf, mmap};
+use crate::error::{Error, Location, Result};
+
+/// What [`open`] found.
+#[derive(Debug, Clone)]
+pub enum Opened {
+    /// A GGUF file, or PowerInfer's variant; all shards of it when it is split.
+    Checkpoint(Checkpoint),
+    /// A Hugging Face folder, still under its own names.
+    HuggingFace(HfFolder),
+}
+
+/// Opens a GGUF file (any shard of a split one), a Hugging Face folder, or a `config.json` or safetensors file in one.
+///
+/// Anything else is [`Error::Malformed`] and says what it seems to be instead; a file that cannot be read is
+/// [`Error::Io`].
+pub fn open(path: &Path, mode: ReadMode) -> Result<Opened> {
+    if path.is_dir() {
+        return HfFolder::open(path, mode).map(Opened::HuggingFace);
+    }
+    let bytes = mmap::load(path, ReadMode::Map)?;
+    match Kind::of(path, &bytes) {
+        Kind::Gguf => {
+            drop(bytes);
+            gguf::open(path, mode).map(Opened::Checkpoint)
+        }
+        Kind::InFolder => {
+            let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            HfFolder::open(folder, mode).map(Opened::HuggingFace)
+        }
+        Kind::Other(got) => {
+            let expected = "a GGUF file (magic `GGUF` or `PWRI`), or a folder with `config.json` and safetensors";
+            Err(Error::malformed(path, Location::File, expected, got))
+        }
+    }
+}
+
+/// What a file is, judged by its first bytes.
+enum Kind {
+    Gguf,
+    InFolder,
+    Other(String),
+}
+
+impl Kind {
+    fn of(path: &Path, bytes: &[u8]) -> Self {
+        let safetensors = bytes.get(8) == Some(&b'{') && bytes.get(5..8) == Some(&[0; 3]);
+        let known: [(&[u8], &str); 9] = [
+            (b"tjgg", "a GGML file from before GGUF: convert it again from its source"),
+            (b"lmgg", "a GGML file from before GGUF: convert it again from its source"),
+            (b"algg", "a GGML adapter from before GGUF"),
+            (
+                b"PK\x03\x04",
+                "a zip archive (PyTorch checkpoints are such archives of pickles): use safetensors or GGUF",
+            ),
+            (b"\x80\x02", "a pickle, which can run code when it is read: use safetensors or GGUF"),
+            (b"\x89HDF", "an HDF5 file: use safetensors or GGUF"),
+            (b"version https://git-lfs", "a Git LFS pointer: the model itself has not been downloaded"),
+            (b"<", "a web page or XML: the download went wrong"),
+            (b"\x1f\x8b", "a gzip archive: unpack it"),
+        ];
+        if bytes.starts_with(&gguf::header::GGUF_MAGIC) || bytes.starts_with(&gguf::header::POWERINFER_MAGIC) {
+            Kind::Gguf
+        } else if safetensors || path.file_name().is_some_and(|name| name == "config.json") {
+            Kind::InFolder
+        } else if let Some((_, what)) = known.iter().find(|(magic, _)| bytes.starts_with(magic)) {
+            Kind::Other((*what).to_owned())
+        } else {
+            let magic = &bytes[..bytes.len().min(4)];
+            Kind::Other(format!("a file that begins with `{}`", magic.escape_ascii()))
+        }
+    }
+}
