@@ -75,15 +75,11 @@ pub fn array_bytes(count: u64, size: u64) -> Option<u64> {
 /// elements or the number of bytes does not fit in 64 bits and in this machine's addresses. Dimensions of zero give
 /// zero bytes, and still must not hide a product of the others that overflows.
 pub fn tensor_bytes(ty: TensorType, dims: &[u64]) -> Option<u64> {
-    let cols = *dims.last()?;
+    let &cols = dims.last()?;
     let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim.max(1)))?;
     usize::try_from(elements).ok()?;
-    let blocks = cols.checked_div(u64::try_from(ty.block_len()).ok()?)?;
-    if ty.row_bytes(usize::try_from(cols).ok()?).is_none() {
-        return None;
-    }
-    let outer = dims.split_last()?.1.iter().try_fold(blocks, |product, &dim| product.checked_mul(dim))?;
-    let bytes = array_bytes(outer, u64::try_from(ty.block_bytes()).ok()?)?;
+    let row = u64::try_from(ty.row_bytes(usize::try_from(cols).ok()?)?).ok()?;
+    let bytes = dims.split_last()?.1.iter().try_fold(row, |product, &dim| array_bytes(product, dim))?;
     usize::try_from(bytes).ok()?;
     Some(bytes)
 }
