@@ -3,6 +3,7 @@
 
 mod event;
 mod request;
+pub mod sampling;
 
 pub use event::{Event, GenerationStats, StopReason};
 pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};

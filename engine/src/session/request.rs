@@ -1,5 +1,7 @@
 //! What a caller may ask of a session.
 
+use crate::error::{Error, Result};
+
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -94,6 +96,37 @@ impl Sampling {
     /// Always the likeliest token.
     pub fn greedy() -> Self {
         Sampling { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Checks every parameter against its domain; `vocab` is the number of tokens.
+    ///
+    /// [`Error::Invalid`] names the first one outside.
+    pub fn validate(&self, vocab: usize) -> Result<()> {
+        let finite = |value: f32, low: f32, high: f32| value.is_finite() && (low..=high).contains(&value);
+        for (what, value, low, high, domain) in [
+            ("temperature", self.temperature, 0.0, f32::MAX, "a number >= 0"),
+            ("top_p", self.top_p, 0.0, 1.0, "a number from 0 to 1"),
+            ("min_p", self.min_p, 0.0, 1.0, "a number from 0 to 1"),
+            ("typical_p", self.typical_p, 0.0, 1.0, "a number from 0 to 1"),
+            ("repeat_penalty", self.repeat_penalty, f32::MIN_POSITIVE, f32::MAX, "a number > 0"),
+            ("presence_penalty", self.presence_penalty, f32::MIN, f32::MAX, "a finite number"),
+            ("frequency_penalty", self.frequency_penalty, f32::MIN, f32::MAX, "a finite number"),
+            ("dry_multiplier", self.dry_multiplier, 0.0, f32::MAX, "a number >= 0"),
+            ("dry_base", self.dry_base, 1.0, f32::MAX, "a number >= 1"),
+        ] {
+            if !finite(value, low, high) {
+                return Err(Error::invalid(what, domain, value));
+            }
+        }
+        for &(id, bias) in &self.logit_bias {
+            if id as usize >= vocab {
+                return Err(Error::invalid("logit_bias", format!("a token id below {vocab}"), id));
+            }
+            if bias.is_nan() || bias == f32::INFINITY {
+                return Err(Error::invalid("logit_bias", "a finite number or -inf", bias));
+            }
+        }
+        Ok(())
     }
 }
 

@@ -1,0 +1,372 @@
+//! The tokens that may still be chosen, and the filters that thin them out.
+
+use std::cmp::Ordering;
+
+use super::exp::exp;
+
+/// A token that may be chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Candidate {
+    /// Its logit: finite.
+    pub logit: f32,
+    /// Its id.
+    pub id: u32,
+}
+
+impl Candidate {
+    /// `+inf` becomes the largest finite logit, and -0 becomes 0 so that it ties with it.
+    fn new(id: usize, logit: f32) -> Self {
+        Candidate { logit: logit.min(f32::MAX) + 0.0, id: id as u32 }
+    }
+
+    /// Likelier first; ties by id, so that the order is total and the same everywhere.
+    fn order(&self, other: &Self) -> Ordering {
+        other.logit.total_cmp(&self.logit).then(self.id.cmp(&other.id))
+    }
+}
+
+/// Candidates in a defined order: of ids at first, of likelihood once a filter has ranked them.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    items: Vec<Candidate>,
+    /// Whether `items` are in order of likelihood.
+    ranked: bool,
+    /// Distance from the expected logit, for typical sampling.
+    distances: Vec<(f64, Candidate)>,
+}
+
+impl Candidates {
+    /// All tokens that are not banned (`-inf` or not a number), in order of ids.
+    pub fn collect(&mut self, logits: &[f32]) {
+        self.ranked = false;
+        self.items.clear();
+        let allowed = logits.iter().enumerate().filter(|&(_, &logit)| logit > f32::NEG_INFINITY);
+        self.items.extend(allowed.map(|(id, &logit)| Candidate::new(id, logit)));
+    }
+
+    /// The `k` likeliest of the tokens that are not banned, ranked. One pass with a rising floor: nearly every token of
+    /// a large vocabulary costs one comparison.
+    pub fn collect_top_k(&mut self, logits: &[f32], k: usize) {
+        let k = k.min(logits.len());
+        let limit = (2 * k).max(k + 256);
+        self.ranked = true;
+        self.items.clear();
+        if k == 0 {
+            return;
+        }
+        let mut floor = f32::NEG_INFINITY;
+        for (id, &logit) in logits.iter().enumerate() {
+            // A later token with the floor's own logit loses the tie by its id.
+            if logit > floor {
+                self.items.push(Candidate::new(id, logit));
+                if self.items.len() == limit {
+                    floor = self.select(0, k);
+                    self.items.truncate(k);
+                }
+            }
+        }
+        if self.items.len() > k {
+            self.select(0, k);
+            self.items.truncate(k);
+        }
+        self.items.sort_unstable_by(Candidate::order);
+    }
+
+    /// The candidates.
+    #[cfg(test)]
+    pub fn items(&self) -> &[Candidate] {
+        &self.items
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// Keeps the likeliest candidates that together have probability `p`; at least one.
+    pub fn top_p(&mut self, p: f32) {
+        if p >= 1.0 || self.items.len() < 2 {
+            return;
+        }
+        let max = self.max();
+        let wanted = f64::from(p) * self.total(max, 1.0);
+        let mut mass = 0.0;
+        let mut sorted = if self.ranked { self.items.len() } else { 0 };
+        let mut kept = 0;
+        while kept < self.items.len() {
+            if kept == sorted {
+                sorted = self.rank_more(sorted);
+            }
+            mass += f64::from(exp(self.items[kept].logit - max));
+            kept += 1;
+            if mass >= wanted {
+                break;
+            }
+        }
+        self.items.truncate(kept);
+        self.ranked = true;
+    }
+
+    /// Keeps candidates that are at least `p` times as likely as the likeliest.
+    pub fn min_p(&mut self, p: f32) {
+        if p > 0.0 && !self.items.is_empty() {
+            let max = self.max();
+            self.items.retain(|candidate| exp(candidate.logit - max) >= p);
+        }
+    }
+
+    /// Keeps the candidates whose surprise `-ln p` is closest to the entropy and that together have probability `p`; at
+    /// least one (Meister et al. 2022, "Locally typical sampling").
+    ///
+    /// With `ln p_i = l_i - ln Z`, surprise minus entropy is `E[l] - l_i`: neither logarithm has to be computed.
+    pub fn typical(&mut self, p: f32) {
+        if p >= 1.0 || self.items.len() < 2 {
+            return;
+        }
+        let max = self.max();
+        let total = self.total(max, 1.0);
+        let relative = |candidate: &Candidate| f64::from(candidate.logit) - f64::from(max);
+        let weight = |candidate: &Candidate| f64::from(exp(candidate.logit - max));
+        let expected = self.items.iter().map(|candidate| weight(candidate) * relative(candidate)).sum::<f64>() / total;
+        self.distances.clear();
+        self.distances.extend(self.items.iter().map(|candidate| ((expected - relative(candidate)).abs(), *candidate)));
+        self.distances.sort_unstable_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| x.order(y)));
+        let wanted = f64::from(p) * total;
+        let mut mass = 0.0;
+        self.items.clear();
+        for (_, candidate) in &self.distances {
+            self.items.push(*candidate);
+            mass += weight(candidate);
+            if mass >= wanted {
+                break;
+            }
+        }
+        self.items.sort_unstable_by(Candidate::order);
+        self.ranked = true;
+    }
+
+    /// The candidate at `uniform` (in `0..1`) of the distribution `softmax(logit / temperature)`.
+    pub fn draw(&self, temperature: f32, uniform: f64) -> Option<u32> {
+        let max = self.max();
+        let mut left = uniform * self.total(max, temperature);
+        let mut last = None;
+        for candidate in &self.items {
+            let weight = f64::from(exp((candidate.logit - max) / temperature));
+            if weight > 0.0 {
+                last = Some(candidate.id);
+                left -= weight;
+                if left < 0.0 {
+                    break;
+                }
+            }
+        }
+        last
+    }
+
+    /// The largest logit.
+    fn max(&self) -> f32 {
+        match self.items.first() {
+            Some(first) if self.ranked => first.logit,
+            _ => self.items.iter().fold(f32::MIN, |max, candidate| max.max(candidate.logit)),
+        }
+    }
+
+    /// Sum of `exp((logit - max) / temperature)`, in lanes so that it vectorises, in an order that is always the same.
+    fn total(&self, max: f32, temperature: f32) -> f64 {
+        let mut lanes = [0.0f64; 8];
+        for chunk in self.items.chunks(lanes.len()) {
+            for (lane, candidate) in lanes.iter_mut().zip(chunk) {
+                *lane += f64::from(exp((candidate.logit - max) / temperature));
+            }
+        }
+        lanes.iter().sum()
+    }
+
+    /// Moves the `k` likeliest of `items[from..]` to its front (`1 <= k <= len`) and returns the least logit of them.
+    fn select(&mut self, from: usize, k: usize) -> f32 {
+        let (_, kth, _) = self.items[from..].select_nth_unstable_by(k - 1, Candidate::order);
+        kth.logit
+    }
+
+    /// Ranks a few more candidates behind the `sorted` that already are; returns how many are ranked now.
+    fn rank_more(&mut self, sorted: usize) -> usize {
+        let left = self.items.len() - sorted;
+        let more = (3 * sorted).max(128).min(left);
+        if more < left {
+            self.select(sorted, more);
+        }
+        self.items[sorted..sorted + more].sort_unstable_by(Candidate::order);
+        sorted + more
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Probabilities in double precision, likelier first.
+    fn softmax(logits: &[f32]) -> Vec<(u32, f64)> {
+        let max = logits.iter().copied().fold(f64::MIN, |max, logit| max.max(f64::from(logit)));
+        let total: f64 = logits.iter().map(|&logit| (f64::from(logit) - max).exp()).sum();
+        let mut all: Vec<(u32, f64)> = (0u32..)
+            .zip(logits)
+            .filter(|(_, logit)| **logit > f32::NEG_INFINITY)
+            .map(|(id, &logit)| (id, (f64::from(logit) - max).exp() / total))
+            .collect();
+        all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        all
+    }
+
+    fn prefix(ranked: &[(u32, f64)], p: f64) -> usize {
+        let mut mass = 0.0;
+        for (kept, (_, probability)) in ranked.iter().enumerate() {
+            mass += probability;
+            if mass >= p {
+                return kept + 1;
+            }
+        }
+        ranked.len()
+    }
+
+    fn ids(candidates: &Candidates) -> Vec<u32> {
+        candidates.items().iter().map(|candidate| candidate.id).collect()
+    }
+
+    fn sorted(mut ids: Vec<u32>) -> Vec<u32> {
+        ids.sort_unstable();
+        ids
+    }
+
+    fn logits() -> impl Strategy<Value = Vec<f32>> {
+        let logit = prop_oneof![8 => -12.0f32..12.0, 1 => Just(f32::NEG_INFINITY), 1 => Just(1.5f32)];
+        prop::collection::vec(logit, 1..2000).prop_map(|mut logits| {
+            logits[0] = 0.25;
+            logits
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn top_k_is_a_full_sort_cut(logits in logits(), k in 1usize..600) {
+            let mut candidates = Candidates::default();
+            candidates.collect_top_k(&logits, k);
+            let mut want: Vec<(u32, f32)> =
+                (0u32..).zip(logits.iter().copied()).filter(|(_, logit)| *logit > f32::NEG_INFINITY).collect();
+            want.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+            want.truncate(k);
+            prop_assert_eq!(ids(&candidates), want.into_iter().map(|(id, _)| id).collect::<Vec<_>>());
+        }
+
+        #[test]
+        fn top_p_keeps_the_smallest_sufficient_set(logits in logits(), p in 0.0f32..1.0, ranked: bool) {
+            let mut candidates = Candidates::default();
+            if ranked {
+                candidates.collect_top_k(&logits, logits.len());
+            } else {
+                candidates.collect(&logits);
+            }
+            candidates.top_p(p);
+            let want = softmax(&logits);
+            let (low, high) = (prefix(&want, f64::from(p) - 1e-6), prefix(&want, f64::from(p) + 1e-6));
+            let got = ids(&candidates);
+            prop_assert!((low..=high).contains(&got.len()), "{} not in {low}..={high}", got.len());
+            // Ranks by probability and by logit may differ where two logits give the same double.
+            let want: Vec<f32> = want[..got.len()].iter().map(|(id, _)| logits[*id as usize]).collect();
+            let got: Vec<f32> = got.iter().map(|id| logits[*id as usize]).collect();
+            prop_assert_eq!(got, want);
+        }
+
+        #[test]
+        fn min_p_compares_with_the_likeliest(logits in logits(), p in 0.0f32..1.0) {
+            let mut candidates = Candidates::default();
+            candidates.collect(&logits);
+            candidates.min_p(p);
+            let got = ids(&candidates);
+            let all = softmax(&logits);
+            let cut = f64::from(p) * all[0].1;
+            for (id, probability) in all {
+                if (probability - cut).abs() > 1e-6 * cut {
+                    prop_assert_eq!(got.contains(&id), probability > cut);
+                }
+            }
+        }
+
+        #[test]
+        fn typical_keeps_what_is_closest_to_the_entropy(logits in logits(), p in 0.0f32..1.0) {
+            let mut candidates = Candidates::default();
+            candidates.collect(&logits);
+            candidates.typical(p);
+            let mut all = softmax(&logits);
+            let entropy: f64 = all.iter().filter(|(_, p)| *p > 0.0).map(|(_, p)| -p * p.ln()).sum();
+            let distance = |p: f64| (-p.ln() - entropy).abs();
+            all.sort_by(|a, b| distance(a.1).total_cmp(&distance(b.1)));
+            let (low, high) = (prefix(&all, f64::from(p) - 1e-6), prefix(&all, f64::from(p) + 1e-6));
+            let got = ids(&candidates);
+            prop_assert!((low..=high).contains(&got.len()), "{} not in {low}..={high}", got.len());
+            let furthest = distance(all[got.len() - 1].1);
+            for (id, probability) in &all {
+                if (distance(*probability) - furthest).abs() > 1e-5 {
+                    prop_assert_eq!(got.contains(id), distance(*probability) < furthest);
+                }
+            }
+        }
+
+        #[test]
+        fn draw_inverts_the_cumulative_distribution(
+            logits in prop::collection::vec(-6.0f32..6.0, 1..50), temperature in 0.2f32..3.0, uniform in 0.0f64..1.0,
+        ) {
+            let mut candidates = Candidates::default();
+            candidates.collect(&logits);
+            let scaled: Vec<f32> = logits.iter().map(|logit| logit / temperature).collect();
+            let mut by_id = softmax(&scaled);
+            by_id.sort_by_key(|(id, _)| *id);
+            let drawn = candidates.draw(temperature, uniform).unwrap();
+            let below: f64 = by_id.iter().filter(|(id, _)| *id < drawn).map(|(_, p)| p).sum();
+            let own = by_id[drawn as usize].1;
+            prop_assert!(below - 1e-5 <= uniform && uniform <= below + own + 1e-5);
+        }
+    }
+
+    #[test]
+    fn banned_tokens_are_no_candidates_and_infinity_is_finite() {
+        let logits = [f32::NEG_INFINITY, 1.0, f32::NAN, f32::INFINITY, 2.0];
+        let mut candidates = Candidates::default();
+        candidates.collect(&logits);
+        assert_eq!(ids(&candidates), [1, 3, 4]);
+        assert_eq!(candidates.draw(1.0, 0.999), Some(3));
+        candidates.collect_top_k(&logits, 9);
+        assert_eq!(ids(&candidates), [3, 4, 1]);
+        candidates.collect_top_k(&logits, 0);
+        assert!(candidates.is_empty() && candidates.draw(1.0, 0.5).is_none());
+    }
+
+    #[test]
+    fn filters_leave_at_least_one() {
+        let logits = [0.0, 0.0, 0.0];
+        let mut candidates = Candidates::default();
+        for filter in [Candidates::top_p, Candidates::typical] {
+            candidates.collect(&logits);
+            filter(&mut candidates, 0.0);
+            assert_eq!(ids(&candidates), [0]);
+        }
+        candidates.collect(&logits);
+        candidates.min_p(1.0);
+        assert_eq!(sorted(ids(&candidates)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn extreme_temperatures_draw_the_maximum_or_evenly() {
+        let logits = [1.0, 3.0, 2.0, -40.0];
+        let mut candidates = Candidates::default();
+        candidates.collect(&logits);
+        for uniform in [0.0, 0.5, 0.999_999] {
+            assert_eq!(candidates.draw(1e-9, uniform), Some(1));
+            assert_eq!(candidates.draw(f32::from_bits(1), uniform), Some(1));
+        }
+        for (uniform, id) in [(0.1, 0), (0.3, 1), (0.6, 2), (0.9, 3)] {
+            assert_eq!(candidates.draw(1e9, uniform), Some(id));
+        }
+    }
+}

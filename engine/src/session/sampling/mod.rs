@@ -1,0 +1,17 @@
+//! From logits to a token. [`Sampler`] runs the chain of [`super::Sampling`]: logit bias, penalties, DRY, top-k, typical,
+//! top-p, min-p, temperature, draw. It works on the candidates that are left, never sorts more of a vocabulary than a
+//! filter asks for, and allocates nothing once its buffers have grown.
+//!
+//! The same logits, history, settings and seed give the same token on every platform: the generator is ChaCha12, ties
+//! go to the lower id, sums have a fixed order, and the exponential is this module's own ([`exp`]), since the system's
+//! differs between platforms. Threads play no part here. (Logits themselves are only promised to be equal
+//! on the same instruction set.)
+
+mod candidates;
+mod dry;
+mod exp;
+mod penalties;
+mod sampler;
+
+pub use dry::Breakers;
+pub use sampler::{Sampler, argmax};

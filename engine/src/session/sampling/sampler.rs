@@ -1,0 +1,312 @@
+//! The chain.
+
+use rand_chacha::{
+    ChaCha12Rng,
+    rand_core::{Rng, SeedableRng},
+};
+
+use super::{Breakers, candidates::Candidates, dry::Dry, penalties::Penalties};
+use crate::{
+    error::{Error, Result},
+    session::Sampling,
+};
+
+/// Chooses tokens for one generation.
+#[derive(Debug)]
+pub struct Sampler {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    typical_p: f32,
+    bias: Vec<(u32, f32)>,
+    penalties: Penalties,
+    dry: Dry,
+    seed: u64,
+    rng: ChaCha12Rng,
+    /// Logits after bias, penalties and DRY.
+    adjusted: Vec<f32>,
+    candidates: Candidates,
+}
+
+impl Sampler {
+    /// A sampler for a vocabulary of `vocab` tokens. `breakers` are `sampling.dry_breakers` in that vocabulary; they only
+    /// matter when DRY is on.
+    ///
+    /// [`Error::Invalid`] for a parameter outside its domain.
+    pub fn new(sampling: &Sampling, vocab: usize, breakers: Breakers) -> Result<Self> {
+        sampling.validate(vocab)?;
+        let s = sampling;
+        let seed = s.seed.unwrap_or_else(rand::random);
+        Ok(Sampler {
+            temperature: s.temperature,
+            top_k: s.top_k,
+            top_p: s.top_p,
+            min_p: s.min_p,
+            typical_p: s.typical_p,
+            bias: s.logit_bias.clone(),
+            penalties: Penalties::new(s.repeat_penalty, s.presence_penalty, s.frequency_penalty, s.penalty_last_n),
+            dry: Dry::new(s.dry_multiplier, s.dry_base, s.dry_allowed_length, s.dry_last_n, breakers),
+            seed,
+            rng: ChaCha12Rng::seed_from_u64(seed),
+            adjusted: Vec::new(),
+            candidates: Candidates::default(),
+        })
+    }
+
+    /// The seed in use, drawn if none was given.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Chooses a token from `logits`, `[vocab]`, after `history` (oldest first, prompt included).
+    ///
+    /// Not-a-number counts as banned, `+inf` as the largest finite logit. [`Error::Invalid`] when every token is banned.
+    pub fn sample(&mut self, logits: &[f32], history: &[u32]) -> Result<u32> {
+        let chosen = if self.bias.is_empty() && !self.penalties.is_active() && !self.dry.is_active() {
+            self.choose(logits)
+        } else {
+            let mut adjusted = std::mem::take(&mut self.adjusted);
+            adjusted.clear();
+            adjusted.extend_from_slice(logits);
+            self.adjust(&mut adjusted, history);
+            let chosen = self.choose(&adjusted);
+            self.adjusted = adjusted;
+            chosen
+        };
+        chosen.ok_or_else(|| {
+            Error::invalid("logits", "a token that is neither banned nor NaN", format!("none among {}", logits.len()))
+        })
+    }
+
+    fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
+        for &(id, bias) in &self.bias {
+            if let Some(logit) = logits.get_mut(id as usize) {
+                *logit = logit.min(f32::MAX) + bias;
+            }
+        }
+        self.penalties.apply(logits, history);
+        self.dry.apply(logits, history);
+    }
+
+    fn choose(&mut self, logits: &[f32]) -> Option<u32> {
+        if self.temperature == 0.0 {
+            return argmax(logits);
+        }
+        match self.top_k {
+            0 => self.candidates.collect(logits),
+            k => self.candidates.collect_top_k(logits, k),
+        }
+        if self.candidates.is_empty() {
+            return None;
+        }
+        self.candidates.typical(self.typical_p);
+        self.candidates.top_p(self.top_p);
+        self.candidates.min_p(self.min_p);
+        // 53 bits: every double in 0..1 that is a multiple of 2^-53, evenly.
+        let uniform = (self.rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+        self.candidates.draw(self.temperature, uniform)
+    }
+}
+
+/// The token with the largest logit; the lowest id among equals. `None` when all are `-inf` or not a number.
+pub fn argmax(logits: &[f32]) -> Option<u32> {
+    let mut best = None;
+    let mut max = f32::NEG_INFINITY;
+    for (id, &logit) in (0u32..).zip(logits) {
+        if logit > max {
+            (best, max) = (Some(id), logit);
+        }
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFF: fn() -> Sampling = || Sampling {
+        temperature: 1.0,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        typical_p: 1.0,
+        seed: Some(7),
+        ..Sampling::default()
+    };
+
+    fn sampler(sampling: &Sampling, vocab: usize) -> Sampler {
+        Sampler::new(sampling, vocab, Breakers::default()).unwrap()
+    }
+
+    /// Logits of a large vocabulary, the same on every run.
+    fn wide_logits(vocab: u32) -> Vec<f32> {
+        (0..vocab).map(|id| (id.wrapping_mul(2_654_435_761) >> 16) as f32 / 6554.0).collect()
+    }
+
+    /// Pearson's statistic of 40,000 draws against `want` (probabilities by id).
+    fn chi_square(sampling: &Sampling, logits: &[f32], want: &[f64]) -> f64 {
+        const DRAWS: usize = 40_000;
+        let mut sampler = sampler(sampling, logits.len());
+        let mut counts = vec![0usize; logits.len()];
+        for _ in 0..DRAWS {
+            counts[sampler.sample(logits, &[]).unwrap() as usize] += 1;
+        }
+        let mut statistic = 0.0;
+        for (count, p) in counts.iter().zip(want) {
+            let expected = p * DRAWS as f64;
+            if expected == 0.0 {
+                assert_eq!(*count, 0, "a token that was filtered out was drawn");
+            } else {
+                statistic += (*count as f64 - expected).powi(2) / expected;
+            }
+        }
+        statistic
+    }
+
+    fn normalised(weights: &[f64]) -> Vec<f64> {
+        let total: f64 = weights.iter().sum();
+        weights.iter().map(|weight| weight / total).collect()
+    }
+
+    #[test]
+    fn draws_follow_the_distribution() {
+        // Probabilities 0.4, 0.3, 0.15, 0.1, 0.05; the bound is the 99.99 % quantile of chi-square with 4 degrees of freedom.
+        let p = [0.1, 0.4, 0.05, 0.15, 0.3];
+        let logits: Vec<f32> = p.iter().map(|p: &f64| p.ln() as f32 + 2.0).collect();
+        let cases: [(Sampling, [f64; 5]); 6] = [
+            (OFF(), p),
+            (Sampling { top_k: 3, ..OFF() }, [0.0, 0.4, 0.0, 0.15, 0.3]),
+            (Sampling { top_p: 0.75, ..OFF() }, [0.0, 0.4, 0.0, 0.15, 0.3]),
+            (Sampling { min_p: 0.3, ..OFF() }, [0.0, 0.4, 0.0, 0.15, 0.3]),
+            (Sampling { temperature: 0.5, ..OFF() }, p.map(|p| p * p)),
+            (Sampling { temperature: 2.0, min_p: 0.2, ..OFF() }, [0.1, 0.4, 0.0, 0.15, 0.3].map(f64::sqrt)),
+        ];
+        for (sampling, want) in cases {
+            for seed in [1, 2, 3] {
+                let statistic =
+                    chi_square(&Sampling { seed: Some(seed), ..sampling.clone() }, &logits, &normalised(&want));
+                assert!(statistic < 23.5, "chi-square {statistic} with {sampling:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn same_seed_same_tokens_and_other_seed_others() {
+        let logits = wide_logits(50_000);
+        let run = |seed| {
+            let mut sampler = sampler(&Sampling { seed: Some(seed), ..Sampling::default() }, logits.len());
+            assert_eq!(sampler.seed(), seed);
+            (0..40).map(|_| sampler.sample(&logits, &[]).unwrap()).collect::<Vec<_>>()
+        };
+        assert_eq!(run(11), run(11));
+        assert_ne!(run(11), run(12));
+    }
+
+    #[test]
+    fn tokens_of_a_seed_are_fixed_for_all_platforms() {
+        let logits = wide_logits(1000);
+        let mut plain = sampler(&Sampling { seed: Some(42), ..OFF() }, logits.len());
+        let tokens: Vec<u32> = (0..6).map(|_| plain.sample(&logits, &[]).unwrap()).collect();
+        let mut cut = sampler(&Sampling { seed: Some(42), ..Sampling::default() }, logits.len());
+        let cut: Vec<u32> = (0..6).map(|_| cut.sample(&logits, &[]).unwrap()).collect();
+        assert_eq!(tokens, [524, 542, 639, 406, 40, 419]);
+        assert_eq!(cut, [487, 864, 21, 953, 377, 953]);
+    }
+
+    #[test]
+    fn an_unset_seed_is_drawn_and_reported() {
+        let one = sampler(&Sampling { seed: None, ..OFF() }, 4).seed();
+        let two = sampler(&Sampling { seed: None, ..OFF() }, 4).seed();
+        assert_ne!(one, two);
+    }
+
+    #[test]
+    fn greedy_is_the_first_maximum() {
+        let mut greedy = sampler(&Sampling::greedy(), 4);
+        assert_eq!(greedy.sample(&[1.0, 3.0, 3.0, f32::NAN], &[]).unwrap(), 1);
+        assert_eq!(greedy.sample(&[f32::NAN, f32::NEG_INFINITY, f32::INFINITY, 9.0], &[]).unwrap(), 2);
+        assert_eq!(argmax(&[-0.0, 0.0]), Some(0));
+    }
+
+    #[test]
+    fn bias_bans_and_favours() {
+        let sampling = Sampling { logit_bias: vec![(1, f32::NEG_INFINITY), (0, 5.0)], ..Sampling::greedy() };
+        assert_eq!(sampler(&sampling, 3).sample(&[1.0, 9.0, 2.0], &[]).unwrap(), 0);
+        let ban = Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..OFF() };
+        assert_eq!(sampler(&ban, 2).sample(&[f32::INFINITY, -50.0], &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn penalties_and_dry_see_the_history() {
+        let repeat = Sampling { repeat_penalty: 2.0, ..Sampling::greedy() };
+        assert_eq!(sampler(&repeat, 2).sample(&[1.5, 1.0], &[0]).unwrap(), 1);
+        let dry = Sampling { dry_multiplier: 1.0, ..Sampling::greedy() };
+        assert_eq!(sampler(&dry, 5).sample(&[0.0, 0.0, 0.0, 0.5, 0.1], &[0, 1, 2, 3, 0, 1, 2]).unwrap(), 4);
+    }
+
+    #[test]
+    fn odd_logits_have_a_defined_result() {
+        let nan = f32::NAN;
+        let (up, down) = (f32::INFINITY, f32::NEG_INFINITY);
+        let samplings = [
+            Sampling::greedy(),
+            OFF(),
+            Sampling { temperature: 1e-9, ..OFF() },
+            Sampling { temperature: 1e9, ..OFF() },
+            Sampling { top_p: 0.0, ..OFF() },
+            Sampling { top_k: usize::MAX, ..OFF() },
+            Sampling { typical_p: 0.0, min_p: 1.0, ..OFF() },
+            Sampling { typical_p: 0.5, top_p: 0.5, min_p: 0.5, ..OFF() },
+            Sampling { repeat_penalty: f32::MAX, dry_multiplier: f32::MAX, dry_base: f32::MAX, ..OFF() },
+        ];
+        let history = [0, 0, 0, 9, 9, 9, u32::MAX, u32::MAX, 0, 0];
+        for sampling in &samplings {
+            for logits in [&[][..], &[down], &[nan], &[down, nan, down]] {
+                let error = sampler(sampling, 1).sample(logits, &history).unwrap_err();
+                assert!(error.to_string().contains("banned"), "{error}");
+            }
+            for (logits, possible) in [
+                (&[0.0][..], &[0][..]),
+                (&[f32::MIN], &[0]),
+                (&[nan, -3.0, down], &[1]),
+                (&[up, 1.0, down], &[0, 1]),
+                (&[up, up], &[0, 1]),
+                (&[f32::MAX, f32::MIN, nan], &[0, 1]),
+            ] {
+                for _ in 0..5 {
+                    let chosen = sampler(sampling, 1).sample(logits, &history).unwrap();
+                    assert!(possible.contains(&chosen), "{chosen} from {logits:?} with {sampling:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn parameters_outside_their_domain_are_errors() {
+        let set: [fn(&mut Sampling, f32); 9] = [
+            |s, x| s.temperature = x,
+            |s, x| s.top_p = x,
+            |s, x| s.min_p = x,
+            |s, x| s.typical_p = x,
+            |s, x| s.repeat_penalty = x,
+            |s, x| s.dry_multiplier = x,
+            |s, x| s.dry_base = x,
+            |s, x| s.presence_penalty = x,
+            |s, x| s.frequency_penalty = x,
+        ];
+        for (at, set) in set.into_iter().enumerate() {
+            for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -1.0] {
+                let mut sampling = Sampling::default();
+                set(&mut sampling, value);
+                let refused = matches!(Sampler::new(&sampling, 8, Breakers::default()), Err(Error::Invalid { .. }));
+                let domain_has_it = at >= 7 && value == -1.0;
+                assert_eq!(refused, !domain_has_it, "parameter {at} = {value}");
+            }
+        }
+        for bias in [(8, 0.0), (0, f32::NAN), (0, f32::INFINITY)] {
+            let sampling = Sampling { logit_bias: vec![bias], ..Sampling::default() };
+            assert!(matches!(sampling.validate(8), Err(Error::Invalid { what: "logit_bias", .. })));
+        }
+    }
+}
