@@ -1,4 +1,4 @@
-// y = W x for one token: W [rows, cols] in F16, two elements to a u32, cols even. One workgroup per row; rows beyond
+// y = W x for one token: W [rows, cols] in F16, cols even. One workgroup per row; rows beyond
 // 65,535 go to the grid's second dimension.
 #include "half.wgsl"
 #include "lane.wgsl"
@@ -12,7 +12,7 @@ struct Params {
 }
 
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> weight: array<u32>;
+@group(0) @binding(0) var<storage, read> weight: array<HalfPair>;
 @group(0) @binding(1) var<storage, read> x: array<vec2<f32>>;
 @group(0) @binding(2) var<storage, read_write> y: array<f32>;
 

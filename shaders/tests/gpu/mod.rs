@@ -1,0 +1,118 @@
+//! Runs one kernel on a real or software Vulkan driver.
+
+use std::sync::OnceLock;
+
+use thermocline_shaders::{KERNELS, Tier};
+use wgpu::util::DeviceExt;
+
+/// A device that has every feature its adapter offers of those the tiers use.
+pub struct Gpu {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    features: wgpu::Features,
+}
+
+/// What a kernel is called with.
+pub struct Call<'a> {
+    pub kernel: &'a str,
+    pub tier: Tier,
+    pub overrides: &'a [(&'a str, f64)],
+    pub params: &'a [u8],
+    /// Storage buffers in the order of their bindings.
+    pub buffers: &'a [&'a [u8]],
+    pub workgroups: (u32, u32),
+}
+
+impl Gpu {
+    /// The first adapter; there is always one where the tests run, because they install a software driver.
+    pub fn get() -> &'static Gpu {
+        static GPU: OnceLock<Gpu> = OnceLock::new();
+        GPU.get_or_init(|| {
+            let instance = wgpu::Instance::new(wgpu::InstanceDescriptor::new_without_display_handle());
+            let adapters = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::all()));
+            let adapter = adapters
+                .first()
+                .expect("no Vulkan driver: install mesa-vulkan-drivers and libvulkan1 (tests/run.sh does)");
+            let wanted = wgpu::Features::IMMEDIATES | wgpu::Features::SUBGROUP | wgpu::Features::SHADER_F16;
+            let features = adapter.features() & wanted;
+            let descriptor = wgpu::DeviceDescriptor {
+                required_features: features,
+                required_limits: adapter.limits(),
+                ..wgpu::DeviceDescriptor::default()
+            };
+            let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
+            Gpu { device, queue, features }
+        })
+    }
+
+    /// Tiers this adapter can run; the portable one is always among them.
+    pub fn tiers(&self) -> Vec<Tier> {
+        let has = |feature| self.features.contains(feature);
+        let fits = |tier: &Tier| {
+            (!tier.subgroups || has(wgpu::Features::SUBGROUP)) && (!tier.f16 || has(wgpu::Features::SHADER_F16))
+        };
+        Tier::ALL.into_iter().filter(fits).collect()
+    }
+
+    /// Runs `call` and returns the contents of buffer `output` as floats.
+    pub fn run(&self, call: &Call<'_>, output: usize) -> Vec<f32> {
+        let kernel = KERNELS.iter().find(|kernel| kernel.name == call.kernel).unwrap();
+        let source = kernel.source(call.tier).unwrap();
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(call.kernel),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
+        });
+        let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(call.kernel),
+            layout: None,
+            module: &module,
+            entry_point: Some(call.kernel),
+            compilation_options: wgpu::PipelineCompilationOptions { constants: call.overrides, ..Default::default() },
+            cache: None,
+        });
+        let buffers: Vec<wgpu::Buffer> = call
+            .buffers
+            .iter()
+            .map(|contents| {
+                self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+                    label: None,
+                    contents,
+                    usage: wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC,
+                })
+            })
+            .collect();
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = buffers
+            .iter()
+            .enumerate()
+            .map(|(binding, buffer)| wgpu::BindGroupEntry {
+                binding: binding as u32,
+                resource: buffer.as_entire_binding(),
+            })
+            .collect();
+        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: None,
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &entries,
+        });
+        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: buffers[output].size(),
+            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        {
+            let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+            pass.set_pipeline(&pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            pass.set_immediates(0, call.params);
+            pass.dispatch_workgroups(call.workgroups.0, call.workgroups.1, 1);
+        }
+        encoder.copy_buffer_to_buffer(&buffers[output], 0, &staging, 0, staging.size());
+        self.queue.submit([encoder.finish()]);
+        staging.slice(..).map_async(wgpu::MapMode::Read, Result::unwrap);
+        self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+        let mapped = staging.slice(..).get_mapped_range().unwrap();
+        bytemuck::pod_collect_to_vec(&mapped)
+    }
+}
