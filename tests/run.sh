@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every check of the repository: format, lints, build, tests, a short fuzz. Needs Rust, git and a C linker; installs the
-# Rust components it misses. Usage: bash tests/run.sh      (from anywhere)
+# Rust components and the software Vulkan driver it misses. Usage: bash tests/run.sh      (from anywhere)
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
@@ -24,6 +24,12 @@ if ! command -v cargo >/dev/null; then
 fi
 if ! command -v cc >/dev/null; then
   apt-get update -qq && apt-get install -y -qq gcc libc6-dev || { echo "tests/run.sh: a C linker (cc) is needed" >&2; exit 1; }
+fi
+# The shader tests run on a real driver; where there is no GPU this one computes in software.
+if ! compgen -G "/usr/share/vulkan/icd.d/*.json" >/dev/null || ! ldconfig -p | grep -q libvulkan.so.1; then
+  as_root=$([[ $EUID -eq 0 ]] || echo sudo)
+  $as_root apt-get update -qq && $as_root apt-get install -y -qq mesa-vulkan-drivers libvulkan1 \
+    || { echo "tests/run.sh: a Vulkan driver is needed: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
 fi
 cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
