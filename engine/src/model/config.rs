@@ -1,6 +1,9 @@
 //! Sizes and variants of a model: everything the forward driver needs to know beside the weights.
 
+use std::{fmt, str::FromStr};
+
 use super::Step;
+use crate::error::{Error, Result};
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +97,63 @@ pub enum Activation {
     GeluErf,
     /// `relu(g) * relu(u)` (Bamboo, TurboSparse).
     DRelu,
+}
+
+impl Activation {
+    /// Every form.
+    pub const ALL: [Activation; 6] = [
+        Activation::Relu,
+        Activation::ReluSquared,
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::DRelu,
+    ];
+
+    /// The name used in metadata (`{arch}.hidden_activation`) and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::Relu => "relu",
+            Activation::ReluSquared => "relu2",
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_pytorch_tanh",
+            Activation::GeluErf => "gelu",
+            Activation::DRelu => "drelu",
+        }
+    }
+
+    /// Whether hidden values are exactly zero for neurons that do not fire.
+    pub const fn is_sparse(self) -> bool {
+        matches!(self, Activation::Relu | Activation::ReluSquared | Activation::DRelu)
+    }
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Activation {
+    type Err = Error;
+
+    /// Understands this engine's names and those of Hugging Face's `hidden_act`.
+    fn from_str(text: &str) -> Result<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            // ProSparse's FATReLU cuts at a small positive value; PowerInfer, too, runs it as a ReLU.
+            "relu" | "fatrelu" => Ok(Activation::Relu),
+            "relu2" | "relu_squared" | "relu^2" => Ok(Activation::ReluSquared),
+            "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
+            "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "gelu" | "gelu_erf" | "gelu_python" => Ok(Activation::GeluErf),
+            "drelu" => Ok(Activation::DRelu),
+            _ => Err(Error::Unsupported {
+                what: "activation",
+                got: text.to_owned(),
+                supported: Activation::ALL.map(Activation::name).join(", "),
+            }),
+        }
+    }
 }
 
 /// Mixture of experts.

@@ -3,16 +3,34 @@
 //! (and maps Hugging Face folders to them); the forward driver walks the program and does not know families.
 
 mod config;
+mod families;
+mod import;
+mod load;
 mod step;
 mod weights;
 
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, Weights,
+    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, SharedExpert,
+    Weights,
 };
 
-use crate::format::Checkpoint;
+use std::path::Path;
+
+use crate::{
+    error::{Error, Result},
+    format::{self, Checkpoint, Opened, ReadMode},
+};
+
+/// How to load a model.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Map the file or read it into memory.
+    pub read_mode: ReadMode,
+    /// FFN activation, for files that do not name theirs (or name the wrong one).
+    pub activation: Option<Activation>,
+}
 
 /// A model that can be run: immutable, shared by sessions.
 #[derive(Debug)]
@@ -23,4 +41,58 @@ pub struct Model {
     pub weights: Weights,
     /// The file they came from.
     pub checkpoint: Checkpoint,
+}
+
+impl Model {
+    /// Opens a GGUF file, a PowerInfer file or a Hugging Face folder.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with its key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
+    /// one, that the engine does not run.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Model> {
+        let checkpoint = match format::open(path, options.read_mode)? {
+            Opened::Checkpoint(checkpoint) => checkpoint,
+            Opened::HuggingFace(folder) => import::checkpoint(folder)?,
+        };
+        Model::from_checkpoint(checkpoint, options)
+    }
+
+    /// Finds configuration and weights in `checkpoint`; every size is checked against every tensor. Tensors and keys
+    /// that no role needs are left alone.
+    ///
+    /// # Errors
+    /// As [`Model::open`].
+    pub fn from_checkpoint(checkpoint: Checkpoint, options: &LoadOptions) -> Result<Model> {
+        let metadata = &checkpoint.metadata;
+        let key = "general.architecture";
+        let arch = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the name of an architecture"))?;
+        let family = families::by_architecture(arch)?;
+        let loader = load::Loader::new(&checkpoint, arch, options);
+        let mut config = (family.config)(&loader, &loader.sizes()?)?;
+        let weights = families::weights(&loader, &mut config, family)?;
+        check_program(&config, &weights)?;
+        for name in loader.unused() {
+            tracing::debug!(tensor = name, "not used");
+        }
+        Ok(Model { config, weights, checkpoint })
+    }
+}
+
+/// Checks what the forward pass relies on beside sizes.
+fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
+    let gated = |ffn: &Ffn| match ffn {
+        Ffn::Dense(ffn) => ffn.gate.is_some(),
+        Ffn::Experts(_) => true,
+    };
+    if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
+        return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));
+    }
+    for step in &config.steps {
+        if let Step::Norm { norm, .. } = step
+            && !weights.layers.iter().all(|layer| layer.norm(*norm).is_some())
+        {
+            return Err(Error::invalid("layer program", "norms the family loads", format!("{norm:?}")));
+        }
+    }
+    Ok(())
 }

@@ -51,3 +51,18 @@ pub enum Step {
     /// `Residual += Out`
     AddOut,
 }
+
+impl Step {
+    /// The usual decoder layer: norm, attention, residual; norm, FFN, residual.
+    pub fn sequential() -> Vec<Step> {
+        use Register::{Normed, Residual};
+        vec![
+            Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+            Step::Attention { from: Normed },
+            Step::AddOut,
+            Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
+            Step::Ffn { from: Normed },
+            Step::AddOut,
+        ]
+    }
+}

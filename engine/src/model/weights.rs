@@ -66,6 +66,17 @@ pub struct ExpertWeights {
     pub router: Linear,
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
+    /// One more FFN that sees every token (Qwen2-MoE).
+    pub shared: Option<SharedExpert>,
+}
+
+/// The expert every token passes through: `sigmoid(gate x) * ffn(x)` is added to the mixture's output.
+#[derive(Debug, Clone)]
+pub struct SharedExpert {
+    /// `[1, d]`
+    pub gate: Linear,
+    /// Its own width may differ from the routed experts'.
+    pub ffn: FfnWeights,
 }
 
 /// The FFN of one layer.

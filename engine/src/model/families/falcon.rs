@@ -1,0 +1,96 @@
+//! Falcon: attention and FFN side by side on the same residual, layer norms, a fused QKV and an ungated FFN. The 7B shape
+//! has one norm per layer and one key/value head; the 40B shape has two norms and groups of heads.
+//!
+//! GGUF stores the fused rows as all queries, all keys, all values; Hugging Face keeps them by key/value group. GGUF's
+//! `attn_norm` is the FFN's norm where `attn_norm_2`, the attention's, exists.
+
+use super::{Family, Loader, attention, norms};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
+        import::{Draft, HfConfig, Transform},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["falcon"],
+    model_types: &["falcon", "RefinedWeb", "RefinedWebModel"],
+    config,
+    layer,
+    import,
+};
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
+    let default = if loader.is_powerinfer() { Activation::Relu } else { Activation::GeluErf };
+    config.activation = loader.activation(default)?;
+    let two_norms = loader.find("blk.0.attn_norm_2.weight").is_some();
+    config.steps = steps(two_norms);
+    Ok(config)
+}
+
+fn steps(two_norms: bool) -> Vec<Step> {
+    use Register::{Normed, NormedFfn, Residual};
+    let mut steps = vec![Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed }];
+    if two_norms {
+        steps.push(Step::Norm { norm: NormSlot::Ffn, from: Residual, into: NormedFfn });
+    }
+    let ffn_input = if two_norms { NormedFfn } else { Normed };
+    steps.extend([Step::Attention { from: Normed }, Step::AddOut, Step::Ffn { from: ffn_input }, Step::AddOut]);
+    steps
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let two_norms = config.steps.iter().any(|step| matches!(step, Step::Norm { norm: NormSlot::Ffn, .. }));
+    let stems: &[(NormSlot, &str)] = if two_norms {
+        &[(NormSlot::Attention, "attn_norm_2"), (NormSlot::Ffn, "attn_norm")]
+    } else {
+        &[(NormSlot::Attention, "attn_norm")]
+    };
+    Ok(LayerWeights {
+        norms: norms(loader, config, n, stems)?,
+        attention: attention(loader, config, n)?,
+        ffn: Ffn::Dense(loader.dense_ffn(n, config, false)?),
+        predictor: loader.predictor(n, config)?,
+    })
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("alibi", false, "Falcon with ALiBi positions")?;
+    let new_decoder = hf.bool(&["new_decoder_architecture"])?.unwrap_or(hf.model_type() == "RefinedWeb");
+    if !new_decoder {
+        hf.refuse_unless("parallel_attn", true, "Falcon without parallel attention")?;
+    }
+    let n_head = hf.size(&["num_attention_heads", "n_head"])?;
+    let n_kv_head = if new_decoder {
+        hf.or_default(&["num_kv_heads", "n_head_kv"], n_head)?
+    } else if hf.bool(&["multi_query"])?.unwrap_or(true) {
+        1
+    } else {
+        n_head
+    };
+    let n_ff = hf.or_default(&["ffn_hidden_size"], hf.size(&["hidden_size"])?.saturating_mul(4))?;
+    let sizes = draft.common_with(hf, "falcon", n_kv_head, n_ff)?;
+    draft.rope(hf, &sizes, 10000.0)?;
+    draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_epsilon"])?.unwrap_or(1e-5)));
+    draft.set("tensor_data_layout", Value::String("jploski".to_owned()));
+    draft.activation(hf.str(&["activation", "hidden_act"])?.unwrap_or("gelu").parse()?);
+    draft.tied = true;
+
+    let naming = &mut draft.naming;
+    naming.add("transformer.word_embeddings", "token_embd");
+    naming.add("transformer.ln_f", "output_norm");
+    naming.add("lm_head", "output");
+    naming.add("transformer.h.*.input_layernorm", "blk.*.attn_norm");
+    naming.add("transformer.h.*.ln_attn", "blk.*.attn_norm_2");
+    naming.add("transformer.h.*.ln_mlp", "blk.*.attn_norm");
+    let qkv = Transform::Qkv { heads: sizes.n_head, kv_heads: sizes.n_kv_head };
+    naming.set("transformer.h.*.self_attention.query_key_value", "blk.*.attn_qkv", qkv);
+    naming.add("transformer.h.*.self_attention.dense", "blk.*.attn_output");
+    naming.add("transformer.h.*.mlp.dense_h_to_4h", "blk.*.ffn_up");
+    naming.add("transformer.h.*.mlp.dense_4h_to_h", "blk.*.ffn_down");
+    Ok(())
+}

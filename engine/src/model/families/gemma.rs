@@ -1,0 +1,127 @@
+//! Gemma 2 and 3: norms before and after each block, a scaled embedding, GELU gates, and windows on some layers. Gemma 2
+//! caps attention scores and logits; Gemma 3 norms query and key heads and rotates local layers with a base of their own.
+//!
+//! Hugging Face stores norm weights minus one; GGUF stores the factor itself.
+
+use super::{Family, Loader, gated_layer};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
+        import::{Draft, HfConfig, Transform},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["gemma2", "gemma3"],
+    model_types: &["gemma2", "gemma3", "gemma3_text"],
+    config,
+    layer,
+    import,
+};
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::GeluTanh)?;
+    config.embedding_scale = (sizes.d_model as f32).sqrt();
+    config.attention_softcap = loader.switchable("attn_logit_softcapping")?;
+    config.final_softcap = loader.switchable("final_logit_softcapping")?;
+    // llama.cpp's files do not say how the largest models scale attention; it is known by their depth.
+    let largest = match loader.arch {
+        "gemma2" => 46,
+        _ => 62,
+    };
+    if loader.switchable("attention.scale")?.is_none() && sizes.n_layer == largest {
+        config.attention_scale = 1.0 / (sizes.d_model as f32 / sizes.n_head as f32).sqrt();
+    }
+    if loader.arch == "gemma2" {
+        loader.apply_window(&mut config, Some(4096), 2)?;
+    } else {
+        loader.apply_window(&mut config, None, 6)?;
+        let local_base = loader.positive("rope.freq_base_swa")?.unwrap_or(10000.0);
+        for layer in config.layers.iter_mut().filter(|layer| layer.window.is_some()) {
+            layer.rope_base = local_base;
+            layer.rope_scaled = false;
+        }
+    }
+    config.steps = steps();
+    Ok(config)
+}
+
+fn steps() -> Vec<Step> {
+    use Register::{Normed, Out, Residual};
+    vec![
+        Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+        Step::Attention { from: Normed },
+        Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
+        Step::AddOut,
+        Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
+        Step::Ffn { from: Normed },
+        Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
+        Step::AddOut,
+    ]
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(
+        loader,
+        config,
+        n,
+        &[
+            (NormSlot::Attention, "attn_norm"),
+            (NormSlot::PostAttention, "post_attention_norm"),
+            (NormSlot::Ffn, "ffn_norm"),
+            (NormSlot::PostFfn, "post_ffw_norm"),
+        ],
+    )
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let arch = if hf.model_type() == "gemma2" { "gemma2" } else { "gemma3" };
+    let sizes = draft.common(hf, arch)?;
+    draft.rope(hf, &sizes, if arch == "gemma2" { 10000.0 } else { 1e6 })?;
+    let name = hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh");
+    // Early folders say `gelu` where the tanh form was meant.
+    draft.activation(if name == "gelu" { Activation::GeluTanh } else { name.parse()? });
+    let scalar = hf.f32(&["query_pre_attn_scalar"])?.unwrap_or(sizes.head_dim as f32);
+    draft.set("attention.scale", Value::F32(1.0 / scalar.sqrt()));
+    for cap in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        if let Some(value) = hf.f32(&[cap])? {
+            draft.set(cap, Value::F32(value));
+        }
+    }
+    let window = match hf.usize(&["sliding_window"])? {
+        None if arch == "gemma2" => Some(4096),
+        window => window,
+    };
+    if let Some(window) = window {
+        let slides = match hf.sliding_layers(sizes.n_layer)? {
+            Some(slides) => Some(slides),
+            None => hf
+                .usize(&["sliding_window_pattern", "_sliding_window_pattern"])?
+                .filter(|&pattern| pattern > 0)
+                .map(|pattern| (0..sizes.n_layer).map(|n| n % pattern != pattern - 1).collect()),
+        };
+        draft.window(window, slides)?;
+    }
+    if arch == "gemma3" {
+        draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(10000.0)));
+    }
+    draft.tied = true;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    for (hf, gguf) in [
+        ("input_layernorm", "attn_norm"),
+        ("post_attention_layernorm", "post_attention_norm"),
+        ("pre_feedforward_layernorm", "ffn_norm"),
+        ("post_feedforward_layernorm", "post_ffw_norm"),
+        ("self_attn.q_norm", "attn_q_norm"),
+        ("self_attn.k_norm", "attn_k_norm"),
+    ] {
+        naming.set(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"), Transform::AddOne);
+    }
+    naming.set("model.norm", "output_norm", Transform::AddOne);
+    Ok(())
+}

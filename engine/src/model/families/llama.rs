@@ -1,0 +1,67 @@
+//! Llama 1 to 3 and what shares its shape: Mistral, Mixtral, ReluLLaMA, ProSparse, Bamboo, TurboSparse.
+//!
+//! GGUF stores query and key rows so that rotated pairs are neighbours; Hugging Face keeps them as halves, so importing
+//! permutes rows.
+
+use super::{Family, Loader, USUAL_NORMS, gated_layer};
+use crate::{
+    error::Result,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["llama", "bamboo"],
+    model_types: &["llama", "mistral", "mixtral", "bamboo", "turbosparsemistral", "turbosparsemixtral"],
+    config,
+    layer,
+    import,
+};
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
+    config.activation = loader.activation(match loader.arch {
+        "bamboo" => Activation::DRelu,
+        _ if loader.is_powerinfer() => Activation::Relu,
+        _ => Activation::Silu,
+    })?;
+    config.experts = loader.experts(true, |_| sizes.n_ff)?;
+    // llama.cpp does not store Mistral's window; files this engine writes do.
+    loader.apply_window(&mut config, None, 0)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let model_type = hf.model_type();
+    let sizes = draft.common(hf, if model_type == "bamboo" { "bamboo" } else { "llama" })?;
+    draft.rope(hf, &sizes, 10000.0)?;
+    let dual = matches!(model_type, "bamboo" | "turbosparsemistral" | "turbosparsemixtral");
+    draft.activation(match hf.str(&["hidden_act"])? {
+        _ if dual => Activation::DRelu,
+        Some(name) => name.parse()?,
+        None => Activation::Silu,
+    });
+    if let Some(window) = hf.usize(&["sliding_window"])? {
+        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
+    }
+    if let Some(count) = hf.usize(&["num_local_experts"])? {
+        draft.set_size("expert_count", count)?;
+        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+    }
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
+    naming.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
+    naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
+    naming.add("model.layers.*.block_sparse_moe.experts.*.w1", "blk.*.ffn_gate.*");
+    naming.add("model.layers.*.block_sparse_moe.experts.*.w2", "blk.*.ffn_down.*");
+    naming.add("model.layers.*.block_sparse_moe.experts.*.w3", "blk.*.ffn_up.*");
+    Ok(())
+}

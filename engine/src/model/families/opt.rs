@@ -1,0 +1,82 @@
+//! OPT: learned positions with an offset of 2, biases everywhere, layer norms before each block, an ungated ReLU FFN and
+//! a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not know the architecture).
+
+use super::{Family, Loader, USUAL_NORMS, attention, norms};
+use crate::{
+    error::Result,
+    format::{Matrix, Value},
+    model::{
+        Activation, Ffn, LayerWeights, ModelConfig, NormKind, Position, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family { architectures: &["opt"], model_types: &["opt"], config, layer, import };
+
+/// The first rows of the position table belong to padding.
+const POSITION_OFFSET: usize = 2;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
+    config.position = Position::Learned { offset: POSITION_OFFSET };
+    config.activation = loader.activation(Activation::Relu)?;
+    Ok(config)
+}
+
+/// The table of learned positions, whose rows bound the context; `None` for other kinds of positions.
+pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<Option<Matrix>> {
+    let Position::Learned { offset } = config.position else { return Ok(None) };
+    let name = "position_embd.weight";
+    let rows = loader.find(name).map_or(0, |tensor| tensor.rows());
+    if rows <= offset {
+        return Err(loader.missing_tensor(name, format!("more than {offset} rows")));
+    }
+    // PowerInfer's files count the rows for padding as context.
+    config.context_length = config.context_length.min(rows - offset);
+    loader.matrix(name, rows, config.d_model).map(Some)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    Ok(LayerWeights {
+        norms: norms(loader, config, n, USUAL_NORMS)?,
+        attention: attention(loader, config, n)?,
+        ffn: Ffn::Dense(loader.dense_ffn(n, config, false)?),
+        predictor: loader.predictor(n, config)?,
+    })
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("do_layer_norm_before", true, "OPT with norms after its blocks")?;
+    hf.refuse_unless("_remove_final_layer_norm", false, "OPT without a final norm")?;
+    let d_model = hf.size(&["hidden_size"])?;
+    if let Some(projected) = hf.usize(&["word_embed_proj_dim"])?
+        && projected != d_model
+    {
+        return Err(hf.unsupported("OPT with projected embeddings", "word_embed_proj_dim", projected));
+    }
+    draft.common(hf, "opt")?;
+    draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
+    draft.activation(hf.str(&["activation_function"])?.unwrap_or("relu").parse()?);
+    draft.tied = true;
+    let naming = &mut draft.naming;
+    naming.add("model.decoder.embed_tokens", "token_embd");
+    naming.add("model.decoder.embed_positions", "position_embd");
+    naming.add("model.decoder.final_layer_norm", "output_norm");
+    naming.add("lm_head", "output");
+    for (hf, gguf) in [
+        ("self_attn_layer_norm", "attn_norm"),
+        ("self_attn.q_proj", "attn_q"),
+        ("self_attn.k_proj", "attn_k"),
+        ("self_attn.v_proj", "attn_v"),
+        ("self_attn.out_proj", "attn_output"),
+        ("final_layer_norm", "ffn_norm"),
+        ("fc1", "ffn_up"),
+        ("fc2", "ffn_down"),
+    ] {
+        naming.add(format!("model.decoder.layers.*.{hf}"), format!("blk.*.{gguf}"));
+    }
+    // Older checkpoints lack the leading `model.`.
+    naming.alias("decoder.", "model.decoder.");
+    Ok(())
+}

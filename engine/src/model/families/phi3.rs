@@ -1,0 +1,45 @@
+//! Phi-3 and Phi-4: Llama's layer with q, k and v in one matrix and gate and up in another, partial rotation, and for long
+//! contexts one divisor per frequency ("longrope").
+
+use super::{Family, Loader, USUAL_NORMS, attention, norms, split};
+use crate::{
+    error::Result,
+    model::{
+        Activation, Ffn, FfnWeights, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family { architectures: &["phi3"], model_types: &["phi3"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    loader.apply_window(&mut config, None, 0)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let (d, n_ff) = (config.d_model, loader.dense_width(config)?);
+    let [gate, up] = split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
+    let down = loader.down(n, d, n_ff)?;
+    Ok(LayerWeights {
+        norms: norms(loader, config, n, USUAL_NORMS)?,
+        attention: attention(loader, config, n)?,
+        ffn: Ffn::Dense(FfnWeights { gate: Some(gate), up, down }),
+        predictor: loader.predictor(n, config)?,
+    })
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "phi3")?;
+    draft.rope(hf, &sizes, 10000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    // llama.cpp tells Phi-4 from Phi-3 by a window of 0.
+    draft.window(hf.or_default(&["sliding_window"], 0)?, None)?;
+    draft.naming.llama_like();
+    draft.naming.add("model.layers.*.self_attn.qkv_proj", "blk.*.attn_qkv");
+    draft.naming.add("model.layers.*.mlp.gate_up_proj", "blk.*.ffn_up");
+    Ok(())
+}

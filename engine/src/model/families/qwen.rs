@@ -1,0 +1,98 @@
+//! Qwen 2, 2.5 and 3, dense and mixtures: Llama's layer with halves rotated, biases on q, k and v (Qwen 2) or norms on
+//! query and key heads (Qwen 3). Qwen2-MoE adds an expert that every token passes through.
+
+use super::{Family, Loader, USUAL_NORMS, gated_layer};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, Down, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, NormKind, RopeOrder, SharedExpert,
+        import::{Draft, HfConfig, Transform},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["qwen2", "qwen2moe", "qwen3", "qwen3moe"],
+    model_types: &["qwen2", "qwen2_moe", "qwen3", "qwen3_moe"],
+    config,
+    layer,
+    import,
+};
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    config.experts = loader.experts(loader.arch == "qwen3moe", |used| sizes.n_ff / used)?;
+    if loader.arch.ends_with("moe") && config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    loader.apply_window(&mut config, None, 0)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let mut layer = gated_layer(loader, config, n, USUAL_NORMS)?;
+    let gate = format!("blk.{n}.ffn_gate_inp_shexp");
+    if let Ffn::Experts(experts) = &mut layer.ffn
+        && let Some(tensor) = loader.find(&format!("{gate}.weight"))
+    {
+        // The gate is one row, stored with or without its unit dimension.
+        let weight = loader.row(tensor, config.d_model)?;
+        let d = config.d_model;
+        let up_name = format!("blk.{n}.ffn_up_shexp");
+        let n_ff = loader.find(&format!("{up_name}.weight")).map_or(0, |tensor| tensor.rows());
+        experts.shared = Some(SharedExpert {
+            gate: Linear { weight, bias: None },
+            ffn: FfnWeights {
+                gate: Some(loader.linear(&format!("blk.{n}.ffn_gate_shexp"), n_ff, d)?),
+                up: loader.linear(&up_name, n_ff, d)?,
+                down: Down::Outputs(loader.linear(&format!("blk.{n}.ffn_down_shexp"), d, n_ff)?),
+            },
+        });
+    }
+    Ok(layer)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let arch = match hf.model_type() {
+        "qwen2_moe" => "qwen2moe",
+        "qwen3_moe" => "qwen3moe",
+        "qwen3" => "qwen3",
+        _ => "qwen2",
+    };
+    let sizes = draft.common(hf, arch)?;
+    draft.rope(hf, &sizes, 10000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    if hf.bool(&["use_sliding_window"])?.unwrap_or(false)
+        && let Some(window) = hf.usize(&["sliding_window"])?
+    {
+        // Without `layer_types` the first `max_window_layers` layers see everything.
+        let full = hf.or_default(&["max_window_layers"], 28)?;
+        let slides = match hf.sliding_layers(sizes.n_layer)? {
+            Some(slides) => slides,
+            None => (0..sizes.n_layer).map(|n| n >= full).collect(),
+        };
+        draft.window(window, Some(slides))?;
+    }
+    if arch.ends_with("moe") {
+        draft.set_size("expert_count", hf.size(&["num_experts", "num_local_experts"])?)?;
+        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+        if let Some(n_ff) = hf.usize(&["shared_expert_intermediate_size"])? {
+            draft.set_size("expert_shared_feed_forward_length", n_ff)?;
+        }
+        draft.set("expert_weights_norm", Value::Bool(hf.bool(&["norm_topk_prob"])?.unwrap_or(false)));
+    }
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
+    naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
+    for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
+        naming.add(format!("model.layers.*.mlp.experts.*.{hf}"), format!("blk.*.{gguf}.*"));
+        naming.add(format!("model.layers.*.mlp.shared_expert.{hf}"), format!("blk.*.{gguf}_shexp"));
+    }
+    Ok(())
+}

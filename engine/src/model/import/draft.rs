@@ -1,0 +1,251 @@
+//! GGUF metadata in the making.
+
+use std::f64::consts::TAU;
+
+use super::{HfConfig, Transform, hf_config::HfRope, naming::Naming};
+use crate::{
+    error::{Error, Result},
+    format::{Array, Bytes, Metadata, Tensor, TensorType, Value},
+    model::{Activation, load::yarn_magnitude},
+};
+
+/// What a family fills in from a `config.json`.
+#[derive(Debug)]
+pub(in crate::model) struct Draft {
+    arch: &'static str,
+    pub(super) keys: Metadata,
+    /// How tensors are named.
+    pub(in crate::model) naming: Naming,
+    /// Tensors that come from the configuration.
+    pub(super) made: Vec<Tensor>,
+    /// Whether the head is the embedding when the configuration does not say.
+    pub(in crate::model) tied: bool,
+}
+
+/// Sizes families need while importing.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::model) struct HfSizes {
+    pub(in crate::model) n_layer: usize,
+    pub(in crate::model) n_head: usize,
+    pub(in crate::model) n_kv_head: usize,
+    pub(in crate::model) head_dim: usize,
+    /// Rotated elements per head.
+    pub(in crate::model) rope_dims: usize,
+}
+
+impl HfSizes {
+    /// The reordering of query rows.
+    pub(in crate::model) fn rope_query(&self) -> Transform {
+        Transform::Rope { heads: self.n_head, dims: self.rope_dims }
+    }
+
+    /// The reordering of key rows.
+    pub(in crate::model) fn rope_key(&self) -> Transform {
+        Transform::Rope { heads: self.n_kv_head, dims: self.rope_dims }
+    }
+}
+
+impl Draft {
+    pub(super) fn new(hf: &HfConfig) -> Self {
+        Draft { arch: "", keys: Metadata::new(hf.path()), naming: Naming::default(), made: Vec::new(), tied: false }
+    }
+
+    /// Sets `{arch}.{suffix}`.
+    pub(in crate::model) fn set(&mut self, suffix: &str, value: Value) {
+        self.keys.set(format!("{}.{suffix}", self.arch), value);
+    }
+
+    /// Sets `{arch}.{suffix}` to an unsigned number.
+    pub(in crate::model) fn set_size(&mut self, suffix: &str, value: usize) -> Result<()> {
+        let small = u32::try_from(value)
+            .map_err(|_| self.keys.missing(&format!("{}.{suffix}", self.arch), "a number below 2^32"))?;
+        self.set(suffix, Value::U32(small));
+        Ok(())
+    }
+
+    /// Sets the activation's name.
+    pub(in crate::model) fn activation(&mut self, activation: Activation) {
+        self.set("hidden_activation", Value::String(activation.name().to_owned()));
+    }
+
+    /// Sets the window and, where layers differ, which of them slide.
+    pub(in crate::model) fn window(&mut self, window: usize, slides: Option<Vec<bool>>) -> Result<()> {
+        self.set_size("attention.sliding_window", window)?;
+        if let Some(slides) = slides {
+            self.set("attention.sliding_window_pattern", Value::Array(Array::Bool(slides)));
+        }
+        Ok(())
+    }
+
+    /// The keys every architecture has, for models that name `num_key_value_heads` and `intermediate_size`.
+    pub(in crate::model) fn common(&mut self, hf: &HfConfig, arch: &'static str) -> Result<HfSizes> {
+        let n_head = hf.size(&["num_attention_heads"])?;
+        let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
+        let n_ff = hf.size(&["intermediate_size", "ffn_dim"])?;
+        self.common_with(hf, arch, n_kv_head, n_ff)
+    }
+
+    /// The keys every architecture has.
+    pub(in crate::model) fn common_with(
+        &mut self,
+        hf: &HfConfig,
+        arch: &'static str,
+        n_kv_head: usize,
+        n_ff: usize,
+    ) -> Result<HfSizes> {
+        self.arch = arch;
+        let string = |text: &str| Value::String(text.to_owned());
+        self.keys.set("general.architecture", string(arch));
+        self.keys.set("general.type", string("model"));
+        let folder = hf.path().file_name().unwrap_or_default().to_string_lossy();
+        self.keys.set("general.name", string(&folder));
+
+        let d_model = hf.size(&["hidden_size"])?;
+        let n_layer = hf.size(&["num_hidden_layers", "n_layer"])?;
+        let n_head = hf.size(&["num_attention_heads", "n_head"])?;
+        let head_dim = match hf.usize(&["head_dim"])? {
+            Some(head_dim) => head_dim,
+            None if d_model.is_multiple_of(n_head) => d_model / n_head,
+            None => return Err(hf.error("num_attention_heads", format!("a divisor of {d_model}"), n_head)),
+        };
+        self.set_size("context_length", hf.or_default(&["max_position_embeddings"], 2048)?)?;
+        self.set_size("embedding_length", d_model)?;
+        self.set_size("block_count", n_layer)?;
+        self.set_size("feed_forward_length", n_ff)?;
+        self.set_size("attention.head_count", n_head)?;
+        self.set_size("attention.head_count_kv", n_kv_head)?;
+        self.set_size("attention.key_length", head_dim)?;
+        self.set_size("attention.value_length", head_dim)?;
+        self.set_size("vocab_size", hf.size(&["vocab_size"])?)?;
+        if let Some(eps) = hf.f32(&["rms_norm_eps"])? {
+            self.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
+        }
+        let share = match hf.f32(&["partial_rotary_factor"])? {
+            None => hf.rope("full_attention").f32("partial_rotary_factor")?,
+            share => share,
+        };
+        let rope_dims = share.map_or(head_dim, |share| (share * head_dim as f32) as usize);
+        Ok(HfSizes { n_layer, n_head, n_kv_head, head_dim, rope_dims })
+    }
+
+    /// The keys and tensors of rotary positions.
+    pub(in crate::model) fn rope(&mut self, hf: &HfConfig, sizes: &HfSizes, default_base: f32) -> Result<()> {
+        let rope = hf.rope("full_attention");
+        let base = match rope.f32("rope_theta")? {
+            None => hf.f32(&["rope_theta"])?.unwrap_or(default_base),
+            Some(base) => base,
+        };
+        self.set("rope.freq_base", Value::F32(base));
+        self.set_size("rope.dimension_count", sizes.rope_dims)?;
+        let context = hf.or_default(&["max_position_embeddings"], 2048)?;
+        let original = match rope.usize("original_max_position_embeddings")? {
+            None => hf.usize(&["original_max_position_embeddings"])?,
+            original => original,
+        };
+        match rope.kind() {
+            // NTK-aware scaling only changes anything beyond the trained length.
+            "default" | "dynamic" | "mrope" => {}
+            "linear" => {
+                let factor = rope.f32("factor")?.unwrap_or(1.0);
+                self.set("rope.scaling.type", Value::String("linear".to_owned()));
+                self.set("rope.scaling.factor", Value::F32(factor));
+            }
+            "llama3" => {
+                let factors = llama3_factors(&rope, base, sizes.rope_dims, original.unwrap_or(8192))?;
+                self.vector("rope_freqs.weight", &factors);
+            }
+            "yarn" => {
+                let original = original.unwrap_or(context);
+                let factor = rope.f32("factor")?.unwrap_or(context as f32 / original.max(1) as f32);
+                self.set("rope.scaling.type", Value::String("yarn".to_owned()));
+                self.set("rope.scaling.factor", Value::F32(factor));
+                self.set_size("rope.scaling.original_context_length", original)?;
+                for (name, key) in
+                    [("beta_fast", "rope.scaling.yarn_beta_fast"), ("beta_slow", "rope.scaling.yarn_beta_slow")]
+                {
+                    if let Some(beta) = rope.f32(name)? {
+                        self.set(key, Value::F32(beta));
+                    }
+                }
+                // GGUF keeps what multiplies the magnitude that follows from the factor.
+                if let Some(magnitude) = rope.f32("attention_factor")? {
+                    self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor)));
+                }
+            }
+            "longrope" | "su" => {
+                let original = original.unwrap_or(context);
+                let scale = context as f64 / original.max(2) as f64;
+                let magnitude = match rope.f32("attention_factor")? {
+                    Some(magnitude) => magnitude,
+                    None if scale <= 1.0 => 1.0,
+                    None => (1.0 + scale.ln() / (original.max(2) as f64).ln()).sqrt() as f32,
+                };
+                self.set_size("rope.scaling.original_context_length", original)?;
+                self.set("rope.scaling.attn_factor", Value::F32(magnitude));
+                for (name, tensor) in
+                    [("long_factor", "rope_factors_long.weight"), ("short_factor", "rope_factors_short.weight")]
+                {
+                    let factors = rope.factors(name, sizes.rope_dims / 2)?;
+                    self.vector(tensor, &factors);
+                }
+            }
+            other => {
+                return Err(Error::Unsupported {
+                    what: "rope scaling",
+                    got: other.to_owned(),
+                    supported: "default, linear, dynamic, llama3, yarn, longrope".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn vector(&mut self, name: &str, values: &[f32]) {
+        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let shape = vec![values.len()];
+        self.made.push(Tensor { name: name.to_owned(), ty: TensorType::F32, shape, data: Bytes::new(bytes) });
+    }
+
+    /// Ids of special tokens as `generation_config.json` and `config.json` give them.
+    pub(super) fn special_tokens(&mut self, hf: &HfConfig, generation: &serde_json::Value) -> Result<()> {
+        for (name, key) in [
+            ("bos_token_id", "tokenizer.ggml.bos_token_id"),
+            ("eos_token_id", "tokenizer.ggml.eos_token_id"),
+            ("pad_token_id", "tokenizer.ggml.padding_token_id"),
+        ] {
+            let configured = HfConfig::token_ids(hf.value(name));
+            if let Some(&id) = configured.first() {
+                self.keys.set(key, Value::U32(id));
+            }
+            if name == "eos_token_id" {
+                let mut ends = HfConfig::token_ids(generation.get(name));
+                ends.extend(configured.into_iter().filter(|id| !ends.contains(id)).collect::<Vec<_>>());
+                if ends.len() > 1 {
+                    self.keys.set("thermocline.tokenizer.end_token_ids", Value::Array(Array::U32(ends)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Llama 3.1's divisors, one per rotated pair: wavelengths beyond the trained length are stretched by `factor`, short ones
+/// kept, those in between blended.
+fn llama3_factors(rope: &HfRope<'_>, base: f32, dims: usize, original: usize) -> Result<Vec<f32>> {
+    let factor = f64::from(rope.f32("factor")?.unwrap_or(8.0));
+    let low = f64::from(rope.f32("low_freq_factor")?.unwrap_or(1.0));
+    let high = f64::from(rope.f32("high_freq_factor")?.unwrap_or(4.0));
+    let original = original as f64;
+    let divisor = |pair: usize| {
+        let wavelength = TAU * f64::from(base).powf(2.0 * pair as f64 / dims as f64);
+        if wavelength < original / high {
+            1.0
+        } else if wavelength > original / low || high == low {
+            factor
+        } else {
+            let smooth = (original / wavelength - low) / (high - low);
+            1.0 / ((1.0 - smooth) / factor + smooth)
+        }
+    };
+    Ok((0..dims / 2).map(|pair| divisor(pair) as f32).collect())
+}

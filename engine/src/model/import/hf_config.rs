@@ -1,0 +1,193 @@
+//! Typed access to `config.json`, in its older and newer spellings.
+
+use std::{
+    fmt::Display,
+    path::{Path, PathBuf},
+};
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Location, Result};
+
+/// A parsed `config.json`; for multi-modal wrappers, that of the language model inside.
+#[derive(Debug)]
+pub(in crate::model) struct HfConfig {
+    path: PathBuf,
+    model_type: String,
+    values: Map<String, Value>,
+}
+
+impl HfConfig {
+    /// `path` is the folder, for errors.
+    pub(super) fn new(path: &Path, config: Value) -> Result<Self> {
+        let error = |key: &str, expected: &str, got: &str| {
+            Err(Error::malformed(path.join("config.json"), Location::Key(key.to_owned()), expected, got))
+        };
+        let Value::Object(mut values) = config else { return error("", "an object", "another JSON value") };
+        if let Some(Value::Object(inner)) = values.remove("text_config") {
+            values.extend(inner);
+        }
+        let Some(model_type) = values.get("model_type").and_then(Value::as_str).map(str::to_owned) else {
+            return error("model_type", "a string", "nothing");
+        };
+        Ok(HfConfig { path: path.to_owned(), model_type, values })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(in crate::model) fn model_type(&self) -> &str {
+        &self.model_type
+    }
+
+    /// Fills in what published files leave to the library's defaults.
+    pub(in crate::model) fn or_default(&self, names: &[&str], default: usize) -> Result<usize> {
+        Ok(self.usize(names)?.unwrap_or(default))
+    }
+
+    pub(in crate::model) fn error(&self, key: &str, expected: impl Into<String>, got: impl Display) -> Error {
+        Error::malformed(self.path.join("config.json"), Location::Key(key.to_owned()), expected, got)
+    }
+
+    /// The error for a variant of a known family that the engine does not run.
+    pub(in crate::model) fn unsupported(&self, what: &'static str, key: &str, value: impl Display) -> Error {
+        Error::Unsupported { what, got: format!("{key} = {value}"), supported: "the family's usual form".to_owned() }
+    }
+
+    /// The first of `names` that is present and not null.
+    fn get<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &Value)> {
+        names.iter().find_map(|name| Some((*name, self.values.get(*name).filter(|value| !value.is_null())?)))
+    }
+
+    fn typed<'a, T>(
+        &'a self,
+        names: &[&str],
+        expected: &str,
+        convert: impl FnOnce(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let Some((name, value)) = self.get(names) else { return Ok(None) };
+        convert(value).map(Some).ok_or_else(|| self.error(name, expected, value))
+    }
+
+    pub(in crate::model) fn usize(&self, names: &[&str]) -> Result<Option<usize>> {
+        self.typed(names, "an unsigned integer", |value| value.as_u64()?.try_into().ok())
+    }
+
+    /// A size that must be there and at least 1.
+    pub(in crate::model) fn size(&self, names: &[&str]) -> Result<usize> {
+        match self.usize(names)? {
+            Some(0) => Err(self.error(names[0], "at least 1", 0)),
+            Some(value) => Ok(value),
+            None => Err(self.error(names[0], "an unsigned integer", "nothing: the key is missing")),
+        }
+    }
+
+    pub(in crate::model) fn f32(&self, names: &[&str]) -> Result<Option<f32>> {
+        self.typed(names, "a finite number", finite)
+    }
+
+    pub(in crate::model) fn bool(&self, names: &[&str]) -> Result<Option<bool>> {
+        self.typed(names, "true or false", Value::as_bool)
+    }
+
+    pub(in crate::model) fn str(&self, names: &[&str]) -> Result<Option<&str>> {
+        self.typed(names, "a string", Value::as_str)
+    }
+
+    /// An error if `name` is present and not `wanted`; `what` names the variant that is not supported.
+    pub(in crate::model) fn refuse_unless(&self, name: &str, wanted: bool, what: &'static str) -> Result<()> {
+        match self.bool(&[name])? {
+            Some(value) if value != wanted => Err(self.unsupported(what, name, value)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ids under `name`: one, or a list.
+    pub(super) fn token_ids(value: Option<&Value>) -> Vec<u32> {
+        let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+        match value {
+            Some(Value::Array(values)) => values.iter().filter_map(id).collect(),
+            Some(value) => id(value).into_iter().collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// The raw value of `name`.
+    pub(super) fn value(&self, name: &str) -> Option<&Value> {
+        self.values.get(name).filter(|value| !value.is_null())
+    }
+
+    /// Per layer, whether `layer_types` says it slides; `None` without that key.
+    pub(in crate::model) fn sliding_layers(&self, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        let name = "layer_types";
+        let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        if types.len() != n_layer {
+            return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
+        }
+        let slides = |value: &Value| match value.as_str() {
+            Some("sliding_attention") => Ok(true),
+            Some("full_attention") => Ok(false),
+            _ => Err(self.error(name, "`sliding_attention` or `full_attention`", value)),
+        };
+        types.iter().map(slides).collect::<Result<_>>().map(Some)
+    }
+
+    /// Rotary parameters of layers of `kind` (`full_attention` or `sliding_attention`): the newer `rope_parameters`,
+    /// possibly by kind, or the older `rope_scaling`.
+    pub(super) fn rope(&self, kind: &str) -> HfRope<'_> {
+        let object = |name: &str| self.value(name).and_then(Value::as_object);
+        let parameters = object("rope_parameters");
+        let by_kind = parameters.and_then(|parameters| parameters.get(kind)).and_then(Value::as_object);
+        HfRope { config: self, values: by_kind.or(parameters).or_else(|| object("rope_scaling")) }
+    }
+
+    /// Base of the rotary frequencies of sliding layers, where they have their own.
+    pub(in crate::model) fn local_rope_base(&self) -> Result<Option<f32>> {
+        match self.f32(&["rope_local_base_freq"])? {
+            None => self.rope("sliding_attention").f32("rope_theta"),
+            base => Ok(base),
+        }
+    }
+}
+
+/// Rotary parameters of a `config.json`.
+pub(super) struct HfRope<'a> {
+    config: &'a HfConfig,
+    values: Option<&'a Map<String, Value>>,
+}
+
+impl<'a> HfRope<'a> {
+    fn value(&self, name: &str) -> Option<&'a Value> {
+        self.values?.get(name).filter(|value| !value.is_null())
+    }
+
+    /// `default`, `linear`, `llama3`, `yarn`, ...
+    pub(super) fn kind(&self) -> &'a str {
+        self.value("rope_type").or_else(|| self.value("type")).and_then(Value::as_str).unwrap_or("default")
+    }
+
+    pub(super) fn f32(&self, name: &str) -> Result<Option<f32>> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        finite(value).map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "a finite number", value))
+    }
+
+    pub(super) fn usize(&self, name: &str) -> Result<Option<usize>> {
+        // Some files write lengths as floats.
+        Ok(self.f32(name)?.filter(|&value| value >= 1.0).map(|value| value as usize))
+    }
+
+    /// A list of `len` positive numbers.
+    pub(super) fn factors(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let values = self.value(name).and_then(Value::as_array);
+        let factors: Option<Vec<f32>> =
+            values.and_then(|values| values.iter().map(|value| finite(value).filter(|&value| value > 0.0)).collect());
+        factors.filter(|factors| factors.len() == len).ok_or_else(|| {
+            self.config.error(&format!("rope.{name}"), format!("{len} numbers above 0"), "something else")
+        })
+    }
+}
+
+fn finite(value: &Value) -> Option<f32> {
+    value.as_f64().map(|value| value as f32).filter(|value| value.is_finite())
+}

@@ -1,0 +1,149 @@
+//! Every model fixture is recognised: what its file says becomes the configuration the engine runs.
+
+use std::path::{Path, PathBuf};
+
+use thermocline_engine::{
+    Error, Location,
+    model::{Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, RopeOrder, RopeScaling},
+};
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
+}
+
+fn open(path: &str) -> Model {
+    Model::open(&fixtures().join(path), &LoadOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+/// d, layers, heads, kv heads, head width, FFN width
+fn sizes(config: &ModelConfig) -> [usize; 6] {
+    [config.d_model, config.n_layer(), config.n_head, config.n_kv_head, config.head_dim, config.n_ff]
+}
+
+fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
+    config.layers.iter().map(|layer| layer.window).collect()
+}
+
+#[test]
+fn hugging_face_folders_have_the_expected_configuration() {
+    use Activation::{DRelu, GeluTanh, Relu, Silu};
+    for (name, arch, expected, activation) in [
+        ("llama-relu", "llama", [64, 3, 4, 4, 16, 192], Relu),
+        ("llama-relu-256", "llama", [256, 2, 8, 8, 32, 768], Relu),
+        ("llama-silu-gqa", "llama", [64, 3, 8, 2, 8, 176], Silu),
+        ("mistral", "llama", [64, 3, 4, 2, 16, 176], Silu),
+        ("opt", "opt", [64, 3, 4, 4, 16, 192], Relu),
+        ("falcon-mqa", "falcon", [64, 3, 4, 1, 16, 256], Relu),
+        ("falcon-new", "falcon", [64, 2, 8, 2, 8, 256], Relu),
+        ("qwen2", "qwen2", [64, 3, 4, 2, 16, 160], Silu),
+        ("qwen3", "qwen3", [64, 3, 4, 2, 32, 160], Silu),
+        ("mixtral", "llama", [64, 2, 4, 2, 16, 160], Silu),
+        ("bamboo", "bamboo", [64, 3, 4, 2, 16, 192], DRelu),
+        ("gemma2", "gemma2", [64, 2, 4, 2, 24, 160], GeluTanh),
+        ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
+        ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
+    ] {
+        let model = open(&format!("models/{name}"));
+        let config = &model.config;
+        assert_eq!(config.architecture, arch, "{name}");
+        assert_eq!(sizes(config), expected, "{name}");
+        assert_eq!(config.activation, activation, "{name}");
+        assert_eq!(config.n_vocab, 384, "{name}");
+        assert_eq!(config.name, name);
+        assert_eq!(model.weights.layers.len(), config.n_layer(), "{name}");
+    }
+}
+
+#[test]
+fn variants_reach_the_configuration() {
+    let mistral = open("models/mistral").config;
+    assert_eq!(windows(&mistral), [Some(8); 3]);
+
+    let llama = open("models/llama-silu-gqa").config;
+    let Position::Rope(rope) = &llama.position else { panic!() };
+    assert_eq!((rope.dims, rope.order), (8, RopeOrder::Normal));
+    let RopeScaling::Factors { short, long: None, .. } = &rope.scaling else { panic!("{:?}", rope.scaling) };
+    assert_eq!((short.len(), short[0], short[3]), (4, 1.0, 8.0));
+    assert_eq!(llama.layers[0].rope_base, 500000.0);
+
+    let opt = open("models/opt");
+    assert_eq!(opt.config.position, Position::Learned { offset: 2 });
+    assert_eq!((opt.config.norm, opt.config.context_length), (NormKind::Layer, 64));
+    assert!(opt.weights.tied && opt.weights.layers[0].attention.q.bias.is_some());
+
+    let qwen2 = open("models/qwen2");
+    assert!(qwen2.weights.layers[0].attention.v.bias.is_some());
+    assert_eq!(windows(&qwen2.config), [None; 3], "use_sliding_window is false");
+    let qwen3 = open("models/qwen3");
+    assert!(qwen3.weights.layers[0].attention.k_norm.is_some());
+    assert_eq!(qwen3.config.layers[0].rope_base, 1e6, "rope_parameters");
+
+    let mixtral = open("models/mixtral");
+    let experts = mixtral.config.experts.unwrap();
+    assert_eq!((experts.count, experts.used, experts.renormalise, experts.n_ff), (4, 2, true, 160));
+    assert!(matches!(&mixtral.weights.layers[1].ffn, Ffn::Experts(experts) if experts.experts.len() == 4));
+
+    let gemma2 = open("models/gemma2").config;
+    assert_eq!((gemma2.attention_softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
+    assert_eq!((gemma2.embedding_scale, windows(&gemma2)), (8.0, vec![Some(8), None]));
+    assert_eq!(gemma2.attention_scale, 1.0 / 24f32.sqrt());
+    let gemma3 = open("models/gemma3").config;
+    assert_eq!(windows(&gemma3), [Some(8), Some(8), None]);
+    assert_eq!((gemma3.layers[0].rope_base, gemma3.layers[2].rope_base), (1e4, 1e6));
+    assert!(!gemma3.layers[0].rope_scaled && gemma3.layers[2].rope_scaled);
+
+    assert_eq!(open("models/falcon-mqa").config.steps.len(), 5);
+    assert_eq!(open("models/falcon-new").config.steps.len(), 6);
+    assert!(open("models/falcon-mqa").weights.tied && !open("models/falcon-new").weights.tied);
+}
+
+#[test]
+fn gguf_and_powerinfer_files_load() {
+    for ty in ["F16", "Q8_0", "Q4_0", "Q4_K_M", "Q5_K_M", "Q6_K"] {
+        let model = open(&format!("gguf/llama-silu-gqa-256-{ty}.gguf"));
+        assert_eq!(sizes(&model.config), [256, 2, 4, 2, 16, 512], "{ty}");
+        assert_eq!(model.config.name, "tiny golden llama");
+        assert!(model.weights.tied);
+    }
+    for ty in ["f16", "q4_0"] {
+        let model = open(&format!("powerinfer/llama-relu-{ty}.powerinfer.gguf"));
+        assert_eq!(model.config.activation, Activation::Relu);
+        for (layer, rank) in model.weights.layers.iter().zip([128, 64]) {
+            let Ffn::Dense(ffn) = &layer.ffn else { panic!() };
+            assert!(matches!(&ffn.down, Down::Neurons(down) if down.weight.rows() == 768));
+            let predictor = layer.predictor.as_ref().unwrap();
+            assert_eq!((predictor.fc1.rows(), predictor.fc2.cols(), predictor.threshold), (rank, rank, 0.25));
+        }
+    }
+}
+
+#[test]
+fn the_activation_can_be_told() {
+    let path = fixtures().join("gguf/llama-silu-gqa-256-F16.gguf");
+    let options = LoadOptions { activation: Some(Activation::Relu), ..LoadOptions::default() };
+    assert_eq!(Model::open(&path, &options).unwrap().config.activation, Activation::Relu);
+    let options = LoadOptions { activation: Some(Activation::DRelu), ..LoadOptions::default() };
+    assert!(Model::open(&fixtures().join("models/opt"), &options).is_err(), "OPT has no gate");
+}
+
+#[test]
+fn defects_only_a_model_can_see_are_refused() {
+    let folder = fixtures().join("malformed");
+    let index = std::fs::read(folder.join("index.json")).unwrap();
+    let index: Vec<serde_json::Value> = serde_json::from_slice(&index).unwrap();
+    for case in index {
+        let text = |key: &str| case[key].as_str().unwrap().to_owned();
+        let opened = Model::open(&folder.join(text("file")), &LoadOptions::default());
+        match text("expect").as_str() {
+            "ok" => assert!(opened.is_ok(), "{:?}", opened.err()),
+            _ => {
+                let error = opened.err().unwrap_or_else(|| panic!("{} was accepted", text("file")));
+                println!("{error}");
+                if text("stage") == "model" {
+                    let Error::Malformed { location, .. } = &error else { panic!("{error:?}") };
+                    assert!(matches!(location, Location::Key(_) | Location::Tensor(_)), "{error}");
+                }
+            }
+        }
+    }
+}
