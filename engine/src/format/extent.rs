@@ -75,11 +75,89 @@ pub fn array_bytes(count: u64, size: u64) -> Option<u64> {
 /// elements or the number of bytes does not fit in 64 bits and in this machine's addresses. Dimensions of zero give
 /// zero bytes, and still must not hide a product of the others that overflows.
 pub fn tensor_bytes(ty: TensorType, dims: &[u64]) -> Option<u64> {
-    let &cols = dims.last()?;
+    let block = u64::try_from(ty.block_len()).ok()?;
+    let whole_blocks = dims.last()?.is_multiple_of(block);
     let elements = dims.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim.max(1)))?;
     usize::try_from(elements).ok()?;
-    let row = u64::try_from(ty.row_bytes(usize::try_from(cols).ok()?)?).ok()?;
-    let bytes = dims.split_last()?.1.iter().try_fold(row, |product, &dim| array_bytes(product, dim))?;
+    let blocks = if dims.contains(&0) { 0 } else { elements.checked_div(block)? };
+    let bytes = array_bytes(blocks, u64::try_from(ty.block_bytes()).ok()?).filter(|_| whole_blocks)?;
     usize::try_from(bytes).ok()?;
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::{prelude::*, sample::select};
+
+    use super::*;
+
+    /// Numbers at which narrow or careless arithmetic breaks, and any others.
+    fn hostile() -> impl Strategy<Value = u64> {
+        const EDGES: [u64; 14] = [
+            0,
+            1,
+            31,
+            32,
+            256,
+            (1 << 31) - 1,
+            1 << 31,
+            (1 << 31) + 1,
+            (1 << 32) - 1,
+            1 << 32,
+            (1 << 32) + 1,
+            1 << 63,
+            u64::MAX - 31,
+            u64::MAX,
+        ];
+        prop_oneof![3 => select(&EDGES[..]), 1 => any::<u64>()]
+    }
+
+    fn narrow(exact: u128) -> Option<u64> {
+        exact.try_into().ok()
+    }
+
+    proptest! {
+        #[test]
+        fn extents_agree_with_wide_arithmetic(start in hostile(), len in hostile(), by in hostile()) {
+            let extent = Extent::new(start, len);
+            prop_assert_eq!(extent.map(Extent::end), narrow(u128::from(start) + u128::from(len)));
+            let Some(extent) = extent else { return Ok(()) };
+            prop_assert_eq!((extent.start(), extent.len()), (start, len));
+            let shifted = extent.shifted(by);
+            prop_assert_eq!(shifted.is_some(), u128::from(extent.end()) + u128::from(by) <= u64::MAX.into());
+            prop_assert!(shifted.is_none_or(|shifted| shifted.len() == len && shifted.start() >= by));
+        }
+
+        #[test]
+        fn overlap_is_a_shared_byte(a in 0u64..40, a_len in 0u64..20, b in 0u64..40, b_len in 0u64..20) {
+            let (first, second) = (Extent::new(a, a_len).unwrap(), Extent::new(b, b_len).unwrap());
+            let shared = (a..a + a_len).any(|byte| (b..b + b_len).contains(&byte));
+            prop_assert_eq!(first.overlaps(second), shared);
+            prop_assert_eq!(second.overlaps(first), shared);
+        }
+
+        #[test]
+        fn aligning_never_wraps(at in hostile(), alignment in hostile()) {
+            let exact = u128::from(at).checked_next_multiple_of(alignment.into()).and_then(narrow);
+            prop_assert_eq!(align_up(at, alignment), exact);
+        }
+
+        #[test]
+        fn tensor_sizes_agree_with_wide_arithmetic(
+            ty in select(&TensorType::ALL[..]),
+            dims in prop::collection::vec(hostile(), 0..5),
+        ) {
+            let bytes = tensor_bytes(ty, &dims);
+            let product =
+                |dims: &[u64]| dims.iter().try_fold(1u128, |product, &dim| product.checked_mul(dim.into()));
+            let at_least_one = dims.iter().map(|&dim| dim.max(1)).collect::<Vec<_>>();
+            let elements = product(&at_least_one).and_then(narrow);
+            let whole = dims.last().is_some_and(|cols| cols % ty.block_len() as u64 == 0);
+            let exact = product(&dims)
+                .map(|elements| elements / ty.block_len() as u128)
+                .and_then(|blocks| blocks.checked_mul(ty.block_bytes() as u128))
+                .and_then(narrow);
+            prop_assert_eq!(bytes, exact.filter(|_| whole && elements.is_some()));
+        }
+    }
 }

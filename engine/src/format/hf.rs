@@ -182,3 +182,132 @@ fn file_with(folder: &Path, extension: &str) -> Option<String> {
     let names = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     names.filter(|name| Path::new(name).extension().is_some_and(|found| found == extension)).min()
 }
+
+#[cfg(test)]
+mod tests {
+    use ::safetensors::{Dtype, serialize_to_file, tensor::TensorView};
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::TensorType;
+
+    /// A folder with these files besides a `config.json`.
+    fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join(CONFIG), r#"{"architectures": ["TestModel"]}"#).unwrap();
+        files.iter().for_each(|(name, text)| fs::write(folder.path().join(name), text).unwrap());
+        folder
+    }
+
+    /// A safetensors file of tensors with two rows of this type.
+    fn weights(folder: &Path, file: &str, tensors: &[(&str, Dtype)]) {
+        let data = (0..64).collect::<Vec<u8>>();
+        let views = tensors
+            .iter()
+            .map(|&(name, dtype)| (name, TensorView::new(dtype, vec![2, 2], &data[..dtype.bitsize() / 2]).unwrap()));
+        serialize_to_file(views, None, &folder.join(file)).unwrap();
+    }
+
+    fn open(folder: &tempfile::TempDir) -> Result<HfFolder> {
+        let read = HfFolder::open(folder.path(), ReadMode::Read).map_err(|error| error.to_string());
+        let mapped = HfFolder::open(folder.path(), ReadMode::Map);
+        assert_eq!(mapped.as_ref().map(|_| ()).map_err(Error::to_string), read.map(|_| ()));
+        mapped
+    }
+
+    fn refused(folder: &tempfile::TempDir, what: &str) {
+        let message = open(folder).unwrap_err().to_string();
+        assert!(message.contains(what), "{message}");
+    }
+
+    #[test]
+    fn a_folder_opens_with_all_its_files() {
+        let files = [
+            (TOKENIZER, "{}"),
+            (TOKENIZER_CONFIG, r#"{"chat_template": "old", "bos_token": "<s>"}"#),
+            (CHAT_TEMPLATE, "new"),
+            (GENERATION_CONFIG, r#"{"eos_token_id": [1, 2]}"#),
+        ];
+        let folder = folder(&files);
+        weights(folder.path(), WEIGHTS, &[("b", Dtype::F32), ("a", Dtype::BF16), ("c", Dtype::F16)]);
+        let opened = open(&folder).unwrap();
+        assert_eq!(opened.config["architectures"][0], "TestModel");
+        assert_eq!(opened.tokenizer_json.as_deref(), Some("{}"));
+        assert_eq!(opened.tokenizer_config, json!({"chat_template": "new", "bos_token": "<s>"}));
+        assert_eq!(opened.generation_config["eos_token_id"][1], 2);
+        let found = |name: &str| opened.tensors.iter().find(|tensor| tensor.name == name).unwrap();
+        for (name, ty) in [("a", TensorType::BF16), ("b", TensorType::F32), ("c", TensorType::F16)] {
+            assert_eq!((found(name).ty, &found(name).shape[..]), (ty, &[2, 2][..]));
+            assert!(found(name).data.iter().copied().eq(0..4 * ty.block_bytes() as u8));
+        }
+    }
+
+    #[test]
+    fn what_may_be_missing_may_be_missing() {
+        let folder = folder(&[]);
+        weights(folder.path(), WEIGHTS, &[("a", Dtype::F32)]);
+        let opened = open(&folder).unwrap();
+        assert!(opened.tokenizer_json.is_none() && opened.tokenizer_config.is_null());
+        assert!(opened.generation_config.is_null());
+        fs::write(folder.path().join(CHAT_TEMPLATE), "alone").unwrap();
+        assert_eq!(open(&folder).unwrap().tokenizer_config, json!({"chat_template": "alone"}));
+    }
+
+    #[test]
+    fn shards_are_joined() {
+        let index = json!({"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "one.safetensors"}});
+        let folder = folder(&[(WEIGHTS_INDEX, &index.to_string())]);
+        weights(folder.path(), "one.safetensors", &[("a", Dtype::F32), ("c", Dtype::F32)]);
+        refused(&folder, "`two.safetensors`, which is not there");
+        weights(folder.path(), "two.safetensors", &[("a", Dtype::F32)]);
+        refused(&folder, "tensor `b`");
+        weights(folder.path(), "two.safetensors", &[("a", Dtype::F32), ("b", Dtype::F32)]);
+        let mut names = open(&folder).unwrap().tensors.into_iter().map(|tensor| tensor.name).collect::<Vec<_>>();
+        names.sort();
+        assert_eq!(names, ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn nothing_outside_the_folder_is_opened() {
+        let outside = tempfile::tempdir().unwrap();
+        weights(outside.path(), WEIGHTS, &[("a", Dtype::F32)]);
+        let absolute = outside.path().join(WEIGHTS).to_str().unwrap().to_owned();
+        for name in ["../model.safetensors", &absolute, "sub/model.safetensors", "c:x", "..\\x", "..", "", "a\0"] {
+            let index = json!({"weight_map": {"a": name}}).to_string();
+            refused(&folder(&[(WEIGHTS_INDEX, &index)]), "the name of a file in the folder");
+        }
+    }
+
+    #[test]
+    fn broken_folders_are_refused() {
+        let empty = tempfile::tempdir().unwrap();
+        refused(&empty, "a folder with `config.json`");
+        fs::write(empty.path().join("m.gguf"), "").unwrap();
+        refused(&empty, "there is `m.gguf`");
+        refused(&folder(&[]), "`model.safetensors` or `model.safetensors.index.json`");
+        refused(&folder(&[("pytorch_model.bin", "")]), "`pytorch_model.bin`, a pickle");
+        refused(&folder(&[(CONFIG, "{")]), "expected JSON");
+        refused(&folder(&[(CONFIG, "[]")]), "expected a JSON object, got an array");
+        refused(&folder(&[(CONFIG, r#"{"quantization_config": {"quant_method": "gptq"}}"#)]), "`gptq`");
+        refused(&folder(&[(WEIGHTS_INDEX, "{}")]), "key `weight_map`");
+        refused(&folder(&[(WEIGHTS_INDEX, r#"{"weight_map": {"a": 1}}"#)]), "key `weight_map.a`");
+        refused(&folder(&[(WEIGHTS, "")]), "an empty file");
+        refused(&folder(&[(WEIGHTS, "12345678{")]), "a safetensors header");
+        refused(&folder(&[(WEIGHTS, "x")]), "a safetensors header");
+        let typed = folder(&[]);
+        weights(typed.path(), WEIGHTS, &[("a", Dtype::F8_E4M3)]);
+        refused(&typed, "tensor `a`: expected elements of F32, F16 or BF16");
+        let empty_tensor = folder(&[]);
+        let view = TensorView::new(Dtype::F32, vec![0, 2], &[]).unwrap();
+        serialize_to_file([("a", view)], None, &empty_tensor.path().join(WEIGHTS)).unwrap();
+        refused(&empty_tensor, "dimensions above 0");
+    }
+
+    #[test]
+    fn text_that_is_none_is_refused() {
+        let folder = folder(&[]);
+        fs::write(folder.path().join(TOKENIZER), b"{\xff}").unwrap();
+        weights(folder.path(), WEIGHTS, &[("a", Dtype::F32)]);
+        refused(&folder, "at byte 1: expected UTF-8 text");
+    }
+}

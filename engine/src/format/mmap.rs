@@ -73,3 +73,45 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
     let memory = memory.make_read_only().map_err(|source| Error::io("read", path, source))?;
     Ok(Bytes::new(memory))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_modes_see_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, b"thermocline").unwrap();
+        for mode in [ReadMode::Map, ReadMode::Read] {
+            let bytes = load(&path, mode).unwrap();
+            assert_eq!(&bytes[..], b"thermocline");
+            assert_eq!(bytes.as_ptr().align_offset(4096), 0);
+        }
+    }
+
+    #[test]
+    fn a_file_read_into_memory_survives_its_truncation() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, vec![7; 100_000]).unwrap();
+        let bytes = load(&path, ReadMode::Read).unwrap();
+        File::create(&path).unwrap().set_len(1).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 7));
+    }
+
+    #[test]
+    fn what_is_no_file_with_contents_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let empty = folder.path().join("empty");
+        fs::write(&empty, b"").unwrap();
+        for mode in [ReadMode::Map, ReadMode::Read] {
+            let message = |path: &Path| load(path, mode).unwrap_err().to_string();
+            assert!(message(&empty).ends_with("got an empty file"), "{}", message(&empty));
+            assert!(message(folder.path()).ends_with("got a directory"), "{}", message(folder.path()));
+            assert!(message(&folder.path().join("absent")).starts_with("cannot open"));
+            #[cfg(unix)]
+            assert!(message(Path::new("/dev/zero")).ends_with("got a pipe, socket or device"));
+        }
+    }
+}

@@ -75,3 +75,56 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::format::{Container, Metadata};
+
+    #[test]
+    fn files_are_told_apart_by_what_they_hold() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.bin");
+        let gguf = gguf::to_bytes(Container::PowerInfer(3), &Metadata::new("test"), &[]).unwrap();
+        fs::write(&path, gguf).unwrap();
+        let opened = open(&path, ReadMode::Map).unwrap();
+        assert!(matches!(opened, Opened::Checkpoint(file) if file.container == Container::PowerInfer(3)));
+        let cases: [(&[u8], &str); 10] = [
+            (b"", "an empty file"),
+            (b"G", "begins with `G`"),
+            (b"\x80\x02}q\x00", "a pickle"),
+            (b"PK\x03\x04....", "a zip archive"),
+            (b"tjgg\x01\x00\x00\x00", "before GGUF"),
+            (b"version https://git-lfs.github.com/spec/v1\n", "has not been downloaded"),
+            (b"<!DOCTYPE html>", "a web page"),
+            (b"GGUF\x00\x00\x00\x03\x00\x00\x00\x00\x00\x00\x00\x00", "a big-endian one of version 3"),
+            (b"GGUF\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00", "version 2 or 3, got 1"),
+            (b"\x00\x01\x02\x03\x04", r"begins with `\x00\x01\x02\x03`"),
+        ];
+        for (bytes, what) in cases {
+            fs::write(&path, bytes).unwrap();
+            let message = open(&path, ReadMode::Map).unwrap_err().to_string();
+            assert!(message.contains(what) && message.contains("model.bin"), "{message}");
+        }
+        let absent = open(&folder.path().join("absent"), ReadMode::Map).unwrap_err();
+        assert!(matches!(absent, Error::Io { .. }), "{absent}");
+    }
+
+    #[test]
+    fn a_file_of_a_folder_opens_the_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let weights = folder.path().join("model.safetensors");
+        let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];
+        safetensors::serialize_to_file(none, None, &weights).unwrap();
+        let message = open(&weights, ReadMode::Map).unwrap_err().to_string();
+        assert!(message.contains("a folder with `config.json`"), "{message}");
+        let config = folder.path().join("config.json");
+        fs::write(&config, "{}").unwrap();
+        for path in [weights.as_path(), &config, folder.path()] {
+            let opened = open(path, ReadMode::Map).unwrap();
+            assert!(matches!(opened, Opened::HuggingFace(found) if found.path == folder.path()));
+        }
+    }
+}

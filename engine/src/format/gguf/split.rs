@@ -96,3 +96,97 @@ fn open(opened: &Path, path: &Path, mode: ReadMode) -> Result<Checkpoint> {
     }
     reader::read(path, &mmap::load(path, mode)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::format::{
+        Container, TensorType, Value,
+        gguf::{self, TensorInfo},
+    };
+
+    /// Shard `number` of three, with as many tensors as its number.
+    fn shard(number: u16, change: impl FnOnce(&mut Metadata)) -> Vec<u8> {
+        let mut metadata = Metadata::new("shard");
+        if number == 0 {
+            metadata.set("general.architecture", Value::String("test".to_owned()));
+        }
+        metadata.set(NUMBER, Value::U16(number));
+        metadata.set(COUNT, Value::U16(3));
+        metadata.set(TENSORS, Value::I32(3));
+        change(&mut metadata);
+        let data = [number as u8; 4];
+        let info = |at| TensorInfo { name: format!("t.{number}.{at}"), ty: TensorType::F32, shape: vec![1] };
+        let tensors = (0..number).map(|at| (info(at), &data[..])).collect::<Vec<_>>();
+        gguf::to_bytes(Container::Gguf(3), &metadata, &tensors).unwrap()
+    }
+
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for number in 0..3 {
+            fs::write(path(&folder, number), shard(number, |_| {})).unwrap();
+        }
+        folder
+    }
+
+    fn path(folder: &tempfile::TempDir, number: u16) -> PathBuf {
+        folder.path().join(format!("model-{:05}-of-00003.gguf", number + 1))
+    }
+
+    #[test]
+    fn any_shard_opens_all() {
+        let folder = folder();
+        for mode in [ReadMode::Map, ReadMode::Read] {
+            for number in 0..3 {
+                let file = gguf::open(&path(&folder, number), mode).unwrap();
+                assert_eq!(file.path, path(&folder, 0));
+                assert_eq!(file.metadata.str("general.architecture").unwrap(), Some("test"));
+                let names = file.tensors().iter().map(|tensor| tensor.name.as_str()).collect::<Vec<_>>();
+                assert_eq!(names, ["t.1.0", "t.2.0", "t.2.1"]);
+                assert_eq!(&file.tensors()[2].data[..], [2; 4]);
+            }
+        }
+    }
+
+    #[test]
+    fn a_missing_shard_is_named() {
+        let folder = folder();
+        fs::remove_file(path(&folder, 1)).unwrap();
+        for number in [0, 2] {
+            let message = gguf::open(&path(&folder, number), ReadMode::Map).unwrap_err().to_string();
+            assert!(message.contains("`model-00002-of-00003.gguf`"), "{message}");
+        }
+    }
+
+    #[test]
+    fn shards_that_contradict_each_other_are_refused() {
+        let refused = |number: u16, bytes: Vec<u8>, what: &str| {
+            let folder = folder();
+            fs::write(path(&folder, number), bytes).unwrap();
+            let message = gguf::open(&path(&folder, 0), ReadMode::Map).unwrap_err().to_string();
+            assert!(message.contains(what), "{message}");
+        };
+        refused(1, shard(2, |_| {}), "shard 2 of 3, got shard 3 of 3");
+        refused(1, shard(1, |keys| drop(keys.set(COUNT, Value::U16(2)))), "got shard 2 of 2");
+        refused(0, shard(0, |keys| drop(keys.set(TENSORS, Value::I32(4)))), "4 tensors in all shards, got 3");
+        refused(0, shard(0, |keys| drop(keys.set(NUMBER, Value::U16(3)))), "below split.count, 3, got 3");
+        refused(0, shard(0, |keys| drop(keys.set(COUNT, Value::U16(65535)))), "ends in `-00001-of-65535.gguf`");
+        refused(0, shard(0, |keys| drop(keys.set(COUNT, Value::I32(-1)))), "key `split.count`");
+        let powerinfer = [&b"PWRI"[..], &shard(2, |_| {})[4..]].concat();
+        refused(2, powerinfer, "like the first shard");
+    }
+
+    #[test]
+    fn a_renamed_shard_is_refused() {
+        let folder = folder();
+        let renamed = folder.path().join("model.gguf");
+        fs::rename(path(&folder, 0), &renamed).unwrap();
+        let message = gguf::open(&renamed, ReadMode::Map).unwrap_err().to_string();
+        assert!(message.contains("ends in `-00001-of-00003.gguf`"), "{message}");
+        let bytes = crate::format::Bytes::new(fs::read(&renamed).unwrap());
+        let message = gguf::from_bytes(&renamed, bytes).unwrap_err().to_string();
+        assert!(message.contains("an unsplit file"), "{message}");
+    }
+}

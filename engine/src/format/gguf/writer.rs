@@ -206,3 +206,168 @@ impl<W: Write> Stream<W> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::format::{Array, Bytes, Checkpoint, TensorType, gguf::from_bytes};
+
+    fn metadata() -> Metadata {
+        let mut metadata = Metadata::new("test");
+        let values = [
+            Value::U8(200),
+            Value::I8(-100),
+            Value::U16(60000),
+            Value::I16(-30000),
+            Value::U32(4_000_000_000),
+            Value::I32(-2_000_000_000),
+            Value::U64(u64::MAX),
+            Value::I64(i64::MIN),
+            Value::F32(1.5),
+            Value::F64(-2.25),
+            Value::Bool(true),
+            Value::String("grüß 水".to_owned()),
+            Value::Array(Array::U8(vec![1, 2, 3])),
+            Value::Array(Array::I8(vec![-1])),
+            Value::Array(Array::U16(vec![1, 2])),
+            Value::Array(Array::I16(vec![-1, 2])),
+            Value::Array(Array::U32(vec![])),
+            Value::Array(Array::I32(vec![-5, 6])),
+            Value::Array(Array::U64(vec![1 << 40])),
+            Value::Array(Array::I64(vec![-(1 << 40)])),
+            Value::Array(Array::F32(vec![0.5, -0.5])),
+            Value::Array(Array::F64(vec![1e300])),
+            Value::Array(Array::Bool(vec![true, false])),
+            Value::Array(Array::String(vec![String::new(), "two".to_owned()])),
+            Value::Array(Array::Array(vec![Array::U8(vec![]), Array::String(vec!["x".to_owned()])])),
+        ];
+        metadata.set("general.architecture", Value::String("test".to_owned()));
+        for (at, value) in values.into_iter().enumerate() {
+            metadata.set(format!("test.{at}"), value);
+        }
+        metadata
+    }
+
+    fn tensors() -> [(TensorInfo, Vec<u8>); 3] {
+        let info = |name: &str, ty, shape: &[usize]| TensorInfo { name: name.to_owned(), ty, shape: shape.to_vec() };
+        [
+            (info("a.weight", TensorType::F32, &[3, 5]), (0..60).collect()),
+            (info("b.weight", TensorType::Q4_0, &[2, 1, 64]), (100..172).collect()),
+            (info("c", TensorType::I8, &[7]), vec![9; 7]),
+        ]
+    }
+
+    fn assert_same(file: &Checkpoint, metadata: &Metadata) {
+        assert!(file.metadata.iter().eq(metadata.iter()));
+        assert_eq!(file.tensors().len(), 3);
+        for (read, (info, data)) in file.tensors().iter().zip(tensors()) {
+            assert_eq!((&read.name, read.ty, &read.shape), (&info.name, info.ty, &info.shape));
+            assert_eq!(&read.data[..], data);
+        }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for container in [Container::Gguf(2), Container::Gguf(3), Container::PowerInfer(3)] {
+            for alignment in [None, Some(1), Some(64), Some(4096)] {
+                let mut metadata = metadata();
+                if let Some(alignment) = alignment {
+                    metadata.set("general.alignment", Value::U32(alignment));
+                }
+                let tensors = tensors();
+                let tensors = tensors.each_ref().map(|(info, data)| (info.clone(), data.as_slice()));
+                let bytes = to_bytes(container, &metadata, &tensors).unwrap();
+                assert!(bytes.len().is_multiple_of(alignment.unwrap_or(32) as usize));
+                let file = from_bytes(Path::new("test"), Bytes::new(bytes)).unwrap();
+                assert_eq!(file.container, container);
+                assert_same(&file, &metadata);
+            }
+        }
+    }
+
+    #[test]
+    fn data_may_come_in_any_pieces() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        let (metadata, tensors) = (metadata(), tensors());
+        let infos = tensors.each_ref().map(|(info, _)| info.clone());
+        let data = tensors.iter().flat_map(|(_, data)| data).copied().collect::<Vec<_>>();
+        let whole = {
+            let tensors = tensors.each_ref().map(|(info, data)| (info.clone(), data.as_slice()));
+            to_bytes(Container::Gguf(3), &metadata, &tensors).unwrap()
+        };
+        for piece in [1, 7, 60, 61, data.len()] {
+            let mut writer = Writer::create(&path, Container::Gguf(3), &metadata, &infos).unwrap();
+            data.chunks(piece).for_each(|piece| writer.tensor_data(piece).unwrap());
+            writer.finish().unwrap();
+            assert_eq!(fs::read(&path).unwrap(), whole);
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn an_unfinished_file_leaves_the_old_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        fs::write(&path, b"old").unwrap();
+        let infos = tensors().map(|(info, _)| info);
+        let create = || Writer::create(&path, Container::Gguf(3), &metadata(), &infos).unwrap();
+
+        drop(create());
+        let mut writer = create();
+        writer.tensor_data(&[0; 100]).unwrap();
+        assert!(writer.tensor_data(&[0; 100]).is_err(), "more than was described");
+        assert!(writer.finish().is_err(), "less than was described");
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_full_disk_is_an_error_at_any_byte() {
+        /// Accepts this many bytes.
+        struct Disk(usize);
+        impl Write for Disk {
+            fn write(&mut self, data: &[u8]) -> std::io::Result<usize> {
+                let taken = data.len().min(self.0);
+                self.0 -= taken;
+                if taken == 0 { Err(std::io::ErrorKind::StorageFull.into()) } else { Ok(taken) }
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let infos = tensors().map(|(info, _)| info);
+        let layout = || Layout::new(Container::Gguf(3), &metadata(), &infos).unwrap();
+        // Three tensors of 60, 72 and 7 bytes, each padded to a multiple of 32.
+        let total = layout().head.len() + 64 + 96 + 32;
+        let write = |room: usize| -> std::io::Result<()> {
+            let mut stream = Stream::start(Disk(room), layout())?;
+            stream.append(&[1; 60 + 72 + 7])
+        };
+        for room in 0..total {
+            assert_eq!(write(room).unwrap_err().kind(), std::io::ErrorKind::StorageFull, "{room}");
+        }
+        write(total).unwrap();
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_not_written() {
+        let refused = |name: &str, ty, shape: &[usize]| {
+            let info = TensorInfo { name: name.to_owned(), ty, shape: shape.to_vec() };
+            assert!(matches!(Layout::new(Container::Gguf(3), &metadata(), &[info]), Err(Error::Invalid { .. })));
+        };
+        refused("", TensorType::F32, &[1]);
+        refused(&"x".repeat(64), TensorType::F32, &[1]);
+        refused("x", TensorType::F32, &[]);
+        refused("x", TensorType::F32, &[1; 5]);
+        refused("x", TensorType::F32, &[0]);
+        refused("x", TensorType::Q8_0, &[2, 33]);
+        refused("x", TensorType::F32, &[usize::MAX, 2]);
+        let twice = [tensors()[0].0.clone(), tensors()[0].0.clone()];
+        assert!(Layout::new(Container::Gguf(3), &metadata(), &twice).is_err());
+        assert!(Layout::new(Container::HuggingFace, &metadata(), &[]).is_err());
+        assert!(Layout::new(Container::Gguf(1), &metadata(), &[]).is_err());
+    }
+}
