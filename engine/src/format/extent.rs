@@ -86,6 +86,7 @@ pub fn tensor_bytes(ty: TensorType, dims: &[u64]) -> Option<u64> {
 }
 
 #[cfg(test)]
+#[allow(clippy::arithmetic_side_effects)]
 mod tests {
     use proptest::{prelude::*, sample::select};
 
