@@ -102,6 +102,9 @@ pub enum Error {
         /// Length of the context, in tokens.
         available: usize,
     },
+    /// The caller's observer asked to stop.
+    #[error("cancelled")]
+    Cancelled,
     /// A chat template failed or asked for too much.
     #[error("chat template: {0}")]
     Template(String),

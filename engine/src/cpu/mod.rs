@@ -6,6 +6,7 @@ mod isa;
 mod matmul;
 pub mod ops;
 mod pool;
+mod simd;
 
 pub use isa::Isa;
 pub use matmul::MatmulJob;

@@ -3,18 +3,33 @@
 //! (and maps Hugging Face folders to them); the forward driver walks the program and does not know families.
 
 mod config;
+mod cpu_ffn;
+mod cpu_processor;
 mod families;
+mod forward;
 mod import;
+mod kv_cache;
 mod load;
+mod probe;
+mod processor;
+mod rotary;
 mod step;
 mod weights;
 
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
+pub use cpu_processor::CpuProcessor;
+pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
+pub use kv_cache::{KvCache, KvLayer};
+pub use probe::Probe;
+pub use processor::Processor;
+pub use rotary::Rotary;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
     AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, SharedExpert,
     Weights,
 };
+
+pub use crate::cpu::ops::KvType;
 
 use std::path::Path;
 

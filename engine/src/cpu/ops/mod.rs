@@ -1,1 +1,68 @@
-//! Vector operations between the matrix products: norms, rotary embedding, attention, activations.
+//! Vector operations between the matrix products: norms, rotary embedding, attention, activations. Each is a method of
+//! [`Cpu`] over `[tokens, n]` rows: a token's worth of work is done by the caller, more is shared among the workers.
+//! Kernels are written once over [`Vector`](super::simd::vector::Vector); the tests hold each instruction set against
+//! plain arithmetic in f64.
+
+mod activation;
+mod attend;
+mod attention;
+mod elementwise;
+mod kv_rows;
+mod math;
+mod norm;
+mod rope;
+mod softmax;
+
+pub use activation::Hidden;
+pub use attention::{AttentionScratch, AttentionShape};
+pub use kv_rows::{KvRows, KvType};
+pub use rope::{RopeRows, RopeTable};
+pub use softmax::{softmax_in_place, top_k};
+
+use std::sync::{Mutex, PoisonError};
+
+use super::Cpu;
+
+/// Below this many elements a join costs more than it saves.
+const PARALLEL_ELEMENTS: usize = 1 << 15;
+
+impl Cpu {
+    /// `task(i, chunk i)` for every `len` elements of `data`, on all workers when there is enough to do.
+    /// `weight` is the cost of an element relative to reading it.
+    fn for_each_chunk(&self, data: &mut [f32], len: usize, weight: usize, task: impl Fn(usize, &mut [f32]) + Sync) {
+        if self.pool().threads() == 1 || data.len() * weight < PARALLEL_ELEMENTS || data.len() <= len {
+            for (i, chunk) in data.chunks_mut(len).enumerate() {
+                task(i, chunk);
+            }
+            return;
+        }
+        // Taken a few at a time, so that the lock is not what the workers share.
+        let batch = (data.len() / len / (self.pool().threads() * 8)).max(1);
+        let queue = Mutex::new(data.chunks_mut(len * batch).enumerate());
+        self.pool().run(|_| {
+            while let Some((at, chunks)) = next(&queue) {
+                for (i, chunk) in chunks.chunks_mut(len).enumerate() {
+                    task(at * batch + i, chunk);
+                }
+            }
+        });
+    }
+}
+
+/// The next item of a queue shared by workers.
+fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
+    queue.lock().unwrap_or_else(PoisonError::into_inner).next()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use crate::cpu::{Cpu, CpuOptions, Isa};
+
+    /// One single-threaded CPU per instruction set, and the best with three workers.
+    pub(crate) fn each_cpu() -> Vec<Cpu> {
+        let with = |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa }).unwrap();
+        let mut cpus: Vec<Cpu> = Isa::available().into_iter().map(|isa| with(1, Some(isa))).collect();
+        cpus.push(with(3, None));
+        cpus
+    }
+}

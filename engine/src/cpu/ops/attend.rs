@@ -1,0 +1,222 @@
+//! Attention of a block of queries to a run of one head's keys and values, in tiles, with the running maximum and sum of
+//! an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Decoding and prompts differ only in the blocks.
+
+use std::ops::Range;
+
+use crate::cpu::simd::vector::{
+    Kernel, Vector,
+    tile::{TILE, query_key, weigh},
+};
+
+use super::{
+    KvRows,
+    kv_rows::RowData,
+    math::{exp, tanh},
+};
+
+/// Queries of a block, their state, and room for a tile of keys and values. Buffers grow and are kept.
+#[derive(Debug, Default)]
+pub(super) struct Block {
+    /// Query rows.
+    rows: usize,
+    /// Elements per row, padded as the cache's rows are.
+    width: usize,
+    /// `[rows, width]`, already scaled.
+    q: Vec<f32>,
+    /// `[rows, width]`, sum of values weighted by `e^(score - max)`.
+    pub(super) out: Vec<f32>,
+    /// `[rows]`, largest score so far.
+    pub(super) max: Vec<f32>,
+    /// `[rows]`, sum of the weights.
+    pub(super) sum: Vec<f32>,
+    /// `[rows, TILE]`
+    scores: Vec<f32>,
+    /// `[TILE, width]`
+    tile: Vec<f32>,
+}
+
+fn at_least(vec: &mut Vec<f32>, n: usize) {
+    if vec.len() < n {
+        vec.resize(n, 0.0);
+    }
+}
+
+impl Block {
+    /// Starts over with `rows` queries of `width` elements.
+    pub(super) fn start(&mut self, rows: usize, width: usize) {
+        (self.rows, self.width) = (rows, width);
+        at_least(&mut self.q, rows * width);
+        at_least(&mut self.out, rows * width);
+        at_least(&mut self.max, rows);
+        at_least(&mut self.sum, rows);
+        at_least(&mut self.scores, rows * TILE);
+        at_least(&mut self.tile, TILE * width);
+        self.out[..rows * width].fill(0.0);
+        self.max[..rows].fill(f32::NEG_INFINITY);
+        self.sum[..rows].fill(0.0);
+    }
+
+    /// Sets query `row`, multiplied by `scale`.
+    pub(super) fn set_query(&mut self, row: usize, query: &[f32], scale: f32) {
+        let (used, padding) = self.q[row * self.width..][..self.width].split_at_mut(query.len());
+        for (to, from) in used.iter_mut().zip(query) {
+            *to = from * scale;
+        }
+        padding.fill(0.0);
+    }
+}
+
+/// Lets every query of `block` attend to the keys in `visit` that it may see. Query `row` stands at position
+/// `first + row / group` and sees the `window` keys up to and including its own.
+pub(super) struct Attend<'a> {
+    pub(super) block: &'a mut Block,
+    pub(super) keys: &'a KvRows,
+    pub(super) values: &'a KvRows,
+    pub(super) visit: Range<usize>,
+    pub(super) first: usize,
+    pub(super) group: usize,
+    pub(super) window: usize,
+    pub(super) softcap: Option<f32>,
+}
+
+impl Kernel for Attend<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Block { rows, width, q, out, max, sum, scores, tile } = self.block;
+        let (rows, width) = (*rows, *width);
+        // Tiles start at multiples of their size, so that a query's result does not depend on its block.
+        let mut start = self.visit.start / TILE * TILE;
+        while start < self.visit.end {
+            let n = TILE.min(self.visit.end - start);
+            let k = decode(v, self.keys.data(), start, n, width, tile);
+            query_key(v, q, k, width, rows, n, scores);
+            for row in 0..rows {
+                let position = self.first + row / self.group;
+                let seen =
+                    (position + 1).saturating_sub(self.window).max(self.visit.start)..(position + 1).min(start + n);
+                let seen = seen.start.max(start) - start..seen.end.max(start) - start;
+                let scores = &mut scores[row * TILE..][..TILE];
+                let out = &mut out[row * width..][..width];
+                soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
+            }
+            let values = decode(v, self.values.data(), start, n, width, tile);
+            weigh(v, scores, values, width, rows, n, out);
+            start += TILE;
+        }
+    }
+}
+
+/// Rows `start..start + n` as f32, in place where they are, else in `tile`.
+#[inline(always)]
+fn decode<'a, V: Vector>(
+    v: V,
+    data: &'a RowData,
+    start: usize,
+    n: usize,
+    width: usize,
+    tile: &'a mut [f32],
+) -> &'a [f32] {
+    let range = start * width..(start + n) * width;
+    let used = &mut tile[..n * width];
+    match data {
+        RowData::F32(data) if n == TILE => return &data[range],
+        RowData::F32(data) => used.copy_from_slice(&data[range]),
+        RowData::F16(data) => {
+            for (to, from) in used.chunks_exact_mut(V::LANES).zip(data[range].chunks_exact(V::LANES)) {
+                v.store(to, v.load_f16(from));
+            }
+        }
+        RowData::Q8_0 { quants, scales } => {
+            let scales = &scales[range.start / 32..range.end / 32];
+            let blocks = used.chunks_exact_mut(32).zip(quants[range].chunks_exact(32));
+            for ((to, from), scale) in blocks.zip(scales) {
+                let scale = v.splat(scale.to_f32());
+                for (to, from) in to.chunks_exact_mut(V::LANES).zip(from.chunks_exact(V::LANES)) {
+                    v.store(to, v.mul(v.load_i8(from), scale));
+                }
+            }
+        }
+    }
+    tile
+}
+
+/// Turns one query's scores into weights: caps them, hides those outside `seen`, rescales what is already summed if the
+/// maximum grew, and replaces them by `e^(score - max)`.
+#[inline(always)]
+fn soften<V: Vector>(
+    v: V,
+    scores: &mut [f32],
+    seen: Range<usize>,
+    softcap: Option<f32>,
+    max: &mut f32,
+    sum: &mut f32,
+    out: &mut [f32],
+) {
+    if seen.is_empty() {
+        scores.fill(0.0);
+        return;
+    }
+    if let Some(cap) = softcap {
+        let (factor, inverse) = (v.splat(cap), v.splat(1.0 / cap));
+        for s in scores.chunks_exact_mut(V::LANES) {
+            v.store(s, v.mul(factor, tanh(v, v.mul(v.load(s), inverse))));
+        }
+    }
+    scores[..seen.start].fill(f32::NEG_INFINITY);
+    scores[seen.end..].fill(f32::NEG_INFINITY);
+    let mut top = v.splat(f32::NEG_INFINITY);
+    for s in scores.chunks_exact(V::LANES) {
+        top = v.max(v.load(s), top);
+    }
+    let top = v.max_lane(top);
+    if top > *max {
+        let factor = (*max - top).exp();
+        *max = top;
+        *sum *= factor;
+        let factor = v.splat(factor);
+        for o in out.chunks_exact_mut(V::LANES) {
+            v.store(o, v.mul(v.load(o), factor));
+        }
+    }
+    let base = v.splat(*max);
+    let mut total = v.splat(0.0);
+    for s in scores.chunks_exact_mut(V::LANES) {
+        let p = exp(v, v.sub(v.load(s), base));
+        total = v.add(total, p);
+        v.store(s, p);
+    }
+    *sum += v.sum(total);
+}
+
+/// `out = sum of parts, each brought to the common maximum, over the common sum of weights`; a part is `(values, max, sum)`.
+pub(super) struct Merge<'a, I> {
+    pub(super) parts: I,
+    pub(super) out: &'a mut [f32],
+}
+
+impl<'p, I: Iterator<Item = (&'p [f32], f32, f32)> + Clone> Kernel for Merge<'_, I> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let max = self.parts.clone().fold(f32::NEG_INFINITY, |max, part| max.max(part.1));
+        let sum: f32 = self.parts.clone().map(|part| part.2 * (part.1 - max).exp()).sum();
+        self.out.fill(0.0);
+        for (values, part_max, _) in self.parts {
+            let factor = (part_max - max).exp() / sum;
+            if factor == 0.0 {
+                continue;
+            }
+            let mut to = self.out.chunks_exact_mut(V::LANES);
+            let mut from = values.chunks_exact(V::LANES);
+            for (to, from) in to.by_ref().zip(from.by_ref()) {
+                v.store(to, v.mul_add(v.load(from), v.splat(factor), v.load(to)));
+            }
+            for (to, from) in to.into_remainder().iter_mut().zip(from.remainder()) {
+                *to += factor * from;
+            }
+        }
+    }
+}

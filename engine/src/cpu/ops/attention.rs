@@ -1,0 +1,320 @@
+//! Attention over cached keys and values: how the work is divided.
+//!
+//! Decoding is bound by reading the cache: a task is one key/value head and a stretch of positions, read once for all
+//! query heads that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a run of
+//! tokens, which owns its rows of the output.
+
+use std::sync::{Mutex, PoisonError};
+
+use crate::cpu::{Cpu, simd::vector::dispatch};
+
+use super::{
+    KvRows, PARALLEL_ELEMENTS,
+    attend::{Attend, Block, Merge},
+    next,
+};
+
+/// Sizes and variants of attention.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key/value heads; divides `n_head`; `n_head / n_kv_head` consecutive query heads share one.
+    pub n_kv_head: usize,
+    /// Elements per head.
+    pub head_dim: usize,
+    /// Factor on query-key products.
+    pub scale: f32,
+    /// `cap * tanh(s / cap)` on scores.
+    pub softcap: Option<f32>,
+    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
+    pub window: Option<usize>,
+}
+
+/// Buffers of [`Cpu::attention`], kept between calls.
+#[derive(Debug, Default)]
+pub struct AttentionScratch {
+    /// One per worker.
+    blocks: Vec<Block>,
+    /// Results of stretches: per task `rows * (width + 2)`.
+    partials: Vec<f32>,
+}
+
+/// Up to this many tokens are treated as decoding.
+const FEW_TOKENS: usize = 8;
+/// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
+const STRETCH: usize = 256;
+/// Query rows of a prompt's task: enough to pay for decoding a tile of keys.
+const PROMPT_ROWS: usize = 64;
+
+impl Cpu {
+    /// Attention of queries at positions `first..`, `q` `[tokens, n_head * head_dim]`, to the keys and values of each
+    /// key/value head, whose rows include those of the queries. `out` is like `q`, overwritten.
+    ///
+    /// # Panics
+    /// If sizes disagree.
+    pub fn attention(
+        &self,
+        shape: &AttentionShape,
+        q: &[f32],
+        keys: &[KvRows],
+        values: &[KvRows],
+        first: usize,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let row = shape.n_head * shape.head_dim;
+        assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row) && out.len() == q.len());
+        assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
+        let tokens = q.len() / row;
+        assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
+        scratch.blocks.resize_with(self.pool().threads(), Block::default);
+        if tokens <= FEW_TOKENS {
+            self.attend_in_stretches(shape, q, keys, values, first, out, scratch);
+        } else {
+            self.attend_in_blocks(shape, q, keys, values, first, out, scratch);
+        }
+    }
+
+    fn attend_in_stretches(
+        &self,
+        shape: &AttentionShape,
+        q: &[f32],
+        keys: &[KvRows],
+        values: &[KvRows],
+        first: usize,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        let row = shape.n_head * dim;
+        let tokens = q.len() / row;
+        let (rows, width) = (tokens * group, keys[0].stride());
+        let window = shape.window.unwrap_or(usize::MAX);
+        let visit = (first + 1).saturating_sub(window)..first + tokens;
+        let first_stretch = visit.start / STRETCH;
+        let stretches = visit.end.div_ceil(STRETCH) - first_stretch;
+        let part = rows * (width + 2);
+        let needed = shape.n_kv_head * stretches * part;
+        if scratch.partials.len() < needed {
+            scratch.partials.resize(needed, 0.0);
+        }
+        let partials = &mut scratch.partials[..needed];
+
+        let task = |task: usize, part: &mut [f32], block: &mut Block| {
+            let (head, stretch) = (task / stretches, first_stretch + task % stretches);
+            block.start(rows, width);
+            for r in 0..rows {
+                let query = &q[r / group * row + (head * group + r % group) * dim..][..dim];
+                block.set_query(r, query, shape.scale);
+            }
+            let (keys, values) = (&keys[head], &values[head]);
+            let visit = (stretch * STRETCH).max(visit.start)..((stretch + 1) * STRETCH).min(visit.end);
+            let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap };
+            dispatch(self.isa(), attend);
+            let (sums, rest) = part.split_at_mut(rows * width);
+            sums.copy_from_slice(&block.out[..rows * width]);
+            rest[..rows].copy_from_slice(&block.max[..rows]);
+            rest[rows..].copy_from_slice(&block.sum[..rows]);
+        };
+        if visit.len() * shape.n_kv_head * width * 2 < PARALLEL_ELEMENTS || self.pool().threads() == 1 {
+            for (i, part) in partials.chunks_mut(part).enumerate() {
+                task(i, part, &mut scratch.blocks[0]);
+            }
+        } else {
+            let queue = Mutex::new(partials.chunks_mut(part).enumerate());
+            let blocks = Mutex::new(scratch.blocks.iter_mut());
+            self.pool().run(|_| {
+                let Some(block) = next(&blocks) else { return };
+                while let Some((i, part)) = next(&queue) {
+                    task(i, part, block);
+                }
+            });
+        }
+
+        for (i, out) in out.chunks_exact_mut(dim).enumerate() {
+            let (token, head) = (i / shape.n_head, i % shape.n_head);
+            let r = token * group + head % group;
+            let parts = partials[head / group * stretches * part..][..stretches * part].chunks_exact(part);
+            let parts = parts.map(|part| {
+                let (sums, rest) = part.split_at(rows * width);
+                (&sums[r * width..][..dim], rest[r], rest[rows + r])
+            });
+            dispatch(self.isa(), Merge { parts, out });
+        }
+    }
+
+    fn attend_in_blocks(
+        &self,
+        shape: &AttentionShape,
+        q: &[f32],
+        keys: &[KvRows],
+        values: &[KvRows],
+        first: usize,
+        out: &mut [f32],
+        scratch: &mut AttentionScratch,
+    ) {
+        let (dim, group) = (shape.head_dim, shape.n_head / shape.n_kv_head);
+        let row = shape.n_head * dim;
+        let width = keys[0].stride();
+        let window = shape.window.unwrap_or(usize::MAX);
+        let tokens = q.len() / row;
+        let share = tokens.div_ceil(self.pool().threads() * 4);
+        let per_block = (PROMPT_ROWS / group).min(share).max(FEW_TOKENS / 2);
+
+        let task = |i: usize, out: &mut [f32], block: &mut Block| {
+            let token = i * per_block;
+            let tokens = out.len() / row;
+            let first = first + token;
+            let visit = (first + 1).saturating_sub(window)..first + tokens;
+            for head in 0..shape.n_kv_head {
+                block.start(tokens * group, width);
+                for r in 0..tokens * group {
+                    let query = &q[(token + r / group) * row + (head * group + r % group) * dim..][..dim];
+                    block.set_query(r, query, shape.scale);
+                }
+                let (keys, values, visit) = (&keys[head], &values[head], visit.clone());
+                let attend =
+                    Attend { block: &mut *block, keys, values, visit, first, group, window, softcap: shape.softcap };
+                dispatch(self.isa(), attend);
+                for r in 0..tokens * group {
+                    let out = &mut out[r / group * row + (head * group + r % group) * dim..][..dim];
+                    let part = (&block.out[r * width..][..dim], block.max[r], block.sum[r]);
+                    dispatch(self.isa(), Merge { parts: std::iter::once(part), out });
+                }
+            }
+        };
+        // Last first: those see the most keys.
+        let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
+        let blocks = Mutex::new(scratch.blocks.iter_mut());
+        self.pool().run(|_| {
+            let Some(block) = blocks.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+            while let Some((i, out)) = next(&queue) {
+                task(i, out, block);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::cpu::ops::{KvType, tests::each_cpu};
+
+    /// Attention of one query head in f64.
+    fn plain(shape: &AttentionShape, q: &[f32], keys: &KvRows, values: &KvRows, position: usize) -> Vec<f64> {
+        let start = (position + 1).saturating_sub(shape.window.unwrap_or(usize::MAX));
+        let mut row = vec![0.0; shape.head_dim];
+        let mut scores = Vec::new();
+        for p in start..=position {
+            keys.get(p, &mut row);
+            let dot: f64 = q.iter().zip(&row).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            let s = dot * f64::from(shape.scale);
+            scores.push(shape.softcap.map_or(s, |cap| f64::from(cap) * (s / f64::from(cap)).tanh()));
+        }
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+        let mut out = vec![0.0; shape.head_dim];
+        for (p, s) in (start..=position).zip(&scores) {
+            values.get(p, &mut row);
+            for (out, x) in out.iter_mut().zip(&row) {
+                *out += (s - top).exp() / total * f64::from(*x);
+            }
+        }
+        out
+    }
+
+    fn noise(seed: &mut u64) -> f32 {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((*seed >> 40) as f32 / 8_388_608.0 - 1.0) * 2.0
+    }
+
+    fn check(shape: &AttentionShape, ty: KvType, first: usize, tokens: usize, seed: u64) -> Result<(), TestCaseError> {
+        let mut seed = seed;
+        let row = shape.n_head * shape.head_dim;
+        let mut rows = || {
+            let mut rows = KvRows::new(ty, shape.head_dim, first + tokens).unwrap();
+            for _ in 0..first + tokens {
+                let row: Vec<f32> = (0..shape.head_dim).map(|_| noise(&mut seed)).collect();
+                rows.push(&row);
+            }
+            rows
+        };
+        let keys: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows()).collect();
+        let values: Vec<KvRows> = (0..shape.n_kv_head).map(|_| rows()).collect();
+        let q: Vec<f32> = (0..tokens * row).map(|_| noise(&mut seed)).collect();
+        let group = shape.n_head / shape.n_kv_head;
+        for cpu in each_cpu() {
+            let mut out = vec![f32::NAN; q.len()];
+            cpu.attention(shape, &q, &keys, &values, first, &mut out, &mut AttentionScratch::default());
+            for (i, (out, q)) in out.chunks(shape.head_dim).zip(q.chunks(shape.head_dim)).enumerate() {
+                let (token, head) = (i / shape.n_head, i % shape.n_head);
+                let wanted = plain(shape, q, &keys[head / group], &values[head / group], first + token);
+                for (a, b) in out.iter().zip(wanted) {
+                    prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+
+        #[test]
+        fn any_shape_agrees_with_f64(
+            dim in prop::sample::select(vec![16usize, 24, 32, 64, 80, 96, 128, 256]),
+            n_kv_head in 1usize..3,
+            group in 1usize..6,
+            ty in prop::sample::select(vec![KvType::F16, KvType::F32, KvType::Q8_0]),
+            first in 0usize..300,
+            tokens in 1usize..40,
+            window in prop::option::of(1usize..200),
+            softcap in prop::option::of(1f32..30.0),
+            seed: u64,
+        ) {
+            let scale = 1.0 / (dim as f32).sqrt();
+            let shape = AttentionShape { n_head: n_kv_head * group, n_kv_head, head_dim: dim, scale, softcap, window };
+            check(&shape, ty, first, tokens, seed)?;
+        }
+    }
+
+    #[test]
+    fn long_contexts_and_prompts() {
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap: None, window: None };
+        check(&shape, KvType::F16, 1500, 1, 7).unwrap();
+        check(&shape, KvType::F16, 0, 256, 8).unwrap();
+        check(&AttentionShape { window: Some(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
+    }
+
+    #[test]
+    fn the_number_of_workers_changes_nothing() {
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap: None, window: None };
+        let (mut keys, mut seed) = (Vec::new(), 3);
+        for _ in 0..4 {
+            let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();
+            for _ in 0..600 {
+                rows.push(&(0..64).map(|_| noise(&mut seed)).collect::<Vec<_>>());
+            }
+            keys.push(rows);
+        }
+        let values = keys.split_off(2);
+        for tokens in [1, 50] {
+            let q: Vec<f32> = (0..tokens * 6 * 64).map(|_| noise(&mut seed)).collect();
+            let results: Vec<Vec<f32>> = [1, 2, 3]
+                .into_iter()
+                .map(|threads| {
+                    let options = crate::cpu::CpuOptions { threads: Some(threads), isa: None };
+                    let cpu = Cpu::new(&options).unwrap();
+                    let mut out = vec![0.0; q.len()];
+                    cpu.attention(&shape, &q, &keys, &values, 550, &mut out, &mut AttentionScratch::default());
+                    out
+                })
+                .collect();
+            assert_eq!(results[0], results[1]);
+            assert_eq!(results[0], results[2]);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Sums and scalings of whole buffers.
+
+use crate::cpu::{
+    Cpu,
+    simd::vector::{Kernel, Vector, dispatch},
+};
+
+use super::math::tanh;
+
+/// Elements a worker takes at a time.
+const CHUNK: usize = 8192;
+
+/// `x += scale * y`
+struct AddScaled<'a> {
+    x: &'a mut [f32],
+    y: &'a [f32],
+    scale: f32,
+}
+
+impl Kernel for AddScaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let scale = v.splat(self.scale);
+        let mut x = self.x.chunks_exact_mut(V::LANES);
+        let mut y = self.y.chunks_exact(V::LANES);
+        for (x, y) in x.by_ref().zip(y.by_ref()) {
+            v.store(x, v.mul_add(v.load(y), scale, v.load(x)));
+        }
+        for (x, y) in x.into_remainder().iter_mut().zip(y.remainder()) {
+            *x += self.scale * y;
+        }
+    }
+}
+
+/// `x = cap * tanh(x / cap)`
+struct SoftCap<'a> {
+    x: &'a mut [f32],
+    cap: f32,
+}
+
+impl Kernel for SoftCap<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let (cap, inverse) = (v.splat(self.cap), v.splat(1.0 / self.cap));
+        let mut x = self.x.chunks_exact_mut(V::LANES);
+        for x in x.by_ref() {
+            v.store(x, v.mul(cap, tanh(v, v.mul(v.load(x), inverse))));
+        }
+        for x in x.into_remainder() {
+            *x = self.cap * (*x / self.cap).tanh();
+        }
+    }
+}
+
+impl Cpu {
+    /// `x += y`, any length.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn add(&self, x: &mut [f32], y: &[f32]) {
+        self.add_scaled(x, y, 1.0);
+    }
+
+    /// `x += scale * y`, any length.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn add_scaled(&self, x: &mut [f32], y: &[f32], scale: f32) {
+        assert_eq!(x.len(), y.len());
+        self.for_each_chunk(x, CHUNK, 1, |i, x| {
+            dispatch(self.isa(), AddScaled { y: &y[i * CHUNK..][..x.len()], x, scale });
+        });
+    }
+
+    /// `x = cap * tanh(x / cap)`, any length.
+    pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
+        self.for_each_chunk(x, CHUNK, 8, |_, x| dispatch(self.isa(), SoftCap { x, cap }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::cpu::ops::tests::each_cpu;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn adds(pairs in prop::collection::vec((-9f32..9.0, -9f32..9.0), 0..70), scale in -2f32..2.0) {
+            let (x, y): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+            for cpu in each_cpu() {
+                let mut out = x.clone();
+                cpu.add_scaled(&mut out, &y, scale);
+                for i in 0..x.len() {
+                    prop_assert!((out[i] - (x[i] + scale * y[i])).abs() < 1e-5);
+                }
+            }
+        }
+
+        #[test]
+        fn caps(x in prop::collection::vec(-99f32..99.0, 0..40), cap in 1f32..60.0) {
+            for cpu in each_cpu() {
+                let mut out = x.clone();
+                cpu.soft_cap(&mut out, cap);
+                for (out, x) in out.iter().zip(&x) {
+                    prop_assert!((out - cap * (x / cap).tanh()).abs() < 1e-6 * cap);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Keys (or values) of one head, one row per position, in the cache's type.
+
+use std::sync::Mutex;
+
+use half::{f16, slice::HalfFloatSliceExt};
+
+use super::{PARALLEL_ELEMENTS, next};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+};
+
+/// Encoding of cached keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub enum KvType {
+    /// Half precision.
+    #[default]
+    F16,
+    /// Single precision.
+    F32,
+    /// Eight-bit integers, one half-precision scale per 32 elements of a row.
+    Q8_0,
+}
+
+impl KvType {
+    /// Upper-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvType::F16 => "F16",
+            KvType::F32 => "F32",
+            KvType::Q8_0 => "Q8_0",
+        }
+    }
+
+    /// Elements a row of `head_dim` occupies: rows are padded with zeros to what the kernels read at once.
+    pub const fn padded(self, head_dim: usize) -> usize {
+        match self {
+            KvType::F16 | KvType::F32 => head_dim.next_multiple_of(16),
+            KvType::Q8_0 => head_dim.next_multiple_of(32),
+        }
+    }
+
+    /// Bytes of a row of `head_dim` elements.
+    pub const fn row_bytes(self, head_dim: usize) -> usize {
+        let n = self.padded(head_dim);
+        match self {
+            KvType::F16 => n * 2,
+            KvType::F32 => n * 4,
+            KvType::Q8_0 => n / 32 * 34,
+        }
+    }
+}
+
+impl std::fmt::Display for KvType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl std::str::FromStr for KvType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        [KvType::F16, KvType::F32, KvType::Q8_0].into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text)).ok_or_else(
+            || Error::Unsupported {
+                what: "KV cache type",
+                got: text.to_owned(),
+                supported: "F16, F32, Q8_0".to_owned(),
+            },
+        )
+    }
+}
+
+/// Encoded rows.
+#[derive(Debug, Clone)]
+pub(crate) enum RowData {
+    F16(Vec<f16>),
+    F32(Vec<f32>),
+    Q8_0 { quants: Vec<i8>, scales: Vec<f16> },
+}
+
+/// Rows of one head. Memory for `capacity` rows is reserved when made and touched as rows are pushed.
+#[derive(Debug, Clone)]
+pub struct KvRows {
+    head_dim: usize,
+    /// Elements from one row to the next.
+    stride: usize,
+    len: usize,
+    data: RowData,
+}
+
+fn reserve<T>(n: Option<usize>) -> Result<Vec<T>> {
+    let mut vec = Vec::new();
+    let wanted = n.and_then(|n| n.checked_mul(size_of::<T>()));
+    match n.filter(|_| wanted.is_some()) {
+        Some(n) if vec.try_reserve_exact(n).is_ok() => Ok(vec),
+        _ => {
+            Err(Error::Memory { what: "KV cache", wanted: wanted.map_or(u64::MAX, |bytes| bytes as u64), available: 0 })
+        }
+    }
+}
+
+impl KvRows {
+    /// Room for `capacity` rows of `head_dim` elements.
+    pub fn new(ty: KvType, head_dim: usize, capacity: usize) -> Result<Self> {
+        let stride = ty.padded(head_dim);
+        let elements = capacity.checked_mul(stride);
+        let data = match ty {
+            KvType::F16 => RowData::F16(reserve(elements)?),
+            KvType::F32 => RowData::F32(reserve(elements)?),
+            KvType::Q8_0 => RowData::Q8_0 { quants: reserve(elements)?, scales: reserve(elements.map(|n| n / 32))? },
+        };
+        Ok(KvRows { head_dim, stride, len: 0, data })
+    }
+
+    /// Number of rows.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Elements from one row to the next: `head_dim`, padded.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Encoded rows.
+    pub(crate) fn data(&self) -> &RowData {
+        &self.data
+    }
+
+    /// Encodes and appends one row of `head_dim` elements.
+    ///
+    /// # Panics
+    /// If `row` is of another length.
+    pub fn push(&mut self, row: &[f32]) {
+        let i = self.len;
+        self.len += 1;
+        let end = self.len * self.stride;
+        match &mut self.data {
+            RowData::F32(data) => data.resize(end, 0.0),
+            RowData::F16(data) => data.resize(end, f16::ZERO),
+            RowData::Q8_0 { quants, scales } => {
+                quants.resize(end, 0);
+                scales.resize(end / 32, f16::ZERO);
+            }
+        }
+        self.set(i, row);
+    }
+
+    /// Encodes `row`, `head_dim` elements, in the place of row `i`.
+    ///
+    /// # Panics
+    /// If there is no such row, or `row` is of another length.
+    pub fn set(&mut self, i: usize, row: &[f32]) {
+        assert_eq!(row.len(), self.head_dim);
+        let at = i * self.stride;
+        match &mut self.data {
+            RowData::F32(data) => data[at..][..row.len()].copy_from_slice(row),
+            RowData::F16(data) => data[at..][..row.len()].convert_from_f32_slice(row),
+            RowData::Q8_0 { quants, scales } => {
+                let quants = quants[at..][..row.len()].chunks_mut(32);
+                for ((block, quants), scale) in row.chunks(32).zip(quants).zip(&mut scales[at / 32..]) {
+                    let top = block.iter().fold(0f32, |top, x| top.max(x.abs()));
+                    *scale = f16::from_f32(top / 127.0);
+                    let inverse = if scale.to_f32() == 0.0 { 0.0 } else { 1.0 / scale.to_f32() };
+                    for (q, x) in quants.iter_mut().zip(block) {
+                        *q = (x * inverse).round_ties_even() as i8;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Decodes row `i` into `out`, `head_dim` elements.
+    ///
+    /// # Panics
+    /// If there is no such row, or `out` is of another length.
+    pub fn get(&self, i: usize, out: &mut [f32]) {
+        assert_eq!(out.len(), self.head_dim);
+        let at = i * self.stride;
+        match &self.data {
+            RowData::F32(data) => out.copy_from_slice(&data[at..][..self.head_dim]),
+            RowData::F16(data) => data[at..][..self.head_dim].convert_to_f32_slice(out),
+            RowData::Q8_0 { quants, scales } => {
+                for (j, (out, q)) in out.iter_mut().zip(&quants[at..]).enumerate() {
+                    *out = f32::from(*q) * scales[(at + j) / 32].to_f32();
+                }
+            }
+        }
+    }
+
+    /// Removes `count` rows from row `start` on; later ones move down.
+    ///
+    /// # Panics
+    /// If there are not that many.
+    pub fn remove(&mut self, start: usize, count: usize) {
+        let from = (start + count) * self.stride;
+        let (to, end) = (start * self.stride, self.len * self.stride);
+        match &mut self.data {
+            RowData::F32(data) => data.copy_within(from..end, to),
+            RowData::F16(data) => data.copy_within(from..end, to),
+            RowData::Q8_0 { quants, scales } => {
+                quants.copy_within(from..end, to);
+                scales.copy_within(from / 32..end / 32, to / 32);
+            }
+        }
+        self.truncate(self.len - count);
+    }
+
+    /// Keeps the first `n` rows.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n);
+        let end = self.len * self.stride;
+        match &mut self.data {
+            RowData::F32(data) => data.truncate(end),
+            RowData::F16(data) => data.truncate(end),
+            RowData::Q8_0 { quants, scales } => {
+                quants.truncate(end);
+                scales.truncate(end / 32);
+            }
+        }
+    }
+}
+
+impl Cpu {
+    /// Appends `x`, `[tokens, heads.len() * head_dim]`, to every head's rows, after dropping rows past `from`.
+    ///
+    /// # Panics
+    /// If sizes disagree.
+    pub fn push_rows(&self, heads: &mut [KvRows], from: usize, x: &[f32], row: usize) {
+        let n = heads.len();
+        let dim = row / n;
+        let push = |head: usize, rows: &mut KvRows| {
+            rows.truncate(from);
+            for token in x.chunks_exact(row) {
+                rows.push(&token[head * dim..][..dim]);
+            }
+        };
+        if x.len() < PARALLEL_ELEMENTS || n == 1 {
+            heads.iter_mut().enumerate().for_each(|(head, rows)| push(head, rows));
+            return;
+        }
+        let queue = Mutex::new(heads.iter_mut().enumerate());
+        self.pool().run(|_| {
+            while let Some((head, rows)) = next(&queue) {
+                push(head, rows);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn rows_come_back(rows in prop::collection::vec(prop::collection::vec(-9f32..9.0, 24), 1..9), keep in 0usize..9) {
+            for (ty, tolerance) in [(KvType::F32, 0.0), (KvType::F16, 9.0 / 2048.0), (KvType::Q8_0, 9.0 / 200.0)] {
+                let mut cache = KvRows::new(ty, 24, 9).unwrap();
+                let mut out = vec![0.0; 24];
+                for row in &rows {
+                    cache.push(row);
+                }
+                let keep = keep.min(rows.len());
+                cache.truncate(keep);
+                cache.push(&rows[0]);
+                for i in 0..=keep {
+                    cache.get(i, &mut out);
+                    let wanted = if i == keep { &rows[0] } else { &rows[i] };
+                    for (a, b) in out.iter().zip(wanted) {
+                        prop_assert!((a - b).abs() <= tolerance, "{ty}: {a} {b}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_had_is_an_error() {
+        for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
+            assert!(matches!(KvRows::new(ty, 128, usize::MAX / 512), Err(Error::Memory { .. })));
+            assert!(matches!(KvRows::new(ty, 128, usize::MAX / 2), Err(Error::Memory { .. })));
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The CPU as a [`Processor`].
+
+use std::ops::Range;
+
+use super::{
+    KvCache, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, cpu_ffn::FfnScratch,
+    forward::grow,
+};
+use crate::{
+    cpu::{
+        Cpu, MatmulJob,
+        ops::{AttentionScratch, AttentionShape, RopeRows},
+    },
+    error::{Error, Result},
+};
+
+/// Every operation on the CPU, from RAM.
+#[derive(Debug)]
+pub struct CpuProcessor {
+    cpu: Cpu,
+    /// Tokens of the current chunk.
+    tokens: usize,
+    /// Position of its first.
+    first: usize,
+    /// Width of the registers.
+    d_model: usize,
+    /// By [`Register`], `[tokens, d_model]`.
+    registers: [Vec<f32>; 4],
+    /// `[tokens, n_head * head_dim]`, rotated in place.
+    q: Vec<f32>,
+    /// `[tokens, n_kv_head * head_dim]`, rotated in place.
+    k: Vec<f32>,
+    /// `[tokens, n_kv_head * head_dim]`
+    v: Vec<f32>,
+    /// `[tokens, n_head * head_dim]`
+    heads: Vec<f32>,
+    /// One per table of the cache's rotations, for the chunk's positions.
+    rotations: Vec<RopeRows>,
+    attention: AttentionScratch,
+    ffn: FfnScratch,
+}
+
+impl CpuProcessor {
+    /// Nothing is allocated before the first chunk.
+    pub fn new(cpu: Cpu) -> Self {
+        CpuProcessor {
+            cpu,
+            tokens: 0,
+            first: 0,
+            d_model: 0,
+            registers: Default::default(),
+            q: Vec::new(),
+            k: Vec::new(),
+            v: Vec::new(),
+            heads: Vec::new(),
+            rotations: Vec::new(),
+            attention: AttentionScratch::default(),
+            ffn: FfnScratch::default(),
+        }
+    }
+
+    /// Reserves the buffers of `tokens` tokens.
+    fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
+        const WHAT: &str = "scratch memory";
+        for register in &mut self.registers {
+            grow(register, tokens.checked_mul(config.d_model), WHAT)?;
+        }
+        let q_dim = config.n_head * config.head_dim;
+        for (buffer, dim) in [
+            (&mut self.q, q_dim),
+            (&mut self.heads, q_dim),
+            (&mut self.k, config.kv_dim()),
+            (&mut self.v, config.kv_dim()),
+        ] {
+            grow(buffer, tokens.checked_mul(dim), WHAT)?;
+        }
+        Ok(())
+    }
+}
+
+/// `x = norm(x)` row by row; rows are as long as the norm's weight.
+fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32]) {
+    match config.norm {
+        NormKind::Rms => cpu.rms_norm(x, &norm.weight, config.norm_eps),
+        NormKind::Layer => cpu.layer_norm(x, &norm.weight, norm.bias.as_deref(), config.norm_eps),
+    }
+}
+
+impl Processor for CpuProcessor {
+    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        self.fit(config, tokens.len())?;
+        (self.tokens, self.first, self.d_model) = (tokens.len(), kv.len(), config.d_model);
+        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+        self.rotations.resize_with(tables.len(), RopeRows::default);
+        for (rows, table) in self.rotations.iter_mut().zip(tables) {
+            rows.fill(table, self.first, self.tokens);
+        }
+        let d = config.d_model;
+        let [residual, position, ..] = &mut self.registers;
+        for (i, (x, id)) in residual.chunks_exact_mut(d).zip(tokens).enumerate() {
+            weights.token_embedding.dequantise_row(*id as usize, x);
+            if config.embedding_scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= config.embedding_scale);
+            }
+            if let (Position::Learned { offset }, Some(table)) = (&config.position, &weights.position_embedding) {
+                let position = &mut position[..d];
+                table.dequantise_row(self.first + i + offset, position);
+                self.cpu.add(x, position);
+            }
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        let Some(norm) = model.weights.layers[layer].norm(norm) else {
+            return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
+        };
+        let n = self.tokens * model.config.d_model;
+        if let Ok([from, into]) = self.registers.get_disjoint_mut([from as usize, into as usize]) {
+            into[..n].copy_from_slice(&from[..n]);
+        }
+        norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n]);
+        Ok(())
+    }
+
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights.layers[layer].attention);
+        let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+        let (q, k, v) = (
+            &mut self.q[..self.tokens * q_dim],
+            &mut self.k[..self.tokens * kv_dim],
+            &mut self.v[..self.tokens * kv_dim],
+        );
+        let x = &self.registers[from as usize][..self.tokens * d];
+        let mut jobs = [
+            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: q },
+            MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
+            MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
+        ];
+        self.cpu.matmul(&mut jobs, x, self.tokens);
+        for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
+            if let Some(norm) = norm {
+                norm_rows(&self.cpu, config, norm, x);
+            }
+        }
+        if let Some(rotary) = kv.rotary() {
+            let rows = &self.rotations[rotary.table_of(layer)];
+            self.cpu.rope(q, q_dim, config.head_dim, rows);
+            self.cpu.rope(k, kv_dim, config.head_dim, rows);
+        }
+        let cache = kv.layer_mut(layer);
+        self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
+        self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
+        let shape = AttentionShape {
+            n_head: config.n_head,
+            n_kv_head: config.n_kv_head,
+            head_dim: config.head_dim,
+            scale: config.attention_scale,
+            softcap: config.attention_softcap,
+            window: config.layers[layer].window,
+        };
+        let heads = &mut self.heads[..self.tokens * q_dim];
+        self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
+        let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
+        let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
+        self.cpu.matmul(&mut job, heads, self.tokens);
+        Ok(())
+    }
+
+    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
+        let n = self.tokens * model.config.d_model;
+        let Ok([from, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
+            return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
+        };
+        self.ffn.run(&self.cpu, model, layer, &from[..n], &mut out[..n], self.tokens, probe)
+    }
+
+    fn add_out(&mut self) -> Result<()> {
+        let [residual, .., out] = &mut self.registers;
+        let n = self.tokens * self.d_model;
+        self.cpu.add(&mut residual[..n], &out[..n]);
+        Ok(())
+    }
+
+    fn residual(&mut self) -> Result<&[f32]> {
+        Ok(&self.registers[Register::Residual as usize][..self.tokens * self.d_model])
+    }
+
+    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        let rows = tokens.start * config.d_model..tokens.end * config.d_model;
+        let x = &mut self.registers[Register::Residual as usize][rows];
+        norm_rows(&self.cpu, config, &weights.output_norm, x);
+        let output = &weights.output;
+        let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out: &mut *logits }];
+        self.cpu.matmul(&mut job, x, tokens.len());
+        if let Some(cap) = config.final_softcap {
+            self.cpu.soft_cap(logits, cap);
+        }
+        Ok(())
+    }
+}

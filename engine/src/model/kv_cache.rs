@@ -1,0 +1,166 @@
+//! Keys and values of the tokens seen so far.
+
+use super::{ModelConfig, Rotary};
+use crate::{
+    cpu::{
+        Isa,
+        ops::{KvRows, KvType, RopeRows},
+    },
+    error::{Error, Result},
+};
+
+/// Cache of one layer: one set of rows per key/value head.
+#[derive(Debug, Clone)]
+pub struct KvLayer {
+    /// Keys, rotated.
+    pub keys: Vec<KvRows>,
+    /// Values.
+    pub values: Vec<KvRows>,
+}
+
+/// The cache of one conversation. Memory for the whole context is reserved when it is made; the system provides it as
+/// tokens arrive, and nothing is allocated per token.
+#[derive(Debug, Clone)]
+pub struct KvCache {
+    ty: KvType,
+    capacity: usize,
+    len: usize,
+    bytes: u64,
+    kv_dim: usize,
+    head_dim: usize,
+    layers: Vec<KvLayer>,
+    rotary: Option<Rotary>,
+}
+
+impl KvCache {
+    /// A cache for `capacity` tokens.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
+    pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
+        if capacity == 0 {
+            return Err(Error::invalid("context length", "at least 1", capacity));
+        }
+        let heads = 2 * config.n_layer() as u64 * config.n_kv_head as u64;
+        let head_bytes = (capacity as u64).saturating_mul(ty.row_bytes(config.head_dim) as u64);
+        let bytes = heads.saturating_mul(head_bytes);
+        let mut had = 0;
+        let mut rows = || {
+            let rows = KvRows::new(ty, config.head_dim, capacity).map_err(|_| Error::Memory {
+                what: "KV cache",
+                wanted: bytes,
+                available: had,
+            })?;
+            had += head_bytes;
+            Ok(rows)
+        };
+        let layers = (0..config.n_layer())
+            .map(|_| {
+                let keys = (0..config.n_kv_head).map(|_| rows()).collect::<Result<_>>()?;
+                let values = (0..config.n_kv_head).map(|_| rows()).collect::<Result<_>>()?;
+                Ok(KvLayer { keys, values })
+            })
+            .collect::<Result<_>>()?;
+        let rotary = Rotary::new(config, capacity);
+        let (kv_dim, head_dim) = (config.kv_dim(), config.head_dim);
+        Ok(KvCache { ty, capacity, len: 0, bytes, kv_dim, head_dim, layers, rotary })
+    }
+
+    /// Encoding.
+    pub fn ty(&self) -> KvType {
+        self.ty
+    }
+
+    /// Tokens in the cache.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no token has been seen.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Tokens it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes reserved.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Forgets all but the first `n` tokens.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n);
+        for rows in self.layers.iter_mut().flat_map(|layer| layer.keys.iter_mut().chain(&mut layer.values)) {
+            rows.truncate(self.len);
+        }
+    }
+
+    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, turning their keys to their new
+    /// positions. What later tokens saw of the forgotten ones stays in them.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be turned, so the caller has
+    /// to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
+        let Some(rotary) = &self.rotary else {
+            return Err(Error::Unsupported {
+                what: "context shift",
+                got: "learned positions".to_owned(),
+                supported: "rotary positions".to_owned(),
+            });
+        };
+        if keep.checked_add(discard).is_none_or(|end| end > self.len) {
+            let got = format!("{keep} kept and {discard} discarded");
+            return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
+        }
+        if discard == 0 {
+            return Ok(());
+        }
+        let isa = Isa::choose(None)?;
+        let turns: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
+        let mut key = vec![0.0; self.head_dim];
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let turn = &turns[rotary.table_of(index)];
+            for rows in layer.keys.iter_mut().chain(&mut layer.values) {
+                rows.truncate(self.len);
+                rows.remove(keep, discard);
+            }
+            for rows in &mut layer.keys {
+                for i in keep..rows.len() {
+                    rows.get(i, &mut key);
+                    turn.rotate(isa, 0, &mut key);
+                    rows.set(i, &key);
+                }
+            }
+        }
+        self.len -= discard;
+        Ok(())
+    }
+
+    /// The rotations its keys have, if positions are rotary.
+    pub fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
+    /// Layer `layer`, to append to and to read. Rows past [`KvCache::len`] belong to a chunk not yet complete.
+    pub fn layer_mut(&mut self, layer: usize) -> &mut KvLayer {
+        &mut self.layers[layer]
+    }
+
+    /// Declares `tokens` more rows of every layer complete.
+    pub(super) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+
+    /// Whether the cache was made for a model of this shape.
+    pub(super) fn fits(&self, config: &ModelConfig) -> bool {
+        self.layers.len() == config.n_layer()
+            && self.head_dim == config.head_dim
+            && self.kv_dim == config.kv_dim()
+            && self.rotary == Rotary::new(config, self.capacity)
+    }
+}
