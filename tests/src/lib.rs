@@ -1,1 +1,3 @@
 //! Helpers for end-to-end tests.
+
+pub mod terminal;

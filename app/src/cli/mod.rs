@@ -1,5 +1,6 @@
-//! The terminal. One file per command; what they share stands beside them: [`failure`] (errors and exit codes),
-//! [`interrupt`] (Ctrl-C), [`progress`] (bars), [`units`] (sizes as people write them).
+//! The terminal. One file per command; what they share stands beside them: [`model_options`] and
+//! [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
+//! (Ctrl-C), [`progress`] (bars), [`text_input`] (prompts from files and pipes), [`units`] (sizes as people write them).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
@@ -7,21 +8,32 @@
 
 mod devices;
 mod failure;
-mod interrupt;
-mod progress;
+mod inspect;
+mod model_options;
 mod units;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use failure::Outcome;
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline                                          chat with the built-in storyteller
+  thermocline run -p \"Tell me a story about a dog.\"
+  thermocline chat -m model.gguf
+  thermocline inspect model.gguf
+
+`thermocline COMMAND --help` explains a command. A model is a GGUF file (split or not), a PowerInfer file or a
+Hugging Face folder.";
 
 /// Runs large language models on a PC whose GPU is too small for them.
 ///
 /// Without a command: a chat in the terminal. Without --model: the small storyteller inside this binary.
 #[derive(Debug, Parser)]
-#[command(name = "thermocline", version, max_term_width = 100, arg_required_else_help = false)]
+#[command(name = "thermocline", version, max_term_width = 110, after_help = EXAMPLES)]
+#[command(subcommand_help_heading = "Commands", disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -29,6 +41,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Inspect(inspect::InspectArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -55,12 +68,14 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Option<Command>) -> Outcome {
     match command {
         None => start(),
+        Some(Command::Inspect(args)) => inspect::inspect(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
     }
 }
 
 /// What happens without a command.
 fn start() -> Outcome {
+    use clap::CommandFactory;
     Cli::command().print_help()?;
     Ok(())
 }

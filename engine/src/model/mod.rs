@@ -65,11 +65,19 @@ impl Model {
     /// What is wrong with the file, with its key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
     /// one, that the engine does not run.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Model> {
-        let checkpoint = match format::open(path, options.read_mode)? {
-            Opened::Checkpoint(checkpoint) => checkpoint,
-            Opened::HuggingFace(folder) => import::checkpoint(folder)?,
-        };
-        Model::from_checkpoint(checkpoint, options)
+        Model::from_checkpoint(Model::open_checkpoint(path, options.read_mode)?, options)
+    }
+
+    /// The file or folder under GGUF's names, not yet checked against an architecture: enough for a tokenizer, or to
+    /// look at.
+    ///
+    /// # Errors
+    /// What is wrong with the container.
+    pub fn open_checkpoint(path: &Path, mode: ReadMode) -> Result<Checkpoint> {
+        match format::open(path, mode)? {
+            Opened::Checkpoint(checkpoint) => Ok(checkpoint),
+            Opened::HuggingFace(folder) => import::checkpoint(folder),
+        }
     }
 
     /// Finds configuration and weights in `checkpoint`; every size is checked against every tensor. Tensors and keys

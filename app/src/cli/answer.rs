@@ -1,0 +1,150 @@
+//! One generation, from request to last token, with Ctrl-C watched and the prompt's progress shown.
+
+use std::{
+    io::{IsTerminal, Write},
+    sync::mpsc::RecvTimeoutError,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use thermocline_engine::{
+    Error,
+    session::{Event, GenerationStats, Request, Session, StopReason},
+};
+
+use super::{
+    failure::{Failure, Outcome},
+    interrupt::Watch,
+    progress::{Progress, Unit},
+};
+
+/// How long Ctrl-C may go unnoticed while no token arrives.
+const POLL: Duration = Duration::from_millis(20);
+
+/// What was generated.
+#[derive(Debug)]
+pub struct Answer {
+    /// The text, without a stop string.
+    pub text: String,
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub reason: StopReason,
+    /// Its figures.
+    pub stats: GenerationStats,
+}
+
+/// Generates; `show` gets every token with the text that became complete with it. If `show` fails, generation stops.
+pub fn answer(session: &mut Session, request: Request, show: &mut dyn FnMut(u32, &str) -> Outcome) -> Outcome<Answer> {
+    let watch = Watch::start();
+    let events = session.generate(request);
+    let mut progress = Some(Progress::new("reading the prompt", Unit::Tokens));
+    let (mut text, mut tokens) = (String::new(), Vec::new());
+    let mut cancelled = false;
+    let mut failure = None;
+    loop {
+        if watch.pressed() && !cancelled {
+            session.cancel();
+            cancelled = true;
+        }
+        match events.recv_timeout(POLL) {
+            Ok(Event::Prompt { done, total }) => {
+                if let Some(progress) = &mut progress {
+                    progress.set(done as u64, total as u64);
+                }
+            }
+            Ok(Event::Token { id, text: piece }) => {
+                progress = None;
+                text.push_str(&piece);
+                tokens.push(id);
+                if failure.is_none()
+                    && let Err(error) = show(id, &piece)
+                {
+                    failure = Some(error);
+                    session.cancel();
+                }
+            }
+            Ok(Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Done { reason, stats }) => {
+                return match failure {
+                    Some(failure) => Err(failure),
+                    None => Ok(Answer { text, tokens, reason, stats }),
+                };
+            }
+            Ok(Event::Error(error)) => return Err(failure.unwrap_or(Failure::Engine(error))),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(failure.unwrap_or(Failure::Engine(Error::Stopped("it ended without an answer".to_owned()))));
+            }
+        }
+    }
+}
+
+/// Writes generated text at once. On a terminal, control characters the model made up are not passed on.
+pub fn print(text: &str) -> Outcome {
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        let harmless = |c: char| if c.is_control() && !matches!(c, '\n' | '\t') { '\u{fffd}' } else { c };
+        write!(out, "{}", text.chars().map(harmless).collect::<String>())?;
+    } else {
+        out.write_all(text.as_bytes())?;
+    }
+    Ok(out.flush()?)
+}
+
+/// The figures in one line.
+pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
+    let reused = match stats.reused_tokens {
+        0 => String::new(),
+        n => format!(" ({n} reused)"),
+    };
+    let ended = match reason {
+        StopReason::EndOfText => String::new(),
+        StopReason::StopString(text) => format!(", stopped at {text:?}"),
+        StopReason::MaxTokens => ", --max-tokens reached".to_owned(),
+        StopReason::ContextFull => ", context full".to_owned(),
+        StopReason::Cancelled => ", stopped".to_owned(),
+    };
+    format!(
+        "[prompt {} tokens{reused}, {:.1}/s; answer {} tokens, {:.1}/s; first after {:.0} ms; context {}/{}; seed {}{ended}]",
+        stats.prompt_tokens,
+        stats.prompt_rate(),
+        stats.generated_tokens,
+        stats.decode_rate(),
+        stats.time_to_first_token.as_secs_f64() * 1e3,
+        stats.context_used,
+        stats.context_length,
+        stats.seed,
+    )
+}
+
+/// The answer for a program. Times are in milliseconds, rates in tokens per second.
+pub fn to_json(answer: &Answer) -> Value {
+    let stats = &answer.stats;
+    let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;
+    let (reason, stop_string) = match &answer.reason {
+        StopReason::EndOfText => ("end_of_text", None),
+        StopReason::StopString(text) => ("stop_string", Some(text)),
+        StopReason::MaxTokens => ("max_tokens", None),
+        StopReason::ContextFull => ("context_full", None),
+        StopReason::Cancelled => ("cancelled", None),
+    };
+    json!({
+        "text": answer.text,
+        "tokens": answer.tokens,
+        "reason": reason,
+        "stop_string": stop_string,
+        "stats": {
+            "prompt_tokens": stats.prompt_tokens,
+            "reused_tokens": stats.reused_tokens,
+            "generated_tokens": stats.generated_tokens,
+            "prompt_ms": milliseconds(stats.prompt_time),
+            "time_to_first_token_ms": milliseconds(stats.time_to_first_token),
+            "decode_ms": milliseconds(stats.decode_time),
+            "prompt_tokens_per_second": stats.prompt_rate(),
+            "decode_tokens_per_second": stats.decode_rate(),
+            "context_used": stats.context_used,
+            "context_length": stats.context_length,
+            "seed": stats.seed,
+        },
+    })
+}

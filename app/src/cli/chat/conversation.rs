@@ -1,0 +1,145 @@
+//! What was said, and the session that answers.
+
+use std::{fmt::Write, fs::File, io, path::Path};
+
+use serde_json::json;
+use thermocline_engine::session::{
+    Engine, GenerationStats, Message, Prompt, Role, Sampling, Session, SessionOptions, StopReason,
+};
+
+use crate::cli::{
+    answer::{self, answer},
+    failure::{Failure, Outcome},
+    generation_options::LengthOptions,
+};
+
+/// A chat with one model. What the model has already read stays in the session's KV cache, so a turn computes only what is
+/// new.
+pub struct Conversation {
+    session: Session,
+    sampling: Sampling,
+    length: LengthOptions,
+    system: Option<String>,
+    messages: Vec<Message>,
+    last: Option<(GenerationStats, StopReason)>,
+    regenerations: u64,
+}
+
+impl Conversation {
+    /// Nothing said yet.
+    pub fn new(engine: &Engine, sampling: Sampling, length: LengthOptions, system: Option<String>) -> Outcome<Self> {
+        Ok(Conversation {
+            session: engine.session(SessionOptions::default())?,
+            sampling,
+            length,
+            system: system.filter(|text| !text.is_empty()),
+            messages: Vec::new(),
+            last: None,
+            regenerations: 0,
+        })
+    }
+
+    /// The user's turn, then the model's. If the model cannot answer, the message is as if never said.
+    pub fn say(&mut self, text: String) -> Outcome {
+        // `//` at the start stands for a slash that is no command.
+        let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
+        self.messages.push(Message { role: Role::User, content: text });
+        self.regenerations = 0;
+        let answered = self.answer();
+        if answered.is_err() {
+            self.messages.pop();
+        }
+        answered
+    }
+
+    /// The model's last turn again, with another draw.
+    pub fn regenerate(&mut self) -> Outcome {
+        if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
+            let previous = self.messages.pop();
+            self.regenerations += 1;
+            let answered = self.answer();
+            if answered.is_err() {
+                self.messages.extend(previous);
+            }
+            return answered;
+        }
+        Err(Failure::usage("there is no answer yet"))
+    }
+
+    fn answer(&mut self) -> Outcome {
+        let prompt = Prompt::Chat(self.transcript());
+        let mut sampling = self.sampling.clone();
+        // A fixed seed would give the same answer again.
+        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(self.regenerations));
+        let request = self.length.request(prompt, sampling);
+        let answered = answer(&mut self.session, request, &mut |_, piece| answer::print(piece))?;
+        if !answered.text.ends_with('\n') {
+            answer::print("\n")?;
+        }
+        if super::shows_figures() {
+            eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
+        }
+        self.messages.push(Message { role: Role::Assistant, content: answered.text });
+        self.last = Some((answered.stats, answered.reason));
+        Ok(())
+    }
+
+    fn transcript(&self) -> Vec<Message> {
+        let system = self.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
+        system.chain(self.messages.iter().cloned()).collect()
+    }
+
+    /// Forgets everything but the system prompt.
+    pub fn reset(&mut self) {
+        self.messages.clear();
+        self.last = None;
+        self.regenerations = 0;
+    }
+
+    /// From the next turn on; empty for none.
+    pub fn set_system(&mut self, text: String) {
+        self.system = Some(text).filter(|text| !text.is_empty());
+    }
+
+    /// Figures of the last answer.
+    pub fn stats(&self) -> String {
+        match &self.last {
+            Some((stats, reason)) => answer::stats_line(stats, reason) + "\n",
+            None => "(no answer yet)\n".to_owned(),
+        }
+    }
+
+    /// Writes the conversation to `path`, which must not exist yet.
+    pub fn save(&self, path: &Path) -> Outcome {
+        let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
+        let text = if json { self.to_json() } else { self.to_markdown() };
+        let write = || io::Write::write_all(&mut File::create_new(path)?, text.as_bytes());
+        write().map_err(|error| Failure::write(path, error))
+    }
+
+    fn to_json(&self) -> String {
+        let messages: Vec<_> = self
+            .transcript()
+            .iter()
+            .map(|message| json!({ "role": role_name(message.role), "content": message.content }))
+            .collect();
+        format!("{:#}\n", json!({ "messages": messages }))
+    }
+
+    fn to_markdown(&self) -> String {
+        let mut text = String::new();
+        for message in self.transcript() {
+            // Writing to a string does not fail.
+            let _ = write!(text, "**{}**\n\n{}\n\n", role_name(message.role), message.content.trim_end());
+        }
+        text
+    }
+}
+
+fn role_name(role: Role) -> &'static str {
+    match role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    }
+}

@@ -1,0 +1,116 @@
+//! `thermocline chat`: a conversation in the terminal. [`input`] reads messages (from a line editor or a pipe),
+//! [`command`] understands what starts with a slash, [`conversation`] holds what was said and asks the engine.
+
+mod command;
+mod conversation;
+mod input;
+
+use std::io::IsTerminal;
+
+use clap::Args;
+
+use super::{
+    answer,
+    engine_options::{ContextOptions, CpuArgs, open_engine},
+    failure::{Failure, Outcome},
+    generation_options::{LengthOptions, SamplingOptions},
+    model_options::ModelOptions,
+    units,
+};
+use command::Command;
+use conversation::Conversation;
+use input::{Input, Line};
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline chat
+  thermocline chat -m model.gguf --system \"Answer in one sentence.\" -c 8k
+  printf 'Hello!\\n/stats\\n' | thermocline chat -m model.gguf
+
+Inside: /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.";
+
+/// Converses in the terminal.
+#[derive(Debug, Default, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ChatArgs {
+    /// System prompt
+    #[arg(long, value_name = "TEXT")]
+    system: Option<String>,
+    /// Do not keep what is typed for the next time
+    #[arg(long)]
+    no_history: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    context: ContextOptions,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    #[command(flatten)]
+    length: LengthOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// Runs the command.
+pub fn chat(args: &ChatArgs) -> Outcome {
+    let engine = open_engine(&args.model, &args.context, &args.cpu)?;
+    let sampling = args.sampling.over(args.model.sampling());
+    let mut conversation = Conversation::new(&engine, sampling, args.length.clone(), args.system.clone())?;
+    let mut input = Input::new(!args.no_history)?;
+    // Piped input is a program's: its first error ends the chat, and nobody needs a greeting.
+    let interactive = input.is_interactive();
+    if interactive {
+        let config = &engine.model().config;
+        let size = units::bytes(engine.model().checkpoint.tensor_bytes());
+        println!("Thermocline {} · {} ({size}, context {})", env!("CARGO_PKG_VERSION"), config.name, engine.context());
+        println!("Type a message. /help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves.\n");
+    }
+    loop {
+        let done = match input.read()? {
+            Line::End => return Ok(()),
+            Line::Message(text) => match Command::parse(&text) {
+                Ok(Some(Command::Quit)) => return Ok(()),
+                Ok(Some(command)) => obey(command, &mut conversation),
+                Ok(None) if text.trim().is_empty() => continue,
+                Ok(None) => conversation.say(text),
+                Err(message) => Err(Failure::usage(message)),
+            },
+        };
+        match done {
+            Ok(()) => {}
+            Err(failure @ (Failure::PipeClosed | Failure::Output(_))) => return Err(failure),
+            Err(failure) if interactive => failure.report(),
+            Err(failure) => return Err(failure),
+        }
+        if interactive {
+            println!();
+        }
+    }
+}
+
+fn obey(command: Command, conversation: &mut Conversation) -> Outcome {
+    match command {
+        Command::Help => answer::print(command::HELP),
+        Command::Reset => {
+            conversation.reset();
+            answer::print("(a new conversation)\n")
+        }
+        Command::System(text) => {
+            let said = if text.is_empty() { "(no system prompt)\n" } else { "(system prompt set)\n" };
+            conversation.set_system(text);
+            answer::print(said)
+        }
+        Command::Regenerate => conversation.regenerate(),
+        Command::Stats => answer::print(&conversation.stats()),
+        Command::Save(path) => {
+            conversation.save(&path)?;
+            answer::print(&format!("(saved to {})\n", path.display()))
+        }
+        Command::Quit => Ok(()),
+    }
+}
+
+/// Whether standard error belongs to a person who may want figures after every answer.
+fn shows_figures() -> bool {
+    std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
+}

@@ -1,0 +1,199 @@
+//! How the next token is chosen and when to stop: options of the commands that generate.
+
+use clap::{Args, ValueEnum};
+use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling};
+
+/// How the next token is chosen. What is not given keeps the model's default.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingOptions {
+    /// Randomness; 0 always takes the likeliest token [default: 0.8; storyteller: 0.7]
+    #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = non_negative)]
+    pub temp: Option<f32>,
+    /// Keep only the K likeliest tokens; 0 keeps all [default: 40; storyteller: 0]
+    #[arg(long, value_name = "K")]
+    pub top_k: Option<usize>,
+    /// Keep the likeliest tokens that together have probability P [default: 0.95; storyteller: 0.9]
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    pub top_p: Option<f32>,
+    /// Keep tokens at least P times as likely as the likeliest [default: 0.05; storyteller: 0]
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    pub min_p: Option<f32>,
+    /// Locally typical sampling: probability kept; 1 is off [default: 1]
+    #[arg(long, value_name = "P", value_parser = fraction)]
+    pub typical: Option<f32>,
+    /// Make recent tokens less likely by this factor; 1 is off [default: 1]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub repeat_penalty: Option<f32>,
+    /// Subtract from the logits of tokens that occurred recently [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
+    pub presence_penalty: Option<f32>,
+    /// Subtract from the logits of recent tokens for each time they occurred [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
+    pub frequency_penalty: Option<f32>,
+    /// How many recent tokens the penalties look at [default: 64]
+    #[arg(long, value_name = "N")]
+    pub penalty_last_n: Option<usize>,
+    /// DRY, a penalty on repeated phrases: strength; 0 is off [default: 0]
+    #[arg(long, value_name = "X", value_parser = non_negative)]
+    pub dry_multiplier: Option<f32>,
+    /// DRY: growth with the length of the phrase [default: 1.75]
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub dry_base: Option<f32>,
+    /// DRY: phrases up to this many tokens are free [default: 2]
+    #[arg(long, value_name = "N")]
+    pub dry_allowed_length: Option<usize>,
+    /// DRY: how many tokens to look back [default: the whole context]
+    #[arg(long, value_name = "N")]
+    pub dry_last_n: Option<usize>,
+    /// DRY: text that interrupts a phrase; replaces the default ones (newline, colon, quote, star); may be repeated
+    #[arg(long, value_name = "TEXT", value_parser = unescape)]
+    pub dry_breaker: Vec<String>,
+    /// Add BIAS to the logit of token ID, -inf to ban it; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Same seed, same text [default: a random one, shown with the figures]
+    #[arg(short, long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+impl SamplingOptions {
+    /// `base` with what the user asked for.
+    pub fn over(&self, base: Sampling) -> Sampling {
+        Sampling {
+            temperature: self.temp.unwrap_or(base.temperature),
+            top_k: self.top_k.unwrap_or(base.top_k),
+            top_p: self.top_p.unwrap_or(base.top_p),
+            min_p: self.min_p.unwrap_or(base.min_p),
+            typical_p: self.typical.unwrap_or(base.typical_p),
+            repeat_penalty: self.repeat_penalty.unwrap_or(base.repeat_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            penalty_last_n: self.penalty_last_n.unwrap_or(base.penalty_last_n),
+            dry_multiplier: self.dry_multiplier.unwrap_or(base.dry_multiplier),
+            dry_base: self.dry_base.unwrap_or(base.dry_base),
+            dry_allowed_length: self.dry_allowed_length.unwrap_or(base.dry_allowed_length),
+            dry_last_n: self.dry_last_n.unwrap_or(base.dry_last_n),
+            dry_breakers: if self.dry_breaker.is_empty() { base.dry_breakers } else { self.dry_breaker.clone() },
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed.or(base.seed),
+        }
+    }
+}
+
+/// When to stop.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Length")]
+pub struct LengthOptions {
+    /// Most tokens to generate [default: until the model ends or the context is full]
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// Stop before this text (\n, \t and \\ are understood); may be repeated
+    #[arg(long, value_name = "TEXT", value_parser = unescape)]
+    pub stop: Vec<String>,
+    /// When the context is full: stop, or forget the older half and go on
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
+    pub on_full: OnFull,
+    /// With --on-full shift: tokens at the start that are never forgotten
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub keep: usize,
+}
+
+/// What to do with a full context.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum OnFull {
+    /// Stop.
+    #[default]
+    Stop,
+    /// Forget the older half.
+    Shift,
+}
+
+impl LengthOptions {
+    /// A request for `prompt` under these limits.
+    pub fn request(&self, prompt: Prompt, sampling: Sampling) -> Request {
+        Request {
+            sampling,
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            on_full: match self.on_full {
+                OnFull::Stop => ContextPolicy::Stop,
+                OnFull::Shift => ContextPolicy::Shift { keep: self.keep },
+            },
+            ..Request::new(prompt)
+        }
+    }
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    text.parse::<f32>().ok().filter(|value| value.is_finite()).ok_or_else(|| "expected a number".to_owned())
+}
+
+fn non_negative(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|value| *value >= 0.0).ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    finite(text).ok().filter(|value| *value > 0.0).ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn fraction(text: &str) -> Result<f32, String> {
+    let fits = finite(text).ok().filter(|value| (0.0..=1.0).contains(value));
+    fits.ok_or_else(|| "expected a number from 0 to 1".to_owned())
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(id, bias)| Some((id.trim().parse().ok()?, bias.trim().parse().ok()?)));
+    let pair = parts.filter(|(_, bias): &(u32, f32)| !bias.is_nan() && *bias != f32::INFINITY);
+    pair.ok_or_else(|| "expected ID=BIAS, like 15=-2.5 or 15=-inf".to_owned())
+}
+
+fn unescape(text: &str) -> Result<String, String> {
+    let mut out = String::with_capacity(text.len());
+    let mut chars = text.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => match chars.next() {
+                Some('n') => out.push('\n'),
+                Some('t') => out.push('\t'),
+                Some('\\') => out.push('\\'),
+                Some(other) => out.extend(['\\', other]),
+                None => out.push('\\'),
+            },
+            c => out.push(c),
+        }
+    }
+    if out.is_empty() { Err("expected at least one character".to_owned()) } else { Ok(out) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn biases() {
+        assert_eq!(logit_bias("15=-2.5"), Ok((15, -2.5)));
+        assert_eq!(logit_bias("15=-inf"), Ok((15, f32::NEG_INFINITY)));
+        for bad in ["", "15", "=1", "15=", "x=1", "-1=1", "1=nan", "1=inf"] {
+            assert!(logit_bias(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn ranges() {
+        assert!(fraction("1.01").is_err() && fraction("NaN").is_err() && fraction("0").is_ok());
+        assert!(positive("0").is_err() && non_negative("0").is_ok() && non_negative("inf").is_err());
+    }
+
+    #[test]
+    fn escapes() {
+        assert_eq!(unescape(r"a\n\\n\q\"), Ok("a\n\\n\\q\\".to_owned()));
+        assert!(unescape("").is_err());
+    }
+
+    #[test]
+    fn only_what_was_given_changes() {
+        let options = SamplingOptions { top_k: Some(5), ..SamplingOptions::default() };
+        assert_eq!(options.over(Sampling::greedy()), Sampling { top_k: 5, ..Sampling::greedy() });
+    }
+}

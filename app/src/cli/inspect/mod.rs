@@ -1,0 +1,313 @@
+//! `thermocline inspect`: what is in a model file. [`summary`] counts, this file prints.
+
+mod summary;
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use clap::Args;
+use serde_json::{Map, Value as Json, json};
+use thermocline_engine::{
+    Error,
+    format::{Array, Checkpoint, Container, TensorType, Value},
+    model::{Model, ModelConfig},
+};
+
+use super::{
+    failure::{Failure, Outcome, one_line},
+    model_options::ModelOptions,
+    units,
+};
+use summary::{Group, Summary};
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline inspect model.gguf
+  thermocline inspect ./Llama-3.2-1B --tensors
+  thermocline inspect model.gguf --json | jq .kv_cache";
+
+/// Longest metadata text shown in full, in characters.
+const LONGEST_TEXT: usize = 60;
+/// Most elements of a metadata array shown as JSON.
+const MOST_ELEMENTS: usize = 16;
+
+/// Shows what is in a model file.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct InspectArgs {
+    /// GGUF file, PowerInfer file or Hugging Face folder [default: the built-in storyteller]
+    #[arg(value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. A file that can be read but not run is shown with the reason; if that is a contradiction in the file
+/// rather than something this engine does not know, it is the command's error too.
+pub fn inspect(args: &InspectArgs) -> Outcome {
+    let options = ModelOptions { model: args.file.clone(), ..ModelOptions::default() };
+    let checkpoint = options.open_checkpoint()?;
+    let vocabulary_only = checkpoint.tensors().is_empty();
+    let (config, problem) = if vocabulary_only {
+        (None, None)
+    } else {
+        match Model::from_checkpoint(checkpoint.clone(), &options.load_options()) {
+            Ok(model) => (Some(model.config), None),
+            Err(error) => (None, Some(error)),
+        }
+    };
+
+    let summary = Summary::new(&checkpoint);
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    if args.json {
+        let report = to_json(&checkpoint, &summary, config.as_ref(), problem.as_ref(), args.tensors);
+        writeln!(out, "{report:#}")?;
+    } else {
+        print(&mut out, &checkpoint, &summary, config.as_ref(), args.tensors)?;
+        if vocabulary_only {
+            writeln!(out, "\nThis file holds a vocabulary and no weights: it can be tokenized with, not run.")?;
+        }
+    }
+    out.flush()?;
+    match problem {
+        None => Ok(()),
+        Some(error @ Error::Unsupported { .. }) => {
+            eprintln!("note: this version cannot run it: {}", one_line(&error.to_string()));
+            Ok(())
+        }
+        Some(error) => Err(Failure::Engine(error)),
+    }
+}
+
+fn print(
+    out: &mut impl Write,
+    checkpoint: &Checkpoint,
+    summary: &Summary,
+    config: Option<&ModelConfig>,
+    tensors: bool,
+) -> io::Result<()> {
+    let name = |text: &str| clipped(text);
+    writeln!(out, "file          {}", name(&checkpoint.path.display().to_string()))?;
+    let (keys, count) = (checkpoint.metadata.len(), checkpoint.tensors().len());
+    writeln!(out, "container     {}, {keys} keys, {count} tensors", container(checkpoint.container))?;
+    let size = units::bytes(summary.total.bytes);
+    writeln!(out, "weights       {} parameters, {size}", units::parameters(summary.total.parameters))?;
+    if let Some(config) = config {
+        writeln!(out, "name          {}", name(&config.name))?;
+        writeln!(out, "architecture  {}", name(&config.architecture))?;
+        writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
+        let (heads, kv_heads, width) = (config.n_head, config.n_kv_head, config.head_dim);
+        writeln!(out, "attention     {heads} query heads on {kv_heads} key/value heads, {width} wide")?;
+        writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
+        writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
+        writeln!(out, "context       {} tokens", config.context_length)?;
+        for ty in KV_TYPES {
+            if let Some((token, whole)) = kv_bytes(config, ty) {
+                let (token, whole) = (units::bytes(token), units::bytes(whole));
+                writeln!(out, "KV cache      {token} per token, {whole} in all ({ty})")?;
+            }
+        }
+    }
+    groups(out, "by role", &summary.roles)?;
+    groups(out, "by type", &summary.types)?;
+    writeln!(out, "\nmetadata")?;
+    for (key, value) in checkpoint.metadata.iter() {
+        writeln!(out, "  {:<42} {}", name(key), shown(value))?;
+    }
+    if tensors && count > 0 {
+        writeln!(out, "\n{:<42} {:<7} {:>20} {:>12}", "tensor", "type", "shape", "size")?;
+        for tensor in checkpoint.tensors() {
+            let shape = tensor.shape.iter().map(usize::to_string).collect::<Vec<_>>().join(" x ");
+            let size = units::bytes(tensor.data.len() as u64);
+            writeln!(out, "{:<42} {:<7} {shape:>20} {size:>12}", name(&tensor.name), tensor.ty)?;
+        }
+    }
+    Ok(())
+}
+
+fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -> io::Result<()> {
+    if groups.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, "\n{title:<13} {:>7} {:>12} {:>12}", "tensors", "parameters", "size")?;
+    for (name, group) in groups {
+        let (count, size) = (units::parameters(group.parameters), units::bytes(group.bytes));
+        writeln!(out, "  {name:<11} {:>7} {count:>12} {size:>12}", group.tensors)?;
+    }
+    Ok(())
+}
+
+fn to_json(
+    checkpoint: &Checkpoint,
+    summary: &Summary,
+    config: Option<&ModelConfig>,
+    problem: Option<&Error>,
+    tensors: bool,
+) -> Json {
+    let (kind, version) = match checkpoint.container {
+        Container::Gguf(version) => ("gguf", Some(version)),
+        Container::PowerInfer(version) => ("powerinfer", Some(version)),
+        Container::HuggingFace => ("huggingface", None),
+    };
+    let group =
+        |group: &Group| json!({ "tensors": group.tensors, "parameters": group.parameters, "bytes": group.bytes });
+    let table = |groups: &[(&'static str, Group)]| -> Map<String, Json> {
+        groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
+    };
+    let architecture = config.map(|config| {
+        json!({
+            "architecture": config.architecture,
+            "name": config.name,
+            "layers": config.n_layer(),
+            "d_model": config.d_model,
+            "heads": config.n_head,
+            "kv_heads": config.n_kv_head,
+            "head_dim": config.head_dim,
+            "n_ff": config.n_ff,
+            "experts": config.experts.map(|experts| json!({ "count": experts.count, "used": experts.used })),
+            "activation": config.activation.to_string(),
+            "vocabulary": config.n_vocab,
+            "context_length": config.context_length,
+        })
+    });
+    let kv_cache = config.map(|config| -> Map<String, Json> {
+        let entry = |ty: TensorType| {
+            let (token, whole) = kv_bytes(config, ty)?;
+            Some((ty.name().to_lowercase(), json!({ "bytes_per_token": token, "bytes": whole })))
+        };
+        KV_TYPES.into_iter().filter_map(entry).collect()
+    });
+    let metadata: Map<String, Json> =
+        checkpoint.metadata.iter().map(|(key, value)| (key.to_owned(), value_json(value))).collect();
+    let mut report = json!({
+        "file": checkpoint.path,
+        "container": { "kind": kind, "version": version },
+        "problem": problem.map(Error::to_string),
+        "model": architecture,
+        "kv_cache": kv_cache,
+        "total": group(&summary.total),
+        "roles": table(&summary.roles),
+        "types": table(&summary.types),
+        "metadata": metadata,
+    });
+    if tensors {
+        let list = checkpoint.tensors().iter().map(|tensor| {
+            let (name, ty) = (&tensor.name, tensor.ty.name());
+            json!({ "name": name, "type": ty, "shape": tensor.shape, "bytes": tensor.data.len() })
+        });
+        report["tensors"] = list.collect();
+    }
+    report
+}
+
+const KV_TYPES: [TensorType; 3] = [TensorType::F16, TensorType::F32, TensorType::Q8_0];
+
+fn container(container: Container) -> String {
+    match container {
+        Container::Gguf(version) => format!("GGUF {version}"),
+        Container::PowerInfer(version) => format!("PowerInfer GGUF {version}"),
+        Container::HuggingFace => "Hugging Face folder".to_owned(),
+    }
+}
+
+fn ffn(config: &ModelConfig) -> String {
+    match &config.experts {
+        Some(experts) => format!("{} experts of {} neurons, {} per token", experts.count, experts.n_ff, experts.used),
+        None => format!("{} neurons", config.n_ff),
+    }
+}
+
+/// One line, not too long.
+fn clipped(text: &str) -> String {
+    let line = one_line(text);
+    if line.chars().count() <= LONGEST_TEXT {
+        return line;
+    }
+    line.chars().take(LONGEST_TEXT - 1).chain(['…']).collect()
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::String(text) => clipped(text),
+        Value::Array(array) => {
+            let (length, element) = describe(array);
+            format!("[{length} x {element}]")
+        }
+        other => value_json(other).to_string(),
+    }
+}
+
+fn describe(array: &Array) -> (usize, &'static str) {
+    match array {
+        Array::U8(v) => (v.len(), "u8"),
+        Array::I8(v) => (v.len(), "i8"),
+        Array::U16(v) => (v.len(), "u16"),
+        Array::I16(v) => (v.len(), "i16"),
+        Array::U32(v) => (v.len(), "u32"),
+        Array::I32(v) => (v.len(), "i32"),
+        Array::U64(v) => (v.len(), "u64"),
+        Array::I64(v) => (v.len(), "i64"),
+        Array::F32(v) => (v.len(), "f32"),
+        Array::F64(v) => (v.len(), "f64"),
+        Array::Bool(v) => (v.len(), "bool"),
+        Array::String(v) => (v.len(), "string"),
+        Array::Array(v) => (v.len(), "array"),
+    }
+}
+
+/// Short arrays as they are, long ones by type, length and beginning.
+fn value_json(value: &Value) -> Json {
+    match value {
+        Value::U8(v) => json!(v),
+        Value::I8(v) => json!(v),
+        Value::U16(v) => json!(v),
+        Value::I16(v) => json!(v),
+        Value::U32(v) => json!(v),
+        Value::I32(v) => json!(v),
+        Value::U64(v) => json!(v),
+        Value::I64(v) => json!(v),
+        Value::F32(v) => json!(v),
+        Value::F64(v) => json!(v),
+        Value::Bool(v) => json!(v),
+        Value::String(v) => json!(v),
+        Value::Array(array) => {
+            let (length, element) = describe(array);
+            let first = first_elements(array);
+            if length <= MOST_ELEMENTS { first } else { json!({ "type": element, "length": length, "first": first }) }
+        }
+    }
+}
+
+fn first_elements(array: &Array) -> Json {
+    fn head<T: serde::Serialize>(values: &[T]) -> Json {
+        json!(values[..values.len().min(MOST_ELEMENTS)])
+    }
+    match array {
+        Array::U8(v) => head(v),
+        Array::I8(v) => head(v),
+        Array::U16(v) => head(v),
+        Array::I16(v) => head(v),
+        Array::U32(v) => head(v),
+        Array::I32(v) => head(v),
+        Array::U64(v) => head(v),
+        Array::I64(v) => head(v),
+        Array::F32(v) => head(v),
+        Array::F64(v) => head(v),
+        Array::Bool(v) => head(v),
+        Array::String(v) => head(v),
+        Array::Array(v) => v.iter().take(MOST_ELEMENTS).map(first_elements).collect(),
+    }
+}
+
+/// Bytes of keys and values per token and for the whole training context; `None` if heads are no whole number of blocks.
+fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
+    let head = ty.row_bytes(config.head_dim)?;
+    let token = (2 * config.n_layer() as u64).saturating_mul(config.n_kv_head as u64).saturating_mul(head as u64);
+    Some((token, token.saturating_mul(config.context_length as u64)))
+}

@@ -1,0 +1,98 @@
+//! Tensors counted by what they are for and by how they are encoded.
+
+use thermocline_engine::format::{Checkpoint, Tensor};
+
+/// Sums over some tensors.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Group {
+    /// How many.
+    pub tensors: usize,
+    /// Their elements.
+    pub parameters: u64,
+    /// Their bytes in the file.
+    pub bytes: u64,
+}
+
+impl Group {
+    fn add(&mut self, tensor: &Tensor) {
+        self.tensors += 1;
+        self.parameters += tensor.len() as u64;
+        self.bytes += tensor.data.len() as u64;
+    }
+}
+
+/// Sums over all tensors of a checkpoint.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// All of them.
+    pub total: Group,
+    /// By role, in the order in which a token meets them.
+    pub roles: Vec<(&'static str, Group)>,
+    /// By type, most bytes first.
+    pub types: Vec<(&'static str, Group)>,
+}
+
+const ROLES: [&str; 8] = ["embedding", "norms", "attention", "router", "FFN", "predictor", "head", "other"];
+
+impl Summary {
+    /// Counts.
+    pub fn new(checkpoint: &Checkpoint) -> Self {
+        let mut summary = Summary { roles: ROLES.map(|role| (role, Group::default())).to_vec(), ..Self::default() };
+        for tensor in checkpoint.tensors() {
+            summary.total.add(tensor);
+            entry(&mut summary.roles, role(&tensor.name)).add(tensor);
+            entry(&mut summary.types, tensor.ty.name()).add(tensor);
+        }
+        summary.roles.retain(|(_, group)| group.tensors > 0);
+        summary.types.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
+        summary
+    }
+}
+
+fn entry<'a>(groups: &'a mut Vec<(&'static str, Group)>, name: &'static str) -> &'a mut Group {
+    let at = groups.iter().position(|(other, _)| *other == name).unwrap_or_else(|| {
+        groups.push((name, Group::default()));
+        groups.len() - 1
+    });
+    &mut groups[at].1
+}
+
+/// The role GGUF's name of a tensor tells.
+fn role(name: &str) -> &'static str {
+    let stem = name.trim_end_matches(".weight").trim_end_matches(".bias");
+    let part = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(stem, |(_, part)| part);
+    match part {
+        "output" => "head",
+        "fc1" | "fc2" => "predictor",
+        "ffn_gate_inp" => "router",
+        _ if part.contains("norm") => "norms",
+        _ if part.ends_with("_embd") => "embedding",
+        _ if part.starts_with("attn") => "attention",
+        _ if part.starts_with("ffn") => "FFN",
+        _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles() {
+        for (name, expected) in [
+            ("token_embd.weight", "embedding"),
+            ("position_embd.weight", "embedding"),
+            ("output.weight", "head"),
+            ("output_norm.weight", "norms"),
+            ("blk.3.attn_q_norm.weight", "norms"),
+            ("blk.3.attn_q.bias", "attention"),
+            ("blk.3.ffn_down_t.weight", "FFN"),
+            ("blk.3.ffn_gate_inp.weight", "router"),
+            ("blk.3.ffn_gate_exps.weight", "FFN"),
+            ("blk.3.fc1.weight", "predictor"),
+            ("rope_freqs.weight", "other"),
+        ] {
+            assert_eq!(role(name), expected, "{name}");
+        }
+    }
+}

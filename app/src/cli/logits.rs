@@ -1,0 +1,163 @@
+//! `thermocline logits`: what the model computes, for comparison with other implementations.
+
+use std::{
+    io::{BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use clap::Args;
+use safetensors::{Dtype, tensor::TensorView};
+use tempfile::NamedTempFile;
+use thermocline_engine::{
+    Error,
+    cpu::Cpu,
+    model::{Forward, KvCache, KvType, Outputs},
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::{
+    engine_options::{CpuArgs, kv_types},
+    failure::{Failure, Outcome},
+    model_options::ModelOptions,
+    progress::{Progress, Unit},
+    units,
+};
+
+const DETAILS: &str = "\
+Written to FILE: `logits` f32 [T, vocabulary], one row after each of the T tokens, and with --greedy
+`greedy_ids` i32 [N], the likeliest continuation (an end token does not end it). Token ids are taken as they
+are: no BOS is added.
+
+Example:
+  thermocline logits -m model.gguf --tokens 1,450,6593 --greedy 16 --out logits.safetensors";
+
+/// Writes a model's logits to a safetensors file.
+#[derive(Debug, Args)]
+#[command(after_help = DETAILS)]
+pub struct LogitsArgs {
+    /// Token ids to compute
+    #[arg(long, value_name = "1,2,3", required_unless_present = "text", value_parser = units::parse_ids)]
+    tokens: Option<Ids>,
+    /// Text to compute (BOS is added if the model asks for it)
+    #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
+    text: Option<String>,
+    /// Continue with the N likeliest tokens
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    greedy: usize,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+    /// Element type of the KV cache
+    #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
+    kv_type: KvType,
+    /// Processor
+    #[arg(long, value_name = "NAME", default_value = "cpu", help_heading = "Hardware")]
+    device: String,
+    /// Bytes of GPU memory to use
+    #[arg(long, value_name = "BYTES", default_value = "0", help_heading = "Hardware")]
+    vram: String,
+    /// Which neurons are computed
+    #[arg(long, value_name = "MODE", default_value = "dense", help_heading = "Hardware")]
+    sparsity: String,
+}
+
+/// A list that is one value of the command line, not several.
+type Ids = Vec<u32>;
+
+/// Runs the command.
+pub fn logits(args: &LogitsArgs) -> Outcome {
+    only("device", &args.device, "cpu")?;
+    only("GPU memory", &args.vram, "0")?;
+    only("sparsity mode", &args.sparsity, "dense")?;
+
+    let model = Arc::new(args.model.open_model()?);
+    let vocabulary = model.config.n_vocab;
+    let tokens = match (&args.tokens, &args.text) {
+        (Some(tokens), _) => tokens.clone(),
+        (None, text) => {
+            let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+            tokenizer.encode(text.as_deref().unwrap_or_default(), EncodeOptions::CHAT)?
+        }
+    };
+    if tokens.is_empty() {
+        return Err(Failure::usage("--tokens: expected at least one token"));
+    }
+    if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
+        return Err(Failure::usage(format!("--tokens: expected ids from 0 to {}, got {id}", vocabulary - 1)));
+    }
+
+    let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
+    let mut kv = KvCache::new(&model.config, capacity, args.kv_type)?;
+    let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&args.cpu.options())?);
+    let logits = forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec();
+    let mut next = argmax(&logits[logits.len() - vocabulary..]);
+    let mut greedy_ids = Vec::new();
+    let mut progress = Progress::new("continuing", Unit::Tokens);
+    for _ in 0..args.greedy {
+        greedy_ids.push(next);
+        progress.set(greedy_ids.len() as u64, args.greedy as u64);
+        next = argmax(forward.run(&[next], &mut kv, Outputs::Last, &mut ())?);
+    }
+    write(&args.out, tokens.len(), vocabulary, &logits, &greedy_ids)
+}
+
+fn only(what: &'static str, got: &str, supported: &str) -> Outcome {
+    if got == supported {
+        return Ok(());
+    }
+    Err(Failure::Engine(Error::Unsupported { what, got: got.to_owned(), supported: supported.to_owned() }))
+}
+
+/// The first of the largest.
+fn argmax(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (id, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = id;
+        }
+    }
+    best as u32
+}
+
+/// Beside `path` first, then renamed, so that a full disk leaves nothing half-written.
+fn write(path: &Path, rows: usize, vocabulary: usize, logits: &[f32], greedy: &[u32]) -> Outcome {
+    let failed = |error: std::io::Error| Failure::write(path, error);
+    let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
+    let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let ids: Vec<u8> = greedy.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut tensors = vec![("logits", TensorView::new(Dtype::F32, vec![rows, vocabulary], &logits).map_err(invalid)?)];
+    if !greedy.is_empty() {
+        tensors.push(("greedy_ids", TensorView::new(Dtype::I32, vec![greedy.len()], &ids).map_err(invalid)?));
+    }
+    let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
+
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut file = NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut writer = BufWriter::new(file.as_file_mut());
+    writer.write_all(&bytes).and_then(|()| writer.flush()).map_err(failed)?;
+    drop(writer);
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn argmax_takes_the_first() {
+        assert_eq!(argmax(&[0.0, 2.0, 2.0, f32::NAN]), 1);
+        assert_eq!(argmax(&[f32::NAN]), 0);
+    }
+
+    #[test]
+    fn nothing_but_the_cpu() {
+        assert!(only("device", "cpu", "cpu").is_ok());
+        assert_eq!(only("device", "gpu", "cpu").map_err(|failure| failure.exit_code()), Err(2));
+    }
+}

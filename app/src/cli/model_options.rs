@@ -1,0 +1,68 @@
+//! Which model: options every command with a model shares.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use thermocline_engine::{
+    format::{self, Bytes, Checkpoint, ReadMode},
+    model::{Activation, LoadOptions, Model},
+    session::Sampling,
+};
+
+use super::failure::Outcome;
+use crate::builtin;
+
+/// Where the model is and how it is read.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Model")]
+pub struct ModelOptions {
+    /// GGUF file (the first part of a split one), PowerInfer file or Hugging Face folder [default:
+    /// the built-in storyteller]
+    #[arg(short, long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
+    /// Activation of the FFN, where the file does not say that it is ReLU
+    #[arg(long, value_name = "NAME", value_parser = activations())]
+    pub activation: Option<Activation>,
+    /// Read the file into memory instead of mapping it (slower start; safe if the file may change)
+    #[arg(long)]
+    pub no_mmap: bool,
+}
+
+impl ModelOptions {
+    /// The file, or the name of the built-in model.
+    pub fn path(&self) -> &Path {
+        self.model.as_deref().unwrap_or(builtin::path())
+    }
+
+    /// How to read it.
+    pub fn load_options(&self) -> LoadOptions {
+        LoadOptions { read_mode: self.read_mode(), activation: self.activation }
+    }
+
+    /// By map, or by copy.
+    pub fn read_mode(&self) -> ReadMode {
+        if self.no_mmap { ReadMode::Read } else { ReadMode::Map }
+    }
+
+    /// The container, its tokenizer and tensors, not yet checked against an architecture.
+    pub fn open_checkpoint(&self) -> Outcome<Checkpoint> {
+        Ok(match &self.model {
+            Some(path) => Model::open_checkpoint(path, self.read_mode())?,
+            None => format::gguf::from_bytes(builtin::path(), Bytes::new(builtin::file()))?,
+        })
+    }
+
+    /// The model.
+    pub fn open_model(&self) -> Outcome<Model> {
+        Ok(Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?)
+    }
+
+    /// Sampling to start from, before the user's own settings.
+    pub fn sampling(&self) -> Sampling {
+        if self.model.is_none() { builtin::sampling() } else { Sampling::default() }
+    }
+}
+
+fn activations() -> impl TypedValueParser<Value = Activation> {
+    PossibleValuesParser::new(Activation::ALL.map(Activation::name)).try_map(|name| name.parse::<Activation>())
+}

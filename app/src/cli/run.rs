@@ -1,0 +1,94 @@
+//! `thermocline run`: one prompt, one answer.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopReason};
+
+use super::{
+    answer::{self, answer},
+    engine_options::{ContextOptions, CpuArgs, open_engine},
+    failure::{Failure, Outcome},
+    generation_options::{LengthOptions, SamplingOptions},
+    model_options::ModelOptions,
+    text_input,
+};
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline run -p \"Tell me a story about a dog and a kite.\"
+  thermocline run -m llama-2-7b.Q4_0.gguf --raw -p \"Water boils at\" -n 32 --temp 0
+  git diff | thermocline run -m model.gguf --system \"Write a commit message.\"
+  thermocline run -m model.gguf -f question.txt --json | jq -r .text";
+
+/// Answers one prompt.
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// What to say to the model [default: standard input]
+    #[arg(short, long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Read the prompt from a file
+    #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
+    file: Option<PathBuf>,
+    /// Put the prompt into the model's chat template [default: if the model has one]
+    #[arg(long, conflicts_with = "raw")]
+    chat: bool,
+    /// Continue the prompt as it is, without a chat template
+    #[arg(long)]
+    raw: bool,
+    /// System prompt of the chat
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    system: Option<String>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// With --json: one line per token as it comes, then one for the whole
+    #[arg(long, requires = "json")]
+    stream: bool,
+    /// No figures on standard error
+    #[arg(short, long)]
+    quiet: bool,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    context: ContextOptions,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    #[command(flatten)]
+    length: LengthOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &RunArgs) -> Outcome {
+    let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
+    let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
+    let engine = open_engine(&args.model, &args.context, &args.cpu)?;
+    let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
+    let prompt = if chat {
+        let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
+        Prompt::Chat(system.chain([Message { role: Role::User, content: text }]).collect())
+    } else {
+        Prompt::Text(text)
+    };
+    let mut session = engine.session(SessionOptions::default())?;
+    let request = args.length.request(prompt, args.sampling.over(args.model.sampling()));
+    let answered = answer(&mut session, request, &mut |id, piece| match (args.json, args.stream) {
+        (false, _) => answer::print(piece),
+        (true, true) => Ok(writeln!(std::io::stdout(), "{}", json!({ "token": id, "text": piece }))?),
+        (true, false) => Ok(()),
+    })?;
+
+    if args.json {
+        writeln!(std::io::stdout(), "{}", answer::to_json(&answered))?;
+    } else if !answered.text.ends_with('\n') {
+        answer::print("\n")?;
+    }
+    if !args.quiet {
+        eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
+    }
+    if answered.reason == StopReason::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
+}

@@ -1,0 +1,35 @@
+//! Text from the command line, a file or a pipe.
+
+use std::{
+    io::{IsTerminal, Read},
+    path::Path,
+};
+
+use super::failure::{Failure, Outcome};
+
+/// `given`, else the contents of `file`, else standard input. One newline at the end of a file or a pipe is not part of
+/// the text. With neither, and nothing piped in, the error says that `ways` would have worked.
+pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<String> {
+    if let Some(text) = given {
+        return Ok(text.to_owned());
+    }
+    let (bytes, source) = match file {
+        Some(path) => (std::fs::read(path).map_err(|error| Failure::read(path, error))?, path.display().to_string()),
+        None if std::io::stdin().is_terminal() => {
+            return Err(Failure::Usage { message: "no text".to_owned(), hint: Some(format!("give one with {ways}")) });
+        }
+        None => {
+            let mut bytes = Vec::new();
+            let read = std::io::stdin().read_to_end(&mut bytes);
+            read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))?;
+            (bytes, "standard input".to_owned())
+        }
+    };
+    let mut text = String::from_utf8(bytes).map_err(|error| {
+        Failure::usage(format!("{source} at byte {}: expected UTF-8 text", error.utf8_error().valid_up_to()))
+    })?;
+    if let Some(line) = text.strip_suffix('\n') {
+        text.truncate(line.strip_suffix('\r').unwrap_or(line).len());
+    }
+    Ok(text)
+}

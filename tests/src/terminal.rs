@@ -1,0 +1,139 @@
+//! Runs the real program, as a person or a script would.
+
+use std::{
+    env,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::OnceLock,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// A program that runs longer than this hangs.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// How a run ended and what it said.
+#[derive(Debug)]
+pub struct Ran {
+    /// Exit code; `None` if a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+}
+
+impl Ran {
+    /// Standard output of a run that must have gone well.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, Some(0), "{self:?}");
+        self.stdout
+    }
+
+    /// Standard output as JSON, of a run that must have gone well.
+    #[track_caller]
+    pub fn json(self) -> serde_json::Value {
+        let text = self.ok();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    }
+
+    /// The one error line of a run that must have refused its input (exit code 2).
+    #[track_caller]
+    pub fn refusal(self) -> String {
+        self.failure(2)
+    }
+
+    /// The one error line of a run that must have ended with `code`.
+    #[track_caller]
+    pub fn failure(self, code: i32) -> String {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        let errors: Vec<&str> = self.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "{self:?}");
+        assert!(!errors[0].contains("has a bug"), "{self:?}");
+        errors[0].to_owned()
+    }
+}
+
+/// The program, built in this test's profile. Cargo does not build another package's program for a test, so this asks it
+/// to; that takes a moment when nothing has changed.
+pub fn program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        // target/<profile>/deps/<this test>
+        let test = env::current_exe().unwrap_or_else(|error| panic!("this test's own path: {error}"));
+        let folder = test.ancestors().nth(2).unwrap_or_else(|| panic!("{} has no profile folder", test.display()));
+        let profile = match folder.file_name().and_then(|name| name.to_str()) {
+            Some("debug") | None => "dev",
+            Some(name) => name,
+        };
+        let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--package", "thermocline", "--bin", "thermocline", "--profile", profile]);
+        cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
+        cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
+        let built = cargo.status().unwrap_or_else(|error| panic!("cargo: {error}"));
+        assert!(built.success(), "the program does not build");
+        folder.join(format!("thermocline{}", env::consts::EXE_SUFFIX))
+    })
+}
+
+/// The program with `args`, its streams captured, nothing of the user's own settings in reach.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(program());
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let home = env::temp_dir().join("thermocline-tests-home");
+    command.env("HOME", &home).env("XDG_DATA_HOME", home.join("data"));
+    command
+}
+
+/// Runs the program with nothing on standard input.
+pub fn thermocline(args: &[&str]) -> Ran {
+    with_input(args, b"")
+}
+
+/// Runs the program with `input` on standard input.
+pub fn with_input(args: &[&str], input: &[u8]) -> Ran {
+    run(command(args), input)
+}
+
+/// Runs `command` to its end.
+pub fn run(mut command: Command, input: &[u8]) -> Ran {
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stdin = child.stdin.take();
+    let stdout = child.stdout.take();
+    let stderr = child.stderr.take();
+    thread::scope(|scope| {
+        // A program that stops reading before the end of its input is not this function's business.
+        scope.spawn(move || stdin.map(|mut pipe| pipe.write_all(input)));
+        let stdout = scope.spawn(move || stdout.map(read_all).unwrap_or_default());
+        let stderr = scope.spawn(move || stderr.map(read_all).unwrap_or_default());
+        let status = wait(&mut child);
+        let text = |reader: thread::ScopedJoinHandle<'_, String>| reader.join().unwrap_or_default();
+        Ran { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+    })
+}
+
+/// Waits for `child`, which is ended if it takes too long.
+pub fn wait(child: &mut Child) -> ExitStatus {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status,
+            Ok(None) if started.elapsed() < LONGEST => thread::sleep(Duration::from_millis(5)),
+            Ok(None) => {
+                let _ = child.kill();
+                panic!("the program still runs after {LONGEST:?}");
+            }
+            Err(error) => panic!("waiting for the program: {error}"),
+        }
+    }
+}
+
+fn read_all(mut pipe: impl Read) -> String {
+    let mut bytes = Vec::new();
+    if let Err(error) = pipe.read_to_end(&mut bytes) {
+        panic!("reading the program's output: {error}");
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
