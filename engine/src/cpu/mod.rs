@@ -1,16 +1,21 @@
 //! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
-//! (GEMV) for one token, blocked (GEMM) for many. [`ops`] holds what stands between the matrix products.
+//! (GEMV) for one token, blocked (GEMM) for many. [`Cpu::matmul_neurons`] reads only the rows of neurons that fired.
+//! [`ops`] holds what stands between the matrix products.
 
+mod activations;
+mod gemm;
 mod isa;
 mod matmul;
+mod neurons;
 pub mod ops;
 mod pool;
+mod scratch;
 mod simd;
 
 pub use isa::Isa;
 pub use matmul::MatmulJob;
-pub use pool::ThreadPool;
+pub use pool::{ColumnsMut, ThreadPool, split_columns};
 
 use crate::error::Result;
 
@@ -27,14 +32,37 @@ pub struct CpuOptions {
 #[derive(Debug)]
 pub struct Cpu {
     isa: Isa,
+    kernels: &'static dyn simd::Kernels,
     pool: ThreadPool,
+    /// Activations as kernels read them, one set per product in progress.
+    scratch: scratch::Stock<Scratch>,
+    /// Panels, one set per worker in a product.
+    panels: scratch::Stock<gemm::PanelScratch>,
+}
+
+/// What one product needs apart from its panels.
+#[derive(Debug, Default)]
+struct Scratch {
+    row: activations::RowCodes,
+    code_tiles: activations::CodeTiles,
+    float_tiles: activations::FloatTiles,
+    /// Neurons that fired.
+    active: Vec<u32>,
+    /// `[parts, d]`
+    partial: scratch::Buffer<f32>,
 }
 
 impl Cpu {
     /// Starts the workers.
     pub fn new(options: &CpuOptions) -> Result<Self> {
         let isa = Isa::choose(options.isa)?;
-        Ok(Cpu { isa, pool: ThreadPool::new(options.threads) })
+        Ok(Cpu {
+            isa,
+            kernels: simd::kernels(isa),
+            pool: ThreadPool::new(options.threads),
+            scratch: scratch::Stock::default(),
+            panels: scratch::Stock::default(),
+        })
     }
 
     /// The instruction set in use.

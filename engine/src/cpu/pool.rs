@@ -1,32 +1,517 @@
 //! Worker threads with cheap joins.
+//!
+//! A matrix product of one token takes tens of microseconds and a token needs a few hundred of them, so workers spin
+//! between joins and only park once nothing has come for a while: an idle program burns no CPU. The caller is
+//! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
+//! exactly one worker, and [`split_columns`] cuts a row-major buffer into column ranges that do not overlap.
+#![allow(unsafe_code)]
 
-/// A fixed set of workers that run one job at a time, the caller being one of them.
-#[derive(Debug)]
+use std::{
+    any::Any,
+    cell::{Cell, UnsafeCell},
+    fmt,
+    marker::PhantomData,
+    ops::Range,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+/// How long a worker spins for the next join before it parks. Longer than what stands between two products of one
+/// token (norms, rope, sampling), far shorter than a person notices.
+const SPIN: Duration = Duration::from_micros(300);
+
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
+thread_local! {
+    /// Set while this thread runs a task of some pool; a nested [`ThreadPool::run`] then runs in place.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps neighbours in an array off each other's cache line.
+#[repr(align(128))]
+#[derive(Default)]
+struct Padded<T>(T);
+
+struct Shared {
+    /// Number of the current join; changes exactly once per join, after `task` and `remaining` are set.
+    epoch: Padded<AtomicUsize>,
+    /// Workers that have not finished the current join.
+    remaining: Padded<AtomicUsize>,
+    /// Set once, before the last change of `epoch`.
+    stop: AtomicBool,
+    /// Per worker: it is about to park, or has.
+    parked: Vec<Padded<AtomicBool>>,
+    /// The current join's task; only valid between a change of `epoch` and `remaining` reaching zero.
+    task: UnsafeCell<Option<*const Task<'static>>>,
+    /// First panic of a worker in the current join.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+// SAFETY: `task` is the only part that is not `Sync`. It is written by the holder of the pool's lock while no worker
+// looks at it (all have finished the previous join: `remaining` was zero), and read by workers only after they saw
+// `epoch` change (release / acquire). What it points to is `Sync`.
+unsafe impl Sync for Shared {}
+// SAFETY: as above; the pointer is only followed while the join that set it is in progress.
+unsafe impl Send for Shared {}
+
+/// A fixed set of workers that run one join at a time, the caller being one of them.
+///
+/// Joins of several threads queue behind each other; a join from inside a task runs in place.
 pub struct ThreadPool {
-    threads: usize,
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+    join: Mutex<()>,
+}
+
+impl fmt::Debug for ThreadPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadPool").field("threads", &self.threads()).finish()
+    }
+}
+
+/// Locks a mutex whose data cannot be left half-changed.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Physical cores this process may use.
+fn physical_cores() -> usize {
+    let allowed = thread::available_parallelism().map_or(1, |n| n.get());
+    num_cpus::get_physical().clamp(1, allowed)
 }
 
 impl ThreadPool {
-    /// A pool of `threads` workers (the caller included); default: one per physical core.
+    /// A pool of `threads` workers (the caller included); default: one per physical core. If the system refuses
+    /// threads the pool has fewer.
     pub fn new(threads: Option<usize>) -> Self {
-        let threads =
-            threads.or_else(|| std::thread::available_parallelism().ok().map(|n| n.get())).unwrap_or(1).max(1);
-        ThreadPool { threads }
+        let wanted = threads.unwrap_or_else(physical_cores).max(1);
+        let shared = Arc::new(Shared {
+            epoch: Padded::default(),
+            remaining: Padded::default(),
+            stop: AtomicBool::new(false),
+            parked: (0..wanted).map(|_| Padded::default()).collect(),
+            task: UnsafeCell::new(None),
+            panic: Mutex::new(None),
+        });
+        let mut workers = Vec::with_capacity(wanted - 1);
+        for worker in 1..wanted {
+            let shared = Arc::clone(&shared);
+            let spawned = thread::Builder::new().name(format!("cpu-{worker}")).spawn(move || work(&shared, worker));
+            match spawned {
+                Ok(handle) => workers.push(handle),
+                Err(error) => {
+                    tracing::warn!("only {worker} of {wanted} threads could be started: {error}");
+                    break;
+                }
+            }
+        }
+        ThreadPool { shared, workers, join: Mutex::new(()) }
     }
 
     /// Number of workers, the caller included.
     pub fn threads(&self) -> usize {
-        self.threads
+        self.workers.len() + 1
     }
 
     /// Runs `task(worker)` once on every worker and returns when all are done.
+    ///
+    /// # Panics
+    /// If a task panics; the panic is passed on once all workers are done.
     pub fn run(&self, task: impl Fn(usize) + Sync) {
-        std::thread::scope(|scope| {
-            for worker in 1..self.threads {
-                let task = &task;
-                scope.spawn(move || task(worker));
+        if self.workers.is_empty() || INSIDE.get() {
+            return (0..self.threads()).for_each(task);
+        }
+        let guard = lock(&self.join);
+        let shared = &*self.shared;
+        let task: &Task<'_> = &task;
+        let pointer: *const Task<'_> = task;
+        // SAFETY: only the lifetime changes. Workers follow the pointer only until they count themselves out of
+        // `remaining`, and this function returns (or unwinds) only after that has reached zero.
+        let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
+        // SAFETY: the previous join is over and `guard` keeps others out, so nobody reads `task` now.
+        unsafe { *shared.task.get() = Some(pointer) };
+        shared.remaining.0.store(self.workers.len(), Ordering::Relaxed);
+        self.announce();
+
+        let own = catch_unwind(AssertUnwindSafe(|| inside(|| task(0))));
+        let mut spins = 0u32;
+        while shared.remaining.0.load(Ordering::Acquire) != 0 {
+            spins = spins.wrapping_add(1);
+            // Where there are more threads than processors, the one waited for may need this processor.
+            if spins.is_multiple_of(1 << 14) {
+                thread::yield_now();
+            } else {
+                std::hint::spin_loop();
             }
-            task(0);
+        }
+        let others = lock(&shared.panic).take();
+        drop(guard);
+        if let Some(panic) = own.err().or(others) {
+            resume_unwind(panic);
+        }
+    }
+
+    /// Calls `task(worker, item)` once for every item, on whichever worker is free. Every worker starts with its own
+    /// contiguous share, front to back, and takes from the back of the others' when it is done.
+    ///
+    /// # Panics
+    /// As [`ThreadPool::run`].
+    pub fn for_each<T: Send>(&self, items: &mut [T], task: impl Fn(usize, &mut T) + Sync) {
+        if items.len() <= 1 || self.threads() == 1 {
+            return items.iter_mut().for_each(|item| task(0, item));
+        }
+        let shares = Shares::new(items.len(), self.threads());
+        let items = DisjointItems { first: items.as_mut_ptr(), len: items.len(), marker: PhantomData };
+        self.run(|worker| {
+            while let Some(at) = shares.take(worker) {
+                // SAFETY: `shares` gives out every index below `items.len()` once.
+                task(worker, unsafe { items.get(at) });
+            }
         });
+    }
+
+    /// Calls `task(worker, range)` for consecutive ranges of at most `chunk` that cover `0..n`.
+    ///
+    /// # Panics
+    /// As [`ThreadPool::run`].
+    pub fn for_each_chunk(&self, n: usize, chunk: usize, task: impl Fn(usize, Range<usize>) + Sync) {
+        let chunk = chunk.max(1);
+        let chunks = n.div_ceil(chunk);
+        let range = |at: usize| at * chunk..n.min((at + 1) * chunk);
+        if chunks <= 1 || self.threads() == 1 {
+            return (0..chunks).for_each(|at| task(0, range(at)));
+        }
+        let shares = Shares::new(chunks, self.threads());
+        self.run(|worker| {
+            while let Some(at) = shares.take(worker) {
+                task(worker, range(at));
+            }
+        });
+    }
+
+    /// Starts a join: `task` and `remaining` (or `stop`) are set.
+    fn announce(&self) {
+        // Sequentially consistent with the worker's `parked` store and `epoch` load: either the worker sees the new
+        // epoch and does not park, or this thread sees `parked` and wakes it.
+        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        for (handle, parked) in self.workers.iter().zip(&self.shared.parked[1..]) {
+            if parked.0.load(Ordering::SeqCst) {
+                handle.thread().unpark();
+            }
+        }
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.announce();
+        for handle in self.workers.drain(..) {
+            // A worker catches the panics of its tasks, so there is nothing to learn from its result.
+            let _ = handle.join();
+        }
+    }
+}
+
+/// A worker's life.
+fn work(shared: &Shared, worker: usize) {
+    let mut seen = 0;
+    loop {
+        seen = wait(shared, worker, seen);
+        if shared.stop.load(Ordering::Relaxed) {
+            return;
+        }
+        // SAFETY: `epoch` has changed and this worker is still counted in `remaining`, so the task is set and lives.
+        let task = unsafe { (*shared.task.get()).map(|task| &*task) };
+        if let Some(task) = task
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside(|| task(worker))))
+        {
+            lock(&shared.panic).get_or_insert(panic);
+        }
+        shared.remaining.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Waits until `epoch` is not `seen` and returns it.
+fn wait(shared: &Shared, worker: usize, seen: usize) -> usize {
+    let changed = |ordering| {
+        let epoch = shared.epoch.0.load(ordering);
+        (epoch != seen).then_some(epoch)
+    };
+    let started = Instant::now();
+    loop {
+        for _ in 0..256 {
+            if let Some(epoch) = changed(Ordering::Acquire) {
+                return epoch;
+            }
+            std::hint::spin_loop();
+        }
+        if started.elapsed() >= SPIN {
+            break;
+        }
+    }
+    let parked = &shared.parked[worker].0;
+    loop {
+        parked.store(true, Ordering::SeqCst);
+        if let Some(epoch) = changed(Ordering::SeqCst) {
+            parked.store(false, Ordering::SeqCst);
+            return epoch;
+        }
+        thread::park();
+    }
+}
+
+/// Runs `f` with this thread marked as inside a task.
+fn inside<R>(f: impl FnOnce() -> R) -> R {
+    struct Reset(bool);
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            INSIDE.set(self.0);
+        }
+    }
+    let _reset = Reset(INSIDE.replace(true));
+    f()
+}
+
+/// Indices `0..n`, each to be taken once: a contiguous share per worker.
+struct Shares(Vec<Padded<AtomicU64>>);
+
+impl Shares {
+    fn new(n: usize, workers: usize) -> Self {
+        // Half a word each for the two ends of a share.
+        assert!(u32::try_from(n).is_ok(), "{n} items at once");
+        let pack = |worker: usize| {
+            let start = (n * worker / workers) as u64;
+            let end = (n * (worker + 1) / workers) as u64;
+            Padded(AtomicU64::new(start << 32 | end))
+        };
+        Shares((0..workers).map(pack).collect())
+    }
+
+    /// The front of the worker's own share, else the back of another's.
+    fn take(&self, worker: usize) -> Option<usize> {
+        let own = self.0[worker].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
+            (share >> 32 < share & 0xffff_ffff).then(|| share + (1 << 32))
+        });
+        if let Ok(share) = own {
+            return Some((share >> 32) as usize);
+        }
+        (1..self.0.len()).find_map(|step| {
+            let other = &self.0[(worker + step) % self.0.len()].0;
+            let taken = other.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
+                (share >> 32 < share & 0xffff_ffff).then(|| share - 1)
+            });
+            taken.ok().map(|share| (share & 0xffff_ffff) as usize - 1)
+        })
+    }
+}
+
+/// A mutable slice of which different workers take different items.
+struct DisjointItems<'a, T> {
+    first: *mut T,
+    len: usize,
+    marker: PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: sharing it hands out `&mut T` to other threads, each item to one of them, which `T: Send` allows.
+unsafe impl<T: Send> Sync for DisjointItems<'_, T> {}
+
+impl<T> DisjointItems<'_, T> {
+    /// # Safety
+    /// `at` is below `len` and is asked for at most once.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn get(&self, at: usize) -> &mut T {
+        debug_assert!(at < self.len);
+        // SAFETY: in bounds of the slice this was made of, and not aliased, as the caller promises.
+        unsafe { &mut *self.first.add(at) }
+    }
+}
+
+/// A range of columns of a row-major `[rows, stride]` buffer, writable while others hold other columns.
+pub struct ColumnsMut<'a> {
+    first: *mut f32,
+    stride: usize,
+    rows: usize,
+    width: usize,
+    marker: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: it is a `&mut` to floats no one else can reach.
+unsafe impl Send for ColumnsMut<'_> {}
+
+impl ColumnsMut<'_> {
+    /// This range's part of row `row`.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // SAFETY: `split_columns` checked that `rows * stride` elements exist and that the columns are inside a row;
+        // no other `ColumnsMut` has them, and `&mut self` keeps this one from giving them out twice.
+        unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.stride), self.width) }
+    }
+
+    /// Number of columns.
+    pub fn width(&self) -> usize {
+        self.width
+    }
+}
+
+/// Cuts `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left to right.
+///
+/// # Panics
+/// If `buffer` is not a whole number of rows.
+pub fn split_columns(buffer: &mut [f32], stride: usize, width: usize) -> Vec<ColumnsMut<'_>> {
+    assert!(stride > 0 && width > 0 && buffer.len().is_multiple_of(stride));
+    let rows = buffer.len() / stride;
+    let first = buffer.as_mut_ptr();
+    (0..stride)
+        .step_by(width)
+        .map(|at| ColumnsMut {
+            // SAFETY: `at` is below `stride`, which is at most the length unless there are no rows; then it is not
+            // followed (`row_mut` checks), and `wrapping_add` asks for nothing.
+            first: first.wrapping_add(at),
+            stride,
+            rows,
+            width: width.min(stride - at),
+            marker: PhantomData,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_worker_runs_once() {
+        for threads in [1, 2, 5] {
+            let pool = ThreadPool::new(Some(threads));
+            assert_eq!(pool.threads(), threads);
+            for _ in 0..50 {
+                let counts: Vec<_> = (0..threads).map(|_| AtomicUsize::new(0)).collect();
+                pool.run(|worker| {
+                    counts[worker].fetch_add(1, Ordering::Relaxed);
+                });
+                assert!(counts.iter().all(|n| n.load(Ordering::Relaxed) == 1));
+            }
+        }
+    }
+
+    #[test]
+    fn items_are_taken_once() {
+        let pool = ThreadPool::new(Some(3));
+        for n in [0, 1, 2, 7, 1000] {
+            let mut items = vec![0u32; n];
+            pool.for_each(&mut items, |_, item| *item += 1);
+            assert!(items.iter().all(|n| *n == 1), "{n}");
+            let seen: Vec<_> = (0..n).map(|_| AtomicUsize::new(0)).collect();
+            pool.for_each_chunk(n, 3, |_, range| {
+                for at in range {
+                    seen[at].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+            assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{n}");
+        }
+    }
+
+    #[test]
+    fn stress_with_idle_gaps_and_several_callers() {
+        let pool = ThreadPool::new(Some(4));
+        let total = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            for caller in 0..3 {
+                let (pool, total) = (&pool, &total);
+                scope.spawn(move || {
+                    for round in 0..300 {
+                        pool.run(|_| {
+                            total.fetch_add(1, Ordering::Relaxed);
+                        });
+                        if (round + caller) % 100 == 0 {
+                            thread::sleep(Duration::from_millis(1)); // long enough for workers to park
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(total.into_inner(), 3 * 300 * 4);
+    }
+
+    #[test]
+    fn nested_joins_run_in_place() {
+        let pool = ThreadPool::new(Some(2));
+        let total = AtomicUsize::new(0);
+        pool.run(|_| {
+            pool.run(|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            })
+        });
+        assert_eq!(total.into_inner(), 4);
+    }
+
+    #[test]
+    fn panics_reach_the_caller_and_the_pool_survives() {
+        let pool = ThreadPool::new(Some(3));
+        for guilty in 0..3 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(|worker| assert_ne!(worker, guilty, "worker {guilty} fails"));
+            }));
+            assert!(caught.is_err());
+        }
+        let total = AtomicUsize::new(0);
+        pool.run(|_| {
+            total.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(total.into_inner(), 3);
+    }
+
+    #[test]
+    fn a_join_is_cheap() {
+        let pool = ThreadPool::new(Some(2));
+        pool.run(|_| {});
+        let best = (0..2000)
+            .map(|_| {
+                let started = Instant::now();
+                pool.run(|_| {});
+                started.elapsed()
+            })
+            .min()
+            .unwrap();
+        // A few hundred nanoseconds on an idle machine; the bound is loose because test machines are not.
+        assert!(best < Duration::from_micros(50), "{best:?}");
+    }
+
+    #[test]
+    fn idle_workers_park_and_wake() {
+        let pool = ThreadPool::new(Some(2));
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !pool.shared.parked[1].0.load(Ordering::SeqCst) {
+            assert!(Instant::now() < deadline, "the worker never parks");
+            thread::sleep(Duration::from_millis(1));
+        }
+        let total = AtomicUsize::new(0);
+        pool.run(|_| {
+            total.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(total.into_inner(), 2);
+    }
+
+    #[test]
+    fn columns_do_not_overlap() {
+        let mut buffer = vec![0.0; 3 * 10];
+        for (at, mut columns) in split_columns(&mut buffer, 10, 4).into_iter().enumerate() {
+            assert_eq!(columns.width(), [4, 4, 2][at]);
+            for row in 0..3 {
+                columns.row_mut(row).iter_mut().for_each(|v| *v += (10 * row + at) as f32);
+            }
+        }
+        for (i, v) in buffer.iter().enumerate() {
+            assert_eq!(*v, (10 * (i / 10) + (i % 10) / 4) as f32);
+        }
     }
 }

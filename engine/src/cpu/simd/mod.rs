@@ -1,3 +1,83 @@
-//! SIMD kernels, the one place of the engine where vector intrinsics (and so `unsafe`) are written.
+//! Kernels, one table per instruction set, chosen once.
+//!
+//! Weights are read in their file type. For quantised types activations are rounded to 8 bits in blocks of 32 (32
+//! rather than 256 wide scales: an outlier only spoils its own block) and products are exact integer arithmetic within
+//! a group of weights that share a scale; float types use f32 activations. There are two shapes of kernel:
+//!
+//! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
+//! - *tile*: a packed panel of rows against a tile of tokens, for prompts. Bound by arithmetic.
+//!
+//! [`vector`] is what the operations between products are written in.
+//!
+//! [`scalar`](Scalar) is plain Rust: the oracle, and the path of machines without AVX2. Others override it.
+#![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod portable;
+mod scalar;
+#[cfg(test)]
+pub(crate) mod tests;
+mod unpack;
 pub(crate) mod vector;
+
+pub(crate) use portable::{CodePanel, CodeTile, QuantisedRow, QuantisedRowMut, TILE_TOKENS};
+pub(crate) use unpack::Grouping;
+
+use std::fmt;
+
+use super::Isa;
+use crate::format::TensorType;
+
+/// The kernels of one instruction set.
+///
+/// Slices are checked; a wrong length panics.
+pub(crate) trait Kernels: Send + Sync + fmt::Debug {
+    /// Rows of a panel, codes and floats alike.
+    fn panel_rows(&self) -> usize;
+
+    /// Tokens of a float tile.
+    fn float_tokens(&self) -> usize;
+
+    /// Rounds one activation vector to 8 bits.
+    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>);
+
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]);
+
+    /// `out[r] = W[r] . x` for `out.len()` rows of F32, F16 or BF16.
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]);
+
+    /// Decodes whole blocks of a quantised type into codes, scales and minima (see [`unpack`]).
+    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]);
+
+    /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out` (`[n / 4, panel_rows, 4]`).
+    fn interleave(&self, codes: &[i8], out: &mut [i8]);
+
+    /// Widens F32, F16 or BF16 to f32.
+    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]);
+
+    /// `acc[t, r] += W[r] . x[t]` for a panel of codes; `acc` is `[TILE_TOKENS, panel_rows]`.
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
+
+    /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
+    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
+
+    /// `acc += a * w` for one row of any weight type.
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]);
+}
+
+/// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.
+pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
+    match isa {
+        Isa::Scalar => &scalar::Scalar,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 => avx2::table().unwrap_or(&scalar::Scalar),
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx512 => avx512::table().unwrap_or(&scalar::Scalar),
+        #[cfg(not(target_arch = "x86_64"))]
+        Isa::Avx2 | Isa::Avx512 => &scalar::Scalar,
+    }
+}

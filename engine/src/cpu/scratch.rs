@@ -1,0 +1,51 @@
+//! Buffers that live as long as the [`Cpu`](super::Cpu), so that a product allocates nothing once warm.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Bytes of a cache line, and of the widest vector.
+const LINE: usize = 64;
+
+/// A growing buffer whose contents start on a cache line.
+#[derive(Debug, Default)]
+pub(super) struct Buffer<T>(Vec<T>);
+
+impl<T: Copy + Default> Buffer<T> {
+    /// `n` elements of any content.
+    pub fn take(&mut self, n: usize) -> &mut [T] {
+        let spare = LINE / size_of::<T>();
+        if self.0.len() < n + spare {
+            self.0.resize(n + spare, T::default());
+        }
+        let start = self.start();
+        &mut self.0[start..start + n]
+    }
+
+    /// The first `n` elements of the last [`Buffer::take`].
+    pub fn get(&self, n: usize) -> &[T] {
+        let start = self.start();
+        &self.0[start..start + n]
+    }
+
+    fn start(&self) -> usize {
+        // The spare elements cover any offset; if the address cannot be aligned, an unaligned buffer is only slower.
+        self.0.as_ptr().align_offset(LINE).min(LINE / size_of::<T>())
+    }
+}
+
+/// Things handed out to one user at a time; more are made when all are in use.
+#[derive(Debug, Default)]
+pub(super) struct Stock<T>(Mutex<Vec<T>>);
+
+impl<T: Default> Stock<T> {
+    fn shelf(&self) -> MutexGuard<'_, Vec<T>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lends one to `f`.
+    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        let mut thing = self.shelf().pop().unwrap_or_default();
+        let result = f(&mut thing);
+        self.shelf().push(thing);
+        result
+    }
+}

@@ -1,0 +1,145 @@
+//! AVX2 with FMA and F16C: 256-bit kernels.
+//!
+//! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
+
+mod dot;
+mod tile;
+
+use std::arch::x86_64::*;
+
+use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
+use crate::{cpu::Isa, format::TensorType};
+
+const ROWS: usize = 16;
+const FLOAT_TOKENS: usize = 6;
+
+/// Proof that this machine has the features.
+#[derive(Debug)]
+pub(super) struct Avx2(());
+
+/// The table, if this machine can run it.
+pub(super) fn table() -> Option<&'static dyn Kernels> {
+    static TABLE: Avx2 = Avx2(());
+    Isa::available().contains(&Isa::Avx2).then_some(&TABLE as &dyn Kernels)
+}
+
+/// 32 bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
+    const { assert!(N * size_of::<T>() == 32) };
+    // SAFETY: 32 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+/// 16 bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
+    const { assert!(N * size_of::<T>() == 16) };
+    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// Eight floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load_ps(from: &[f32; 8]) -> __m256 {
+    _mm256_castsi256_ps(load256(from))
+}
+
+/// Writes eight floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store_ps(to: &mut [f32; 8], v: __m256) {
+    // SAFETY: 32 bytes are writable there, and the store asks for no alignment.
+    unsafe { _mm256_storeu_ps(to.as_mut_ptr(), v) }
+}
+
+/// Sum of the lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn reduce(v: __m256) -> f32 {
+    let mut lanes = [0.0; 8];
+    store_ps(&mut lanes, v);
+    lanes.iter().sum()
+}
+
+/// Enters a function compiled with the features.
+macro_rules! with_features {
+    ($($call:tt)*) => {
+        // SAFETY: an `Avx2` is only reachable through `table`, which checked that this machine has the features.
+        unsafe { $($call)* }
+    };
+}
+
+impl Kernels for Avx2 {
+    fn panel_rows(&self) -> usize {
+        ROWS
+    }
+
+    fn float_tokens(&self) -> usize {
+        FLOAT_TOKENS
+    }
+
+    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+        with_features!(quantise(x, row))
+    }
+
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+        with_features!(dot::codes(ty, weights, x, out))
+    }
+
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+        with_features!(dot::floats(ty, weights, x, out))
+    }
+
+    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+        with_features!(unpack(ty, src, codes, scales, mins))
+    }
+
+    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
+        with_features!(interleave(codes, out))
+    }
+
+    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
+        with_features!(widen(ty, src, dst))
+    }
+
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+        with_features!(tile::codes(panel, x, acc))
+    }
+
+    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
+        with_features!(tile::floats(panel, x, acc))
+    }
+
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+        with_features!(axpy(ty, row, a, acc))
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+    portable::quantise(x, row);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    unpack::unpack(ty, src, codes, scales, mins);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn interleave(codes: &[i8], out: &mut [i8]) {
+    portable::interleave::<ROWS>(codes, out);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    portable::widen(ty, src, dst);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+    portable::axpy(ty, row, a, acc);
+}

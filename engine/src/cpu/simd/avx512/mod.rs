@@ -1,0 +1,155 @@
+//! AVX-512 F/BW/VL/DQ with VNNI: 512-bit kernels.
+//!
+//! Everything here is compiled with the features on; [`Avx512`] is only made on a machine that has them.
+
+mod dot;
+mod tile;
+
+use std::arch::x86_64::*;
+
+use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
+use crate::{cpu::Isa, format::TensorType};
+
+const ROWS: usize = 32;
+const FLOAT_TOKENS: usize = 12;
+
+/// Proof that this machine has the features.
+#[derive(Debug)]
+pub(super) struct Avx512(());
+
+/// The table, if this machine can run it.
+pub(super) fn table() -> Option<&'static dyn Kernels> {
+    static TABLE: Avx512 = Avx512(());
+    Isa::available().contains(&Isa::Avx512).then_some(&TABLE as &dyn Kernels)
+}
+
+/// 64 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
+    const { assert!(N * size_of::<T>() == 64) };
+    // SAFETY: 64 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
+}
+
+/// 32 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn load256<T: Copy, const N: usize>(from: &[T; N]) -> __m256i {
+    const { assert!(N * size_of::<T>() == 32) };
+    // SAFETY: 32 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm256_loadu_si256(from.as_ptr().cast()) }
+}
+
+/// 16 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
+    const { assert!(N * size_of::<T>() == 16) };
+    // SAFETY: 16 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
+}
+
+/// Sixteen floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn load_ps(from: &[f32; 16]) -> __m512 {
+    _mm512_castsi512_ps(load512(from))
+}
+
+/// The first `n` (at most 16) floats of `from`, zero behind them.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn load_some(from: &[f32]) -> __m512 {
+    let mut lanes = [0f32; 16];
+    let n = from.len().min(16);
+    lanes[..n].copy_from_slice(&from[..n]);
+    load_ps(&lanes)
+}
+
+/// Writes sixteen floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn store_ps(to: &mut [f32; 16], v: __m512) {
+    // SAFETY: 64 bytes are writable there, and the store asks for no alignment.
+    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
+}
+
+/// Enters a function compiled with the features.
+macro_rules! with_features {
+    ($($call:tt)*) => {
+        // SAFETY: an `Avx512` is only reachable through `table`, which checked that this machine has the features.
+        unsafe { $($call)* }
+    };
+}
+
+impl Kernels for Avx512 {
+    fn panel_rows(&self) -> usize {
+        ROWS
+    }
+
+    fn float_tokens(&self) -> usize {
+        FLOAT_TOKENS
+    }
+
+    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+        with_features!(quantise(x, row))
+    }
+
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+        with_features!(dot::codes(ty, weights, x, out))
+    }
+
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+        with_features!(dot::floats(ty, weights, x, out))
+    }
+
+    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+        with_features!(unpack(ty, src, codes, scales, mins))
+    }
+
+    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
+        with_features!(interleave(codes, out))
+    }
+
+    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
+        with_features!(widen(ty, src, dst))
+    }
+
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+        with_features!(tile::codes(panel, x, acc))
+    }
+
+    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
+        with_features!(tile::floats(panel, x, acc))
+    }
+
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+        with_features!(axpy(ty, row, a, acc))
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+    portable::quantise(x, row);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    unpack::unpack(ty, src, codes, scales, mins);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn interleave(codes: &[i8], out: &mut [i8]) {
+    portable::interleave::<ROWS>(codes, out);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    portable::widen(ty, src, dst);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+    portable::axpy(ty, row, a, acc);
+}

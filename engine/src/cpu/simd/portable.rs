@@ -1,0 +1,272 @@
+//! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
+//! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
+
+use super::unpack::{Grouping, half, unpack};
+use crate::format::TensorType;
+
+/// Tokens of a tile of codes.
+pub(crate) const TILE_TOKENS: usize = 6;
+
+/// An activation vector in blocks of 32: `x = scale * code`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct QuantisedRow<'a> {
+    /// `[n]`
+    pub codes: &'a [i8],
+    /// `[n / 32]`
+    pub scales: &'a [f32],
+    /// `[n / 32]`, `scale * sum(codes)` of each block.
+    pub sums: &'a [f32],
+    /// `[n / 16]`, the same over half blocks.
+    pub half_sums: &'a [f32],
+}
+
+/// A [`QuantisedRow`] to be filled.
+#[derive(Debug)]
+pub(crate) struct QuantisedRowMut<'a> {
+    /// `[n]`
+    pub codes: &'a mut [i8],
+    /// `[n / 32]`
+    pub scales: &'a mut [f32],
+    /// `[n / 32]`
+    pub sums: &'a mut [f32],
+    /// `[n / 16]`
+    pub half_sums: &'a mut [f32],
+}
+
+/// Weights of `panel_rows` rows over a range of columns: `w = scale * code + min`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CodePanel<'a> {
+    /// How elements share scales.
+    pub grouping: Grouping,
+    /// `[n / 4, panel_rows, 4]`
+    pub codes: &'a [i8],
+    /// `[n / group, panel_rows]`
+    pub scales: &'a [f32],
+    /// `[n / group, panel_rows]`, or empty.
+    pub mins: &'a [f32],
+    /// `[n / group, panel_rows]`, `-128 * sum(codes)`: undoes the bias of the activations.
+    pub bias: &'a [i32],
+}
+
+/// Activations of [`TILE_TOKENS`] tokens over a range of columns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CodeTile<'a> {
+    /// `[n / 4, TILE_TOKENS]`, four codes each, plus 128: unsigned.
+    pub codes: &'a [u32],
+    /// `[n / 32, TILE_TOKENS]`
+    pub scales: &'a [f32],
+    /// `[n / 32, TILE_TOKENS]`, `scale * sum(codes)`.
+    pub sums: &'a [f32],
+    /// `[n / 16, TILE_TOKENS]`, the same over half blocks.
+    pub half_sums: &'a [f32],
+}
+
+/// `scale = max |x| / 127`, `code = round(x / scale)`, ties to even.
+#[inline(always)]
+pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+    let (blocks, rest) = x.as_chunks::<32>();
+    let (codes, _) = row.codes.as_chunks_mut::<32>();
+    assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
+    let (half_sums, _) = row.half_sums.as_chunks_mut::<2>();
+    let blocks = blocks.iter().zip(codes).zip(row.scales.iter_mut().zip(row.sums.iter_mut()).zip(half_sums));
+    for ((x, codes), ((scale, sum), half_sums)) in blocks {
+        let mut lanes = [0f32; 16];
+        for i in 0..16 {
+            lanes[i] = x[i].abs().max(x[i + 16].abs());
+        }
+        let largest = lanes.iter().fold(0f32, |a, b| a.max(*b));
+        *scale = largest / 127.0;
+        // Below that 127 / largest would overflow, and nothing of it would show in a product anyway.
+        let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
+        let mut sums = [0i32; 2];
+        for i in 0..32 {
+            // Adding 1.5 * 2^23 leaves the rounded integer in the low bits.
+            codes[i] = (x[i] * inverse + 12_582_912.0).to_bits() as i8;
+        }
+        for i in 0..16 {
+            sums[0] += i32::from(codes[i]);
+            sums[1] += i32::from(codes[i + 16]);
+        }
+        *sum = *scale * (sums[0] + sums[1]) as f32;
+        *half_sums = sums.map(|sum| *scale * sum as f32);
+    }
+}
+
+/// Elements of one step of [`dot_codes`].
+const STEP: usize = 256;
+
+/// Any quantised type: unpacks 256 elements at a time and multiplies groups exactly.
+#[inline(always)]
+pub(super) fn dot_codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+    let Some(grouping) = Grouping::of(ty) else { unreachable!("{ty} has no codes") };
+    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+    for (row, out) in rows(ty, weights, x.codes.len(), out) {
+        let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
+        *out = 0.0;
+        for (at, src) in row.chunks(step_bytes).enumerate() {
+            let n = src.len() / ty.block_bytes() * ty.block_len();
+            unpack(ty, src, &mut codes[..n], &mut scales, &mut mins);
+            let first = at * STEP;
+            for group in 0..n / grouping.len {
+                let k = group * grouping.len;
+                let (w, xs) = (&codes[k..][..grouping.len], &x.codes[first + k..][..grouping.len]);
+                let dot: i32 = w.iter().zip(xs).map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
+                *out += scales[group] * x.scales[(first + k) / 32] * dot as f32;
+                if grouping.minima {
+                    let sums = if grouping.len == 32 { x.sums } else { x.half_sums };
+                    *out += mins[group] * sums[(first + k) / grouping.len];
+                }
+            }
+        }
+    }
+}
+
+/// Pairs every row of `weights` with its output; checks the lengths.
+#[inline(always)]
+pub(super) fn rows<'a>(
+    ty: TensorType,
+    weights: &'a [u8],
+    cols: usize,
+    out: &'a mut [f32],
+) -> impl Iterator<Item = (&'a [u8], &'a mut f32)> {
+    let row_bytes = ty.row_bytes(cols).unwrap_or(0);
+    assert_eq!(weights.len(), out.len() * row_bytes, "{} {ty} rows of {cols}", out.len());
+    weights.chunks_exact(row_bytes.max(1)).zip(out)
+}
+
+/// Dot products of float rows, summed in sixteen lanes.
+#[inline(always)]
+pub(super) fn dot_floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+    for (row, out) in rows(ty, weights, x.len(), out) {
+        let mut lanes = [0f32; 16];
+        let mut chunk = [0f32; 16];
+        let bytes = 16 * ty.block_bytes();
+        for (src, x) in row.chunks(bytes).zip(x.chunks(16)) {
+            chunk[x.len()..].fill(0.0);
+            widen(ty, src, &mut chunk[..x.len()]);
+            for (i, x) in x.iter().enumerate() {
+                lanes[i] += chunk[i] * x;
+            }
+        }
+        *out = lanes.iter().sum();
+    }
+}
+
+/// Widens a float type to f32.
+#[inline(always)]
+pub(super) fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    match ty {
+        TensorType::F32 => {
+            for (dst, b) in dst.iter_mut().zip(src.as_chunks::<4>().0) {
+                *dst = f32::from_le_bytes(*b);
+            }
+        }
+        TensorType::F16 => {
+            for (dst, b) in dst.iter_mut().zip(src.as_chunks::<2>().0) {
+                *dst = half(*b);
+            }
+        }
+        TensorType::BF16 => {
+            for (dst, b) in dst.iter_mut().zip(src.as_chunks::<2>().0) {
+                *dst = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
+            }
+        }
+        other => unreachable!("{other} is not a float type"),
+    }
+}
+
+/// Interleaves rows of codes by fours.
+#[inline(always)]
+pub(super) fn interleave<const ROWS: usize>(codes: &[i8], out: &mut [i8]) {
+    let n = codes.len() / ROWS;
+    assert!(codes.len() == n * ROWS && out.len() == codes.len() && n.is_multiple_of(4));
+    let (quads, _) = out.as_chunks_mut::<4>();
+    for (row, codes) in codes.chunks_exact(n.max(1)).enumerate() {
+        for (k, code) in codes.as_chunks::<4>().0.iter().enumerate() {
+            quads[k * ROWS + row] = *code;
+        }
+    }
+}
+
+/// Checks the lengths of a panel, a tile and their accumulators against each other; gives the number of groups.
+#[inline(always)]
+pub(super) fn check_tile(rows: usize, panel: &CodePanel<'_>, x: &CodeTile<'_>, acc: &[f32]) -> usize {
+    let n = panel.codes.len() / rows;
+    let groups = n / panel.grouping.len;
+    assert!(n.is_multiple_of(32) && panel.codes.len() == n * rows && acc.len() == TILE_TOKENS * rows);
+    assert!(panel.scales.len() == groups * rows && panel.bias.len() == groups * rows);
+    assert!(panel.mins.len() == if panel.grouping.minima { groups * rows } else { 0 });
+    assert!(x.codes.len() == n / 4 * TILE_TOKENS && x.scales.len() == n / 32 * TILE_TOKENS);
+    assert!(x.sums.len() == n / 32 * TILE_TOKENS && x.half_sums.len() == n / 16 * TILE_TOKENS);
+    groups
+}
+
+/// A panel of codes against a tile of tokens.
+#[inline(always)]
+pub(super) fn tile_codes<const ROWS: usize>(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+    let groups = check_tile(ROWS, &panel, &x, acc);
+    let len = panel.grouping.len;
+    let (weights, _) = panel.codes.as_chunks::<4>();
+    for group in 0..groups {
+        let quads = group * len / 4..(group + 1) * len / 4;
+        for t in 0..TILE_TOKENS {
+            let scale = x.scales[group * len / 32 * TILE_TOKENS + t];
+            for r in 0..ROWS {
+                let at = group * ROWS + r;
+                let mut dot = panel.bias[at];
+                for q in quads.clone() {
+                    let xs = x.codes[q * TILE_TOKENS + t].to_le_bytes();
+                    dot += (0..4).map(|i| i32::from(weights[q * ROWS + r][i]) * i32::from(xs[i])).sum::<i32>();
+                }
+                let acc = &mut acc[t * ROWS + r];
+                *acc += panel.scales[at] * scale * dot as f32;
+                if panel.grouping.minima {
+                    let sums = if len == 32 { x.sums } else { x.half_sums };
+                    *acc += panel.mins[at] * sums[group * TILE_TOKENS + t];
+                }
+            }
+        }
+    }
+}
+
+/// A panel of floats against a tile of tokens.
+#[inline(always)]
+pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32], x: &[f32], acc: &mut [f32]) {
+    let ((panel, a), (x, b)) = (panel.as_chunks::<ROWS>(), x.as_chunks::<TOKENS>());
+    assert!(a.is_empty() && b.is_empty() && panel.len() == x.len() && acc.len() == ROWS * TOKENS);
+    for (w, x) in panel.iter().zip(x) {
+        for (x, acc) in x.iter().zip(acc.as_chunks_mut::<ROWS>().0) {
+            for (acc, w) in acc.iter_mut().zip(w) {
+                *acc += w * x;
+            }
+        }
+    }
+}
+
+/// `acc += a * w` for a row of any type.
+#[inline(always)]
+pub(super) fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
+    let Some(grouping) = Grouping::of(ty) else {
+        let mut floats = [0f32; 64];
+        for (src, acc) in row.chunks(64 * ty.block_bytes()).zip(acc.chunks_mut(64)) {
+            widen(ty, src, &mut floats[..acc.len()]);
+            for (acc, w) in acc.iter_mut().zip(&floats) {
+                *acc += a * w;
+            }
+        }
+        return;
+    };
+    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+    let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
+    for (src, acc) in row.chunks(step_bytes).zip(acc.chunks_mut(STEP)) {
+        unpack(ty, src, &mut codes[..acc.len()], &mut scales, &mut mins);
+        for (group, (acc, codes)) in acc.chunks_mut(grouping.len).zip(codes.chunks(grouping.len)).enumerate() {
+            let scale = a * scales[group];
+            let min = if grouping.minima { a * mins[group] } else { 0.0 };
+            for (acc, code) in acc.iter_mut().zip(codes) {
+                *acc += scale * f32::from(*code) + min;
+            }
+        }
+    }
+}

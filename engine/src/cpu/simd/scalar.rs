@@ -1,0 +1,57 @@
+//! The kernels in plain Rust: what every other table is tested against.
+
+use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
+use crate::format::TensorType;
+
+const ROWS: usize = 8;
+const TOKENS: usize = 6;
+
+/// Plain Rust.
+#[derive(Debug)]
+pub(super) struct Scalar;
+
+impl Kernels for Scalar {
+    fn panel_rows(&self) -> usize {
+        ROWS
+    }
+
+    fn float_tokens(&self) -> usize {
+        TOKENS
+    }
+
+    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+        portable::quantise(x, row);
+    }
+
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+        portable::dot_codes(ty, weights, x, out);
+    }
+
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+        portable::dot_floats(ty, weights, x, out);
+    }
+
+    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+        unpack::unpack(ty, src, codes, scales, mins);
+    }
+
+    fn interleave(&self, codes: &[i8], out: &mut [i8]) {
+        portable::interleave::<ROWS>(codes, out);
+    }
+
+    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
+        portable::widen(ty, src, dst);
+    }
+
+    fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+        portable::tile_codes::<ROWS>(panel, x, acc);
+    }
+
+    fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
+        portable::tile_floats::<ROWS, TOKENS>(panel, x, acc);
+    }
+
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+        portable::axpy(ty, row, a, acc);
+    }
+}

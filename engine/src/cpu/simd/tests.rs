@@ -1,0 +1,276 @@
+//! Every kernel of every instruction set against the scalar oracle, and that against f64.
+
+use proptest::prelude::*;
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+
+use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRowMut, TILE_TOKENS, kernels};
+use crate::{
+    cpu::Isa,
+    format::{TensorType, blocks},
+};
+
+/// Weight types, floats first.
+pub(crate) const TYPES: [TensorType; 16] = {
+    use TensorType::*;
+    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4]
+};
+
+/// Random encoded elements: random bits with scales that keep values near one.
+pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Vec<u8> {
+    use TensorType::*;
+    let mut bytes = vec![0u8; ty.row_bytes(n).unwrap()];
+    rng.fill_bytes(&mut bytes);
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        let mut put = |at: usize, low: f32, high: f32| {
+            let scale = half::f16::from_f32(rng.random_range(low..high));
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        };
+        match ty {
+            F16 => put(0, -1.0, 1.0),
+            BF16 => {
+                let v = half::bf16::from_f32(rng.random_range(-1.0..1.0));
+                block.copy_from_slice(&v.to_le_bytes());
+            }
+            F32 => block.copy_from_slice(&rng.random_range(-1f32..1.0).to_le_bytes()),
+            Q4_0 | Q5_0 | Q8_0 | IQ4_NL | IQ4_XS => put(0, -0.02, 0.02),
+            Q4_1 | Q5_1 => {
+                put(0, -0.1, 0.1);
+                put(2, -1.0, 1.0);
+            }
+            Q4_K | Q5_K => {
+                put(0, -0.01, 0.01);
+                put(2, -0.01, 0.01);
+            }
+            Q2_K => {
+                put(80, -0.05, 0.05);
+                put(82, -0.05, 0.05);
+            }
+            Q3_K => put(108, -0.02, 0.02),
+            Q6_K => put(208, -0.001, 0.001),
+            MXFP4 => block[0] = rng.random_range(120..128),
+            other => panic!("{other}"),
+        }
+    }
+    bytes
+}
+
+/// Activations with the odd outlier, and a mean.
+pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
+    (0..n).map(|_| rng.random_range(-1f32..1.2) * if rng.random_ratio(1, 40) { 12.0 } else { 1.0 }).collect()
+}
+
+/// The largest error rounding activations to 8 bits can make in a dot product, and a little for f32 sums.
+pub(crate) fn tolerance(ty: TensorType, w: &[f32], x: &[f32]) -> f64 {
+    let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
+    let rounding: f64 = match Grouping::of(ty) {
+        None => 0.0,
+        Some(_) => w
+            .chunks(32)
+            .zip(x.chunks(32))
+            .map(|(w, x)| {
+                let largest = x.iter().fold(0f32, |a, b| a.max(b.abs()));
+                w.iter().map(|w| f64::from(w.abs() * largest / 254.0)).sum::<f64>()
+            })
+            .sum(),
+    };
+    1.001 * rounding + 1e-5 * magnitude + 1e-6
+}
+
+/// Owner of a quantised row.
+struct Row {
+    codes: Vec<i8>,
+    scales: Vec<f32>,
+    sums: Vec<f32>,
+    half_sums: Vec<f32>,
+}
+
+impl Row {
+    fn new(kernels: &dyn Kernels, x: &[f32]) -> Self {
+        let n = x.len();
+        let mut row =
+            Row { codes: vec![0; n], scales: vec![0.0; n / 32], sums: vec![0.0; n / 32], half_sums: vec![0.0; n / 16] };
+        let Row { codes, scales, sums, half_sums } = &mut row;
+        kernels.quantise(x, QuantisedRowMut { codes, scales, sums, half_sums });
+        row
+    }
+
+    fn get(&self) -> super::QuantisedRow<'_> {
+        let Row { codes, scales, sums, half_sums } = self;
+        super::QuantisedRow { codes, scales, sums, half_sums }
+    }
+}
+
+fn close(got: &[f32], want: &[f32], relative: f32) -> Result<(), TestCaseError> {
+    prop_assert_eq!(got.len(), want.len());
+    let scale = want.iter().fold(1f32, |a, b| a.max(b.abs()));
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        prop_assert!((got - want).abs() <= relative * scale, "{}: {} is not {}", i, got, want);
+    }
+    Ok(())
+}
+
+/// A number of columns the type allows.
+fn columns(ty: TensorType, blocks: usize) -> usize {
+    match ty.block_len() {
+        1 => blocks,
+        len => len * (1 + blocks % (2048 / len)),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    #[test]
+    fn dots_agree(at in 0..TYPES.len(), blocks in 1usize..150, rows in 1usize..6, seed: u64) {
+        let ty = TYPES[at];
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let n = columns(ty, blocks);
+        let weights = random_weights(ty, rows * n, rng);
+        let x = random_activations(n, rng);
+        let mut oracle = Vec::new();
+        for isa in Isa::available() {
+            let kernels = kernels(isa);
+            let mut out = vec![f32::NAN; rows];
+            if Grouping::of(ty).is_some() {
+                kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), &mut out);
+            } else {
+                kernels.dot_floats(ty, &weights, &x, &mut out);
+            }
+            let mut decoded = vec![0.0; n];
+            for (row, out) in weights.chunks_exact(ty.row_bytes(n).unwrap()).zip(&out) {
+                blocks::dequantise(ty, row, &mut decoded);
+                let exact: f64 = decoded.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                let error = (f64::from(*out) - exact).abs();
+                let allowed = tolerance(ty, &decoded, &x);
+                prop_assert!(error <= allowed, "{} {} {}: {} is not {} (+- {})", isa, ty, n, out, exact, allowed);
+            }
+            if oracle.is_empty() {
+                oracle = out;
+            } else {
+                close(&out, &oracle, 2e-5)?;
+            }
+        }
+    }
+
+    #[test]
+    fn rounding_agrees(blocks in 1usize..20, seed: u64) {
+        let x = random_activations(32 * blocks, &mut StdRng::seed_from_u64(seed));
+        let oracle = Row::new(kernels(Isa::Scalar), &x);
+        for isa in Isa::available() {
+            let row = Row::new(kernels(isa), &x);
+            prop_assert_eq!(&row.codes, &oracle.codes);
+            prop_assert_eq!(&row.scales, &oracle.scales);
+            prop_assert_eq!(&row.sums, &oracle.sums);
+            prop_assert_eq!(&row.half_sums, &oracle.half_sums);
+        }
+        for (i, x) in x.iter().enumerate() {
+            let scale = oracle.scales[i / 32];
+            prop_assert!((scale * f32::from(oracle.codes[i]) - x).abs() <= scale * 0.5001);
+        }
+    }
+
+    #[test]
+    fn unpacking_agrees(at in 3..TYPES.len(), blocks in 1usize..20, seed: u64) {
+        let ty = TYPES[at];
+        let n = columns(ty, blocks);
+        let src = random_weights(ty, n, &mut StdRng::seed_from_u64(seed));
+        let mut decoded = vec![0.0; n];
+        blocks::dequantise(ty, &src, &mut decoded);
+        let Some(grouping) = Grouping::of(ty) else { unreachable!() };
+        let groups = n / grouping.len;
+        for isa in Isa::available() {
+            let (mut codes, mut scales) = (vec![0; n], vec![f32::NAN; groups]);
+            let mut mins = vec![0.0; if grouping.minima { groups } else { 0 }];
+            kernels(isa).unpack(ty, &src, &mut codes, &mut scales, &mut mins);
+            let ours: Vec<f32> = codes
+                .iter()
+                .enumerate()
+                .map(|(i, code)| {
+                    let group = i / grouping.len;
+                    scales[group] * f32::from(*code) + mins.get(group).copied().unwrap_or(0.0)
+                })
+                .collect();
+            close(&ours, &decoded, 1e-6)?;
+            prop_assert!(grouping.wide || codes.iter().all(|code| (-32..=32).contains(code)));
+
+            let mut sums = random_activations(n, &mut StdRng::seed_from_u64(seed));
+            let want: Vec<f32> = sums.iter().zip(&decoded).map(|(sum, w)| sum + 0.7 * w).collect();
+            kernels(isa).axpy(ty, &src, 0.7, &mut sums);
+            close(&sums, &want, 1e-6)?;
+        }
+    }
+
+    #[test]
+    fn code_tiles_agree(len in prop_oneof![Just(16usize), Just(32)], minima: bool, wide: bool, blocks in 1usize..17, seed: u64) {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let n = 32 * blocks;
+        let grouping = Grouping { len, minima, wide };
+        let code = |rng: &mut StdRng| if wide { rng.random_range(-128..=127) } else { rng.random_range(-32..=32) };
+        for isa in Isa::available() {
+            let kernels = kernels(isa);
+            let rows = kernels.panel_rows();
+            let groups = rows * n / len;
+            let weights: Vec<i8> = (0..rows * n).map(|_| code(rng)).collect();
+            let mut codes = vec![0; rows * n];
+            kernels.interleave(&weights, &mut codes);
+            let scales = random_activations(groups, rng);
+            let mins = random_activations(if minima { groups } else { 0 }, rng);
+            let bias: Vec<i32> = (0..groups)
+                .map(|i| -128 * weights[i % rows * n + i / rows * len..][..len].iter().map(|w| i32::from(*w)).sum::<i32>())
+                .collect();
+            let x: Vec<i8> = (0..TILE_TOKENS * n).map(|_| rng.random_range(-127..=127)).collect();
+            let x_codes: Vec<u32> = (0..n / 4 * TILE_TOKENS)
+                .map(|i| {
+                    let (quad, t) = (i / TILE_TOKENS, i % TILE_TOKENS);
+                    u32::from_le_bytes(std::array::from_fn(|k| (x[t * n + 4 * quad + k] as u8) ^ 0x80))
+                })
+                .collect();
+            let x_scales = random_activations(n / 32 * TILE_TOKENS, rng);
+            let sums = random_activations(n / 32 * TILE_TOKENS, rng);
+            let half_sums = random_activations(n / 16 * TILE_TOKENS, rng);
+            let mut acc = random_activations(rows * TILE_TOKENS, rng);
+            let want: Vec<f32> = (0..rows * TILE_TOKENS)
+                .map(|i| {
+                    let (t, r) = (i / rows, i % rows);
+                    let mut sum = f64::from(acc[i]);
+                    for group in 0..n / len {
+                        let k = group * len;
+                        let dot: i32 = (k..k + len).map(|k| i32::from(weights[r * n + k]) * i32::from(x[t * n + k])).sum();
+                        let at = group * rows + r;
+                        sum += f64::from(scales[at]) * f64::from(x_scales[k / 32 * TILE_TOKENS + t]) * f64::from(dot);
+                        if minima {
+                            let sums = if len == 32 { &sums } else { &half_sums };
+                            sum += f64::from(mins[at]) * f64::from(sums[group * TILE_TOKENS + t]);
+                        }
+                    }
+                    sum as f32
+                })
+                .collect();
+            let panel = CodePanel { grouping, codes: &codes, scales: &scales, mins: &mins, bias: &bias };
+            let tile = CodeTile { codes: &x_codes, scales: &x_scales, sums: &sums, half_sums: &half_sums };
+            kernels.tile_codes(panel, tile, &mut acc);
+            close(&acc, &want, 1e-5)?;
+        }
+    }
+
+    #[test]
+    fn float_tiles_agree(n in 0usize..70, seed: u64) {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        for isa in Isa::available() {
+            let kernels = kernels(isa);
+            let (rows, tokens) = (kernels.panel_rows(), kernels.float_tokens());
+            let panel = random_activations(n * rows, rng);
+            let x = random_activations(n * tokens, rng);
+            let mut acc = random_activations(tokens * rows, rng);
+            let want: Vec<f32> = (0..rows * tokens)
+                .map(|i| {
+                    let (t, r) = (i / rows, i % rows);
+                    let dot: f64 = (0..n).map(|k| f64::from(panel[k * rows + r]) * f64::from(x[k * tokens + t])).sum();
+                    (f64::from(acc[i]) + dot) as f32
+                })
+                .collect();
+            kernels.tile_floats(&panel, &x, &mut acc);
+            close(&acc, &want, 1e-5)?;
+        }
+    }
+}
