@@ -1,1 +1,24 @@
 //! Text to token ids and back, and chat templates.
+//!
+//! A [`Tokenizer`] is built from GGUF metadata or from a Hugging Face `tokenizer.json`. Byte-level BPE runs on the
+//! `tokenizers` library ([`bpe`]); SentencePiece vocabularies with scores, which that library cannot represent, run on the
+//! merge in [`sentence_piece`]. Special tokens are cut out of the text beforehand ([`added`]), so that they are
+//! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
+//! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into prompt text.
+
+mod added;
+mod bpe;
+mod byte_level;
+mod detokeniser;
+mod gguf;
+mod json;
+mod pre_tokenizer;
+mod sentence_piece;
+mod special_ids;
+#[expect(clippy::module_inception, reason = "the noun of this module")]
+mod tokenizer;
+mod vocab;
+
+pub use detokeniser::Detokeniser;
+pub use tokenizer::{EncodeOptions, Tokenizer};
+pub use vocab::TokenKind;

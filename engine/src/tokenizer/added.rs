@@ -1,0 +1,154 @@
+//! Tokens that are cut out of the text before any merging: control tokens and user-defined ones.
+
+use std::ops::Range;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+/// One token that is recognised by its text.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AddedToken {
+    /// Its id.
+    pub id: u32,
+    /// The text it is recognised by.
+    pub text: String,
+    /// Recognised only when the caller asks for special tokens.
+    pub special: bool,
+    /// Takes the white space on its left with it.
+    pub left_strip: bool,
+    /// Takes the white space on its right with it.
+    pub right_strip: bool,
+    /// Recognised only where it is not part of a word.
+    pub single_word: bool,
+}
+
+/// A part of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fragment {
+    /// Ordinary text.
+    Text(Range<usize>),
+    /// A token and the text it took.
+    Token(u32, Range<usize>),
+}
+
+/// Finds added tokens in text: leftmost first, longest among those.
+#[derive(Debug, Default)]
+pub struct AddedTokens {
+    all: Matcher,
+    ordinary: Matcher,
+}
+
+#[derive(Debug, Default)]
+struct Matcher {
+    automaton: Option<AhoCorasick>,
+    tokens: Vec<AddedToken>,
+}
+
+impl AddedTokens {
+    /// Prepares the search; tokens without text are ignored. The error is the search library's: too much text.
+    pub fn new(mut tokens: Vec<AddedToken>) -> Result<Self, String> {
+        tokens.retain(|token| !token.text.is_empty());
+        let ordinary = tokens.iter().filter(|token| !token.special).cloned().collect();
+        Ok(AddedTokens { all: Matcher::new(tokens)?, ordinary: Matcher::new(ordinary)? })
+    }
+
+    /// Id of the added token with exactly this text.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.all.tokens.iter().find(|token| token.text == text).map(|token| token.id)
+    }
+
+    /// Cuts `text` into fragments that cover it, none of them empty.
+    pub fn split(&self, text: &str, special: bool) -> Vec<Fragment> {
+        let matcher = if special { &self.all } else { &self.ordinary };
+        matcher.split(text)
+    }
+}
+
+impl Matcher {
+    fn new(tokens: Vec<AddedToken>) -> Result<Self, String> {
+        if tokens.is_empty() {
+            return Ok(Matcher::default());
+        }
+        // The other automaton, a DFA, is faster but its size multiplies with that of hostile tokens.
+        let automaton = AhoCorasick::builder()
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .match_kind(MatchKind::LeftmostLongest)
+            .build(tokens.iter().map(|token| &token.text))
+            .map_err(|error| error.to_string())?;
+        Ok(Matcher { automaton: Some(automaton), tokens })
+    }
+
+    fn split(&self, text: &str) -> Vec<Fragment> {
+        let mut fragments = Vec::new();
+        let mut done = 0;
+        for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
+            let token = &self.tokens[found.pattern().as_usize()];
+            let (before, after) = (&text[..found.start()], &text[found.end()..]);
+            if found.start() < done || (token.single_word && in_word(before, after)) {
+                continue;
+            }
+            let mut range = found.range();
+            if token.left_strip {
+                range.start = before.trim_end().len().max(done);
+            }
+            if token.right_strip {
+                range.end = text.len() - after.trim_start().len();
+            }
+            if done < range.start {
+                fragments.push(Fragment::Text(done..range.start));
+            }
+            done = range.end;
+            fragments.push(Fragment::Token(token.id, range));
+        }
+        if done < text.len() {
+            fragments.push(Fragment::Text(done..text.len()));
+        }
+        fragments
+    }
+}
+
+fn in_word(before: &str, after: &str) -> bool {
+    let is_word = |character: char| character.is_alphanumeric() || character == '_';
+    before.chars().next_back().is_some_and(is_word) || after.chars().next().is_some_and(is_word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token(id: u32, text: &str, special: bool) -> AddedToken {
+        AddedToken { id, text: text.to_owned(), special, ..AddedToken::default() }
+    }
+
+    fn show(added: &AddedTokens, text: &str, special: bool) -> String {
+        let parts = added.split(text, special).into_iter().map(|fragment| match fragment {
+            Fragment::Text(range) => format!("[{}]", &text[range]),
+            Fragment::Token(id, range) => format!("{id}({})", &text[range]),
+        });
+        parts.collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn special_tokens_only_when_asked() {
+        let added = AddedTokens::new(vec![token(1, "<s>", true), token(2, "<x>", false), token(3, "", true)]);
+        let added = added.expect("small");
+        assert_eq!(show(&added, "a<s>b<x>c", true), "[a] 1(<s>) [b] 2(<x>) [c]");
+        assert_eq!(show(&added, "a<s>b<x>c", false), "[a<s>b] 2(<x>) [c]");
+        assert_eq!(show(&added, "", true), "");
+        assert_eq!(added.id("<x>"), Some(2));
+    }
+
+    #[test]
+    fn leftmost_then_longest() {
+        let added = AddedTokens::new(vec![token(1, "ab", true), token(2, "abc", true), token(3, "cd", true)]);
+        assert_eq!(show(&added.expect("small"), "xabcd", true), "[x] 2(abc) [d]");
+    }
+
+    #[test]
+    fn strips_and_words() {
+        let strip = AddedToken { left_strip: true, right_strip: true, ..token(1, "<m>", true) };
+        let word = AddedToken { single_word: true, ..token(2, "no", true) };
+        let added = AddedTokens::new(vec![strip, word]).expect("small");
+        assert_eq!(show(&added, "a \u{a0}<m> \n<m>b", true), "[a] 1( \u{a0}<m> \n) 1(<m>) [b]");
+        assert_eq!(show(&added, "no, know no", true), "2(no) [, know ] 2(no)");
+    }
+}

@@ -1,0 +1,112 @@
+//! Byte-pair encoding on the `tokenizers` library: normaliser, pre-tokeniser and merges. The library's own build
+//! functions trust the file; what is handed to them here has been checked first.
+
+use ahash::AHashMap;
+use tokenizers::{
+    Model, NormalizedString, Normalizer, NormalizerWrapper, OffsetType, PreTokenizedString, PreTokenizer,
+    PreTokenizerWrapper, Token, models::bpe, tokenizer::normalizer::Range,
+};
+
+use super::added::{AddedTokens, Fragment};
+
+/// What a BPE model is made of.
+#[derive(Debug, Default)]
+pub struct Merges {
+    /// Token text to id.
+    pub vocab: AHashMap<String, u32>,
+    /// Pairs that merge, most important first.
+    pub merges: Vec<(String, String)>,
+    /// A word that is a token is taken whole, whatever the merges say.
+    pub ignore_merges: bool,
+    /// Characters without a token become their `<0xHH>` byte tokens.
+    pub byte_fallback: bool,
+    /// Neighbouring unknown characters become one unknown token.
+    pub fuse_unknown: bool,
+    /// Text of the token for unknown characters.
+    pub unknown: Option<String>,
+}
+
+/// A byte-pair encoder.
+#[derive(Debug)]
+pub struct Bpe {
+    /// Added tokens recognised in the text as it is.
+    pub added: AddedTokens,
+    /// Added tokens recognised after normalisation.
+    pub added_normalised: AddedTokens,
+    normaliser: Option<NormalizerWrapper>,
+    pre_tokeniser: Option<PreTokenizerWrapper>,
+    model: bpe::BPE,
+}
+
+impl Bpe {
+    /// Builds the encoder. Merges of or into something that is not a token can never apply and are dropped, with a
+    /// warning; the error text is the library's.
+    pub fn new(
+        mut parts: Merges,
+        added: AddedTokens,
+        added_normalised: AddedTokens,
+        normaliser: Option<NormalizerWrapper>,
+        pre_tokeniser: Option<PreTokenizerWrapper>,
+    ) -> Result<Self, String> {
+        let total = parts.merges.len();
+        let mut whole = String::new();
+        parts.merges.retain(|(left, right)| {
+            whole.clear();
+            whole.push_str(left);
+            whole.push_str(right);
+            [left, right, &whole].into_iter().all(|token| parts.vocab.contains_key(token.as_str()))
+        });
+        if parts.merges.len() < total {
+            tracing::warn!(dropped = total - parts.merges.len(), total, "merges of or into unknown tokens");
+        }
+        let unknown = parts.unknown.filter(|unknown| parts.vocab.contains_key(unknown));
+        let mut builder = bpe::BPE::builder()
+            .vocab_and_merges(parts.vocab, parts.merges)
+            .ignore_merges(parts.ignore_merges)
+            .byte_fallback(parts.byte_fallback)
+            .fuse_unk(parts.fuse_unknown);
+        if let Some(unknown) = unknown {
+            builder = builder.unk_token(unknown);
+        }
+        let model = builder.build().map_err(|error| error.to_string())?;
+        Ok(Bpe { added, added_normalised, normaliser, pre_tokeniser, model })
+    }
+
+    /// Appends the ids of `text`. The error text is the library's.
+    pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
+        let mut pieces = PreTokenizedString::from(text);
+        pieces.split(|_, piece| cut(&piece, &self.added, special))?;
+        pieces.split(|_, mut piece| {
+            if let Some(normaliser) = &self.normaliser {
+                normaliser.normalize(&mut piece)?;
+            }
+            cut(&piece, &self.added_normalised, special)
+        })?;
+        if let Some(pre_tokeniser) = &self.pre_tokeniser {
+            pre_tokeniser.pre_tokenize(&mut pieces)?;
+        }
+        pieces.tokenize(|piece| self.model.tokenize(piece.get()))?;
+        ids.extend_from_slice(pieces.into_encoding(None, 0, OffsetType::None)?.get_ids());
+        Ok(())
+    }
+
+    /// Id of the token with exactly this text.
+    pub fn token_id(&self, text: &str) -> Option<u32> {
+        let added = self.added.id(text).or_else(|| self.added_normalised.id(text));
+        added.or_else(|| self.model.token_to_id(text))
+    }
+}
+
+type Piece = (NormalizedString, Option<Vec<Token>>);
+
+fn cut(piece: &NormalizedString, added: &AddedTokens, special: bool) -> tokenizers::Result<Vec<Piece>> {
+    let slice = |range| piece.slice(Range::Normalized(range)).ok_or("a token splits a character");
+    let pieces = added.split(piece.get(), special).into_iter().map(|fragment| match fragment {
+        Fragment::Text(range) => Ok((slice(range)?, None)),
+        Fragment::Token(id, range) => {
+            let token = Token::new(id, String::new(), (0, range.len()));
+            Ok((slice(range)?, Some(vec![token])))
+        }
+    });
+    pieces.collect()
+}

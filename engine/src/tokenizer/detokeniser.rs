@@ -1,0 +1,79 @@
+//! Token ids to text as they arrive.
+
+use super::Tokenizer;
+
+/// Joins tokens into text without ever splitting a UTF-8 character: bytes are held back until the character is
+/// complete, and U+FFFD appears only once it is certain that the bytes cannot become one. The texts returned, joined,
+/// are what [`Tokenizer::decode`] gives for all ids at once, apart from the leading space.
+#[derive(Debug, Clone)]
+pub struct Detokeniser<'a> {
+    tokenizer: &'a Tokenizer,
+    skip_special: bool,
+    strip_space: bool,
+    pending: Vec<u8>,
+}
+
+impl<'a> Detokeniser<'a> {
+    pub(super) fn new(tokenizer: &'a Tokenizer) -> Self {
+        Detokeniser { tokenizer, skip_special: true, strip_space: false, pending: Vec::new() }
+    }
+
+    /// Writes out special tokens too; by default they are silent.
+    #[must_use]
+    pub fn with_special(mut self) -> Self {
+        self.skip_special = false;
+        self
+    }
+
+    /// The tokens begin a text of their own rather than continue one (a chat answer; not a completion of a prompt):
+    /// drops the space that SentencePiece vocabularies put before the first word.
+    #[must_use]
+    pub fn at_text_start(mut self) -> Self {
+        self.strip_space = self.tokenizer.adds_space_prefix();
+        self
+    }
+
+    /// The text that `id` completes; empty while a character is incomplete.
+    pub fn push(&mut self, id: u32) -> String {
+        if self.skip_special && self.tokenizer.is_special(id) {
+            return String::new();
+        }
+        let mut bytes = self.tokenizer.token_bytes(id);
+        if self.strip_space && !bytes.is_empty() {
+            self.strip_space = false;
+            bytes = bytes.strip_prefix(b" ").unwrap_or(bytes);
+        }
+        self.pending.extend_from_slice(bytes);
+        self.drain()
+    }
+
+    /// What is left when no more tokens will come: an incomplete character becomes one U+FFFD.
+    pub fn finish(&mut self) -> String {
+        String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
+    }
+
+    fn drain(&mut self) -> String {
+        let mut text = String::new();
+        let mut rest = self.pending.as_slice();
+        loop {
+            match std::str::from_utf8(rest) {
+                Ok(valid) => {
+                    text.push_str(valid);
+                    rest = &[];
+                    break;
+                }
+                Err(error) => {
+                    let (valid, tail) = rest.split_at(error.valid_up_to());
+                    text.push_str(&String::from_utf8_lossy(valid));
+                    rest = tail;
+                    let Some(invalid) = error.error_len() else { break };
+                    text.push(char::REPLACEMENT_CHARACTER);
+                    rest = &rest[invalid..];
+                }
+            }
+        }
+        let consumed = self.pending.len() - rest.len();
+        self.pending.drain(..consumed);
+        text
+    }
+}

@@ -1,0 +1,258 @@
+//! Tokenizers from GGUF's `tokenizer.ggml.*` keys.
+
+use std::collections::BTreeSet;
+
+use ahash::AHashMap;
+
+use super::{
+    TokenKind, Tokenizer,
+    added::{AddedToken, AddedTokens},
+    bpe::{Bpe, Merges},
+    pre_tokenizer::Scheme,
+    sentence_piece::SentencePiece,
+    special_ids::SpecialIds,
+    tokenizer::Encoder,
+    vocab::{Spelling, Vocab, byte_token},
+};
+use crate::{
+    error::{Error, Location, Result},
+    format::{Array, Metadata},
+};
+
+/// The tokens and their types.
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+const SCORES: &str = "tokenizer.ggml.scores";
+const MERGES: &str = "tokenizer.ggml.merges";
+
+/// Builds the tokenizer that `metadata` describes.
+pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
+    let key = "tokenizer.ggml.model";
+    let model = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the tokenizer's model"))?;
+    match model {
+        "llama" => build_sentence_piece(metadata),
+        "gpt2" => build_bpe(metadata),
+        other => Err(Error::Unsupported {
+            what: "tokenizer model",
+            got: other.to_owned(),
+            supported: "llama, gpt2".to_owned(),
+        }),
+    }
+}
+
+fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = tokens(metadata)?;
+    let kinds = kinds(metadata, tokens)?;
+    let mut vocab = Vocab::default();
+    let mut bytes = Box::new([None; 256]);
+    for (id, (text, &kind)) in tokens.iter().zip(&kinds).enumerate() {
+        vocab.push(text, kind, Spelling::SentencePiece);
+        if kind == TokenKind::Byte
+            && let Some(byte) = byte_token(text)
+        {
+            bytes[usize::from(byte)] = Some(id as u32);
+        }
+    }
+    let defaults = SpecialIds { bos: Some(1), eos: Some(2), unknown: Some(0), ..SpecialIds::default() };
+    let mut ids = special_ids(metadata, tokens.len(), defaults)?;
+    let space_prefix = metadata.bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+    let encoder = SentencePiece {
+        added: added(metadata, tokens, &kinds)?,
+        vocab: ids_by_text(tokens),
+        scores: scores(metadata, tokens.len())?,
+        bytes,
+        unknown: ids.unknown,
+        space_prefix,
+    };
+    ids.guess_ends(|text| encoder.token_id(text));
+    let (before, after) = framing(metadata, &ids, true)?;
+    Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
+}
+
+fn build_bpe(metadata: &Metadata) -> Result<Tokenizer> {
+    let tokens = tokens(metadata)?;
+    let kinds = kinds(metadata, tokens)?;
+    let scheme = scheme(metadata)?;
+    let mut vocab = Vocab::default();
+    for (text, &kind) in tokens.iter().zip(&kinds) {
+        vocab.push(text, kind, Spelling::ByteLevel);
+    }
+    let parts = Merges {
+        vocab: ids_by_text(tokens),
+        merges: merges(metadata)?,
+        ignore_merges: scheme.ignore_merges,
+        ..Merges::default()
+    };
+    let malformed = |key: &str, what: &str, got: String| {
+        Error::malformed(metadata.path(), Location::Key(key.to_owned()), what, got)
+    };
+    let split = scheme.build().map_err(|error| malformed("tokenizer.ggml.pre", "a pre-tokeniser", error))?;
+    let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), None, Some(split))
+        .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
+    let mut ids = special_ids(metadata, tokens.len(), SpecialIds::default())?;
+    ids.guess_ends(|text| encoder.token_id(text));
+    let (before, after) = framing(metadata, &ids, scheme.add_bos)?;
+    Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
+}
+
+fn tokens(metadata: &Metadata) -> Result<&[String]> {
+    let key = || Location::Key(TOKENS.to_owned());
+    let expected = "an array of at least one string";
+    match metadata.array(TOKENS)? {
+        Some(Array::String(tokens)) if !tokens.is_empty() && u32::try_from(tokens.len()).is_ok() => Ok(tokens),
+        Some(Array::String(tokens)) => {
+            Err(Error::malformed(metadata.path(), key(), expected, format!("{} strings", tokens.len())))
+        }
+        Some(_) => Err(Error::malformed(metadata.path(), key(), expected, "an array of another type")),
+        None => Err(metadata.missing(TOKENS, expected)),
+    }
+}
+
+/// Checks that `key` has one element per token.
+fn one_each(metadata: &Metadata, key: &str, len: usize, tokens: usize) -> Result<()> {
+    if len == tokens {
+        return Ok(());
+    }
+    let expected = format!("{tokens} elements, one per token");
+    Err(Error::malformed(metadata.path(), Location::Key(key.to_owned()), expected, len))
+}
+
+fn kinds(metadata: &Metadata, tokens: &[String]) -> Result<Vec<TokenKind>> {
+    let kind_of = |code: i64| match code {
+        2 => TokenKind::Unknown,
+        3 => TokenKind::Control,
+        4 => TokenKind::UserDefined,
+        5 => TokenKind::Unused,
+        6 => TokenKind::Byte,
+        _ => TokenKind::Normal,
+    };
+    let kinds: Vec<TokenKind> = match metadata.array(TOKEN_TYPE)? {
+        Some(Array::I32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
+        Some(Array::U32(codes)) => codes.iter().map(|&code| kind_of(code.into())).collect(),
+        Some(_) => {
+            let key = Location::Key(TOKEN_TYPE.to_owned());
+            return Err(Error::malformed(metadata.path(), key, "an array of i32", "an array of another type"));
+        }
+        None => tokens
+            .iter()
+            .map(|text| if byte_token(text).is_some() { TokenKind::Byte } else { TokenKind::Normal })
+            .collect(),
+    };
+    one_each(metadata, TOKEN_TYPE, kinds.len(), tokens.len())?;
+    Ok(kinds)
+}
+
+fn scores(metadata: &Metadata, tokens: usize) -> Result<Vec<f32>> {
+    let scores = match metadata.array(SCORES)? {
+        Some(Array::F32(scores)) => scores.clone(),
+        Some(_) => {
+            let key = Location::Key(SCORES.to_owned());
+            return Err(Error::malformed(metadata.path(), key, "an array of f32", "an array of another type"));
+        }
+        None => return Err(metadata.missing(SCORES, "the score of each token")),
+    };
+    one_each(metadata, SCORES, scores.len(), tokens)?;
+    if let Some(at) = scores.iter().position(|score| score.is_nan()) {
+        let key = Location::Key(SCORES.to_owned());
+        return Err(Error::malformed(metadata.path(), key, "numbers", format!("NaN for token {at}")));
+    }
+    // Positive and negative zero are equal scores.
+    Ok(scores.into_iter().map(|score| score + 0.0).collect())
+}
+
+fn merges(metadata: &Metadata) -> Result<Vec<(String, String)>> {
+    let malformed = |got: String| {
+        let expected = "an array of strings, two tokens with a space between";
+        Error::malformed(metadata.path(), Location::Key(MERGES.to_owned()), expected, got)
+    };
+    let lines = match metadata.array(MERGES)? {
+        Some(Array::String(lines)) => lines,
+        Some(_) => return Err(malformed("an array of another type".to_owned())),
+        None => return Err(malformed("nothing: the key is missing".to_owned())),
+    };
+    lines
+        .iter()
+        .enumerate()
+        .map(|(at, line)| {
+            let first = line.chars().next().map_or(0, char::len_utf8);
+            match line[first..].find(' ') {
+                Some(space) if line.len() > first + space + 1 => {
+                    Ok((line[..first + space].to_owned(), line[first + space + 1..].to_owned()))
+                }
+                _ => Err(malformed(format!("{:?} as merge {at}", line.chars().take(40).collect::<String>()))),
+            }
+        })
+        .collect()
+}
+
+fn ids_by_text(tokens: &[String]) -> AHashMap<String, u32> {
+    tokens.iter().enumerate().map(|(id, text)| (text.clone(), id as u32)).collect()
+}
+
+fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
+    let key = "tokenizer.ggml.pre";
+    let name = metadata.str(key)?.unwrap_or_else(|| {
+        tracing::warn!(path = %metadata.path().display(), "no {key}: text is cut as llama.cpp does by default");
+        "default"
+    });
+    Scheme::named(name).ok_or_else(|| Error::Unsupported {
+        what: "pre-tokeniser",
+        got: name.to_owned(),
+        supported: Scheme::names(),
+    })
+}
+
+fn added(metadata: &Metadata, tokens: &[String], kinds: &[TokenKind]) -> Result<AddedTokens> {
+    // Phi-3's tokens take the white space after them along; GGUF has no key for that.
+    let name = metadata.str("general.name")?.unwrap_or_default().to_lowercase();
+    let phi3 = name.contains("phi-3") || name.contains("phi3");
+    let mut added = Vec::new();
+    for (id, (text, &kind)) in tokens.iter().zip(kinds).enumerate() {
+        let special = match kind {
+            TokenKind::Control | TokenKind::Unknown => true,
+            TokenKind::UserDefined => false,
+            _ => continue,
+        };
+        let right_strip = phi3 && !["<unk>", "<s>", "<|endoftext|>"].contains(&text.as_str());
+        added.push(AddedToken { id: id as u32, text: text.clone(), special, right_strip, ..AddedToken::default() });
+    }
+    let malformed = |error| Error::malformed(metadata.path(), Location::Key(TOKENS.to_owned()), "tokens", error);
+    AddedTokens::new(added).map_err(malformed)
+}
+
+/// Ids under `tokenizer.ggml.*_token_id`. One that is out of range is ignored with a warning: files carry such ids for
+/// roles they do not use.
+pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> Result<SpecialIds> {
+    let find = |role: &str, default: Option<u32>| -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{role}_token_id");
+        let id = match metadata.get(&key) {
+            // Absent roles are also written as -1, in either signedness.
+            Some(value) => value.as_u64().and_then(|id| u32::try_from(id).ok()).or(Some(u32::MAX)),
+            None => default,
+        };
+        let in_range = id.filter(|&id| (id as usize) < tokens);
+        if id.is_some_and(|id| id != u32::MAX) && in_range.is_none() && metadata.get(&key).is_some() {
+            tracing::warn!(path = %metadata.path().display(), id, tokens, "ignored: {key} is out of range");
+        }
+        Ok(in_range)
+    };
+    let mut ids = SpecialIds {
+        bos: find("bos", defaults.bos)?,
+        eos: find("eos", defaults.eos)?,
+        unknown: find("unknown", defaults.unknown)?,
+        padding: find("padding", defaults.padding)?,
+        ends: BTreeSet::new(),
+    };
+    for role in ["eot", "eom"] {
+        ids.ends.extend(find(role, None)?);
+    }
+    Ok(ids)
+}
+
+/// What encoding puts before and after a text.
+fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<u32>, Vec<u32>)> {
+    let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos);
+    let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    let take = |wanted: bool, id: Option<u32>| if wanted { id.into_iter().collect() } else { Vec::new() };
+    Ok((take(add_bos, ids.bos), take(add_eos, ids.eos)))
+}

@@ -1,0 +1,68 @@
+//! The ids that begin and end a text.
+
+use std::collections::BTreeSet;
+
+/// Texts of tokens that end a turn or a text in published vocabularies. Files often name only one of several.
+const ENDS: &[&str] = &[
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|end|>",
+    "<|end_of_text|>",
+    "<|endoftext|>",
+    "<end_of_turn>",
+    "<|end_of_turn|>",
+    "<|end_of_sentence|>",
+    "<｜end▁of▁sentence｜>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<|return|>",
+    "<|call|>",
+    "<|eot|>",
+    "<|eom|>",
+    "<EOT>",
+    "<end_of_utterance>",
+];
+
+/// Ids with a role; each is less than the number of tokens.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct SpecialIds {
+    /// Begins a text.
+    pub bos: Option<u32>,
+    /// Ends a text.
+    pub eos: Option<u32>,
+    /// Stands for what cannot be said.
+    pub unknown: Option<u32>,
+    /// Fills up batches.
+    pub padding: Option<u32>,
+    /// Everything after which generation is over.
+    pub ends: BTreeSet<u32>,
+}
+
+impl SpecialIds {
+    /// Adds the ends that can be told by their text. `find` gives the id of a token's text.
+    pub fn guess_ends(&mut self, find: impl Fn(&str) -> Option<u32>) {
+        self.ends.extend(self.eos);
+        self.ends.extend(ENDS.iter().filter_map(|text| find(text)));
+        // In the harmony format `<|end|>` closes a message within an answer, not the answer.
+        if let (Some(end), Some(_), Some(_)) = (find("<|end|>"), find("<|return|>"), find("<|call|>")) {
+            self.ends.remove(&end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guess(eos: u32, texts: &[&str]) -> Vec<u32> {
+        let mut ids = SpecialIds { eos: Some(eos), ..SpecialIds::default() };
+        ids.guess_ends(|text| texts.iter().position(|&other| other == text).map(|at| at as u32));
+        ids.ends.into_iter().collect()
+    }
+
+    #[test]
+    fn ends_are_known_by_their_text() {
+        assert_eq!(guess(9, &["a", "<|im_end|>", "<|endoftext|>"]), [1, 2, 9]);
+        assert_eq!(guess(1, &["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
+    }
+}

@@ -1,0 +1,116 @@
+//! What each token id stands for.
+
+use super::byte_level;
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenKind {
+    /// Text.
+    Normal,
+    /// Stands for what the vocabulary cannot say.
+    Unknown,
+    /// Steers the model (`<s>`, `<|im_end|>`); not text.
+    Control,
+    /// Text that is always taken whole, before any merging.
+    UserDefined,
+    /// Reserved, never produced.
+    Unused,
+    /// One byte of a character that has no token of its own.
+    Byte,
+}
+
+/// How a vocabulary writes text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Spelling {
+    /// In GPT-2's byte alphabet.
+    ByteLevel,
+    /// As text, with U+2581 for a space.
+    SentencePiece,
+}
+
+/// Every token's bytes and kind, by id. Tokens share one allocation.
+#[derive(Debug, Clone, Default)]
+pub struct Vocab {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    kinds: Vec<TokenKind>,
+}
+
+impl Vocab {
+    /// Appends the next id's token.
+    pub fn push(&mut self, text: &str, kind: TokenKind, spelling: Spelling) {
+        match (kind, spelling) {
+            (TokenKind::Control | TokenKind::Unknown, _) | (TokenKind::UserDefined, Spelling::ByteLevel) => {
+                self.bytes.extend_from_slice(text.as_bytes());
+            }
+            (TokenKind::Byte, Spelling::SentencePiece) => match byte_token(text) {
+                Some(byte) => self.bytes.push(byte),
+                None => self.bytes.extend_from_slice(text.as_bytes()),
+            },
+            (_, Spelling::ByteLevel) => byte_level::decode(text, &mut self.bytes),
+            (_, Spelling::SentencePiece) => {
+                for (at, piece) in text.split('\u{2581}').enumerate() {
+                    if at > 0 {
+                        self.bytes.push(b' ');
+                    }
+                    self.bytes.extend_from_slice(piece.as_bytes());
+                }
+            }
+        }
+        self.ends.push(self.bytes.len());
+        self.kinds.push(kind);
+    }
+
+    /// Number of ids.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// The bytes `id` stands for; none if there is no such id.
+    pub fn bytes(&self, id: u32) -> &[u8] {
+        let at = id as usize;
+        match self.ends.get(at) {
+            Some(&end) => &self.bytes[at.checked_sub(1).map_or(0, |before| self.ends[before])..end],
+            None => &[],
+        }
+    }
+
+    /// What `id` is for; `None` if there is no such id.
+    pub fn kind(&self, id: u32) -> Option<TokenKind> {
+        self.kinds.get(id as usize).copied()
+    }
+}
+
+/// The byte a SentencePiece byte token (`<0x0A>`) stands for.
+pub fn byte_token(text: &str) -> Option<u8> {
+    let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    let well_formed = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if well_formed { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_tokens_are_two_hex_digits() {
+        assert_eq!((byte_token("<0x0A>"), byte_token("<0xff>")), (Some(10), Some(255)));
+        for bad in ["<0x-1>", "<0xGG>", "<0x+1>", "<0x1>", "<0x100>", "<0x>", "0x0A", "<0x0A", "", "<0xé>"] {
+            assert_eq!(byte_token(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn tokens_share_one_allocation() {
+        let mut vocab = Vocab::default();
+        vocab.push("▁a▁", TokenKind::Normal, Spelling::SentencePiece);
+        vocab.push("", TokenKind::Normal, Spelling::SentencePiece);
+        vocab.push("<0xE2>", TokenKind::Byte, Spelling::SentencePiece);
+        vocab.push("<0xGG>", TokenKind::Byte, Spelling::SentencePiece);
+        vocab.push("Ġx", TokenKind::Normal, Spelling::ByteLevel);
+        vocab.push("Ġ", TokenKind::Control, Spelling::ByteLevel);
+        let tokens: Vec<&[u8]> = (0..7).map(|id| vocab.bytes(id)).collect();
+        assert_eq!(tokens, [&b" a "[..], b"", b"\xe2", b"<0xGG>", b" x", "Ġ".as_bytes(), b""]);
+        assert_eq!((vocab.len(), vocab.kind(5), vocab.kind(6)), (6, Some(TokenKind::Control), None));
+    }
+}
