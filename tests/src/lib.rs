@@ -1,3 +1,4 @@
 //! Helpers for end-to-end tests.
 
+pub mod raw_gguf;
 pub mod terminal;

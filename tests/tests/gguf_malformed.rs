@@ -1,0 +1,227 @@
+//! GGUF files that are wrong in every way llama.cpp's own tests know, and in random ones.
+
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use arbitrary::Unstructured;
+use rand_chacha::{
+    ChaCha8Rng,
+    rand_core::{Rng, SeedableRng},
+};
+use thermocline_engine::{
+    Error, Location, Result,
+    format::{
+        Bytes, Checkpoint,
+        gguf::{TensorInfo, from_bytes, to_bytes},
+    },
+};
+use thermocline_tests::raw_gguf::{RawGguf, arbitrary_file, array, pair, tensor, text};
+
+fn read(bytes: Vec<u8>) -> Result<Checkpoint> {
+    from_bytes(Path::new("test.gguf"), Bytes::new(bytes))
+}
+
+/// `tiny` with one thing wrong must be refused, and the error must name `field` and where it lies.
+#[track_caller]
+fn refused(field: &str, spoil: impl FnOnce(&mut RawGguf)) {
+    let mut file = RawGguf::tiny();
+    spoil(&mut file);
+    refused_bytes(field, file.to_bytes());
+}
+
+#[track_caller]
+fn refused_bytes(field: &str, bytes: Vec<u8>) {
+    let len = bytes.len() as u64;
+    match read(bytes) {
+        Err(Error::Malformed { path, location, .. }) => {
+            assert_eq!(path, Path::new("test.gguf"));
+            match location {
+                Location::Field { name, offset } => {
+                    assert!(name.contains(field), "{name}");
+                    assert!(offset <= len, "{offset} of {len}");
+                }
+                Location::Key(name) | Location::Tensor(name) => assert!(name.contains(field), "{name}"),
+                other => panic!("{field}: {other:?}"),
+            }
+        }
+        other => panic!("{field}: {other:?}"),
+    }
+}
+
+fn alignment(alignment: u32) -> thermocline_tests::raw_gguf::RawPair {
+    pair("general.alignment", 4, &alignment.to_le_bytes())
+}
+
+#[test]
+fn bad_headers_are_refused() {
+    refused("magic", |file| file.magic = *b"FUGG");
+    refused("version", |file| file.version = 0);
+    refused("version", |file| file.version = 1);
+    refused("version", |file| file.version = 4);
+    refused("version", |file| file.version = 3u32.swap_bytes());
+    refused("tensor count", |file| file.tensor_count = Some(u64::MAX));
+    refused("key-value count", |file| file.pair_count = Some(u64::MAX));
+}
+
+#[test]
+fn bad_pairs_are_refused() {
+    refused("length of key 0", |file| file.pairs[0].key_len = Some(u64::MAX));
+    refused("key 0", |file| file.pairs[0].key.clear());
+    refused("key 0", |file| file.pairs[0].key = vec![b'k'; 65536]);
+    refused("key 0", |file| file.pairs[0].key = vec![0xff]);
+    refused("type of key `general.architecture`", |file| file.pairs[0].ty = 13);
+    refused("key `t.f32`", |file| file.pairs.push(file.pairs[1].clone()));
+    refused("value of key `t.bool`", |file| file.pairs[2].value = vec![2]);
+    refused("length of string of key `t.s`", |file| {
+        file.pairs.push(pair("t.s", 8, &u64::MAX.to_le_bytes()));
+    });
+    refused("string of key `t.s`", |file| file.pairs.push(pair("t.s", 8, b"\x01\0\0\0\0\0\0\0\xff")));
+    refused("element type of key `t.a`", |file| file.pairs.push(array("t.a", 13, 0, &[])));
+    refused("length of array `t.a`", |file| file.pairs.push(array("t.a", 4, u64::MAX / 4 + 1, &[])));
+    refused("element type of key `t.a`", |file| {
+        let deep = [&9u32.to_le_bytes()[..], &1u64.to_le_bytes()].concat().repeat(10_000);
+        file.pairs.push(pair("t.a", 9, &deep));
+    });
+    refused("general.alignment", |file| file.pairs.push(alignment(13)));
+    refused("general.alignment", |file| file.pairs.push(alignment(0)));
+    refused("general.alignment", |file| file.pairs.push(alignment(1 << 31)));
+    refused("general.alignment", |file| file.pairs.push(pair("general.alignment", 5, &32i32.to_le_bytes())));
+    refused("split.count", |file| file.pairs.push(pair("split.count", 2, &2u16.to_le_bytes())));
+}
+
+#[test]
+fn bad_tensors_are_refused() {
+    refused("length of name of tensor 1", |file| file.tensors[1].name_len = Some(u64::MAX));
+    refused("name of tensor 1", |file| file.tensors[1].name = vec![b'n'; 64]);
+    refused("name of tensor 1", |file| file.tensors[1].name.clear());
+    refused("number of dimensions of tensor `b.weight`", |file| file.tensors[1].dim_count = Some(5));
+    refused("number of dimensions of tensor `b.weight`", |file| file.tensors[1].ne.clear());
+    // Rows that are not whole blocks, negative dimensions, elements and bytes past 2^64.
+    refused("dimensions of tensor `b.weight`", |file| file.tensors[1].ne[0] = 33);
+    refused("dimensions of tensor `b.weight`", |file| file.tensors[1].ne[1] = 0);
+    refused("of tensor `b.weight`", |file| file.tensors[1].ne[1] = -1i64 as u64);
+    refused("dimensions of tensor `b.weight`", |file| file.tensors[1].ne = vec![1 << 32, 1 << 32]);
+    refused("dimensions of tensor `c.weight`", |file| {
+        file.tensors[2].ne = vec![1 << 61];
+        file.tensors[2].ty = 27;
+    });
+    refused("type of tensor `b.weight`", |file| file.tensors[1].ty = 9999);
+    refused("type of tensor `b.weight`", |file| file.tensors[1].ty = 4);
+    refused("offset of tensor `b.weight`", |file| file.tensors[1].offset += 4);
+    refused("b.weight", |file| file.tensors[2].name = file.tensors[1].name.clone());
+    // The file says 4096, its offsets are multiples of 32.
+    refused("offset of tensor `b.weight`", |file| file.pairs.push(alignment(4096)));
+    // It says nothing, its offsets are packed.
+    refused("offset of tensor `b.weight`", |file| {
+        file.tensors[1].offset = 24;
+        file.tensors[2].offset = 24 + 36;
+    });
+}
+
+#[test]
+fn bad_data_are_refused() {
+    refused("offset of tensor `c.weight`", |file| file.data -= 1);
+    refused("offset of tensor `a.weight`", |file| file.data = 0);
+    refused("offset of tensor `b.weight`", |file| file.tensors[1].offset = u64::MAX - 31);
+    refused("offset of tensor `b.weight`", |file| file.tensors[1].offset = 0);
+    refused("offset of tensor `c.weight`", |file| file.tensors[2].offset = 64);
+    // A size that padding up to the alignment would wrap to zero.
+    refused("of tensor `c.weight`", |file| file.tensors[2].ne = vec![u64::MAX - 5]);
+    // Two sizes that fit, and whose sum does not.
+    refused("of tensor `a.weight`", |file| {
+        for tensor in &mut file.tensors {
+            (tensor.ty, tensor.ne) = (24, vec![0x7fff_ffff_ffff_ffc0]);
+        }
+    });
+    // The data start where the descriptions' alignment says, past the end.
+    refused("offset of tensor `a.weight`", |file| {
+        file.pairs.push(alignment(1 << 20));
+        file.tensors.truncate(1);
+    });
+}
+
+#[test]
+fn good_files_are_read() {
+    let empty = read(RawGguf::empty().to_bytes()).unwrap();
+    assert!(empty.metadata.is_empty() && empty.tensors().is_empty());
+    let tiny = read(RawGguf::tiny().to_bytes()).unwrap();
+    assert_eq!((tiny.metadata.len(), tiny.tensors().len()), (23, 3));
+    assert_eq!(tiny.tensors()[1].shape, [2, 32]);
+    assert!(tiny.tensors()[2].data.iter().copied().eq(96..101));
+    assert!(read(RawGguf { tensors: Vec::new(), data: 0, ..RawGguf::tiny() }.to_bytes()).is_ok());
+    assert!(read(RawGguf { pairs: Vec::new(), ..RawGguf::tiny() }.to_bytes()).is_ok());
+
+    let mut packed = RawGguf { alignment: 1, ..RawGguf::tiny() };
+    packed.pairs.push(alignment(1));
+    packed.tensors[1].offset = 24;
+    packed.tensors[2].offset = 24 + 36;
+    packed.data = 24 + 36 + 5;
+    assert!(read(packed.to_bytes()).unwrap().tensors()[2].data.iter().copied().eq(60..65));
+
+    let mut wide = RawGguf { alignment: 256, ..RawGguf::tiny() };
+    wide.pairs.push(alignment(256));
+    wide.tensors[1].offset = 256;
+    wide.tensors[2].offset = 512;
+    wide.data = 512 + 5;
+    assert!(read(wide.to_bytes()).is_ok());
+
+    // The one file whose tensors may be empty: a layer with no neuron on the GPU.
+    let mut index = RawGguf::empty();
+    index.pairs.push(text("general.architecture", "generic.gpu_index"));
+    index.tensors.push(tensor("blk.0.gpu_bucket", &[0], 26, 0));
+    assert!(read(index.to_bytes()).unwrap().tensors()[0].is_empty());
+}
+
+/// Tensors may lie in any order, with gaps between them.
+#[test]
+fn order_and_gaps_do_not_matter() {
+    let mut file = RawGguf::tiny();
+    file.tensors.swap(0, 2);
+    file.tensors[1].offset = 160;
+    file.data = 500;
+    let read = read(file.to_bytes()).unwrap();
+    assert!(read.tensor("b.weight").unwrap().data.iter().copied().eq(160..196));
+    assert!(read.tensor("a.weight").unwrap().data.iter().copied().eq(0..24));
+}
+
+/// Random files, many nearly good. None may panic or hang, and one that is accepted must be written and read again
+/// with nothing changed.
+#[test]
+fn random_files_are_refused_or_come_back() {
+    let started = Instant::now();
+    let (mut tried, mut accepted) = (0u64, 0u64);
+    let mut seed = vec![0; 1024];
+    while started.elapsed() < Duration::from_secs(5) {
+        ChaCha8Rng::seed_from_u64(tried).fill_bytes(&mut seed);
+        let bytes = arbitrary_file(&mut Unstructured::new(&seed)).unwrap();
+        tried += 1;
+        let before = Instant::now();
+        if let Ok(file) = read(bytes) {
+            accepted += 1;
+            comes_back(&file);
+        }
+        assert!(before.elapsed() < Duration::from_secs(1), "seed {tried}");
+    }
+    println!("{tried} files, {accepted} of them good");
+    assert!(accepted > tried / 100 && accepted < tried, "{accepted} of {tried} accepted");
+}
+
+fn comes_back(file: &Checkpoint) {
+    let write = |file: &Checkpoint| {
+        let tensors = file.tensors().iter().map(|tensor| {
+            let info = TensorInfo { name: tensor.name.clone(), ty: tensor.ty, shape: tensor.shape.clone() };
+            (info, &tensor.data[..])
+        });
+        to_bytes(file.container, &file.metadata, &tensors.collect::<Vec<_>>()).unwrap()
+    };
+    let written = write(file);
+    let again = read(written.clone()).unwrap();
+    assert_eq!(write(&again), written);
+    assert_eq!(again.metadata.len(), file.metadata.len());
+    for (before, after) in file.tensors().iter().zip(again.tensors()) {
+        assert_eq!((&before.name, before.ty, &before.shape), (&after.name, after.ty, &after.shape));
+        assert_eq!(before.data[..], after.data[..]);
+    }
+}
