@@ -214,10 +214,10 @@ fn comes_back(file: &Checkpoint) {
             let info = TensorInfo { name: tensor.name.clone(), ty: tensor.ty, shape: tensor.shape.clone() };
             (info, &tensor.data[..])
         });
-        to_bytes(file.container, &file.metadata, &tensors.collect::<Vec<_>>()).unwrap()
+        to_bytes(file.container, &file.metadata, &tensors.collect::<Vec<_>>()).expect("what was read can be written")
     };
     let written = write(file);
-    let again = read(written.clone()).unwrap();
+    let again = read(written.clone()).expect("what was written is read");
     assert_eq!(write(&again), written);
     assert_eq!(again.metadata.len(), file.metadata.len());
     for (before, after) in file.tensors().iter().zip(again.tensors()) {
