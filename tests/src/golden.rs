@@ -1,4 +1,6 @@
-//! Running a model and holding what it computes against recorded references.
+//! Running a model and holding what it computes against recorded references. Only tests call this, so whatever
+//! fails here fails a test.
+#![allow(clippy::unwrap_used)]
 
 use std::{path::Path, sync::Arc};
 
