@@ -5,6 +5,7 @@ use std::{collections::HashMap, path::PathBuf};
 use proptest::prelude::*;
 
 use super::*;
+use crate::format::{Opened, ReadMode, open};
 
 const ROWS: usize = 8;
 const COLS: usize = 512;
@@ -13,36 +14,24 @@ const WEIGHTS: [TensorType; 16] = {
     [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4]
 };
 
-fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name);
-    std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name)
 }
 
 /// Reference bytes per type.
 fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
-    let file = fixture("quants.gguf");
-    let int = |at: usize| u64::from_le_bytes(file[at..at + 8].try_into().unwrap()) as usize;
-    let mut infos = Vec::new();
-    for ty in WEIGHTS {
-        // A tensor entry: length and text of the name, 2, ne[512, 8], type id, offset.
-        let name = format!("q.{}", ty.name());
-        let entry = [&(name.len() as u64).to_le_bytes()[..], name.as_bytes(), &2u32.to_le_bytes()].concat();
-        let at = file.windows(entry.len()).position(|window| window == entry).unwrap() + entry.len();
-        infos.push((ty, int(at + 20), at + 28));
-    }
-    let start = infos.iter().map(|info| info.2).max().unwrap().next_multiple_of(32);
-    infos
-        .into_iter()
-        .map(|(ty, offset, _)| {
-            let bytes = ROWS * ty.row_bytes(COLS).unwrap();
-            (ty, file[start + offset..][..bytes].to_vec())
-        })
-        .collect()
+    let Opened::Checkpoint(file) = open(&fixture("quants.gguf"), ReadMode::Map).unwrap() else { panic!("not a GGUF") };
+    let bytes = |ty: TensorType| {
+        let tensor = file.tensor(&format!("q.{ty}")).unwrap();
+        assert_eq!((tensor.ty, &tensor.shape[..]), (ty, &[ROWS, COLS][..]));
+        (ty, tensor.data.to_vec())
+    };
+    WEIGHTS.map(bytes).into()
 }
 
 /// A tensor of the expected values.
 fn expected(name: &str) -> Vec<f32> {
-    let file = fixture("quants_expected.safetensors");
+    let file = std::fs::read(fixture("quants_expected.safetensors")).unwrap();
     let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
     let tensor = tensors.tensor(name).unwrap();
     assert_eq!(tensor.shape(), [ROWS, COLS]);

@@ -1,0 +1,276 @@
+//! Makes a file, tensor by tensor.
+
+use std::{ops::Range, time::Instant};
+
+use super::{
+    metadata::metadata,
+    neurons::{Neurons, quantised},
+    options::SynthOptions,
+    parallel::in_order,
+    plan::{Content, Plan, Planned},
+    random::Source,
+    report::{Firing, Progress, SynthReport},
+    sample::{Counts, Sample, embedding_row, position_row},
+};
+use crate::{
+    error::Result,
+    format::{
+        Container, TensorType, blocks,
+        gguf::{TensorInfo, Writer},
+    },
+};
+
+/// Elements a thread makes at a time.
+const CHUNK: usize = 1 << 18;
+
+/// Makes the model `options` describe and writes it to [`SynthOptions::out`], through a temporary file beside it that is renamed at the
+/// end. `progress` is called after every few hundred kilobytes. Memory: a few tens of megabytes, whatever the model.
+///
+/// # Errors
+/// [`crate::Error::Invalid`] or [`crate::Error::Unsupported`] for options out of range (before anything is written), [`crate::Error::Io`] when the disk refuses.
+///
+/// ```no_run
+/// # fn main() -> thermocline_engine::Result<()> {
+/// use thermocline_engine::synth::{Shape, SynthOptions, generate};
+/// let mut options = SynthOptions::new(Shape::named("relu-llama-7b")?, "M.gguf");
+/// options.layers = Some(4);
+/// let report = generate(&options, &mut |at| eprintln!("{} of {} bytes", at.done, at.total))?;
+/// assert!(report.deviation() < 0.1);
+/// # Ok(())
+/// # }
+/// ```
+pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Result<SynthReport> {
+    let start = Instant::now();
+    let plan = Plan::new(options)?;
+    let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
+    let container = match plan.predictor_rank {
+        Some(_) => Container::PowerInfer(3),
+        None => Container::Gguf(3),
+    };
+    let infos: Vec<TensorInfo> = plan.tensors.iter().map(|tensor| tensor.info.clone()).collect();
+    let writer = Writer::create(&options.out, container, &metadata(&plan, options), &infos)?;
+    let total = infos.iter().map(|info| info.ty.row_bytes(elements(info)).unwrap_or(0) as u64).sum();
+    let mut maker = Maker {
+        plan: &plan,
+        threads: threads.max(1),
+        output: Output { writer, progress, done: 0, total },
+        sample: if plan.shape.relu { Some(Sample::new(&plan)?) } else { None },
+        hot_firings: options.hot_firings,
+        measured: Vec::new(),
+    };
+    let mut layer: Option<Layer<'_>> = None;
+    for tensor in &plan.tensors {
+        if !tensor.content.belongs_to_ffn() {
+            maker.other(tensor)?;
+            continue;
+        }
+        let current = match layer.take() {
+            Some(layer) if layer.index == tensor.layer => layer,
+            _ => Layer::new(&plan, tensor.layer, maker.threads)?,
+        };
+        maker.ffn(tensor, layer.insert(current))?;
+    }
+    let Maker { output, measured, .. } = maker;
+    output.writer.finish()?;
+
+    Ok(SynthReport {
+        path: options.out.clone(),
+        shape: plan.shape.name,
+        tensor_type: plan.ty.name(),
+        layers: plan.shape.n_layer,
+        parameters: infos.iter().map(|info| elements(info) as u64).sum(),
+        bytes: total,
+        seconds: start.elapsed().as_secs_f64(),
+        hot_firings: options.hot_firings,
+        asked: plan.shape.relu.then(|| Firing {
+            active: options.active,
+            hot_share: options.hot_share,
+            recall: plan.predictor_rank.map(|_| options.recall),
+            predicted: None,
+        }),
+        measured: mean(&measured),
+        measured_layers: measured,
+    })
+}
+
+fn elements(info: &TensorInfo) -> usize {
+    info.shape.iter().product()
+}
+
+fn mean(layers: &[Firing]) -> Option<Firing> {
+    let first = layers.first()?;
+    let mean = |value: &dyn Fn(&Firing) -> f64| layers.iter().map(value).sum::<f64>() / layers.len() as f64;
+    Some(Firing {
+        active: mean(&|layer| layer.active),
+        hot_share: mean(&|layer| layer.hot_share),
+        recall: first.recall.map(|_| mean(&|layer| layer.recall.unwrap_or(0.0))),
+        predicted: first.predicted.map(|_| mean(&|layer| layer.predicted.unwrap_or(0.0))),
+    })
+}
+
+/// The file and who watches it grow.
+struct Output<'a> {
+    writer: Writer,
+    progress: &'a mut dyn FnMut(Progress<'_>),
+    done: u64,
+    total: u64,
+}
+
+impl Output<'_> {
+    fn write(&mut self, tensor: &str, bytes: &[u8]) -> Result<()> {
+        self.writer.tensor_data(bytes)?;
+        self.done += bytes.len() as u64;
+        (self.progress)(Progress { done: self.done, total: self.total, tensor });
+        Ok(())
+    }
+}
+
+/// One layer in the making.
+struct Layer<'a> {
+    index: usize,
+    neurons: Neurons<'a>,
+    /// `[n_ff]`: the predictor's biases, once the firing rows are made.
+    score_biases: Vec<f32>,
+}
+
+impl<'a> Layer<'a> {
+    fn new(plan: &'a Plan, index: usize, threads: usize) -> Result<Self> {
+        Ok(Layer { index, neurons: Neurons::new(plan, index, threads)?, score_biases: Vec::new() })
+    }
+}
+
+struct Maker<'a, 'p> {
+    plan: &'a Plan,
+    threads: usize,
+    output: Output<'p>,
+    sample: Option<Sample>,
+    hot_firings: f64,
+    measured: Vec<Firing>,
+}
+
+impl Maker<'_, '_> {
+    /// A tensor outside the FFN.
+    fn other(&mut self, tensor: &Planned) -> Result<()> {
+        let plan = self.plan;
+        let source = Source { seed: plan.seed, layer: tensor.layer };
+        match &tensor.content {
+            Content::Vector(values) => {
+                let mut bytes = Vec::new();
+                blocks::quantise(tensor.info.ty, values, &mut bytes)?;
+                self.output.write(&tensor.info.name, &bytes)
+            }
+            &Content::Normal { purpose, std, quiet } => self.rows(tensor, |row, out| match row < quiet {
+                true => out.fill(0.0),
+                false => source.normal(purpose, row, std, out),
+            }),
+            Content::Positions => self.rows(tensor, |position, out| position_row(plan, position, out)),
+            _ => self.rows(tensor, |token, out| embedding_row(plan, token, out)),
+        }
+    }
+
+    /// A tensor of a layer's FFN or predictor.
+    fn ffn(&mut self, tensor: &Planned, layer: &mut Layer<'_>) -> Result<()> {
+        let Layer { index, neurons, score_biases } = layer;
+        match tensor.content {
+            Content::Up => self.rows(tensor, |i, out| neurons.up_row(i, out)),
+            Content::DownOutputs => self.rows(tensor, |output, out| neurons.down_output(output, out)),
+            Content::DownNeurons => self.rows(tensor, |i, out| neurons.down_neuron(i, out)),
+            Content::Features => self.rows(tensor, |unit, out| neurons.feature_row(unit, out)),
+            Content::Scores => self.rows(tensor, |i, out| neurons.score_row(i, score_biases[i], out)),
+            _ => {
+                *score_biases = self.firing_rows(tensor, *index, neurons)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Makes, quantises and writes the rows of a matrix.
+    fn rows(&mut self, tensor: &Planned, make: impl Fn(usize, &mut [f32]) + Sync) -> Result<()> {
+        let (ty, cols, chunks) = chunks(&tensor.info);
+        in_order(
+            self.threads,
+            chunks.len(),
+            |chunk| {
+                let mut row = vec![0.0; cols];
+                let mut bytes = Vec::new();
+                for at in chunks[chunk].clone() {
+                    make(at, &mut row);
+                    blocks::quantise(ty, &row, &mut bytes)?;
+                }
+                Ok(bytes)
+            },
+            |bytes| self.output.write(&tensor.info.name, &bytes),
+        )
+    }
+
+    /// The same for the rows that decide about firing. Returns what the predictor's second layer needs to know about each, and
+    /// notes how often the sampled neurons fire.
+    fn firing_rows(&mut self, tensor: &Planned, index: usize, neurons: &Neurons<'_>) -> Result<Vec<f32>> {
+        let plan = self.plan;
+        let (ty, cols, chunks) = chunks(&tensor.info);
+        if let Some(sample) = &mut self.sample {
+            sample.enter(plan, index, neurons, self.threads)?;
+        }
+        let sample = self.sample.as_ref();
+        let (mut score_biases, mut counts) = (Vec::new(), Vec::new());
+        in_order(
+            self.threads,
+            chunks.len(),
+            |chunk| {
+                let (mut known, mut row, mut back) = (vec![0.0; cols], vec![0.0; cols], vec![0.0; cols]);
+                let (mut bytes, mut biases, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+                for i in chunks[chunk].clone() {
+                    neurons.known(i, &mut known);
+                    neurons.firing_row(i, &known, &mut row);
+                    let start = bytes.len();
+                    blocks::quantise(ty, &row, &mut bytes)?;
+                    blocks::dequantise(ty, &bytes[start..], &mut back);
+                    let bias = neurons.score_bias(&known, &back);
+                    biases.push(bias);
+                    if let Some(sample) = sample.filter(|sample| sample.includes(plan.shape.n_ff, neurons.rank[i])) {
+                        counts.push(count(plan, sample, neurons, i, &back, bias)?);
+                    }
+                }
+                Ok((bytes, biases, counts))
+            },
+            |(bytes, biases, sampled)| {
+                score_biases.extend(biases);
+                counts.extend(sampled);
+                self.output.write(&tensor.info.name, &bytes)
+            },
+        )?;
+        if let Some(sample) = sample {
+            self.measured.push(sample.summarise(plan, self.hot_firings, &counts));
+        }
+        Ok(score_biases)
+    }
+}
+
+/// Runs the sample through neuron `i`, whose quantised firing row is `firing`.
+fn count(plan: &Plan, sample: &Sample, neurons: &Neurons<'_>, i: usize, firing: &[f32], bias: f32) -> Result<Counts> {
+    let up = match plan.up_bias > 0.0 {
+        false => None,
+        true => {
+            let mut row = vec![0.0; plan.shape.d_model];
+            neurons.up_row(i, &mut row);
+            Some(quantised(plan.matrix_type(row.len()), &row)?)
+        }
+    };
+    let score = match plan.predictor_rank {
+        None => None,
+        Some(rank) => {
+            let mut row = vec![0.0; rank];
+            neurons.score_row(i, bias, &mut row);
+            Some(quantised(plan.predictor_type(), &row)?)
+        }
+    };
+    Ok(sample.count(plan, firing, up.as_deref(), score.as_deref()))
+}
+
+/// Type and width of a matrix, and its rows in pieces.
+fn chunks(info: &TensorInfo) -> (TensorType, usize, Vec<Range<usize>>) {
+    let cols = info.shape.last().copied().unwrap_or(1);
+    let rows = elements(info) / cols;
+    let step = (CHUNK / cols).max(1);
+    (info.ty, cols, (0..rows).step_by(step).map(|start| start..(start + step).min(rows)).collect())
+}

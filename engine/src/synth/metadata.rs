@@ -1,0 +1,133 @@
+//! Metadata of a synthetic model, with a tokenizer that any reader accepts: byte-level BPE over the 256 bytes, padded to the
+//! vocabulary with tokens that text never encodes to.
+
+use super::{
+    options::SynthOptions,
+    plan::{NORM_EPS, Plan},
+    shape::Family,
+};
+use crate::format::{Array, Metadata, TensorType, Value};
+
+/// `tokenizer.ggml.token_type`: ordinary, control, unused.
+const NORMAL: i32 = 1;
+const CONTROL: i32 = 3;
+const UNUSED: i32 = 5;
+
+pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
+    let shape = &plan.shape;
+    let mut metadata = Metadata::new(&options.out);
+    let architecture = shape.family.architecture();
+    let text = |text: &str| Value::String(text.to_owned());
+    // No size of a shape comes near 2^32.
+    let size = |size: usize| Value::U32(size as u32);
+
+    metadata.set("general.architecture", text(architecture));
+    metadata.set("general.type", text("model"));
+    metadata.set("general.name", text(&format!("synthetic {}", shape.name)));
+    metadata.set("general.file_type", Value::U32(file_type(plan.ty)));
+    metadata.set("general.quantization_version", Value::U32(2));
+
+    let mut set = |key: &str, value: Value| metadata.set(format!("{architecture}.{key}"), value);
+    set("block_count", size(shape.n_layer));
+    set("context_length", size(shape.context + if shape.family == Family::Opt { 2 } else { 0 }));
+    set("embedding_length", size(shape.d_model));
+    set("feed_forward_length", size(shape.n_ff));
+    set("attention.head_count", size(shape.n_head));
+    set("attention.head_count_kv", size(shape.n_kv_head));
+    set("vocab_size", size(shape.n_vocab));
+    if shape.family.layer_norm() {
+        set("attention.layer_norm_epsilon", Value::F32(NORM_EPS));
+    } else {
+        set("attention.layer_norm_rms_epsilon", Value::F32(NORM_EPS));
+    }
+    if shape.family != Family::Opt {
+        set("rope.dimension_count", size(shape.head_dim()));
+        set("rope.freq_base", Value::F32(10000.0));
+    }
+    if shape.family == Family::Falcon {
+        set("tensor_data_layout", text("jploski"));
+    }
+    let activation = match (shape.relu, shape.family) {
+        (false, _) => "silu",
+        (true, Family::Bamboo) => "drelu",
+        (true, _) => "relu",
+    };
+    set("hidden_activation", text(activation));
+
+    if plan.predictor_rank.is_some() {
+        metadata.set("powerinfer.sparse_threshold", Value::F32(0.0));
+    }
+    metadata.set("thermocline.synth.shape", text(shape.name));
+    metadata.set("thermocline.synth.seed", Value::U64(plan.seed));
+    if shape.relu {
+        metadata.set("thermocline.synth.active", Value::F32(options.active as f32));
+        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_share as f32));
+        metadata.set("thermocline.synth.hot_firings", Value::F32(options.hot_firings as f32));
+    }
+    if plan.predictor_rank.is_some() {
+        metadata.set("thermocline.synth.predictor_recall", Value::F32(options.recall as f32));
+    }
+    tokenizer(&mut metadata, shape.n_vocab);
+    metadata
+}
+
+fn tokenizer(metadata: &mut Metadata, n_vocab: usize) {
+    let mut tokens = vec!["<s>".to_owned(), "</s>".to_owned()];
+    let mut types = vec![CONTROL, CONTROL];
+    tokens.extend((0..=255).map(|byte| String::from(byte_char(byte))));
+    let space = byte_char(b' ');
+    // Readers want a merge.
+    tokens.push(format!("{space}{space}"));
+    types.resize(tokens.len(), NORMAL);
+    tokens.extend((tokens.len()..n_vocab).map(|id| format!("<unused_{id}>")));
+    types.resize(tokens.len(), UNUSED);
+
+    metadata.set("tokenizer.ggml.model", Value::String("gpt2".to_owned()));
+    metadata.set("tokenizer.ggml.pre", Value::String("gpt-2".to_owned()));
+    metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+    metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+    metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(vec![format!("{space} {space}")])));
+    metadata.set("tokenizer.ggml.bos_token_id", Value::U32(0));
+    metadata.set("tokenizer.ggml.eos_token_id", Value::U32(1));
+    metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
+}
+
+/// The printable character that byte-level BPE writes for a byte: itself for printable Latin-1, else the next unused one
+/// from U+0100.
+fn byte_char(byte: u8) -> char {
+    let printable = |byte: u8| matches!(byte, 0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff);
+    if printable(byte) {
+        return char::from(byte);
+    }
+    let before = (0..byte).filter(|&byte| !printable(byte)).count() as u32;
+    char::from_u32(0x100 + before).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// llama.cpp's number for a file whose matrices have this type.
+fn file_type(ty: TensorType) -> u32 {
+    match ty {
+        TensorType::F16 => 1,
+        TensorType::Q4_0 => 2,
+        TensorType::Q4_1 => 3,
+        TensorType::Q8_0 => 7,
+        TensorType::Q5_0 => 8,
+        TensorType::Q5_1 => 9,
+        TensorType::Q4_K => 14,
+        TensorType::Q5_K => 16,
+        TensorType::Q6_K => 18,
+        TensorType::BF16 => 32,
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_has_its_character() {
+        let chars: std::collections::HashSet<char> = (0..=255).map(byte_char).collect();
+        assert_eq!(chars.len(), 256);
+        assert_eq!((byte_char(b' '), byte_char(b'\n'), byte_char(b'a')), ('Ġ', 'Ċ', 'a'));
+    }
+}

@@ -1,0 +1,192 @@
+//! The rows of one layer's FFN and of its predictor.
+//!
+//! The firing row of neuron `i` is `g = sum_t w_t v_{j_t} + noise`, with [`TERMS`] of the layer's shared directions `v` and weights `w`,
+//! and a weight on the constant channel that puts the threshold where the neuron fires with its probability. The predictor
+//! computes `z = v x` (as `relu(z) - relu(-z)`), adds up the neuron's terms and a bias through a hidden unit that is always 1.
+//! Its score and the pre-activation are jointly normal; their correlation, measured on the quantised rows, gives the bias that
+//! finds the wanted share of the firings.
+
+use rand_chacha::rand_core::Rng;
+
+use super::{
+    firing::predictor_cut,
+    parallel::{dot, in_order},
+    plan::{CONSTANT, Plan, RESERVED, Scale},
+    random::{Purpose, Source, permutation},
+};
+use crate::{
+    error::Result,
+    format::{TensorType, blocks},
+};
+
+/// Directions a firing row is the sum of.
+const TERMS: usize = 6;
+/// Weights of the terms: two that Q4_0 keeps exactly, together or alone, with either sign (it has codes from -8 to 7).
+const WEIGHTS: [f32; 2] = [-1.0, 0.875];
+/// Share of a firing row's variance that no predictor of this form can see. Quantisation adds a little.
+const NOISE: f32 = 0.02;
+
+/// What a layer's rows are made from.
+#[derive(Debug)]
+pub(super) struct Neurons<'a> {
+    plan: &'a Plan,
+    source: Source,
+    pub(super) scale: Scale,
+    /// Rank of each neuron: 0 fires most.
+    pub(super) rank: Vec<usize>,
+    /// `[features, d]`: the shared directions as the predictor's type keeps them.
+    pub(super) directions: Vec<f32>,
+}
+
+impl<'a> Neurons<'a> {
+    pub(super) fn new(plan: &'a Plan, layer: usize, threads: usize) -> Result<Self> {
+        let source = Source { seed: plan.seed, layer };
+        let order = permutation(&mut source.stream(Purpose::Order, 0), plan.shape.n_ff);
+        let mut rank = vec![0; order.len()];
+        order.into_iter().enumerate().for_each(|(at, neuron)| rank[neuron] = at);
+        let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, directions: Vec::new() };
+        if plan.shape.relu {
+            let d = plan.shape.d_model;
+            let mut directions = Vec::with_capacity(plan.features * d);
+            let square = WEIGHTS.iter().map(|weight| weight * weight).sum::<f32>() / WEIGHTS.len() as f32;
+            let std = ((1.0 - NOISE) / (TERMS as f32 * square)).sqrt() * plan.keeping_std();
+            in_order(
+                threads,
+                plan.features,
+                |at| {
+                    let mut row = vec![0.0; d];
+                    source.normal(Purpose::Direction, at, std, &mut row[RESERVED..]);
+                    quantised(plan.predictor_type(), &row)
+                },
+                |row| {
+                    directions.extend_from_slice(&row);
+                    Ok(())
+                },
+            )?;
+            neurons.directions = directions;
+        }
+        Ok(neurons)
+    }
+
+    fn direction(&self, at: usize) -> &[f32] {
+        let d = self.plan.shape.d_model;
+        &self.directions[at * d..][..d]
+    }
+
+    /// Directions (all different) and their weights in neuron `i`.
+    fn terms(&self, i: usize) -> [(usize, f32); TERMS] {
+        let mut rng = self.source.stream(Purpose::Terms, i);
+        let share = self.plan.features / TERMS;
+        std::array::from_fn(|term| {
+            let word = rng.next_u64();
+            (term * share + (word >> 1) as usize % share, WEIGHTS[(word & 1) as usize])
+        })
+    }
+
+    /// The part of neuron `i`'s firing row that the predictor knows.
+    pub(super) fn known(&self, i: usize, row: &mut [f32]) {
+        row.fill(0.0);
+        for (at, weight) in self.terms(i) {
+            row.iter_mut().zip(self.direction(at)).for_each(|(row, v)| *row += weight * v);
+        }
+    }
+
+    /// The firing row of neuron `i`, given its known part.
+    pub(super) fn firing_row(&self, i: usize, known: &[f32], row: &mut [f32]) {
+        self.source.normal(Purpose::Firing, i, NOISE.sqrt() * self.plan.keeping_std(), row);
+        row.iter_mut().zip(known).for_each(|(row, known)| *row += known);
+        self.set_bias(row, self.plan.firing_bias[self.rank[i]]);
+    }
+
+    /// The predictor's bias for a neuron, from the known part of its firing row and the row as it was quantised: what the share
+    /// [`Plan::recall`] of the firings is above.
+    pub(super) fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
+        let known_norm = f64::from(dot(known, known)).sqrt();
+        let norm = f64::from(dot(&quantised[RESERVED..], &quantised[RESERVED..])).sqrt();
+        if known_norm == 0.0 || norm == 0.0 {
+            return 1.0;
+        }
+        let rho = f64::from(dot(known, quantised)) / (known_norm * norm);
+        let at = -f64::from(quantised[0]) * self.scale.constant / self.spread(quantised);
+        (-predictor_cut(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
+    }
+
+    /// The up row of neuron `i` of a gated FFN.
+    pub(super) fn up_row(&self, i: usize, row: &mut [f32]) {
+        self.source.normal(Purpose::Up, i, self.plan.keeping_std(), row);
+        self.set_bias(row, self.plan.up_bias);
+    }
+
+    /// Row `output` of the down projection, `[n_ff]`.
+    pub(super) fn down_output(&self, output: usize, row: &mut [f32]) {
+        if output < RESERVED {
+            row.fill(0.0);
+        } else if self.plan.paired() {
+            let mut halves = vec![0.0; row.len().div_ceil(2)];
+            self.source.normal(Purpose::Down, output, self.scale.down, &mut halves);
+            for (down, rank) in row.iter_mut().zip(&self.rank) {
+                *down = halves[rank / 2] * pair_sign(*rank);
+            }
+        } else {
+            self.source.normal(Purpose::Down, output, self.scale.down, row);
+        }
+    }
+
+    /// Neuron `i`'s column of the down projection, `[d]`.
+    pub(super) fn down_neuron(&self, i: usize, row: &mut [f32]) {
+        let (at, std) = match self.plan.paired() {
+            true => (self.rank[i] / 2, self.scale.down * pair_sign(self.rank[i])),
+            false => (i, self.scale.down),
+        };
+        self.source.normal(Purpose::Down, at, std, row);
+        row[..RESERVED].fill(0.0);
+    }
+
+    /// Row `unit` of the predictor's first layer: the directions, their opposites, the unit that is always 1, and padding.
+    pub(super) fn feature_row(&self, unit: usize, row: &mut [f32]) {
+        let features = self.plan.features;
+        row.fill(0.0);
+        if unit < 2 * features {
+            let sign = if unit < features { 1.0 } else { -1.0 };
+            row.iter_mut().zip(self.direction(unit % features)).for_each(|(row, v)| *row = sign * v);
+        } else if unit == 2 * features {
+            row[0] = 1.0 / CONSTANT;
+        }
+    }
+
+    /// Row `i` of the predictor's second layer.
+    pub(super) fn score_row(&self, i: usize, bias: f32, row: &mut [f32]) {
+        let features = self.plan.features;
+        row.fill(0.0);
+        for (at, weight) in self.terms(i) {
+            row[at] = weight;
+            row[features + at] = -weight;
+        }
+        row[2 * features] = bias;
+    }
+
+    /// Makes a row's product positive for the share `cdf(bias)` of the tokens.
+    fn set_bias(&self, row: &mut [f32], bias: f64) {
+        row[..RESERVED].fill(0.0);
+        row[0] = (bias * self.spread(row) / self.scale.constant) as f32;
+    }
+
+    /// Standard deviation of a row's product with the normed stream.
+    fn spread(&self, row: &[f32]) -> f64 {
+        let weights = &row[RESERVED..];
+        self.scale.gain * self.scale.sigma * f64::from(dot(weights, weights)).sqrt()
+    }
+}
+
+fn pair_sign(rank: usize) -> f32 {
+    if rank.is_multiple_of(2) { 1.0 } else { -1.0 }
+}
+
+/// What is left of `row` after quantisation.
+pub(super) fn quantised(ty: TensorType, row: &[f32]) -> Result<Vec<f32>> {
+    let mut bytes = Vec::new();
+    blocks::quantise(ty, row, &mut bytes)?;
+    let mut back = vec![0.0; row.len()];
+    blocks::dequantise(ty, &bytes, &mut back);
+    Ok(back)
+}

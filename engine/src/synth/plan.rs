@@ -1,0 +1,325 @@
+//! Which tensors a model has, in file order, and how large their values are.
+//!
+//! The first [`RESERVED`] channels of the residual stream belong to the constant: channel 0 has the value [`CONSTANT`] in every
+//! embedding, the others are zero, and no matrix writes to any of them. They fill a quantised sub-block of their own, so the
+//! constant (and each neuron's weight on it) survives quantisation and costs its neighbours nothing. RMS norm scales the
+//! constant like everything else, which leaves the sign of a pre-activation alone; layer norm gets the constant from its
+//! bias instead. Only the FFN's norm lets it through.
+//!
+//! All other channels start with variance 1. Attention and FFN add little to it ([`ATTENTION_GROWTH`], [`FFN_GROWTH`]), so the
+//! variance at every layer is known beforehand, and with it the bias a neuron needs.
+
+use super::{
+    firing::{power_law, quantile, relu_second_moment},
+    options::SynthOptions,
+    random::Purpose,
+    shape::{Family, Shape},
+};
+use crate::{
+    error::{Error, Result},
+    format::{TensorType, gguf::TensorInfo},
+};
+
+/// Channels set aside for the constant: one sub-block of the K types, one block of the others.
+pub(super) const RESERVED: usize = 32;
+/// Value of channel 0. Larger than the rest of the stream, so that biases are small; small enough not to spoil the precision of
+/// activations that share its scale when they are quantised.
+pub(super) const CONSTANT: f32 = 4.0;
+/// Share of the stream's initial variance that attention adds over all layers, at the first position. (Later positions average
+/// over more values and get less.)
+const ATTENTION_GROWTH: f64 = 0.05;
+/// The same for the FFNs.
+const FFN_GROWTH: f64 = 0.2;
+/// Share of the token embedding where there is a position embedding too.
+const TOKEN_VARIANCE: f64 = 0.9;
+/// Share of tokens for which the up row of a dReLU neuron is positive; the gate row does the rest.
+const DRELU_UP: f64 = 0.9;
+/// `mean(silu(z)^2)` over a standard normal `z`.
+const SILU_SECOND_MOMENT: f64 = 0.356;
+/// Standard deviation of the logits.
+const LOGITS: f64 = 2.0;
+/// Under the root of every norm.
+pub(super) const NORM_EPS: f32 = 1e-5;
+
+/// How a tensor's values are made.
+#[derive(Debug, Clone)]
+pub(super) enum Content {
+    /// These.
+    Vector(Vec<f32>),
+    /// Normal numbers; the first `quiet` rows are zero.
+    Normal { purpose: Purpose, std: f32, quiet: usize },
+    /// Token embedding.
+    Embedding,
+    /// Position embedding.
+    Positions,
+    /// The rows that decide whether a neuron fires: gate, or up where there is no gate.
+    Firing,
+    /// The other factor of a gated FFN.
+    Up,
+    /// Down projection, a row per output.
+    DownOutputs,
+    /// Down projection, a row per neuron.
+    DownNeurons,
+    /// First layer of the predictor.
+    Features,
+    /// Second layer of the predictor.
+    Scores,
+}
+
+impl Content {
+    /// Whether the values depend on the layer's neurons.
+    pub(super) fn belongs_to_ffn(&self) -> bool {
+        !matches!(self, Content::Vector(_) | Content::Normal { .. } | Content::Embedding | Content::Positions)
+    }
+}
+
+/// A tensor of the file.
+#[derive(Debug, Clone)]
+pub(super) struct Planned {
+    pub(super) info: TensorInfo,
+    pub(super) layer: usize,
+    pub(super) content: Content,
+}
+
+/// Magnitudes at the FFN of one layer.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    /// Standard deviation of a channel of the residual stream.
+    pub(super) sigma: f64,
+    /// What the norm multiplies it by.
+    pub(super) gain: f64,
+    /// The constant channel behind the norm.
+    pub(super) constant: f64,
+    /// Standard deviation of the down projection's weights.
+    pub(super) down: f32,
+}
+
+/// Everything [`super::generate`] needs to know.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) shape: Shape,
+    pub(super) ty: TensorType,
+    pub(super) seed: u64,
+    /// Bias of the firing row per rank (most active neuron first), in standard deviations; empty for dense shapes.
+    pub(super) firing_bias: Vec<f64>,
+    /// Bias of all up rows, in standard deviations; 0 except for dReLU.
+    pub(super) up_bias: f64,
+    pub(super) recall: f64,
+    /// Hidden size of the predictors; `None` without.
+    pub(super) predictor_rank: Option<usize>,
+    /// Directions that firing rows are sums of.
+    pub(super) features: usize,
+    pub(super) tensors: Vec<Planned>,
+}
+
+impl Plan {
+    pub(super) fn new(options: &SynthOptions) -> Result<Self> {
+        options.check()?;
+        let mut shape = options.shape;
+        shape.n_layer = options.layers.unwrap_or(shape.n_layer);
+        let divides = shape.n_head > 0 && shape.d_model.is_multiple_of(shape.n_head.max(1) * 2);
+        let grouped = shape.n_kv_head > 0 && shape.n_head.is_multiple_of(shape.n_kv_head.max(1));
+        if !divides || !grouped || shape.d_model < 4 * RESERVED || shape.n_ff < RESERVED || shape.n_vocab < 512 {
+            let expected = "whole heads, at least 128 channels, 32 neurons and 512 tokens";
+            return Err(Error::invalid("shape", expected, format!("{shape:?}")));
+        }
+        let up_bias = if shape.family == Family::Bamboo && shape.relu { quantile(DRELU_UP) } else { 0.0 };
+        let firing_bias = match shape.relu {
+            false => Vec::new(),
+            true => {
+                let gate = if up_bias > 0.0 { DRELU_UP } else { 1.0 };
+                power_law(shape.n_ff, options.active / gate, options.hot_share, options.hot_firings)?
+                    .into_iter()
+                    .map(quantile)
+                    .collect()
+            }
+        };
+        let rank = options.predictor_rank.unwrap_or((shape.d_model / 4).next_multiple_of(32).max(128));
+        let mut plan = Plan {
+            shape,
+            ty: options.ty,
+            seed: options.seed,
+            firing_bias,
+            up_bias,
+            recall: options.recall,
+            predictor_rank: (shape.relu && options.predictor).then_some(rank),
+            // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
+            features: (rank - RESERVED) / 2,
+            tensors: Vec::new(),
+        };
+        plan.list();
+        Ok(plan)
+    }
+
+    /// Type of a matrix with rows of `cols`.
+    pub(super) fn matrix_type(&self, cols: usize) -> TensorType {
+        let fits = |ty: &TensorType| ty.row_bytes(cols).is_some();
+        [self.ty, TensorType::Q8_0].into_iter().find(fits).unwrap_or(TensorType::F16)
+    }
+
+    /// Type of the predictors: one that keeps `-x` exactly opposite to `x`, and that PowerInfer computes with where it can.
+    pub(super) fn predictor_type(&self) -> TensorType {
+        match self.ty {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => TensorType::F16,
+            TensorType::Q4_0 => TensorType::Q4_0,
+            _ => TensorType::Q8_0,
+        }
+    }
+
+    /// Standard deviation of embeddings: of tokens, of positions.
+    pub(super) fn embedding_std(&self) -> (f32, f32) {
+        match self.shape.family {
+            Family::Opt => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
+            _ => (1.0, 0.0),
+        }
+    }
+
+    /// Standard deviation of weights whose output is to have the variance of their input.
+    pub(super) fn keeping_std(&self) -> f32 {
+        1.0 / (self.shape.d_model as f32).sqrt()
+    }
+
+    /// Whether neurons of neighbouring ranks have opposite down weights. Where activations are never negative their mean would
+    /// else push the residual stream the same way for every token.
+    pub(super) fn paired(&self) -> bool {
+        self.shape.relu && (!self.shape.family.gated() || self.up_bias > 0.0)
+    }
+
+    /// Magnitudes at the FFN of `layer`.
+    pub(super) fn scale(&self, layer: usize) -> Scale {
+        let d = self.shape.d_model as f64;
+        let ffn_growth = FFN_GROWTH / self.shape.n_layer as f64;
+        let variance = 1.0 + layer as f64 * ffn_growth;
+        let constant = f64::from(CONSTANT);
+        let square = (constant * constant + (d - RESERVED as f64) * variance) / d + f64::from(NORM_EPS);
+        let (gain, constant) = match self.shape.family.layer_norm() {
+            true => (1.0 / (square - (constant / d).powi(2)).sqrt(), constant),
+            false => (1.0 / square.sqrt(), constant / square.sqrt()),
+        };
+        // Second moments of the neurons' activations.
+        let input = gain * gain * variance;
+        let up = match (self.shape.family.gated(), self.up_bias > 0.0) {
+            (false, _) => 1.0,
+            (true, false) => input,
+            (true, true) => input * relu_second_moment(self.up_bias),
+        };
+        let sum: f64 = match self.shape.relu {
+            true => self.firing_bias.iter().map(|&bias| relu_second_moment(bias)).sum(),
+            false => SILU_SECOND_MOMENT * self.shape.n_ff as f64,
+        };
+        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (sum * input * up)).sqrt() as f32 }
+    }
+
+    fn add(&mut self, name: impl Into<String>, layer: usize, ty: TensorType, shape: &[usize], content: Content) {
+        let info = TensorInfo { name: name.into(), ty, shape: shape.to_vec() };
+        self.tensors.push(Planned { info, layer, content });
+    }
+
+    fn matrix(&mut self, name: impl Into<String>, layer: usize, rows: usize, cols: usize, content: Content) {
+        self.add(name, layer, self.matrix_type(cols), &[rows, cols], content);
+    }
+
+    /// A norm of weight `weight`, zero on the reserved channels; `constant` is what its output has in channel 0.
+    fn norm(&mut self, stem: &str, layer: usize, weight: f32, constant: f32) {
+        let d = self.shape.d_model;
+        let layer_norm = self.shape.family.layer_norm();
+        let mut weights = vec![weight; d];
+        weights[..RESERVED].fill(0.0);
+        if constant != 0.0 && !layer_norm {
+            weights[0] = 1.0;
+        }
+        self.add(format!("{stem}.weight"), layer, TensorType::F32, &[d], Content::Vector(weights));
+        if layer_norm {
+            let mut bias = vec![0.0; d];
+            bias[0] = constant;
+            self.add(format!("{stem}.bias"), layer, TensorType::F32, &[d], Content::Vector(bias));
+        }
+    }
+
+    /// A bias of zeros, for the family that has biases.
+    fn bias(&mut self, stem: &str, layer: usize, len: usize) {
+        if self.shape.family == Family::Opt {
+            self.add(format!("{stem}.bias"), layer, TensorType::F32, &[len], Content::Vector(vec![0.0; len]));
+        }
+    }
+
+    fn list(&mut self) {
+        let Shape { family, d_model: d, n_vocab, n_layer, context, .. } = self.shape;
+        self.matrix("token_embd.weight", 0, n_vocab, d, Content::Embedding);
+        if family == Family::Opt {
+            // Two rows for padding, as published.
+            self.matrix("position_embd.weight", 0, context + 2, d, Content::Positions);
+        }
+        for layer in 0..n_layer {
+            self.list_attention(layer);
+            self.list_ffn(layer);
+        }
+        let logits = self.keeping_std() * LOGITS as f32;
+        match family {
+            Family::Opt => self.norm("output_norm", 0, logits, 0.0),
+            _ => {
+                self.norm("output_norm", 0, 1.0, 0.0);
+                let content = Content::Normal { purpose: Purpose::Output, std: logits, quiet: 0 };
+                self.matrix("output.weight", 0, n_vocab, d, content);
+            }
+        }
+    }
+
+    fn list_attention(&mut self, layer: usize) {
+        let Shape { family, d_model: d, n_layer, .. } = self.shape;
+        let kv = self.shape.kv_dim();
+        let at = |stem: &str| format!("blk.{layer}.{stem}");
+        let (norm, std) = match family {
+            Family::Falcon => ("attn_norm_2", self.keeping_std()),
+            _ => ("attn_norm", self.keeping_std()),
+        };
+        self.norm(&at(norm), layer, 1.0, 0.0);
+        let inputs: &[(&str, Purpose, usize)] = match family {
+            Family::Falcon => &[("attn_qkv", Purpose::AttentionQkv, d + 2 * kv)],
+            _ => &[
+                ("attn_q", Purpose::AttentionQ, d),
+                ("attn_k", Purpose::AttentionK, kv),
+                ("attn_v", Purpose::AttentionV, kv),
+            ],
+        };
+        for &(stem, purpose, rows) in inputs {
+            self.matrix(at(stem) + ".weight", layer, rows, d, Content::Normal { purpose, std, quiet: 0 });
+            self.bias(&at(stem), layer, rows);
+        }
+        let std = (ATTENTION_GROWTH / n_layer as f64 / d as f64).sqrt() as f32;
+        let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
+        self.matrix(at("attn_output.weight"), layer, d, d, content);
+        self.bias(&at("attn_output"), layer, d);
+    }
+
+    fn list_ffn(&mut self, layer: usize) {
+        let Shape { family, d_model: d, n_ff, relu, .. } = self.shape;
+        let at = |stem: &str| format!("blk.{layer}.{stem}");
+        let norm = if family == Family::Falcon { "attn_norm" } else { "ffn_norm" };
+        self.norm(&at(norm), layer, 1.0, if relu { CONSTANT } else { 0.0 });
+        let firing = match relu {
+            true => Content::Firing,
+            false => Content::Normal { purpose: Purpose::Firing, std: self.keeping_std(), quiet: 0 },
+        };
+        if family.gated() {
+            self.matrix(at("ffn_gate.weight"), layer, n_ff, d, firing);
+            self.matrix(at("ffn_up.weight"), layer, n_ff, d, Content::Up);
+        } else {
+            self.matrix(at("ffn_up.weight"), layer, n_ff, d, firing);
+            self.bias(&at("ffn_up"), layer, n_ff);
+        }
+        match self.predictor_rank {
+            None => {
+                self.matrix(at("ffn_down.weight"), layer, d, n_ff, Content::DownOutputs);
+                self.bias(&at("ffn_down"), layer, d);
+            }
+            Some(rank) => {
+                self.matrix(at("ffn_down_t.weight"), layer, n_ff, d, Content::DownNeurons);
+                self.bias(&at("ffn_down_t"), layer, d);
+                let ty = self.predictor_type();
+                self.add(at("fc1.weight"), layer, ty, &[rank, d], Content::Features);
+                self.add(at("fc2.weight"), layer, ty, &[n_ff, rank], Content::Scores);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Published shapes, and tiny ones for tests.
+
+use crate::error::{Error, Result};
+
+/// What a shape is built like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// RMS norm, rotary positions, gated FFN.
+    Llama,
+    /// The same with ReLU on gate and up (dReLU).
+    Bamboo,
+    /// Layer norm, learned positions, ungated FFN, biases, tied head.
+    Opt,
+    /// Layer norms, attention and FFN side by side, fused QKV, ungated FFN.
+    Falcon,
+}
+
+impl Family {
+    /// GGUF's name of the architecture.
+    pub fn architecture(self) -> &'static str {
+        match self {
+            Family::Llama => "llama",
+            Family::Bamboo => "bamboo",
+            Family::Opt => "opt",
+            Family::Falcon => "falcon",
+        }
+    }
+
+    /// Whether norms subtract the mean (layer norm) or not (RMS norm).
+    pub(super) fn layer_norm(self) -> bool {
+        matches!(self, Family::Opt | Family::Falcon)
+    }
+
+    /// Whether the FFN has a gate.
+    pub(super) fn gated(self) -> bool {
+        matches!(self, Family::Llama | Family::Bamboo)
+    }
+}
+
+/// The sizes of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// What `--shape` calls it.
+    pub name: &'static str,
+    /// How it is built.
+    pub family: Family,
+    /// Whether its neurons are either zero or not (ReLU). Otherwise SiLU: a dense model, without a power law.
+    pub relu: bool,
+    /// Width of the residual stream.
+    pub d_model: usize,
+    /// Layers.
+    pub n_layer: usize,
+    /// Query heads.
+    pub n_head: usize,
+    /// Key/value heads.
+    pub n_kv_head: usize,
+    /// Neurons per layer.
+    pub n_ff: usize,
+    /// Vocabulary.
+    pub n_vocab: usize,
+    /// Context length.
+    pub context: usize,
+}
+
+impl Shape {
+    /// The shape called `name`.
+    pub fn named(name: &str) -> Result<Shape> {
+        shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| Error::Unsupported {
+            what: "shape",
+            got: name.to_owned(),
+            supported: shapes().iter().map(|shape| shape.name).collect::<Vec<_>>().join(", "),
+        })
+    }
+
+    /// Elements per head.
+    pub fn head_dim(&self) -> usize {
+        self.d_model / self.n_head
+    }
+
+    /// Elements of all key (or value) heads together.
+    pub(super) fn kv_dim(&self) -> usize {
+        self.n_kv_head * self.head_dim()
+    }
+}
+
+/// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines,
+/// and tiny ones.
+pub fn shapes() -> &'static [Shape] {
+    use Family::{Bamboo, Falcon, Llama, Opt};
+    const fn shape(
+        name: &'static str,
+        family: Family,
+        relu: bool,
+        [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
+    ) -> Shape {
+        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context }
+    }
+    const SHAPES: &[Shape] = &[
+        shape("relu-llama-7b", Llama, true, [4096, 32, 32, 32, 11008, 32000, 4096]),
+        shape("relu-llama-13b", Llama, true, [5120, 40, 40, 40, 13824, 32000, 4096]),
+        shape("relu-llama-33b", Llama, true, [6656, 60, 52, 52, 17920, 32000, 2048]),
+        shape("relu-llama-70b", Llama, true, [8192, 80, 64, 8, 28672, 32000, 4096]),
+        shape("bamboo-7b", Bamboo, true, [4096, 32, 32, 8, 14336, 32000, 4096]),
+        shape("falcon-40b", Falcon, true, [8192, 60, 128, 8, 32768, 65024, 2048]),
+        shape("opt-6.7b", Opt, true, [4096, 32, 32, 32, 16384, 50272, 2048]),
+        shape("opt-30b", Opt, true, [7168, 48, 56, 56, 28672, 50272, 2048]),
+        shape("opt-66b", Opt, true, [9216, 64, 72, 72, 36864, 50272, 2048]),
+        shape("opt-175b", Opt, true, [12288, 96, 96, 96, 49152, 50272, 2048]),
+        shape("llama-7b", Llama, false, [4096, 32, 32, 32, 11008, 32000, 4096]),
+        shape("llama-1b", Llama, false, [2048, 22, 32, 4, 5632, 32000, 2048]),
+        shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
+        shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
+        shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
+        shape("tiny-falcon", Falcon, true, [256, 4, 4, 2, 1024, 2048, 4096]),
+        shape("tiny-llama", Llama, false, [256, 4, 4, 2, 768, 2048, 4096]),
+    ];
+    SHAPES
+}

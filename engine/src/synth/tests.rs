@@ -1,0 +1,115 @@
+//! Small files, opened again.
+
+use super::*;
+use crate::{
+    error::Error,
+    format::{Container, Opened, ReadMode, TensorType, blocks, open},
+};
+
+fn options(shape: &str, out: &std::path::Path) -> SynthOptions {
+    SynthOptions::new(Shape::named(shape).unwrap(), out)
+}
+
+#[test]
+fn files_are_what_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("m.gguf");
+    for (shape, predictor) in [
+        ("tiny-relu-llama", true),
+        ("tiny-relu-llama", false),
+        ("tiny-bamboo", true),
+        ("tiny-opt", true),
+        ("tiny-falcon", false),
+        ("tiny-llama", true),
+    ] {
+        let mut options = options(shape, &out);
+        options.predictor = predictor;
+        options.layers = Some(2);
+        let mut last = 0;
+        let report = generate(&options, &mut |at| {
+            assert!(at.done > last && at.done <= at.total);
+            last = at.done;
+        })
+        .unwrap();
+        assert_eq!(last, report.bytes);
+        println!("{shape} {:?}", report.measured);
+        let Opened::Checkpoint(file) = open(&out, ReadMode::Map).unwrap() else { panic!("not a GGUF") };
+        let sparse = options.shape.relu && predictor;
+        assert_eq!(file.container, if sparse { Container::PowerInfer(3) } else { Container::Gguf(3) });
+        assert_eq!(file.tensor_bytes(), report.bytes);
+        assert_eq!(file.tensor("blk.1.ffn_down_t.weight").is_some(), sparse);
+        assert_eq!(file.tensor("blk.1.fc2.weight").is_some(), sparse);
+        assert!(report.deviation() < 0.1, "{shape}: {report:?}");
+        assert_eq!(report.measured_layers.len(), if options.shape.relu { 2 } else { 0 });
+        for tensor in file.tensors() {
+            let mut values = vec![0.0; tensor.len()];
+            blocks::dequantise(tensor.ty, &tensor.data, &mut values);
+            assert!(values.iter().all(|x| x.is_finite()), "{}", tensor.name);
+        }
+    }
+}
+
+#[test]
+fn every_type_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("m.gguf");
+    for ty in blocks::QUANTISABLE {
+        let mut options = options("tiny-relu-llama", &out);
+        (options.ty, options.layers) = (ty, Some(1));
+        let report = generate(&options, &mut |_| {}).unwrap();
+        println!("{ty} {:?}", report.measured);
+        assert!(report.deviation() < 0.1, "{ty}: {report:?}");
+    }
+}
+
+#[test]
+fn other_activities_and_skews_are_met() {
+    let folder = tempfile::tempdir().unwrap();
+    for (active, hot_share, recall) in [(0.33, 0.43, 0.95), (0.05, 0.2, 0.9), (0.2, 0.35, 0.99)] {
+        let mut options = options("tiny-relu-llama", &folder.path().join("m.gguf"));
+        (options.active, options.hot_share, options.recall) = (active, hot_share, recall);
+        let report = generate(&options, &mut |_| {}).unwrap();
+        assert!(report.deviation() < 0.1, "{report:?}");
+    }
+}
+
+#[test]
+fn the_seed_alone_decides() {
+    let folder = tempfile::tempdir().unwrap();
+    let bytes = |seed, threads| {
+        let out = folder.path().join("m.gguf");
+        let mut options = options("tiny-relu-llama", &out);
+        (options.seed, options.threads, options.layers) = (seed, Some(threads), Some(2));
+        generate(&options, &mut |_| {}).unwrap();
+        std::fs::read(out).unwrap()
+    };
+    let one = bytes(7, 1);
+    assert!(one == bytes(7, 1) && one == bytes(7, 3), "the same seed made different files");
+    assert!(one != bytes(8, 1), "another seed made the same file");
+}
+
+#[test]
+fn options_out_of_range_are_refused_before_anything_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("m.gguf");
+    let refused = |change: &dyn Fn(&mut SynthOptions)| {
+        let mut options = options("tiny-relu-llama", &out);
+        change(&mut options);
+        let error = generate(&options, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, Error::Invalid { .. } | Error::Unsupported { .. }), "{error}");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    };
+    refused(&|o| o.active = 0.0);
+    refused(&|o| o.active = f64::NAN);
+    refused(&|o| o.active = 0.99);
+    refused(&|o| o.hot_share = 0.05);
+    refused(&|o| o.hot_share = 0.9);
+    refused(&|o| o.recall = 1.0);
+    refused(&|o| o.layers = Some(0));
+    refused(&|o| o.predictor_rank = Some(100));
+    refused(&|o| o.predictor_rank = Some(64));
+    refused(&|o| o.ty = TensorType::Q2_K);
+    refused(&|o| o.shape.n_head = 0);
+    refused(&|o| o.shape.n_kv_head = 3);
+    assert!(matches!(Shape::named("llama-8t"), Err(Error::Unsupported { .. })));
+}
