@@ -1,5 +1,4 @@
 //! Helpers for end-to-end tests.
 
-pub mod golden;
 pub mod raw_gguf;
 pub mod terminal;

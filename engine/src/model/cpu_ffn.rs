@@ -34,6 +34,15 @@ struct HiddenScratch {
     up: Vec<f32>,
 }
 
+impl FfnScratch {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let HiddenScratch { gate, up } = &self.hidden;
+        let floats = [gate, up, &self.router, &self.gathered, &self.expert_out].map(Vec::capacity);
+        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64
+    }
+}
+
 impl From<Activation> for Hidden {
     fn from(activation: Activation) -> Self {
         match activation {

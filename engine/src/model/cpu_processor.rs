@@ -200,4 +200,10 @@ impl Processor for CpuProcessor {
         }
         Ok(())
     }
+
+    fn scratch_bytes(&self) -> u64 {
+        let vectors = self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads]);
+        let floats: usize = vectors.map(Vec::capacity).sum();
+        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
+    }
 }

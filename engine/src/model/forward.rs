@@ -57,6 +57,11 @@ impl Forward {
         self.chunk = tokens.max(1);
     }
 
+    /// Bytes of the buffers held, beside weights and caches.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.processor.scratch_bytes() + (self.logits.capacity() * size_of::<f32>()) as u64
+    }
+
     /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
     /// overwritten by the next call.
     ///

@@ -31,4 +31,7 @@ pub trait Processor: Debug + Send {
     /// Final norm and head of the chunk's tokens in `tokens`, into `logits` `[tokens.len(), n_vocab]`. Comes last in a
     /// chunk: the residual is not needed any more.
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()>;
+
+    /// Bytes of registers and scratch memory held.
+    fn scratch_bytes(&self) -> u64;
 }

@@ -22,17 +22,19 @@ pub enum StopReason {
 /// Figures of one generation.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GenerationStats {
-    /// Tokens of the prompt.
+    /// Tokens of the prompt (of what was left of it, if it was shortened to fit).
     pub prompt_tokens: usize,
     /// Of these, tokens that were still in the KV cache and were not computed again.
     pub reused_tokens: usize,
-    /// Tokens generated.
+    /// Tokens generated: one [`Event::Token`] each. A token that ended the text is not among them.
     pub generated_tokens: usize,
-    /// Time to compute the prompt.
+    /// Decoding steps: generated tokens that were fed back to find the next one.
+    pub decode_steps: usize,
+    /// Time to compute the prompt, without the turns of other sessions.
     pub prompt_time: Duration,
-    /// Time from the request to the first token.
+    /// Time from the request to the first token, waiting included.
     pub time_to_first_token: Duration,
-    /// Time of all decoding steps.
+    /// Time of all decoding steps, without the turns of other sessions.
     pub decode_time: Duration,
     /// Tokens now in the context.
     pub context_used: usize,
@@ -45,12 +47,12 @@ pub struct GenerationStats {
 impl GenerationStats {
     /// Prompt tokens computed per second.
     pub fn prompt_rate(&self) -> f64 {
-        rate(self.prompt_tokens - self.reused_tokens, self.prompt_time)
+        rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prompt_time)
     }
 
-    /// Tokens generated per second of decoding.
+    /// Decoding steps per second.
     pub fn decode_rate(&self) -> f64 {
-        rate(self.generated_tokens, self.decode_time)
+        rate(self.decode_steps, self.decode_time)
     }
 }
 
@@ -68,7 +70,8 @@ pub enum Event {
         /// Tokens of the prompt.
         total: usize,
     },
-    /// A token was chosen.
+    /// A token was chosen. While its text is incomplete the event waits for the next token, so that the text of the last
+    /// event, whatever ends the generation, is complete.
     Token {
         /// Its id.
         id: u32,

@@ -1,9 +1,23 @@
 //! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV cache. Requests go in,
 //! [`Event`]s come out of a channel, and any request can be cancelled within one token.
+//!
+//! Inside, the thread ([`worker`]) gives every session with work a step in turn. A step of a [`generation`] computes a
+//! chunk of tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and
+//! passes it through [`text`] (whole characters, no stop strings) into the [`outbox`].
 
+mod context;
+mod engine;
 mod event;
+mod generation;
+mod handle;
+mod outbox;
 mod request;
 pub mod sampling;
+mod stop;
+mod text;
+mod worker;
 
+pub use engine::{Engine, EngineOptions, MemoryReport, SessionOptions};
 pub use event::{Event, GenerationStats, StopReason};
+pub use handle::Session;
 pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};

@@ -42,6 +42,12 @@ fn at_least(vec: &mut Vec<f32>, n: usize) {
 }
 
 impl Block {
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let floats = [&self.q, &self.out, &self.max, &self.sum, &self.scores].map(Vec::capacity);
+        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64
+    }
+
     /// Starts over with `rows` queries of `width` elements.
     pub(super) fn start(&mut self, rows: usize, width: usize) {
         (self.rows, self.width) = (rows, width);

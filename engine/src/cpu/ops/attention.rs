@@ -40,6 +40,13 @@ pub struct AttentionScratch {
     partials: Vec<f32>,
 }
 
+impl AttentionScratch {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (self.partials.capacity() * size_of::<f32>()) as u64 + self.blocks.iter().map(Block::bytes).sum::<u64>()
+    }
+}
+
 /// Up to this many tokens are treated as decoding.
 const FEW_TOKENS: usize = 8;
 /// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.

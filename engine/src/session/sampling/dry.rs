@@ -12,17 +12,17 @@ pub struct Breakers {
 }
 
 impl Breakers {
-    /// Finds `strings` in a vocabulary of `vocab` tokens. `bytes` is the text of a token (none for control tokens),
+    /// Finds `strings` in a vocabulary of `vocab` tokens. `bytes` is the text of a token,
     /// `encode` tokenises the rest of a breaker that begins inside a token.
-    pub fn new(
+    pub fn new<'v>(
         strings: &[String],
         vocab: usize,
-        bytes: impl Fn(u32) -> Option<Vec<u8>>,
+        bytes: impl Fn(u32) -> &'v [u8],
         encode: impl Fn(&str) -> Vec<u32>,
     ) -> Self {
         let mut breakers = Breakers::default();
         for id in 0..u32::try_from(vocab).unwrap_or(u32::MAX) {
-            let Some(text) = bytes(id) else { continue };
+            let text = bytes(id);
             let contains = |breaker: &String| text.windows(breaker.len()).any(|part| part == breaker.as_bytes());
             if strings.iter().any(|breaker| !breaker.is_empty() && contains(breaker)) {
                 breakers.tokens.push(id);
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn breakers_are_found_inside_and_across_tokens() {
         let vocab = ["a", "b", "\n", ".\n", "end", "<", "|", "x<", "|>"];
-        let bytes = |id: u32| vocab.get(id as usize).map(|text| text.as_bytes().to_vec());
+        let bytes = |id: u32| vocab.get(id as usize).map_or(&[][..], |text| text.as_bytes());
         let encode = |text: &str| -> Vec<u32> {
             if let Some(at) = vocab.iter().position(|token| *token == text) {
                 return vec![at as u32];

@@ -1,0 +1,299 @@
+//! The engine: a model, its tokenizer, and the thread that computes.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{self, Sender},
+    },
+    thread::{self, JoinHandle},
+};
+
+use super::{
+    Session,
+    context::Context,
+    outbox::{Stopped, stopped_error},
+    worker::{self, Command},
+};
+use crate::{
+    cpu::{Cpu, CpuOptions},
+    error::{Error, Result},
+    format::ReadMode,
+    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
+    telemetry::{Snapshot, Telemetry},
+    tokenizer::Tokenizer,
+};
+
+/// Context when none is asked for, unless the model was trained with less: enough for a conversation, and its cache fits
+/// beside a large model.
+const DEFAULT_CONTEXT: usize = 4096;
+
+/// How to open a model.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// Longest context of a session, in tokens. `None`: what the model was trained with, at most 4096. More than it was
+    /// trained with is allowed, unless its positions are learned and it has no more of them.
+    pub context: Option<usize>,
+    /// Type of the KV caches.
+    pub kv_type: KvType,
+    /// Threads and instruction set.
+    pub cpu: CpuOptions,
+    /// FFN activation, for files that do not say.
+    pub activation: Option<Activation>,
+    /// Map the file or read it into RAM.
+    pub read_mode: ReadMode,
+    /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
+    pub chunk: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        EngineOptions {
+            context: None,
+            kv_type: KvType::F16,
+            cpu: CpuOptions::default(),
+            activation: None,
+            read_mode: ReadMode::Map,
+            chunk: 512,
+        }
+    }
+}
+
+/// What a session may have otherwise than its engine.
+#[derive(Debug, Clone, Default)]
+pub struct SessionOptions {
+    /// Context in tokens; `None`: [`EngineOptions::context`].
+    pub context: Option<usize>,
+    /// Type of the KV cache; `None`: [`EngineOptions::kv_type`].
+    pub kv_type: Option<KvType>,
+}
+
+/// Bytes the engine holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryReport {
+    /// Weights: mapped (shared with the system's page cache) or read.
+    pub weights: u64,
+    /// KV caches of all sessions.
+    pub kv: u64,
+    /// Buffers of the forward pass.
+    pub scratch: u64,
+}
+
+/// What the handles and the engine thread share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub model: Arc<Model>,
+    pub tokenizer: Tokenizer,
+    pub chunk: usize,
+    pub telemetry: Telemetry,
+    pub stopped: Stopped,
+}
+
+/// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and
+/// session: dropping that waits until the thread has put down its work, which takes no longer than a cancellation.
+#[derive(Debug, Clone)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    context: usize,
+    kv_type: KvType,
+    sessions: AtomicU64,
+    commands: Sender<Command>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // If the thread is gone already, there is nobody to tell.
+        let _ = self.commands.send(Command::Shutdown);
+        if let Some(thread) = self.thread.take() {
+            // Its panics were reported where they happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Engine {
+    /// Opens a GGUF file, a PowerInfer GGUF or a Hugging Face folder.
+    pub fn open(path: &Path, options: EngineOptions) -> Result<Self> {
+        let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
+        Self::from_model(Model::open(path, &load)?, options)
+    }
+
+    /// Takes a loaded model. `options.activation` and `options.read_mode` had their say when it was loaded.
+    pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
+        let context = options.context.unwrap_or(model.config.context_length.min(DEFAULT_CONTEXT));
+        check_context(&model, context)?;
+        if options.chunk == 0 {
+            return Err(Error::invalid("chunk", "at least 1 token", 0));
+        }
+        let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+        let model = Arc::new(model);
+        let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&options.cpu)?);
+        forward.set_chunk(options.chunk);
+        let telemetry = Telemetry::default();
+        telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
+        let stopped = Stopped::default();
+        let shared = Arc::new(Shared { model, tokenizer, chunk: options.chunk, telemetry, stopped });
+        let (commands, inbox) = mpsc::channel();
+        let thread = {
+            let shared = Arc::clone(&shared);
+            let thread = thread::Builder::new().name("thermocline-engine".to_owned());
+            thread
+                .spawn(move || worker::serve(&shared, forward, inbox))
+                .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
+        };
+        let handle = Handle {
+            shared,
+            context,
+            kv_type: options.kv_type,
+            sessions: AtomicU64::new(0),
+            commands,
+            thread: Some(thread),
+        };
+        Ok(Engine { handle: Arc::new(handle) })
+    }
+
+    /// Begins a conversation with an empty KV cache of its own.
+    ///
+    /// [`Error::Invalid`] for a context the model cannot have, [`Error::Memory`] when there is no room for the cache,
+    /// [`Error::Stopped`] after the engine has stopped.
+    pub fn session(&self, options: SessionOptions) -> Result<Session> {
+        let shared = &self.handle.shared;
+        let context = options.context.unwrap_or(self.handle.context);
+        check_context(&shared.model, context)?;
+        let kv = KvCache::new(&shared.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
+        let id = self.handle.sessions.fetch_add(1, Relaxed);
+        let session = Session::new(self.clone(), id, context);
+        self.command(Command::Open { id, context: Context::new(kv), cancelled: session.cancelled() })?;
+        Ok(session)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.handle.shared.model
+    }
+
+    /// Its sizes and variants.
+    pub fn config(&self) -> &ModelConfig {
+        &self.model().config
+    }
+
+    /// Its tokenizer.
+    pub fn tokenizer(&self) -> &Tokenizer {
+        &self.handle.shared.tokenizer
+    }
+
+    /// Context of its sessions, in tokens, unless they ask for another.
+    pub fn context(&self) -> usize {
+        self.handle.context
+    }
+
+    /// Type of its sessions' KV caches, unless they ask for another.
+    pub fn kv_type(&self) -> KvType {
+        self.handle.kv_type
+    }
+
+    /// Bytes held now.
+    pub fn memory(&self) -> MemoryReport {
+        let now = self.telemetry();
+        MemoryReport { weights: now.weight_bytes, kv: now.kv_bytes, scratch: now.scratch_bytes }
+    }
+
+    /// Rates, counters and memory now. Never waits.
+    pub fn telemetry(&self) -> Snapshot {
+        self.handle.shared.telemetry.snapshot()
+    }
+
+    /// Why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and
+    /// the model has to be opened again.
+    pub fn stopped(&self) -> Option<&str> {
+        self.handle.shared.stopped.get().map(String::as_str)
+    }
+
+    pub(super) fn stop_reason(&self) -> &Stopped {
+        &self.handle.shared.stopped
+    }
+
+    pub(super) fn command(&self, command: Command) -> Result<()> {
+        if self.stopped().is_some() {
+            return Err(stopped_error(self.stop_reason()));
+        }
+        self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_reason()))
+    }
+}
+
+/// Whether the model can see `context` tokens.
+fn check_context(model: &Model, context: usize) -> Result<()> {
+    let most = match (&model.config.position, &model.weights.position_embedding) {
+        (Position::Learned { offset }, Some(matrix)) => matrix.rows().saturating_sub(*offset),
+        _ => usize::MAX,
+    };
+    if (1..=most).contains(&context) {
+        return Ok(());
+    }
+    let expected = match most {
+        usize::MAX => "at least 1 token".to_owned(),
+        most => format!("1 to {most} tokens (the model has learned no more positions)"),
+    };
+    Err(Error::invalid("context", expected, context))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Event, Prompt, Request};
+
+    fn engine() -> Engine {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+        Engine::open(&path, EngineOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn handles_may_be_used_from_any_thread() {
+        fn shared<T: Send + Sync>() {}
+        shared::<Engine>();
+        shared::<Session>();
+    }
+
+    #[test]
+    fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
+        let engine = engine();
+        let (idle, busy) =
+            (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
+        let request = Request { ignore_eos: true, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
+        engine.command(Command::Panic).unwrap();
+        let ends = [busy.generate(request.clone()), busy.generate(request.clone()), idle.generate(request.clone())];
+        for events in ends {
+            let end = events.iter().last();
+            assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
+        }
+        assert!(engine.stopped().is_some_and(|why| why.contains("asked to")));
+        assert!(matches!(engine.session(SessionOptions::default()), Err(Error::Stopped(_))));
+        let end = idle.generate(request).iter().last();
+        assert!(matches!(end, Some(Event::Error(Error::Stopped(_)))));
+        assert_eq!(engine.telemetry().generations, 0);
+    }
+
+    #[test]
+    fn what_runs_and_what_waits_hears_of_a_panic() {
+        let engine = engine();
+        let session = engine.session(SessionOptions::default()).unwrap();
+        let on_full = crate::session::ContextPolicy::Shift { keep: 0 };
+        let endless = Request { ignore_eos: true, on_full, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
+        let events = [session.generate(endless.clone()), session.generate(endless)];
+        while engine.telemetry().generated_tokens == 0 {
+            std::thread::yield_now();
+        }
+        engine.command(Command::Panic).unwrap();
+        for events in events {
+            let end = events.iter().last();
+            assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
+        }
+    }
+}

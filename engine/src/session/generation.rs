@@ -1,0 +1,291 @@
+//! One generation, in steps.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use super::{
+    ContextPolicy, Event, GenerationStats, Prompt, Request, StopReason,
+    context::Context,
+    engine::Shared,
+    outbox::Outbox,
+    sampling::{Breakers, Sampler},
+    text::{Heard, TextStream},
+};
+use crate::{
+    error::{Error, Result},
+    model::{Forward, Outputs, Probe},
+    telemetry::Meter,
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+/// At least this long between two [`Event::Stats`].
+const STATS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
+/// chooses a token, which is then what is to be computed.
+#[derive(Debug)]
+pub(super) struct Generation<'a> {
+    tokenizer: &'a Tokenizer,
+    number: u64,
+    chunk: usize,
+    max_tokens: Option<usize>,
+    on_full: ContextPolicy,
+    ignore_eos: bool,
+    sampler: Sampler,
+    text: TextStream<'a>,
+    /// Tokens to compute, and how many of them have been.
+    todo: Vec<u32>,
+    computed: usize,
+    asked: Instant,
+    reported: Instant,
+    stats: GenerationStats,
+}
+
+impl<'a> Generation<'a> {
+    /// Checks and tokenises `request`, and makes `context` forget what is not part of its prompt.
+    pub fn new(
+        shared: &'a Shared,
+        number: u64,
+        request: Request,
+        asked: Instant,
+        context: &mut Context,
+    ) -> Result<Self> {
+        let tokenizer = &shared.tokenizer;
+        let vocab = shared.model.config.n_vocab;
+        if request.stop.iter().any(String::is_empty) {
+            return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
+        }
+        if let ContextPolicy::Shift { keep } = request.on_full
+            && keep >= context.capacity()
+        {
+            let expected = format!("fewer tokens than the context's {}", context.capacity());
+            return Err(Error::invalid("keep", expected, keep));
+        }
+        request.sampling.validate(vocab)?;
+        let breakers = if request.sampling.dry_multiplier > 0.0 {
+            let encode = |text: &str| tokenizer.encode(text, EncodeOptions::PLAIN).unwrap_or_default();
+            Breakers::new(&request.sampling.dry_breakers, vocab, |id| tokenizer.token_bytes(id), encode)
+        } else {
+            Breakers::default()
+        };
+        let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
+
+        let (prompt, starts_text) = encode(shared, request.prompt)?;
+        if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
+            return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
+        }
+        let mut todo = fit(prompt, context.capacity(), request.on_full)?;
+        let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
+        let reused = context.reuse(&todo);
+        shared.telemetry.reused_tokens.add(reused as u64);
+        let stats = GenerationStats {
+            prompt_tokens: todo.len(),
+            reused_tokens: reused,
+            context_used: context.tokens().len(),
+            context_length: context.capacity(),
+            seed: sampler.seed(),
+            ..GenerationStats::default()
+        };
+        todo.drain(..reused);
+        Ok(Generation {
+            tokenizer,
+            number,
+            chunk: shared.chunk,
+            max_tokens: request.max_tokens,
+            on_full: request.on_full,
+            ignore_eos: request.ignore_eos,
+            sampler,
+            text: TextStream::new(detokeniser, request.stop),
+            todo,
+            computed: 0,
+            asked,
+            reported: Instant::now(),
+            stats,
+        })
+    }
+
+    /// Computes the next chunk, and chooses a token if that was the last. `Some` is the end.
+    pub fn step(
+        &mut self,
+        context: &mut Context,
+        forward: &mut Forward,
+        events: &Outbox,
+        cancelled: &AtomicU64,
+        meter: &mut Meter<'_>,
+    ) -> Result<Option<StopReason>> {
+        let mut cancel = Cancel { cancelled, number: self.number };
+        if cancel.cancelled() {
+            return Ok(Some(StopReason::Cancelled));
+        }
+        let in_prompt = self.stats.generated_tokens == 0;
+        if in_prompt && self.computed == 0 && !self.report_prompt(events) {
+            return Ok(Some(StopReason::Cancelled));
+        }
+        let started = Instant::now();
+        let rest = self.todo.len() - self.computed;
+        let chunk = rest.min(self.chunk);
+        if chunk > context.room() {
+            match self.on_full {
+                ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
+                ContextPolicy::Shift { keep } => {
+                    let mut again = context.shift(keep);
+                    again.extend(self.todo.drain(self.computed..));
+                    (self.todo, self.computed) = (again, 0);
+                    return Ok(None);
+                }
+            }
+        }
+        let outputs = if chunk == rest { Outputs::Last } else { Outputs::None };
+        let tokens = &self.todo[self.computed..self.computed + chunk];
+        let result = context.compute(forward, tokens, outputs, &mut cancel);
+        let logits = match result {
+            Ok(logits) => logits,
+            Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
+            Err(error) => return Err(error),
+        };
+        self.computed += chunk;
+        let mut end = None;
+        if chunk == rest && self.max_tokens != Some(0) {
+            let id = self.sampler.sample(logits, context.tokens())?;
+            let ended = self.tokenizer.is_end(id) && !self.ignore_eos;
+            end = if ended { Some(StopReason::EndOfText) } else { self.accept(id, events, meter) };
+        } else if chunk == rest {
+            end = Some(StopReason::MaxTokens);
+        }
+        self.measure(in_prompt, chunk, chunk == rest, started.elapsed(), context, meter);
+        let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
+            self.report_prompt(events)
+        } else {
+            self.report_stats(events)
+        };
+        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
+    }
+
+    /// Ends: sends the text that is left and returns the last event.
+    pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &Outbox) -> Event {
+        let stop = self.text.finish(events);
+        self.stats.context_used = context.tokens().len();
+        match end {
+            Ok(reason) => Event::Done { reason: stop.map_or(reason, StopReason::StopString), stats: self.stats },
+            Err(error) => Event::Error(error),
+        }
+    }
+
+    /// Sends a chosen token; it is what has to be computed next.
+    fn accept(&mut self, id: u32, events: &Outbox, meter: &Meter<'_>) -> Option<StopReason> {
+        self.stats.generated_tokens += 1;
+        meter.telemetry().generated_tokens.add(1);
+        if self.stats.generated_tokens == 1 {
+            self.stats.time_to_first_token = self.asked.elapsed();
+        }
+        self.todo.clear();
+        self.todo.push(id);
+        self.computed = 0;
+        match self.text.push(id, events) {
+            Heard::Stop(stop) => Some(StopReason::StopString(stop)),
+            Heard::No => Some(StopReason::Cancelled),
+            Heard::Yes => {
+                let enough = self.max_tokens.is_some_and(|most| self.stats.generated_tokens >= most);
+                enough.then_some(StopReason::MaxTokens)
+            }
+        }
+    }
+
+    fn measure(
+        &mut self,
+        in_prompt: bool,
+        chunk: usize,
+        complete: bool,
+        time: Duration,
+        context: &Context,
+        meter: &mut Meter<'_>,
+    ) {
+        if in_prompt {
+            self.stats.prompt_time += time;
+            meter.prompt(chunk, time);
+        } else {
+            self.stats.decode_time += time;
+            if complete {
+                self.stats.decode_steps += 1;
+                meter.decode(time);
+            }
+        }
+        self.stats.context_used = context.tokens().len();
+        meter.context(context.tokens().len(), context.capacity());
+    }
+
+    fn report_prompt(&self, events: &Outbox) -> bool {
+        let total = self.stats.prompt_tokens;
+        events.send(Event::Prompt { done: total - (self.todo.len() - self.computed), total })
+    }
+
+    fn report_stats(&mut self, events: &Outbox) -> bool {
+        if self.reported.elapsed() < STATS_INTERVAL {
+            return true;
+        }
+        self.reported = Instant::now();
+        events.send(Event::Stats(self.stats.clone()))
+    }
+}
+
+/// Lets the forward pass of a long prompt notice a cancellation between layers.
+struct Cancel<'a> {
+    cancelled: &'a AtomicU64,
+    number: u64,
+}
+
+impl Probe for Cancel<'_> {
+    fn cancelled(&mut self) -> bool {
+        self.number < self.cancelled.load(SeqCst)
+    }
+}
+
+/// The tokens of a prompt, and whether the answer is a text of its own rather than the rest of one.
+fn encode(shared: &Shared, prompt: Prompt) -> Result<(Vec<u32>, bool)> {
+    let tokenizer = &shared.tokenizer;
+    let (mut tokens, starts_text) = match prompt {
+        Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty()),
+        Prompt::Tokens(tokens) => (tokens, false),
+        Prompt::Chat(_) => return Err(Error::Template("not read yet".to_owned())),
+    };
+    if tokens.is_empty() {
+        let none = "at least one token (the vocabulary has none to begin a text with)";
+        tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
+    }
+    Ok((tokens, starts_text))
+}
+
+/// Shortens a prompt that is longer than the context as a shift would: the first `keep` tokens and as many of the last
+/// as fill half of what is left.
+fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
+    if prompt.len() <= capacity {
+        return Ok(prompt);
+    }
+    match on_full {
+        ContextPolicy::Stop => Err(Error::ContextFull { wanted: prompt.len(), available: capacity }),
+        ContextPolicy::Shift { keep } => {
+            let last = (capacity - keep).div_ceil(2);
+            Ok([&prompt[..keep], &prompt[prompt.len() - last..]].concat())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_prompts_are_shortened_only_when_asked() {
+        let prompt: Vec<u32> = (0..10).collect();
+        let shift = |keep| ContextPolicy::Shift { keep };
+        assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);
+        let error = fit(prompt.clone(), 9, ContextPolicy::Stop).unwrap_err();
+        assert!(matches!(error, Error::ContextFull { wanted: 10, available: 9 }));
+        assert_eq!(fit(prompt.clone(), 6, shift(2)).unwrap(), [0, 1, 8, 9]);
+        assert_eq!(fit(prompt.clone(), 6, shift(0)).unwrap(), [7, 8, 9]);
+        assert_eq!(fit(prompt.clone(), 6, shift(5)).unwrap(), [0, 1, 2, 3, 4, 9]);
+        assert_eq!(fit(prompt, 1, shift(0)).unwrap(), [9]);
+    }
+}

@@ -1,0 +1,116 @@
+//! Stop strings.
+
+/// Watches a text that arrives in pieces for strings that end it. What comes out never contains one, and is held back
+/// only while it may still become one.
+#[derive(Debug, Default)]
+pub(super) struct StopStrings {
+    strings: Vec<String>,
+    /// The end of the text so far that is the beginning of a stop string.
+    held: String,
+}
+
+impl StopStrings {
+    /// Watches for `strings`, none of them empty.
+    pub fn new(strings: Vec<String>) -> Self {
+        StopStrings { strings, held: String::new() }
+    }
+
+    /// Takes the next piece; returns what is certain to be text, and the stop string if one is complete (what came
+    /// behind it is dropped).
+    ///
+    /// Of several, the one that is complete first counts, so that the result does not depend on where pieces end.
+    pub fn push(&mut self, piece: &str) -> (String, Option<String>) {
+        self.held.push_str(piece);
+        let found = self.strings.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start, stop)));
+        if let Some((start, stop)) = found.min_by_key(|(start, stop)| (start + stop.len(), *start)) {
+            let stop = stop.clone();
+            self.held.truncate(start);
+            return (std::mem::take(&mut self.held), Some(stop));
+        }
+        let possible = self.strings.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - possible);
+        (std::mem::replace(&mut self.held, rest), None)
+    }
+
+    /// Whether text is being held back.
+    pub fn is_holding(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// What was held back: no more text will come.
+    pub fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Length of the longest end of `text` with which `stop` begins, less than the whole of `stop`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let fits = |length: &usize| stop.is_char_boundary(*length) && text.ends_with(&stop[..*length]);
+    (1..stop.len()).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
+        let mut watch = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect());
+        let mut text = String::new();
+        for piece in pieces {
+            let (certain, stop) = watch.push(piece);
+            text.push_str(&certain);
+            if stop.is_some() {
+                return (text, stop);
+            }
+        }
+        (text + &watch.finish(), None)
+    }
+
+    #[test]
+    fn a_stop_string_is_never_part_of_the_text() {
+        assert_eq!(run(&["END"], &["one E", "N", "D two"]), ("one ".into(), Some("END".into())));
+        assert_eq!(run(&["END"], &["one E", "N", "x"]), ("one ENx".into(), None));
+        assert_eq!(run(&["\n\n"], &["a\n", "b\n"]), ("a\nb\n".into(), None));
+        assert_eq!(run(&["é!"], &["caf", "é", "!"]), ("caf".into(), Some("é!".into())));
+        assert_eq!(run(&[], &["a", "b"]), ("ab".into(), None));
+    }
+
+    #[test]
+    fn text_is_held_back_only_while_it_may_be_a_stop_string() {
+        let mut watch = StopStrings::new(vec!["<end>".to_owned()]);
+        assert_eq!(watch.push("a<e"), ("a".to_owned(), None));
+        assert!(watch.is_holding());
+        assert_eq!(watch.push("<en"), ("<e".to_owned(), None));
+        assert_eq!(watch.push("x"), ("<enx".to_owned(), None));
+        assert!(!watch.is_holding());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(
+            text in "[abé]{0,40}",
+            stops in prop::collection::vec("[abé]{1,4}", 0..4),
+            cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..12),
+        ) {
+            // Character by character: the text ends where some stop string first becomes complete.
+            let mut want = (text.clone(), None);
+            'text: for end in (1..=text.len()).filter(|&at| text.is_char_boundary(at)) {
+                let mut complete: Vec<_> = stops.iter().filter(|stop| text[..end].ends_with(stop.as_str())).collect();
+                complete.sort_by_key(|stop| stop.len());
+                if let Some(stop) = complete.pop() {
+                    want = (text[..end - stop.len()].to_owned(), Some(stop.clone()));
+                    break 'text;
+                }
+            }
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(text.len() + 1)).collect();
+            cuts.extend([0, text.len()]);
+            cuts.retain(|&at| text.is_char_boundary(at));
+            cuts.sort_unstable();
+            let pieces: Vec<&str> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
+            let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+            prop_assert_eq!(run(&stops, &pieces), want);
+        }
+    }
+}

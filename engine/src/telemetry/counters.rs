@@ -1,0 +1,167 @@
+//! The figures and their snapshot.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Figures of a running engine, at about one instant.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Snapshot {
+    /// Sessions that exist.
+    pub sessions: u64,
+    /// Generations that are running or waiting.
+    pub generations: u64,
+    /// Prompt tokens computed since the engine was opened.
+    pub prompt_tokens: u64,
+    /// Prompt tokens taken from a cache instead, since the engine was opened.
+    pub reused_tokens: u64,
+    /// Tokens generated since the engine was opened.
+    pub generated_tokens: u64,
+    /// Prompt tokens per second, lately; 0 while none is computed.
+    pub prompt_rate: f64,
+    /// Tokens generated per second by all sessions together, lately; 0 while none is.
+    pub decode_rate: f64,
+    /// Tokens in the context of the session that ran last.
+    pub context_used: u64,
+    /// Length of that context, in tokens.
+    pub context_length: u64,
+    /// Bytes of weights, mapped or read.
+    pub weight_bytes: u64,
+    /// Bytes of all KV caches.
+    pub kv_bytes: u64,
+    /// Bytes of the forward pass's buffers.
+    pub scratch_bytes: u64,
+}
+
+/// An unsigned figure.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// Replaces it.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// Adds to it.
+    pub fn add(&self, value: u64) {
+        self.0.fetch_add(value, Relaxed);
+    }
+
+    /// Subtracts from it; callers subtract only what they added.
+    pub fn subtract(&self, value: u64) {
+        self.0.fetch_sub(value, Relaxed);
+    }
+}
+
+/// A floating-point figure.
+#[derive(Debug, Default)]
+pub struct Ratio(AtomicU64);
+
+impl Ratio {
+    /// Its value.
+    pub fn get(&self) -> f64 {
+        f64::from_bits(self.0.load(Relaxed))
+    }
+
+    /// Replaces it.
+    pub fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Relaxed);
+    }
+}
+
+/// The live figures behind a [`Snapshot`]; the fields have the same names and meanings.
+#[derive(Debug, Default)]
+#[allow(missing_docs)]
+pub struct Telemetry {
+    pub sessions: Gauge,
+    pub generations: Gauge,
+    pub prompt_tokens: Gauge,
+    pub reused_tokens: Gauge,
+    pub generated_tokens: Gauge,
+    pub prompt_rate: Ratio,
+    pub decode_rate: Ratio,
+    pub context_used: Gauge,
+    pub context_length: Gauge,
+    pub weight_bytes: Gauge,
+    pub kv_bytes: Gauge,
+    pub scratch_bytes: Gauge,
+}
+
+impl Telemetry {
+    /// The figures now.
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            sessions: self.sessions.get(),
+            generations: self.generations.get(),
+            prompt_tokens: self.prompt_tokens.get(),
+            reused_tokens: self.reused_tokens.get(),
+            generated_tokens: self.generated_tokens.get(),
+            prompt_rate: self.prompt_rate.get(),
+            decode_rate: self.decode_rate.get(),
+            context_used: self.context_used.get(),
+            context_length: self.context_length.get(),
+            weight_bytes: self.weight_bytes.get(),
+            kv_bytes: self.kv_bytes.get(),
+            scratch_bytes: self.scratch_bytes.get(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_shows_every_figure_under_its_own_name() {
+        let telemetry = Telemetry::default();
+        assert_eq!(telemetry.snapshot(), Snapshot::default());
+        telemetry.sessions.add(3);
+        telemetry.sessions.subtract(1);
+        telemetry.generations.set(1);
+        telemetry.prompt_tokens.set(2);
+        telemetry.reused_tokens.set(3);
+        telemetry.generated_tokens.set(4);
+        telemetry.prompt_rate.set(5.5);
+        telemetry.decode_rate.set(6.5);
+        telemetry.context_used.set(7);
+        telemetry.context_length.set(8);
+        telemetry.weight_bytes.set(9);
+        telemetry.kv_bytes.set(10);
+        telemetry.scratch_bytes.set(11);
+        let want = Snapshot {
+            sessions: 2,
+            generations: 1,
+            prompt_tokens: 2,
+            reused_tokens: 3,
+            generated_tokens: 4,
+            prompt_rate: 5.5,
+            decode_rate: 6.5,
+            context_used: 7,
+            context_length: 8,
+            weight_bytes: 9,
+            kv_bytes: 10,
+            scratch_bytes: 11,
+        };
+        assert_eq!(telemetry.snapshot(), want);
+    }
+
+    #[test]
+    fn any_thread_may_read_while_another_writes() {
+        let telemetry = Telemetry::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..20_000).for_each(|_| telemetry.generated_tokens.add(1)));
+            scope.spawn(|| {
+                let mut last = 0;
+                while last < 20_000 {
+                    let now = telemetry.snapshot().generated_tokens;
+                    assert!(now >= last);
+                    last = now;
+                }
+            });
+        });
+    }
+}

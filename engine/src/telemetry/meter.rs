@@ -1,0 +1,71 @@
+//! The writing side: what the engine thread reports after every step.
+
+use std::time::Duration;
+
+use super::{Rate, Telemetry};
+
+/// Keeps the rates and writes the figures of the steps.
+#[derive(Debug)]
+pub struct Meter<'a> {
+    telemetry: &'a Telemetry,
+    prompt: Rate,
+    decode: Rate,
+}
+
+impl<'a> Meter<'a> {
+    /// Writes to `telemetry`.
+    pub fn new(telemetry: &'a Telemetry) -> Self {
+        Meter { telemetry, prompt: Rate::default(), decode: Rate::default() }
+    }
+
+    /// The figures written to.
+    pub fn telemetry(&self) -> &'a Telemetry {
+        self.telemetry
+    }
+
+    /// `tokens` of a prompt were computed in `time`.
+    pub fn prompt(&mut self, tokens: usize, time: Duration) {
+        self.prompt.add(tokens, time);
+        self.telemetry.prompt_tokens.add(tokens as u64);
+        self.telemetry.prompt_rate.set(self.prompt.get());
+    }
+
+    /// A token was decoded in `time`.
+    pub fn decode(&mut self, time: Duration) {
+        self.decode.add(1, time);
+        self.telemetry.decode_rate.set(self.decode.get());
+    }
+
+    /// The context that was worked on holds `used` of `length` tokens.
+    pub fn context(&self, used: usize, length: usize) {
+        self.telemetry.context_used.set(used as u64);
+        self.telemetry.context_length.set(length as u64);
+    }
+
+    /// Nothing is running any more.
+    pub fn idle(&mut self) {
+        (self.prompt, self.decode) = (Rate::default(), Rate::default());
+        self.telemetry.prompt_rate.set(0.0);
+        self.telemetry.decode_rate.set(0.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_add_up_and_rates_end_with_the_work() {
+        let telemetry = Telemetry::default();
+        let mut meter = Meter::new(&telemetry);
+        meter.prompt(512, Duration::from_secs(1));
+        meter.decode(Duration::from_millis(50));
+        meter.context(513, 4096);
+        let now = telemetry.snapshot();
+        assert_eq!((now.prompt_tokens, now.context_used, now.context_length), (512, 513, 4096));
+        assert!((now.prompt_rate - 512.0).abs() < 1e-9 && (now.decode_rate - 20.0).abs() < 1e-9);
+        meter.idle();
+        let now = telemetry.snapshot();
+        assert_eq!((now.prompt_rate, now.decode_rate, now.prompt_tokens), (0.0, 0.0, 512));
+    }
+}

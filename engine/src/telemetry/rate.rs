@@ -1,0 +1,50 @@
+//! Rates over the last moments.
+
+use std::time::Duration;
+
+/// Tokens per second of the time spent on them, with older work fading out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Rate {
+    tokens: f64,
+    seconds: f64,
+}
+
+/// Work older than about this counts little.
+const MEMORY: f64 = 2.0;
+
+impl Rate {
+    /// Counts `tokens` that took `time`.
+    pub fn add(&mut self, tokens: usize, time: Duration) {
+        let seconds = time.as_secs_f64();
+        let fade = MEMORY / (MEMORY + seconds);
+        self.tokens = self.tokens * fade + tokens as f64;
+        self.seconds = self.seconds * fade + seconds;
+    }
+
+    /// Tokens per second; 0 when nothing was counted.
+    pub fn get(&self) -> f64 {
+        if self.seconds > 0.0 { self.tokens / self.seconds } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_steady_rate_is_itself_and_a_new_one_takes_over() {
+        let mut rate = Rate::default();
+        assert_eq!(rate.get(), 0.0);
+        (0..100).for_each(|_| rate.add(1, Duration::from_millis(100)));
+        assert!((rate.get() - 10.0).abs() < 1e-9);
+        (0..100).for_each(|_| rate.add(1, Duration::from_millis(500)));
+        assert!((rate.get() - 2.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn no_time_at_all_is_no_rate() {
+        let mut rate = Rate::default();
+        rate.add(5, Duration::ZERO);
+        assert_eq!(rate.get(), 0.0);
+    }
+}
