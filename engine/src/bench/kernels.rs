@@ -1,0 +1,73 @@
+//! Matrix products alone: bytes per second of one token, multiplications per second of many.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::{
+    cpu::{Cpu, MatmulJob},
+    error::{Error, Result},
+    format::{Bytes, Matrix, TensorType, blocks},
+};
+
+/// Speed of the product of one weight type.
+#[derive(Debug, Clone, Serialize)]
+pub struct KernelSpeed {
+    /// Name of the weight type.
+    pub weight_type: String,
+    /// Tokens multiplied at once.
+    pub tokens: usize,
+    /// Seconds of one product, best of those measured.
+    pub seconds: f64,
+    /// Bytes of weights read per second.
+    pub bytes_per_second: f64,
+    /// Multiply-accumulates per second.
+    pub macs_per_second: f64,
+}
+
+/// Times `W x` for a `[rows, cols]` matrix of type `ty` and `tokens` tokens, best of `rounds`.
+///
+/// # Errors
+/// If `cols` is not a whole number of blocks, or the type cannot be written.
+pub fn kernel_speed(
+    cpu: &Cpu,
+    ty: TensorType,
+    rows: usize,
+    cols: usize,
+    tokens: usize,
+    rounds: usize,
+) -> Result<KernelSpeed> {
+    let mut state = 1u32;
+    let mut noise = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    };
+    // A few distinct rows, repeated: what the values are does not matter to the clock.
+    let distinct = rows.min(16);
+    let mut some = Vec::new();
+    let values: Vec<f32> = (0..distinct * cols).map(|_| noise()).collect();
+    blocks::quantise(ty, &values, &mut some)?;
+    let row_bytes = some.len() / distinct.max(1);
+    let mut data = Vec::with_capacity(rows * row_bytes);
+    while data.len() < rows * row_bytes {
+        data.extend_from_slice(&some[..some.len().min(rows * row_bytes - data.len())]);
+    }
+    let bytes = data.len();
+    let weight = Matrix::new(ty, rows, cols, Bytes::new(data))
+        .ok_or_else(|| Error::invalid("columns", format!("whole blocks of {ty}"), cols))?;
+    let x: Vec<f32> = (0..tokens * cols).map(|_| noise()).collect();
+    let mut out = vec![0.0; tokens * rows];
+    let mut seconds = f64::INFINITY;
+    for _ in 0..rounds.max(1) + 1 {
+        let started = Instant::now();
+        cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, tokens);
+        seconds = seconds.min(started.elapsed().as_secs_f64());
+    }
+    Ok(KernelSpeed {
+        weight_type: ty.to_string(),
+        tokens,
+        seconds,
+        bytes_per_second: bytes as f64 / seconds,
+        macs_per_second: (rows * cols * tokens) as f64 / seconds,
+    })
+}
