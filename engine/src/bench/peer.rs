@@ -1,0 +1,116 @@
+//! llama.cpp's `llama-bench` on the same file at the same time: the two take turns, so that both see the same machine.
+
+use std::{path::Path, process::Command};
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{
+    record::{Record, mean_and_deviation},
+    run::{Bench, BenchOptions, Progress, Test},
+};
+use crate::error::{Error, Result};
+
+/// One test, ours and the peer's.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// Ours, all rounds together.
+    pub ours: Record,
+    /// The peer's tokens per second, one per round.
+    pub peer_samples_ts: Vec<f64>,
+    /// Mean of them.
+    pub peer_avg_ts: f64,
+    /// Their sample standard deviation.
+    pub peer_stddev_ts: f64,
+    /// Median over rounds of our speed by the peer's in the same round.
+    pub ratio: f64,
+}
+
+/// Runs every test `options.repetitions` times here and in `llama_bench`, in turns, with the same number of threads.
+///
+/// # Errors
+/// As [`run`](super::run); [`Error::Io`] if the program cannot be started, [`Error::Invalid`] if it fails or its
+/// output is not llama-bench's.
+pub fn compare(
+    path: &Path,
+    options: &BenchOptions,
+    llama_bench: &Path,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<Vec<Comparison>> {
+    progress(Progress::Preparing);
+    let once = BenchOptions { repetitions: 1, ..options.clone() };
+    let mut bench = Bench::open(path, &once)?;
+    let mut comparisons = Vec::new();
+    for test in &options.tests {
+        let (mut records, mut theirs) = (Vec::new(), Vec::new());
+        let of = options.repetitions.max(1);
+        for number in 1..=of {
+            progress(Progress::Repetition { test: *test, number, of });
+            records.push(bench.test(*test, &mut |_| {})?);
+            let threads = records[0].n_threads;
+            theirs.push(peer_speed(llama_bench, path, *test, threads, options)?);
+        }
+        let Some(comparison) = join(records, theirs) else { continue };
+        progress(Progress::Done(&comparison.ours));
+        comparisons.push(comparison);
+    }
+    Ok(comparisons)
+}
+
+/// One round of the peer, in tokens per second.
+fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options: &BenchOptions) -> Result<f64> {
+    let kv = options.kv_type.name().to_lowercase();
+    let mut command = Command::new(program);
+    command.arg("-m").arg(model).args(["-o", "json", "-r", "1", "-ngl", "0"]);
+    command.args(["-t", &threads.to_string(), "-d", &test.depth.to_string(), "-ctk", &kv, "-ctv", &kv]);
+    command.args(["-ub", &options.chunk.to_string()]);
+    match (test.prompt, test.generate) {
+        (p, 0) => command.args(["-p", &p.to_string(), "-n", "0"]),
+        (0, n) => command.args(["-p", "0", "-n", &n.to_string()]),
+        (p, n) => command.args(["-p", "0", "-n", "0", "-pg", &format!("{p},{n}")]),
+    };
+    if let Some(folder) = program.parent() {
+        // Its shared libraries lie beside it.
+        command.env("LD_LIBRARY_PATH", folder);
+    }
+    let output = command.output().map_err(|source| Error::io("start", program, source))?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let last = text.lines().last().unwrap_or("no message").to_owned();
+        return Err(Error::invalid("llama-bench", "success", format!("{}: {last}", output.status)));
+    }
+    let rows: Value = serde_json::from_slice(&output.stdout)
+        .map_err(|error| Error::invalid("llama-bench", "JSON on its output", error))?;
+    rows.as_array()
+        .and_then(|rows| rows.last())
+        .and_then(|row| row.get("avg_ts"))
+        .and_then(Value::as_f64)
+        .ok_or_else(|| Error::invalid("llama-bench", "`avg_ts` in its JSON", "none"))
+}
+
+/// Rounds as one comparison; `None` if there were none.
+fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
+    let mut ratios: Vec<f64> = records.iter().zip(&theirs).map(|(ours, theirs)| ours.avg_ts / theirs).collect();
+    ratios.sort_by(f64::total_cmp);
+    let ratio = (ratios.get((ratios.len().checked_sub(1)?) / 2)? + ratios.get(ratios.len() / 2)?) / 2.0;
+    let samples_ts: Vec<f64> = records.iter().map(|record| record.avg_ts).collect();
+    let samples_ns: Vec<u64> = records.iter().map(|record| record.avg_ns).collect();
+    let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
+    let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|ns| *ns as f64).collect::<Vec<_>>());
+    let mut ours = records.into_iter().next()?;
+    if let Some(bytes) = &mut ours.thermocline.bytes_per_second {
+        *bytes *= avg_ts / ours.avg_ts;
+        ours.thermocline.bandwidth_share = Some(*bytes / ours.thermocline.read_bandwidth);
+    }
+    let ours = Record {
+        avg_ts,
+        stddev_ts,
+        avg_ns: avg_ns as u64,
+        stddev_ns: stddev_ns as u64,
+        samples_ts,
+        samples_ns,
+        ..ours
+    };
+    let (peer_avg_ts, peer_stddev_ts) = mean_and_deviation(&theirs);
+    Some(Comparison { ours, peer_samples_ts: theirs, peer_avg_ts, peer_stddev_ts, ratio })
+}

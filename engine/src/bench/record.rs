@@ -1,0 +1,185 @@
+//! One line of a benchmark, under llama-bench's field names, so that what reads its JSON reads ours.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+/// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
+/// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds what it has no name for.
+#[derive(Debug, Clone, Serialize)]
+#[allow(missing_docs)]
+pub struct Record {
+    pub build_commit: String,
+    pub build_number: u32,
+    pub cpu_info: String,
+    pub gpu_info: String,
+    pub backends: String,
+    pub model_filename: String,
+    pub model_type: String,
+    pub model_size: u64,
+    pub model_n_params: u64,
+    pub n_batch: usize,
+    pub n_ubatch: usize,
+    pub n_threads: usize,
+    pub cpu_mask: String,
+    pub cpu_strict: bool,
+    pub poll: u32,
+    pub type_k: String,
+    pub type_v: String,
+    pub n_gpu_layers: i32,
+    pub split_mode: String,
+    pub main_gpu: i32,
+    pub no_kv_offload: bool,
+    pub flash_attn: bool,
+    pub devices: String,
+    pub tensor_split: String,
+    pub tensor_buft_overrides: String,
+    pub use_mmap: bool,
+    pub embeddings: bool,
+    pub no_op_offload: u32,
+    pub n_prompt: usize,
+    pub n_gen: usize,
+    pub n_depth: usize,
+    /// ISO 8601, UTC.
+    pub test_time: String,
+    pub avg_ns: u64,
+    pub stddev_ns: u64,
+    /// Mean of the repetitions' speeds, not tokens over mean time.
+    pub avg_ts: f64,
+    pub stddev_ts: f64,
+    pub samples_ns: Vec<u64>,
+    pub samples_ts: Vec<f64>,
+    pub thermocline: Extra,
+}
+
+/// What llama-bench has no field for.
+#[derive(Debug, Clone, Serialize)]
+pub struct Extra {
+    /// Instruction set of the kernels.
+    pub isa: String,
+    /// Sparsity mode.
+    pub sparsity: String,
+    /// Kind of predictor, if one took part.
+    pub predictor: Option<String>,
+    /// Share of neurons resident on the GPU.
+    pub hot_fraction: f64,
+    /// Bytes the GPU may use.
+    pub vram_budget: u64,
+    /// Weights and cached keys and values one generated token reads, averaged over the test.
+    pub bytes_per_token: u64,
+    /// Bytes read per second while generating; null for prompts.
+    pub bytes_per_second: Option<f64>,
+    /// What sequential reads reach on this machine, measured beside the test.
+    pub read_bandwidth: f64,
+    /// `bytes_per_second / read_bandwidth`
+    pub bandwidth_share: Option<f64>,
+    /// Time from the first prompt token to its logits; null without a prompt.
+    pub ttft_ms: Option<f64>,
+    /// Gaps between generated tokens; null without any.
+    pub itl_ms: Option<Percentiles>,
+    /// Never estimated: null where it cannot be read.
+    pub energy_j_per_token: Option<f64>,
+    /// Mains or battery, where the system says.
+    pub power_source: Option<String>,
+}
+
+/// Points of a distribution.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[allow(missing_docs)]
+pub struct Percentiles {
+    pub p50: f64,
+    pub p90: f64,
+    pub p99: f64,
+}
+
+impl Percentiles {
+    /// Nearest-rank percentiles; `None` of nothing.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let mut sorted = values.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let at = |percent: usize| sorted.get((sorted.len() * percent).div_ceil(100).saturating_sub(1)).copied();
+        Some(Percentiles { p50: at(50)?, p90: at(90)?, p99: at(99)? })
+    }
+}
+
+/// Mean and sample standard deviation.
+pub(super) fn mean_and_deviation(values: &[f64]) -> (f64, f64) {
+    let n = values.len() as f64;
+    if values.is_empty() {
+        return (0.0, 0.0);
+    }
+    let mean = values.iter().sum::<f64>() / n;
+    if values.len() < 2 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0)).sqrt())
+}
+
+impl Record {
+    /// `pp512`, `tg128`, `pp512 @ d1024`: the test's name in llama-bench's tables.
+    pub fn test_name(&self) -> String {
+        let mut name = match (self.n_prompt, self.n_gen) {
+            (n, 0) => format!("pp{n}"),
+            (0, n) => format!("tg{n}"),
+            (p, n) => format!("pp{p}+tg{n}"),
+        };
+        if self.n_depth > 0 {
+            name += &format!(" @ d{}", self.n_depth);
+        }
+        name
+    }
+}
+
+/// The system's name of the processor, or its architecture.
+pub(super) fn cpu_name() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name =
+        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
+    name.unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+/// The time now, `2026-01-31T12:00:00Z`.
+pub(super) fn now_utc() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    iso8601(seconds)
+}
+
+/// Seconds since 1970 as a date, by the civil-from-days rule of the proleptic Gregorian calendar.
+fn iso8601(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    // Years start in March here, so that the leap day is a year's last.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = 400 * era + year_of_era + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_right() {
+        assert_eq!(iso8601(0), "1970-01-01T00:00:00Z");
+        assert_eq!(iso8601(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(iso8601(951_782_400), "2000-02-29T00:00:00Z");
+        assert_eq!(iso8601(1_767_225_599), "2025-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn statistics_are_the_samples_own() {
+        let (mean, deviation) = mean_and_deviation(&[1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(mean, 2.5);
+        assert!((deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);
+        assert_eq!(mean_and_deviation(&[7.0]), (7.0, 0.0));
+        let values: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(Percentiles::of(&values), Some(Percentiles { p50: 50.0, p90: 90.0, p99: 99.0 }));
+        assert_eq!(Percentiles::of(&[]), None);
+    }
+}

@@ -1,0 +1,275 @@
+//! The tests of llama-bench: a prompt of random tokens, or generation of random tokens, behind a context of some depth.
+//! Tokenising and sampling are not part of the time.
+
+use std::{path::Path, sync::Arc, time::Instant};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+use super::{
+    bandwidth::read_bandwidth,
+    record::{Extra, Percentiles, Record, cpu_name, mean_and_deviation, now_utc},
+};
+use crate::{
+    cpu::{Cpu, CpuOptions},
+    error::{Error, Result},
+    format::{Matrix, ReadMode},
+    model::{DEFAULT_CHUNK, Down, Ffn, FfnWeights, Forward, KvCache, KvType, LoadOptions, Model, Outputs},
+};
+
+/// Bytes read to measure the machine: many times any desktop's last cache.
+const BANDWIDTH_BYTES: usize = 512 << 20;
+
+/// One test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Test {
+    /// Prompt tokens, computed in chunks.
+    pub prompt: usize,
+    /// Tokens generated one by one behind the prompt.
+    pub generate: usize,
+    /// Tokens already in the context.
+    pub depth: usize,
+}
+
+/// What to run, and how.
+#[derive(Debug, Clone)]
+pub struct BenchOptions {
+    /// llama-bench's defaults: 512 prompt tokens, then 128 generated.
+    pub tests: Vec<Test>,
+    /// Timed runs per test.
+    pub repetitions: usize,
+    /// One run that is not timed before each test.
+    pub warm_up: bool,
+    /// Threads and instruction set.
+    pub cpu: CpuOptions,
+    /// Encoding of cached keys and values.
+    pub kv_type: KvType,
+    /// Prompt tokens computed at once.
+    pub chunk: usize,
+    /// How to load the model.
+    pub load: LoadOptions,
+}
+
+impl Default for BenchOptions {
+    fn default() -> Self {
+        BenchOptions {
+            tests: vec![Test { prompt: 512, generate: 0, depth: 0 }, Test { prompt: 0, generate: 128, depth: 0 }],
+            repetitions: 5,
+            warm_up: true,
+            cpu: CpuOptions::default(),
+            kv_type: KvType::default(),
+            chunk: DEFAULT_CHUNK,
+            load: LoadOptions::default(),
+        }
+    }
+}
+
+/// What a run is doing, for a progress display.
+#[derive(Debug, Clone, Copy)]
+pub enum Progress<'a> {
+    /// Loading the model, measuring the machine.
+    Preparing,
+    /// A timed run starts.
+    Repetition {
+        /// Which test.
+        test: Test,
+        /// From 1.
+        number: usize,
+        /// How many there will be.
+        of: usize,
+    },
+    /// A test is done.
+    Done(&'a Record),
+}
+
+/// Loads the model and runs the tests in order.
+///
+/// # Errors
+/// As [`Model::open`] and [`Forward::run`]; [`Error::Invalid`] for a test without tokens.
+pub fn run(path: &Path, options: &BenchOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Record>> {
+    progress(Progress::Preparing);
+    let mut bench = Bench::open(path, options)?;
+    options.tests.iter().map(|test| bench.test(*test, progress)).collect()
+}
+
+/// A loaded model and the measured machine.
+pub(super) struct Bench<'a> {
+    options: &'a BenchOptions,
+    forward: Forward,
+    threads: usize,
+    isa: String,
+    read_bandwidth: f64,
+}
+
+impl<'a> Bench<'a> {
+    pub fn open(path: &Path, options: &'a BenchOptions) -> Result<Self> {
+        let model = Arc::new(Model::open(path, &options.load)?);
+        let cpu = Cpu::new(&options.cpu)?;
+        let read_bandwidth = read_bandwidth(cpu.pool(), BANDWIDTH_BYTES, 3);
+        let (threads, isa) = (cpu.pool().threads(), cpu.isa().to_string());
+        let mut forward = Forward::new(model, cpu);
+        forward.set_chunk(options.chunk);
+        Ok(Bench { options, forward, threads, isa, read_bandwidth })
+    }
+
+    pub fn test(&mut self, test: Test, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Record> {
+        if test.prompt + test.generate == 0 {
+            return Err(Error::invalid("benchmark", "prompt or generated tokens", "neither"));
+        }
+        let model = Arc::clone(self.forward.model());
+        let capacity = test.depth + test.prompt + test.generate;
+        let mut kv = KvCache::new(&model.config, capacity, self.options.kv_type)?;
+        let mut rng = StdRng::seed_from_u64(1);
+        let tokens: Vec<u32> = (0..capacity).map(|_| rng.random_range(0..model.config.n_vocab as u32)).collect();
+        let (depth, rest) = tokens.split_at(test.depth);
+        let (prompt, generate) = rest.split_at(test.prompt);
+        if !depth.is_empty() {
+            self.forward.run(depth, &mut kv, Outputs::None, &mut ())?;
+        }
+        let time = now_utc();
+        if self.options.warm_up {
+            if !prompt.is_empty() {
+                self.forward.run(prompt, &mut kv, Outputs::Last, &mut ())?;
+            }
+            if let Some(first) = generate.first() {
+                self.forward.run(&[*first], &mut kv, Outputs::Last, &mut ())?;
+            }
+        }
+        let (mut seconds, mut first, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+        let of = self.options.repetitions.max(1);
+        for number in 1..=of {
+            progress(Progress::Repetition { test, number, of });
+            kv.truncate(test.depth);
+            let started = Instant::now();
+            if !prompt.is_empty() {
+                self.forward.run(prompt, &mut kv, Outputs::Last, &mut ())?;
+                first.push(started.elapsed().as_secs_f64() * 1e3);
+            }
+            let mut last = Instant::now();
+            for token in generate {
+                self.forward.run(&[*token], &mut kv, Outputs::Last, &mut ())?;
+                let now = Instant::now();
+                gaps.push((now - last).as_secs_f64() * 1e3);
+                last = now;
+            }
+            seconds.push(started.elapsed().as_secs_f64());
+        }
+        let record = self.record(test, time, &seconds, &first, &gaps, &kv);
+        progress(Progress::Done(&record));
+        Ok(record)
+    }
+
+    fn record(&self, test: Test, time: String, seconds: &[f64], first: &[f64], gaps: &[f64], kv: &KvCache) -> Record {
+        let model = self.forward.model();
+        let tensors = model.checkpoint.tensors();
+        let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
+        let params: usize = tensors.iter().map(|tensor| tensor.len()).sum();
+        let tokens = (test.prompt + test.generate) as f64;
+        let speeds: Vec<f64> = seconds.iter().map(|s| tokens / s).collect();
+        let nanoseconds: Vec<f64> = seconds.iter().map(|s| s * 1e9).collect();
+        let (avg_ns, stddev_ns) = mean_and_deviation(&nanoseconds);
+        let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
+        // Half of the generated tokens are behind the average one.
+        let context = test.depth + test.prompt + test.generate / 2;
+        let bytes_per_token = weight_bytes_per_token(model) + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
+        let generating = test.generate > 0 && test.prompt == 0;
+        let bytes_per_second = generating.then_some(bytes_per_token as f64 * avg_ts);
+        let kv_name = kv.ty().name().to_lowercase();
+        Record {
+            build_commit: String::new(),
+            build_number: 0,
+            cpu_info: cpu_name(),
+            gpu_info: String::new(),
+            backends: "CPU".to_owned(),
+            model_filename: model.checkpoint.path.display().to_string(),
+            model_type: model_type(model, params),
+            model_size: size as u64,
+            model_n_params: params as u64,
+            n_batch: self.options.chunk,
+            n_ubatch: self.options.chunk,
+            n_threads: self.threads,
+            cpu_mask: "0x0".to_owned(),
+            cpu_strict: false,
+            poll: 0,
+            type_k: kv_name.clone(),
+            type_v: kv_name,
+            n_gpu_layers: 0,
+            split_mode: "none".to_owned(),
+            main_gpu: 0,
+            no_kv_offload: false,
+            flash_attn: false,
+            devices: "none".to_owned(),
+            tensor_split: "0.00".to_owned(),
+            tensor_buft_overrides: "none".to_owned(),
+            use_mmap: self.options.load.read_mode == ReadMode::Map,
+            embeddings: false,
+            no_op_offload: 0,
+            n_prompt: test.prompt,
+            n_gen: test.generate,
+            n_depth: test.depth,
+            test_time: time,
+            avg_ns: avg_ns as u64,
+            stddev_ns: stddev_ns as u64,
+            avg_ts,
+            stddev_ts,
+            samples_ns: nanoseconds.iter().map(|ns| *ns as u64).collect(),
+            samples_ts: speeds,
+            thermocline: Extra {
+                isa: self.isa.clone(),
+                sparsity: "dense".to_owned(),
+                predictor: None,
+                hot_fraction: 0.0,
+                vram_budget: 0,
+                bytes_per_token,
+                bytes_per_second,
+                read_bandwidth: self.read_bandwidth,
+                bandwidth_share: bytes_per_second.map(|bytes| bytes / self.read_bandwidth),
+                ttft_ms: (!first.is_empty()).then(|| mean_and_deviation(first).0),
+                itl_ms: Percentiles::of(gaps),
+                energy_j_per_token: None,
+                power_source: None,
+            },
+        }
+    }
+}
+
+/// `llama 7B Q4_0`: architecture, size, the weight type most bytes have.
+fn model_type(model: &Model, params: usize) -> String {
+    let mut bytes = std::collections::BTreeMap::new();
+    for tensor in model.checkpoint.tensors() {
+        *bytes.entry(tensor.ty).or_insert(0) += tensor.data.len();
+    }
+    let ty = bytes.iter().max_by_key(|(_, bytes)| **bytes).map_or(String::new(), |(ty, _)| ty.to_string());
+    let size = match params as f64 {
+        p if p >= 1e9 => format!("{:.1}B", p / 1e9),
+        p => format!("{:.1}M", p / 1e6),
+    };
+    format!("{} {size} {ty}", model.config.architecture)
+}
+
+/// Bytes of weights a token reads when nothing is skipped: all matrices but the embedding's other rows and experts
+/// the router passes over.
+fn weight_bytes_per_token(model: &Model) -> u64 {
+    let size = |matrix: &Matrix| matrix.data().len() as u64;
+    let ffn = |ffn: &FfnWeights| {
+        let down = match &ffn.down {
+            Down::Outputs(linear) | Down::Neurons(linear) => size(&linear.weight),
+        };
+        ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight) + down
+    };
+    let layers = model.weights.layers.iter().map(|layer| {
+        let attention = &layer.attention;
+        let attention =
+            [&attention.q, &attention.k, &attention.v, &attention.output].map(|linear| size(&linear.weight));
+        let mixture = match &layer.ffn {
+            Ffn::Dense(weights) => ffn(weights),
+            Ffn::Experts(mixture) => {
+                let all: u64 = mixture.experts.iter().map(ffn).sum();
+                let used = model.config.experts.as_ref().map_or(0, |experts| experts.used) as u64;
+                let shared = mixture.shared.as_ref().map_or(0, |shared| ffn(&shared.ffn) + size(&shared.gate.weight));
+                size(&mixture.router.weight) + shared + all * used / (mixture.experts.len() as u64).max(1)
+            }
+        };
+        attention.iter().sum::<u64>() + mixture
+    });
+    layers.sum::<u64>() + size(&model.weights.output.weight) + model.weights.token_embedding.row_bytes() as u64
+}
