@@ -9,6 +9,7 @@
 mod added;
 mod bpe;
 mod byte_level;
+mod chat;
 mod detokeniser;
 mod gguf;
 mod json;
@@ -19,6 +20,7 @@ mod special_ids;
 mod tokenizer;
 mod vocab;
 
+pub use chat::{ChatMessage, ChatTemplate, TemplateOrigin};
 pub use detokeniser::Detokeniser;
 pub use tokenizer::{EncodeOptions, Tokenizer};
 pub use vocab::TokenKind;
