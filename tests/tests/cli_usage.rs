@@ -2,7 +2,7 @@
 
 use thermocline_tests::terminal::thermocline;
 
-const COMMANDS: [&str; 2] = ["inspect", "devices"];
+const COMMANDS: [&str; 4] = ["inspect", "tokenize", "logits", "devices"];
 
 #[test]
 fn every_command_explains_itself() {

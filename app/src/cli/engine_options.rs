@@ -4,10 +4,9 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     cpu::{CpuOptions, Isa},
     model::KvType,
-    session::{Engine, EngineOptions},
 };
 
-use super::{failure::Outcome, model_options::ModelOptions, units::parse_tokens};
+use super::units::parse_tokens;
 
 /// What the CPU is to use.
 #[derive(Debug, Clone, Default, Args)]
@@ -31,21 +30,6 @@ pub struct ContextOptions {
     /// Element type of the KV cache [default: f16]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
-}
-
-/// An engine on the model.
-pub fn open_engine(model: &ModelOptions, context: &ContextOptions, cpu: &CpuArgs) -> Outcome<Engine> {
-    let mut options = EngineOptions {
-        context: context.context,
-        cpu: cpu.options(),
-        activation: model.activation,
-        read_mode: model.read_mode(),
-        ..EngineOptions::default()
-    };
-    if let Some(kv_type) = context.kv_type {
-        options.kv_type = kv_type;
-    }
-    Ok(Engine::from_model(model.open_model()?, options)?)
 }
 
 impl CpuArgs {

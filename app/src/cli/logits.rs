@@ -137,12 +137,20 @@ fn write(path: &Path, rows: usize, vocabulary: usize, logits: &[f32], greedy: &[
     let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
 
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = NamedTempFile::new_in(folder).map_err(failed)?;
+    let mut file = temporary(folder).map_err(failed)?;
     let mut writer = BufWriter::new(file.as_file_mut());
     writer.write_all(&bytes).and_then(|()| writer.flush()).map_err(failed)?;
     drop(writer);
     file.persist(path).map_err(|error| failed(error.error))?;
     Ok(())
+}
+
+/// Readable by whoever the user's umask lets, like any other file.
+fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.prefix(".thermocline-").tempfile_in(folder)
 }
 
 #[cfg(test)]

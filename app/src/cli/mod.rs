@@ -7,9 +7,16 @@
 #![allow(dead_code)]
 
 mod devices;
+mod engine_options;
 mod failure;
+mod generation_options;
 mod inspect;
+mod interrupt;
+mod logits;
 mod model_options;
+mod progress;
+mod text_input;
+mod tokenize;
 mod units;
 
 use std::process::ExitCode;
@@ -42,6 +49,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Inspect(inspect::InspectArgs),
+    Tokenize(tokenize::TokenizeArgs),
+    Logits(logits::LogitsArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -69,6 +78,8 @@ fn dispatch(command: Option<Command>) -> Outcome {
     match command {
         None => start(),
         Some(Command::Inspect(args)) => inspect::inspect(&args),
+        Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
+        Some(Command::Logits(args)) => logits::logits(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
     }
 }
