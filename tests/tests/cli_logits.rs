@@ -1,5 +1,7 @@
 //! `logits` and `tokenize`: what other implementations are compared with.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 
 use safetensors::SafeTensors;

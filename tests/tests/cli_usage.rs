@@ -1,8 +1,10 @@
 //! The command line itself: help, versions, wrong flags.
 
+#![allow(clippy::unwrap_used)]
+
 use thermocline_tests::terminal::thermocline;
 
-const COMMANDS: [&str; 4] = ["inspect", "tokenize", "logits", "devices"];
+const COMMANDS: [&str; 7] = ["run", "chat", "inspect", "tokenize", "logits", "synth", "devices"];
 
 #[test]
 fn every_command_explains_itself() {
@@ -11,7 +13,7 @@ fn every_command_explains_itself() {
         assert!(overview.contains(&format!("\n  {command}")), "{command}: {overview}");
         let help = thermocline(&[command, "--help"]).ok();
         assert!(help.contains("Usage: thermocline"), "{help}");
-        assert!(help.lines().all(|line| line.chars().count() <= 110), "{help}");
+        assert!(help.lines().all(|line| line.chars().count() <= 100), "{help}");
     }
     assert!(thermocline(&["--version"]).ok().starts_with("thermocline "));
 }

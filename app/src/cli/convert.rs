@@ -1,9 +1,13 @@
 //! `thermocline convert`: another file type for a model.
 
-use std::{io::IsTerminal, path::PathBuf, time::Instant};
+use std::{io::Write, path::PathBuf, time::Instant};
 
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
-use thermocline_engine::{format::TensorType, model};
+use serde_json::json;
+use thermocline_engine::{
+    format::TensorType,
+    model::{self, CONVERT_TYPES, ConvertReport},
+};
 
 use super::{
     failure::Outcome,
@@ -16,8 +20,7 @@ Examples:
   thermocline convert ./Llama-3.2-1B --type q8_0 --out llama-3.2-1b.Q8_0.gguf
   thermocline convert model-F16.gguf --type q4_k --out model-Q4_K.gguf
 
-FILE appears only when it is complete. Norms and biases stay F32; a matrix whose rows do not fit the type's blocks
-gets the nearest type that does.";
+FILE appears only when it is complete, and replaces what was there. Vectors (norms, biases) stay F32.";
 
 /// Converts a Hugging Face folder or a GGUF file to GGUF of a chosen type.
 #[derive(Debug, Args)]
@@ -27,24 +30,47 @@ pub struct ConvertArgs {
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
     /// Type of the matrices
-    #[arg(short, long = "type", value_name = "TYPE", default_value = "q8_0", value_parser = types())]
+    #[arg(short, long = "type", value_name = "TYPE", default_value = "Q8_0", ignore_case = true, value_parser = types())]
     ty: TensorType,
-    /// The GGUF file to write
+    /// The file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
 }
 
 /// Runs the command.
 pub fn convert(args: &ConvertArgs) -> Outcome {
     let started = Instant::now();
-    let mut progress = Progress::new("converting", Unit::Bytes);
+    let mut progress = Progress::new("converting", Unit::Weights);
     let report = model::convert(&args.source, &args.out, args.ty, &mut |done, total| progress.set(done, total))?;
     drop(progress);
-    let _ = (report, started, units::bytes(0), std::io::stderr().is_terminal());
+    let ConvertReport { architecture, source_bytes, file_bytes, parameters, types } = report;
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        let types = types.iter().map(|(ty, count)| (ty.name(), count)).collect::<std::collections::BTreeMap<_, _>>();
+        let report = json!({
+            "file": args.out,
+            "architecture": architecture,
+            "source_bytes": source_bytes,
+            "file_bytes": file_bytes,
+            "parameters": parameters,
+            "tensors": types,
+            "seconds": started.elapsed().as_secs_f64(),
+        });
+        writeln!(out, "{report:#}")?;
+        return Ok(());
+    }
+    let types = types.iter().map(|(ty, count)| format!("{count} {ty}")).collect::<Vec<_>>().join(", ");
+    let parameters = units::parameters(parameters);
+    writeln!(out, "{}: {architecture}, {parameters} parameters, tensors: {types}", args.out.display())?;
+    let (from, to, seconds) = (units::bytes(source_bytes), units::bytes(file_bytes), started.elapsed().as_secs_f64());
+    writeln!(out, "{from} became {to} in {seconds:.1} s")?;
     Ok(())
 }
 
 fn types() -> impl TypedValueParser<Value = TensorType> {
-    PossibleValuesParser::new(["f32", "f16", "bf16", "q8_0", "q4_0", "q4_k", "q5_k", "q6_k"])
+    PossibleValuesParser::new(CONVERT_TYPES.map(TensorType::name))
         .try_map(|name| name.parse::<TensorType>())
 }

@@ -4,9 +4,10 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     cpu::{CpuOptions, Isa},
     model::KvType,
+    session::{Engine, EngineOptions},
 };
 
-use super::units::parse_tokens;
+use super::{failure::Outcome, model_options::ModelOptions, units::parse_tokens};
 
 /// What the CPU is to use.
 #[derive(Debug, Clone, Default, Args)]
@@ -24,12 +25,28 @@ pub struct CpuArgs {
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Context")]
 pub struct ContextOptions {
-    /// Tokens the model can look back on, like 4096 or 4k [default: what the model was trained with]
+    /// Tokens the model can look back on, like 4096 or 4k [default: what the model was trained
+    /// with, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
     /// Element type of the KV cache [default: f16]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
+}
+
+/// An engine on the model.
+pub fn open_engine(model: &ModelOptions, context: &ContextOptions, cpu: &CpuArgs) -> Outcome<Engine> {
+    let mut options = EngineOptions {
+        context: context.context,
+        cpu: cpu.options(),
+        activation: model.activation,
+        read_mode: model.read_mode(),
+        ..EngineOptions::default()
+    };
+    if let Some(kv_type) = context.kv_type {
+        options.kv_type = kv_type;
+    }
+    Ok(Engine::from_model(model.open_model()?, options)?)
 }
 
 impl CpuArgs {

@@ -99,13 +99,11 @@ pub struct LengthOptions {
     pub keep: usize,
 }
 
-/// What to do with a full context.
+// What to do with a full context. (Doc comments on the values would make every --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnFull {
-    /// Stop.
     #[default]
     Stop,
-    /// Forget the older half.
     Shift,
 }
 

@@ -1,11 +1,13 @@
-//! The terminal. One file per command; what they share stands beside them: [`model_options`] and
-//! [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
+//! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`]
+//! and [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
 //! (Ctrl-C), [`progress`] (bars), [`text_input`] (prompts from files and pipes), [`units`] (sizes as people write them).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
 #![allow(dead_code)]
 
+mod answer;
+mod chat;
 mod devices;
 mod engine_options;
 mod failure;
@@ -15,6 +17,8 @@ mod interrupt;
 mod logits;
 mod model_options;
 mod progress;
+mod run;
+mod synth;
 mod text_input;
 mod tokenize;
 mod units;
@@ -26,20 +30,20 @@ use clap::{Parser, Subcommand};
 use failure::Outcome;
 
 const EXAMPLES: &str = "\
+Without a command, a chat begins. Without --model, commands use the storyteller inside this program.
+A model is a GGUF file (split or not), a PowerInfer file or a Hugging Face folder.
+
 Examples:
-  thermocline                                          chat with the built-in storyteller
   thermocline run -p \"Tell me a story about a dog.\"
   thermocline chat -m model.gguf
   thermocline inspect model.gguf
+  thermocline convert ./Llama-3.2-1B --type q8_0 --out llama-3.2-1b.gguf
 
-`thermocline COMMAND --help` explains a command. A model is a GGUF file (split or not), a PowerInfer file or a
-Hugging Face folder.";
+`thermocline COMMAND --help` explains a command.";
 
-/// Runs large language models on a PC whose GPU is too small for them.
-///
-/// Without a command: a chat in the terminal. Without --model: the small storyteller inside this binary.
+/// Runs large language models on a PC whose GPU is too small for them
 #[derive(Debug, Parser)]
-#[command(name = "thermocline", version, max_term_width = 110, after_help = EXAMPLES)]
+#[command(name = "thermocline", version, max_term_width = 100, after_help = EXAMPLES)]
 #[command(subcommand_help_heading = "Commands", disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
@@ -48,9 +52,12 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::RunArgs),
+    Chat(chat::ChatArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),
+    Synth(synth::SynthArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -77,18 +84,19 @@ pub fn main() -> ExitCode {
 fn dispatch(command: Option<Command>) -> Outcome {
     match command {
         None => start(),
+        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Chat(args)) => chat::chat(&args),
         Some(Command::Inspect(args)) => inspect::inspect(&args),
         Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
         Some(Command::Logits(args)) => logits::logits(&args),
+        Some(Command::Synth(args)) => synth::synth(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
     }
 }
 
 /// What happens without a command.
 fn start() -> Outcome {
-    use clap::CommandFactory;
-    Cli::command().print_help()?;
-    Ok(())
+    chat::chat(&chat::ChatArgs::default())
 }
 
 /// Instead of a backtrace nobody asked for.

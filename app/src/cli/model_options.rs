@@ -1,15 +1,19 @@
 //! Which model: options every command with a model shares.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use tempfile::NamedTempFile;
 use thermocline_engine::{
     format::{self, Bytes, Checkpoint, ReadMode},
     model::{Activation, LoadOptions, Model},
     session::Sampling,
 };
 
-use super::failure::Outcome;
+use super::failure::{Failure, Outcome};
 use crate::builtin;
 
 /// Where the model is and how it is read.
@@ -28,12 +32,26 @@ pub struct ModelOptions {
     pub no_mmap: bool,
 }
 
-impl ModelOptions {
-    /// The file, or the name of the built-in model.
-    pub fn path(&self) -> &Path {
-        self.model.as_deref().unwrap_or(builtin::path())
-    }
+/// A model that has a path.
+#[derive(Debug)]
+pub enum ModelFile {
+    /// The user's.
+    Given(PathBuf),
+    /// The built-in one; removed when dropped.
+    Temporary(NamedTempFile),
+}
 
+impl ModelFile {
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        match self {
+            ModelFile::Given(path) => path,
+            ModelFile::Temporary(file) => file.path(),
+        }
+    }
+}
+
+impl ModelOptions {
     /// How to read it.
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions { read_mode: self.read_mode(), activation: self.activation }
@@ -55,6 +73,17 @@ impl ModelOptions {
     /// The model.
     pub fn open_model(&self) -> Outcome<Model> {
         Ok(Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?)
+    }
+
+    /// The model as a file: the user's, or the built-in one written to a temporary file that lives as long as the result.
+    pub fn file(&self) -> Outcome<ModelFile> {
+        let Some(path) = &self.model else {
+            let written = tempfile::Builder::new().prefix("storyteller-").suffix(".gguf").tempfile();
+            let mut file = written.map_err(|error| Failure::write(&std::env::temp_dir(), error))?;
+            file.write_all(builtin::file()).map_err(|error| Failure::write(file.path(), error))?;
+            return Ok(ModelFile::Temporary(file));
+        };
+        Ok(ModelFile::Given(path.clone()))
     }
 
     /// Sampling to start from, before the user's own settings.

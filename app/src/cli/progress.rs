@@ -14,6 +14,10 @@ pub enum Unit {
     Bytes,
     /// Tokens.
     Tokens,
+    /// Weights of a model.
+    Weights,
+    /// Runs of a benchmark.
+    Runs,
 }
 
 /// Appears on standard error once a second has passed; vanishes when dropped.
@@ -41,6 +45,8 @@ impl Progress {
             let template = match self.unit {
                 Unit::Bytes => "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
                 Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {eta}",
+                Unit::Weights => "{msg} {wide_bar} {percent} % of {human_len} weights {eta}",
+                Unit::Runs => "{msg} {wide_bar} run {pos}/{len} {eta}",
             };
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             self.bar = Some(ProgressBar::new(total).with_style(style).with_message(self.label));

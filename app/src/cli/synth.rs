@@ -1,0 +1,137 @@
+//! `thermocline synth`: a model of random weights that fires like a real one.
+
+use std::{io::Write, path::PathBuf};
+
+use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use serde_json::json;
+use thermocline_engine::{
+    format::{TensorType, blocks::QUANTISABLE},
+    synth::{self, Firing, Shape, SynthOptions, SynthReport},
+};
+
+use super::{
+    failure::{Failure, Outcome},
+    progress::{Progress, Unit},
+    units,
+};
+
+const DETAILS: &str = "\
+The text such a model writes is noise; its size, speed and sparsity are those of the model whose shape it has. The file
+grows on disk as it is made, whatever its size, and the same seed makes the same file.
+
+Examples:
+  thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
+  thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf";
+
+/// Largest share by which a measured figure may differ from the one that was asked for.
+const TOLERANCE: f64 = 0.1;
+
+/// Makes a model of random weights at a published shape, for measuring.
+#[derive(Debug, Args)]
+#[command(after_help = DETAILS)]
+pub struct SynthArgs {
+    /// Whose sizes and architecture
+    #[arg(long, value_name = "NAME", value_parser = shapes())]
+    shape: Shape,
+    /// Type of the matrices
+    #[arg(long = "type", value_name = "TYPE", default_value = "Q4_0", ignore_case = true, value_parser = types())]
+    ty: TensorType,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    out: PathBuf,
+    /// Number of layers [default: the shape's]
+    #[arg(long, value_name = "N")]
+    layers: Option<usize>,
+    /// Everything random follows from it
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    /// Share of a layer's neurons that fire for an average token
+    #[arg(long, value_name = "SHARE", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
+    active: f64,
+    /// Skew: this share of a layer's neurons makes --hot-firings of its firings
+    #[arg(long, value_name = "SHARE", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
+    hot_share: f64,
+    /// The share of all firings that --hot-share speaks of
+    #[arg(long, value_name = "SHARE", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
+    hot_firings: f64,
+    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file
+    #[arg(long, help_heading = "Firing (ReLU shapes)")]
+    no_predictor: bool,
+    /// Hidden size of the predictors [default: a quarter of the model's width]
+    #[arg(long, value_name = "N", help_heading = "Firing (ReLU shapes)")]
+    predictor_rank: Option<usize>,
+    /// Share of the firing neurons that the predictors find
+    #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
+    recall: f64,
+    /// Threads to make it with [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    threads: Option<u16>,
+    /// Print the measured statistics as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn synth(args: &SynthArgs) -> Outcome {
+    let options = SynthOptions {
+        layers: args.layers,
+        ty: args.ty,
+        seed: args.seed,
+        active: args.active,
+        hot_share: args.hot_share,
+        hot_firings: args.hot_firings,
+        predictor: !args.no_predictor,
+        predictor_rank: args.predictor_rank,
+        recall: args.recall,
+        threads: args.threads.map(usize::from),
+        ..SynthOptions::new(args.shape, &args.out)
+    };
+    let mut progress = Progress::new("making", Unit::Bytes);
+    let report = synth::generate(&options, &mut |at| progress.set(at.done, at.total))?;
+    drop(progress);
+
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", json!(report))?;
+    } else {
+        print(&mut out, &report)?;
+    }
+    let deviation = report.deviation();
+    if deviation > TOLERANCE {
+        let percent = deviation * 100.0;
+        return Err(Failure::Output(format!("what was measured differs by {percent:.0} % from what was asked for")));
+    }
+    Ok(())
+}
+
+fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
+    let (parameters, size) = (units::parameters(report.parameters), units::bytes(report.bytes));
+    let (shape, layers, ty, seconds) = (report.shape, report.layers, report.tensor_type, report.seconds);
+    writeln!(out, "{}: {shape}, {layers} layers, {ty}, {parameters} parameters", report.path.display())?;
+    writeln!(out, "{size} in {seconds:.1} s ({}/s)", units::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64))?;
+    let (Some(asked), Some(measured)) = (&report.asked, &report.measured) else {
+        return writeln!(out, "dense: every neuron counts for every token");
+    };
+    let label = format!("neurons that make {:.0} % of the firings", report.hot_firings * 100.0);
+    let recall = |firing: &Firing| firing.recall.map_or("-".to_owned(), percent);
+    writeln!(out, "\n{:<40} {:>8} {:>9}", "share of", "asked", "measured")?;
+    writeln!(out, "{:<40} {:>8} {:>9}", "neurons that fire", percent(asked.active), percent(measured.active))?;
+    writeln!(out, "{label:<40} {:>8} {:>9}", percent(asked.hot_share), percent(measured.hot_share))?;
+    writeln!(out, "{:<40} {:>8} {:>9}", "firings the predictors find", recall(asked), recall(measured))?;
+    if let Some(predicted) = measured.predicted {
+        writeln!(out, "{:<40} {:>8} {:>9}", "neurons the predictors let through", "-", percent(predicted))?;
+    }
+    Ok(())
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+fn shapes() -> impl TypedValueParser<Value = Shape> {
+    PossibleValuesParser::new(synth::shapes().iter().map(|shape| shape.name)).try_map(|name| Shape::named(&name))
+}
+
+fn types() -> impl TypedValueParser<Value = TensorType> {
+    PossibleValuesParser::new(QUANTISABLE.map(TensorType::name)).try_map(|name| name.parse::<TensorType>())
+}
