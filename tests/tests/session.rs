@@ -498,6 +498,38 @@ fn every_sampler_runs_on_real_logits() {
     }
 }
 
+#[test]
+fn many_threads_may_ask_cancel_and_leave_at_once() {
+    let engine = engine();
+    let prompt = expected("llama-relu", "input_ids");
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let (engine, prompt) = (engine.clone(), &prompt);
+            scope.spawn(move || {
+                let shift = ContextPolicy::Shift { keep: thread as usize };
+                for round in 0..15 {
+                    let session = session_of(&engine, 48);
+                    let request = Request { on_full: shift, ..drawn(prompt, 5 + 20 * (round % 3), thread) };
+                    let events: Vec<_> = (0..3).map(|_| session.generate(request.clone())).collect();
+                    match (thread + round as u64) % 4 {
+                        0 => session.cancel(),
+                        1 => std::thread::scope(|scope| drop(scope.spawn(|| session.cancel()))),
+                        2 => drop(session),
+                        _ => assert_eq!(session.context(), 48),
+                    }
+                    for events in events {
+                        let got = answer(events).unwrap();
+                        assert!(matches!(got.reason, StopReason::MaxTokens | StopReason::Cancelled));
+                    }
+                }
+            });
+        }
+    });
+    eventually("all sessions gone", || engine.telemetry().sessions == 0);
+    assert_eq!((engine.telemetry().generations, engine.memory().kv), (0, 0));
+    assert_eq!(ask(&session(&engine), greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
 

@@ -60,14 +60,12 @@ impl Candidates {
             if logit > floor {
                 self.items.push(Candidate::new(id, logit));
                 if self.items.len() == limit {
-                    floor = self.select(0, k);
-                    self.items.truncate(k);
+                    floor = self.cut(k);
                 }
             }
         }
         if self.items.len() > k {
-            self.select(0, k);
-            self.items.truncate(k);
+            self.cut(k);
         }
         self.items.sort_unstable_by(Candidate::order);
     }
@@ -95,7 +93,7 @@ impl Candidates {
         let mut kept = 0;
         while kept < self.items.len() {
             if kept == sorted {
-                sorted = self.rank_more(sorted);
+                sorted = sort_more(&mut self.items, sorted, Candidate::order);
             }
             mass += f64::from(exp(self.items[kept].logit - max));
             kept += 1;
@@ -130,13 +128,18 @@ impl Candidates {
         let expected = self.items.iter().map(|candidate| weight(candidate) * relative(candidate)).sum::<f64>() / total;
         self.distances.clear();
         self.distances.extend(self.items.iter().map(|candidate| ((expected - relative(candidate)).abs(), *candidate)));
-        self.distances.sort_unstable_by(|(a, x), (b, y)| a.total_cmp(b).then_with(|| x.order(y)));
         let wanted = f64::from(p) * total;
         let mut mass = 0.0;
+        let mut sorted = 0;
         self.items.clear();
-        for (_, candidate) in &self.distances {
-            self.items.push(*candidate);
-            mass += weight(candidate);
+        for kept in 0..self.distances.len() {
+            if kept == sorted {
+                sorted =
+                    sort_more(&mut self.distances, sorted, |(a, x), (b, y)| a.total_cmp(b).then_with(|| x.order(y)));
+            }
+            let (_, candidate) = self.distances[kept];
+            self.items.push(candidate);
+            mass += weight(&candidate);
             if mass >= wanted {
                 break;
             }
@@ -163,6 +166,14 @@ impl Candidates {
         last
     }
 
+    /// Keeps the `k` likeliest, at least 1, in any order, and returns the least logit of them.
+    fn cut(&mut self, k: usize) -> f32 {
+        let (_, kth, _) = self.items.select_nth_unstable_by(k - 1, Candidate::order);
+        let least = kth.logit;
+        self.items.truncate(k);
+        least
+    }
+
     /// The largest logit.
     fn max(&self) -> f32 {
         match self.items.first() {
@@ -181,23 +192,18 @@ impl Candidates {
         }
         lanes.iter().sum()
     }
+}
 
-    /// Moves the `k` likeliest of `items[from..]` to its front (`1 <= k <= len`) and returns the least logit of them.
-    fn select(&mut self, from: usize, k: usize) -> f32 {
-        let (_, kth, _) = self.items[from..].select_nth_unstable_by(k - 1, Candidate::order);
-        kth.logit
+/// Puts a few more items behind the first `sorted`, which already are where a full sort would have them, in order;
+/// returns how many are now. The work is nearly linear, however few of the items are wanted.
+fn sort_more<T>(items: &mut [T], sorted: usize, order: impl Fn(&T, &T) -> Ordering) -> usize {
+    let rest = &mut items[sorted..];
+    let more = (3 * sorted).max(128).min(rest.len());
+    if more < rest.len() {
+        rest.select_nth_unstable_by(more - 1, &order);
     }
-
-    /// Ranks a few more candidates behind the `sorted` that already are; returns how many are ranked now.
-    fn rank_more(&mut self, sorted: usize) -> usize {
-        let left = self.items.len() - sorted;
-        let more = (3 * sorted).max(128).min(left);
-        if more < left {
-            self.select(sorted, more);
-        }
-        self.items[sorted..sorted + more].sort_unstable_by(Candidate::order);
-        sorted + more
-    }
+    rest[..more].sort_unstable_by(order);
+    sorted + more
 }
 
 #[cfg(test)]

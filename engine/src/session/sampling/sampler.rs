@@ -111,14 +111,16 @@ impl Sampler {
 
 /// The token with the largest logit; the lowest id among equals. `None` when all are `-inf` or not a number.
 pub fn argmax(logits: &[f32]) -> Option<u32> {
-    let mut best = None;
-    let mut max = f32::NEG_INFINITY;
-    for (id, &logit) in (0u32..).zip(logits) {
-        if logit > max {
-            (best, max) = (Some(id), logit);
+    // Largest first, place second: the first loop has no dependency between lanes and vectorises.
+    let mut lanes = [f32::NEG_INFINITY; 16];
+    for chunk in logits.chunks(lanes.len()) {
+        for (lane, &logit) in lanes.iter_mut().zip(chunk) {
+            *lane = if logit > *lane { logit } else { *lane };
         }
     }
-    best
+    let max = lanes.into_iter().fold(f32::NEG_INFINITY, f32::max);
+    let place = logits.iter().position(|&logit| logit == max && logit > f32::NEG_INFINITY)?;
+    u32::try_from(place).ok()
 }
 
 #[cfg(test)]
