@@ -1,4 +1,5 @@
 //! Helpers for end-to-end tests.
 
+pub mod golden;
 pub mod raw_gguf;
 pub mod terminal;

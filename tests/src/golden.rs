@@ -1,0 +1,174 @@
+//! Running a model and holding what it computes against recorded references. Only tests call this, so whatever
+//! fails here fails a test.
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, sync::Arc};
+
+use safetensors::SafeTensors;
+use thermocline_engine::{
+    cpu::{Cpu, CpuOptions, Isa},
+    model::{Activation, Forward, KvCache, KvType, Model, Outputs, Probe},
+};
+
+/// How to run.
+#[derive(Debug, Clone, Copy)]
+pub struct Setup {
+    /// Instruction set; the best if `None`.
+    pub isa: Option<Isa>,
+    /// Workers.
+    pub threads: usize,
+    /// Tokens per chunk.
+    pub chunk: usize,
+    /// Cache type.
+    pub kv: KvType,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Setup { isa: None, threads: 1, chunk: 512, kv: KvType::F32 }
+    }
+}
+
+/// What a run computed.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// `[T, vocab]`
+    pub logits: Vec<f32>,
+    /// Per layer `[T, d]`.
+    pub hidden: Vec<Vec<f32>>,
+    /// Per layer `[T, n_ff]`: whether the neuron fires.
+    pub active: Vec<Vec<bool>>,
+    /// Per layer `[T, used]`.
+    pub router: Vec<Vec<usize>>,
+}
+
+struct Recorder<'a> {
+    activation: Activation,
+    run: &'a mut Run,
+}
+
+impl Probe for Recorder<'_> {
+    fn layer_output(&mut self, layer: usize, x: &[f32]) {
+        self.run.hidden[layer].extend_from_slice(x);
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, _: usize, gate: &[f32], up: &[f32]) {
+        let fires = |i: usize| match (gate.get(i), self.activation) {
+            (Some(gate), Activation::DRelu) => *gate > 0.0 && up[i] > 0.0,
+            (Some(gate), _) => *gate > 0.0,
+            (None, _) => up[i] > 0.0,
+        };
+        self.run.active[layer].extend((0..up.len()).map(fires));
+    }
+
+    fn router(&mut self, layer: usize, chosen: &[usize]) {
+        self.run.router[layer].extend_from_slice(chosen);
+    }
+}
+
+/// A model ready to run.
+pub fn forward(model: &Arc<Model>, setup: Setup) -> Forward {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(setup.threads), isa: setup.isa }).unwrap();
+    let mut forward = Forward::new(Arc::clone(model), cpu);
+    forward.set_chunk(setup.chunk);
+    forward
+}
+
+/// Every logit and layer output of `ids`, computed as a prompt.
+pub fn prompt(model: &Arc<Model>, setup: Setup, ids: &[u32]) -> Run {
+    let layers = model.config.n_layer();
+    let mut run = Run {
+        hidden: vec![Vec::new(); layers],
+        active: vec![Vec::new(); layers],
+        router: vec![Vec::new(); layers],
+        logits: Vec::new(),
+    };
+    let mut kv = KvCache::new(&model.config, ids.len(), setup.kv).unwrap();
+    let mut probe = Recorder { activation: model.config.activation, run: &mut run };
+    let mut forward = forward(model, setup);
+    let logits = forward.run(ids, &mut kv, Outputs::All, &mut probe).unwrap().to_vec();
+    run.logits = logits;
+    run
+}
+
+/// Index of the largest element.
+pub fn argmax(logits: &[f32]) -> u32 {
+    let best = (0..logits.len()).max_by(|a, b| logits[*a].total_cmp(&logits[*b]));
+    best.unwrap_or(0) as u32
+}
+
+/// The `n` likeliest next tokens one after another, each computed from the cache.
+pub fn greedy(model: &Arc<Model>, setup: Setup, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut forward = forward(model, setup);
+    let mut kv = KvCache::new(&model.config, prompt.len() + n, setup.kv).unwrap();
+    let mut next = argmax(forward.run(prompt, &mut kv, Outputs::Last, &mut ()).unwrap());
+    let mut out = vec![next];
+    while out.len() < n {
+        next = argmax(forward.run(&[next], &mut kv, Outputs::Last, &mut ()).unwrap());
+        out.push(next);
+    }
+    out
+}
+
+/// Largest absolute difference.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn max_diff(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    a.iter().zip(b).fold(0.0, |max, (a, b)| if (a - b).abs() <= max { max } else { (a - b).abs() })
+}
+
+/// Root of the mean squared difference.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn rms_diff(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    (a.iter().zip(b).map(|(a, b)| (a - b) * (a - b)).sum::<f32>() / a.len() as f32).sqrt()
+}
+
+/// A file of recorded tensors.
+#[derive(Debug)]
+pub struct Expected(Vec<u8>);
+
+impl Expected {
+    /// Reads `path`.
+    ///
+    /// # Panics
+    /// If it cannot be read.
+    pub fn read(path: &Path) -> Self {
+        Expected(std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+    }
+
+    fn bytes(&self, name: &str) -> Option<Vec<u8>> {
+        SafeTensors::deserialize(&self.0).unwrap().tensor(name).ok().map(|view| view.data().to_vec())
+    }
+
+    /// A tensor of bytes, if it is there.
+    pub fn u8(&self, name: &str) -> Option<Vec<u8>> {
+        self.bytes(name)
+    }
+
+    /// A tensor of integers, if it is there.
+    pub fn i32(&self, name: &str) -> Option<Vec<i32>> {
+        Some(self.bytes(name)?.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b)).collect())
+    }
+
+    /// A tensor of token ids.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn ids(&self, name: &str) -> Vec<u32> {
+        self.i32(name).unwrap_or_else(|| panic!("no {name}")).into_iter().map(|id| id as u32).collect()
+    }
+
+    /// A tensor of numbers.
+    ///
+    /// # Panics
+    /// If it is not there.
+    pub fn f32(&self, name: &str) -> Vec<f32> {
+        let bytes = self.bytes(name).unwrap_or_else(|| panic!("no {name}"));
+        bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+    }
+}
