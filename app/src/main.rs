@@ -3,5 +3,6 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    thermocline_engine::format::explain_lost_files();
     thermocline::cli::main()
 }

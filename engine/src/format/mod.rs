@@ -24,7 +24,7 @@ pub use checkpoint::{Checkpoint, Container, TokenizerSource};
 pub use hf::HfFolder;
 pub use matrix::Matrix;
 pub use metadata::{Array, Metadata, Value};
-pub use mmap::ReadMode;
+pub use mmap::{ReadMode, explain_lost_files};
 pub use open::{Opened, open};
 pub use tensor::Tensor;
 pub use tensor_type::TensorType;

@@ -5,6 +5,9 @@ use std::path::Path;
 use super::{Checkpoint, HfFolder, ReadMode, gguf, mmap};
 use crate::error::{Error, Location, Result};
 
+/// Bytes it takes to tell what a file is.
+const LONGEST_MAGIC: u64 = 64;
+
 /// What [`open`] found.
 #[derive(Debug, Clone)]
 pub enum Opened {
@@ -22,12 +25,8 @@ pub fn open(path: &Path, mode: ReadMode) -> Result<Opened> {
     if path.is_dir() {
         return HfFolder::open(path, mode).map(Opened::HuggingFace);
     }
-    let bytes = mmap::load(path, ReadMode::Map)?;
-    match Kind::of(path, &bytes) {
-        Kind::Gguf => {
-            drop(bytes);
-            gguf::open(path, mode).map(Opened::Checkpoint)
-        }
+    match Kind::of(path, &mmap::first_bytes(path, LONGEST_MAGIC)?) {
+        Kind::Gguf => gguf::open(path, mode).map(Opened::Checkpoint),
         Kind::InFolder => {
             let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             HfFolder::open(folder, mode).map(Opened::HuggingFace)

@@ -1,12 +1,15 @@
 //! Whole files as [`Bytes`]: mapped, or read into RAM.
 //!
 //! A map costs nothing to open and its pages are shared with the page cache, so it is the default. Its price: when
-//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS and the
-//! operating system ends the process (it never shows stale data). There is no portable way to turn that into an error
-//! value. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once into
-//! anonymous memory and the file is not looked at again.
+//! another program truncates the file while it is mapped, touching a page past the new end raises SIGBUS. That never
+//! shows stale data, but it cannot be turned into an error value either; [`explain_lost_files`] makes it a message and
+//! an orderly exit. [`ReadMode::Read`] is the alternative for files on unreliable storage: the bytes are copied once
+//! into anonymous memory and the file is not looked at again.
 
 #![allow(unsafe_code)]
+
+#[cfg(unix)]
+mod lost;
 
 use std::{
     fs::{self, File},
@@ -14,6 +17,8 @@ use std::{
     path::Path,
 };
 
+#[cfg(unix)]
+pub use lost::explain_lost_files;
 use memmap2::{Mmap, MmapMut};
 
 use super::Bytes;
@@ -30,8 +35,31 @@ pub enum ReadMode {
     Read,
 }
 
+/// Does nothing: a mapped file cannot be truncated on this system.
+#[cfg(not(unix))]
+pub fn explain_lost_files() {}
+
 /// All bytes of the regular file at `path`, page-aligned. An empty file, a folder, a pipe or a device is an error.
 pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
+    let (file, len) = open(path)?;
+    let Ok(addressable) = usize::try_from(len) else {
+        return Err(Error::Memory { what: "address space for the file", wanted: len, available: usize::MAX as u64 });
+    };
+    match mode {
+        ReadMode::Map => map(path, &file),
+        ReadMode::Read => read(path, file, addressable),
+    }
+}
+
+/// The first bytes of such a file, at most `most`.
+pub(crate) fn first_bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
+    let (file, _) = open(path)?;
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes).map_err(|source| Error::io("read", path, source))?;
+    Ok(bytes)
+}
+
+fn open(path: &Path) -> Result<(File, u64)> {
     // Looked at before it is opened: opening a pipe would wait for a writer that may never come.
     let found = fs::metadata(path).map_err(|source| Error::io("open", path, source))?;
     if !found.is_file() {
@@ -43,13 +71,7 @@ pub(crate) fn load(path: &Path, mode: ReadMode) -> Result<Bytes> {
     if len == 0 {
         return Err(Error::malformed(path, Location::File, "a model file", "an empty file"));
     }
-    let Ok(addressable) = usize::try_from(len) else {
-        return Err(Error::Memory { what: "address space for the file", wanted: len, available: usize::MAX as u64 });
-    };
-    match mode {
-        ReadMode::Map => map(path, &file),
-        ReadMode::Read => read(path, file, addressable),
-    }
+    Ok((file, len))
 }
 
 fn map(path: &Path, file: &File) -> Result<Bytes> {
@@ -59,6 +81,8 @@ fn map(path: &Path, file: &File) -> Result<Bytes> {
     // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
     // raises SIGBUS on access, which ends the process rather than reading memory that is not ours.
     let map = unsafe { Mmap::map(file) }.map_err(|source| Error::io("map", path, source))?;
+    #[cfg(unix)]
+    let map = lost::Watched::new(path, map);
     Ok(Bytes::new(map))
 }
 
@@ -69,6 +93,9 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
         wanted: len as u64,
         available: 0,
     })?;
+    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a wish.
+    #[cfg(target_os = "linux")]
+    memory.advise(memmap2::Advice::HugePage).ok();
     file.read_exact(&mut memory).map_err(|source| Error::io("read", path, source))?;
     let memory = memory.make_read_only().map_err(|source| Error::io("read", path, source))?;
     Ok(Bytes::new(memory))
