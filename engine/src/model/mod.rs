@@ -3,6 +3,7 @@
 //! (and maps Hugging Face folders to them); the forward driver walks the program and does not know families.
 
 mod config;
+mod convert;
 mod cpu_ffn;
 mod cpu_processor;
 mod families;
@@ -17,6 +18,7 @@ mod step;
 mod weights;
 
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
+pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use cpu_processor::CpuProcessor;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::{KvCache, KvLayer};

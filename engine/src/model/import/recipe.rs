@@ -45,6 +45,19 @@ impl Recipe {
         Recipe { tensor, transform: Transform::None }
     }
 
+    /// Shape of the tensor when made.
+    pub(in crate::model) fn shape(&self) -> Vec<usize> {
+        match self.transform {
+            Transform::Flatten => vec![self.tensor.len()],
+            _ => self.tensor.shape.clone(),
+        }
+    }
+
+    /// A tensor of the right shape with the wrong contents, for checks of sizes.
+    pub(in crate::model) fn untransformed(&self) -> Tensor {
+        Tensor { shape: self.shape(), ..self.tensor.clone() }
+    }
+
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
     pub(in crate::model) fn make(&self, path: &Path) -> Result<Tensor> {
         let tensor = &self.tensor;
@@ -55,7 +68,7 @@ impl Recipe {
         match self.transform {
             Transform::None => Ok(tensor.clone()),
             Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
-            Transform::Flatten => Ok(Tensor { shape: vec![tensor.len()], ..tensor.clone() }),
+            Transform::Flatten => Ok(self.untransformed()),
             Transform::Rope { heads, dims } => {
                 let head_dim = tensor.shape[..1].iter().sum::<usize>() / heads.max(1);
                 if head_dim == 0 || tensor.shape[0] != heads * head_dim || dims > head_dim {
