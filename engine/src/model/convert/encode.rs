@@ -11,6 +11,13 @@ use crate::{
 /// Elements per worker and turn: large enough to hide the joins, small enough for the cache of a core.
 const ELEMENTS: usize = 1 << 18;
 
+/// What one worker encoded in a turn; the buffers are kept from turn to turn.
+struct Turn {
+    values: Vec<f32>,
+    bytes: Vec<u8>,
+    outcome: Result<()>,
+}
+
 /// The workers.
 pub(super) struct Encoder {
     pool: ThreadPool,
@@ -41,9 +48,8 @@ impl Encoder {
         };
         let rows_each = (ELEMENTS / cols.max(1)).max(1);
         let workers = self.pool.threads();
-        // One buffer per worker, kept from turn to turn.
-        let turns: Vec<Mutex<(Vec<f32>, Vec<u8>, Result<()>)>> =
-            (0..workers).map(|_| Mutex::new((Vec::new(), Vec::new(), Ok(())))).collect();
+        let turn = |_| Mutex::new(Turn { values: vec![0.0; cols], bytes: Vec::new(), outcome: Ok(()) });
+        let turns: Vec<Mutex<Turn>> = (0..workers).map(turn).collect();
         let mut start = 0;
         while start < rows {
             let end = rows.min(start + rows_each * workers);
@@ -55,8 +61,7 @@ impl Encoder {
                     let last = end.min(first + rows_each);
                     // A poisoned lock only means that another turn panicked; the buffers are overwritten.
                     let mut turn = turns[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    let (values, bytes, outcome) = &mut *turn;
-                    values.resize(cols, 0.0);
+                    let Turn { values, bytes, outcome } = &mut *turn;
                     bytes.clear();
                     *outcome = (first..last).try_for_each(|row| {
                         blocks::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
@@ -65,8 +70,8 @@ impl Encoder {
                 });
                 for turn in &turns {
                     let mut turn = turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    match std::mem::replace(&mut turn.2, Ok(())) {
-                        Ok(()) => write(&turn.1)?,
+                    match std::mem::replace(&mut turn.outcome, Ok(())) {
+                        Ok(()) => write(&turn.bytes)?,
                         Err(Error::Invalid { expected, got, .. }) => return Err(error(expected, got)),
                         Err(other) => return Err(other),
                     }

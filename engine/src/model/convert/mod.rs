@@ -78,8 +78,7 @@ pub fn convert(
     let config = {
         // Sizes are what the model is checked by, and transformations do not change them.
         let tensors = recipes.iter().map(Recipe::untransformed).collect();
-        let checkpoint =
-            Checkpoint::new(source.to_owned(), container, metadata.clone(), tokenizer.clone(), tensors)?;
+        let checkpoint = Checkpoint::new(source.to_owned(), container, metadata.clone(), tokenizer.clone(), tensors)?;
         Model::from_checkpoint(checkpoint, &LoadOptions::default())?.config
     };
     let planned = plan::plan(source, recipes, &config, ty)?;

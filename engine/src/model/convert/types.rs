@@ -118,7 +118,9 @@ mod tests {
         assert_eq!(choose(Q4_0, false, "token_embd.weight", matrix), Q4_0);
         assert_eq!(choose(Q4_0, true, "token_embd.weight", matrix), Q6_K);
         assert_eq!(choose(Q8_0, true, "token_embd.weight", matrix), Q8_0);
-        let layers = |role: &str| (0..32).filter(|n| choose(Q4_K, false, &format!("blk.{n}.{role}.weight"), matrix) == Q6_K).count();
+        let layers = |role: &str| {
+            (0..32).filter(|n| choose(Q4_K, false, &format!("blk.{n}.{role}.weight"), matrix) == Q6_K).count()
+        };
         assert_eq!((layers("attn_v"), layers("ffn_down"), layers("attn_q")), (16, 16, 0));
     }
 
