@@ -24,6 +24,8 @@ const TOKENS: &str = "tokenizer.ggml.tokens";
 const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
 const SCORES: &str = "tokenizer.ggml.scores";
 const MERGES: &str = "tokenizer.ggml.merges";
+/// All ids that end an answer, where `generation_config.json` lists several; GGUF has a key for one.
+const END_IDS: &str = "thermocline.tokenizer.end_token_ids";
 
 /// Builds the tokenizer that `metadata` describes.
 pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
@@ -245,6 +247,9 @@ pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> 
     };
     for role in ["eot", "eom"] {
         ids.ends.extend(find(role, None)?);
+    }
+    if let Some(Array::U32(ends)) = metadata.array(END_IDS)? {
+        ids.ends.extend(ends.iter().filter(|&&id| (id as usize) < tokens));
     }
     Ok(ids)
 }

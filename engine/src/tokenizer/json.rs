@@ -119,7 +119,8 @@ pub enum MergeJson {
 }
 
 impl MergeJson {
-    fn into_pair(self) -> Option<(String, String)> {
+    /// The two tokens; `None` for a line that is not two.
+    pub fn into_pair(self) -> Option<(String, String)> {
         match self {
             MergeJson::Pair(left, right) => Some((left, right)),
             MergeJson::Line(line) => line.split_once(' ').map(|(left, right)| (left.to_owned(), right.to_owned())),
@@ -132,8 +133,14 @@ pub struct Source<'a> {
     metadata: &'a Metadata,
 }
 
-impl Source<'_> {
-    fn malformed(&self, at: &str, expected: &str, got: impl fmt::Display) -> Error {
+impl<'a> Source<'a> {
+    /// The `tokenizer.json` beside what `metadata` was read from.
+    pub fn new(metadata: &'a Metadata) -> Self {
+        Source { metadata }
+    }
+
+    /// The error for the part of the file called `at`.
+    pub fn malformed(&self, at: &str, expected: &str, got: impl fmt::Display) -> Error {
         let path = self.metadata.path().join("tokenizer.json");
         Error::malformed(path, Location::Key(at.to_owned()), expected, got)
     }
@@ -284,13 +291,15 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
 }
 
 /// How ids become text again.
-struct Decoding {
-    spelling: Spelling,
+pub struct Decoding {
+    /// How tokens write text.
+    pub spelling: Spelling,
     strip_space: bool,
 }
 
 impl Decoding {
-    fn of(file: &TokenizerJson) -> Result<Self> {
+    /// What the file's decoder says, or its pre-tokeniser.
+    pub fn of(file: &TokenizerJson) -> Result<Self> {
         let steps = |value: &Value, list: &str| match value.get(list).and_then(Value::as_array) {
             Some(steps) => steps.clone(),
             None if value.is_null() => Vec::new(),

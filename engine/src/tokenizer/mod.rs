@@ -11,6 +11,7 @@ mod bpe;
 mod byte_level;
 mod chat;
 mod detokeniser;
+mod export;
 mod gguf;
 mod json;
 mod pre_tokenizer;
@@ -22,5 +23,6 @@ mod vocab;
 
 pub use chat::{ChatMessage, ChatTemplate, TemplateOrigin};
 pub use detokeniser::Detokeniser;
+pub use export::export_metadata;
 pub use tokenizer::{EncodeOptions, Tokenizer};
 pub use vocab::TokenKind;

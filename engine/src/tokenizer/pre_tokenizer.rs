@@ -31,10 +31,13 @@ const BAILING: &str =
 
 const BLOOM: &str = " ?[^(\\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{964}\u{6D4}\u{60C})]+";
 
-const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
+/// Runs of punctuation.
+pub const PUNCTUATION: &str = r"[\p{P}\$\+<=>\^~\|]+";
 const PUNCTUATION_AND_BACKTICK: &str = r"[\p{P}\$\+<=>\^~\|`]+";
-const DIGIT: &str = r"\p{N}";
-const DIGITS: &str = r"\p{N}+";
+/// One digit.
+pub const DIGIT: &str = r"\p{N}";
+/// Runs of digits.
+pub const DIGITS: &str = r"\p{N}+";
 const UP_TO_THREE_DIGITS: &str = r"\p{N}{1,3}";
 const THREE_DIGITS: &str = "[0-9][0-9][0-9]";
 const NEW_LINE: &str = r"[\r\n]";
@@ -110,7 +113,6 @@ impl Scheme {
         SCHEMES.iter().flat_map(|scheme| scheme.names).copied().collect::<Vec<_>>().join(", ")
     }
 
-    #[cfg(test)]
     /// The name GGUF gives to the scheme that consists of exactly these patterns.
     pub fn name_of(patterns: &[String], ignore_merges: bool) -> Option<&'static str> {
         let same = |scheme: &&Scheme| scheme.patterns.iter().eq(patterns.iter());
