@@ -1,5 +1,7 @@
 //! Converting: what is written runs like what was read, and nothing is left behind when it fails.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
 use std::{
     fs,
     path::{Path, PathBuf},

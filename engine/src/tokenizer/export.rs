@@ -245,7 +245,7 @@ mod tests {
             "model": {
                 "type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
                 "vocab": {"<unk>": 0, "<s>": 1, "<0x0A>": 2, "▁": 3, "a": 4, "b": 5, "ab": 6, "▁ab": 7, "▁a": 8, "ba": 9},
-                "merges": ["b a", "▁ a", "a b", "▁ ab"]
+                "merges": ["b a", "▁ a", "a b", "▁ ab", "▁a b"]
             }
         });
         let (before, after, metadata) = export(json, Value::Null, 10).unwrap();
