@@ -30,10 +30,23 @@ impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Location::Offset(at) => write!(f, " at byte {at}"),
-            Location::Field { name, offset } => write!(f, ", {name} at byte {offset}"),
-            Location::Key(key) => write!(f, ", key `{key}`"),
-            Location::Tensor(name) => write!(f, ", tensor `{name}`"),
+            Location::Field { name, offset } => write!(f, ", {} at byte {offset}", Short(name)),
+            Location::Key(key) => write!(f, ", key `{}`", Short(key)),
+            Location::Tensor(name) => write!(f, ", tensor `{}`", Short(name)),
             Location::File => Ok(()),
+        }
+    }
+}
+
+/// Text from a file, which may be as long as the file, cut to what a message has room for.
+struct Short<'a>(&'a str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const LONGEST: usize = 200;
+        match self.0.char_indices().nth(LONGEST) {
+            Some((end, _)) => write!(f, "{}..", &self.0[..end]),
+            None => f.write_str(self.0),
         }
     }
 }
@@ -53,7 +66,7 @@ pub enum Error {
         source: std::io::Error,
     },
     /// A file contradicts its format, or a model contradicts its architecture.
-    #[error("{}{location}: expected {expected}, got {got}", path.display())]
+    #[error("{}{location}: expected {expected}, got {}", path.display(), Short(got))]
     Malformed {
         /// The file.
         path: PathBuf,
@@ -132,5 +145,22 @@ impl Error {
     /// An [`Error::Io`] in a few words.
     pub fn io(action: &'static str, path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Error::Io { action, path: path.into(), source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_stay_readable_whatever_a_file_says() {
+        let name = "é".repeat(60_000);
+        let locations =
+            [Location::Field { name: name.clone(), offset: 7 }, Location::Key(name.clone()), Location::Tensor(name)];
+        for location in locations {
+            let message = Error::malformed("m.gguf", location, "less", "1".repeat(60_000)).to_string();
+            assert!(message.starts_with("m.gguf, ") && message.contains("é..") && message.ends_with("1.."));
+            assert!(message.chars().count() < 500);
+        }
     }
 }
