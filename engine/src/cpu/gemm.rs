@@ -1,5 +1,7 @@
-//! The path of many tokens: a panel of rows is unpacked and interleaved once into a scratch that stays in the cache,
-//! and multiplied with all tokens, tile by tile. Nothing unpacked outlives its panel.
+//! The path of many tokens: a panel of rows is unpacked and interleaved once into a scratch that stays in the
+//! first-level cache, and multiplied with all tokens, tile by tile. A worker takes a few panels at a time and goes
+//! through the columns of all of them together, so that activations are read from the second-level cache. Nothing
+//! unpacked outlives its panel.
 
 use super::{
     Cpu, MatmulJob,
@@ -14,28 +16,33 @@ use crate::format::Matrix;
 const CODE_COLUMNS: usize = 512;
 /// Columns of a panel of floats: 32 rows of 128 are 16 KiB.
 const FLOAT_COLUMNS: usize = 128;
+/// Most panels a worker takes at a time.
+const PANELS: usize = 4;
 
 /// What a worker needs for a panel.
 #[derive(Debug, Default)]
 pub(super) struct PanelScratch {
     /// `[rows, columns]`
     pub unpacked: Buffer<i8>,
+    /// `[columns / 4, rows, 4]`
     pub codes: Buffer<i8>,
+    /// `[groups, rows]`, as minima and biases.
     pub scales: Buffer<f32>,
     pub mins: Buffer<f32>,
     pub bias: Buffer<i32>,
     /// Scales and minima of one row.
     pub row_scales: Buffer<f32>,
     pub row_mins: Buffer<f32>,
-    /// One row of floats.
+    /// `[rows, columns]`
     pub widened: Buffer<f32>,
+    /// `[columns, rows]`
     pub floats: Buffer<f32>,
-    /// `[tiles, tile_tokens, rows]`
+    /// `[panels, tiles, tile_tokens, rows]`
     pub acc: Buffer<f32>,
 }
 
-/// Rows of one job that make a panel.
-struct Panel<'a> {
+/// Rows of one job that a worker takes at a time: a few panels.
+struct Block<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
     first: usize,
@@ -54,15 +61,17 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: u
         if any_floats {
             scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, Columns::All);
         }
-        let width = kernels.panel_rows();
-        let mut panels = Vec::new();
+        let rows: usize = jobs.iter().map(|job| job.weight.rows()).sum();
+        let panels = rows.div_ceil(kernels.panel_rows());
+        let width = kernels.panel_rows() * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
+        let mut blocks = Vec::new();
         for job in jobs {
             let rows = job.weight.rows();
             if rows == 0 {
                 continue;
             }
             let columns = split_columns(job.out, rows, width).into_iter().enumerate();
-            panels.extend(columns.map(|(at, out)| Panel {
+            blocks.extend(columns.map(|(at, out)| Block {
                 weight: job.weight,
                 bias: job.bias,
                 first: at * width,
@@ -70,111 +79,109 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: u
             }));
         }
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
-        cpu.pool().for_each(&mut panels, |_, panel| {
-            cpu.panels.with(|scratch| match Grouping::of(panel.weight.ty()) {
-                Some(grouping) => codes(kernels, panel, grouping, code_tiles, tokens, scratch),
-                None => floats(kernels, panel, float_tiles, tokens, scratch),
+        cpu.pool().for_each(&mut blocks, |_, block| {
+            cpu.panels.with(|scratch| match Grouping::of(block.weight.ty()) {
+                Some(grouping) => codes(kernels, block, grouping, code_tiles, tokens, scratch),
+                None => floats(kernels, block, float_tiles, tokens, scratch),
             });
         });
     });
 }
 
-/// One panel of a quantised type.
+/// A block of a quantised type.
 fn codes(
     kernels: &dyn Kernels,
-    panel: &mut Panel<'_>,
+    block: &mut Block<'_>,
     grouping: Grouping,
     tiles: &CodeTiles,
     tokens: usize,
     scratch: &mut PanelScratch,
 ) {
     let width = kernels.panel_rows();
-    let (weight, rows) = (panel.weight, panel.out.width());
-    let n_tiles = tokens.div_ceil(TILE_TOKENS);
-    let acc = scratch.acc.take(n_tiles * TILE_TOKENS * width);
+    let (weight, rows) = (block.weight, block.out.width());
+    let of_panel = tokens.div_ceil(TILE_TOKENS) * TILE_TOKENS * width;
+    let PanelScratch { acc, unpacked, codes, scales, mins, bias, row_scales, row_mins, .. } = scratch;
+    let acc = acc.take(rows.div_ceil(width) * of_panel);
     acc.fill(0.0);
     for first in (0..weight.cols()).step_by(CODE_COLUMNS) {
         let len = CODE_COLUMNS.min(weight.cols() - first);
         let groups = len / grouping.len;
         let minima = if grouping.minima { groups } else { 0 };
-        let unpacked = scratch.unpacked.take(width * len);
-        let scales = scratch.scales.take(width * groups);
-        let mins = scratch.mins.take(width * minima);
-        let bias = scratch.bias.take(width * groups);
-        for row in 0..width {
-            let codes = &mut unpacked[row * len..][..len];
-            if row >= rows {
-                codes.fill(0);
-                for group in 0..groups {
-                    scales[group * width + row] = 0.0;
-                    bias[group * width + row] = 0;
+        let unpacked = unpacked.take(width * len);
+        let codes = codes.take(width * len);
+        let (scales, bias) = (scales.take(width * groups), bias.take(width * groups));
+        let mins = mins.take(width * minima);
+        let (row_scales, row_mins) = (row_scales.take(groups), row_mins.take(minima));
+        let bytes = weight.ty().block_bytes();
+        let (from, to) = (first / weight.ty().block_len() * bytes, (first + len) / weight.ty().block_len() * bytes);
+        for (panel, acc) in acc.chunks_exact_mut(of_panel).enumerate() {
+            for row in 0..width {
+                let unpacked = &mut unpacked[row * len..][..len];
+                if panel * width + row < rows {
+                    let src = &weight.row(block.first + panel * width + row)[from..to];
+                    kernels.unpack(weight.ty(), src, unpacked, row_scales, row_mins);
+                } else {
+                    unpacked.fill(0);
+                    row_scales.fill(0.0);
+                    row_mins.fill(0.0);
                 }
-                (0..minima).for_each(|group| mins[group * width + row] = 0.0);
-                continue;
+                for (to, from) in [(&mut *scales, &*row_scales), (&mut *mins, &*row_mins)] {
+                    to.iter_mut().skip(row).step_by(width).zip(from).for_each(|(to, from)| *to = *from);
+                }
             }
-            let block = |column: usize| column / weight.ty().block_len() * weight.ty().block_bytes();
-            let src = &weight.row(panel.first + row)[block(first)..block(first + len)];
-            let row_scales = scratch.row_scales.take(groups);
-            let row_mins = scratch.row_mins.take(minima);
-            kernels.unpack(weight.ty(), src, codes, row_scales, row_mins);
-            for (group, codes) in codes.chunks_exact(grouping.len).enumerate() {
-                let sum: i32 = codes.iter().map(|code| i32::from(*code)).sum();
-                scales[group * width + row] = row_scales[group];
-                bias[group * width + row] = -128 * sum;
+            kernels.interleave(unpacked, codes);
+            kernels.bias(codes, grouping.len, bias);
+            let packed = CodePanel { grouping, codes, scales, mins, bias };
+            for (tile, acc) in acc.chunks_exact_mut(TILE_TOKENS * width).enumerate() {
+                kernels.tile_codes(packed, tiles.tile(tile, first, len), acc);
             }
-            row_mins.iter().enumerate().for_each(|(group, min)| mins[group * width + row] = *min);
-        }
-        let interleaved = scratch.codes.take(width * len);
-        kernels.interleave(unpacked, interleaved);
-        let packed = CodePanel { grouping, codes: interleaved, scales, mins, bias };
-        for (tile, acc) in acc.chunks_exact_mut(TILE_TOKENS * width).enumerate() {
-            kernels.tile_codes(packed, tiles.tile(tile, first, len), acc);
         }
     }
-    write_out(panel, acc, width, tokens);
+    write_out(block, acc, of_panel, width, tokens);
 }
 
-/// One panel of a float type.
-fn floats(kernels: &dyn Kernels, panel: &mut Panel<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
+/// A block of a float type.
+fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
     let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
-    let (weight, rows) = (panel.weight, panel.out.width());
-    let n_tiles = tokens.div_ceil(tile_tokens);
-    let acc = scratch.acc.take(n_tiles * tile_tokens * width);
+    let (weight, rows) = (block.weight, block.out.width());
+    let of_panel = tokens.div_ceil(tile_tokens) * tile_tokens * width;
+    let PanelScratch { acc, widened, floats, .. } = scratch;
+    let acc = acc.take(rows.div_ceil(width) * of_panel);
     acc.fill(0.0);
     for first in (0..weight.cols()).step_by(FLOAT_COLUMNS) {
         let len = FLOAT_COLUMNS.min(weight.cols() - first);
-        let packed = scratch.floats.take(width * len);
+        let (widened, floats) = (widened.take(width * len), floats.take(width * len));
         let bytes = weight.ty().block_bytes();
-        for row in 0..width {
-            let slots = packed.iter_mut().skip(row).step_by(width);
-            if row >= rows {
-                slots.for_each(|slot| *slot = 0.0);
-                continue;
-            }
-            let widened = scratch.widened.take(len);
-            kernels.widen(weight.ty(), &weight.row(panel.first + row)[first * bytes..(first + len) * bytes], widened);
-            slots.zip(widened).for_each(|(slot, v)| *slot = *v);
-        }
-        for (tile, acc) in acc.chunks_exact_mut(tile_tokens * width).enumerate() {
-            kernels.tile_floats(packed, tiles.tile(tile, first, len), acc);
-        }
-    }
-    write_out(panel, acc, width, tokens);
-}
-
-/// Copies what was accumulated to the panel's columns of the output.
-fn write_out(panel: &mut Panel<'_>, acc: &[f32], width: usize, tokens: usize) {
-    let rows = panel.out.width();
-    let bias = panel.bias.map(|bias| &bias[panel.first..][..rows]);
-    for (token, acc) in acc.chunks_exact(width).take(tokens).enumerate() {
-        let out = panel.out.row_mut(token);
-        match bias {
-            None => out.copy_from_slice(&acc[..rows]),
-            Some(bias) => {
-                for ((out, acc), bias) in out.iter_mut().zip(acc).zip(bias) {
-                    *out = acc + bias;
+        for (panel, acc) in acc.chunks_exact_mut(of_panel).enumerate() {
+            for (row, widened) in widened.chunks_exact_mut(len).enumerate() {
+                let row = panel * width + row;
+                if row < rows {
+                    let src = &weight.row(block.first + row)[first * bytes..(first + len) * bytes];
+                    kernels.widen(weight.ty(), src, widened);
+                } else {
+                    widened.fill(0.0);
                 }
             }
+            kernels.interleave_floats(widened, floats);
+            for (tile, acc) in acc.chunks_exact_mut(tile_tokens * width).enumerate() {
+                kernels.tile_floats(floats, tiles.tile(tile, first, len), acc);
+            }
+        }
+    }
+    write_out(block, acc, of_panel, width, tokens);
+}
+
+/// Copies what was accumulated to the block's columns of the output.
+fn write_out(block: &mut Block<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
+    let rows = block.out.width();
+    let bias = block.bias.map(|bias| &bias[block.first..][..rows]);
+    for token in 0..tokens {
+        let out = block.out.row_mut(token);
+        for (panel, out) in out.chunks_mut(width).enumerate() {
+            out.copy_from_slice(&acc[panel * of_panel + token * width..][..out.len()]);
+        }
+        if let Some(bias) = bias {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }
     }
 }

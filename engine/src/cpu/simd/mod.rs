@@ -56,6 +56,12 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out` (`[n / 4, panel_rows, 4]`).
     fn interleave(&self, codes: &[i8], out: &mut [i8]);
 
+    /// Interleaves `panel_rows` rows of floats (`[panel_rows, n]`) into `out` (`[n, panel_rows]`).
+    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]);
+
+    /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
+
     /// Widens F32, F16 or BF16 to f32.
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]);
 

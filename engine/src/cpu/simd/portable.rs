@@ -175,15 +175,29 @@ pub(super) fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
     }
 }
 
-/// Interleaves rows of codes by fours.
+/// `[ROWS, n]` to `[n / WORD, ROWS, WORD]`.
 #[inline(always)]
-pub(super) fn interleave<const ROWS: usize>(codes: &[i8], out: &mut [i8]) {
-    let n = codes.len() / ROWS;
-    assert!(codes.len() == n * ROWS && out.len() == codes.len() && n.is_multiple_of(4));
-    let (quads, _) = out.as_chunks_mut::<4>();
-    for (row, codes) in codes.chunks_exact(n.max(1)).enumerate() {
-        for (k, code) in codes.as_chunks::<4>().0.iter().enumerate() {
-            quads[k * ROWS + row] = *code;
+pub(super) fn interleave<T: Copy, const WORD: usize, const ROWS: usize>(rows: &[T], out: &mut [T]) {
+    let n = rows.len() / ROWS;
+    assert!(rows.len() == n * ROWS && out.len() == rows.len() && n.is_multiple_of(WORD));
+    let (words, _) = out.as_chunks_mut::<WORD>();
+    for (row, elements) in rows.chunks_exact(n.max(1)).enumerate() {
+        for (k, word) in elements.as_chunks::<WORD>().0.iter().enumerate() {
+            words[k * ROWS + row] = *word;
+        }
+    }
+}
+
+/// Minus 128 times the sum of each group of `len` interleaved codes of each row.
+#[inline(always)]
+pub(super) fn bias<const ROWS: usize>(codes: &[i8], len: usize, bias: &mut [i32]) {
+    let groups = codes.chunks_exact(len * ROWS).zip(bias.as_chunks_mut::<ROWS>().0);
+    for (codes, bias) in groups {
+        *bias = [0; ROWS];
+        for quads in codes.as_chunks::<4>().0.as_chunks::<ROWS>().0 {
+            for (bias, quad) in bias.iter_mut().zip(quads) {
+                *bias -= 128 * quad.iter().map(|code| i32::from(*code)).sum::<i32>();
+            }
         }
     }
 }

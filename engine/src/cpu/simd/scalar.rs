@@ -36,7 +36,15 @@ impl Kernels for Scalar {
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        portable::interleave::<ROWS>(codes, out);
+        portable::interleave::<i8, 4, ROWS>(codes, out);
+    }
+
+    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
+        portable::interleave::<f32, 1, ROWS>(rows, out);
+    }
+
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
+        portable::bias::<ROWS>(codes, len, bias);
     }
 
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {

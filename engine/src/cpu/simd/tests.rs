@@ -215,9 +215,8 @@ proptest! {
             kernels.interleave(&weights, &mut codes);
             let scales = random_activations(groups, rng);
             let mins = random_activations(if minima { groups } else { 0 }, rng);
-            let bias: Vec<i32> = (0..groups)
-                .map(|i| -128 * weights[i % rows * n + i / rows * len..][..len].iter().map(|w| i32::from(*w)).sum::<i32>())
-                .collect();
+            let mut bias = vec![0; groups];
+            kernels.bias(&codes, len, &mut bias);
             let x: Vec<i8> = (0..TILE_TOKENS * n).map(|_| rng.random_range(-127..=127)).collect();
             let x_codes: Vec<u32> = (0..n / 4 * TILE_TOKENS)
                 .map(|i| {
@@ -259,13 +258,15 @@ proptest! {
         for isa in Isa::available() {
             let kernels = kernels(isa);
             let (rows, tokens) = (kernels.panel_rows(), kernels.float_tokens());
-            let panel = random_activations(n * rows, rng);
+            let weights = random_activations(n * rows, rng);
+            let mut panel = vec![0.0; n * rows];
+            kernels.interleave_floats(&weights, &mut panel);
             let x = random_activations(n * tokens, rng);
             let mut acc = random_activations(tokens * rows, rng);
             let want: Vec<f32> = (0..rows * tokens)
                 .map(|i| {
                     let (t, r) = (i / rows, i % rows);
-                    let dot: f64 = (0..n).map(|k| f64::from(panel[k * rows + r]) * f64::from(x[k * tokens + t])).sum();
+                    let dot: f64 = (0..n).map(|k| f64::from(weights[r * n + k]) * f64::from(x[k * tokens + t])).sum();
                     (f64::from(acc[i]) + dot) as f32
                 })
                 .collect();

@@ -102,6 +102,14 @@ impl Kernels for Avx2 {
         with_features!(interleave(codes, out))
     }
 
+    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
+        with_features!(interleave_floats(rows, out))
+    }
+
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
+        with_features!(self::bias(codes, len, bias))
+    }
+
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
         with_features!(widen(ty, src, dst))
     }
@@ -131,7 +139,17 @@ fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn interleave(codes: &[i8], out: &mut [i8]) {
-    portable::interleave::<ROWS>(codes, out);
+    portable::interleave::<i8, 4, ROWS>(codes, out);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn interleave_floats(rows: &[f32], out: &mut [f32]) {
+    portable::interleave::<f32, 1, ROWS>(rows, out);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
+    portable::bias::<ROWS>(codes, len, bias);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

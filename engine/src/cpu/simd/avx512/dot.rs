@@ -5,7 +5,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{load_ps, load_some, load128, load256, load512};
+use super::{
+    codes::{self, bytes8, heads, part},
+    load_ps, load_some, load128, load256, load512,
+};
 use crate::{
     cpu::simd::{
         QuantisedRow,
@@ -17,7 +20,7 @@ use crate::{
 
 /// Dispatch over the quantised types.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
     let rows = rows(ty, weights, x.codes.len(), out);
     match ty {
         TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x)),
@@ -73,17 +76,6 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], widen: impl Fn(&[u8; BYT
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// The f16 at the head of each of sixteen blocks.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
-    let four = |at: usize| {
-        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
-        (one(0) | one(1) | one(2) | one(3)) as i64
-    };
-    _mm512_cvtph_ps(_mm256_set_epi64x(four(12), four(8), four(4), four(0)))
-}
-
 /// Row of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -125,36 +117,13 @@ fn row32<const BYTES: usize, const OFFSET: u8>(
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q4_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    let shifts = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
-    let mask = _mm512_set1_epi8(15);
-    row32::<18, 8>(row, x, |a, b| {
-        let (a, b) = (load128(nibbles(a)), load128(nibbles(b)));
-        let both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(a), 0xff00, b);
-        _mm512_and_si512(_mm512_srlv_epi64(both, shifts), mask)
-    })
+    row32::<18, 8>(row, x, |a, b| codes::q4_0(a, b))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q8_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
     let flip = _mm512_set1_epi8(-128);
-    row32::<34, 128>(row, x, |a, b| {
-        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(load256(tail(a))), load256(tail(b)));
-        _mm512_xor_si512(both, flip)
-    })
-}
-
-/// The sixteen bytes behind the scale of a Q4_0 block.
-#[inline(always)]
-fn nibbles(block: &[u8; 18]) -> &[u8; 16] {
-    let [_, _, rest @ ..] = block;
-    rest
-}
-
-/// The 32 bytes behind the scale of a Q8_0 block.
-#[inline(always)]
-fn tail(block: &[u8; 34]) -> &[u8; 32] {
-    let [_, _, rest @ ..] = block;
-    rest
+    row32::<34, 128>(row, x, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip))
 }
 
 /// Eight floats.
@@ -162,13 +131,6 @@ fn tail(block: &[u8; 34]) -> &[u8; 32] {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn load8(from: &[f32; 8]) -> __m256 {
     _mm256_castsi256_ps(load256(from))
-}
-
-/// Eight bytes as floats.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn bytes8(bytes: [u8; 8]) -> __m256 {
-    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes))))
 }
 
 /// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to 64 codes.
@@ -182,8 +144,7 @@ fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8
     let mut minima = _mm256_setzero_ps();
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
         let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
-        let packed = std::array::from_fn(|i| block[4 + i]);
-        let (s, m) = k_scales(&packed);
+        let (s, m) = k_scales(part(block, 4));
         let m = _mm256_mul_ps(bytes8(m), _mm256_set1_ps(dmin));
         minima = _mm256_fmadd_ps(m, load8(sums), minima);
         let s = _mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load8(scales));
@@ -198,75 +159,34 @@ fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8
     _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(acc[0], acc[1]), minima))
 }
 
-/// 32 bytes of a block.
-#[inline(always)]
-fn bytes32(block: &[u8], at: usize) -> &[u8; 32] {
-    match block[at..].first_chunk() {
-        Some(bytes) => bytes,
-        None => &[0; 32],
-    }
-}
-
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q4_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
-    let mask = _mm512_set1_epi8(15);
-    row_k::<144>(row, x, |block, i| {
-        let quants = _mm512_broadcast_i64x4(load256(bytes32(block, 16 + 32 * i)));
-        _mm512_and_si512(_mm512_srlv_epi64(quants, shifts), mask)
-    })
+    row_k::<144>(row, x, |block, i| codes::q4_k(block, i))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q5_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
-    let mask = _mm512_set1_epi8(15);
-    let fifth = _mm512_set1_epi8(16);
-    // Rotating right by j - 4 brings bit j of every byte to bit 4.
-    let turns = _mm512_set_epi64(61, 61, 61, 61, 60, 60, 60, 60);
-    row_k::<176>(row, x, |block, i| {
-        let quants = _mm512_broadcast_i64x4(load256(bytes32(block, 48 + 32 * i)));
-        let low = _mm512_and_si512(_mm512_srlv_epi64(quants, shifts), mask);
-        let turns = _mm512_add_epi64(turns, _mm512_set1_epi64(2 * i as i64));
-        let high = _mm512_rorv_epi64(_mm512_broadcast_i64x4(load256(bytes32(block, 16))), turns);
-        _mm512_or_si512(low, _mm512_and_si512(high, fifth))
-    })
+    row_k::<176>(row, x, |block, i| codes::q5_k(block, i))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
     let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let mask = _mm512_set1_epi8(15);
-    let top = _mm512_set1_epi8(0x30);
-    // Rotating right by s - 4 brings bits s and s + 1 of every byte to bits 4 and 5.
-    let turns = [_mm512_set_epi64(62, 62, 62, 62, 60, 60, 60, 60), _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0)];
     let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
     let spread = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut offset = _mm512_setzero_ps();
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
         let d = _mm512_set1_ps(half([block[208], block[209]]));
-        let factors: [u8; 16] = std::array::from_fn(|i| block[192 + i]);
-        let s = _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128(&factors))), d);
+        let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192))));
+        let s = _mm512_mul_ps(s, d);
         offset = _mm512_fmadd_ps(s, load_ps(half_sums), offset);
         let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(load8(scales))));
-        let (codes, _) = codes.as_chunks::<64>();
-        for at in 0..2 {
-            let low = _mm512_inserti64x4::<1>(
-                _mm512_castsi256_si512(load256(bytes32(block, 64 * at))),
-                load256(bytes32(block, 64 * at + 32)),
-            );
-            let high = _mm512_broadcast_i64x4(load256(bytes32(block, 128 + 32 * at)));
-            for i in 0..2 {
-                let nibbles = if i == 0 { low } else { _mm512_srli_epi16::<4>(low) };
-                let bits = _mm512_and_si512(_mm512_rorv_epi64(high, turns[i]), top);
-                let weights = _mm512_or_si512(_mm512_and_si512(nibbles, mask), bits);
-                let quarter = 2 * at + i;
-                let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), weights, load512(&codes[quarter]));
-                let at = _mm512_add_epi32(spread, _mm512_set1_epi32(4 * quarter as i32));
-                acc[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, s), acc[i]);
-            }
+        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
+            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), codes::q6_k(block, i), load512(codes));
+            let at = _mm512_add_epi32(spread, _mm512_set1_epi32(4 * i as i32));
+            acc[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, s), acc[i % 2]);
         }
     }
     _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1])) - 32.0 * _mm512_reduce_add_ps(offset)

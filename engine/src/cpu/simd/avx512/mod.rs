@@ -2,12 +2,13 @@
 //!
 //! Everything here is compiled with the features on; [`Avx512`] is only made on a machine that has them.
 
+mod codes;
 mod dot;
 mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
+use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 32;
@@ -67,12 +68,41 @@ fn load_some(from: &[f32]) -> __m512 {
     load_ps(&lanes)
 }
 
+/// Writes 64 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn store512<T: Copy, const N: usize>(to: &mut [T; N], v: __m512i) {
+    const { assert!(N * size_of::<T>() == 64) };
+    // SAFETY: 64 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
+    // alignment.
+    unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), v) }
+}
+
+/// Writes 32 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
+    const { assert!(N * size_of::<T>() == 32) };
+    // SAFETY: 32 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
+    // alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
+}
+
+/// Writes 16 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn store128<T: Copy, const N: usize>(to: &mut [T; N], v: __m128i) {
+    const { assert!(N * size_of::<T>() == 16) };
+    // SAFETY: 16 bytes are writable there, any bits are a `T` (integers and floats), and the store asks for no
+    // alignment.
+    unsafe { _mm_storeu_si128(to.as_mut_ptr().cast(), v) }
+}
+
 /// Writes sixteen floats.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn store_ps(to: &mut [f32; 16], v: __m512) {
-    // SAFETY: 64 bytes are writable there, and the store asks for no alignment.
-    unsafe { _mm512_storeu_ps(to.as_mut_ptr(), v) }
+    store512(to, _mm512_castps_si512(v));
 }
 
 /// Enters a function compiled with the features.
@@ -93,11 +123,11 @@ impl Kernels for Avx512 {
     }
 
     fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
-        with_features!(quantise(x, row))
+        with_features!(codes::quantise(x, row))
     }
 
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
-        with_features!(dot::codes(ty, weights, x, out))
+        with_features!(dot::quantised(ty, weights, x, out))
     }
 
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
@@ -105,15 +135,23 @@ impl Kernels for Avx512 {
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-        with_features!(unpack(ty, src, codes, scales, mins))
+        with_features!(codes::unpack(ty, src, codes, scales, mins))
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
-        with_features!(interleave(codes, out))
+        with_features!(codes::interleave::<i8, 4, 64>(codes, out))
+    }
+
+    fn interleave_floats(&self, rows: &[f32], out: &mut [f32]) {
+        with_features!(codes::interleave::<f32, 1, 16>(rows, out))
+    }
+
+    fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]) {
+        with_features!(codes::bias(codes, len, bias))
     }
 
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        with_features!(widen(ty, src, dst))
+        with_features!(codes::widen(ty, src, dst))
     }
 
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
@@ -127,26 +165,6 @@ impl Kernels for Avx512 {
     fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
         with_features!(axpy(ty, row, a, acc))
     }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
-    portable::quantise(x, row);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-    unpack::unpack(ty, src, codes, scales, mins);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn interleave(codes: &[i8], out: &mut [i8]) {
-    portable::interleave::<ROWS>(codes, out);
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
-    portable::widen(ty, src, dst);
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]

@@ -1,0 +1,291 @@
+//! Encoded blocks to 8-bit codes, and activations to blocks.
+
+use std::arch::x86_64::*;
+
+use super::{ROWS, load_ps, load128, load256, load512, store128, store256, store512};
+use crate::{
+    cpu::simd::{
+        QuantisedRowMut, portable,
+        unpack::{self, half, k_scales},
+    },
+    format::TensorType,
+};
+
+/// `N` elements from `at` on.
+#[inline(always)]
+pub(super) fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
+    match of[at..].first_chunk() {
+        Some(part) => part,
+        None => unreachable!("{N} elements at {at} of {}", of.len()),
+    }
+}
+
+/// [`part`], mutable.
+#[inline(always)]
+pub(super) fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
+    match of[at..].first_chunk_mut() {
+        Some(part) => part,
+        None => unreachable!("{N} elements from {at} on"),
+    }
+}
+
+/// Codes of two Q4_0 blocks, 8 too large.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn q4_0(a: &[u8; 18], b: &[u8; 18]) -> __m512i {
+    let shifts = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
+    let (a, b) = (load128::<u8, 16>(part(a, 2)), load128::<u8, 16>(part(b, 2)));
+    let both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(a), 0xff00, b);
+    _mm512_and_si512(_mm512_srlv_epi64(both, shifts), _mm512_set1_epi8(15))
+}
+
+/// Codes of two Q8_0 blocks, signed.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn q8_0(a: &[u8; 34], b: &[u8; 34]) -> __m512i {
+    let (a, b) = (load256::<u8, 32>(part(a, 2)), load256::<u8, 32>(part(b, 2)));
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b)
+}
+
+/// Codes of sub-blocks `2i` and `2i + 1` of a Q4_K block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn q4_k(block: &[u8; 144], i: usize) -> __m512i {
+    low_and_high(part(block, 16 + 32 * i))
+}
+
+/// The low nibbles of 32 bytes, then the high ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn low_and_high(bytes: &[u8; 32]) -> __m512i {
+    let shifts = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
+    let both = _mm512_broadcast_i64x4(load256(bytes));
+    _mm512_and_si512(_mm512_srlv_epi64(both, shifts), _mm512_set1_epi8(15))
+}
+
+/// Codes of sub-blocks `2i` and `2i + 1` of a Q5_K block.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn q5_k(block: &[u8; 176], i: usize) -> __m512i {
+    // Rotating right by j - 4 brings bit j of every byte to bit 4.
+    let turns = _mm512_set_epi64(61, 61, 61, 61, 60, 60, 60, 60);
+    let turns = _mm512_add_epi64(turns, _mm512_set1_epi64(2 * i as i64));
+    let high = _mm512_rorv_epi64(_mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 16))), turns);
+    _mm512_or_si512(low_and_high(part(block, 48 + 32 * i)), _mm512_and_si512(high, _mm512_set1_epi8(16)))
+}
+
+/// Codes of sub-blocks `4i` to `4i + 3` of a Q6_K block, 32 too large.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn q6_k(block: &[u8; 210], i: usize) -> __m512i {
+    // Rotating right by s - 4 brings bits s and s + 1 of every byte to bits 4 and 5.
+    let turns = _mm512_set_epi64(62, 62, 62, 62, 60, 60, 60, 60);
+    let turns = _mm512_add_epi64(turns, _mm512_set1_epi64(4 * (i % 2) as i64));
+    let low = load512::<u8, 64>(part(block, 64 * (i / 2)));
+    let low = if i.is_multiple_of(2) { low } else { _mm512_srli_epi16::<4>(low) };
+    let high = _mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 128 + 32 * (i / 2))));
+    let high = _mm512_and_si512(_mm512_rorv_epi64(high, turns), _mm512_set1_epi8(0x30));
+    _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)
+}
+
+/// Eight bytes as floats.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn bytes8(bytes: [u8; 8]) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes))))
+}
+
+/// The f16 at the head of each of sixteen blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+    let four = |at: usize| {
+        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
+        (one(0) | one(1) | one(2) | one(3)) as i64
+    };
+    _mm512_cvtph_ps(_mm256_set_epi64x(four(12), four(8), four(4), four(0)))
+}
+
+/// See [`Kernels::unpack`](crate::cpu::simd::Kernels::unpack).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
+    match ty {
+        TensorType::Q4_0 => {
+            let offset = _mm512_set1_epi8(8);
+            blocks32::<18>(ty, src, codes, scales, |a, b| _mm512_sub_epi8(q4_0(a, b), offset));
+        }
+        TensorType::Q8_0 => blocks32::<34>(ty, src, codes, scales, |a, b| q8_0(a, b)),
+        TensorType::Q4_K => blocks_k::<144>(src, codes, scales, mins, |block, i| q4_k(block, i)),
+        TensorType::Q5_K => blocks_k::<176>(src, codes, scales, mins, |block, i| q5_k(block, i)),
+        TensorType::Q6_K => {
+            let offset = _mm512_set1_epi8(32);
+            let blocks = src.as_chunks::<210>().0.iter().zip(codes.as_chunks_mut::<256>().0);
+            for ((block, codes), scales) in blocks.zip(scales.as_chunks_mut::<16>().0) {
+                let d = _mm512_set1_ps(half([block[208], block[209]]));
+                let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192))));
+                store512(scales, _mm512_castps_si512(_mm512_mul_ps(d, s)));
+                for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+                    store512(codes, _mm512_sub_epi8(q6_k(block, i), offset));
+                }
+            }
+        }
+        _ => unpack::unpack(ty, src, codes, scales, mins),
+    }
+}
+
+/// Blocks of 32 behind an f16 scale, two at a time.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn blocks32<const BYTES: usize>(
+    ty: TensorType,
+    src: &[u8],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
+) {
+    let (blocks, _) = src.as_chunks::<BYTES>();
+    let (pairs, last) = blocks.as_chunks::<2>();
+    for ((blocks, codes), scales) in pairs.iter().zip(codes.as_chunks_mut::<64>().0).zip(scales.as_chunks_mut::<2>().0)
+    {
+        store512(codes, pair(&blocks[0], &blocks[1]));
+        *scales = [half([blocks[0][0], blocks[0][1]]), half([blocks[1][0], blocks[1][1]])];
+    }
+    if !last.is_empty() {
+        let (at, n) = (2 * pairs.len(), blocks.len());
+        unpack::unpack(ty, last.as_flattened(), &mut codes[32 * at..32 * n], &mut scales[at..n], &mut []);
+    }
+}
+
+/// Q4_K or Q5_K blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn blocks_k<const BYTES: usize>(
+    src: &[u8],
+    codes: &mut [i8],
+    scales: &mut [f32],
+    mins: &mut [f32],
+    pair: impl Fn(&[u8; BYTES], usize) -> __m512i,
+) {
+    let blocks = src.as_chunks::<BYTES>().0.iter().zip(codes.as_chunks_mut::<256>().0);
+    let groups = scales.as_chunks_mut::<8>().0.iter_mut().zip(mins.as_chunks_mut::<8>().0);
+    for ((block, codes), (scales, mins)) in blocks.zip(groups) {
+        let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
+        let (s, m) = k_scales(part(block, 4));
+        store256(scales, _mm256_castps_si256(_mm256_mul_ps(_mm256_set1_ps(d), bytes8(s))));
+        store256(mins, _mm256_castps_si256(_mm256_mul_ps(_mm256_set1_ps(-dmin), bytes8(m))));
+        for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
+            store512(codes, pair(block, i));
+        }
+    }
+}
+
+/// See [`Kernels::quantise`](crate::cpu::simd::Kernels::quantise).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+    let (blocks, rest) = x.as_chunks::<32>();
+    let (codes, _) = row.codes.as_chunks_mut::<32>();
+    assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
+    let (half_sums, _) = row.half_sums.as_chunks_mut::<2>();
+    let ones = _mm256_set1_epi8(1);
+    let blocks = blocks.iter().zip(codes).zip(row.scales.iter_mut().zip(row.sums.iter_mut()).zip(half_sums));
+    for ((x, codes), ((scale, sum), half_sums)) in blocks {
+        let (a, b) = (load_ps(part(x, 0)), load_ps(part(x, 16)));
+        let largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
+        *scale = largest / 127.0;
+        let inverse = _mm512_set1_ps(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
+        let a = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
+        let b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)));
+        store128(part_mut::<i8, 16>(codes, 0), a);
+        store128(part_mut::<i8, 16>(codes, 16), b);
+        let sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), ones, _mm256_set_m128i(b, a));
+        let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b1011_0001>(sums));
+        let sums = _mm256_add_epi32(sums, _mm256_shuffle_epi32::<0b0100_1110>(sums));
+        let sums = [_mm256_extract_epi32::<0>(sums), _mm256_extract_epi32::<4>(sums)];
+        *sum = *scale * (sums[0] + sums[1]) as f32;
+        *half_sums = sums.map(|sum| *scale * sum as f32);
+    }
+}
+
+/// Turns a square of 32-bit words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn turn(rows: [__m512i; 16]) -> [__m512i; 16] {
+    // Words within quarters of the vectors, pairs of words, then the quarters themselves, twice.
+    let mut pairs = rows;
+    for i in 0..8 {
+        pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);
+        pairs[2 * i + 1] = _mm512_unpackhi_epi32(rows[2 * i], rows[2 * i + 1]);
+    }
+    let mut fours = pairs;
+    for i in 0..4 {
+        for k in 0..2 {
+            let (a, b) = (pairs[4 * i + k], pairs[4 * i + k + 2]);
+            fours[4 * i + 2 * k] = _mm512_unpacklo_epi64(a, b);
+            fours[4 * i + 2 * k + 1] = _mm512_unpackhi_epi64(a, b);
+        }
+    }
+    let mut turned = fours;
+    for k in 0..4 {
+        let [a, b, c, d] = [fours[k], fours[k + 4], fours[k + 8], fours[k + 12]];
+        let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
+        let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
+        turned[k] = _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even);
+        turned[k + 4] = _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd);
+        turned[k + 8] = _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even);
+        turned[k + 12] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd);
+    }
+    turned
+}
+
+/// `[ROWS, n]` to `[n / WORD, ROWS, WORD]`, where `WORD` elements are 32 bits and `LINE` are 512.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn interleave<T: Copy, const WORD: usize, const LINE: usize>(rows: &[T], out: &mut [T]) {
+    let n = rows.len() / ROWS;
+    assert!(rows.len() == n * ROWS && out.len() == rows.len() && n.is_multiple_of(WORD));
+    let whole = n / LINE * LINE;
+    for side in 0..ROWS / 16 {
+        for at in (0..whole).step_by(LINE) {
+            let square = std::array::from_fn(|r| load512::<T, LINE>(part(rows, (16 * side + r) * n + at)));
+            for (i, line) in turn(square).into_iter().enumerate() {
+                store512::<T, LINE>(part_mut(out, ((at / WORD + i) * ROWS + 16 * side) * WORD), line);
+            }
+        }
+    }
+    for row in 0..ROWS {
+        for at in (whole..n).step_by(WORD) {
+            out[(at / WORD * ROWS + row) * WORD..][..WORD].copy_from_slice(&rows[row * n + at..][..WORD]);
+        }
+    }
+}
+
+/// See [`Kernels::bias`](crate::cpu::simd::Kernels::bias).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
+    let all = _mm512_set1_epi8(-128);
+    let groups = codes.chunks_exact(len * ROWS).zip(bias.chunks_exact_mut(ROWS));
+    for (codes, bias) in groups {
+        let mut sums = [_mm512_setzero_si512(); ROWS / 16];
+        for quads in codes.as_chunks::<64>().0.as_chunks::<{ ROWS / 16 }>().0 {
+            for (sum, quads) in sums.iter_mut().zip(quads) {
+                *sum = _mm512_dpbusd_epi32(*sum, all, load512(quads));
+            }
+        }
+        for (bias, sum) in bias.as_chunks_mut::<16>().0.iter_mut().zip(sums) {
+            store512(bias, _mm512_sub_epi32(_mm512_setzero_si512(), sum));
+        }
+    }
+}
+
+/// See [`Kernels::widen`](crate::cpu::simd::Kernels::widen).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    if ty != TensorType::F16 {
+        return portable::widen(ty, src, dst);
+    }
+    let ((lines, rest), (to, to_rest)) = (src.as_chunks::<32>(), dst.as_chunks_mut::<16>());
+    for (line, to) in lines.iter().zip(to) {
+        store512(to, _mm512_castps_si512(_mm512_cvtph_ps(load256(line))));
+    }
+    portable::widen(ty, rest, to_rest);
+}
