@@ -1,7 +1,7 @@
 //! Attention of a block of queries to a run of one head's keys and values, in tiles, with the running maximum and sum of
 //! an online softmax (Milakov and Gimelshein 2018; Dao et al. 2022). Decoding and prompts differ only in the blocks.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::cpu::simd::vector::{
     Kernel, Vector,
@@ -10,7 +10,7 @@ use crate::cpu::simd::vector::{
 
 use super::{
     KvRows,
-    kv_rows::RowData,
+    kv_rows::{LINE, RowsView},
     math::{exp, tanh},
 };
 
@@ -22,22 +22,47 @@ pub(super) struct Block {
     /// Elements per row, padded as the cache's rows are.
     width: usize,
     /// `[rows, width]`, already scaled.
-    q: Vec<f32>,
+    q: Lines,
     /// `[rows, width]`, sum of values weighted by `e^(score - max)`.
-    pub(super) out: Vec<f32>,
+    pub(super) out: Lines,
     /// `[rows]`, largest score so far.
-    pub(super) max: Vec<f32>,
+    pub(super) max: Lines,
     /// `[rows]`, sum of the weights.
-    pub(super) sum: Vec<f32>,
+    pub(super) sum: Lines,
     /// `[rows, TILE]`
-    scores: Vec<f32>,
+    scores: Lines,
     /// `[TILE, width]`
-    tile: Vec<f32>,
+    tile: Lines,
 }
 
-fn at_least(vec: &mut Vec<f32>, n: usize) {
-    if vec.len() < n {
-        vec.resize(n, 0.0);
+/// Floats on whole cache lines, where wide loads and stores do not straddle two.
+#[derive(Debug, Default)]
+pub(super) struct Lines {
+    memory: Vec<f32>,
+    start: usize,
+}
+
+impl Lines {
+    fn at_least(&mut self, n: usize) {
+        if self.memory.len() < self.start + n {
+            self.memory.resize(n + LINE / size_of::<f32>(), 0.0);
+            // Alignment only makes it faster, so any answer is right.
+            self.start = self.memory.as_ptr().align_offset(LINE).min(LINE / size_of::<f32>());
+        }
+    }
+}
+
+impl Deref for Lines {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.start..]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..]
     }
 }
 
@@ -51,12 +76,12 @@ impl Block {
     /// Starts over with `rows` queries of `width` elements.
     pub(super) fn start(&mut self, rows: usize, width: usize) {
         (self.rows, self.width) = (rows, width);
-        at_least(&mut self.q, rows * width);
-        at_least(&mut self.out, rows * width);
-        at_least(&mut self.max, rows);
-        at_least(&mut self.sum, rows);
-        at_least(&mut self.scores, rows * TILE);
-        at_least(&mut self.tile, TILE * width);
+        self.q.at_least(rows * width);
+        self.out.at_least(rows * width);
+        self.max.at_least(rows);
+        self.sum.at_least(rows);
+        self.scores.at_least(rows * TILE);
+        self.tile.at_least(TILE * width);
         self.out[..rows * width].fill(0.0);
         self.max[..rows].fill(f32::NEG_INFINITY);
         self.sum[..rows].fill(0.0);
@@ -96,7 +121,7 @@ impl Kernel for Attend<'_> {
         let mut start = self.visit.start / TILE * TILE;
         while start < self.visit.end {
             let n = TILE.min(self.visit.end - start);
-            let k = decode(v, self.keys.data(), start, n, width, tile);
+            let k = decode(v, self.keys.view(), start, n, width, tile);
             query_key(v, q, k, width, rows, n, scores);
             for row in 0..rows {
                 let position = self.first + row / self.group;
@@ -107,7 +132,7 @@ impl Kernel for Attend<'_> {
                 let out = &mut out[row * width..][..width];
                 soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
             }
-            let values = decode(v, self.values.data(), start, n, width, tile);
+            let values = decode(v, self.values.view(), start, n, width, tile);
             weigh(v, scores, values, width, rows, n, out);
             start += TILE;
         }
@@ -118,7 +143,7 @@ impl Kernel for Attend<'_> {
 #[inline(always)]
 fn decode<'a, V: Vector>(
     v: V,
-    data: &'a RowData,
+    data: RowsView<'a>,
     start: usize,
     n: usize,
     width: usize,
@@ -127,14 +152,14 @@ fn decode<'a, V: Vector>(
     let range = start * width..(start + n) * width;
     let used = &mut tile[..n * width];
     match data {
-        RowData::F32(data) if n == TILE => return &data[range],
-        RowData::F32(data) => used.copy_from_slice(&data[range]),
-        RowData::F16(data) => {
+        RowsView::F32(data) if n == TILE => return &data[range],
+        RowsView::F32(data) => used.copy_from_slice(&data[range]),
+        RowsView::F16(data) => {
             for (to, from) in used.chunks_exact_mut(V::LANES).zip(data[range].chunks_exact(V::LANES)) {
                 v.store(to, v.load_f16(from));
             }
         }
-        RowData::Q8_0 { quants, scales } => {
+        RowsView::Q8_0 { quants, scales } => {
             let scales = &scales[range.start / 32..range.end / 32];
             let blocks = used.chunks_exact_mut(32).zip(quants[range].chunks_exact(32));
             for ((to, from), scale) in blocks.zip(scales) {

@@ -1,6 +1,9 @@
 //! Keys (or values) of one head, one row per position, in the cache's type.
 
-use std::sync::Mutex;
+use std::{
+    ops::{Deref, DerefMut},
+    sync::Mutex,
+};
 
 use half::{f16, slice::HalfFloatSliceExt};
 
@@ -71,12 +74,71 @@ impl std::str::FromStr for KvType {
     }
 }
 
-/// Encoded rows.
+/// Bytes of a cache line.
+pub(super) const LINE: usize = 64;
+
+/// A growing run of elements that starts on a cache line (unless cloned) and never moves.
 #[derive(Debug, Clone)]
-pub(crate) enum RowData {
-    F16(Vec<f16>),
-    F32(Vec<f32>),
-    Q8_0 { quants: Vec<i8>, scales: Vec<f16> },
+struct Run<T> {
+    memory: Vec<T>,
+    start: usize,
+}
+
+impl<T: Copy + Default> Run<T> {
+    /// Room for `n` elements.
+    fn new(n: Option<usize>) -> Result<Self> {
+        let slack = LINE / size_of::<T>();
+        let room = n.and_then(|n| n.checked_add(slack));
+        let mut memory: Vec<T> = Vec::new();
+        match room {
+            Some(room) if memory.try_reserve_exact(room).is_ok() => {
+                let start = memory.as_ptr().align_offset(LINE).min(slack);
+                memory.resize(start, T::default());
+                Ok(Run { memory, start })
+            }
+            _ => {
+                let wanted = room.and_then(|n| n.checked_mul(size_of::<T>())).unwrap_or(usize::MAX);
+                Err(Error::Memory { what: "KV cache", wanted: wanted as u64, available: 0 })
+            }
+        }
+    }
+
+    fn resize(&mut self, n: usize) {
+        self.memory.resize(self.start + n, T::default());
+    }
+
+    fn truncate(&mut self, n: usize) {
+        self.memory.truncate(self.start + n);
+    }
+}
+
+impl<T> Deref for Run<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.memory[self.start..]
+    }
+}
+
+impl<T> DerefMut for Run<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.memory[self.start..]
+    }
+}
+
+#[derive(Debug, Clone)]
+enum RowData {
+    F16(Run<f16>),
+    F32(Run<f32>),
+    Q8_0 { quants: Run<i8>, scales: Run<f16> },
+}
+
+/// Encoded rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum RowsView<'a> {
+    F16(&'a [f16]),
+    F32(&'a [f32]),
+    Q8_0 { quants: &'a [i8], scales: &'a [f16] },
 }
 
 /// Rows of one head. Memory for `capacity` rows is reserved when made and touched as rows are pushed.
@@ -89,26 +151,15 @@ pub struct KvRows {
     data: RowData,
 }
 
-fn reserve<T>(n: Option<usize>) -> Result<Vec<T>> {
-    let mut vec = Vec::new();
-    let wanted = n.and_then(|n| n.checked_mul(size_of::<T>()));
-    match n.filter(|_| wanted.is_some()) {
-        Some(n) if vec.try_reserve_exact(n).is_ok() => Ok(vec),
-        _ => {
-            Err(Error::Memory { what: "KV cache", wanted: wanted.map_or(u64::MAX, |bytes| bytes as u64), available: 0 })
-        }
-    }
-}
-
 impl KvRows {
     /// Room for `capacity` rows of `head_dim` elements.
     pub fn new(ty: KvType, head_dim: usize, capacity: usize) -> Result<Self> {
         let stride = ty.padded(head_dim);
         let elements = capacity.checked_mul(stride);
         let data = match ty {
-            KvType::F16 => RowData::F16(reserve(elements)?),
-            KvType::F32 => RowData::F32(reserve(elements)?),
-            KvType::Q8_0 => RowData::Q8_0 { quants: reserve(elements)?, scales: reserve(elements.map(|n| n / 32))? },
+            KvType::F16 => RowData::F16(Run::new(elements)?),
+            KvType::F32 => RowData::F32(Run::new(elements)?),
+            KvType::Q8_0 => RowData::Q8_0 { quants: Run::new(elements)?, scales: Run::new(elements.map(|n| n / 32))? },
         };
         Ok(KvRows { head_dim, stride, len: 0, data })
     }
@@ -129,8 +180,12 @@ impl KvRows {
     }
 
     /// Encoded rows.
-    pub(crate) fn data(&self) -> &RowData {
-        &self.data
+    pub(super) fn view(&self) -> RowsView<'_> {
+        match &self.data {
+            RowData::F16(data) => RowsView::F16(data),
+            RowData::F32(data) => RowsView::F32(data),
+            RowData::Q8_0 { quants, scales } => RowsView::Q8_0 { quants, scales },
+        }
     }
 
     /// Encodes and appends one row of `head_dim` elements.
@@ -142,11 +197,11 @@ impl KvRows {
         self.len += 1;
         let end = self.len * self.stride;
         match &mut self.data {
-            RowData::F32(data) => data.resize(end, 0.0),
-            RowData::F16(data) => data.resize(end, f16::ZERO),
+            RowData::F32(data) => data.resize(end),
+            RowData::F16(data) => data.resize(end),
             RowData::Q8_0 { quants, scales } => {
-                quants.resize(end, 0);
-                scales.resize(end / 32, f16::ZERO);
+                quants.resize(end);
+                scales.resize(end / 32);
             }
         }
         self.set(i, row);
