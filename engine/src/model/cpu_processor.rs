@@ -173,7 +173,8 @@ impl Processor for CpuProcessor {
         let Ok([from, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
         };
-        self.ffn.run(&self.cpu, model, layer, &from[..n], &mut out[..n], self.tokens, probe)
+        let ffn = &model.weights.layers[layer].ffn;
+        self.ffn.run(&self.cpu, &model.config, ffn, layer, &from[..n], &mut out[..n], self.tokens, probe)
     }
 
     fn add_out(&mut self) -> Result<()> {

@@ -41,17 +41,13 @@ impl KvCache {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
-        let heads = 2 * config.n_layer() as u64 * config.n_kv_head as u64;
-        let head_bytes = (capacity as u64).saturating_mul(ty.row_bytes(config.head_dim) as u64);
-        let bytes = heads.saturating_mul(head_bytes);
-        let mut had = 0;
+        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
+        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
+        let mut bytes = 0;
         let mut rows = || {
-            let rows = KvRows::new(ty, config.head_dim, capacity).map_err(|_| Error::Memory {
-                what: "KV cache",
-                wanted: bytes,
-                available: had,
-            })?;
-            had += head_bytes;
+            let rows = KvRows::new(ty, config.head_dim, capacity);
+            let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available: bytes })?;
+            bytes += rows.bytes();
             Ok(rows)
         };
         let layers = (0..config.n_layer())
@@ -86,7 +82,7 @@ impl KvCache {
         self.capacity
     }
 
-    /// Bytes reserved.
+    /// Bytes reserved, to the byte.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

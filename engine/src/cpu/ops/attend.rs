@@ -69,8 +69,9 @@ impl DerefMut for Lines {
 impl Block {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
-        let floats = [&self.q, &self.out, &self.max, &self.sum, &self.scores].map(Vec::capacity);
-        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64
+        let buffers = [&self.q, &self.out, &self.max, &self.sum, &self.scores, &self.tile];
+        let floats: usize = buffers.iter().map(|buffer| buffer.memory.capacity()).sum();
+        (floats * size_of::<f32>()) as u64
     }
 
     /// Starts over with `rows` queries of `width` elements.

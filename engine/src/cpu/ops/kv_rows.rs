@@ -103,6 +103,10 @@ impl<T: Copy + Default> Run<T> {
         }
     }
 
+    fn bytes(&self) -> u64 {
+        (self.memory.capacity() * size_of::<T>()) as u64
+    }
+
     fn resize(&mut self, n: usize) {
         self.memory.resize(self.start + n, T::default());
     }
@@ -177,6 +181,15 @@ impl KvRows {
     /// Elements from one row to the next: `head_dim`, padded.
     pub fn stride(&self) -> usize {
         self.stride
+    }
+
+    /// Bytes reserved.
+    pub fn bytes(&self) -> u64 {
+        match &self.data {
+            RowData::F16(data) => data.bytes(),
+            RowData::F32(data) => data.bytes(),
+            RowData::Q8_0 { quants, scales } => quants.bytes() + scales.bytes(),
+        }
     }
 
     /// Encoded rows.
