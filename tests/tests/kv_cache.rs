@@ -13,7 +13,7 @@ const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
 
 fn open(path: &str) -> Arc<Model> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path);
-    Arc::new(Model::open(&path, &LoadOptions::default()).unwrap())
+    Arc::new(Model::open(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}")))
 }
 
 fn ids(n: u32) -> Vec<u32> {
