@@ -81,6 +81,11 @@ pub(super) fn quantile(p: f64) -> f64 {
     bisect(-8.0, 8.0, |z| cdf(z) < p)
 }
 
+/// Mean of `relu(z + bias)` over a standard normal `z`.
+pub(super) fn relu_mean(bias: f64) -> f64 {
+    bias * cdf(bias) + density(bias)
+}
+
 /// Mean of `relu(z + bias)^2` over a standard normal `z`.
 pub(super) fn relu_second_moment(bias: f64) -> f64 {
     (1.0 + bias * bias) * cdf(bias) + bias * density(bias)

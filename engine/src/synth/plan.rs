@@ -10,7 +10,7 @@
 //! variance at every layer is known beforehand, and with it the bias a neuron needs.
 
 use super::{
-    firing::{power_law, quantile, relu_second_moment},
+    firing::{power_law, quantile, relu_mean, relu_second_moment},
     options::SynthOptions,
     random::Purpose,
     shape::{Family, Shape},
@@ -196,18 +196,28 @@ impl Plan {
             true => (1.0 / (square - (constant / d).powi(2)).sqrt(), constant),
             false => (1.0 / square.sqrt(), constant / square.sqrt()),
         };
-        // Second moments of the neurons' activations.
-        let input = gain * gain * variance;
-        let up = match (self.shape.family.gated(), self.up_bias > 0.0) {
-            (false, _) => 1.0,
-            (true, false) => input,
-            (true, true) => input * relu_second_moment(self.up_bias),
-        };
+        // Variance of a firing or up row's product with the normed stream.
+        let input = gain * gain * variance * (d - RESERVED as f64) / d;
         let sum: f64 = match self.shape.relu {
-            true => self.firing_bias.iter().map(|&bias| relu_second_moment(bias)).sum(),
-            false => SILU_SECOND_MOMENT * self.shape.n_ff as f64,
+            true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
+            false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
-        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (sum * input * up)).sqrt() as f32 }
+        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / sum).sqrt() as f32 }
+    }
+
+    /// What a neuron adds to the variance of the down projection's output: the second moment of its activation, less the mean's
+    /// part where pairs of neurons cancel it. `bias` is that of its firing row, `input` the variance of its rows' products.
+    fn moment(&self, bias: f64, input: f64) -> f64 {
+        let cancelled = if self.paired() { relu_mean(bias).powi(2) } else { 0.0 };
+        match (self.shape.family.gated(), self.up_bias > 0.0) {
+            (false, _) => input * (relu_second_moment(bias) - cancelled),
+            (true, false) => input * input * relu_second_moment(bias),
+            (true, true) => {
+                let up = self.up_bias;
+                let second = relu_second_moment(bias) * relu_second_moment(up);
+                input * input * (second - cancelled * relu_mean(up).powi(2))
+            }
+        }
     }
 
     fn add(&mut self, name: impl Into<String>, layer: usize, ty: TensorType, shape: &[usize], content: Content) {
