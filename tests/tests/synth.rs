@@ -1,5 +1,7 @@
 //! Synthetic models in the real forward pass: they fire as they were asked to, and their predictors find what fires.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
 use std::sync::Arc;
 
 use thermocline_engine::{
