@@ -9,16 +9,16 @@ use std::{
 };
 
 use proptest::prelude::*;
-use safetensors::SafeTensors;
 use thermocline_engine::{
     Error,
     cpu::CpuOptions,
     model::KvType,
     session::{
-        ContextPolicy, Engine, EngineOptions, Event, GenerationStats, Prompt, Request, Sampling, Session,
-        SessionOptions, StopReason,
+        ContextPolicy, Engine, EngineOptions, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
+        Session, SessionOptions, StopReason,
     },
 };
+use thermocline_tests::golden::Expected;
 
 /// Everything a generation sent.
 #[derive(Debug)]
@@ -53,10 +53,7 @@ fn session_of(engine: &Engine, context: usize) -> Session {
 
 /// The ids called `name` in a model's expected results.
 fn expected(model_name: &str, name: &str) -> Vec<u32> {
-    let file = std::fs::read(model(model_name).join("expected.safetensors")).unwrap();
-    let tensors = SafeTensors::deserialize(&file).unwrap();
-    let bytes = tensors.tensor(name).unwrap().data();
-    bytes.chunks_exact(4).map(|id| u32::from_le_bytes(id.try_into().unwrap())).collect()
+    Expected::read(&model(model_name).join("expected.safetensors")).ids(name)
 }
 
 fn greedy(prompt: &[u32], tokens: usize) -> Request {
@@ -344,13 +341,20 @@ fn an_empty_prompt_begins_with_bos() {
 }
 
 #[test]
-fn text_is_a_prompt_too() {
+fn text_and_chats_are_prompts_too() {
     let engine = engine();
     let session = session(&engine);
     let text = "Grüße, 世界 👋🏽\u{0}\n";
     let tokens = engine.tokenizer().encode(text, thermocline_engine::tokenizer::EncodeOptions::CHAT).unwrap();
     let got = ask(&session, Request { prompt: Prompt::Text(text.to_owned()), ..greedy(&[], 8) });
     assert_eq!(got.ids, ask(&session, greedy(&tokens, 8)).ids);
+    let message = |role, content: &str| Message { role, content: content.to_owned() };
+    let mut chat = vec![message(Role::User, "Hello")];
+    let first = ask(&session, Request { prompt: Prompt::Chat(chat.clone()), ..greedy(&[], 4) });
+    chat.extend([message(Role::Assistant, &first.text), message(Role::User, "More")]);
+    let second = ask(&session, Request { prompt: Prompt::Chat(chat), ..greedy(&[], 4) });
+    assert!(second.stats.prompt_tokens > first.stats.prompt_tokens);
+    assert!(second.stats.reused_tokens > 0, "the beginning of the chat is the same");
 }
 
 #[test]

@@ -4,11 +4,7 @@ use std::{io::Write, path::PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use thermocline_engine::{
-    format::TokenizerSource,
-    model::Model,
-    session::{Message, Prompt, Role, SessionOptions, StopReason},
-};
+use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopReason};
 
 use super::{
     answer::{self, answer},
@@ -71,7 +67,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
     let engine = open_engine(&args.model, &args.context, &args.cpu)?;
-    let chat = !args.raw && (args.chat || args.system.is_some() || has_template(engine.model()));
+    let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
         Prompt::Chat(system.chain([Message { role: Role::User, content: text }]).collect())
@@ -95,12 +91,4 @@ pub fn run(args: &RunArgs) -> Outcome {
         eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
     }
     if answered.reason == StopReason::Cancelled { Err(Failure::Interrupted) } else { Ok(()) }
-}
-
-/// Whether the file brings a chat template of its own.
-fn has_template(model: &Model) -> bool {
-    match &model.checkpoint.tokenizer {
-        TokenizerSource::Metadata => model.checkpoint.metadata.get("tokenizer.chat_template").is_some(),
-        TokenizerSource::HuggingFace { tokenizer_config, .. } => !tokenizer_config["chat_template"].is_null(),
-    }
 }

@@ -22,7 +22,7 @@ use crate::{
     format::ReadMode,
     model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
     telemetry::{Snapshot, Telemetry},
-    tokenizer::Tokenizer,
+    tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
 /// Context when none is asked for, unless the model was trained with less: enough for a conversation, and its cache fits
@@ -85,6 +85,7 @@ pub struct MemoryReport {
 pub(super) struct Shared {
     pub model: Arc<Model>,
     pub tokenizer: Tokenizer,
+    pub template: ChatTemplate,
     pub chunk: usize,
     pub telemetry: Telemetry,
     pub stopped: Stopped,
@@ -133,13 +134,14 @@ impl Engine {
             return Err(Error::invalid("chunk", "at least 1 token", 0));
         }
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+        let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let model = Arc::new(model);
         let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&options.cpu)?);
         forward.set_chunk(options.chunk);
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
-        let shared = Arc::new(Shared { model, tokenizer, chunk: options.chunk, telemetry, stopped });
+        let shared = Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, stopped });
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let shared = Arc::clone(&shared);
@@ -187,6 +189,16 @@ impl Engine {
     /// Its tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.handle.shared.tokenizer
+    }
+
+    /// Its chat template, or the fallback.
+    pub fn chat_template(&self) -> &ChatTemplate {
+        &self.handle.shared.template
+    }
+
+    /// Whether the model brought a chat template of its own that works.
+    pub fn has_chat_template(&self) -> bool {
+        matches!(self.chat_template().origin(), TemplateOrigin::Model(_))
     }
 
     /// Context of its sessions, in tokens, unless they ask for another.

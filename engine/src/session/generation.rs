@@ -6,18 +6,19 @@ use std::{
 };
 
 use super::{
-    ContextPolicy, Event, GenerationStats, Prompt, Request, StopReason,
+    ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
     context::Context,
     engine::Shared,
     outbox::Outbox,
     sampling::{Breakers, Sampler},
+    stop::StopStrings,
     text::{Heard, TextStream},
 };
 use crate::{
     error::{Error, Result},
     model::{Forward, Outputs, Probe},
     telemetry::Meter,
-    tokenizer::{EncodeOptions, Tokenizer},
+    tokenizer::{ChatMessage, EncodeOptions, Tokenizer},
 };
 
 /// At least this long between two [`Event::Stats`].
@@ -72,6 +73,11 @@ impl<'a> Generation<'a> {
         };
         let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
 
+        let turn_ends = match request.prompt {
+            Prompt::Chat(_) => shared.template.stop_strings(),
+            Prompt::Text(_) | Prompt::Tokens(_) => &[],
+        };
+        let stops = StopStrings::new(request.stop, turn_ends);
         let (prompt, starts_text) = encode(shared, request.prompt)?;
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
@@ -97,7 +103,7 @@ impl<'a> Generation<'a> {
             on_full: request.on_full,
             ignore_eos: request.ignore_eos,
             sampler,
-            text: TextStream::new(detokeniser, request.stop),
+            text: TextStream::new(detokeniser, stops),
             todo,
             computed: 0,
             asked,
@@ -168,7 +174,7 @@ impl<'a> Generation<'a> {
         let stop = self.text.finish(events);
         self.stats.context_used = context.tokens().len();
         match end {
-            Ok(reason) => Event::Done { reason: stop.map_or(reason, StopReason::StopString), stats: self.stats },
+            Ok(reason) => Event::Done { reason: stop.unwrap_or(reason), stats: self.stats },
             Err(error) => Event::Error(error),
         }
     }
@@ -184,7 +190,7 @@ impl<'a> Generation<'a> {
         self.todo.push(id);
         self.computed = 0;
         match self.text.push(id, events) {
-            Heard::Stop(stop) => Some(StopReason::StopString(stop)),
+            Heard::Stop(reason) => Some(reason),
             Heard::No => Some(StopReason::Cancelled),
             Heard::Yes => {
                 let enough = self.max_tokens.is_some_and(|most| self.stats.generated_tokens >= most);
@@ -248,13 +254,26 @@ fn encode(shared: &Shared, prompt: Prompt) -> Result<(Vec<u32>, bool)> {
     let (mut tokens, starts_text) = match prompt {
         Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty()),
         Prompt::Tokens(tokens) => (tokens, false),
-        Prompt::Chat(_) => return Err(Error::Template("not read yet".to_owned())),
+        Prompt::Chat(messages) => {
+            let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
+            let text = shared.template.render(&messages, true)?;
+            (tokenizer.encode(&text, EncodeOptions::CHAT)?, true)
+        }
     };
     if tokens.is_empty() {
         let none = "at least one token (the vocabulary has none to begin a text with)";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
     Ok((tokens, starts_text))
+}
+
+fn chat_message(message: &Message) -> ChatMessage<'_> {
+    let role = match message.role {
+        Role::System => "system",
+        Role::User => "user",
+        Role::Assistant => "assistant",
+    };
+    ChatMessage { role, content: &message.content }
 }
 
 /// Shortens a prompt that is longer than the context as a shift would: the first `keep` tokens and as many of the last

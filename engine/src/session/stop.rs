@@ -1,31 +1,43 @@
 //! Stop strings.
 
+use super::StopReason;
+
 /// Watches a text that arrives in pieces for strings that end it. What comes out never contains one, and is held back
 /// only while it may still become one.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct StopStrings {
+    /// The caller's, then those that end a turn.
     strings: Vec<String>,
+    /// How many are the caller's.
+    asked: usize,
     /// The end of the text so far that is the beginning of a stop string.
     held: String,
 }
 
 impl StopStrings {
-    /// Watches for `strings`, none of them empty.
-    pub fn new(strings: Vec<String>) -> Self {
-        StopStrings { strings, held: String::new() }
+    /// Watches for the caller's `strings` and for `turn_ends`, which a chat format has instead of an end token; none of them
+    /// is empty.
+    pub fn new(mut strings: Vec<String>, turn_ends: &[&str]) -> Self {
+        let asked = strings.len();
+        strings.extend(turn_ends.iter().map(|&end| end.to_owned()));
+        StopStrings { strings, asked, held: String::new() }
     }
 
-    /// Takes the next piece; returns what is certain to be text, and the stop string if one is complete (what came
-    /// behind it is dropped).
+    /// Takes the next piece; returns what is certain to be text, and the reason to stop if a string is complete (what
+    /// came behind it is dropped).
     ///
     /// Of several, the one that is complete first counts, so that the result does not depend on where pieces end.
-    pub fn push(&mut self, piece: &str) -> (String, Option<String>) {
+    pub fn push(&mut self, piece: &str) -> (String, Option<StopReason>) {
         self.held.push_str(piece);
-        let found = self.strings.iter().filter_map(|stop| self.held.find(stop.as_str()).map(|start| (start, stop)));
-        if let Some((start, stop)) = found.min_by_key(|(start, stop)| (start + stop.len(), *start)) {
-            let stop = stop.clone();
+        let found = self.strings.iter().enumerate().filter_map(|(at, stop)| {
+            let start = self.held.find(stop.as_str())?;
+            Some((start + stop.len(), start, at))
+        });
+        if let Some((_, start, at)) = found.min() {
+            let asked = at < self.asked;
+            let reason = if asked { StopReason::StopString(self.strings[at].clone()) } else { StopReason::EndOfText };
             self.held.truncate(start);
-            return (std::mem::take(&mut self.held), Some(stop));
+            return (std::mem::take(&mut self.held), Some(reason));
         }
         let possible = self.strings.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
         let rest = self.held.split_off(self.held.len() - possible);
@@ -56,13 +68,14 @@ mod tests {
     use super::*;
 
     fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
-        let mut watch = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect());
+        let mut watch = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect(), &[]);
         let mut text = String::new();
         for piece in pieces {
             let (certain, stop) = watch.push(piece);
             text.push_str(&certain);
-            if stop.is_some() {
-                return (text, stop);
+            match stop {
+                Some(StopReason::StopString(stop)) => return (text, Some(stop)),
+                other => assert_eq!(other, None),
             }
         }
         (text + &watch.finish(), None)
@@ -79,12 +92,21 @@ mod tests {
 
     #[test]
     fn text_is_held_back_only_while_it_may_be_a_stop_string() {
-        let mut watch = StopStrings::new(vec!["<end>".to_owned()]);
+        let mut watch = StopStrings::new(vec!["<end>".to_owned()], &[]);
         assert_eq!(watch.push("a<e"), ("a".to_owned(), None));
         assert!(watch.is_holding());
         assert_eq!(watch.push("<en"), ("<e".to_owned(), None));
         assert_eq!(watch.push("x"), ("<enx".to_owned(), None));
         assert!(!watch.is_holding());
+    }
+
+    #[test]
+    fn the_end_of_a_turn_is_the_end_of_the_text() {
+        let mut watch = StopStrings::new(vec!["User".to_owned()], &["\nUser:"]);
+        assert_eq!(watch.push("well\n"), ("well".to_owned(), None));
+        assert_eq!(watch.push("User"), ("\n".to_owned(), Some(StopReason::StopString("User".to_owned()))));
+        let mut watch = StopStrings::new(Vec::new(), &["\nUser:"]);
+        assert_eq!(watch.push("well\nUser: hm"), ("well".to_owned(), Some(StopReason::EndOfText)));
     }
 
     proptest! {

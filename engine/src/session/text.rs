@@ -1,6 +1,6 @@
 //! Tokens of an answer to events with text.
 
-use super::{Event, outbox::Outbox, stop::StopStrings};
+use super::{Event, StopReason, outbox::Outbox, stop::StopStrings};
 use crate::tokenizer::Detokeniser;
 
 /// What became of a token.
@@ -10,8 +10,8 @@ pub(super) enum Heard {
     Yes,
     /// Nobody listens any more.
     No,
-    /// It completed this stop string.
-    Stop(String),
+    /// It completed a stop string.
+    Stop(StopReason),
 }
 
 /// Turns the tokens of one generation into [`Event::Token`]s: whole characters, nothing of a stop string, one event per
@@ -27,8 +27,8 @@ pub(super) struct TextStream<'a> {
 }
 
 impl<'a> TextStream<'a> {
-    pub fn new(detokeniser: Detokeniser<'a>, stops: Vec<String>) -> Self {
-        TextStream { detokeniser, stops: StopStrings::new(stops), kept: None }
+    pub fn new(detokeniser: Detokeniser<'a>, stops: StopStrings) -> Self {
+        TextStream { detokeniser, stops, kept: None }
     }
 
     /// Takes the next token.
@@ -37,9 +37,9 @@ impl<'a> TextStream<'a> {
         let (text, stop) = self.stops.push(&piece);
         let mut listening = self.release(events);
         match stop {
-            Some(stop) => {
+            Some(reason) => {
                 let _ = events.send(Event::Token { id, text });
-                return Heard::Stop(stop);
+                return Heard::Stop(reason);
             }
             None if self.detokeniser.is_holding() || self.stops.is_holding() => self.kept = Some((id, text)),
             None => listening &= events.send(Event::Token { id, text }),
@@ -47,8 +47,8 @@ impl<'a> TextStream<'a> {
         if listening { Heard::Yes } else { Heard::No }
     }
 
-    /// Sends what was kept back; no token follows. Returns the stop string, if the last bytes completed one.
-    pub fn finish(&mut self, events: &Outbox) -> Option<String> {
+    /// Sends what was kept back; no token follows. Returns the reason to stop, if the last bytes completed a stop string.
+    pub fn finish(&mut self, events: &Outbox) -> Option<StopReason> {
         let (mut text, stop) = self.stops.push(&self.detokeniser.finish());
         if stop.is_none() {
             text.push_str(&self.stops.finish());
