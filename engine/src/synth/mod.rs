@@ -1,14 +1,14 @@
 //! Synthetic models: random weights at published shapes whose neurons fire as those of trained ReLU models do, so that
 //! speed, placement and prediction can be measured without downloading anything.
 //!
-//! One channel of the residual stream ([`plan`]) is the same for every token and nothing writes to it. Through that
+//! One channel of the residual stream (`plan`) is the same for every token and nothing writes to it. Through that
 //! channel every neuron gets its own bias, chosen so that it fires with a given probability; the probabilities follow a
-//! power law ([`firing`]). Firing rows are sums of a few shared directions plus noise ([`neurons`]), so a small predictor
+//! power law (`firing`). Firing rows are sums of a few shared directions plus noise (`neurons`), so a small predictor
 //! can see most of what they will do; the predictor that goes into the file is built from those directions, its cut per
-//! neuron set for a given recall. Rows are made and quantised on all threads ([`parallel`]) and go to disk as they are
-//! made; sampled tokens are run through the quantised rows on the way ([`sample`]) to say what the file really does.
+//! neuron set for a given recall. Rows are made and quantised on all threads (`parallel`) and go to disk as they are
+//! made; sampled tokens are run through the quantised rows on the way (`sample`) to say what the file really does.
 //!
-//! Everything is a function of the seed: each row has its own random stream ([`random`]), so the number of threads does
+//! Everything is a function of the seed: each row has its own random stream (`random`), so the number of threads does
 //! not matter.
 
 mod firing;

@@ -1,7 +1,7 @@
 //! Quantised block types, one file each: layout, dequantisation (the oracle every kernel is tested against) and, for
 //! the types `convert` writes, quantisation. A file works on one block; [`dequantise`] and [`quantise`] walk a row.
 //! Both are exact where the format leaves no choice: the bytes and values are those of the reference implementation,
-//! bit for bit. Where it does leave one (scales of the K types) [`fit`] minimises the squared error.
+//! bit for bit. Where it does leave one (scales of the K types) `fit` minimises the squared error.
 
 mod bf16;
 mod f16;
