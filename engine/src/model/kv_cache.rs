@@ -1,6 +1,6 @@
 //! Keys and values of the tokens seen so far.
 
-use super::{ModelConfig, Rotary};
+use super::{LayerConfig, ModelConfig, Position, Rotary};
 use crate::{
     cpu::{
         Isa,
@@ -30,6 +30,8 @@ pub struct KvCache {
     head_dim: usize,
     layers: Vec<KvLayer>,
     rotary: Option<Rotary>,
+    /// What the rotations follow from.
+    positions: Box<(Position, Vec<LayerConfig>)>,
 }
 
 impl KvCache {
@@ -59,7 +61,8 @@ impl KvCache {
             .collect::<Result<_>>()?;
         let rotary = Rotary::new(config, capacity);
         let (kv_dim, head_dim) = (config.kv_dim(), config.head_dim);
-        Ok(KvCache { ty, capacity, len: 0, bytes, kv_dim, head_dim, layers, rotary })
+        let positions = Box::new((config.position.clone(), config.layers.clone()));
+        Ok(KvCache { ty, capacity, len: 0, bytes, kv_dim, head_dim, layers, rotary, positions })
     }
 
     /// Encoding.
@@ -157,6 +160,7 @@ impl KvCache {
         self.layers.len() == config.n_layer()
             && self.head_dim == config.head_dim
             && self.kv_dim == config.kv_dim()
-            && self.rotary == Rotary::new(config, self.capacity)
+            && self.positions.0 == config.position
+            && self.positions.1 == config.layers
     }
 }

@@ -3,6 +3,8 @@
 
 use std::ops::{Deref, DerefMut, Range};
 
+use half::f16;
+
 use crate::cpu::simd::vector::{
     Kernel, Vector,
     tile::{TILE, query_key, weigh},
@@ -162,16 +164,30 @@ fn decode<'a, V: Vector>(
         }
         RowsView::Q8_0 { quants, scales } => {
             let scales = &scales[range.start / 32..range.end / 32];
-            let blocks = used.chunks_exact_mut(32).zip(quants[range].chunks_exact(32));
-            for ((to, from), scale) in blocks.zip(scales) {
-                let scale = v.splat(scale.to_f32());
-                for (to, from) in to.chunks_exact_mut(V::LANES).zip(from.chunks_exact(V::LANES)) {
-                    v.store(to, v.mul(v.load_i8(from), scale));
+            let groups = used.chunks_mut(32 * 16).zip(quants[range].chunks(32 * 16));
+            for ((to, from), scales) in groups.zip(scales.chunks(16)) {
+                let mut wide = [0.0; 16];
+                widen(v, scales, &mut wide);
+                for ((to, from), scale) in to.chunks_exact_mut(32).zip(from.chunks_exact(32)).zip(wide) {
+                    let scale = v.splat(scale);
+                    for (to, from) in to.chunks_exact_mut(V::LANES).zip(from.chunks_exact(V::LANES)) {
+                        v.store(to, v.mul(v.load_i8(from), scale));
+                    }
                 }
             }
         }
     }
     tile
+}
+
+/// Up to 16 scales as f32.
+#[inline(always)]
+fn widen<V: Vector>(v: V, scales: &[f16], wide: &mut [f32; 16]) {
+    let mut padded = [f16::ZERO; 16];
+    padded[..scales.len()].copy_from_slice(scales);
+    for (to, from) in wide.chunks_exact_mut(V::LANES).zip(padded.chunks_exact(V::LANES)) {
+        v.store(to, v.load_f16(from));
+    }
 }
 
 /// Turns one query's scores into weights: caps them, hides those outside `seen`, rescales what is already summed if the
