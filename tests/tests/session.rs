@@ -35,7 +35,8 @@ fn model(name: &str) -> PathBuf {
 }
 
 fn options() -> EngineOptions {
-    let cpu = CpuOptions { threads: Some(2), ..CpuOptions::default() };
+    // More workers than idle cores make a tiny model slow; one test takes several.
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     EngineOptions { kv_type: KvType::F32, cpu, ..EngineOptions::default() }
 }
 
@@ -154,7 +155,7 @@ fn same_seed_same_text_on_any_number_of_threads() {
     let want = texts(1);
     assert_eq!(want[0], want[1]);
     assert_ne!(want[0], want[2]);
-    for threads in [2, 3, 5] {
+    for threads in [2, 3] {
         assert_eq!(texts(threads), want, "{threads} threads");
     }
 }
