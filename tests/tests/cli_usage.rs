@@ -4,7 +4,7 @@
 
 use thermocline_tests::terminal::thermocline;
 
-const COMMANDS: [&str; 7] = ["run", "chat", "inspect", "tokenize", "logits", "synth", "devices"];
+const COMMANDS: [&str; 9] = ["run", "chat", "inspect", "tokenize", "logits", "convert", "synth", "bench", "devices"];
 
 #[test]
 fn every_command_explains_itself() {

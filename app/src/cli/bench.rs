@@ -14,6 +14,7 @@ use super::{
     failure::{Failure, Outcome},
     model_options::ModelOptions,
     progress::{Progress, Unit},
+    units,
 };
 
 const DETAILS: &str = "\
@@ -211,8 +212,8 @@ fn markdown(rows: &[Row]) -> String {
         let extra = &record.thermocline;
         let mut cells = vec![
             record.model_type.clone(),
-            format!("{:.2} GiB", record.model_size as f64 / (1u64 << 30) as f64),
-            format!("{:.2} B", record.model_n_params as f64 / 1e9),
+            units::bytes(record.model_size),
+            units::parameters(record.model_n_params),
             record.backends.clone(),
             record.n_threads.to_string(),
             record.test_name(),
@@ -226,7 +227,9 @@ fn markdown(rows: &[Row]) -> String {
         lines.push(cells);
     }
     let widths: Vec<usize> = (0..lines[0].len())
-        .map(|column| lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0))
+        .map(|column| {
+            lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
+        })
         .collect();
     let mut text = String::new();
     for (number, line) in lines.iter().enumerate() {
@@ -272,7 +275,8 @@ fn quoted(value: &Value) -> String {
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {
-    let parts = text.split_once(',').and_then(|(prompt, generate)| Some((prompt.parse().ok()?, generate.parse().ok()?)));
+    let parts =
+        text.split_once(',').and_then(|(prompt, generate)| Some((prompt.parse().ok()?, generate.parse().ok()?)));
     parts.ok_or_else(|| "expected a prompt and a number of tokens, like 512,128".to_owned())
 }
 

@@ -71,6 +71,5 @@ pub fn convert(args: &ConvertArgs) -> Outcome {
 }
 
 fn types() -> impl TypedValueParser<Value = TensorType> {
-    PossibleValuesParser::new(CONVERT_TYPES.map(TensorType::name))
-        .try_map(|name| name.parse::<TensorType>())
+    PossibleValuesParser::new(CONVERT_TYPES.map(TensorType::name)).try_map(|name| name.parse::<TensorType>())
 }

@@ -5,9 +5,15 @@ use std::io::Write;
 use clap::Args;
 use serde_json::json;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
-use thermocline_engine::cpu::{Cpu, CpuOptions, Isa};
+use thermocline_engine::{
+    bench::read_bandwidth,
+    cpu::{Cpu, CpuOptions, Isa},
+};
 
 use super::{failure::Outcome, units};
+
+/// Bytes read to measure the memory: many times the last cache of most machines, and done in a moment.
+const MEASURED: usize = 256 << 20;
 
 /// Shows processors, instruction sets and memory.
 #[derive(Debug, Args)]
@@ -31,6 +37,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let free = system.as_ref().map(System::available_memory);
     let available: Vec<String> = Isa::available().iter().map(Isa::to_string).collect();
     let cpu = Cpu::new(&CpuOptions::default())?;
+    let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
 
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -42,7 +49,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
                 "isa": { "available": available, "chosen": cpu.isa().to_string() },
                 "threads": cpu.pool().threads(),
             },
-            "memory": { "total_bytes": total, "available_bytes": free },
+            "memory": { "total_bytes": total, "available_bytes": free, "read_bytes_per_second": bandwidth },
             "gpu": [],
         });
         writeln!(out, "{report:#}")?;
@@ -53,7 +60,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     writeln!(out, "CPU      {}", or_unknown(model))?;
     writeln!(out, "cores    {physical} physical, {logical} logical; {} threads used", cpu.pool().threads())?;
     writeln!(out, "kernels  {} (available: {})", cpu.isa(), available.join(", "))?;
-    writeln!(out, "memory   {total}, {free} available")?;
+    writeln!(out, "memory   {total}, {free} available; reads {:.1} GB/s", bandwidth / 1e9)?;
     writeln!(out, "GPU      not used: this version computes on the CPU")?;
     Ok(())
 }

@@ -4,10 +4,10 @@
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
-#![allow(dead_code)]
-
 mod answer;
+mod bench;
 mod chat;
+mod convert;
 mod devices;
 mod engine_options;
 mod failure;
@@ -57,7 +57,9 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),
+    Convert(convert::ConvertArgs),
     Synth(synth::SynthArgs),
+    Bench(bench::BenchArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -89,7 +91,9 @@ fn dispatch(command: Option<Command>) -> Outcome {
         Some(Command::Inspect(args)) => inspect::inspect(&args),
         Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
         Some(Command::Logits(args)) => logits::logits(&args),
+        Some(Command::Convert(args)) => convert::convert(&args),
         Some(Command::Synth(args)) => synth::synth(&args),
+        Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
     }
 }

@@ -1,0 +1,181 @@
+//! `run` on the built-in model: one prompt, one answer.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    process::Stdio,
+    time::Duration,
+};
+
+use serde_json::Value;
+use thermocline_tests::terminal::{command, thermocline, wait, with_input};
+
+/// Arguments for an answer that never ends: the end token is banned and the context shifts.
+const ENDLESS: [&str; 9] =
+    ["run", "-p", "Tell me a story.", "--logit-bias", "1=-inf", "--on-full", "shift", "--seed", "1"];
+
+#[test]
+fn a_story() {
+    let run = thermocline(&["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0"]);
+    assert!(run.stderr.contains("tokens"), "{run:?}");
+    let story = run.ok();
+    // What the reference implementation tells, up to where the quantised weights might decide otherwise.
+    assert!(story.starts_with("Once upon a time, there was a little boat. The boat was very big"), "{story}");
+    assert!(story.split_whitespace().count() > 60, "{story}");
+    assert!(story.trim_end().ends_with(['.', '!', '?', '"']), "{story}");
+    assert!(!story.contains("<|"), "{story}");
+}
+
+#[test]
+fn the_same_seed_tells_the_same_story() {
+    let tell = |seed| thermocline(&["run", "-q", "-p", "Tell me a story about a dog.", "--seed", seed]);
+    let (first, again, other) = (tell("7"), tell("7"), tell("8"));
+    assert_eq!(first.stderr, "");
+    assert_eq!(first.stdout, again.stdout);
+    assert_ne!(first.stdout, other.stdout);
+    // Coherent: words of the training text's kind, in sentences, about what was asked.
+    let story = first.ok();
+    assert!(story.contains("dog"), "{story}");
+    assert!(story.matches(['.', '!', '?']).count() >= 4, "{story}");
+    assert!(story.bytes().all(|byte| byte == b'\n' || (b' '..=b'~').contains(&byte)), "{story}");
+}
+
+#[test]
+fn json_for_programs() {
+    let whole = thermocline(&["run", "-p", "Tell me a story.", "--json", "--seed", "3", "-n", "40"]).json();
+    assert_eq!(whole["reason"], "max_tokens");
+    assert_eq!(whole["tokens"].as_array().unwrap().len(), 40);
+    assert_eq!(whole["stats"]["generated_tokens"], 40);
+    assert_eq!(whole["stats"]["seed"], 3);
+    assert_eq!(whole["stats"]["context_length"], 512);
+
+    let lines = thermocline(&["run", "-p", "Tell me a story.", "--json", "--stream", "--seed", "3", "-n", "40"]).ok();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (last, tokens) = lines.split_last().unwrap();
+    let text: String = tokens.iter().map(|line| line["text"].as_str().unwrap()).collect();
+    assert_eq!(tokens.len(), 40);
+    assert_eq!(last["text"], whole["text"]);
+    assert_eq!(text, whole["text"].as_str().unwrap());
+}
+
+#[test]
+fn prompts_from_everywhere() {
+    let expected = thermocline(&["run", "-p", "Tell me a story.", "--temp", "0", "-n", "20"]).ok();
+    assert_eq!(with_input(&["run", "--temp", "0", "-n", "20"], b"Tell me a story.\n").ok(), expected);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompt.txt");
+    std::fs::write(&file, "Tell me a story.\r\n").unwrap();
+    assert_eq!(thermocline(&["run", "--temp", "0", "-n", "20", "-f", file.to_str().unwrap()]).ok(), expected);
+    assert!(thermocline(&["run", "-f", "/nowhere/prompt.txt"]).refusal().contains("/nowhere/prompt.txt"));
+    assert!(with_input(&["run"], b"caf\xe9").refusal().contains("byte 3"));
+}
+
+#[test]
+fn raw_text_is_continued() {
+    let raw = thermocline(&["run", "--raw", "-p", "Once upon a", "--temp", "0", "-n", "12"]).ok();
+    assert!(raw.starts_with(" time, there was a"), "{raw}");
+}
+
+#[test]
+fn any_prompt_will_do() {
+    for prompt in [
+        "",
+        " ",
+        "\n\n",
+        "żółć 漢字 🐶👩‍👩‍👧 \u{202e}right to left\u{202c} e\u{301}",
+        "\u{0}\u{7}\u{1b}[31m",
+        "<|end|><|user|><|bos|>",
+        "{{ messages }} {% raw %}",
+        "\u{10ffff}\u{feff}",
+    ] {
+        for form in ["--chat", "--raw"] {
+            let run = with_input(&["run", form, "--json", "-n", "8", "--seed", "1"], prompt.as_bytes());
+            assert_eq!(run.json()["stats"]["seed"], 1, "{prompt:?} {form}");
+        }
+    }
+}
+
+#[test]
+fn a_prompt_longer_than_the_context() {
+    let long = "Once upon a time there was a dog. ".repeat(200);
+    for form in ["--chat", "--raw"] {
+        let run = with_input(&["run", form], long.as_bytes());
+        assert!(run.stderr.contains("hint: "), "{run:?}");
+        let error = run.refusal();
+        assert!(error.contains("context full") && error.contains("512"), "{error}");
+    }
+    let larger = with_input(&["run", "--raw", "-c", "4k", "-n", "4", "--json"], long.as_bytes()).json();
+    assert!(larger["stats"]["prompt_tokens"].as_u64().unwrap() > 1000);
+}
+
+#[test]
+fn the_context_fills_up() {
+    let endless = &ENDLESS[..5];
+    let full = thermocline(&[endless, &["--json", "-c", "64"]].concat()).json();
+    assert_eq!(full["reason"], "context_full");
+    assert_eq!(full["stats"]["context_used"], 64);
+    let shifted = thermocline(&[&ENDLESS[..], &["--json", "-c", "64", "-n", "200"]].concat()).json();
+    assert_eq!(shifted["reason"], "max_tokens");
+    assert_eq!(shifted["stats"]["generated_tokens"], 200);
+}
+
+#[test]
+fn stop_strings_and_biases() {
+    let args = ["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0", "--json"];
+    let stopped = thermocline(&[&args[..], &["--stop", "little boat"]].concat()).json();
+    assert_eq!(stopped["text"], "Once upon a time, there was a ");
+    assert_eq!(stopped["stop_string"], "little boat");
+    // 427 is "Once".
+    let banned = thermocline(&[&args[..], &["--logit-bias", "427=-inf", "-n", "5"]].concat()).json();
+    assert!(!banned["text"].as_str().unwrap().starts_with("Once"), "{banned}");
+    assert_eq!(banned["reason"], "max_tokens");
+}
+
+#[test]
+fn every_instruction_set_and_cache_type_tells_a_story() {
+    let devices = thermocline(&["devices", "--json"]).json();
+    for isa in devices["cpu"]["isa"]["available"].as_array().unwrap() {
+        for kv in ["f16", "f32", "q8_0"] {
+            let args = ["run", "-p", "Hi", "--temp", "0", "-n", "12", "--isa", isa.as_str().unwrap(), "--kv-type", kv];
+            let story = thermocline(&args).ok();
+            assert!(story.starts_with("Once upon a time, there was a little girl"), "{isa} {kv}: {story}");
+        }
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_error() {
+    let mut child = command(&ENDLESS).spawn().unwrap();
+    drop(child.stdin.take());
+    let mut first = [0; 16];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(wait(&mut child).code(), Some(0));
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert!(!errors.contains("error"), "{errors}");
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_stops_the_answer() {
+    let mut child = command(&ENDLESS).args(["--json", "--stream"]).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdin.take());
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains("token"));
+    let interrupted = std::process::Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let last: Value = serde_json::from_str(&lines.map(Result::unwrap).last().unwrap()).unwrap();
+    assert_eq!(last["reason"], "cancelled");
+    assert_eq!(wait(&mut child).code(), Some(130));
+}
+
+#[test]
+fn it_starts_quickly() {
+    // Generous: other tests are running. What is meant is that nothing big happens before the first token.
+    let started = std::time::Instant::now();
+    thermocline(&["--version"]).ok();
+    assert!(started.elapsed() < Duration::from_secs(5));
+    let json = thermocline(&["run", "-p", "Hi", "-n", "1", "--json"]).json();
+    assert!(json["stats"]["time_to_first_token_ms"].as_f64().unwrap() < 5000.0);
+}
