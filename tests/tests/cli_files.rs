@@ -72,7 +72,7 @@ fn an_unreadable_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.gguf");
     fs::copy(fixture("malformed/valid-control.gguf"), &path).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
     let inspected = thermocline(&["inspect", path.to_str().unwrap()]);
     // Whatever the system lets this user do: root reads everything.
     match fs::read(&path) {
