@@ -273,3 +273,31 @@ fn weight_bytes_per_token(model: &Model) -> u64 {
     });
     layers.sum::<u64>() + size(&model.weights.output.weight) + model.weights.token_embedding.row_bytes() as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::compare;
+
+    #[test]
+    fn a_model_gives_llama_benchs_fields() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
+        let options = BenchOptions {
+            tests: vec![Test { prompt: 8, generate: 0, depth: 4 }, Test { prompt: 0, generate: 4, depth: 0 }],
+            repetitions: 2,
+            cpu: CpuOptions { threads: Some(2), isa: None },
+            ..BenchOptions::default()
+        };
+        let records = run(&path, &options, &mut |_| {}).unwrap();
+        assert_eq!(records.iter().map(Record::test_name).collect::<Vec<_>>(), ["pp8 @ d4", "tg4"]);
+        let json = serde_json::to_value(&records[1]).unwrap();
+        assert_eq!(json["n_gen"], 4);
+        assert_eq!(json["samples_ts"].as_array().unwrap().len(), 2);
+        assert!(json["avg_ts"].as_f64().unwrap() > 0.0 && json["thermocline"]["bandwidth_share"].is_f64());
+
+        let nowhere = Path::new("/nonexistent/llama-bench");
+        assert!(matches!(compare(&path, &options, nowhere, &mut |_| {}), Err(Error::Io { .. })));
+        let empty = BenchOptions { tests: vec![Test { prompt: 0, generate: 0, depth: 0 }], ..options };
+        assert!(matches!(run(&path, &empty, &mut |_| {}), Err(Error::Invalid { .. })));
+    }
+}
