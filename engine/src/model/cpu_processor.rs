@@ -78,11 +78,11 @@ impl CpuProcessor {
     }
 }
 
-/// `x = norm(x)` row by row; rows are as long as the norm's weight.
-fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32]) {
+/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
+fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
     match config.norm {
-        NormKind::Rms => cpu.rms_norm(x, &norm.weight, config.norm_eps),
-        NormKind::Layer => cpu.layer_norm(x, &norm.weight, norm.bias.as_deref(), config.norm_eps),
+        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
+        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
     }
 }
 
@@ -117,10 +117,11 @@ impl Processor for CpuProcessor {
             return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
         };
         let n = self.tokens * model.config.d_model;
-        if let Ok([from, into]) = self.registers.get_disjoint_mut([from as usize, into as usize]) {
-            into[..n].copy_from_slice(&from[..n]);
+        match self.registers.get_disjoint_mut([from as usize, into as usize]) {
+            Ok([from, into]) => norm_rows(&self.cpu, &model.config, norm, &mut into[..n], Some(&from[..n])),
+            // The same register.
+            Err(_) => norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n], None),
         }
-        norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n]);
         Ok(())
     }
 
@@ -141,7 +142,7 @@ impl Processor for CpuProcessor {
         self.cpu.matmul(&mut jobs, x, self.tokens);
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
-                norm_rows(&self.cpu, config, norm, x);
+                norm_rows(&self.cpu, config, norm, x, None);
             }
         }
         if let Some(rotary) = kv.rotary() {
@@ -192,7 +193,7 @@ impl Processor for CpuProcessor {
         let (config, weights) = (&model.config, &model.weights);
         let rows = tokens.start * config.d_model..tokens.end * config.d_model;
         let x = &mut self.registers[Register::Residual as usize][rows];
-        norm_rows(&self.cpu, config, &weights.output_norm, x);
+        norm_rows(&self.cpu, config, &weights.output_norm, x, None);
         let output = &weights.output;
         let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out: &mut *logits }];
         self.cpu.matmul(&mut job, x, tokens.len());

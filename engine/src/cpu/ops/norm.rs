@@ -84,23 +84,33 @@ impl Kernel for LayerNorm<'_> {
 }
 
 impl Cpu {
-    /// `x / sqrt(mean(x^2) + eps) * weight` of every row of `x`, in place; rows are as long as `weight`.
+    /// `x / sqrt(mean(x^2) + eps) * weight` of every row of `from` into `x`, or of `x` in place; rows are as long as
+    /// `weight`.
     ///
     /// # Panics
-    /// If `x` is not a whole number of rows.
-    pub fn rms_norm(&self, x: &mut [f32], weight: &[f32], eps: f32) {
-        assert!(x.len().is_multiple_of(weight.len()));
-        self.for_each_chunk(x, weight.len(), 2, |_, x| dispatch(self.isa(), RmsNorm { x, weight, eps }));
+    /// If `x` is not a whole number of rows, or `from` is of another length.
+    pub fn rms_norm(&self, x: &mut [f32], from: Option<&[f32]>, weight: &[f32], eps: f32) {
+        self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, eps }));
     }
 
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` of every row of `x`, in place; rows are as long as `weight`.
+    /// `(x - mean) / sqrt(variance + eps) * weight + bias` of every row of `from` into `x`, or of `x` in place; rows are
+    /// as long as `weight`.
     ///
     /// # Panics
-    /// If `x` is not a whole number of rows, or `bias` is of another length.
-    pub fn layer_norm(&self, x: &mut [f32], weight: &[f32], bias: Option<&[f32]>, eps: f32) {
-        assert!(x.len().is_multiple_of(weight.len()));
+    /// If `x` is not a whole number of rows, or `from` or `bias` is of another length.
+    pub fn layer_norm(&self, x: &mut [f32], from: Option<&[f32]>, weight: &[f32], bias: Option<&[f32]>, eps: f32) {
         assert!(bias.is_none_or(|bias| bias.len() == weight.len()));
-        self.for_each_chunk(x, weight.len(), 3, |_, x| dispatch(self.isa(), LayerNorm { x, weight, bias, eps }));
+        self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), LayerNorm { x, weight, bias, eps }));
+    }
+
+    fn for_each_row(&self, x: &mut [f32], from: Option<&[f32]>, n: usize, norm: impl Fn(&mut [f32]) + Sync) {
+        assert!(x.len().is_multiple_of(n) && from.is_none_or(|from| from.len() == x.len()));
+        self.for_each_chunk(x, n, 3, |i, x| {
+            if let Some(from) = from {
+                x.copy_from_slice(&from[i * n..][..n]);
+            }
+            norm(x);
+        });
     }
 }
 
@@ -125,9 +135,9 @@ mod tests {
             let bias = with_bias.then_some(bias.as_slice());
             let x = &seed[..rows * n];
             for cpu in each_cpu() {
-                let (mut rms, mut layer) = (x.to_vec(), x.to_vec());
-                cpu.rms_norm(&mut rms, &weight, 1e-5);
-                cpu.layer_norm(&mut layer, &weight, bias, 1e-5);
+                let (mut rms, mut layer) = (x.to_vec(), vec![f32::NAN; x.len()]);
+                cpu.rms_norm(&mut rms, None, &weight, 1e-5);
+                cpu.layer_norm(&mut layer, Some(x), &weight, bias, 1e-5);
                 for (r, row) in x.chunks(n).enumerate() {
                     let wide: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
                     let mean = wide.iter().sum::<f64>() / n as f64;
