@@ -1,9 +1,12 @@
 //! Every model fixture is recognised: what its file says becomes the configuration the engine runs.
 
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
 use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
+    format::{Checkpoint, Opened, ReadMode, Value, open as open_file},
     model::{Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, RopeOrder, RopeScaling},
 };
 
@@ -144,6 +147,108 @@ fn defects_only_a_model_can_see_are_refused() {
                     assert!(matches!(location, Location::Key(_) | Location::Tensor(_)), "{error}");
                 }
             }
+        }
+    }
+}
+
+/// `control` with one key changed.
+fn altered(control: &Checkpoint, key: &str, value: Value) -> Checkpoint {
+    let mut checkpoint = control.clone();
+    checkpoint.metadata.set(key, value);
+    checkpoint
+}
+
+/// Numbers no model has: an error that names the key (or the tensor that contradicts it), nothing computed from them.
+#[test]
+fn absurd_hyperparameters_are_refused() {
+    let path = fixtures().join("malformed/valid-control.gguf");
+    let Opened::Checkpoint(control) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
+    let refuse = |key: &str, value: Value| {
+        let shown = format!("{key} = {value:?}");
+        match Model::from_checkpoint(altered(&control, key, value), &LoadOptions::default()) {
+            Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+            Err(Error::Unsupported { .. }) if key.ends_with("type") => {}
+            other => panic!("{shown}: {:?}", other.err()),
+        }
+    };
+    for (key, values) in [
+        ("llama.embedding_length", &[0, 33, 64, u64::MAX][..]),
+        ("llama.block_count", &[0, 2, 1_000_000_000, u64::MAX]),
+        ("llama.attention.head_count", &[0, 3, 4, 1 << 40]),
+        ("llama.attention.head_count_kv", &[0, 1, 3, 1 << 40]),
+        ("llama.attention.key_length", &[0, 8, 24, 1 << 40]),
+        ("llama.attention.value_length", &[0, 8, 1 << 40]),
+        ("llama.rope.dimension_count", &[0, 1, 15, 18, 1 << 40]),
+        ("llama.context_length", &[0, 1 << 40, u64::MAX]),
+        ("llama.feed_forward_length", &[0, 63, 128, u64::MAX]),
+        ("llama.expert_count", &[4, 1 << 40]),
+        ("llama.rope.scaling.original_context_length", &[0, 1 << 40]),
+    ] {
+        values.iter().for_each(|&value| refuse(key, Value::U64(value)));
+        refuse(key, Value::I64(-1));
+        refuse(key, Value::F32(2.0));
+        refuse(key, Value::String("2".to_owned()));
+    }
+    for key in ["llama.attention.layer_norm_rms_epsilon", "llama.rope.freq_base", "llama.attention.scale"] {
+        for value in [f32::NAN, f32::INFINITY, -1.0] {
+            refuse(key, Value::F32(value));
+        }
+        refuse(key, Value::Bool(true));
+    }
+    refuse("llama.rope.freq_base", Value::F32(0.0));
+    refuse("llama.rope.scaling.type", Value::String("sideways".to_owned()));
+
+    let mut experts = altered(&control, "llama.expert_count", Value::U32(4));
+    for used in [0, 5] {
+        experts.metadata.set("llama.expert_used_count", Value::U32(used));
+        let error = Model::from_checkpoint(experts.clone(), &LoadOptions::default()).unwrap_err().to_string();
+        assert!(error.contains("expert_used_count"), "{error}");
+    }
+    let unknown = altered(&control, "general.architecture", Value::String("rwkv7".to_owned()));
+    let error = Model::from_checkpoint(unknown, &LoadOptions::default()).unwrap_err().to_string();
+    assert!(error.contains("`rwkv7`") && error.contains("qwen3moe"), "{error}");
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+#[test]
+fn absurd_config_json_is_refused() {
+    use serde_json::json;
+    let scratch = tempfile::tempdir().unwrap();
+    for model in ["llama-silu-gqa", "qwen2", "gemma3", "falcon-new", "opt"] {
+        let folder = scratch.path().join(model);
+        std::fs::create_dir(&folder).unwrap();
+        for entry in std::fs::read_dir(fixtures().join("models").join(model)).unwrap() {
+            let entry = entry.unwrap();
+            std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+        }
+        let path = folder.join("config.json");
+        let original: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        for (key, value) in [
+            ("num_attention_heads", json!(0)),
+            ("num_attention_heads", json!(5)),
+            ("hidden_size", json!(0)),
+            ("hidden_size", json!(u64::MAX)),
+            ("num_hidden_layers", json!(1_000_000_000)),
+            ("num_hidden_layers", json!("3")),
+            ("vocab_size", json!(1u64 << 40)),
+            ("vocab_size", json!(383)),
+            ("head_dim", json!(0)),
+            ("head_dim", json!(1u64 << 60)),
+            ("max_position_embeddings", json!(1u64 << 40)),
+            ("partial_rotary_factor", json!(-3)),
+            ("model_type", json!("mamba")),
+            ("model_type", json!(7)),
+            ("rope_parameters", json!({"rope_type": "sideways"})),
+        ] {
+            if model == "opt" && key.starts_with("rope") {
+                continue;
+            }
+            let mut config = original.clone();
+            config[key] = value.clone();
+            std::fs::write(&path, config.to_string()).unwrap();
+            let error = Model::open(&folder, &LoadOptions::default()).err();
+            let error = error.unwrap_or_else(|| panic!("{model}: {key} = {value} was accepted")).to_string();
+            assert!(error.contains("expected") || error.contains("not supported"), "{error}");
         }
     }
 }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, Location, Result},
-    format::{Array, Checkpoint, Container, Matrix, Metadata, Tensor, TokenizerSource, blocks},
+    format::{Array, Checkpoint, Container, Matrix, Metadata, Tensor, blocks},
 };
 
 /// Largest width, head count, context and so on that is believed: every product of two of them fits in 64 bits.
@@ -174,10 +174,16 @@ impl<'a> Loader<'a> {
         Ok(Sizes { d_model, n_layer, n_head, n_kv_head, head_dim, n_ff, n_vocab, context_length })
     }
 
-    /// A GGUF vocabulary has one token per row of the embedding. (A `tokenizer.json` may have fewer: rows are padded.)
+    /// A GGUF vocabulary has one token per row of the embedding. A `tokenizer.json` may have fewer, rows being padded,
+    /// but `config.json` counts them.
     fn check_vocabulary(&self, n_vocab: usize) -> Result<()> {
-        if !matches!(self.checkpoint.tokenizer, TokenizerSource::Metadata) {
-            return Ok(());
+        if self.checkpoint.container == Container::HuggingFace {
+            return match self.size("vocab_size", 1..=MAX_SIZE)? {
+                Some(size) if size != n_vocab => {
+                    Err(self.key_error("vocab_size", format!("{n_vocab}, the rows of the embedding"), size))
+                }
+                _ => Ok(()),
+            };
         }
         let key = "tokenizer.ggml.tokens";
         match self.metadata().array(key)? {

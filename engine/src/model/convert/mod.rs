@@ -136,10 +136,7 @@ fn finish_metadata(metadata: &mut Metadata, config: &super::ModelConfig, ty: Ten
     if metadata.get(&activation).is_none() {
         metadata.set(activation, Value::String(config.activation.name().to_owned()));
     }
-    let vocab_size = format!("{arch}.vocab_size");
-    if metadata.get(&vocab_size).is_none() {
-        metadata.set(vocab_size, Value::U32(config.n_vocab as u32));
-    }
+    metadata.set(format!("{arch}.vocab_size"), Value::U32(config.n_vocab as u32));
     metadata.set("general.file_type", Value::U32(types::file_type(ty)));
     metadata.set("general.quantization_version", Value::U32(2));
 }

@@ -9,6 +9,9 @@ use crate::{
     model::{Activation, load::yarn_magnitude},
 };
 
+/// Layers, or elements of a head, that are believed.
+const LARGEST: usize = 1 << 16;
+
 /// What a family fills in from a `config.json`.
 #[derive(Debug)]
 pub(in crate::model) struct Draft {
@@ -108,6 +111,12 @@ impl Draft {
             None if d_model.is_multiple_of(n_head) => d_model / n_head,
             None => return Err(hf.error("num_attention_heads", format!("a divisor of {d_model}"), n_head)),
         };
+        // Lists of these lengths are made below, so they are checked before the tensors are there to check them against.
+        for (name, value) in [("num_hidden_layers", n_layer), ("head_dim", head_dim)] {
+            if value == 0 || value > LARGEST {
+                return Err(hf.error(name, format!("a number from 1 to {LARGEST}"), value));
+            }
+        }
         self.set_size("context_length", hf.or_default(&["max_position_embeddings"], 2048)?)?;
         self.set_size("embedding_length", d_model)?;
         self.set_size("block_count", n_layer)?;
@@ -124,6 +133,11 @@ impl Draft {
             None => hf.rope("full_attention").f32("partial_rotary_factor")?,
             share => share,
         };
+        if let Some(share) = share
+            && !(0.0..=1.0).contains(&share)
+        {
+            return Err(hf.error("partial_rotary_factor", "a share from 0 to 1", share));
+        }
         let rope_dims = share.map_or(head_dim, |share| (share * head_dim as f32) as usize);
         Ok(HfSizes { n_layer, n_head, n_kv_head, head_dim, rope_dims })
     }

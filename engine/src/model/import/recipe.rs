@@ -61,6 +61,7 @@ impl Recipe {
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
     pub(in crate::model) fn make(&self, path: &Path) -> Result<Tensor> {
         let tensor = &self.tensor;
+        let rows = tensor.shape.first().copied().unwrap_or(0);
         let error = |expected: String| {
             let location = Location::Tensor(tensor.name.clone());
             Err(Error::malformed(path, location, expected, format!("shape {:?}", tensor.shape)))
@@ -70,17 +71,17 @@ impl Recipe {
             Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
             Transform::Flatten => Ok(self.untransformed()),
             Transform::Rope { heads, dims } => {
-                let head_dim = tensor.shape[..1].iter().sum::<usize>() / heads.max(1);
-                if head_dim == 0 || tensor.shape[0] != heads * head_dim || dims > head_dim {
+                let head_dim = rows / heads.max(1);
+                if head_dim == 0 || rows != heads * head_dim || dims > head_dim {
                     return error(format!("rows of {heads} heads of at least {dims}"));
                 }
                 Ok(self.with_rows(|row| rope_source(row, head_dim, dims)))
             }
             Transform::Qkv { heads, kv_heads } => {
                 let all = heads + 2 * kv_heads;
-                let head_dim = tensor.shape[..1].iter().sum::<usize>() / all.max(1);
+                let head_dim = rows / all.max(1);
                 let divides = kv_heads != 0 && heads.is_multiple_of(kv_heads);
-                if !divides || head_dim == 0 || tensor.shape[0] != all * head_dim {
+                if !divides || head_dim == 0 || rows != all * head_dim {
                     return error(format!("rows of {heads} query and twice {kv_heads} key/value heads"));
                 }
                 Ok(self.with_rows(|row| qkv_source(row / head_dim, heads, kv_heads) * head_dim + row % head_dim))
