@@ -3,3 +3,4 @@
 pub mod golden;
 pub mod raw_gguf;
 pub mod terminal;
+pub mod vocabularies;

@@ -82,3 +82,56 @@ impl<'a> Detokeniser<'a> {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::{Array, Metadata, Value};
+
+    fn tokenizer() -> Tokenizer {
+        let mut metadata = Metadata::new("m.gguf");
+        let tokens: Vec<String> = ["<unk>", "<s>", "</s>", "▁a", "▁"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain((0..=255).map(|byte| format!("<0x{byte:02X}>")))
+            .collect();
+        let types = (0..tokens.len()).map(|id| [2, 3, 3, 1, 1].get(id).copied().unwrap_or(6)).collect();
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    fn texts(mut stream: Detokeniser<'_>, bytes: &[u8]) -> Vec<String> {
+        let mut texts: Vec<String> = bytes.iter().map(|&byte| stream.push(5 + u32::from(byte))).collect();
+        texts.push(stream.finish());
+        texts
+    }
+
+    #[test]
+    fn characters_come_whole() {
+        let tokenizer = tokenizer();
+        assert_eq!(texts(tokenizer.stream(), "é🙂".as_bytes()), ["", "é", "", "", "", "🙂", ""]);
+    }
+
+    #[test]
+    fn invalid_bytes_are_replaced_once_that_is_certain() {
+        let tokenizer = tokenizer();
+        assert_eq!(texts(tokenizer.stream(), b"\xf0\x9fa"), ["", "", "\u{fffd}a", ""]);
+        assert_eq!(texts(tokenizer.stream(), b"\xffa"), ["\u{fffd}", "a", ""]);
+        assert_eq!(texts(tokenizer.stream(), b"\xe2\x82"), ["", "", "\u{fffd}"]);
+        assert_eq!(texts(tokenizer.stream(), b"\xe2\xe2\x82\xac"), ["", "\u{fffd}", "", "€", ""]);
+    }
+
+    #[test]
+    fn only_a_text_start_drops_the_space() {
+        let tokenizer = tokenizer();
+        let ids = [1, 3, 3, 2];
+        let joined = |mut stream: Detokeniser<'_>| ids.map(|id| stream.push(id)).concat();
+        assert_eq!(joined(tokenizer.stream()), " a a");
+        assert_eq!(joined(tokenizer.stream().at_text_start()), "a a");
+        assert_eq!(joined(tokenizer.stream().with_special()), "<s> a a</s>");
+        assert_eq!(tokenizer.decode(&ids, true), "a a");
+    }
+}

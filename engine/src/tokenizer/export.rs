@@ -122,13 +122,15 @@ fn code(kind: TokenKind) -> i32 {
     }
 }
 
-/// Minus the rank of the first merge that makes each token; 0 for those no merge makes.
+/// Minus the rank of the first merge that makes each token. Those no merge makes score lowest, so that they merge only
+/// where nothing else does.
 fn scores(tokens: &[String], merges: &[(String, String)]) -> Vec<f32> {
+    let unmade = |token: &str| if token.chars().nth(1).is_none() { 0.0 } else { -1e6 };
     let mut ranks = HashMap::with_capacity(merges.len());
     for (rank, (left, right)) in merges.iter().enumerate() {
         ranks.entry(format!("{left}{right}")).or_insert(rank + 1);
     }
-    tokens.iter().map(|token| ranks.get(token).map_or(0.0, |&rank| -(rank as f32))).collect()
+    tokens.iter().map(|token| ranks.get(token).map_or_else(|| unmade(token), |&rank| -(rank as f32))).collect()
 }
 
 /// The name GGUF has for the file's pre-tokeniser.

@@ -8,6 +8,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::Value;
+use tokenizers::utils::SysRegex;
 
 use super::{
     TokenKind, Tokenizer,
@@ -283,6 +284,16 @@ fn check_types(step: &Value, what: &'static str, list: &str, known: &[&str]) -> 
     let kind = step.get("type").and_then(Value::as_str).unwrap_or("unnamed");
     if !known.contains(&kind) {
         return Err(Error::Unsupported { what, got: kind.to_owned(), supported: known.join(", ") });
+    }
+    // The library indexes out of bounds on steps that put or look for nothing.
+    let empty = |pointer: &str| step.pointer(pointer).and_then(Value::as_str) == Some("");
+    let matches_nothing = step
+        .pointer("/pattern/Regex")
+        .and_then(Value::as_str)
+        .is_some_and(|pattern| SysRegex::new(pattern).is_ok_and(|regex| regex.find_iter("").next().is_some()));
+    if empty("/prepend") || empty("/pattern/String") || matches_nothing {
+        let supported = "those with text to put or to find".to_owned();
+        return Err(Error::Unsupported { what, got: step.to_string(), supported });
     }
     for step in step.get(list).and_then(Value::as_array).into_iter().flatten() {
         check_types(step, what, list, known)?;

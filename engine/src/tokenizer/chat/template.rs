@@ -186,3 +186,147 @@ fn find<'a>(checkpoint: &'a Checkpoint, name: &str) -> Option<(String, &'a str)>
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::{Array, Container, Metadata, Value as Meta};
+
+    /// A byte-level vocabulary with these special tokens.
+    fn checkpoint(special: &[&str], template: Option<&str>) -> Checkpoint {
+        let mut metadata = Metadata::new("m.gguf");
+        let mut tokens: Vec<String> = special.iter().map(|&text| text.to_owned()).collect();
+        tokens.extend(('!'..='~').map(String::from));
+        let types = (0..tokens.len()).map(|id| if id < special.len() { 3 } else { 1 }).collect();
+        metadata.set("tokenizer.ggml.model", Meta::String("gpt2".into()));
+        metadata.set("tokenizer.ggml.pre", Meta::String("gpt-2".into()));
+        metadata.set("tokenizer.ggml.tokens", Meta::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Meta::Array(Array::I32(types)));
+        metadata.set("tokenizer.ggml.merges", Meta::Array(Array::String(vec![])));
+        metadata.set("tokenizer.ggml.bos_token_id", Meta::U32(0));
+        metadata.set("tokenizer.ggml.eos_token_id", Meta::U32(1));
+        if let Some(template) = template {
+            metadata.set("tokenizer.chat_template", Meta::String(template.to_owned()));
+        }
+        Checkpoint::new("m.gguf".into(), Container::Gguf(3), metadata, TokenizerSource::Metadata, vec![])
+            .expect("empty")
+    }
+
+    fn template(special: &[&str], source: Option<&str>) -> ChatTemplate {
+        let checkpoint = checkpoint(special, source);
+        let tokenizer = Tokenizer::from_checkpoint(&checkpoint).expect("a vocabulary");
+        ChatTemplate::from_checkpoint(&checkpoint, &tokenizer)
+    }
+
+    const TALK: [ChatMessage<'static>; 4] = [
+        ChatMessage { role: "system", content: "Be brief." },
+        ChatMessage { role: "user", content: "Hi" },
+        ChatMessage { role: "assistant", content: "Hello." },
+        ChatMessage { role: "user", content: "Bye" },
+    ];
+
+    #[test]
+    fn the_models_own_template_is_used() {
+        let source = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
+        let template = template(&["<s>", "</s>"], Some(source));
+        assert_eq!(template.origin().to_string(), "the model's own (`tokenizer.chat_template`)");
+        let text = template.render(&TALK[1..], true).expect("renders");
+        assert_eq!(text, "<s>[user]Hi</s>[assistant]Hello.</s>[user]Bye</s>[assistant]");
+        assert!(!template.render(&TALK, false).expect("renders").ends_with("[assistant]"));
+    }
+
+    #[test]
+    fn a_system_message_goes_to_the_first_user_where_there_is_no_such_role() {
+        let body = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        let raises =
+            format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no system') }}}}{{% endif %}}{body}");
+        let silent = "{% for m in messages if m.role != 'system' %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        for source in [raises.as_str(), silent] {
+            let text = template(&["<s>", "</s>"], Some(source)).render(&TALK, true).expect("renders");
+            assert_eq!(text, "<user>Be brief.\n\nHi<assistant>Hello.<user>Bye", "{source}");
+        }
+    }
+
+    #[test]
+    fn errors_of_a_later_turn_are_returned() {
+        let source = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}";
+        let template = template(&["<s>", "</s>"], Some(source));
+        assert!(matches!(template.origin(), TemplateOrigin::Model(_)));
+        let error = template.render(&TALK[2..], true).expect_err("starts with the assistant");
+        assert!(error.to_string().contains("roles must alternate"), "{error}");
+    }
+
+    #[test]
+    fn broken_templates_give_way_to_ours_with_a_reason() {
+        for (source, reason) in [
+            ("{{ 'a' * 100000000 }}", "too much text"),
+            ("{% for i in range(99999) %}{% endfor %}", "too long"),
+            ("{% if %}", "unexpected"),
+            ("nothing", "leaves out what the user says"),
+        ] {
+            let template = template(&["<|im_start|>", "<|im_end|>"], Some(source));
+            let origin = template.origin().to_string();
+            assert!(origin.starts_with("ChatML format") && origin.contains(reason), "{origin}");
+            let text = template.render(&TALK[..2], true).expect("ours works");
+            let expected =
+                "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
+            assert_eq!(text, expected);
+        }
+    }
+
+    #[test]
+    fn our_templates_follow_the_vocabulary() {
+        let render = |special: &[&str]| template(special, None).render(&TALK, true).expect("renders");
+        assert_eq!(render(&["<s>", "</s>"]), "Be brief.\n\nUser: Hi\nAssistant: Hello.\nUser: Bye\nAssistant:");
+        assert_eq!(template(&["<s>", "</s>"], None).stop_strings(), ["\nUser:"]);
+        assert_eq!(
+            render(&["<b>", "<e>", "<|start_header_id|>", "<|eot_id|>"]),
+            "<b><|start_header_id|>system<|end_header_id|>\n\nBe brief.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\nHello.<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nBye<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n"
+        );
+        assert_eq!(
+            render(&["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]),
+            "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+        );
+        assert_eq!(
+            render(&["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]),
+            "<|system|>\nBe brief.<|end|>\n<|user|>\nHi<|end|>\n<|assistant|>\nHello.<|end|>\n<|user|>\nBye<|end|>\n<|assistant|>\n"
+        );
+        assert_eq!(
+            render(&["<s>", "</s>", "<|user|>", "<|assistant|>"]),
+            "<|system|>\nBe brief.</s>\n<|user|>\nHi</s>\n<|assistant|>\nHello.</s>\n<|user|>\nBye</s>\n<|assistant|>\n"
+        );
+        assert_eq!(
+            render(&["<s>", "</s>", "[INST]", "[/INST]"]),
+            "<s>[INST] <<SYS>>\nBe brief.\n<</SYS>>\n\nHi [/INST] Hello. </s><s>[INST] Bye [/INST]"
+        );
+    }
+
+    #[test]
+    fn hugging_face_folders_bring_one_template_or_several() {
+        let several = json!({"chat_template": [{"name": "default", "template": "D{{ messages[0].content }}"}, {"name": "rag", "template": "R{{ messages[0].content }}"}]});
+        let one = json!({"chat_template": "D{{ messages[0].content }}"});
+        let base = checkpoint(&["<s>", "</s>"], None);
+        let tokenizer = Tokenizer::from_checkpoint(&base).expect("a vocabulary");
+        let render = |config: &serde_json::Value, name: &str| {
+            let mut checkpoint = base.clone();
+            let (tokenizer_json, tokenizer_config) = (String::new(), config.clone());
+            checkpoint.tokenizer = TokenizerSource::HuggingFace { tokenizer_json, tokenizer_config };
+            ChatTemplate::named(&checkpoint, &tokenizer, name).render(&TALK[1..2], false).expect("renders")
+        };
+        assert_eq!((render(&several, "default"), render(&several, "rag")), ("DHi".to_owned(), "RHi".to_owned()));
+        assert_eq!((render(&one, "default"), render(&one, "rag")), ("DHi".to_owned(), "User: Hi\n".to_owned()));
+    }
+
+    #[test]
+    fn long_conversations_render() {
+        let source = "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ m.role + ': ' + (m.content | trim) + '\n' }}{% endfor %}";
+        let template = template(&["<s>", "</s>"], Some(source));
+        let long = "word ".repeat(20_000);
+        let messages: Vec<ChatMessage<'_>> = (0..1000)
+            .map(|at| ChatMessage { role: "user", content: if at % 50 == 0 { &long } else { "short" } })
+            .collect();
+        assert!(template.render(&messages, true).expect("renders").len() > 20 * long.len() - 100);
+    }
+}
