@@ -88,11 +88,12 @@ fn every_type_stays_close_to_the_source() {
         let f16 = scratch.path().join("f16.gguf");
         convert(&folder, &f16, TensorType::F16, &mut |_, _| ()).unwrap();
         for ty in CONVERT_TYPES {
-            // RMS error of the logits over their RMS; the weights are random, which exaggerates it.
+            // RMS error of the logits over their RMS. Weights are random, which exaggerates it, and kernels of quantised
+            // types round activations to 8 bits as well.
             let bound = match ty {
                 TensorType::F32 | TensorType::F16 => 0.002,
                 TensorType::BF16 => 0.02,
-                TensorType::Q8_0 => 0.05,
+                TensorType::Q8_0 => 0.1,
                 TensorType::Q6_K => 0.15,
                 TensorType::Q5_K => 0.3,
                 _ => 0.8,
