@@ -15,7 +15,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -37,24 +37,50 @@ thread_local! {
 #[derive(Default)]
 struct Padded<T>(T);
 
+/// The state of the current join, in one word so that entering it and closing it cannot cross: its number, whether it is
+/// closed to workers that have not begun, how many are at work and how many are done.
+mod gate {
+    pub const ACTIVE: u64 = 1;
+    pub const DONE: u64 = 1 << 15;
+    pub const CLOSED: u64 = 1 << 30;
+    const COUNT: u64 = (1 << 15) - 1;
+
+    pub fn open(epoch: u32) -> u64 {
+        u64::from(epoch) << 32
+    }
+
+    pub fn epoch(gate: u64) -> u32 {
+        (gate >> 32) as u32
+    }
+
+    pub fn active(gate: u64) -> usize {
+        (gate & COUNT) as usize
+    }
+
+    pub fn done(gate: u64) -> usize {
+        (gate / DONE & COUNT) as usize
+    }
+}
+
+/// Most threads a pool has: what a [`gate`] can count.
+const MOST_THREADS: usize = 1 << 12;
+
 struct Shared {
-    /// Number of the current join; changes exactly once per join, after `task` and `remaining` are set.
-    epoch: Padded<AtomicUsize>,
-    /// Workers that have not finished the current join.
-    remaining: Padded<AtomicUsize>,
-    /// Set once, before the last change of `epoch`.
+    /// See [`gate`]. Its epoch changes exactly once per join, after `task` is set.
+    gate: Padded<AtomicU64>,
+    /// Set once, before the last change of the epoch.
     stop: AtomicBool,
     /// Per worker: it is about to park, or has.
     parked: Vec<Padded<AtomicBool>>,
-    /// The current join's task; only valid between a change of `epoch` and `remaining` reaching zero.
+    /// The current join's task; only valid for workers that have entered the join and for the caller.
     task: UnsafeCell<Option<*const Task<'static>>>,
     /// First panic of a worker in the current join.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
 
 // SAFETY: `task` is the only part that is not `Sync`. It is written by the holder of the pool's lock while no worker
-// looks at it (all have finished the previous join: `remaining` was zero), and read by workers only after they saw
-// `epoch` change (release / acquire). What it points to is `Sync`.
+// looks at it (none is active in the previous join and none can enter it), and read by workers only after they entered
+// the join it belongs to (release / acquire on `gate`). What it points to is `Sync`.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; the pointer is only followed while the join that set it is in progress.
 unsafe impl Send for Shared {}
@@ -89,10 +115,9 @@ impl ThreadPool {
     /// A pool of `threads` workers (the caller included); default: one per physical core. If the system refuses
     /// threads the pool has fewer.
     pub fn new(threads: Option<usize>) -> Self {
-        let wanted = threads.unwrap_or_else(physical_cores).max(1);
+        let wanted = threads.unwrap_or_else(physical_cores).clamp(1, MOST_THREADS);
         let shared = Arc::new(Shared {
-            epoch: Padded::default(),
-            remaining: Padded::default(),
+            gate: Padded(AtomicU64::new(gate::CLOSED)),
             stop: AtomicBool::new(false),
             parked: (0..wanted).map(|_| Padded::default()).collect(),
             task: UnsafeCell::new(None),
@@ -126,24 +151,41 @@ impl ThreadPool {
         if self.workers.is_empty() || INSIDE.get() {
             return (0..self.threads()).for_each(task);
         }
+        self.join(&task, |gate| gate::done(gate) == self.workers.len());
+    }
+
+    /// Runs `task(worker)` on the caller and on every worker that begins before the caller is done. A worker the system
+    /// has put aside is not waited for: on a busy machine that would cost a time slice per join.
+    fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
+        if self.workers.is_empty() || INSIDE.get() {
+            return task(0);
+        }
+        self.join(&task, |gate| {
+            if gate & gate::CLOSED == 0 {
+                return gate::active(self.shared.gate.0.fetch_or(gate::CLOSED, Ordering::AcqRel)) == 0;
+            }
+            gate::active(gate) == 0
+        });
+    }
+
+    /// One join: over when `is_over` says so of the gate, which must then be such that no worker is active or can enter.
+    fn join(&self, task: &Task<'_>, is_over: impl Fn(u64) -> bool) {
         let guard = lock(&self.join);
         let shared = &*self.shared;
-        let task: &Task<'_> = &task;
         let pointer: *const Task<'_> = task;
-        // SAFETY: only the lifetime changes. Workers follow the pointer only until they count themselves out of
-        // `remaining`, and this function returns (or unwinds) only after that has reached zero.
+        // SAFETY: only the lifetime changes. Workers follow the pointer only while they are active in this join, and this
+        // function returns (or unwinds) only when none is and none can enter.
         let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
         // SAFETY: the previous join is over and `guard` keeps others out, so nobody reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
-        shared.remaining.0.store(self.workers.len(), Ordering::Relaxed);
         self.announce();
 
         let own = catch_unwind(AssertUnwindSafe(|| inside(|| task(0))));
         let mut spins = 0u32;
-        while shared.remaining.0.load(Ordering::Acquire) != 0 {
+        while !is_over(shared.gate.0.load(Ordering::Acquire)) {
             spins = spins.wrapping_add(1);
             // Where there are more threads than processors, the one waited for may need this processor.
-            if spins.is_multiple_of(1 << 14) {
+            if spins.is_multiple_of(1 << 12) {
                 thread::yield_now();
             } else {
                 std::hint::spin_loop();
@@ -167,7 +209,7 @@ impl ThreadPool {
         }
         let shares = Shares::new(items.len(), self.threads());
         let items = DisjointItems { first: items.as_mut_ptr(), len: items.len(), marker: PhantomData };
-        self.run(|worker| {
+        self.run_on_the_free(|worker| {
             while let Some(at) = shares.take(worker) {
                 // SAFETY: `shares` gives out every index below `items.len()` once.
                 task(worker, unsafe { items.get(at) });
@@ -187,18 +229,19 @@ impl ThreadPool {
             return (0..chunks).for_each(|at| task(0, range(at)));
         }
         let shares = Shares::new(chunks, self.threads());
-        self.run(|worker| {
+        self.run_on_the_free(|worker| {
             while let Some(at) = shares.take(worker) {
                 task(worker, range(at));
             }
         });
     }
 
-    /// Starts a join: `task` and `remaining` (or `stop`) are set.
+    /// Starts a join: `task` (or `stop`) is set. The caller holds the lock, or is the last to have the pool.
     fn announce(&self) {
-        // Sequentially consistent with the worker's `parked` store and `epoch` load: either the worker sees the new
-        // epoch and does not park, or this thread sees `parked` and wakes it.
-        self.shared.epoch.0.fetch_add(1, Ordering::SeqCst);
+        let epoch = gate::epoch(self.shared.gate.0.load(Ordering::Relaxed)).wrapping_add(1);
+        // Sequentially consistent with the worker's `parked` store and `gate` load: either the worker sees the new epoch
+        // and does not park, or this thread sees `parked` and wakes it.
+        self.shared.gate.0.store(gate::open(epoch), Ordering::SeqCst);
         for (handle, parked) in self.workers.iter().zip(&self.shared.parked[1..]) {
             if parked.0.load(Ordering::SeqCst) {
                 handle.thread().unpark();
@@ -226,21 +269,25 @@ fn work(shared: &Shared, worker: usize) {
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
-        // SAFETY: `epoch` has changed and this worker is still counted in `remaining`, so the task is set and lives.
+        let enter = |gate| (gate::epoch(gate) == seen && gate & gate::CLOSED == 0).then_some(gate + gate::ACTIVE);
+        if shared.gate.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, enter).is_err() {
+            continue; // the others did it without this worker
+        }
+        // SAFETY: this worker has entered the join the task belongs to and has not left it, so the task is set and lives.
         let task = unsafe { (*shared.task.get()).map(|task| &*task) };
         if let Some(task) = task
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside(|| task(worker))))
         {
             lock(&shared.panic).get_or_insert(panic);
         }
-        shared.remaining.0.fetch_sub(1, Ordering::AcqRel);
+        shared.gate.0.fetch_add(gate::DONE - gate::ACTIVE, Ordering::AcqRel);
     }
 }
 
-/// Waits until `epoch` is not `seen` and returns it.
-fn wait(shared: &Shared, worker: usize, seen: usize) -> usize {
+/// Waits until the epoch is not `seen` and returns it.
+fn wait(shared: &Shared, worker: usize, seen: u32) -> u32 {
     let changed = |ordering| {
-        let epoch = shared.epoch.0.load(ordering);
+        let epoch = gate::epoch(shared.gate.0.load(ordering));
         (epoch != seen).then_some(epoch)
     };
     let started = Instant::now();
@@ -386,6 +433,8 @@ pub fn split_columns(buffer: &mut [f32], stride: usize, width: usize) -> Vec<Col
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     #[test]
@@ -418,6 +467,21 @@ mod tests {
             });
             assert!(seen.iter().all(|n| n.load(Ordering::Relaxed) == 1), "{n}");
         }
+    }
+
+    #[test]
+    fn items_are_taken_once_when_workers_come_late() {
+        // Far more workers than processors, and pauses in which they park: most joins are over before they begin.
+        let pool = ThreadPool::new(Some(16));
+        let mut items = vec![0u32; 300];
+        for round in 0..500 {
+            if round % 50 == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
+            pool.for_each(&mut items, |_, item| *item += 1);
+            pool.run(|_| {});
+        }
+        assert!(items.iter().all(|n| *n == 500));
     }
 
     #[test]
