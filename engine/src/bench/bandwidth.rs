@@ -6,6 +6,8 @@ use crate::cpu::ThreadPool;
 
 /// Bytes of one chunk a worker reads at a time.
 const CHUNK: usize = 1 << 20;
+/// Streams it is read in side by side.
+const STREAMS: usize = 4;
 
 /// Best of `rounds` sequential reads of `bytes` of memory by all workers, in bytes per second.
 ///
@@ -18,13 +20,20 @@ pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, rounds: usize) -> f64 {
     for _ in 0..rounds.max(1) {
         let started = Instant::now();
         pool.for_each_chunk(words, CHUNK / 8, |_, range| {
-            let mut lanes = [0u64; 32];
-            for chunk in buffer[range].as_chunks::<32>().0 {
-                for (lane, word) in lanes.iter_mut().zip(chunk) {
-                    *lane ^= word;
+            // Several streams at once: one alone does not keep enough reads in flight.
+            let chunk = &buffer[range];
+            let stream = (chunk.len() / STREAMS).max(1);
+            let mut streams = chunk.chunks(stream);
+            let parts: [&[u64]; STREAMS] = std::array::from_fn(|_| streams.next().unwrap_or_default());
+            let mut sums = [[0u64; 8]; STREAMS];
+            for at in 0..stream / 8 {
+                for (sum, part) in sums.iter_mut().zip(parts) {
+                    if let Some(line) = part.as_chunks::<8>().0.get(at) {
+                        sum.iter_mut().zip(line).for_each(|(sum, word)| *sum ^= word);
+                    }
                 }
             }
-            black_box(lanes);
+            black_box(sums);
         });
         best = best.min(started.elapsed().as_secs_f64());
     }

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{self, bytes8, heads, part},
-    load_ps, load_some, load128, load256, load512,
+    load_ps, load_some, load128, load256, load512, prefetch,
 };
 use crate::{
     cpu::simd::{
@@ -61,6 +61,7 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], widen: impl Fn(&[u8; BYT
     let ((w4, w1), (x4, x1)) = (ws.as_chunks::<4>(), xs.as_chunks::<4>());
     let mut acc = [_mm512_setzero_ps(); 4];
     for (w, x) in w4.iter().zip(x4) {
+        prefetch(w);
         for i in 0..4 {
             acc[i] = _mm512_fmadd_ps(widen(&w[i]), load_ps(&x[i]), acc[i]);
         }
@@ -92,6 +93,7 @@ fn row32<const BYTES: usize, const OFFSET: u8>(
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut offset = _mm512_setzero_ps();
     for ((blocks, codes), (scales, sums)) in blocks.iter().zip(codes).zip(scales.iter().zip(sums)) {
+        prefetch(blocks);
         let d = heads(blocks);
         offset = _mm512_fmadd_ps(d, load_ps(sums), offset);
         let scale = _mm512_mul_ps(d, load_ps(scales));
@@ -143,6 +145,7 @@ fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut minima = _mm256_setzero_ps();
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
+        prefetch(block);
         let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
         let (s, m) = k_scales(part(block, 4));
         let m = _mm256_mul_ps(bytes8(m), _mm256_set1_ps(dmin));
@@ -178,6 +181,7 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut offset = _mm512_setzero_ps();
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
+        prefetch(block);
         let d = _mm512_set1_ps(half([block[208], block[209]]));
         let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192))));
         let s = _mm512_mul_ps(s, d);

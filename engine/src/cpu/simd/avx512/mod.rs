@@ -33,6 +33,17 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
+/// Asks for the lines a page behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn prefetch<T>(at: &T) {
+    const AHEAD: usize = 4096;
+    for line in (0..size_of::<T>()).step_by(64) {
+        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_add(AHEAD + line);
+        _mm_prefetch::<_MM_HINT_T0>(to);
+    }
+}
+
 /// 32 bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
