@@ -47,6 +47,9 @@ step "format" cargo fmt --all -- --check
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" cargo build --workspace --locked
 step "tests" cargo test --workspace --locked --no-fail-fast
+if cargo +nightly --version >/dev/null 2>&1 && ! cargo fuzz --version >/dev/null 2>&1; then
+  cargo install --quiet --locked cargo-fuzz || echo "tests/run.sh: cargo-fuzz could not be installed" >&2
+fi
 if [[ -d fuzz ]] && cargo +nightly fuzz --version >/dev/null 2>&1; then
   step "fuzz" fuzz
 else
