@@ -58,7 +58,7 @@ mod gate {
     }
 
     pub fn done(gate: u64) -> usize {
-        (gate / DONE & COUNT) as usize
+        ((gate / DONE) & COUNT) as usize
     }
 }
 

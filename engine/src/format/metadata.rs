@@ -83,6 +83,16 @@ impl Value {
         }
     }
 
+    /// The value (if it is a number) and its type, for messages.
+    fn describe(&self) -> String {
+        let ty = self.type_name();
+        match (self.as_u64(), self.as_f64()) {
+            (Some(number), _) => format!("{number} ({ty})"),
+            (_, Some(number)) => format!("{number} ({ty})"),
+            _ => ty.to_owned(),
+        }
+    }
+
     /// The name of the value's type, for messages.
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -162,7 +172,7 @@ impl Metadata {
         self.get(key)
             .map(|value| {
                 convert(value).ok_or_else(|| {
-                    Error::malformed(&self.path, Location::Key(key.to_owned()), expected, value.type_name())
+                    Error::malformed(&self.path, Location::Key(key.to_owned()), expected, value.describe())
                 })
             })
             .transpose()
