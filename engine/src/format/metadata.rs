@@ -83,12 +83,12 @@ impl Value {
         }
     }
 
-    /// The value (if it is a number) and its type, for messages.
+    /// The type and, if it is a number, the value, for messages.
     fn describe(&self) -> String {
         let ty = self.type_name();
         match (self.as_u64(), self.as_f64()) {
-            (Some(number), _) => format!("{number} ({ty})"),
-            (_, Some(number)) => format!("{number} ({ty})"),
+            (Some(number), _) => format!("{ty} {number}"),
+            (_, Some(number)) => format!("{ty} {number}"),
             _ => ty.to_owned(),
         }
     }
