@@ -1,73 +1,83 @@
-//! The include step: `#include "file"` (each file once), and `#if feature` / `#else` / `#endif`.
+//! The include step: `#include "file"` (each file once), and `#if feature` / `#else` / `#endif`. The file `weights.wgsl` is the
+//! one of the [`WeightType`] asked for.
 
 use std::collections::HashSet;
 
-use crate::Tier;
+use crate::{Tier, WeightType};
 
 /// Files that kernels include, by the name they are included under.
-const INCLUDES: [(&str, &str); 3] = [
+const INCLUDES: [(&str, &str); 6] = [
+    ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("half.wgsl", include_str!("../wgsl/include/half.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
+    ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
+    ("weights_q4_0.wgsl", include_str!("../wgsl/include/weights_q4_0.wgsl")),
 ];
 
-/// `text` with its includes and conditions resolved for `tier`, or which line of which file is wrong and why.
-pub(crate) fn expand(file: &str, text: &str, tier: Tier) -> Result<String, String> {
-    // `enable` directives must precede every declaration, wherever the file that needs them was included.
-    let (mut enables, mut body) = (String::new(), String::new());
-    expand_into(file, text, tier, &mut HashSet::new(), &mut enables, &mut body)?;
-    Ok(enables + &body)
+/// Where one text is expanded to.
+struct Target {
+    tier: Tier,
+    weights: Option<WeightType>,
+    seen: HashSet<String>,
+    /// `enable` directives must precede every declaration, wherever the file that needs them was included.
+    enables: String,
+    body: String,
 }
 
-fn expand_into(
-    file: &str,
-    text: &str,
-    tier: Tier,
-    seen: &mut HashSet<String>,
-    enables: &mut String,
-    body: &mut String,
-) -> Result<(), String> {
-    // Each open `#if`: whether its present branch is kept, and whether an `#else` has been seen.
-    let mut conditions: Vec<(bool, bool)> = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        let fail = |what: &str| Err(format!("{file}:{}: {what}: {line}", number + 1));
-        let mut words = line.split_whitespace();
-        let (directive, argument) = (words.next().unwrap_or(""), words.next());
-        let kept = conditions.iter().all(|(kept, _)| *kept);
-        match directive {
-            "#if" => match argument.and_then(|name| tier.has(name)) {
-                Some(on) => conditions.push((on, false)),
-                None => return fail("unknown feature"),
-            },
-            "#else" => match conditions.last_mut() {
-                Some((kept, seen @ false)) => (*kept, *seen) = (!*kept, true),
-                _ => return fail("#else without #if"),
-            },
-            "#endif" if conditions.is_empty() => return fail("#endif without #if"),
-            "#endif" => drop(conditions.pop()),
-            "#include" if kept => {
-                let name = argument.unwrap_or("").trim_matches('"');
-                let Some((_, included)) = INCLUDES.iter().find(|(known, _)| *known == name) else {
-                    return fail("unknown include");
-                };
-                if seen.insert(name.to_owned()) {
-                    expand_into(name, included, tier, seen, enables, body)?;
+/// `text` with its includes and conditions resolved for `tier` and `weights`, or which line of which file is wrong and why.
+pub(crate) fn expand(file: &str, text: &str, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
+    let mut target = Target { tier, weights, seen: HashSet::new(), enables: String::new(), body: String::new() };
+    target.add(file, text)?;
+    Ok(target.enables + &target.body)
+}
+
+impl Target {
+    fn add(&mut self, file: &str, text: &str) -> Result<(), String> {
+        // Each open `#if`: whether its present branch is kept, and whether an `#else` has been seen.
+        let mut conditions: Vec<(bool, bool)> = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            let fail = |what: &str| Err(format!("{file}:{}: {what}: {line}", number + 1));
+            let mut words = line.split_whitespace();
+            let (directive, argument) = (words.next().unwrap_or(""), words.next());
+            let kept = conditions.iter().all(|(kept, _)| *kept);
+            match directive {
+                "#if" => match argument.and_then(|name| self.tier.has(name)) {
+                    Some(on) => conditions.push((on, false)),
+                    None => return fail("unknown feature"),
+                },
+                "#else" => match conditions.last_mut() {
+                    Some((kept, seen @ false)) => (*kept, *seen) = (!*kept, true),
+                    _ => return fail("#else without #if"),
+                },
+                "#endif" if conditions.is_empty() => return fail("#endif without #if"),
+                "#endif" => drop(conditions.pop()),
+                "#include" if kept => {
+                    let name = argument.unwrap_or("").trim_matches('"');
+                    let of_type = self.weights.map(|ty| format!("weights_{}.wgsl", ty.name().to_lowercase()));
+                    let name = if name == "weights.wgsl" { of_type.as_deref().unwrap_or(name) } else { name };
+                    let Some((_, included)) = INCLUDES.iter().find(|(known, _)| *known == name) else {
+                        return fail("unknown include");
+                    };
+                    if self.seen.insert(name.to_owned()) {
+                        self.add(name, included)?;
+                    }
                 }
+                "#include" => {}
+                other if other.starts_with('#') => return fail("unknown directive"),
+                "enable" if kept => {
+                    self.enables.push_str(line);
+                    self.enables.push('\n');
+                }
+                _ if kept => {
+                    self.body.push_str(line);
+                    self.body.push('\n');
+                }
+                _ => {}
             }
-            "#include" => {}
-            other if other.starts_with('#') => return fail("unknown directive"),
-            "enable" if kept => {
-                enables.push_str(line);
-                enables.push('\n');
-            }
-            _ if kept => {
-                body.push_str(line);
-                body.push('\n');
-            }
-            _ => {}
         }
+        if conditions.is_empty() { Ok(()) } else { Err(format!("{file}: #if without #endif")) }
     }
-    if conditions.is_empty() { Ok(()) } else { Err(format!("{file}: #if without #endif")) }
 }
 
 #[cfg(test)]
@@ -77,7 +87,7 @@ mod tests {
     #[test]
     fn conditions_nest_and_choose_by_tier() {
         let text = "a\n#if f16\nb\n#if subgroups\nc\n#else\nd\n#endif\n#else\ne\n#endif\nf\n";
-        let of = |subgroups, f16| expand("t", text, Tier { subgroups, f16 }).unwrap();
+        let of = |subgroups, f16| expand("t", text, Tier { subgroups, f16 }, None).unwrap();
         assert_eq!(of(false, false), "a\ne\nf\n");
         assert_eq!(of(false, true), "a\nb\nd\nf\n");
         assert_eq!(of(true, true), "a\nb\nc\nf\n");
@@ -86,14 +96,14 @@ mod tests {
     #[test]
     fn includes_come_once_and_enables_first() {
         let text = "#include \"half.wgsl\"\n#include \"half.wgsl\"\nend\n";
-        let out = expand("t", text, Tier { subgroups: false, f16: true }).unwrap();
+        let out = expand("t", text, Tier { subgroups: false, f16: true }, None).unwrap();
         assert!(out.starts_with("enable f16;\n"));
         assert_eq!(out.matches("fn unpack_pair").count(), 1);
     }
 
     #[test]
     fn mistakes_name_file_and_line() {
-        let portable = |text| expand("k.wgsl", text, Tier::PORTABLE).unwrap_err();
+        let portable = |text| expand("k.wgsl", text, Tier::PORTABLE, None).unwrap_err();
         assert_eq!(portable("x\n#if speed\n"), "k.wgsl:2: unknown feature: #if speed");
         assert_eq!(portable("#include \"no.wgsl\""), "k.wgsl:1: unknown include: #include \"no.wgsl\"");
         assert_eq!(portable("#else\n"), "k.wgsl:1: #else without #if: #else");

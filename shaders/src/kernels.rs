@@ -1,31 +1,64 @@
 //! The table of kernels.
 
-use crate::{Tier, include};
+use crate::{
+    Tier, WeightType, include,
+    params::{self, Params},
+};
+
+/// How a kernel uses a storage buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// `var<storage, read>`
+    Read,
+    /// `var<storage, read_write>`
+    Write,
+}
 
 /// One kernel: a file with one entry point of the same name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kernel {
     /// Name of the file (without `.wgsl`) and of its entry point.
     pub name: &'static str,
-    /// Bytes of its `Params`, set as immediates.
+    /// Whether there is one text per [`WeightType`].
+    pub typed: bool,
+    /// Storage buffers of group 0, in the order of their bindings.
+    pub bindings: &'static [Access],
+    /// Fields of its `Params`, set as immediates, and their offsets.
+    pub params: &'static [(&'static str, usize)],
+    /// Bytes of its `Params`.
     pub params_bytes: u32,
     text: &'static str,
 }
 
+use Access::{Read, Write};
+
 /// Every kernel there is.
-pub const KERNELS: [Kernel; 4] = [
-    Kernel { name: "activation", params_bytes: 8, text: include_str!("../wgsl/activation.wgsl") },
-    Kernel { name: "gemv_f16", params_bytes: 12, text: include_str!("../wgsl/gemv_f16.wgsl") },
-    Kernel { name: "norm", params_bytes: 12, text: include_str!("../wgsl/norm.wgsl") },
-    Kernel { name: "rope", params_bytes: 12, text: include_str!("../wgsl/rope.wgsl") },
+pub const KERNELS: &[Kernel] = &[
+    kernel::<params::Elements>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
+    kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
+    kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
+    typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
 ];
 
+const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text: &'static str) -> Kernel {
+    Kernel { name, typed: false, bindings, params: P::FIELDS, params_bytes: size_of::<P>() as u32, text }
+}
+
+const fn typed(kernel: Kernel) -> Kernel {
+    Kernel { typed: true, ..kernel }
+}
+
 impl Kernel {
-    /// WGSL text for an adapter of `tier`.
+    /// The kernel of this name.
+    pub fn named(name: &str) -> Option<&'static Kernel> {
+        KERNELS.iter().find(|kernel| kernel.name == name)
+    }
+
+    /// WGSL text for an adapter of `tier`; `weights` says how to read weights, if the kernel does ([`Kernel::typed`]).
     ///
     /// # Errors
     /// A mistake in the file's directives, with file and line; tests make sure no kernel has one.
-    pub fn source(&self, tier: Tier) -> Result<String, String> {
-        include::expand(self.name, self.text, tier)
+    pub fn source(&self, tier: Tier, weights: Option<WeightType>) -> Result<String, String> {
+        include::expand(self.name, self.text, tier, weights)
     }
 }

@@ -6,7 +6,10 @@
 
 mod include;
 mod kernels;
+pub mod params;
 mod tier;
+mod weight_type;
 
-pub use kernels::{KERNELS, Kernel};
+pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
+pub use weight_type::WeightType;

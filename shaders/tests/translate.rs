@@ -4,11 +4,20 @@
 use naga::back::{PipelineConstants, glsl, hlsl, msl, pipeline_constants::process_overrides, spv};
 use naga::proc::BoundsCheckPolicies;
 use naga::valid::{Capabilities, ModuleInfo, SubgroupOperationSet, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, ShaderStage};
-use thermocline_shaders::{KERNELS, Kernel, Tier};
+use naga::{AddressSpace, Module, ShaderStage, TypeInner};
+use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
 
-fn parse(kernel: &Kernel, tier: Tier) -> (Module, ModuleInfo) {
-    let source = kernel.source(tier).unwrap_or_else(|error| panic!("{error}"));
+/// The texts of a kernel in one tier.
+fn types(kernel: &Kernel) -> Vec<Option<WeightType>> {
+    if kernel.typed { WeightType::ALL.map(Some).to_vec() } else { vec![None] }
+}
+
+fn type_name(weights: Option<WeightType>) -> &'static str {
+    weights.map_or("", WeightType::name)
+}
+
+fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Module, ModuleInfo) {
+    let source = kernel.source(tier, weights).unwrap_or_else(|error| panic!("{error}"));
     let module = naga::front::wgsl::parse_str(&source)
         .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
     // unpack2x16float needs the second; every wgpu backend but WebGL has it.
@@ -26,8 +35,14 @@ fn parse(kernel: &Kernel, tier: Tier) -> (Module, ModuleInfo) {
 }
 
 /// Languages a kernel is written in, as (name, length in bytes or words), with every boolean override set to `switches`.
-fn translate(kernel: &Kernel, tier: Tier, workgroup_size: f64, switches: bool) -> Vec<(&'static str, usize)> {
-    let (module, info) = parse(kernel, tier);
+fn translate(
+    kernel: &Kernel,
+    tier: Tier,
+    weights: Option<WeightType>,
+    workgroup_size: f64,
+    switches: bool,
+) -> Vec<(&'static str, usize)> {
+    let (module, info) = parse(kernel, tier, weights);
     let mut constants = PipelineConstants::from_iter([("WORKGROUP_SIZE".to_owned(), workgroup_size)]);
     for (_, number) in module.overrides.iter() {
         if module.types[number.ty].inner.scalar() == Some(naga::Scalar::BOOL) {
@@ -86,13 +101,16 @@ fn translate(kernel: &Kernel, tier: Tier, workgroup_size: f64, switches: bool) -
 
 #[test]
 fn every_kernel_translates_in_every_tier() {
-    for kernel in &KERNELS {
-        for tier in Tier::ALL {
+    for kernel in KERNELS {
+        for (tier, weights) in
+            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+        {
             for workgroup_size in [32.0, 96.0, 256.0] {
-                translate(kernel, tier, workgroup_size, true);
-                for (backend, size) in translate(kernel, tier, workgroup_size, false) {
+                translate(kernel, tier, weights, workgroup_size, true);
+                for (backend, size) in translate(kernel, tier, weights, workgroup_size, false) {
                     assert!(size > 100, "{} ({tier}) as {backend} is {size} long", kernel.name);
-                    println!("{:<12} {tier:<14} workgroup {workgroup_size:<4} {backend:<7} {size}", kernel.name);
+                    let (name, ty) = (kernel.name, type_name(weights));
+                    println!("{name:<18} {ty:<5} {tier:<14} workgroup {workgroup_size:<4} {backend:<7} {size}");
                 }
             }
         }
@@ -101,37 +119,67 @@ fn every_kernel_translates_in_every_tier() {
 
 #[test]
 fn each_file_has_one_entry_point_of_its_name() {
-    for kernel in &KERNELS {
-        let (module, _) = parse(kernel, Tier::PORTABLE);
+    for kernel in KERNELS {
+        let (module, _) = parse(kernel, Tier::PORTABLE, types(kernel)[0]);
         let names: Vec<_> = module.entry_points.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, [kernel.name]);
     }
 }
 
 #[test]
-fn params_have_the_size_the_table_says() {
-    for kernel in &KERNELS {
+fn params_lie_as_the_table_says() {
+    for kernel in KERNELS {
         for tier in Tier::ALL {
-            let (module, _) = parse(kernel, tier);
-            let sizes: Vec<u32> = module
+            let (module, _) = parse(kernel, tier, types(kernel)[0]);
+            let immediates: Vec<_> = module
                 .global_variables
                 .iter()
                 .filter(|(_, variable)| variable.space == AddressSpace::Immediate)
-                .map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx()))
+                .map(|(_, variable)| &module.types[variable.ty].inner)
                 .collect();
-            assert_eq!(sizes, [kernel.params_bytes], "{} ({tier})", kernel.name);
+            let [TypeInner::Struct { members, span }] = immediates[..] else { panic!("{}: no params", kernel.name) };
+            let fields: Vec<_> =
+                members.iter().map(|member| (member.name.as_deref().unwrap(), member.offset as usize)).collect();
+            assert_eq!(fields, kernel.params, "{} ({tier})", kernel.name);
+            assert_eq!(*span, kernel.params_bytes, "{} ({tier})", kernel.name);
             assert!(kernel.params_bytes <= 128, "{}: DX12 guarantees 128 bytes", kernel.name);
         }
     }
 }
 
 #[test]
+fn bindings_are_as_the_table_says() {
+    for kernel in KERNELS {
+        for (tier, weights) in
+            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+        {
+            let (module, _) = parse(kernel, tier, weights);
+            let mut bindings: Vec<_> = module
+                .global_variables
+                .iter()
+                .filter_map(|(_, variable)| {
+                    let AddressSpace::Storage { access } = variable.space else { return None };
+                    let place = variable.binding.as_ref().unwrap();
+                    assert_eq!(place.group, 0);
+                    let write = access.contains(naga::StorageAccess::STORE);
+                    Some((place.binding as usize, if write { Access::Write } else { Access::Read }))
+                })
+                .collect();
+            bindings.sort_by_key(|(binding, _)| *binding);
+            let expected: Vec<_> = kernel.bindings.iter().copied().enumerate().collect();
+            assert_eq!(bindings, expected, "{} ({tier})", kernel.name);
+            assert!(bindings.len() <= 8, "{}: an adapter need not have more", kernel.name);
+        }
+    }
+}
+
+#[test]
 fn tiers_differ_only_where_they_should() {
-    for kernel in &KERNELS {
-        let portable = kernel.source(Tier::PORTABLE).unwrap();
+    for kernel in KERNELS {
+        let portable = kernel.source(Tier::PORTABLE, types(kernel)[0]).unwrap();
         assert!(!portable.contains("subgroupAdd") && !portable.contains("enable f16"), "{}", kernel.name);
         assert!(!portable.contains('#'), "{}: a directive was left", kernel.name);
     }
-    let norm = KERNELS.iter().find(|kernel| kernel.name == "norm").unwrap();
-    assert!(norm.source(Tier { subgroups: true, f16: false }).unwrap().contains("subgroupAdd"));
+    let norm = Kernel::named("norm").unwrap();
+    assert!(norm.source(Tier { subgroups: true, f16: false }, None).unwrap().contains("subgroupAdd"));
 }

@@ -1,45 +1,48 @@
-// One workgroup per token of x [tokens, n].
-//   add:  residual += x (when ADD_RESIDUAL), and what follows reads the sum
-//   rms:  y = x / sqrt(mean(x^2) + eps) * w
+// One workgroup per row of x [rows, cols]:
+//   add:   x += delta (when ADD_DELTA), and what follows reads the sum
+//   rms:   y = x / sqrt(mean(x^2) + eps) * w
 //   layer: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b
+// x and y may be one buffer.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
-override ADD_RESIDUAL: bool = false;
+override ADD_DELTA: bool = false;
 override LAYER: bool = false;
 override HAS_BIAS: bool = false;
 
 struct Params {
-    n: u32,
-    tokens: u32,
+    cols: u32,
+    // Elements from one row to the next.
+    pitch: u32,
+    rows: u32,
+    // Workgroups in one row of the grid.
+    stride: u32,
     eps: f32,
 }
 
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> x: array<f32>;
-@group(0) @binding(1) var<storage, read_write> residual: array<f32>;
+@group(0) @binding(0) var<storage, read_write> x: array<f32>;
+@group(0) @binding(1) var<storage, read> delta: array<f32>;
 @group(0) @binding(2) var<storage, read> weight: array<f32>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
-fn input(at: u32) -> f32 {
-    if ADD_RESIDUAL {
-        return residual[at];
-    }
-    return x[at];
-}
-
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn norm(builtins: Builtins) {
     let lane = lane_of(builtins);
-    let start = builtins.workgroup.x * params.n;
-    let n = f32(params.n);
+    let row = builtins.workgroup.y * params.stride + builtins.workgroup.x;
+    // The same for the whole workgroup.
+    if row >= params.rows {
+        return;
+    }
+    let start = row * params.pitch;
+    let n = f32(params.cols);
     var sum = 0.0;
-    for (var i = lane.index; i < params.n; i += WORKGROUP_SIZE) {
-        if ADD_RESIDUAL {
-            residual[start + i] += x[start + i];
+    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
+        if ADD_DELTA {
+            x[start + i] += delta[start + i];
         }
-        sum += input(start + i);
+        sum += x[start + i];
     }
     var mean = 0.0;
     if LAYER {
@@ -47,13 +50,13 @@ fn norm(builtins: Builtins) {
     }
     // The variance from centred values: the difference of two sums loses everything when |mean| is large.
     var squares = 0.0;
-    for (var i = lane.index; i < params.n; i += WORKGROUP_SIZE) {
-        let centred = input(start + i) - mean;
+    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
+        let centred = x[start + i] - mean;
         squares += centred * centred;
     }
     let scale = inverseSqrt(workgroup_sum(squares, lane) / n + params.eps);
-    for (var i = lane.index; i < params.n; i += WORKGROUP_SIZE) {
-        var value = (input(start + i) - mean) * scale * weight[i];
+    for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
+        var value = (x[start + i] - mean) * scale * weight[i];
         if HAS_BIAS {
             value += bias[i];
         }

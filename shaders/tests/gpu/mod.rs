@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use thermocline_shaders::{KERNELS, Tier};
+use thermocline_shaders::{Access, Kernel, Tier, WeightType};
 use wgpu::util::DeviceExt;
 
 /// A device that has every feature its adapter offers of those the tiers use.
@@ -16,11 +16,12 @@ pub struct Gpu {
 pub struct Call<'a> {
     pub kernel: &'a str,
     pub tier: Tier,
+    pub weights: Option<WeightType>,
     pub overrides: &'a [(&'a str, f64)],
     pub params: &'a [u8],
     /// Storage buffers in the order of their bindings.
     pub buffers: &'a [&'a [u8]],
-    pub workgroups: (u32, u32),
+    pub workgroups: (u32, u32, u32),
 }
 
 impl Gpu {
@@ -56,15 +57,35 @@ impl Gpu {
 
     /// Runs `call` and returns the contents of buffer `output` as floats.
     pub fn run(&self, call: &Call<'_>, output: usize) -> Vec<f32> {
-        let kernel = KERNELS.iter().find(|kernel| kernel.name == call.kernel).unwrap();
-        let source = kernel.source(call.tier).unwrap();
+        let kernel = Kernel::named(call.kernel).unwrap();
+        let source = kernel.source(call.tier, call.weights).unwrap();
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(call.kernel),
             source: wgpu::ShaderSource::Wgsl(source.into()),
         });
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
+            .zip(kernel.bindings)
+            .map(|(binding, access)| wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        let layout =
+            self.device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: None, entries: &entries });
+        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: None,
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: kernel.params_bytes,
+        });
         let pipeline = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(call.kernel),
-            layout: None,
+            layout: Some(&pipeline_layout),
             module: &module,
             entry_point: Some(call.kernel),
             compilation_options: wgpu::PipelineCompilationOptions { constants: call.overrides, ..Default::default() },
@@ -91,7 +112,7 @@ impl Gpu {
             .collect();
         let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
             label: None,
-            layout: &pipeline.get_bind_group_layout(0),
+            layout: &layout,
             entries: &entries,
         });
         let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
@@ -106,7 +127,8 @@ impl Gpu {
             pass.set_pipeline(&pipeline);
             pass.set_bind_group(0, &group, &[]);
             pass.set_immediates(0, call.params);
-            pass.dispatch_workgroups(call.workgroups.0, call.workgroups.1, 1);
+            let (x, y, z) = call.workgroups;
+            pass.dispatch_workgroups(x, y, z);
         }
         encoder.copy_buffer_to_buffer(&buffers[output], 0, &staging, 0, staging.size());
         self.queue.submit([encoder.finish()]);

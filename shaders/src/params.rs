@@ -1,0 +1,157 @@
+//! Parameters of a dispatch, as they lie in a kernel's `var<immediate>`. Every field is four bytes, so that Rust and
+//! WGSL lay them out alike; a test holds names, offsets and sizes against the kernels' own structs.
+
+use bytemuck::{Pod, Zeroable};
+
+/// What a kernel takes as immediates.
+pub trait Params: Pod {
+    /// Names and byte offsets of the fields.
+    const FIELDS: &'static [(&'static str, usize)];
+}
+
+/// Defines parameter structs together with the list of their fields.
+macro_rules! params {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$field_doc:meta])* $field:ident: $ty:ty,)* })*) => { $(
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Pod, Zeroable)]
+        #[repr(C)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $ty,)* }
+
+        impl Params for $name {
+            const FIELDS: &'static [(&'static str, usize)] =
+                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*];
+        }
+    )* };
+}
+
+params! {
+    /// One element per invocation: `add`, `activation`, `soft_cap` and their like.
+    Elements {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+    }
+
+    /// `norm`
+    Norm {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next, in input and output.
+        pitch: u32,
+        /// Rows, one workgroup each.
+        rows: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+        /// Added under the root.
+        eps: f32,
+    }
+
+    /// `rope_append`
+    RopeAppend {
+        /// Query heads.
+        n_head: u32,
+        /// Key/value heads.
+        n_kv_head: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Rotated elements of a head.
+        dims: u32,
+        /// Elements from one token's stacked q, k, v to the next's.
+        qkv_pitch: u32,
+        /// Elements from one token's queries to the next's.
+        q_pitch: u32,
+        /// Position of the first token: its row of the caches.
+        position: u32,
+        /// Rows of each head in the caches.
+        capacity: u32,
+        /// Added under the root of the heads' norms.
+        eps: f32,
+    }
+
+    /// `attention_decode` and `attention_prompt`
+    Attention {
+        /// Query heads.
+        n_head: u32,
+        /// Key/value heads.
+        n_kv_head: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Elements from one token's queries to the next's.
+        q_pitch: u32,
+        /// Elements from one token's output to the next's.
+        out_pitch: u32,
+        /// Tokens of the chunk.
+        tokens: u32,
+        /// Position of the first.
+        position: u32,
+        /// Rows of each head in the caches.
+        capacity: u32,
+        /// A query sees itself and the `window - 1` keys before it; 0: all.
+        window: u32,
+        /// Keys of one split (decoding only).
+        span: u32,
+        /// Splits (decoding only).
+        splits: u32,
+        /// Factor on query-key products.
+        scale: f32,
+        /// `cap * tanh(score / cap)`; 0: none.
+        softcap: f32,
+    }
+
+    /// `attention_merge`
+    AttentionMerge {
+        /// Query heads.
+        n_head: u32,
+        /// Elements of a head.
+        head_dim: u32,
+        /// Elements from one token's output to the next's.
+        out_pitch: u32,
+        /// Partials per head and token.
+        splits: u32,
+    }
+
+    /// `gemv` and `gemm`
+    Matmul {
+        /// Rows of the weights bound.
+        rows: u32,
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the input.
+        tokens: u32,
+        /// Elements from one input row to the next; a multiple of 32, zero past the columns.
+        x_pitch: u32,
+        /// Elements from one output row to the next.
+        y_pitch: u32,
+        /// Where the first row of weights writes in an output row, and where its bias is.
+        y_offset: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+    }
+
+    /// `top_k`
+    TopK {
+        /// Values to choose from.
+        len: u32,
+        /// Wanted of each workgroup's share, at most `TOP`.
+        k: u32,
+    }
+
+    /// `route`
+    Route {
+        /// Experts to choose from.
+        experts: u32,
+        /// Elements from one token's scores to the next's.
+        pitch: u32,
+        /// Experts a token uses.
+        used: u32,
+        /// Rows of scores.
+        tokens: u32,
+        /// Whether the shares of those used are divided by their sum: 0 or 1.
+        renormalise: u32,
+    }
+}
