@@ -107,6 +107,14 @@ pub enum Error {
         /// Bytes that could be had.
         available: u64,
     },
+    /// A GPU cannot be used, or not any longer.
+    #[error("GPU {adapter}: {reason}")]
+    Gpu {
+        /// Its name.
+        adapter: String,
+        /// What its driver, or what is missing from it, says.
+        reason: String,
+    },
     /// The context is full and the caller did not ask for it to be shifted.
     #[error("context full: {wanted} tokens wanted, the context holds {available}")]
     ContextFull {

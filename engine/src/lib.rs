@@ -1,7 +1,7 @@
-//! The Thermocline inference engine: formats, tokenizer, models, CPU kernels and sessions.
+//! The Thermocline inference engine: formats, tokenizer, models, CPU and GPU kernels and sessions.
 //!
 //! Floors, from the top; every arrow points down:
-//! [`bench`], [`session`], [`model`]; then side by side [`cpu`], [`tokenizer`], [`synth`]; then [`format`];
+//! [`bench`], [`session`], [`model`]; then side by side [`cpu`], [`gpu`], [`tokenizer`], [`synth`]; then [`format`];
 //! on the ground [`error`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a paragraph on each and
 //! follows one token through.
 
@@ -9,6 +9,7 @@ pub mod bench;
 pub mod cpu;
 pub mod error;
 pub mod format;
+pub mod gpu;
 pub mod model;
 pub mod session;
 pub mod synth;

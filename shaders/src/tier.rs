@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// Optional features a kernel's text may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tier {
     /// Subgroup operations, for subgroups of any size from 4 to 128.
     pub subgroups: bool,

@@ -1,0 +1,205 @@
+//! The adapters of this machine, and the choice of one.
+
+use std::{fmt, str::FromStr};
+
+use serde::Serialize;
+
+use super::Caps;
+use crate::error::{Error, Result};
+
+/// What an adapter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AdapterKind {
+    /// A card with memory of its own.
+    Discrete,
+    /// Shares the CPU's memory.
+    Integrated,
+    /// Lent by a hypervisor.
+    Virtual,
+    /// A driver that computes on the CPU.
+    Software,
+    /// The driver does not say.
+    Other,
+}
+
+impl AdapterKind {
+    /// As it is shown and printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AdapterKind::Discrete => "discrete",
+            AdapterKind::Integrated => "integrated",
+            AdapterKind::Virtual => "virtual",
+            AdapterKind::Software => "software",
+            AdapterKind::Other => "other",
+        }
+    }
+}
+
+impl fmt::Display for AdapterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<wgpu::DeviceType> for AdapterKind {
+    fn from(kind: wgpu::DeviceType) -> Self {
+        match kind {
+            wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
+            wgpu::DeviceType::IntegratedGpu => AdapterKind::Integrated,
+            wgpu::DeviceType::VirtualGpu => AdapterKind::Virtual,
+            wgpu::DeviceType::Cpu => AdapterKind::Software,
+            wgpu::DeviceType::Other => AdapterKind::Other,
+        }
+    }
+}
+
+/// One adapter, as its driver describes it.
+#[derive(Debug, Clone)]
+pub struct AdapterReport {
+    /// Place in the list, by which it may be chosen.
+    pub index: usize,
+    /// Name.
+    pub name: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// `vulkan`, `metal`, `dx12`.
+    pub backend: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// `0000:01:00.0`; empty where it is not told.
+    pub pci_bus_id: String,
+    /// What it can do.
+    pub caps: Caps,
+}
+
+/// Which adapter to use.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// The most capable one that is not software.
+    #[default]
+    Best,
+    /// The one at this place of [`adapters`]' list.
+    Index(usize),
+    /// The first whose name contains this, in any case.
+    Name(String),
+}
+
+impl FromStr for AdapterChoice {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+        Ok(text.parse().map_or_else(|_| AdapterChoice::Name(text.to_owned()), AdapterChoice::Index))
+    }
+}
+
+impl fmt::Display for AdapterChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            AdapterChoice::Best => f.write_str("the best"),
+            AdapterChoice::Index(index) => index.fmt(f),
+            AdapterChoice::Name(name) => name.fmt(f),
+        }
+    }
+}
+
+/// Share of the driver's budget past which it refuses buffers rather than starting to page, in percent.
+const MEMORY_THRESHOLD: u8 = 90;
+
+/// Every adapter that can run the kernels, in the drivers' order.
+pub fn adapters() -> Vec<AdapterReport> {
+    enumerate().into_iter().map(|(report, _)| report).collect()
+}
+
+fn enumerate() -> Vec<(AdapterReport, wgpu::Adapter)> {
+    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+    descriptor.backends = wgpu::Backends::PRIMARY;
+    // Validation layers and the like are for debugging, and environment variables are no interface.
+    descriptor.flags = wgpu::InstanceFlags::empty();
+    descriptor.memory_budget_thresholds.for_resource_creation = Some(MEMORY_THRESHOLD);
+    let instance = wgpu::Instance::new(descriptor);
+    let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
+    let usable = found.into_iter().filter(|adapter| adapter.features().contains(Caps::REQUIRED));
+    usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).collect()
+}
+
+fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
+    let info = adapter.get_info();
+    AdapterReport {
+        index,
+        name: info.name.clone(),
+        kind: info.device_type.into(),
+        backend: info.backend.to_string(),
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+        pci_bus_id: info.device_pci_bus_id.clone(),
+        caps: Caps::of(adapter),
+    }
+}
+
+/// The adapter `choice` means.
+pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Adapter)> {
+    let mut all = enumerate();
+    let names: Vec<String> = all.iter().map(|(it, _)| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
+    let at = pick(choice, &all.iter().map(|(report, _)| report).collect::<Vec<_>>());
+    match at {
+        Some(at) => Ok(all.swap_remove(at)),
+        None => Err(Error::Unsupported {
+            what: "GPU",
+            got: choice.to_string(),
+            supported: if names.is_empty() { "none found".to_owned() } else { names.join(", ") },
+        }),
+    }
+}
+
+fn pick(choice: &AdapterChoice, all: &[&AdapterReport]) -> Option<usize> {
+    match choice {
+        AdapterChoice::Best => {
+            let rank = |kind| match kind {
+                AdapterKind::Discrete => Some(0),
+                AdapterKind::Integrated => Some(1),
+                AdapterKind::Virtual | AdapterKind::Other => Some(2),
+                AdapterKind::Software => None,
+            };
+            let ranked = all.iter().enumerate().filter_map(|(at, it)| Some((rank(it.kind)?, at)));
+            ranked.min().map(|(_, at)| at)
+        }
+        AdapterChoice::Index(index) => all.iter().position(|it| it.index == *index),
+        AdapterChoice::Name(name) => {
+            let name = name.to_lowercase();
+            all.iter().position(|it| it.name.to_lowercase().contains(&name))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterReport {
+        let (driver, backend, pci_bus_id) = (String::new(), "vulkan".to_owned(), String::new());
+        AdapterReport { index, name: name.to_owned(), kind, backend, driver, pci_bus_id, caps: Caps::default() }
+    }
+
+    #[test]
+    fn software_is_never_chosen_by_itself() {
+        let software = adapter(0, "llvmpipe", AdapterKind::Software);
+        let integrated = adapter(1, "Iris", AdapterKind::Integrated);
+        let card = adapter(2, "GeForce", AdapterKind::Discrete);
+        assert_eq!(pick(&AdapterChoice::Best, &[&software]), None);
+        assert_eq!(pick(&AdapterChoice::Best, &[&software, &integrated]), Some(1));
+        assert_eq!(pick(&AdapterChoice::Best, &[&software, &integrated, &card]), Some(2));
+        assert_eq!(pick(&"0".parse().unwrap(), &[&software, &card]), Some(0));
+        assert_eq!(pick(&"LLVM".parse().unwrap(), &[&card, &software]), Some(1));
+        assert_eq!(pick(&"Radeon".parse().unwrap(), &[&card, &software]), None);
+        assert_eq!(pick(&"7".parse().unwrap(), &[&card, &software]), None);
+    }
+
+    #[test]
+    fn an_unknown_adapter_is_an_error_that_lists_the_known() {
+        let error = choose(&AdapterChoice::Name("no such card".to_owned())).unwrap_err().to_string();
+        let known = adapters();
+        assert!(error.contains("no such card"), "{error}");
+        assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");
+        assert!(!known.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
+    }
+}

@@ -1,0 +1,233 @@
+//! The accountant: every byte the engine has on a device is allocated and counted here, by purpose, under a budget.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use super::{
+    faults::{FaultCounter, FaultPoint},
+    health::Health,
+};
+use crate::error::{Error, Result};
+
+/// What device memory is used for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// Query, key, value and output matrices.
+    Attention,
+    /// Gate, up and down matrices, experts and their routers.
+    Ffn,
+    /// The head.
+    Head,
+    /// Norms and biases.
+    Vectors,
+    /// Keys and values of contexts.
+    Kv,
+    /// Registers and temporaries of the forward pass.
+    Scratch,
+    /// On their way up or down.
+    Staging,
+    /// Activation predictors.
+    Predictor,
+}
+
+impl Purpose {
+    /// Every purpose, in the order of a report.
+    pub const ALL: [Purpose; 8] = [
+        Purpose::Attention,
+        Purpose::Ffn,
+        Purpose::Head,
+        Purpose::Vectors,
+        Purpose::Kv,
+        Purpose::Scratch,
+        Purpose::Staging,
+        Purpose::Predictor,
+    ];
+
+    /// As it is shown and printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Purpose::Attention => "attention weights",
+            Purpose::Ffn => "FFN weights",
+            Purpose::Head => "head",
+            Purpose::Vectors => "norms and biases",
+            Purpose::Kv => "KV cache",
+            Purpose::Scratch => "scratch",
+            Purpose::Staging => "staging",
+            Purpose::Predictor => "predictors",
+        }
+    }
+}
+
+/// How the device uses a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Usage {
+    /// Read and written by kernels, copied from and to.
+    Storage,
+    /// The same, and holds the grids of indirect dispatches.
+    Indirect,
+    /// Written by the CPU, copied from.
+    Upload,
+    /// Copied to, read by the CPU.
+    Readback,
+}
+
+impl From<Usage> for wgpu::BufferUsages {
+    fn from(usage: Usage) -> Self {
+        let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
+        match usage {
+            Usage::Storage => storage,
+            Usage::Indirect => storage | wgpu::BufferUsages::INDIRECT,
+            Usage::Upload => wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
+            Usage::Readback => wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        }
+    }
+}
+
+/// Bytes in use and the most there may be.
+#[derive(Debug)]
+struct Ledger {
+    budget: AtomicU64,
+    total: AtomicU64,
+    by_purpose: [AtomicU64; Purpose::ALL.len()],
+    /// Buffers made since the device was opened.
+    made: AtomicU64,
+    faults: FaultCounter,
+}
+
+/// Makes buffers, as long as the budget lasts.
+#[derive(Debug, Clone)]
+pub struct Arena {
+    device: wgpu::Device,
+    health: Health,
+    max_buffer: u64,
+    ledger: Arc<Ledger>,
+}
+
+/// A buffer on the device. Its bytes are free again when the last clone of it is gone.
+#[derive(Debug, Clone)]
+pub struct Buffer(Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    buffer: wgpu::Buffer,
+    purpose: Purpose,
+    ledger: Arc<Ledger>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.ledger.give_back(self.purpose, self.buffer.size());
+    }
+}
+
+impl Buffer {
+    /// Bytes.
+    pub fn bytes(&self) -> u64 {
+        self.0.buffer.size()
+    }
+
+    pub(super) fn raw(&self) -> &wgpu::Buffer {
+        &self.0.buffer
+    }
+}
+
+impl Ledger {
+    /// Takes `bytes` out of the budget, or tells how many are left of it.
+    fn take(&self, purpose: Purpose, bytes: u64) -> std::result::Result<(), u64> {
+        let budget = self.budget.load(Relaxed);
+        let grown = |total: u64| total.checked_add(bytes).filter(|total| *total <= budget);
+        self.total.fetch_update(Relaxed, Relaxed, grown).map_err(|total| budget.saturating_sub(total))?;
+        self.by_purpose[purpose as usize].fetch_add(bytes, Relaxed);
+        Ok(())
+    }
+
+    fn give_back(&self, purpose: Purpose, bytes: u64) {
+        self.by_purpose[purpose as usize].fetch_sub(bytes, Relaxed);
+        self.total.fetch_sub(bytes, Relaxed);
+    }
+}
+
+impl Arena {
+    pub(super) fn new(
+        device: wgpu::Device,
+        health: Health,
+        budget: u64,
+        max_buffer: u64,
+        faults: FaultCounter,
+    ) -> Self {
+        let ledger = Ledger {
+            budget: AtomicU64::new(budget),
+            total: AtomicU64::new(0),
+            by_purpose: Default::default(),
+            made: AtomicU64::new(0),
+            faults,
+        };
+        Arena { device, health, max_buffer, ledger: Arc::new(ledger) }
+    }
+
+    /// A buffer of zeros, `bytes` rounded up to a multiple of 16 and at least 16. An upload buffer is mapped.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the budget, the adapter's limit or the driver has not that much, [`Error::Gpu`] if the device is
+    /// lost.
+    pub fn buffer(&self, purpose: Purpose, what: &'static str, bytes: u64, usage: Usage) -> Result<Buffer> {
+        self.health.check()?;
+        let size = bytes.max(1).checked_next_multiple_of(16).unwrap_or(u64::MAX);
+        let refused = |available: u64| Error::Memory { what, wanted: size, available };
+        if size > self.max_buffer {
+            return Err(refused(self.max_buffer));
+        }
+        self.ledger.take(purpose, size).map_err(refused)?;
+        if self.ledger.faults.at(FaultPoint::Allocation) {
+            self.ledger.give_back(purpose, size);
+            return Err(refused(0));
+        }
+        let memory = self.device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let validation = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let buffer = self.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(what),
+            size,
+            usage: usage.into(),
+            mapped_at_creation: usage == Usage::Upload,
+        });
+        let failed = [validation, internal, memory].map(|scope| pollster::block_on(scope.pop()));
+        if let Some(error) = failed.into_iter().flatten().next() {
+            self.ledger.give_back(purpose, size);
+            self.health.check()?;
+            return Err(match error {
+                wgpu::Error::OutOfMemory { .. } => refused(0),
+                error => self.health.error(error),
+            });
+        }
+        self.ledger.made.fetch_add(1, Relaxed);
+        Ok(Buffer(Arc::new(Held { buffer, purpose, ledger: Arc::clone(&self.ledger) })))
+    }
+
+    /// Most bytes there may be.
+    pub fn budget(&self) -> u64 {
+        self.ledger.budget.load(Relaxed)
+    }
+
+    /// Bytes held.
+    pub fn used(&self) -> u64 {
+        self.ledger.total.load(Relaxed)
+    }
+
+    /// Bytes held for `purpose`.
+    pub fn used_for(&self, purpose: Purpose) -> u64 {
+        self.ledger.by_purpose[purpose as usize].load(Relaxed)
+    }
+
+    /// Bytes left of the budget.
+    pub fn available(&self) -> u64 {
+        self.budget().saturating_sub(self.used())
+    }
+
+    /// Buffers made so far.
+    pub fn made(&self) -> u64 {
+        self.ledger.made.load(Relaxed)
+    }
+}

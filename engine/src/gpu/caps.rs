@@ -1,0 +1,63 @@
+//! What an adapter can do, decided once.
+
+use thermocline_shaders::Tier;
+
+/// Limits and features the kernels and the arena go by. May be narrowed, never widened, by [`super::GpuOptions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Caps {
+    /// Texts of the kernels it runs.
+    pub tier: Tier,
+    /// Largest buffer, in bytes.
+    pub max_buffer: u64,
+    /// Largest part of a buffer one kernel sees at once, in bytes.
+    pub max_binding: u64,
+    /// Offsets of such parts are multiples of this.
+    pub binding_alignment: u64,
+    /// Workgroups in one dimension of a grid.
+    pub max_groups: u32,
+    /// Invocations of a workgroup.
+    pub max_workgroup: u32,
+    /// Smallest and largest subgroup.
+    pub subgroups: (u32, u32),
+    /// Whether passes can be timed.
+    pub timestamps: bool,
+    /// Whether matrix products in hardware are offered (not whether the kernels use them).
+    pub cooperative_matrix: bool,
+}
+
+impl Caps {
+    /// Without these an adapter is not listed.
+    pub(super) const REQUIRED: wgpu::Features = wgpu::Features::IMMEDIATES;
+
+    pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
+        let (features, limits, info) = (adapter.features(), adapter.limits(), adapter.get_info());
+        let has = |feature| features.contains(feature);
+        Caps {
+            tier: Tier { subgroups: has(wgpu::Features::SUBGROUP), f16: has(wgpu::Features::SHADER_F16) },
+            max_buffer: limits.max_buffer_size,
+            max_binding: limits.max_storage_buffer_binding_size,
+            binding_alignment: u64::from(limits.min_storage_buffer_offset_alignment),
+            max_groups: limits.max_compute_workgroups_per_dimension,
+            max_workgroup: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
+            subgroups: (info.subgroup_min_size, info.subgroup_max_size),
+            timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
+            cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+        }
+    }
+
+    /// What the device is asked for.
+    pub(super) fn features(&self) -> wgpu::Features {
+        let mut features = Self::REQUIRED;
+        features.set(wgpu::Features::SUBGROUP, self.tier.subgroups);
+        features.set(wgpu::Features::SHADER_F16, self.tier.f16);
+        features.set(wgpu::Features::TIMESTAMP_QUERY, self.timestamps);
+        features
+    }
+
+    /// The same with no more than `tier` has.
+    pub(super) fn at_most(mut self, tier: Tier) -> Self {
+        self.tier.subgroups &= tier.subgroups;
+        self.tier.f16 &= tier.f16;
+        self
+    }
+}

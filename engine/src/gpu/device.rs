@@ -1,0 +1,203 @@
+//! A device of the engine's own.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use thermocline_shaders::Tier;
+
+use super::{
+    AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, adapter,
+    faults::{FaultCounter, FaultPoint},
+    health::Health,
+};
+use crate::error::Result;
+
+/// How to open a device.
+#[derive(Debug, Clone, Default)]
+pub struct GpuOptions {
+    /// Which adapter.
+    pub adapter: AdapterChoice,
+    /// Most bytes to allocate; `None`: no limit but the driver's.
+    pub budget: Option<u64>,
+    /// Kernels of a plainer tier than the adapter's.
+    pub tier: Option<Tier>,
+    /// Bindings (and buffers of weights) no larger than this, in bytes.
+    pub max_binding: Option<u64>,
+    /// A failure on purpose.
+    pub faults: Faults,
+}
+
+/// No answer for this long means that the device hangs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An open device; a handle that may be cloned.
+#[derive(Debug, Clone)]
+pub struct Gpu(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    report: AdapterReport,
+    health: Health,
+    arena: Arena,
+    pipelines: Pipelines,
+    faults: FaultCounter,
+    submits: AtomicU64,
+    groups: AtomicU64,
+    /// Bound where a kernel's variant does not look.
+    nothing: Buffer,
+}
+
+impl Gpu {
+    /// Opens the adapter `options` chooses.
+    ///
+    /// # Errors
+    /// [`crate::Error::Unsupported`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
+    pub fn open(options: &GpuOptions) -> Result<Self> {
+        let (mut report, adapter) = adapter::choose(&options.adapter)?;
+        let health = Health::new(&report.name);
+        let caps = &mut report.caps;
+        if let Some(tier) = options.tier {
+            *caps = caps.at_most(tier);
+        }
+        caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("thermocline"),
+            required_features: caps.features(),
+            required_limits: adapter.limits(),
+            // Large blocks would reserve what the budget does not know of.
+            memory_hints: wgpu::MemoryHints::MemoryUsage,
+            ..wgpu::DeviceDescriptor::default()
+        };
+        let opened = pollster::block_on(adapter.request_device(&descriptor));
+        let (device, queue) = opened.map_err(|error| health.error(error))?;
+        // Both at once: without them wgpu panics on what these report.
+        let of = health.clone();
+        device.on_uncaptured_error(Arc::new(move |error| of.lose(error.to_string())));
+        let of = health.clone();
+        device.set_device_lost_callback(move |reason, message| of.lose(format!("{reason:?}: {message}")));
+
+        let budget = options.budget.unwrap_or(u64::MAX);
+        let faults = || FaultCounter::new(options.faults);
+        let arena = Arena::new(device.clone(), health.clone(), budget, caps.max_buffer, faults());
+        let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
+        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps);
+        Ok(Gpu(Arc::new(Inner {
+            device,
+            queue,
+            report,
+            health,
+            arena,
+            pipelines,
+            faults: faults(),
+            submits: AtomicU64::new(0),
+            groups: AtomicU64::new(0),
+            nothing,
+        })))
+    }
+
+    /// The adapter, with what this device may use of it.
+    pub fn report(&self) -> &AdapterReport {
+        &self.0.report
+    }
+
+    /// What it can do.
+    pub fn caps(&self) -> &Caps {
+        &self.0.report.caps
+    }
+
+    /// Allocates on it.
+    pub fn arena(&self) -> &Arena {
+        &self.0.arena
+    }
+
+    /// Its kernels.
+    pub fn pipelines(&self) -> &Pipelines {
+        &self.0.pipelines
+    }
+
+    /// Bound where a kernel's variant does not look: 16 bytes of zeros.
+    pub fn nothing(&self) -> &Buffer {
+        &self.0.nothing
+    }
+
+    /// Why it was lost, if it was.
+    pub fn lost(&self) -> Option<&str> {
+        self.0.health.reason()
+    }
+
+    /// [`crate::Error::Gpu`] if it was lost.
+    pub fn check(&self) -> Result<()> {
+        self.0.health.check()
+    }
+
+    /// Loses the device, as a driver update or an unplugged cable would.
+    pub fn lose(&self) {
+        self.0.device.destroy();
+        // The callback comes out of a poll; whatever that says, the device is gone.
+        let _ = self.0.device.poll(wgpu::PollType::Poll);
+        self.0.health.lose("destroyed".to_owned());
+    }
+
+    /// Submissions so far.
+    pub fn submits(&self) -> u64 {
+        self.0.submits.load(Relaxed)
+    }
+
+    /// Bind groups made so far.
+    pub fn bind_groups(&self) -> u64 {
+        self.0.groups.load(Relaxed)
+    }
+
+    /// Bytes the driver's allocator holds for this device, where it tells.
+    pub fn allocated(&self) -> Option<u64> {
+        self.0.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+
+    pub(super) fn device(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+
+    pub(super) fn count_bind_group(&self) {
+        self.0.groups.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn submit(&self, commands: wgpu::CommandBuffer) -> Result<wgpu::SubmissionIndex> {
+        if self.0.faults.at(FaultPoint::Submit) {
+            self.lose();
+        }
+        self.check()?;
+        let index = self.0.queue.submit([commands]);
+        self.0.submits.fetch_add(1, Relaxed);
+        self.check()?;
+        Ok(index)
+    }
+
+    /// Waits until `index` is done.
+    pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+        if self.0.faults.at(FaultPoint::Readback) {
+            self.lose();
+        }
+        self.wait_for(Some(index))
+    }
+
+    /// Waits until everything submitted is done.
+    pub(super) fn idle(&self) -> Result<()> {
+        self.wait_for(None)
+    }
+
+    fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
+        self.check()?;
+        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) };
+        if let Err(error) = self.0.device.poll(wait) {
+            self.0.health.lose(format!("no answer: {error}"));
+        }
+        self.check()
+    }
+}

@@ -1,0 +1,108 @@
+//! Dispatches prepared once and recorded as often as needed.
+
+use std::sync::Arc;
+
+use super::{Buffer, Gpu, Pipeline};
+use crate::error::{Error, Result};
+
+/// A part of a buffer, as a kernel sees it.
+#[derive(Debug, Clone)]
+pub struct Binding {
+    buffer: Buffer,
+    offset: u64,
+    bytes: u64,
+}
+
+impl Binding {
+    /// `bytes` of `buffer` from `offset` on, which is a multiple of [`super::Caps::binding_alignment`].
+    pub fn part(buffer: &Buffer, offset: u64, bytes: u64) -> Self {
+        Binding { buffer: buffer.clone(), offset, bytes }
+    }
+}
+
+impl From<&Buffer> for Binding {
+    fn from(buffer: &Buffer) -> Self {
+        Binding { buffer: buffer.clone(), offset: 0, bytes: buffer.bytes() }
+    }
+}
+
+/// A kernel with its buffers.
+#[derive(Debug, Clone)]
+pub struct Op {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) group: wgpu::BindGroup,
+}
+
+impl Op {
+    /// `pipeline` on `bindings`, in the order of its kernel's.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if a binding is larger than the device allows, [`Error::Invalid`] if their number is wrong,
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn new(gpu: &Gpu, pipeline: &Arc<Pipeline>, bindings: &[Binding]) -> Result<Self> {
+        gpu.check()?;
+        let expected = pipeline.kernel().bindings.len();
+        if bindings.len() != expected {
+            return Err(Error::invalid("bindings of a kernel", expected.to_string(), bindings.len()));
+        }
+        let most = gpu.caps().max_binding;
+        if let Some(large) = bindings.iter().find(|binding| binding.bytes > most) {
+            return Err(Error::Memory { what: "one binding", wanted: large.bytes, available: most });
+        }
+        let entries: Vec<wgpu::BindGroupEntry<'_>> = (0..)
+            .zip(bindings)
+            .map(|(binding, part)| wgpu::BindGroupEntry {
+                binding,
+                resource: wgpu::BindingResource::Buffer(wgpu::BufferBinding {
+                    buffer: part.buffer.raw(),
+                    offset: part.offset,
+                    size: std::num::NonZeroU64::new(part.bytes),
+                }),
+            })
+            .collect();
+        let group = gpu.device().create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(pipeline.kernel().name),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        gpu.count_bind_group();
+        gpu.check()?;
+        Ok(Op { pipeline: Arc::clone(pipeline), group })
+    }
+
+    /// The same buffers with another variant of the same kernel.
+    pub fn variant(&self, pipeline: &Arc<Pipeline>) -> Op {
+        Op { pipeline: Arc::clone(pipeline), group: self.group.clone() }
+    }
+
+    /// What it runs.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+}
+
+/// Elements from one row of `cols` to the next: rows are padded so that kernels can read whole chunks of 32.
+pub const fn pitch(cols: usize) -> usize {
+    cols.next_multiple_of(32)
+}
+
+/// A two-dimensional grid of at least `groups` workgroups, no more than `most` in a dimension.
+pub fn grid(groups: usize, most: u32) -> [u32; 2] {
+    let rows = groups.div_ceil(most as usize).max(1);
+    [groups.div_ceil(rows).max(1) as u32, rows as u32]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grids_hold_every_group_within_the_limit() {
+        for groups in [1, 2, 65_535, 65_536, 131_070, 131_071, 1_000_000] {
+            let [x, y] = grid(groups, 65_535);
+            assert!(x <= 65_535 && y <= 65_535 && x as usize * y as usize >= groups);
+            assert!((x as usize) * (y as usize) < groups + y as usize + 1, "{groups}: {x} x {y}");
+        }
+        assert_eq!(grid(0, 65_535), [1, 1]);
+    }
+}

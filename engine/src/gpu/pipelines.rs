@@ -1,0 +1,140 @@
+//! Compiled kernels, each variant once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use thermocline_shaders::{Access, Kernel, WeightType};
+
+use super::{Caps, health::Health};
+use crate::error::Result;
+
+/// A compiled kernel.
+#[derive(Debug)]
+pub struct Pipeline {
+    kernel: &'static Kernel,
+    weights: Option<WeightType>,
+    workgroup: u32,
+    pub(super) raw: wgpu::ComputePipeline,
+    pub(super) layout: wgpu::BindGroupLayout,
+}
+
+impl Pipeline {
+    /// What it computes.
+    pub fn kernel(&self) -> &'static Kernel {
+        self.kernel
+    }
+
+    /// Encoding of the weights it reads.
+    pub fn weights(&self) -> Option<WeightType> {
+        self.weights
+    }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup(&self) -> u32 {
+        self.workgroup
+    }
+}
+
+/// Kernel, weight type, overrides (bits of their values).
+type Key = (&'static str, Option<WeightType>, Vec<(&'static str, u64)>);
+
+/// Every variant that was asked for.
+#[derive(Debug)]
+pub struct Pipelines {
+    device: wgpu::Device,
+    health: Health,
+    caps: Caps,
+    made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+}
+
+impl Pipelines {
+    pub(super) fn new(device: wgpu::Device, health: Health, caps: Caps) -> Self {
+        Pipelines { device, health, caps, made: Mutex::default() }
+    }
+
+    /// The variant of kernel `name` for `weights` with these overrides; compiled when it is asked for the first time.
+    /// `workgroup` is the wanted size of a workgroup, narrowed to what the device has.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`] if the driver cannot compile it or the device is lost.
+    pub fn get(
+        &self,
+        name: &'static str,
+        weights: Option<WeightType>,
+        workgroup: u32,
+        overrides: &[(&'static str, f64)],
+    ) -> Result<Arc<Pipeline>> {
+        self.health.check()?;
+        let workgroup = workgroup.min(self.caps.max_workgroup);
+        let bits = overrides.iter().map(|(name, value)| (*name, value.to_bits()));
+        let key = (name, weights, bits.chain([("WORKGROUP_SIZE", u64::from(workgroup))]).collect());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pipeline) = made.get(&key) {
+            return Ok(Arc::clone(pipeline));
+        }
+        let pipeline = Arc::new(self.make(name, weights, workgroup, overrides)?);
+        made.insert(key, Arc::clone(&pipeline));
+        Ok(pipeline)
+    }
+
+    fn make(
+        &self,
+        name: &'static str,
+        weights: Option<WeightType>,
+        workgroup: u32,
+        overrides: &[(&'static str, f64)],
+    ) -> Result<Pipeline> {
+        let failed = |error: &dyn std::fmt::Display| self.health.error(format!("kernel {name}: {error}"));
+        let kernel = Kernel::named(name).ok_or_else(|| failed(&"there is none of this name"))?;
+        let source = kernel.source(self.caps.tier, weights).map_err(|error| failed(&error))?;
+        let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
+        let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
+        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(name),
+            source: wgpu::ShaderSource::Wgsl(source.into()),
+        });
+        let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
+            .zip(kernel.bindings)
+            .map(|(binding, access)| wgpu::BindGroupLayoutEntry {
+                binding,
+                visibility: wgpu::ShaderStages::COMPUTE,
+                ty: wgpu::BindingType::Buffer {
+                    ty: wgpu::BufferBindingType::Storage { read_only: *access == Access::Read },
+                    has_dynamic_offset: false,
+                    min_binding_size: None,
+                },
+                count: None,
+            })
+            .collect();
+        let layout = self
+            .device
+            .create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor { label: Some(name), entries: &entries });
+        let pipeline_layout = self.device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+            label: Some(name),
+            bind_group_layouts: &[Some(&layout)],
+            immediate_size: kernel.params_bytes,
+        });
+        let constants: Vec<(&str, f64)> =
+            overrides.iter().copied().chain([("WORKGROUP_SIZE", f64::from(workgroup))]).collect();
+        let raw = self.device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some(name),
+            layout: Some(&pipeline_layout),
+            module: &module,
+            entry_point: Some(name),
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: &constants,
+                // Every kernel writes what it reads of it.
+                zero_initialize_workgroup_memory: false,
+            },
+            cache: None,
+        });
+        let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
+        if let Some(error) = errors.into_iter().flatten().next() {
+            self.health.check()?;
+            return Err(failed(&error));
+        }
+        Ok(Pipeline { kernel, weights, workgroup, raw, layout })
+    }
+}

@@ -1,0 +1,177 @@
+//! Rings of mapped buffers that carry data to the device and back without anything being made on the way.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use super::{Buffer, Gpu, Purpose, Recorder, Usage};
+use crate::error::{Error, Result};
+
+/// Carries data to the device: as many loads may be under way as there are buffers.
+#[derive(Debug)]
+pub struct UploadRing {
+    gpu: Gpu,
+    slots: Vec<Slot>,
+    next: usize,
+    bytes: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    buffer: Buffer,
+    /// Whether it is mapped; set by the driver when a submission that used it is done.
+    mapped: Arc<AtomicBool>,
+}
+
+impl UploadRing {
+    /// `depth` buffers of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget.
+    pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
+        let slot = || {
+            let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
+            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)) })
+        };
+        let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
+        Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes })
+    }
+
+    /// Bytes one load can have.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4. Must be
+    /// followed by `recorder`'s submission and then [`UploadRing::submitted`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost.
+    pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        let wanted = pieces.iter().map(|(data, ..)| data.len() as u64).sum::<u64>();
+        if wanted > self.bytes {
+            return Err(Error::Memory { what: "one upload", wanted, available: self.bytes });
+        }
+        let slot = &self.slots[self.next];
+        while !slot.mapped.load(SeqCst) {
+            self.gpu.idle()?;
+        }
+        let raw = slot.buffer.raw();
+        let mut at = 0;
+        for (data, to, offset) in pieces {
+            let length = data.len() as u64;
+            if length == 0 {
+                continue;
+            }
+            let view = raw.get_mapped_range_mut(at..at + length);
+            view.map_err(|error| self.lost(error))?.copy_from_slice(data);
+            recorder.copy(&slot.buffer, at, to, *offset, length);
+            at += length;
+        }
+        slot.mapped.store(false, SeqCst);
+        raw.unmap();
+        Ok(())
+    }
+
+    /// The recorder of the last load was submitted: its buffer comes back when the device is done with it.
+    pub fn submitted(&mut self) {
+        let slot = &self.slots[self.next];
+        let mapped = Arc::clone(&slot.mapped);
+        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        self.next = (self.next + 1) % self.slots.len();
+    }
+
+    fn lost(&self, error: impl std::fmt::Display) -> Error {
+        self.gpu.check().err().unwrap_or_else(|| Error::Gpu {
+            adapter: self.gpu.report().name.clone(),
+            reason: format!("upload: {error}"),
+        })
+    }
+}
+
+/// Carries results back.
+#[derive(Debug)]
+pub struct ReadbackRing {
+    gpu: Gpu,
+    slots: Vec<Buffer>,
+    next: usize,
+}
+
+impl ReadbackRing {
+    /// `depth` buffers of `bytes`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget.
+    pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
+        let slot = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
+        let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
+        Ok(ReadbackRing { gpu: gpu.clone(), slots, next: 0 })
+    }
+
+    /// Submits `recorder` with copies of `pieces` (buffer, offset, bytes; multiples of 4) behind it, waits, and hands the
+    /// bytes, one piece after the other, to `read`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost or does not answer.
+    pub fn read<R>(
+        &mut self,
+        mut recorder: Recorder,
+        pieces: &[(&Buffer, u64, u64)],
+        submitted: impl FnOnce(),
+        read: impl FnOnce(&[u8]) -> R,
+    ) -> Result<R> {
+        let slot = &self.slots[self.next];
+        let mut bytes = 0;
+        for (from, offset, length) in pieces {
+            recorder.copy(from, *offset, slot, bytes, *length);
+            bytes += length;
+        }
+        recorder.map_for_reading(slot, bytes);
+        let index = recorder.submit()?;
+        submitted();
+        self.gpu.wait(index)?;
+        let view = slot.raw().get_mapped_range(0..bytes).map_err(|error| {
+            let reason = format!("readback: {error}");
+            self.gpu.check().err().unwrap_or(Error::Gpu { adapter: self.gpu.report().name.clone(), reason })
+        })?;
+        let result = read(&view);
+        drop(view);
+        slot.raw().unmap();
+        self.next = (self.next + 1) % self.slots.len();
+        Ok(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::GpuOptions;
+
+    #[test]
+    fn what_goes_up_comes_down() {
+        let gpu =
+            Gpu::open(&GpuOptions { adapter: crate::gpu::AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+        let buffer = gpu.arena().buffer(Purpose::Scratch, "test", 64, Usage::Storage).unwrap();
+        let mut up = UploadRing::new(&gpu, 2, 32).unwrap();
+        let mut down = ReadbackRing::new(&gpu, 2, 64).unwrap();
+        let made = gpu.arena().made();
+        for round in 0..7_u8 {
+            let mut recorder = Recorder::new(&gpu);
+            let (a, b) = ([round; 8], [round + 1; 16]);
+            up.record(&mut recorder, &[(&a, &buffer, 4), (&[], &buffer, 0), (&b, &buffer, 20)]).unwrap();
+            let got = down.read(recorder, &[(&buffer, 4, 8), (&buffer, 20, 16)], || up.submitted(), <[u8]>::to_vec);
+            assert_eq!(got.unwrap(), [&a[..], &b[..]].concat());
+        }
+        assert_eq!(gpu.arena().made(), made);
+        assert!(matches!(
+            up.record(&mut Recorder::new(&gpu), &[(&[0; 36], &buffer, 0)]),
+            Err(Error::Memory { wanted: 36, available: 32, .. })
+        ));
+        gpu.lose();
+        let mut recorder = Recorder::new(&gpu);
+        let up = up.record(&mut recorder, &[(&[0; 4], &buffer, 0)]);
+        let down = down.read(recorder, &[(&buffer, 0, 4)], || (), <[u8]>::to_vec);
+        assert!(up.is_err() || matches!(down, Err(Error::Gpu { .. })));
+    }
+}
