@@ -38,6 +38,7 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
+    kernel::<params::TopK>("top_k", &[Read, Read, Write, Write], include_str!("../wgsl/top_k.wgsl")),
 ];
 
 const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text: &'static str) -> Kernel {

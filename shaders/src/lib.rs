@@ -6,6 +6,7 @@
 
 mod include;
 mod kernels;
+pub mod limits;
 pub mod params;
 mod tier;
 mod weight_type;

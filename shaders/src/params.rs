@@ -137,7 +137,7 @@ params! {
     TopK {
         /// Values to choose from.
         len: u32,
-        /// Wanted of each workgroup's share, at most `TOP`.
+        /// Wanted of each workgroup's share, at most [`TOP_K_MOST`](crate::limits::TOP_K_MOST).
         k: u32,
     }
 

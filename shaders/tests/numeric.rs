@@ -4,33 +4,8 @@
 mod gpu;
 
 use bytemuck::bytes_of;
-use gpu::{Call, Gpu};
+use gpu::{Call, Gpu, assert_close, bytes, noise};
 use thermocline_shaders::{WeightType, params};
-
-/// Deterministic values in (-1, 1) without structure.
-fn noise(len: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-    (0..len)
-        .map(|_| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-        })
-        .collect()
-}
-
-fn bytes(values: &[f32]) -> &[u8] {
-    bytemuck::cast_slice(values)
-}
-
-fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
-    assert_eq!(got.len(), expected.len(), "{what}");
-    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
-        let error = (f64::from(*got) - expected).abs();
-        assert!(error <= tolerance * (1.0 + expected.abs()), "{what}: element {i} is {got}, expected {expected}");
-    }
-}
 
 #[test]
 fn norm_matches_its_equation() {

@@ -1,4 +1,5 @@
 //! Runs one kernel on a real or software Vulkan driver.
+#![allow(dead_code)] // each test file uses a part
 
 use std::sync::OnceLock;
 
@@ -57,6 +58,12 @@ impl Gpu {
 
     /// Runs `call` and returns the contents of buffer `output` as floats.
     pub fn run(&self, call: &Call<'_>, output: usize) -> Vec<f32> {
+        let [values] = self.run_for(call, [output]);
+        bytemuck::cast_vec(values)
+    }
+
+    /// Runs `call` and returns the contents of some of its buffers as words.
+    pub fn run_for<const N: usize>(&self, call: &Call<'_>, outputs: [usize; N]) -> [Vec<u32>; N] {
         let kernel = Kernel::named(call.kernel).unwrap();
         let source = kernel.source(call.tier, call.weights).unwrap();
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
@@ -115,11 +122,13 @@ impl Gpu {
             layout: &layout,
             entries: &entries,
         });
-        let staging = self.device.create_buffer(&wgpu::BufferDescriptor {
-            label: None,
-            size: buffers[output].size(),
-            usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
-            mapped_at_creation: false,
+        let staging = outputs.map(|output| {
+            self.device.create_buffer(&wgpu::BufferDescriptor {
+                label: None,
+                size: buffers[output].size(),
+                usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            })
         });
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
@@ -130,11 +139,41 @@ impl Gpu {
             let (x, y, z) = call.workgroups;
             pass.dispatch_workgroups(x, y, z);
         }
-        encoder.copy_buffer_to_buffer(&buffers[output], 0, &staging, 0, staging.size());
+        for (output, staging) in outputs.iter().zip(&staging) {
+            encoder.copy_buffer_to_buffer(&buffers[*output], 0, staging, 0, staging.size());
+        }
         self.queue.submit([encoder.finish()]);
-        staging.slice(..).map_async(wgpu::MapMode::Read, Result::unwrap);
+        for staging in &staging {
+            staging.slice(..).map_async(wgpu::MapMode::Read, Result::unwrap);
+        }
         self.device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
-        let mapped = staging.slice(..).get_mapped_range().unwrap();
-        bytemuck::pod_collect_to_vec(&mapped)
+        staging.map(|staging| bytemuck::pod_collect_to_vec(&staging.slice(..).get_mapped_range().unwrap()))
+    }
+}
+
+/// Deterministic values in (-1, 1) without structure.
+pub fn noise(len: usize, seed: u32) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        })
+        .collect()
+}
+
+/// Floats as they lie in a buffer.
+pub fn bytes(values: &[f32]) -> &[u8] {
+    bytemuck::cast_slice(values)
+}
+
+/// Holds floats against what an equation gives, with a tolerance relative to values above one.
+pub fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
+    assert_eq!(got.len(), expected.len(), "{what}");
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(*got) - expected).abs();
+        assert!(error <= tolerance * (1.0 + expected.abs()), "{what}: element {i} is {got}, expected {expected}");
     }
 }

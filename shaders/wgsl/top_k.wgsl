@@ -1,0 +1,91 @@
+// The k largest of every SHARE values, sorted: larger first, the lower id first among equals, NaN below everything. One
+// workgroup per share writes `k` values and ids at `workgroup * k`; the host runs rounds over what was written until one
+// workgroup is left. A share with fewer than k values is filled up with -inf and NO_ID.
+// A bitonic sort in shared memory: the order of the work does not depend on the values.
+#include "lane.wgsl"
+
+// Input: ids are the values' indices, and `ids` is not read.
+override FIRST: bool = false;
+const SHARE: u32 = 1024u;
+const NO_ID: u32 = 0xffffffffu;
+
+struct Params {
+    len: u32,
+    k: u32,
+}
+
+var<immediate> params: Params;
+// The bits of f32: integers compare NaN and infinity alike on every driver.
+@group(0) @binding(0) var<storage, read> values: array<u32>;
+@group(0) @binding(1) var<storage, read> ids: array<u32>;
+@group(0) @binding(2) var<storage, read_write> top_values: array<u32>;
+@group(0) @binding(3) var<storage, read_write> top_ids: array<u32>;
+
+var<workgroup> keys: array<u32, SHARE>;
+var<workgroup> places: array<u32, SHARE>;
+
+// Integers in the order of the floats; 0 is NaN, or no value at all.
+fn key_of(bits: u32, id: u32) -> u32 {
+    let magnitude = bits & 0x7fffffffu;
+    if magnitude > 0x7f800000u || id == NO_ID {
+        return 0u;
+    }
+    // Both zeros are one value.
+    if magnitude == 0u {
+        return 0x80000000u;
+    }
+    return select(bits | 0x80000000u, ~bits, bits != magnitude);
+}
+
+fn bits_of(key: u32, id: u32) -> u32 {
+    if key == 0u {
+        return select(0x7fc00000u, 0xff800000u, id == NO_ID);
+    }
+    return select(~key, key & 0x7fffffffu, key >= 0x80000000u);
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn top_k(builtins: Builtins) {
+    let first = builtins.workgroup.x * SHARE;
+    for (var i = builtins.index; i < SHARE; i += WORKGROUP_SIZE) {
+        let at = first + i;
+        var key = 0u;
+        var id = NO_ID;
+        if at < params.len {
+            id = at;
+            if !FIRST {
+                id = ids[at];
+            }
+            key = key_of(values[at], id);
+        }
+        keys[i] = key;
+        places[i] = id;
+    }
+    // Runs of `run` elements become sorted, by turns upwards and downwards; the last one, of all, is descending.
+    for (var run = 2u; run <= SHARE; run *= 2u) {
+        for (var distance = run / 2u; distance > 0u; distance /= 2u) {
+            workgroupBarrier();
+            for (var pair = builtins.index; pair < SHARE / 2u; pair += WORKGROUP_SIZE) {
+                let a = pair + (pair & ~(distance - 1u));
+                let b = a + distance;
+                let key_a = keys[a];
+                let key_b = keys[b];
+                let place_a = places[a];
+                let place_b = places[b];
+                let descending = key_a > key_b || (key_a == key_b && place_a < place_b);
+                if descending != ((a & run) == 0u) {
+                    keys[a] = key_b;
+                    keys[b] = key_a;
+                    places[a] = place_b;
+                    places[b] = place_a;
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+    for (var i = builtins.index; i < min(params.k, SHARE); i += WORKGROUP_SIZE) {
+        let to = builtins.workgroup.x * params.k + i;
+        top_values[to] = bits_of(keys[i], places[i]);
+        top_ids[to] = places[i];
+    }
+}
