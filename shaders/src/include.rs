@@ -6,10 +6,11 @@ use std::collections::HashSet;
 use crate::{Tier, WeightType};
 
 /// Files that kernels include, by the name they are included under.
-const INCLUDES: [(&str, &str); 6] = [
+const INCLUDES: [(&str, &str); 7] = [
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("half.wgsl", include_str!("../wgsl/include/half.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
+    ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
     ("weights_q4_0.wgsl", include_str!("../wgsl/include/weights_q4_0.wgsl")),

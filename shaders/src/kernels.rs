@@ -38,6 +38,8 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
+    kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
+    kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
     kernel::<params::TopK>("top_k", &[Read, Read, Write, Write], include_str!("../wgsl/top_k.wgsl")),
 ];
 

@@ -6,6 +6,12 @@ pub const TOP_K_SHARE: u32 = 1024;
 /// Most values `top_k` is asked for; far fewer than a share, so that every round shrinks the list.
 pub const TOP_K_MOST: u32 = 64;
 
+/// Most experts `route` chooses from.
+pub const ROUTE_EXPERTS: u32 = 512;
+
+/// Most experts `route` chooses for a token.
+pub const ROUTE_USED: u32 = 32;
+
 #[cfg(test)]
 mod tests {
     use crate::{Kernel, Tier};
@@ -18,5 +24,7 @@ mod tests {
     #[test]
     fn kernels_have_these_sizes() {
         assert_size("top_k", "SHARE", super::TOP_K_SHARE);
+        assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
+        assert_size("route", "MOST_USED", super::ROUTE_USED);
     }
 }

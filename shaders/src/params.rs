@@ -143,15 +143,31 @@ params! {
 
     /// `route`
     Route {
-        /// Experts to choose from.
+        /// Experts to choose from, at most [`ROUTE_EXPERTS`](crate::limits::ROUTE_EXPERTS).
         experts: u32,
         /// Elements from one token's scores to the next's.
         pitch: u32,
-        /// Experts a token uses.
+        /// Experts a token uses, at most [`ROUTE_USED`](crate::limits::ROUTE_USED) and at most as many as there are.
         used: u32,
         /// Rows of scores.
         tokens: u32,
         /// Whether the shares of those used are divided by their sum: 0 or 1.
         renormalise: u32,
+    }
+
+    /// `combine`
+    Combine {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next, in the experts' outputs, the shared expert's and the sum.
+        pitch: u32,
+        /// Rows of the sum.
+        tokens: u32,
+        /// Experts a token uses.
+        used: u32,
+        /// Elements from one token's gate to the next's.
+        gate_pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
     }
 }

@@ -3,6 +3,7 @@
 // workgroup is left. A share with fewer than k values is filled up with -inf and NO_ID.
 // A bitonic sort in shared memory: the order of the work does not depend on the values.
 #include "lane.wgsl"
+#include "order.wgsl"
 
 // Input: ids are the values' indices, and `ids` is not read.
 override FIRST: bool = false;
@@ -15,7 +16,7 @@ struct Params {
 }
 
 var<immediate> params: Params;
-// The bits of f32: integers compare NaN and infinity alike on every driver.
+// The bits of f32.
 @group(0) @binding(0) var<storage, read> values: array<u32>;
 @group(0) @binding(1) var<storage, read> ids: array<u32>;
 @group(0) @binding(2) var<storage, read_write> top_values: array<u32>;
@@ -24,19 +25,7 @@ var<immediate> params: Params;
 var<workgroup> keys: array<u32, SHARE>;
 var<workgroup> places: array<u32, SHARE>;
 
-// Integers in the order of the floats; 0 is NaN, or no value at all.
-fn key_of(bits: u32, id: u32) -> u32 {
-    let magnitude = bits & 0x7fffffffu;
-    if magnitude > 0x7f800000u || id == NO_ID {
-        return 0u;
-    }
-    // Both zeros are one value.
-    if magnitude == 0u {
-        return 0x80000000u;
-    }
-    return select(bits | 0x80000000u, ~bits, bits != magnitude);
-}
-
+// A key's float; key 0 is NaN, or no value at all.
 fn bits_of(key: u32, id: u32) -> u32 {
     if key == 0u {
         return select(0x7fc00000u, 0xff800000u, id == NO_ID);
@@ -56,7 +45,10 @@ fn top_k(builtins: Builtins) {
             if !FIRST {
                 id = ids[at];
             }
-            key = key_of(values[at], id);
+            // What an earlier round filled a share up with goes below NaN, too.
+            if id != NO_ID {
+                key = order_of(values[at]);
+            }
         }
         keys[i] = key;
         places[i] = id;

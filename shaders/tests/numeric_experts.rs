@@ -1,0 +1,120 @@
+//! Mixtures of experts: which ones a token uses, and the sum of what they say.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice, cast_vec};
+use gpu::{Call, Gpu, assert_close, bytes, noise};
+use thermocline_shaders::{
+    limits::{ROUTE_EXPERTS, ROUTE_USED},
+    params,
+};
+
+/// Ids and shares of one token.
+fn plain_route(scores: &[f32], used: usize, renormalise: bool) -> (Vec<u32>, Vec<f64>) {
+    let mut order: Vec<usize> = (0..scores.len()).collect();
+    order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
+    let weight = |e: &usize| (f64::from(scores[*e]) - f64::from(scores[order[0]])).exp();
+    let sum: f64 = order[..if renormalise { used } else { scores.len() }].iter().map(weight).sum();
+    order[..used].iter().map(|e| (*e as u32, weight(e) / sum)).unzip()
+}
+
+#[test]
+fn route_chooses_the_likeliest() {
+    let gpu = Gpu::get();
+    let most = (ROUTE_EXPERTS as usize, ROUTE_USED as usize);
+    for (experts, used) in [(1, 1), (3, 3), (8, 2), (60, 4), (128, 8), (256, 16), most] {
+        let (tokens, pitch) = (5, experts + 7);
+        // Coarse scores in one token, so that several are equal; large ones in another.
+        let mut scores: Vec<f32> = noise(tokens * pitch, experts as u32).iter().map(|v| v * 6.0).collect();
+        scores[..pitch].iter_mut().for_each(|v| *v = v.round());
+        scores[pitch..2 * pitch].iter_mut().for_each(|v| *v += 1000.0);
+        for (tier, renormalise) in gpu.tiers().into_iter().flat_map(|tier| [(tier, false), (tier, true)]) {
+            for workgroup in [32.0, 96.0, 256.0] {
+                let [experts32, pitch32, used32, tokens32] = [experts, pitch, used, tokens].map(|v| v as u32);
+                let params = params::Route {
+                    experts: experts32,
+                    pitch: pitch32,
+                    used: used32,
+                    tokens: tokens32,
+                    renormalise: u32::from(renormalise),
+                };
+                let out = vec![0_u32; tokens * used];
+                let call = Call {
+                    kernel: "route",
+                    tier,
+                    weights: None,
+                    overrides: &[("WORKGROUP_SIZE", workgroup)],
+                    params: bytes_of(&params),
+                    buffers: &[bytes(&scores), cast_slice(&out), cast_slice(&out)],
+                    workgroups: (tokens32 + 1, 1, 1),
+                };
+                let [ids, shares] = gpu.run_for(&call, [1, 2]);
+                let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], used, renormalise));
+                let (expected_ids, expected): (Vec<_>, Vec<_>) = rows.unzip();
+                let what = format!("{used} of {experts} {tier} {workgroup} renormalise {renormalise}");
+                assert_eq!(ids, expected_ids.concat(), "{what}");
+                assert_close(&cast_vec::<u32, f32>(shares), &expected.concat(), 2e-5, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn route_chooses_experts_that_exist_whatever_the_scores() {
+    let gpu = Gpu::get();
+    let scores = [f32::NAN, 1.0, f32::NEG_INFINITY, f32::NAN, f32::NAN, f32::NAN, f32::NAN, f32::NAN];
+    for tier in gpu.tiers() {
+        let params = params::Route { experts: 4, pitch: 4, used: 3, tokens: 2, renormalise: 1 };
+        let call = Call {
+            kernel: "route",
+            tier,
+            weights: None,
+            overrides: &[],
+            params: bytes_of(&params),
+            buffers: &[bytes(&scores), &[0xff; 24], &[0xff; 24]],
+            workgroups: (2, 1, 1),
+        };
+        let [ids] = gpu.run_for(&call, [1]);
+        assert_eq!(ids, [1, 2, 0, 0, 1, 2], "{tier}");
+    }
+}
+
+#[test]
+fn combine_sums_what_the_experts_say() {
+    let gpu = Gpu::get();
+    for (cols, pitch, used) in [(1, 32, 1), (45, 64, 2), (128, 128, 8)] {
+        let (tokens, gate_pitch) = (3, 32);
+        let (y, shares) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
+        let (shared, gate) = (noise(tokens * pitch, 3), noise(tokens * gate_pitch, 4));
+        for (tier, with_shared) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 0.0), (tier, 1.0)]) {
+            let [cols32, pitch32, tokens32, used32] = [cols, pitch, tokens, used].map(|v| v as u32);
+            let params = params::Combine {
+                cols: cols32,
+                pitch: pitch32,
+                tokens: tokens32,
+                used: used32,
+                gate_pitch: gate_pitch as u32,
+                stride: 96,
+            };
+            let out = vec![9.0_f32; tokens * pitch];
+            let call = Call {
+                kernel: "combine",
+                tier,
+                weights: None,
+                overrides: &[("WORKGROUP_SIZE", 32.0), ("SHARED", with_shared)],
+                params: bytes_of(&params),
+                buffers: &[bytes(&y), bytes(&shares), bytes(&shared), bytes(&gate), bytes(&out)],
+                workgroups: (3, (tokens32 * cols32).div_ceil(96), 1),
+            };
+            // What lies past the columns stays as it was.
+            let mut expected = vec![9.0; out.len()];
+            for (t, c) in (0..tokens).flat_map(|t| (0..cols).map(move |c| (t, c))) {
+                let said = |s: usize| f64::from(shares[t * used + s]) * f64::from(y[(t * used + s) * pitch + c]);
+                let open = with_shared / (1.0 + (-f64::from(gate[t * gate_pitch])).exp());
+                expected[t * pitch + c] = (0..used).map(said).sum::<f64>() + open * f64::from(shared[t * pitch + c]);
+            }
+            assert_close(&gpu.run(&call, 4), &expected, 1e-5, &format!("{cols} {used} {tier} shared {with_shared}"));
+        }
+    }
+}

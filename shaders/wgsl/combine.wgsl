@@ -1,0 +1,40 @@
+// out[t] = sum over s of shares[t, s] * y[t * used + s], the outputs of the experts a token used; and with SHARED, plus
+// sigmoid(gate[t]) * shared[t]. Rows of y, shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation
+// per element, in a two-dimensional grid.
+override WORKGROUP_SIZE: u32 = 128u;
+override SHARED: bool = false;
+
+struct Params {
+    cols: u32,
+    pitch: u32,
+    tokens: u32,
+    used: u32,
+    gate_pitch: u32,
+    // Invocations in one row of the grid.
+    stride: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> y: array<f32>;
+@group(0) @binding(1) var<storage, read> shares: array<f32>;
+@group(0) @binding(2) var<storage, read> shared_y: array<f32>;
+@group(0) @binding(3) var<storage, read> gate: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.y * params.stride + id.x;
+    let token = i / params.cols;
+    if token >= params.tokens {
+        return;
+    }
+    let col = i % params.cols;
+    var sum = 0.0;
+    for (var s = token * params.used; s < (token + 1u) * params.used; s += 1u) {
+        sum += shares[s] * y[s * params.pitch + col];
+    }
+    if SHARED {
+        sum += shared_y[token * params.pitch + col] / (1.0 + exp(-gate[token * params.gate_pitch]));
+    }
+    out[token * params.pitch + col] = sum;
+}
