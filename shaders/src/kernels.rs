@@ -40,6 +40,12 @@ pub const KERNELS: &[Kernel] = &[
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
+    typed(kernel::<params::SparseDown>(
+        "sparse_down",
+        &[Read, Read, Read, Read, Write],
+        include_str!("../wgsl/sparse_down.wgsl"),
+    )),
+    kernel::<params::SumSplits>("sum_splits", &[Read, Read, Write], include_str!("../wgsl/sum_splits.wgsl")),
     kernel::<params::TopK>("top_k", &[Read, Read, Write, Write], include_str!("../wgsl/top_k.wgsl")),
 ];
 

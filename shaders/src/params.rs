@@ -170,4 +170,32 @@ params! {
         /// Invocations in one row of the grid.
         stride: u32,
     }
+
+    /// `sparse_down`
+    SparseDown {
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the weights (with `DENSE`; otherwise the list says how many).
+        neurons: u32,
+        /// Elements from one token's hidden activations to the next's.
+        hidden_pitch: u32,
+        /// Shares the neurons are split into, each a row of `32 * chunks` partial sums.
+        splits: u32,
+    }
+
+    /// `sum_splits`
+    SumSplits {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row of the sum to the next.
+        pitch: u32,
+        /// Rows of the sum.
+        tokens: u32,
+        /// Partial sums of a row.
+        splits: u32,
+        /// Elements from one partial sum to the next.
+        partial_pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+    }
 }

@@ -1,6 +1,8 @@
 //! Runs one kernel on a real or software Vulkan driver.
 #![allow(dead_code)] // each test file uses a part
 
+pub mod weights;
+
 use std::sync::OnceLock;
 
 use thermocline_shaders::{Access, Kernel, Tier, WeightType};

@@ -1,0 +1,150 @@
+//! The down projection with neurons for rows, of all neurons and of a list.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice};
+use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use thermocline_shaders::{Tier, WeightType, params};
+
+/// How the work is laid out.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    workgroup: u32,
+    strip: u32,
+    splits: u32,
+}
+
+const GRIDS: [Grid; 3] = [
+    Grid { workgroup: 32, strip: 32, splits: 1 },
+    Grid { workgroup: 96, strip: 8, splits: 5 },
+    Grid { workgroup: 256, strip: 16, splits: 64 },
+];
+
+/// `[tokens, n_ff]` hidden activations; with a list, those of its neurons.
+struct Input<'a> {
+    hidden: &'a [f32],
+    tokens: usize,
+    pitch: usize,
+    list: Option<&'a [u32]>,
+}
+
+/// Both dispatches: `[tokens, cols + 3]`, the last three columns untouched.
+fn down(
+    gpu: &Gpu,
+    tier: Tier,
+    ty: WeightType,
+    grid: Grid,
+    weights: &Weights,
+    shape: (usize, usize),
+    input: &Input<'_>,
+    bias: &[f32],
+) -> Vec<f32> {
+    let [tokens, rows, cols, pitch] = [input.tokens, shape.0, shape.1, input.pitch].map(|v| v as u32);
+    let chunks = cols / 32;
+    let list: Vec<u32> = match input.list {
+        Some(list) => [list.len() as u32].iter().chain(list).copied().collect(),
+        None => vec![0],
+    };
+    let partials = vec![f32::NAN; (tokens * grid.splits * cols) as usize];
+    let params = params::SparseDown { chunks, neurons: rows, hidden_pitch: pitch, splits: grid.splits };
+    let call = Call {
+        kernel: "sparse_down",
+        tier,
+        weights: Some(ty),
+        overrides: &[
+            ("WORKGROUP_SIZE", f64::from(grid.workgroup)),
+            ("STRIP", f64::from(grid.strip)),
+            ("DENSE", f64::from(u8::from(input.list.is_none()))),
+        ],
+        params: bytes_of(&params),
+        buffers: &[
+            cast_slice(&weights.main),
+            cast_slice(&weights.aux),
+            bytes(input.hidden),
+            cast_slice(&list),
+            bytes(&partials),
+        ],
+        workgroups: (chunks.div_ceil(grid.strip), grid.splits, tokens),
+    };
+    let partials = gpu.run(&call, 4);
+    let out = vec![7.0_f32; (tokens * (cols + 3)) as usize];
+    let params = params::SumSplits {
+        cols,
+        pitch: cols + 3,
+        tokens,
+        splits: grid.splits,
+        partial_pitch: cols,
+        stride: 2 * grid.workgroup,
+    };
+    let call = Call {
+        kernel: "sum_splits",
+        tier,
+        weights: None,
+        overrides: &[
+            ("WORKGROUP_SIZE", f64::from(grid.workgroup)),
+            ("HAS_BIAS", f64::from(u8::from(!bias.is_empty()))),
+        ],
+        params: bytes_of(&params),
+        buffers: &[bytes(&partials), if bias.is_empty() { &[0; 16] } else { bytes(bias) }, bytes(&out)],
+        workgroups: (2, (tokens * cols).div_ceil(2 * grid.workgroup), 1),
+    };
+    gpu.run(&call, 2)
+}
+
+fn expected(weights: &Weights, cols: usize, input: &Input<'_>, bias: &[f32]) -> Vec<f64> {
+    let mut out = vec![7.0; input.tokens * (cols + 3)];
+    for (hidden, out) in input.hidden.chunks_exact(input.pitch).zip(out.chunks_exact_mut(cols + 3)) {
+        for (c, out) in out[..cols].iter_mut().enumerate() {
+            let row = |k: usize| input.list.map_or(k, |list| list[k] as usize);
+            let neurons = input.list.map_or(weights.values.len() / cols, <[u32]>::len);
+            let sum: f64 = (0..neurons).map(|k| f64::from(hidden[k]) * weights.values[row(k) * cols + c]).sum();
+            *out = sum + bias.get(c).map_or(0.0, |bias| f64::from(*bias));
+        }
+    }
+    out
+}
+
+#[test]
+fn every_neuron_adds_its_row() {
+    let gpu = Gpu::get();
+    for ty in WeightType::ALL {
+        for (rows, cols, tokens) in [(1, 1, 1), (37, 2, 3), (300, 19, 2)] {
+            let cols = cols * ty.block();
+            let pitch = rows + 2;
+            let weights = Weights::random(ty, rows, cols, 1);
+            // Some neurons are silent.
+            let hidden: Vec<f32> = noise(tokens * pitch, 2).iter().map(|v| v.max(-0.5) + 0.5).collect();
+            let bias = noise(cols, 3);
+            let input = Input { hidden: &hidden, tokens, pitch, list: None };
+            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
+                for bias in [&bias[..], &[]] {
+                    let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
+                    let what = format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}");
+                    assert_close(&got, &expected(&weights, cols, &input, bias), 1e-4, &what);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn neurons_of_a_list_add_theirs() {
+    let gpu = Gpu::get();
+    let rows = 210;
+    for ty in WeightType::ALL {
+        let cols = 3 * ty.block();
+        let weights = Weights::random(ty, rows, cols, 4);
+        let every: Vec<u32> = (0..rows as u32).collect();
+        let third: Vec<u32> = (0..rows as u32).filter(|i| i * 7 % 3 == 1).collect();
+        for list in [&every[..], &third, &[209], &[]] {
+            let hidden = noise(list.len().max(1), 5);
+            let input = Input { hidden: &hidden, tokens: 1, pitch: hidden.len(), list: Some(list) };
+            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
+                let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, &[]);
+                let what = format!("{ty} {} of {rows} {tier} {grid:?}", list.len());
+                assert_close(&got, &expected(&weights, cols, &input, &[]), 1e-4, &what);
+            }
+        }
+    }
+}

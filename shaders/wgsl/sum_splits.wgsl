@@ -1,0 +1,38 @@
+// out[t, c] = sum over s of partials[t, s, c] (+ bias[c]), the shares of `sparse_down`. One invocation per element, in a
+// two-dimensional grid.
+override WORKGROUP_SIZE: u32 = 128u;
+override HAS_BIAS: bool = false;
+
+struct Params {
+    cols: u32,
+    pitch: u32,
+    tokens: u32,
+    splits: u32,
+    // Elements from one partial sum to the next.
+    partial_pitch: u32,
+    // Invocations in one row of the grid.
+    stride: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> partials: array<f32>;
+@group(0) @binding(1) var<storage, read> bias: array<f32>;
+@group(0) @binding(2) var<storage, read_write> out: array<f32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn sum_splits(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.y * params.stride + id.x;
+    let token = i / params.cols;
+    if token >= params.tokens {
+        return;
+    }
+    let col = i % params.cols;
+    var sum = 0.0;
+    for (var s = token * params.splits; s < (token + 1u) * params.splits; s += 1u) {
+        sum += partials[s * params.partial_pitch + col];
+    }
+    if HAS_BIAS {
+        sum += bias[col];
+    }
+    out[token * params.pitch + col] = sum;
+}
