@@ -48,6 +48,18 @@ struct Recorder<'a> {
 }
 
 impl Probe for Recorder<'_> {
+    fn wants_layer_output(&mut self) -> bool {
+        true
+    }
+
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
         self.run.hidden[layer].extend_from_slice(x);
     }

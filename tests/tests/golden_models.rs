@@ -4,10 +4,11 @@
 use std::{collections::HashSet, path::PathBuf, sync::Arc};
 
 use thermocline_engine::{
+    Error,
     cpu::Isa,
-    model::{KvType, LoadOptions, Model},
+    model::{KvType, LoadOptions, MAX_SHORTLIST, Model, Outputs},
 };
-use thermocline_tests::golden::{Expected, Setup, greedy, max_diff, prompt};
+use thermocline_tests::golden::{Expected, Setup, forward, greedy, max_diff, prompt};
 
 const MODELS: [&str; 14] = [
     "bamboo",
@@ -117,5 +118,26 @@ fn greedy_continuation_from_the_cache() {
         }
         let setup = Setup { kv: KvType::F16, ..Setup::default() };
         assert_eq!(greedy(&model, setup, &ids, wanted.len()), wanted, "{name} {setup:?}");
+    }
+}
+
+#[test]
+fn a_shortlist_is_the_largest_logits() {
+    let (model, expected) = load("gemma2");
+    let ids = expected.ids("input_ids");
+    let mut forward = forward(&model, Setup { chunk: 5, ..Setup::default() });
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    for k in [1, 40, MAX_SHORTLIST] {
+        kv.truncate(0);
+        let top = forward.top(&ids, &mut kv, k, &mut ()).unwrap();
+        assert_eq!(top.ids, &order[..k]);
+        assert!(top.ids.iter().zip(top.logits).all(|(id, logit)| logits[*id as usize] == *logit));
+        assert_eq!(kv.len(), ids.len());
+    }
+    for k in [0, MAX_SHORTLIST + 1] {
+        assert!(matches!(forward.top(&ids, &mut kv, k, &mut ()), Err(Error::Invalid { .. })));
     }
 }

@@ -103,7 +103,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
             let left = [&ids[..4], &ids[24..]].concat();
             forward.run(&left, &mut fresh, Outputs::None, &mut ()).unwrap();
             assert_eq!(kv.len(), left.len());
-            let (kv_layer, fresh_layer) = (kv.layer_mut(0), fresh.layer_mut(0));
+            let (kv_layer, fresh_layer) = (kv.layer_mut(0).unwrap(), fresh.layer_mut(0).unwrap());
             for (a, b) in kv_layer.keys.iter().zip(&fresh_layer.keys) {
                 let (a, b) = (rows(a, dim), rows(b, dim));
                 let top = b.iter().fold(0f32, |top, x| top.max(x.abs()));

@@ -32,6 +32,14 @@ impl Recorder {
 }
 
 impl Probe for Recorder {
+    fn wants_layer_output(&mut self) -> bool {
+        true
+    }
+
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
         Self::at(&mut self.outputs, layer).extend_from_slice(x);
     }

@@ -117,7 +117,7 @@ impl<'a> Bench<'a> {
         }
         let model = Arc::clone(self.forward.model());
         let capacity = test.depth + test.prompt + test.generate;
-        let mut kv = KvCache::new(&model.config, capacity, self.options.kv_type)?;
+        let mut kv = self.forward.kv_cache(capacity, self.options.kv_type)?;
         let mut rng = StdRng::seed_from_u64(1);
         let tokens: Vec<u32> = (0..capacity).map(|_| rng.random_range(0..model.config.n_vocab as u32)).collect();
         let (depth, rest) = tokens.split_at(test.depth);

@@ -121,7 +121,12 @@ impl FfnScratch {
         let form = Hidden::from(config.activation);
         match ffn {
             Ffn::Dense(ffn) => {
-                let mut before = |gate: &[f32], up: &[f32]| probe.ffn_hidden(layer, tokens, gate, up);
+                let wanted = probe.wants_ffn_hidden();
+                let mut before = |gate: &[f32], up: &[f32]| {
+                    if wanted {
+                        probe.ffn_hidden(layer, tokens, gate, up);
+                    }
+                };
                 self.hidden.run(cpu, form, ffn, x, out, tokens, &mut before)
             }
             Ffn::Experts(weights) => {
@@ -129,7 +134,9 @@ impl FfnScratch {
                     return Err(Error::invalid("model", "a configuration of its experts", "none"));
                 };
                 self.route(cpu, experts, weights, x, tokens)?;
-                probe.router(layer, &self.chosen);
+                if probe.wants_router() {
+                    probe.router(layer, &self.chosen);
+                }
                 self.mix(cpu, form, experts, weights, x, out)?;
                 match &weights.shared {
                     Some(shared) => self.add_shared(cpu, form, shared, x, out, tokens),

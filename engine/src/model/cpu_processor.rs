@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    KvCache, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, cpu_ffn::FfnScratch,
-    forward::grow,
+    KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
+    cpu_ffn::FfnScratch, forward::grow, shortlist,
 };
 use crate::{
     cpu::{
@@ -38,6 +38,8 @@ pub struct CpuProcessor {
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
     ffn: FfnScratch,
+    /// `[n_vocab]`, where only the largest are asked for.
+    logits: Vec<f32>,
 }
 
 impl CpuProcessor {
@@ -56,6 +58,7 @@ impl CpuProcessor {
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: FfnScratch::default(),
+            logits: Vec::new(),
         }
     }
 
@@ -87,6 +90,14 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
 }
 
 impl Processor for CpuProcessor {
+    fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        KvCache::new(&model.config, capacity, ty)
+    }
+
+    fn holds(&self, kv: &KvCache) -> bool {
+        kv.on_host()
+    }
+
     fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         self.fit(config, tokens.len())?;
@@ -150,7 +161,9 @@ impl Processor for CpuProcessor {
             self.cpu.rope(q, q_dim, config.head_dim, rows);
             self.cpu.rope(k, kv_dim, config.head_dim, rows);
         }
-        let cache = kv.layer_mut(layer);
+        let Some(cache) = kv.layer_mut(layer) else {
+            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
+        };
         self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
         self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
         let shape = AttentionShape {
@@ -203,8 +216,22 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
+    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        let mut all = std::mem::take(&mut self.logits);
+        grow(&mut all, Some(model.config.n_vocab), "logits")?;
+        let row = &mut all[..model.config.n_vocab];
+        let done = self.head(model, token..token + 1, row);
+        shortlist::largest(row, ids, logits);
+        self.logits = all;
+        done
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
     fn scratch_bytes(&self) -> u64 {
-        let vectors = self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads]);
+        let vectors = self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits]);
         let floats: usize = vectors.map(Vec::capacity).sum();
         (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{CpuProcessor, KvCache, Model, Position, Probe, Processor, Step};
+use super::{CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Step};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -29,6 +29,8 @@ pub struct Forward {
     processor: Box<dyn Processor>,
     chunk: usize,
     logits: Vec<f32>,
+    /// Ids and logits of a shortlist.
+    top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
 }
 
 impl Forward {
@@ -39,7 +41,28 @@ impl Forward {
 
     /// `model` on any processor.
     pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
-        Forward { model, processor, chunk: DEFAULT_CHUNK, logits: Vec::new() }
+        let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
+        Forward { model, processor, chunk: DEFAULT_CHUNK, logits: Vec::new(), top }
+    }
+
+    /// Lets another processor go on. Caches stay with those who can work on them ([`Forward::holds`]).
+    pub fn replace(&mut self, processor: Box<dyn Processor>) {
+        self.processor = processor;
+    }
+
+    /// An empty cache for `capacity` tokens, where the processor works on it. `ty` is a wish: [`KvCache::ty`] says what
+    /// became of it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is
+    /// lost.
+    pub fn kv_cache(&mut self, capacity: usize, ty: KvType) -> Result<KvCache> {
+        self.processor.kv_cache(&self.model, capacity, ty)
+    }
+
+    /// Whether `kv` was made for a model of this shape and is where the processor can work on it.
+    pub fn holds(&self, kv: &KvCache) -> bool {
+        kv.fits(&self.model.config) && self.processor.holds(kv)
     }
 
     /// The model.
@@ -47,12 +70,12 @@ impl Forward {
         &self.model
     }
 
-    /// Tokens computed at once; more need more scratch memory.
+    /// Tokens computed at once; more need more scratch memory, and a processor may have less room than was asked for.
     pub fn chunk(&self) -> usize {
-        self.chunk
+        self.chunk.min(self.processor.max_chunk())
     }
 
-    /// Sets how many tokens are computed at once, at least 1.
+    /// Sets how many tokens are computed at once, at least 1, as far as the processor has room.
     pub fn set_chunk(&mut self, tokens: usize) {
         self.chunk = tokens.max(1);
     }
@@ -67,9 +90,9 @@ impl Forward {
     ///
     /// # Errors
     /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
-    /// id outside the vocabulary or a cache of another model, [`Error::Memory`] if scratch memory cannot be had: all of
-    /// these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so, with the chunks
-    /// completed so far in the cache.
+    /// id outside the vocabulary or a cache the processor does not hold, [`Error::Memory`] if scratch memory cannot be had:
+    /// all of these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so,
+    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache.
     pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
         self.check(tokens, kv)?;
         let n_vocab = self.model.config.n_vocab;
@@ -81,23 +104,49 @@ impl Forward {
         // Rows are overwritten, so what is in the buffer does not matter.
         grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
         let mut written = 0;
-        let mut done = 0;
-        for chunk in tokens.chunks(self.chunk) {
-            done += chunk.len();
-            self.layers(chunk, kv, probe)?;
+        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        for (part, last) in parts(tokens, chunk) {
+            layers(model, processor, part, kv, probe)?;
             let rows = match outputs {
-                Outputs::All => 0..chunk.len(),
-                Outputs::Last if done == tokens.len() => chunk.len() - 1..chunk.len(),
+                Outputs::All => 0..part.len(),
+                Outputs::Last if last => part.len() - 1..part.len(),
                 _ => 0..0,
             };
-            if !rows.is_empty() {
+            if rows.is_empty() {
+                processor.finish()?;
+            } else {
                 let logits = &mut self.logits[written * n_vocab..][..rows.len() * n_vocab];
                 written += rows.len();
-                self.processor.head(&self.model, rows, logits)?;
+                processor.head(model, rows, logits)?;
             }
-            kv.advance(chunk.len());
+            kv.advance(part.len());
         }
         Ok(&self.logits[..wanted * n_vocab])
+    }
+
+    /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
+    /// all that leaves a device. Overwritten by the next call.
+    ///
+    /// # Errors
+    /// As [`Forward::run`]; [`Error::Invalid`] unless `k` is from 1 to [`MAX_SHORTLIST`].
+    pub fn top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<Shortlist<'_>> {
+        if !(1..=MAX_SHORTLIST).contains(&k) {
+            return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
+        }
+        self.check(tokens, kv)?;
+        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        let k = k.min(model.config.n_vocab);
+        let (ids, logits) = (&mut self.top.0[..k], &mut self.top.1[..k]);
+        for (part, last) in parts(tokens, chunk) {
+            layers(model, processor, part, kv, probe)?;
+            if last {
+                processor.top(model, part.len() - 1, ids, logits)?;
+            } else {
+                processor.finish()?;
+            }
+            kv.advance(part.len());
+        }
+        Ok(Shortlist { ids, logits })
     }
 
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
@@ -111,6 +160,9 @@ impl Forward {
         if !kv.fits(config) {
             return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
         }
+        if !self.processor.holds(kv) {
+            return Err(Error::invalid("KV cache", "one made by this processor", "another's"));
+        }
         let positions = match (&config.position, &self.model.weights.position_embedding) {
             (Position::Learned { offset }, Some(table)) => table.rows().saturating_sub(*offset),
             _ => usize::MAX,
@@ -121,26 +173,43 @@ impl Forward {
         }
         Ok(())
     }
+}
 
-    fn layers(&mut self, chunk: &[u32], kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
-        let (model, processor) = (&*self.model, &mut *self.processor);
-        processor.begin(model, chunk, kv)?;
-        for layer in 0..model.config.n_layer() {
-            if probe.cancelled() {
-                return Err(Error::Cancelled);
+/// Chunks of `tokens`, and whether each is the last.
+fn parts(tokens: &[u32], chunk: usize) -> impl Iterator<Item = (&[u32], bool)> {
+    let mut left = tokens.len();
+    tokens.chunks(chunk).map(move |part| {
+        left -= part.len();
+        (part, left == 0)
+    })
+}
+
+/// Every layer of a chunk.
+fn layers(
+    model: &Model,
+    processor: &mut dyn Processor,
+    chunk: &[u32],
+    kv: &mut KvCache,
+    probe: &mut dyn Probe,
+) -> Result<()> {
+    processor.begin(model, chunk, kv)?;
+    for layer in 0..model.config.n_layer() {
+        if probe.cancelled() {
+            return Err(Error::Cancelled);
+        }
+        for step in &model.config.steps {
+            match *step {
+                Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
+                Step::Attention { from } => processor.attention(model, layer, from, kv)?,
+                Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
+                Step::AddOut => processor.add_out()?,
             }
-            for step in &model.config.steps {
-                match *step {
-                    Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
-                    Step::Attention { from } => processor.attention(model, layer, from, kv)?,
-                    Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
-                    Step::AddOut => processor.add_out()?,
-                }
-            }
+        }
+        if probe.wants_layer_output() {
             probe.layer_output(layer, processor.residual()?);
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Makes `vec` at least `n` long; `None` is a length that overflows.

@@ -18,9 +18,16 @@ pub struct KvLayer {
     pub values: Vec<KvRows>,
 }
 
+/// Where the rows are.
+#[derive(Debug)]
+enum Home {
+    /// One per layer.
+    Host(Vec<KvLayer>),
+}
+
 /// The cache of one conversation. Memory for the whole context is reserved when it is made; the system provides it as
 /// tokens arrive, and nothing is allocated per token.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
     capacity: usize,
@@ -28,14 +35,15 @@ pub struct KvCache {
     bytes: u64,
     kv_dim: usize,
     head_dim: usize,
-    layers: Vec<KvLayer>,
+    n_layer: usize,
+    home: Home,
     rotary: Option<Rotary>,
     /// What the rotations follow from.
     positions: Box<(Position, Vec<LayerConfig>)>,
 }
 
 impl KvCache {
-    /// A cache for `capacity` tokens.
+    /// A cache for `capacity` tokens in RAM, where the CPU works on it.
     ///
     /// # Errors
     /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
@@ -59,10 +67,22 @@ impl KvCache {
                 Ok(KvLayer { keys, values })
             })
             .collect::<Result<_>>()?;
-        let rotary = Rotary::new(config, capacity);
-        let (kv_dim, head_dim) = (config.kv_dim(), config.head_dim);
-        let positions = Box::new((config.position.clone(), config.layers.clone()));
-        Ok(KvCache { ty, capacity, len: 0, bytes, kv_dim, head_dim, layers, rotary, positions })
+        Ok(Self::at(Home::Host(layers), config, capacity, ty, bytes))
+    }
+
+    fn at(home: Home, config: &ModelConfig, capacity: usize, ty: KvType, bytes: u64) -> Self {
+        KvCache {
+            ty,
+            capacity,
+            len: 0,
+            bytes,
+            kv_dim: config.kv_dim(),
+            head_dim: config.head_dim,
+            n_layer: config.n_layer(),
+            home,
+            rotary: Rotary::new(config, capacity),
+            positions: Box::new((config.position.clone(), config.layers.clone())),
+        }
     }
 
     /// Encoding.
@@ -93,7 +113,8 @@ impl KvCache {
     /// Forgets all but the first `n` tokens.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
-        for rows in self.layers.iter_mut().flat_map(|layer| layer.keys.iter_mut().chain(&mut layer.values)) {
+        let Home::Host(layers) = &mut self.home;
+        for rows in layers.iter_mut().flat_map(|layer| layer.keys.iter_mut().chain(&mut layer.values)) {
             rows.truncate(self.len);
         }
     }
@@ -122,7 +143,8 @@ impl KvCache {
         let isa = Isa::choose(None)?;
         let turns: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
         let mut key = vec![0.0; self.head_dim];
-        for (index, layer) in self.layers.iter_mut().enumerate() {
+        let Home::Host(layers) = &mut self.home;
+        for (index, layer) in layers.iter_mut().enumerate() {
             let turn = &turns[rotary.table_of(index)];
             for rows in layer.keys.iter_mut().chain(&mut layer.values) {
                 rows.truncate(self.len);
@@ -145,9 +167,16 @@ impl KvCache {
         self.rotary.as_ref()
     }
 
-    /// Layer `layer`, to append to and to read. Rows past [`KvCache::len`] belong to a chunk not yet complete.
-    pub fn layer_mut(&mut self, layer: usize) -> &mut KvLayer {
-        &mut self.layers[layer]
+    /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
+    /// complete.
+    pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
+        let Home::Host(layers) = &mut self.home;
+        layers.get_mut(layer)
+    }
+
+    /// Whether it is in RAM.
+    pub fn on_host(&self) -> bool {
+        matches!(self.home, Home::Host(_))
     }
 
     /// Declares `tokens` more rows of every layer complete.
@@ -157,7 +186,7 @@ impl KvCache {
 
     /// Whether the cache was made for a model of this shape.
     pub(super) fn fits(&self, config: &ModelConfig) -> bool {
-        self.layers.len() == config.n_layer()
+        self.n_layer == config.n_layer()
             && self.head_dim == config.head_dim
             && self.kv_dim == config.kv_dim()
             && self.positions.0 == config.position

@@ -14,6 +14,7 @@ mod load;
 mod probe;
 mod processor;
 mod rotary;
+mod shortlist;
 mod step;
 mod weights;
 
@@ -25,6 +26,7 @@ pub use kv_cache::{KvCache, KvLayer};
 pub use probe::Probe;
 pub use processor::Processor;
 pub use rotary::Rotary;
+pub use shortlist::{MAX_SHORTLIST, Shortlist};
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
     AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, SharedExpert,

@@ -2,15 +2,29 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, Model, NormSlot, Probe, Register};
+use super::{KvCache, KvType, Model, NormSlot, Probe, Register};
 use crate::error::Result;
 
 /// The coarse operations a model's program is made of. A processor owns the registers (`[tokens, d_model]` each) and its
 /// scratch memory, which grows to the largest chunk seen and stays. `model` is the same in every call between two
 /// [`Processor::begin`].
+///
+/// A chunk is `begin`, the layers' steps, and then exactly one of `head`, `top` and `finish`; or it is given up after any of
+/// them, and the next `begin` starts afresh.
 pub trait Processor: Debug + Send {
+    /// Most tokens of a chunk.
+    fn max_chunk(&self) -> usize {
+        usize::MAX
+    }
+
+    /// A cache where this processor can work on it. `ty` is a wish: [`KvCache::ty`] says what became of it.
+    fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache>;
+
+    /// Whether `kv` is where this processor can work on it.
+    fn holds(&self, kv: &KvCache) -> bool;
+
     /// Starts a chunk of tokens at the cache's end: `Residual = embedding(tokens) * scale (+ learned positions)`. Token ids
-    /// and positions are in range.
+    /// and positions are in range, and `kv` is one that it holds.
     fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()>;
 
     /// `into = norm(from)`
@@ -28,9 +42,16 @@ pub trait Processor: Debug + Send {
     /// The residual stream, `[tokens, d_model]`.
     fn residual(&mut self) -> Result<&[f32]>;
 
-    /// Final norm and head of the chunk's tokens in `tokens`, into `logits` `[tokens.len(), n_vocab]`. Comes last in a
-    /// chunk: the residual is not needed any more.
+    /// Final norm and head of the chunk's tokens in `tokens`, into `logits` `[tokens.len(), n_vocab]`. Ends the chunk: the
+    /// residual is not needed any more.
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()>;
+
+    /// The same of one token, but only the largest logits and their ids, in descending order (the smaller id first among
+    /// equals): as many as there is room for, at most [`MAX_SHORTLIST`](super::MAX_SHORTLIST).
+    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()>;
+
+    /// Ends a chunk of which no logits are wanted.
+    fn finish(&mut self) -> Result<()>;
 
     /// Bytes of registers and scratch memory held.
     fn scratch_bytes(&self) -> u64;

@@ -1,0 +1,47 @@
+//! The likeliest next tokens.
+
+/// Most tokens of a [`Shortlist`].
+pub const MAX_SHORTLIST: usize = 64;
+
+/// The largest logits of one token and whose they are, in descending order; the smaller id first among equals.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Shortlist<'a> {
+    /// Token ids.
+    pub ids: &'a [u32],
+    /// Their logits.
+    pub logits: &'a [f32],
+}
+
+/// The largest of `all` into `values` and their indices into `ids`, which are equally long and no longer than `all`.
+pub(super) fn largest(all: &[f32], ids: &mut [u32], values: &mut [f32]) {
+    let room = ids.len();
+    let mut held = 0;
+    for (id, value) in (0..).zip(all) {
+        if held == room && !values.last().is_some_and(|least| value.total_cmp(least).is_gt()) {
+            continue;
+        }
+        let at = values[..held].partition_point(|other| other.total_cmp(value).is_ge());
+        held = (held + 1).min(room);
+        values[at..held].rotate_right(1);
+        ids[at..held].rotate_right(1);
+        (values[at], ids[at]) = (*value, id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_in_order() {
+        let all: Vec<f32> = (0..500_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 28) as f32 - 8.0).collect();
+        let mut order: Vec<u32> = (0..500).collect();
+        order.sort_by(|a, b| all[*b as usize].total_cmp(&all[*a as usize]));
+        for k in [0, 1, 2, 63, 64, 500] {
+            let (mut ids, mut values) = (vec![0; k], vec![0.0; k]);
+            largest(&all, &mut ids, &mut values);
+            assert_eq!(ids, order[..k], "{k}");
+            assert!(ids.iter().zip(&values).all(|(id, value)| all[*id as usize] == *value));
+        }
+    }
+}
