@@ -39,6 +39,7 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
+    kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
     typed(kernel::<params::SparseDown>(
         "sparse_down",

@@ -37,6 +37,16 @@ params! {
         stride: u32,
     }
 
+    /// `read_bandwidth`
+    Stream {
+        /// 16-byte elements to read.
+        len: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Invocations of the grid.
+        invocations: u32,
+    }
+
     /// `norm`
     Norm {
         /// Elements of a row that count.

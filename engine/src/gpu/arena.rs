@@ -71,6 +71,8 @@ pub enum Usage {
     Upload,
     /// Copied to, read by the CPU.
     Readback,
+    /// Receives the results of queries, copied from.
+    Query,
 }
 
 impl From<Usage> for wgpu::BufferUsages {
@@ -81,6 +83,7 @@ impl From<Usage> for wgpu::BufferUsages {
             Usage::Indirect => storage | wgpu::BufferUsages::INDIRECT,
             Usage::Upload => wgpu::BufferUsages::MAP_WRITE | wgpu::BufferUsages::COPY_SRC,
             Usage::Readback => wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+            Usage::Query => wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
         }
     }
 }

@@ -14,6 +14,7 @@ use super::{
     AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, adapter,
     faults::{FaultCounter, FaultPoint},
     health::Health,
+    profile::Profiler,
 };
 use crate::error::Result;
 
@@ -50,6 +51,7 @@ struct Inner {
     faults: FaultCounter,
     submits: AtomicU64,
     groups: AtomicU64,
+    profiler: Profiler,
     /// Bound where a kernel's variant does not look.
     nothing: Buffer,
 }
@@ -98,6 +100,7 @@ impl Gpu {
             faults: faults(),
             submits: AtomicU64::new(0),
             groups: AtomicU64::new(0),
+            profiler: Profiler::default(),
             nothing,
         })))
     }
@@ -162,6 +165,15 @@ impl Gpu {
 
     pub(super) fn device(&self) -> &wgpu::Device {
         &self.0.device
+    }
+
+    pub(super) fn profiler(&self) -> &Profiler {
+        &self.0.profiler
+    }
+
+    /// Nanoseconds of one step of the device's clock.
+    pub(super) fn timestamp_period(&self) -> f32 {
+        self.0.queue.get_timestamp_period()
     }
 
     pub(super) fn count_bind_group(&self) {

@@ -1,7 +1,7 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
-//! ([`UploadRing`], [`ReadbackRing`]). It knows weight formats but no models: what is computed in which order is
+//! ([`UploadRing`], [`ReadbackRing`]); [`Profile`] tells where the time went. It knows weight formats but no models: what is computed in which order is
 //! [`crate::model`]'s business.
 
 mod adapter;
@@ -12,8 +12,10 @@ mod faults;
 mod health;
 mod op;
 mod pipelines;
+mod profile;
 mod recorder;
 mod transfer;
+mod work;
 
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
 pub use arena::{Arena, Buffer, Purpose, Usage};
@@ -22,6 +24,8 @@ pub use device::{Gpu, GpuOptions};
 pub use faults::{FaultPoint, Faults};
 pub use op::{Binding, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
+pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;
 pub use thermocline_shaders::{Tier, WeightType, params};
 pub use transfer::{ReadbackRing, UploadRing};
+pub use work::Work;

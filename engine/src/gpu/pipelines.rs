@@ -16,6 +16,7 @@ pub struct Pipeline {
     kernel: &'static Kernel,
     weights: Option<WeightType>,
     workgroup: u32,
+    overrides: Vec<(&'static str, f64)>,
     pub(super) raw: wgpu::ComputePipeline,
     pub(super) layout: wgpu::BindGroupLayout,
 }
@@ -34,6 +35,11 @@ impl Pipeline {
     /// Invocations of a workgroup.
     pub fn workgroup(&self) -> u32 {
         self.workgroup
+    }
+
+    /// Value of an override that was not left at its default.
+    pub fn overridden(&self, name: &str) -> Option<f64> {
+        self.overrides.iter().find(|(its, _)| *its == name).map(|(_, value)| *value)
     }
 }
 
@@ -135,6 +141,6 @@ impl Pipelines {
             self.health.check()?;
             return Err(failed(&error));
         }
-        Ok(Pipeline { kernel, weights, workgroup, raw, layout })
+        Ok(Pipeline { kernel, weights, workgroup, overrides: overrides.to_vec(), raw, layout })
     }
 }

@@ -1,9 +1,14 @@
 //! One segment of work: recorded, then submitted at once.
 
+use std::time::Instant;
+
 use bytemuck::bytes_of;
 use thermocline_shaders::params::Params;
 
-use super::{Buffer, Gpu, Op};
+use super::{
+    Buffer, Gpu, Op, Work,
+    profile::{Clock, Timing},
+};
 use crate::error::Result;
 
 /// Records dispatches and copies in order; wgpu sees to it that each sees what those before it wrote.
@@ -12,40 +17,77 @@ pub struct Recorder {
     gpu: Gpu,
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
+    /// Only while a profile is taken.
+    timing: Option<Timing>,
 }
 
 impl Recorder {
     /// An empty segment.
     pub fn new(gpu: &Gpu) -> Self {
-        let encoder = gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        Recorder { gpu: gpu.clone(), encoder, pass: None }
-    }
-
-    fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
-        let encoder = &mut self.encoder;
-        self.pass.get_or_insert_with(|| {
-            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default()).forget_lifetime()
-        })
+        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing: Timing::begin(gpu) }
     }
 
     /// `op` over `groups` workgroups.
     pub fn dispatch<P: Params>(&mut self, op: &Op, params: &P, groups: [u32; 3]) {
-        debug_assert_eq!(op.pipeline.kernel().params, P::FIELDS, "{}", op.pipeline.kernel().name);
-        let pass = self.pass();
-        pass.set_pipeline(&op.pipeline.raw);
-        pass.set_bind_group(0, &op.group, &[]);
-        pass.set_immediates(0, bytes_of(params));
-        pass.dispatch_workgroups(groups[0], groups[1], groups[2]);
+        let work = self.timing.as_ref().map(|_| Work::of(&op.pipeline, params));
+        self.go(op, params, work, |pass| pass.dispatch_workgroups(groups[0], groups[1], groups[2]));
     }
 
     /// `op` over as many workgroups as three words of `groups` at `offset` bytes say.
     pub fn dispatch_indirect<P: Params>(&mut self, op: &Op, params: &P, groups: &Buffer, offset: u64) {
-        debug_assert_eq!(op.pipeline.kernel().params, P::FIELDS, "{}", op.pipeline.kernel().name);
+        self.go(op, params, None, |pass| pass.dispatch_workgroups_indirect(groups.raw(), offset));
+    }
+
+    fn go<P: Params>(
+        &mut self,
+        op: &Op,
+        params: &P,
+        work: Option<Work>,
+        dispatch: impl FnOnce(&mut wgpu::ComputePass<'static>),
+    ) {
+        let kernel = op.pipeline.kernel();
+        debug_assert_eq!(kernel.params, P::FIELDS, "{}", kernel.name);
+        if let Some(timing) = &mut self.timing {
+            self.pass = None;
+            timing.lap(kernel.name, op.pipeline.weights(), work.unwrap_or_default());
+        }
+        if self.by_the_wall() {
+            self.flush();
+        }
+        let started = Instant::now();
         let pass = self.pass();
         pass.set_pipeline(&op.pipeline.raw);
         pass.set_bind_group(0, &op.group, &[]);
         pass.set_immediates(0, bytes_of(params));
-        pass.dispatch_workgroups_indirect(groups.raw(), offset);
+        dispatch(pass);
+        if self.by_the_wall() {
+            self.flush();
+            if let Some(timing) = &mut self.timing {
+                timing.stop(started);
+            }
+        }
+    }
+
+    fn by_the_wall(&self) -> bool {
+        self.timing.as_ref().is_some_and(|timing| timing.clock == Clock::Wall)
+    }
+
+    fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
+        let (gpu, encoder, timing) = (&self.gpu, &mut self.encoder, &mut self.timing);
+        self.pass.get_or_insert_with(|| {
+            let timestamp_writes = timing.as_mut().and_then(|timing| timing.stamps(gpu));
+            encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
+        })
+    }
+
+    /// Submits what was recorded so far and waits for it, where every dispatch is timed by itself.
+    fn flush(&mut self) {
+        self.pass = None;
+        let recorded = std::mem::replace(&mut self.encoder, encoder(&self.gpu));
+        let done = self.gpu.submit(recorded.finish()).and_then(|_| self.gpu.idle());
+        if let Some(timing) = &mut self.timing {
+            timing.failed(done);
+        }
     }
 
     /// Copies between buffers; offsets and length are multiples of 4.
@@ -68,6 +110,15 @@ impl Recorder {
     pub fn submit(mut self) -> Result<wgpu::SubmissionIndex> {
         self.pass = None;
         self.gpu.check()?;
-        self.gpu.submit(self.encoder.finish())
+        if let Some(timing) = &self.timing {
+            timing.resolve(&mut self.encoder);
+        }
+        let index = self.gpu.submit(self.encoder.finish())?;
+        self.timing.map_or(Ok(()), |timing| timing.finish(&self.gpu))?;
+        Ok(index)
     }
+}
+
+fn encoder(gpu: &Gpu) -> wgpu::CommandEncoder {
+    gpu.device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default())
 }

@@ -1,0 +1,351 @@
+//! How long each kernel takes. While a profile is taken every dispatch is a pass of its own between two timestamps, which
+//! costs a little; otherwise nothing here is used and nothing is made.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use serde::Serialize;
+use thermocline_shaders::WeightType;
+
+use super::{Buffer, Gpu, Purpose, Usage, Work};
+use crate::error::{Error, Result};
+
+/// What the times of a profile are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Clock {
+    /// The device's own clock around each dispatch.
+    #[default]
+    Timestamps,
+    /// From a dispatch's submission until the CPU knows that it is done: the device has no clock to read. Far too long for
+    /// short kernels.
+    Wall,
+}
+
+impl Clock {
+    /// As it is shown and printed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Clock::Timestamps => "timestamps",
+            Clock::Wall => "wall time with submission and wait",
+        }
+    }
+}
+
+/// All dispatches of one kernel on one type of weights.
+#[derive(Debug, Clone, PartialEq)]
+pub struct KernelTimes {
+    /// Name of the kernel.
+    pub kernel: &'static str,
+    /// Weights it read.
+    pub weights: Option<WeightType>,
+    /// Dispatches.
+    pub calls: u64,
+    /// Time of all of them, in nanoseconds.
+    pub nanoseconds: f64,
+    /// Bytes they had to read and write; 0 if that is not known.
+    pub bytes: u64,
+    /// Floating-point operations they did; 0 where bytes are all that matters.
+    pub flops: u64,
+}
+
+impl KernelTimes {
+    /// `gemv Q4_0`
+    pub fn name(&self) -> String {
+        self.weights.map_or_else(|| self.kernel.to_owned(), |ty| format!("{} {ty}", self.kernel))
+    }
+
+    /// Bytes moved per second, where known.
+    pub fn bytes_per_second(&self) -> Option<f64> {
+        self.rate(self.bytes)
+    }
+
+    /// Operations per second, where known.
+    pub fn flops_per_second(&self) -> Option<f64> {
+        self.rate(self.flops)
+    }
+
+    fn rate(&self, what: u64) -> Option<f64> {
+        (what > 0 && self.nanoseconds > 0.0).then(|| what as f64 / self.nanoseconds * 1e9)
+    }
+}
+
+/// What was measured between [`Gpu::start_profile`] and [`Gpu::take_profile`].
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Profile {
+    /// What the times are.
+    pub clock: Clock,
+    /// One entry per kernel and weight type, the longest first.
+    pub kernels: Vec<KernelTimes>,
+}
+
+impl Profile {
+    /// Dispatches.
+    pub fn calls(&self) -> u64 {
+        self.kernels.iter().map(|times| times.calls).sum()
+    }
+
+    /// Nanoseconds in all kernels.
+    pub fn nanoseconds(&self) -> f64 {
+        self.kernels.iter().map(|times| times.nanoseconds).sum()
+    }
+}
+
+/// A device's profile in the making.
+#[derive(Debug, Default)]
+pub(super) struct Profiler {
+    on: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    clock: Clock,
+    kernels: BTreeMap<(&'static str, Option<WeightType>), KernelTimes>,
+    /// Stopwatches nobody uses at the moment.
+    idle: Vec<Stopwatch>,
+}
+
+impl Profiler {
+    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gpu {
+    /// From now on times every dispatch by `clock`, or by the wall's if the device has none. Recorders made before are not
+    /// timed. A submission then returns when it is done.
+    pub fn start_profile(&self, clock: Clock) {
+        let mut state = self.profiler().state();
+        state.kernels.clear();
+        state.clock = if self.caps().timestamps { clock } else { Clock::Wall };
+        self.profiler().on.store(true, Relaxed);
+    }
+
+    /// Ends the profile and returns it; an empty one if none was started.
+    pub fn take_profile(&self) -> Profile {
+        self.profiler().on.store(false, Relaxed);
+        let mut state = self.profiler().state();
+        state.idle.clear();
+        let mut kernels: Vec<KernelTimes> = std::mem::take(&mut state.kernels).into_values().collect();
+        kernels.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
+        Profile { clock: state.clock, kernels }
+    }
+}
+
+/// Dispatches one query set can time.
+const LAPS: usize = 512;
+/// Two timestamps for each.
+const STAMPS: u32 = 2 * LAPS as u32;
+
+/// A query set with what brings its timestamps to the CPU.
+#[derive(Debug)]
+struct Stopwatch {
+    queries: wgpu::QuerySet,
+    resolved: Buffer,
+    readback: Buffer,
+}
+
+impl Stopwatch {
+    fn new(gpu: &Gpu) -> Result<Self> {
+        let bytes = u64::from(STAMPS) * 8;
+        let ty = wgpu::QueryType::Timestamp;
+        let resolved = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Query)?;
+        let readback = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Readback)?;
+        let label = Some("timestamps");
+        let queries = gpu.device().create_query_set(&wgpu::QuerySetDescriptor { label, ty, count: STAMPS });
+        gpu.check()?;
+        Ok(Stopwatch { queries, resolved, readback })
+    }
+}
+
+/// One dispatch to be timed.
+#[derive(Debug)]
+struct Lap {
+    kernel: &'static str,
+    weights: Option<WeightType>,
+    work: Work,
+    /// Known at once by the wall's clock, later by the device's.
+    nanoseconds: f64,
+}
+
+/// The timing of one recorder's dispatches.
+#[derive(Debug)]
+pub(super) struct Timing {
+    pub clock: Clock,
+    watches: Vec<Stopwatch>,
+    laps: Vec<Lap>,
+    failed: Option<Error>,
+}
+
+impl Timing {
+    /// What a new recorder times with: nothing, unless a profile is being taken.
+    pub fn begin(gpu: &Gpu) -> Option<Self> {
+        let on = gpu.profiler().on.load(Relaxed);
+        on.then(|| Timing { clock: gpu.profiler().state().clock, watches: Vec::new(), laps: Vec::new(), failed: None })
+    }
+
+    /// Notes a dispatch.
+    pub fn lap(&mut self, kernel: &'static str, weights: Option<WeightType>, work: Work) {
+        self.laps.push(Lap { kernel, weights, work, nanoseconds: 0.0 });
+    }
+
+    /// Where the pass of the last dispatch noted writes its timestamps. None by the wall's clock, or if there is no memory
+    /// for them, which [`Timing::finish`] reports.
+    pub fn stamps(&mut self, gpu: &Gpu) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
+        let lap = self.laps.len().checked_sub(1)?;
+        if self.clock == Clock::Wall || self.failed.is_some() {
+            return None;
+        }
+        if self.watches.len() <= lap / LAPS {
+            let idle = gpu.profiler().state().idle.pop();
+            match idle.map_or_else(|| Stopwatch::new(gpu), Ok) {
+                Ok(watch) => self.watches.push(watch),
+                Err(error) => {
+                    self.failed = Some(error);
+                    return None;
+                }
+            }
+        }
+        let begin = 2 * (lap % LAPS) as u32;
+        Some(wgpu::ComputePassTimestampWrites {
+            query_set: &self.watches.last()?.queries,
+            beginning_of_pass_write_index: Some(begin),
+            end_of_pass_write_index: Some(begin + 1),
+        })
+    }
+
+    /// The last dispatch noted began at `started` and is done now.
+    pub fn stop(&mut self, started: Instant) {
+        if let Some(lap) = self.laps.last_mut() {
+            lap.nanoseconds = started.elapsed().as_nanos() as f64;
+        }
+    }
+
+    /// Keeps the first failure for [`Timing::finish`].
+    pub fn failed(&mut self, result: Result<()>) {
+        self.failed = self.failed.take().or(result.err());
+    }
+
+    /// Records the way of the timestamps to the CPU.
+    pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
+        for (watch, laps) in self.watches.iter().zip(self.laps.chunks(LAPS)) {
+            let stamps = 2 * laps.len() as u32;
+            let bytes = u64::from(stamps) * 8;
+            encoder.resolve_query_set(&watch.queries, 0..stamps, watch.resolved.raw(), 0);
+            encoder.copy_buffer_to_buffer(watch.resolved.raw(), 0, watch.readback.raw(), 0, bytes);
+            // Whether it worked is seen when it is read.
+            encoder.map_buffer_on_submit(watch.readback.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
+        }
+    }
+
+    /// Waits for the submission that [`Timing::resolve`] was recorded into and adds the times to the profile.
+    pub fn finish(mut self, gpu: &Gpu) -> Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if self.clock == Clock::Timestamps && !self.laps.is_empty() {
+            gpu.idle()?;
+            for (watch, laps) in self.watches.iter().zip(self.laps.chunks_mut(LAPS)) {
+                read_stamps(gpu, watch, laps)?;
+            }
+        }
+        let mut state = gpu.profiler().state();
+        for Lap { kernel, weights, work, nanoseconds } in self.laps {
+            let new = || KernelTimes { kernel, weights, calls: 0, nanoseconds: 0.0, bytes: 0, flops: 0 };
+            let times = state.kernels.entry((kernel, weights)).or_insert_with(new);
+            times.calls += 1;
+            times.nanoseconds += nanoseconds;
+            times.bytes += work.bytes;
+            times.flops += work.flops;
+        }
+        state.idle.append(&mut self.watches);
+        Ok(())
+    }
+}
+
+fn read_stamps(gpu: &Gpu, watch: &Stopwatch, laps: &mut [Lap]) -> Result<()> {
+    let period = f64::from(gpu.timestamp_period());
+    let raw = watch.readback.raw();
+    let view = raw.get_mapped_range(0..laps.len() as u64 * 16).map_err(|error| {
+        let reason = format!("timestamps: {error}");
+        gpu.check().err().unwrap_or(Error::Gpu { adapter: gpu.report().name.clone(), reason })
+    })?;
+    let stamp = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
+    for (lap, stamps) in laps.iter_mut().zip(view.as_chunks::<8>().0.as_chunks::<2>().0) {
+        // A clock that was set back in between gives no time rather than an absurd one.
+        lap.nanoseconds = stamp(&stamps[1]).saturating_sub(stamp(&stamps[0])) as f64 * period;
+    }
+    drop(view);
+    raw.unmap();
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{AdapterChoice, GpuOptions, Op, Recorder, params::Elements};
+
+    /// `add` on 1,000 floats.
+    fn adder(gpu: &Gpu) -> (Op, Elements) {
+        let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", 4096, Usage::Storage).unwrap();
+        let pipeline = gpu.pipelines().get("add", None, 64, &[]).unwrap();
+        let op = Op::new(gpu, &pipeline, &[(&buffer()).into(), (&buffer()).into()]).unwrap();
+        (op, Elements { cols: 1000, pitch: 1024, rows: 1, stride: 1024 })
+    }
+
+    fn run(gpu: &Gpu, op: &Op, params: &Elements, dispatches: usize) {
+        let mut recorder = Recorder::new(gpu);
+        (0..dispatches).for_each(|_| recorder.dispatch(op, params, [16, 1, 1]));
+        recorder.submit().unwrap();
+    }
+
+    #[test]
+    fn every_dispatch_is_timed() {
+        let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+        let gpu = Gpu::open(&options).unwrap();
+        assert!(gpu.caps().timestamps, "the software driver the tests use has timestamps");
+        let (op, params) = adder(&gpu);
+        let made = gpu.arena().made();
+        run(&gpu, &op, &params, 3);
+        assert_eq!(gpu.arena().made(), made, "nothing is made where nothing is timed");
+        for clock in [Clock::Timestamps, Clock::Wall] {
+            gpu.start_profile(clock);
+            for dispatches in [0, 1, 7, 2 * LAPS + 1, LAPS] {
+                run(&gpu, &op, &params, dispatches);
+            }
+            let profile = gpu.take_profile();
+            assert_eq!((profile.clock, profile.kernels.len()), (clock, 1));
+            let times = &profile.kernels[0];
+            assert_eq!(profile.calls(), 9 + 3 * LAPS as u64, "{clock:?}");
+            assert_eq!(times.bytes, 12_000 * times.calls);
+            assert!(times.nanoseconds > 0.0 && times.bytes_per_second().is_some_and(|rate| rate > 0.0), "{times:?}");
+            assert_eq!((times.name(), times.flops_per_second()), ("add".to_owned(), None));
+        }
+        assert_eq!(gpu.arena().used_for(Purpose::Staging), 0, "a profile that is taken keeps nothing");
+        run(&gpu, &op, &params, 3);
+        assert_eq!(gpu.take_profile().calls(), 0);
+    }
+
+    #[test]
+    fn a_profile_without_memory_or_device_is_an_error() {
+        let adapter = AdapterChoice::Index(0);
+        let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(12_000), ..GpuOptions::default() }).unwrap();
+        let (op, params) = adder(&gpu);
+        gpu.start_profile(Clock::Timestamps);
+        let mut recorder = Recorder::new(&gpu);
+        recorder.dispatch(&op, &params, [16, 1, 1]);
+        assert!(matches!(recorder.submit(), Err(Error::Memory { what: "timestamps", .. })));
+        gpu.start_profile(Clock::Wall);
+        let mut recorder = Recorder::new(&gpu);
+        gpu.lose();
+        recorder.dispatch(&op, &params, [16, 1, 1]);
+        assert!(matches!(recorder.submit(), Err(Error::Gpu { .. })));
+    }
+}

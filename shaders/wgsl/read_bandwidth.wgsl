@@ -1,0 +1,36 @@
+// sums[i] = sum of all words of data[i + k * invocations], wrapping: nothing but reading, to measure what reading costs.
+// Invocations step through the data side by side, four loads in flight each.
+override WORKGROUP_SIZE: u32 = 256u;
+
+struct Params {
+    // 16-byte elements.
+    len: u32,
+    // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
+    stride: u32,
+    // Invocations of the grid.
+    invocations: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> data: array<vec4<u32>>;
+@group(0) @binding(1) var<storage, read_write> sums: array<u32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn read_bandwidth(@builtin(global_invocation_id) id: vec3<u32>) {
+    let first = id.y * params.stride + id.x;
+    let step = params.invocations;
+    var sum = vec4<u32>();
+    var at = first;
+    // `at` stays below `len`, which stays below 2^31 bytes' worth of elements: no overflow.
+    for (; at + 3u * step < params.len; at += 4u * step) {
+        let a = data[at];
+        let b = data[at + step];
+        let c = data[at + 2u * step];
+        let d = data[at + 3u * step];
+        sum += (a + b) + (c + d);
+    }
+    for (; at < params.len; at += step) {
+        sum += data[at];
+    }
+    sums[first] = sum.x + sum.y + sum.z + sum.w;
+}
