@@ -6,7 +6,8 @@ use std::collections::HashSet;
 use crate::{Tier, WeightType};
 
 /// Files that kernels include, by the name they are included under.
-const INCLUDES: [(&str, &str); 7] = [
+const INCLUDES: [(&str, &str); 8] = [
+    ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("half.wgsl", include_str!("../wgsl/include/half.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),

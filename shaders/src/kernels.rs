@@ -35,16 +35,24 @@ use Access::{Read, Write};
 /// Every kernel there is.
 pub const KERNELS: &[Kernel] = &[
     kernel::<params::Elements>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
+    kernel::<params::ActiveList>("active_list", &[Read, Read, Write, Write], include_str!("../wgsl/active_list.wgsl")),
+    kernel::<params::ActiveMask>("active_mask", &[Read, Write, Write], include_str!("../wgsl/active_mask.wgsl")),
     kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
+    kernel::<params::CountFired>("count_fired", &[Read, Write], include_str!("../wgsl/count_fired.wgsl")),
     typed(kernel::<params::SparseDown>(
         "sparse_down",
         &[Read, Read, Read, Read, Write],
         include_str!("../wgsl/sparse_down.wgsl"),
+    )),
+    typed(kernel::<params::SparseGateUp>(
+        "sparse_gate_up",
+        &[Read, Read, Read, Read, Read, Read, Write],
+        include_str!("../wgsl/sparse_gate_up.wgsl"),
     )),
     kernel::<params::SumSplits>("sum_splits", &[Read, Read, Write], include_str!("../wgsl/sum_splits.wgsl")),
     kernel::<params::TopK>("top_k", &[Read, Read, Write, Write], include_str!("../wgsl/top_k.wgsl")),

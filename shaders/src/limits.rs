@@ -12,12 +12,16 @@ pub const ROUTE_EXPERTS: u32 = 512;
 /// Most experts `route` chooses for a token.
 pub const ROUTE_USED: u32 = 32;
 
+/// Neurons that `LANES` invocations of `sparse_gate_up` share: a workgroup takes
+/// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
+pub const SPARSE_NEURONS: u32 = 2;
+
 #[cfg(test)]
 mod tests {
-    use crate::{Kernel, Tier};
+    use crate::{Kernel, Tier, WeightType};
 
     fn assert_size(kernel: &str, name: &str, value: u32) {
-        let text = Kernel::named(kernel).unwrap().source(Tier::PORTABLE, None).unwrap();
+        let text = Kernel::named(kernel).unwrap().source(Tier::PORTABLE, Some(WeightType::F32)).unwrap();
         assert!(text.contains(&format!("const {name}: u32 = {value}u;")), "{kernel} {name}");
     }
 
@@ -26,5 +30,6 @@ mod tests {
         assert_size("top_k", "SHARE", super::TOP_K_SHARE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
+        assert_size("sparse_gate_up", "NEURONS", super::SPARSE_NEURONS);
     }
 }

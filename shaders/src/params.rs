@@ -181,6 +181,46 @@ params! {
         stride: u32,
     }
 
+    /// `active_mask`
+    ActiveMask {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Elements from one token's scores to the next's; a multiple of 4.
+        pitch: u32,
+        /// What a score must reach.
+        threshold: f32,
+    }
+
+    /// `active_list`
+    ActiveList {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Neurons a workgroup of the kernel that runs over the list takes.
+        per_workgroup: u32,
+        /// Its workgroups in one row of the grid.
+        stride: u32,
+    }
+
+    /// `count_fired`
+    CountFired {
+        /// Neurons of the layer.
+        neurons: u32,
+        /// Rows of the mask.
+        tokens: u32,
+    }
+
+    /// `sparse_gate_up`
+    SparseGateUp {
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows from one neuron's first row to the next's.
+        step: u32,
+        /// Rows from a neuron's gate to its up (0 without a gate).
+        up_at: u32,
+        /// Workgroups in one row of the grid, as in [`ActiveList`].
+        stride: u32,
+    }
+
     /// `sparse_down`
     SparseDown {
         /// 32-column chunks of a row of weights.

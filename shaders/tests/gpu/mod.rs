@@ -3,7 +3,10 @@
 
 pub mod weights;
 
-use std::sync::OnceLock;
+use std::{
+    collections::HashMap,
+    sync::{Mutex, OnceLock},
+};
 
 use thermocline_shaders::{Access, Kernel, Tier, WeightType};
 use wgpu::util::DeviceExt;
@@ -13,6 +16,7 @@ pub struct Gpu {
     device: wgpu::Device,
     queue: wgpu::Queue,
     features: wgpu::Features,
+    pipelines: Mutex<HashMap<String, (wgpu::BindGroupLayout, wgpu::ComputePipeline)>>,
 }
 
 /// What a kernel is called with.
@@ -45,7 +49,7 @@ impl Gpu {
                 ..wgpu::DeviceDescriptor::default()
             };
             let (device, queue) = pollster::block_on(adapter.request_device(&descriptor)).unwrap();
-            Gpu { device, queue, features }
+            Gpu { device, queue, features, pipelines: Mutex::default() }
         })
     }
 
@@ -66,8 +70,22 @@ impl Gpu {
 
     /// Runs `call` and returns the contents of some of its buffers as words.
     pub fn run_for<const N: usize>(&self, call: &Call<'_>, outputs: [usize; N]) -> [Vec<u32>; N] {
+        self.dispatch(call, None, outputs)
+    }
+
+    /// The same with a grid that lies in a buffer.
+    pub fn run_over<const N: usize>(&self, call: &Call<'_>, grid: &[u32], outputs: [usize; N]) -> [Vec<u32>; N] {
+        self.dispatch(call, Some(grid), outputs)
+    }
+
+    /// A kernel's pipeline in one tier, with one choice of overrides; each text is compiled once.
+    fn pipeline(&self, call: &Call<'_>) -> (wgpu::BindGroupLayout, wgpu::ComputePipeline) {
         let kernel = Kernel::named(call.kernel).unwrap();
         let source = kernel.source(call.tier, call.weights).unwrap();
+        let key = format!("{:?}\n{source}", call.overrides);
+        if let Some(made) = self.pipelines.lock().unwrap().get(&key) {
+            return made.clone();
+        }
         let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
             label: Some(call.kernel),
             source: wgpu::ShaderSource::Wgsl(source.into()),
@@ -100,6 +118,12 @@ impl Gpu {
             compilation_options: wgpu::PipelineCompilationOptions { constants: call.overrides, ..Default::default() },
             cache: None,
         });
+        self.pipelines.lock().unwrap().insert(key, (layout.clone(), pipeline.clone()));
+        (layout, pipeline)
+    }
+
+    fn dispatch<const N: usize>(&self, call: &Call<'_>, grid: Option<&[u32]>, outputs: [usize; N]) -> [Vec<u32>; N] {
+        let (layout, pipeline) = self.pipeline(call);
         let buffers: Vec<wgpu::Buffer> = call
             .buffers
             .iter()
@@ -132,14 +156,26 @@ impl Gpu {
                 mapped_at_creation: false,
             })
         });
+        let grid = grid.map(|grid| {
+            self.device.create_buffer_init(&wgpu::util::BufferInitDescriptor {
+                label: None,
+                contents: bytemuck::cast_slice(grid),
+                usage: wgpu::BufferUsages::INDIRECT,
+            })
+        });
         let mut encoder = self.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         {
             let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
             pass.set_pipeline(&pipeline);
             pass.set_bind_group(0, &group, &[]);
             pass.set_immediates(0, call.params);
-            let (x, y, z) = call.workgroups;
-            pass.dispatch_workgroups(x, y, z);
+            match &grid {
+                Some(grid) => pass.dispatch_workgroups_indirect(grid, 0),
+                None => {
+                    let (x, y, z) = call.workgroups;
+                    pass.dispatch_workgroups(x, y, z);
+                }
+            }
         }
         for (output, staging) in outputs.iter().zip(&staging) {
             encoder.copy_buffer_to_buffer(&buffers[*output], 0, staging, 0, staging.size());
@@ -178,4 +214,16 @@ pub fn assert_close(got: &[f32], expected: &[f64], tolerance: f64, what: &str) {
         let error = (f64::from(*got) - expected).abs();
         assert!(error <= tolerance * (1.0 + expected.abs()), "{what}: element {i} is {got}, expected {expected}");
     }
+}
+
+/// `f(gate) * up` by `KIND`, or `f(gate)`.
+pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
+    let f = match kind {
+        1 => gate.max(0.0).powi(2),
+        2 => gate / (1.0 + (-gate).exp()),
+        3 => 0.5 * gate * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3))).tanh()),
+        4 => 0.5 * gate * (1.0 + libm::erf(gate / 2.0_f64.sqrt())),
+        _ => gate.max(0.0),
+    };
+    f * up.map_or(1.0, |up| if kind == 5 { up.max(0.0) } else { up })
 }

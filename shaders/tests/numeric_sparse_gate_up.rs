@@ -1,0 +1,101 @@
+//! Hidden activations of a list of neurons, over the grid the list asks for.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice};
+use gpu::{Call, Gpu, activation, assert_close, bytes, noise, weights::Weights};
+use thermocline_shaders::{WeightType, limits::SPARSE_NEURONS, params};
+
+const NEURONS: usize = 150;
+
+/// Where a neuron's rows are.
+#[derive(Debug, Clone, Copy)]
+struct Form {
+    kind: u32,
+    gated: bool,
+    gates_known: bool,
+    bias: bool,
+    step: usize,
+    up_at: usize,
+}
+
+const FORMS: [Form; 6] = [
+    Form { kind: 0, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS },
+    Form { kind: 2, gated: true, gates_known: false, bias: true, step: 2, up_at: 1 },
+    Form { kind: 5, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS },
+    Form { kind: 0, gated: false, gates_known: false, bias: true, step: 1, up_at: 0 },
+    Form { kind: 1, gated: false, gates_known: false, bias: false, step: 1, up_at: 0 },
+    Form { kind: 0, gated: true, gates_known: true, bias: true, step: 1, up_at: NEURONS },
+];
+
+#[test]
+fn sparse_gate_up_matches_its_equation() {
+    let gpu = Gpu::get();
+    let every: Vec<u32> = (0..NEURONS as u32).collect();
+    let some: Vec<u32> = (0..NEURONS as u32).filter(|i| i * 11 % 7 < 2).collect();
+    for (ty, blocks) in WeightType::ALL.into_iter().flat_map(|ty| [(ty, 1), (ty, 5)]) {
+        let cols = blocks * ty.block();
+        let weights = Weights::random(ty, 2 * NEURONS, cols, 6);
+        let (x, bias, gates) = (noise(cols, 7), noise(2 * NEURONS, 8), noise(NEURONS, 9));
+        let row = |row: usize| {
+            let products = weights.values[row * cols..][..cols].iter().zip(&x);
+            products.map(|(w, x)| w * f64::from(*x)).sum::<f64>()
+        };
+        for (form, list) in FORMS.into_iter().flat_map(|form| [&every[..], &some, &[149], &[]].map(|list| (form, list)))
+        {
+            let out = |row_of: usize| row(row_of) + if form.bias { f64::from(bias[row_of]) } else { 0.0 };
+            let hidden = |neuron: &u32| {
+                let first = *neuron as usize * form.step;
+                let up = out(first + form.up_at);
+                match (form.gated, form.gates_known) {
+                    (true, false) => activation(form.kind, out(first), Some(up)),
+                    (true, true) => activation(form.kind, f64::from(gates[*neuron as usize]), Some(up)),
+                    _ => activation(form.kind, up, None),
+                }
+            };
+            // One element more, which nothing may touch.
+            let expected: Vec<f64> = list.iter().map(hidden).chain([7.0]).collect();
+            let listed: Vec<u32> = [list.len() as u32].iter().chain(list).copied().chain([u32::MAX]).collect();
+            for (tier, (workgroup, lanes)) in
+                gpu.tiers().into_iter().flat_map(|tier| [(32, 32), (96, 8), (128, 64)].map(|size| (tier, size)))
+            {
+                let per_workgroup = SPARSE_NEURONS * workgroup / lanes;
+                let wanted = (list.len() as u32).div_ceil(per_workgroup);
+                let stride = 7;
+                let grid = [wanted.min(stride), wanted.div_ceil(stride).max(1), 1];
+                let [step, up_at] = [form.step, form.up_at].map(|v| v as u32);
+                let params = params::SparseGateUp { chunks: cols as u32 / 32, step, up_at, stride };
+                let switch = |on| f64::from(u8::from(on));
+                let hidden = vec![7.0_f32; list.len() + 1];
+                let call = Call {
+                    kernel: "sparse_gate_up",
+                    tier,
+                    weights: Some(ty),
+                    overrides: &[
+                        ("WORKGROUP_SIZE", f64::from(workgroup)),
+                        ("LANES", f64::from(lanes)),
+                        ("KIND", f64::from(form.kind)),
+                        ("GATED", switch(form.gated)),
+                        ("GATES_KNOWN", switch(form.gates_known)),
+                        ("HAS_BIAS", switch(form.bias)),
+                    ],
+                    params: bytes_of(&params),
+                    buffers: &[
+                        cast_slice(&weights.main),
+                        cast_slice(&weights.aux),
+                        bytes(&x),
+                        cast_slice(&listed),
+                        bytes(&bias),
+                        bytes(&gates),
+                        bytes(&hidden),
+                    ],
+                    workgroups: (0, 0, 0),
+                };
+                let [hidden] = gpu.run_over(&call, &grid, [6]);
+                let what = format!("{ty} {} of {cols} columns {tier} {workgroup}/{lanes} {form:?}", list.len());
+                assert_close(&bytemuck::cast_vec::<u32, f32>(hidden), &expected, 2e-4, &what);
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+// f(v), by KIND:
+//   0 relu  1 relu squared  2 silu  3 gelu (tanh)  4 gelu (erf)  5 drelu: relu(gate) * relu(up)
+override KIND: u32 = 0u;
+
+// Abramowitz and Stegun 7.1.26: off by at most 1.5e-7.
+fn erf(v: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.3275911 * abs(v));
+    let poly = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t;
+    return sign(v) * (1.0 - poly * exp(-v * v));
+}
+
+fn activate(v: f32) -> f32 {
+    switch KIND {
+        case 1u: {
+            let r = max(v, 0.0);
+            return r * r;
+        }
+        case 2u: {
+            return v / (1.0 + exp(-v));
+        }
+        case 3u: {
+            // tanh overflows to NaN on some drivers past about 44; 10 is already 1 to the last bit.
+            let inner = 0.7978845608 * (v + 0.044715 * v * v * v);
+            return 0.5 * v * (1.0 + tanh(clamp(inner, -10.0, 10.0)));
+        }
+        case 4u: {
+            return 0.5 * v * (1.0 + erf(v * 0.7071067812));
+        }
+        default: {
+            return max(v, 0.0);
+        }
+    }
+}
+
+// f(gate) * up.
+fn activate_gated(gate: f32, up: f32) -> f32 {
+    return activate(gate) * select(up, max(up, 0.0), KIND == 5u);
+}

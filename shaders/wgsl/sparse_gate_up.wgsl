@@ -1,0 +1,88 @@
+// The hidden activations of the neurons of a list: hidden[k] = f(gate . x) * (up . x) with the rows of neuron list[k], or
+// f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
+// the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or take turns (2, 1); biases
+// lie as the rows do. Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
+#include "activation.wgsl"
+#include "lane.wgsl"
+#include "weights.wgsl"
+
+override GATED: bool = true;
+// The gate's outputs are known, for every neuron: `gates` has them, and only the up rows are read.
+override GATES_KNOWN: bool = false;
+override HAS_BIAS: bool = false;
+// A power of two that divides WORKGROUP_SIZE.
+override LANES: u32 = 32u;
+const NEURONS: u32 = 2u;
+
+struct Params {
+    chunks: u32,
+    step: u32,
+    up_at: u32,
+    // Workgroups in one row of the grid.
+    stride: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+// How many, then which.
+@group(0) @binding(3) var<storage, read> list: array<u32>;
+@group(0) @binding(4) var<storage, read> bias: array<f32>;
+@group(0) @binding(5) var<storage, read> gates: array<f32>;
+@group(0) @binding(6) var<storage, read_write> hidden: array<f32>;
+
+// Gate and up of NEURONS neurons.
+var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn sparse_gate_up(builtins: Builtins) {
+    let count = list[0];
+    let group = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * (WORKGROUP_SIZE / LANES);
+    let first = (group + builtins.index / LANES) * NEURONS;
+    // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
+    let last = max(count, 1u) - 1u;
+    let neurons = vec2<u32>(list[1u + min(first, last)], list[1u + min(first + 1u, last)]);
+    let gate_rows = neurons * params.step;
+    let up_rows = gate_rows + params.up_at;
+    let chunks = select(0u, params.chunks, first < count);
+    var sum = vec4<f32>();
+    for (var chunk = builtins.index % LANES; chunk < chunks; chunk += LANES) {
+        var part: array<vec4<f32>, 8>;
+        for (var i = 0u; i < 8u; i += 1u) {
+            part[i] = x[chunk * 8u + i];
+        }
+        if GATED && !GATES_KNOWN {
+            sum.x += chunk_dot(gate_rows.x, chunk, params.chunks, part);
+            sum.y += chunk_dot(gate_rows.y, chunk, params.chunks, part);
+        }
+        sum.z += chunk_dot(up_rows.x, chunk, params.chunks, part);
+        sum.w += chunk_dot(up_rows.y, chunk, params.chunks, part);
+    }
+    sums[builtins.index] = sum;
+    for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
+        workgroupBarrier();
+        if builtins.index % LANES < distance {
+            sums[builtins.index] += sums[builtins.index + distance];
+        }
+    }
+    if builtins.index % LANES != 0u {
+        return;
+    }
+    // Only this invocation has written it since the last barrier.
+    sum = sums[builtins.index];
+    for (var n = 0u; n < NEURONS && first + n < count; n += 1u) {
+        var gate = sum[n];
+        var up = sum[2u + n];
+        if HAS_BIAS {
+            gate += bias[gate_rows[n]];
+            up += bias[up_rows[n]];
+        }
+        if GATES_KNOWN {
+            gate = gates[neurons[n]];
+        }
+        if GATED {
+            hidden[first + n] = activate_gated(gate, up);
+        } else {
+            hidden[first + n] = activate(up);
+        }
+    }
+}
