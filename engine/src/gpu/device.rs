@@ -191,8 +191,11 @@ impl Gpu {
         Ok(index)
     }
 
-    /// Waits until `index` is done.
-    pub(super) fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
+    /// Waits until the submission `index` is done.
+    ///
+    /// # Errors
+    /// [`crate::Error::Gpu`] if the device is lost or does not answer.
+    pub fn wait(&self, index: wgpu::SubmissionIndex) -> Result<()> {
         if self.0.faults.at(FaultPoint::Readback) {
             self.lose();
         }

@@ -26,11 +26,13 @@ impl From<&Buffer> for Binding {
     }
 }
 
-/// A kernel with its buffers.
+/// A kernel with its buffers, which count as used for as long as it lives.
 #[derive(Debug, Clone)]
 pub struct Op {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) group: wgpu::BindGroup,
+    /// The bind group holds the driver's buffers; these hold the accountant's entries.
+    buffers: Arc<[Buffer]>,
 }
 
 impl Op {
@@ -67,12 +69,13 @@ impl Op {
         });
         gpu.count_bind_group();
         gpu.check()?;
-        Ok(Op { pipeline: Arc::clone(pipeline), group })
+        let buffers = bindings.iter().map(|binding| binding.buffer.clone()).collect();
+        Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })
     }
 
-    /// The same buffers with another variant of the same kernel.
+    /// The same buffers with another variant of the same kernel, or a kernel that binds its buffers alike.
     pub fn variant(&self, pipeline: &Arc<Pipeline>) -> Op {
-        Op { pipeline: Arc::clone(pipeline), group: self.group.clone() }
+        Op { pipeline: Arc::clone(pipeline), group: self.group.clone(), buffers: Arc::clone(&self.buffers) }
     }
 
     /// What it runs.

@@ -15,6 +15,8 @@ pub struct UploadRing {
     slots: Vec<Slot>,
     next: usize,
     bytes: u64,
+    /// Whether the next slot holds a load that was not submitted yet.
+    recorded: bool,
 }
 
 #[derive(Debug)]
@@ -35,7 +37,7 @@ impl UploadRing {
             Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)) })
         };
         let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
-        Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes })
+        Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes, recorded: false })
     }
 
     /// Bytes one load can have.
@@ -43,8 +45,8 @@ impl UploadRing {
         self.bytes
     }
 
-    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4. Must be
-    /// followed by `recorder`'s submission and then [`UploadRing::submitted`].
+    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4. To be
+    /// followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is given up.
     ///
     /// # Errors
     /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost.
@@ -53,6 +55,8 @@ impl UploadRing {
         if wanted > self.bytes {
             return Err(Error::Memory { what: "one upload", wanted, available: self.bytes });
         }
+        // The recorder of the last load was given up.
+        self.submitted();
         let slot = &self.slots[self.next];
         while !slot.mapped.load(SeqCst) {
             self.gpu.idle()?;
@@ -71,11 +75,16 @@ impl UploadRing {
         }
         slot.mapped.store(false, SeqCst);
         raw.unmap();
+        self.recorded = true;
         Ok(())
     }
 
-    /// The recorder of the last load was submitted: its buffer comes back when the device is done with it.
+    /// The recorder of the last load was submitted: its buffer comes back when the device is done with it. Does nothing if
+    /// there was no load since the last call.
     pub fn submitted(&mut self) {
+        if !std::mem::take(&mut self.recorded) {
+            return;
+        }
         let slot = &self.slots[self.next];
         let mapped = Arc::clone(&slot.mapped);
         slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
@@ -162,6 +171,14 @@ mod tests {
             up.record(&mut recorder, &[(&a, &buffer, 4), (&[], &buffer, 0), (&b, &buffer, 20)]).unwrap();
             let got = down.read(recorder, &[(&buffer, 4, 8), (&buffer, 20, 16)], || up.submitted(), <[u8]>::to_vec);
             assert_eq!(got.unwrap(), [&a[..], &b[..]].concat());
+        }
+        // Loads whose recorders are given up leave the ring as good as new.
+        for round in 0..5_u8 {
+            up.record(&mut Recorder::new(&gpu), &[(&[9; 32], &buffer, 0)]).unwrap();
+            let mut recorder = Recorder::new(&gpu);
+            up.record(&mut recorder, &[(&[round; 8], &buffer, 8)]).unwrap();
+            let got = down.read(recorder, &[(&buffer, 8, 8)], || up.submitted(), <[u8]>::to_vec);
+            assert_eq!(got.unwrap(), [round; 8]);
         }
         assert_eq!(gpu.arena().made(), made);
         assert!(matches!(

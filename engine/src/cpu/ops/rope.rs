@@ -22,6 +22,21 @@ impl RopeTable {
     pub fn dims(&self) -> usize {
         self.frequencies.len() * 2
     }
+
+    /// Appends cosine and sine of every pair at positions `first..first + count`: `[count, dims / 2, 2]`.
+    pub fn extend_turns(&self, first: usize, count: usize, turns: &mut Vec<f32>) {
+        for position in first..first + count {
+            let position = position as f64;
+            turns.extend(self.frequencies.iter().flat_map(|frequency| turn(position * frequency, self.magnitude)));
+        }
+    }
+}
+
+/// Cosine and sine of an angle, times `magnitude`.
+fn turn(angle: f64, magnitude: f32) -> [f32; 2] {
+    let (sin, cos) = angle.sin_cos();
+    let magnitude = f64::from(magnitude);
+    [(cos * magnitude) as f32, (sin * magnitude) as f32]
 }
 
 /// Cosines and sines of a run of positions.
@@ -73,13 +88,11 @@ impl RopeRows {
     }
 
     fn push(&mut self, table: &RopeTable, position: f64, magnitude: f32) {
-        let magnitude = f64::from(magnitude);
         let at = self.cos.len();
         self.cos.resize(at + self.dims, 0.0);
         self.sin.resize(at + self.dims, 0.0);
         for (i, frequency) in table.frequencies.iter().enumerate() {
-            let (sin, cos) = (position * frequency).sin_cos();
-            let (sin, cos) = ((sin * magnitude) as f32, (cos * magnitude) as f32);
+            let [cos, sin] = turn(position * frequency, magnitude);
             let (a, b) = if table.interleaved { (2 * i, 2 * i + 1) } else { (i, i + self.dims / 2) };
             self.cos[at + a] = cos;
             self.cos[at + b] = cos;
