@@ -6,15 +6,25 @@ use std::collections::HashSet;
 use crate::{Tier, WeightType};
 
 /// Files that kernels include, by the name they are included under.
-const INCLUDES: [(&str, &str); 8] = [
+const INCLUDES: &[(&str, &str)] = &[
     ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("half.wgsl", include_str!("../wgsl/include/half.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
+    ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
+    ("quarter.wgsl", include_str!("../wgsl/include/quarter.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
+    ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),
+    ("super_scales.wgsl", include_str!("../wgsl/include/super_scales.wgsl")),
+    ("weights_bf16.wgsl", include_str!("../wgsl/include/weights_bf16.wgsl")),
+    ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
     ("weights_q4_0.wgsl", include_str!("../wgsl/include/weights_q4_0.wgsl")),
+    ("weights_q4_k.wgsl", include_str!("../wgsl/include/weights_q4_k.wgsl")),
+    ("weights_q5_k.wgsl", include_str!("../wgsl/include/weights_q5_k.wgsl")),
+    ("weights_q6_k.wgsl", include_str!("../wgsl/include/weights_q6_k.wgsl")),
+    ("weights_q8_0.wgsl", include_str!("../wgsl/include/weights_q8_0.wgsl")),
 ];
 
 /// Where one text is expanded to.

@@ -137,8 +137,10 @@ params! {
         x_pitch: u32,
         /// Elements from one output row to the next.
         y_pitch: u32,
-        /// Where the first row of weights writes in an output row, and where its bias is.
+        /// Where the first row of weights writes in an output row.
         y_offset: u32,
+        /// Where its bias is.
+        bias_offset: u32,
         /// Workgroups in one row of the grid.
         stride: u32,
     }

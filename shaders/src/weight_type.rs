@@ -12,7 +12,7 @@ use std::fmt;
 /// | F16, BF16 | 4: pairs of values | none |
 /// | Q8_0 | 2: codes, four to a word | an f16 scale; two to a word, a row padded to whole words |
 /// | Q4_0 | 1: nibbles | the same |
-/// | Q4_K | 1: nibbles | per super-block 4 words: d and dmin, 12 bytes of 6-bit scales and minima |
+/// | Q4_K | 1: nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
 /// | Q5_K | 1: low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
 /// | Q6_K | 1: low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
 ///
@@ -34,7 +34,10 @@ pub enum WeightType {
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 2] = [WeightType::F32, WeightType::Q4_0];
+    pub const ALL: [WeightType; 8] = {
+        use WeightType::*;
+        [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K]
+    };
 
     /// GGML's name.
     pub const fn name(self) -> &'static str {

@@ -5,7 +5,7 @@ mod gpu;
 
 use bytemuck::bytes_of;
 use gpu::{Call, Gpu, activation, assert_close, bytes, noise};
-use thermocline_shaders::{WeightType, params};
+use thermocline_shaders::params;
 
 #[test]
 fn norm_matches_its_equation() {
@@ -107,44 +107,5 @@ fn add_adds() {
         let expected: Vec<f64> =
             sums.map(|(i, (a, b))| f64::from(*a) + if i % 32 < 30 { f64::from(*b) } else { 0.0 }).collect();
         assert_close(&gpu.run(&call, 0), &expected, 1e-6, &tier.to_string());
-    }
-}
-
-#[test]
-fn gemv_matches_its_equation() {
-    let gpu = Gpu::get();
-    for (rows, cols, tokens) in [(1, 32, 1), (5, 64, 2), (33, 512, 1), (70, 1024, 3)] {
-        let (weight, x, bias) = (noise(rows * cols, 9), noise(tokens * cols, 10), noise(rows + 3, 11));
-        for tier in gpu.tiers() {
-            for workgroup in [32.0, 96.0, 256.0] {
-                let [rows32, cols32, tokens32] = [rows, cols, tokens].map(|v| v as u32);
-                let params = params::Matmul {
-                    rows: rows32,
-                    chunks: cols32 / 32,
-                    tokens: tokens32,
-                    x_pitch: cols32,
-                    y_pitch: rows32 + 5,
-                    y_offset: 3,
-                    stride: 4,
-                };
-                let out = vec![0.0_f32; tokens * (rows + 5)];
-                let call = Call {
-                    kernel: "gemv",
-                    tier,
-                    weights: Some(WeightType::F32),
-                    overrides: &[("WORKGROUP_SIZE", workgroup), ("HAS_BIAS", 1.0)],
-                    params: bytes_of(&params),
-                    buffers: &[bytes(&weight), &[0; 16], bytes(&x), bytes(&bias), bytes(&out)],
-                    workgroups: (4, rows32.div_ceil(16), tokens32),
-                };
-                let mut expected = vec![0.0; out.len()];
-                for (t, r) in (0..tokens).flat_map(|t| (0..rows).map(move |r| (t, r))) {
-                    let products = weight[r * cols..][..cols].iter().zip(&x[t * cols..]);
-                    let sum: f64 = products.map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                    expected[t * (rows + 5) + 3 + r] = sum + f64::from(bias[3 + r]);
-                }
-                assert_close(&gpu.run(&call, 4), &expected, 1e-4, &format!("{rows}x{cols} {tier} {workgroup}"));
-            }
-        }
     }
 }

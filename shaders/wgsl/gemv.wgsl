@@ -1,11 +1,17 @@
-// y[t, y_offset + r] = W[r] . x[t] (+ bias[y_offset + r]) for few tokens: grid (groups of ROWS rows, in two dimensions;
-// tokens). All invocations of a workgroup share its rows and split their columns.
+// y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r]) for few tokens: grid (groups of ROWS rows, in two dimensions;
+// groups of TOKENS tokens). All invocations of a workgroup share its rows and split their columns.
+//   RELU:       max(0, that)
+//   ACCUMULATE: y += that
 #include "lane.wgsl"
-#include "reduce.wgsl"
+#include "sums.wgsl"
 #include "weights.wgsl"
 
 override HAS_BIAS: bool = false;
-const ROWS: u32 = 4u;
+override RELU: bool = false;
+override ACCUMULATE: bool = false;
+// Each weight is read once for TOKENS tokens, each activation once for ROWS rows. ROWS * TOKENS <= SUMS, TOKENS <= 4.
+override ROWS: u32 = 4u;
+override TOKENS: u32 = 1u;
 
 struct Params {
     rows: u32,
@@ -14,6 +20,7 @@ struct Params {
     x_pitch: u32,
     y_pitch: u32,
     y_offset: u32,
+    bias_offset: u32,
     stride: u32,
 }
 
@@ -25,28 +32,39 @@ var<immediate> params: Params;
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn gemv(builtins: Builtins) {
     let lane = lane_of(builtins);
-    let token = builtins.workgroup.z;
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
-    // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
-    var sums = array<f32, ROWS>();
-    for (var chunk = lane.index; chunk < params.chunks; chunk += WORKGROUP_SIZE) {
-        let at = (token * params.x_pitch) / 4u + chunk * 8u;
-        var part: array<vec4<f32>, 8>;
-        for (var i = 0u; i < 8u; i += 1u) {
-            part[i] = x[at + i];
+    let first_token = builtins.workgroup.z * TOKENS;
+    // Rows and tokens past the end are computed as the last ones and not written: the barriers stay in uniform control flow.
+    var sums = array<f32, SUMS>();
+    var input: array<QuarterInput, 4>;
+    for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
+        let chunk = item / 4u;
+        let columns = quarter_columns(item % 4u) + chunk * 8u;
+        for (var t = 0u; t < TOKENS; t += 1u) {
+            let at = min(first_token + t, params.tokens - 1u) * (params.x_pitch / 4u);
+            input[t] = quarter_input(x[at + columns.x], x[at + columns.y]);
         }
         for (var r = 0u; r < ROWS; r += 1u) {
-            sums[r] += chunk_dot(min(first + r, params.rows - 1u), chunk, params.chunks, part);
+            let w = quarter(min(first + r, params.rows - 1u), chunk, item % 4u, params.chunks);
+            for (var t = 0u; t < TOKENS; t += 1u) {
+                sums[r * TOKENS + t] += quarter_dot(w, input[t]);
+            }
         }
     }
-    for (var r = 0u; r < ROWS; r += 1u) {
-        var total = workgroup_sum(sums[r], lane);
-        let row = first + r;
-        if lane.index == 0u && row < params.rows {
-            if HAS_BIAS {
-                total += bias[params.y_offset + row];
-            }
-            y[token * params.y_pitch + params.y_offset + row] = total;
+    var total = workgroup_sums(sums, ROWS * TOKENS, lane);
+    let row = first + lane.index / TOKENS;
+    let token = first_token + lane.index % TOKENS;
+    if lane.index < ROWS * TOKENS && row < params.rows && token < params.tokens {
+        if HAS_BIAS {
+            total += bias[params.bias_offset + row];
         }
+        if RELU {
+            total = max(total, 0.0);
+        }
+        let to = token * params.y_pitch + params.y_offset + row;
+        if ACCUMULATE {
+            total += y[to];
+        }
+        y[to] = total;
     }
 }

@@ -1,0 +1,132 @@
+//! Products of weights of every type and of activations.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice};
+use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
+use thermocline_shaders::{Tier, WeightType, params};
+
+/// Everything about one product but its kernel.
+struct Product {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    tokens: usize,
+    weights: Weights,
+    x: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+/// Elements of an output row beside those the product writes: `OFFSET` of them before.
+const MARGIN: usize = 5;
+const OFFSET: usize = 3;
+/// What the output holds before.
+const BEFORE: f32 = 0.25;
+
+impl Product {
+    fn random(ty: WeightType, rows: usize, cols: usize, tokens: usize) -> Self {
+        let weights = Weights::random(ty, rows, cols, 9);
+        Product { ty, rows, cols, tokens, weights, x: noise(tokens * cols, 10), bias: noise(rows + 2, 11) }
+    }
+
+    fn params(&self, stride: u32) -> params::Matmul {
+        let [rows, cols, tokens] = [self.rows, self.cols, self.tokens].map(|v| v as u32);
+        params::Matmul {
+            rows,
+            chunks: cols / 32,
+            tokens,
+            x_pitch: cols,
+            y_pitch: rows + MARGIN as u32,
+            y_offset: OFFSET as u32,
+            bias_offset: 2,
+            stride,
+        }
+    }
+
+    fn run(
+        &self,
+        kernel: &str,
+        tier: Tier,
+        overrides: &[(&str, f64)],
+        params: params::Matmul,
+        groups: (u32, u32, u32),
+    ) -> Vec<f32> {
+        let out = vec![BEFORE; self.tokens * (self.rows + MARGIN)];
+        let call = Call {
+            kernel,
+            tier,
+            weights: Some(self.ty),
+            overrides,
+            params: bytes_of(&params),
+            buffers: &[
+                cast_slice(&self.weights.main),
+                cast_slice(&self.weights.aux),
+                bytes(&self.x),
+                bytes(&self.bias),
+                bytes(&out),
+            ],
+            workgroups: groups,
+        };
+        Gpu::get().run(&call, 4)
+    }
+
+    /// `finish` is what becomes of a sum, its bias and what was there before.
+    fn check(&self, got: &[f32], finish: impl Fn(f64, f64, f64) -> f64, what: &str) {
+        let pitch = self.rows + MARGIN;
+        let mut expected = vec![f64::from(BEFORE); self.tokens * pitch];
+        for (t, r) in (0..self.tokens).flat_map(|t| (0..self.rows).map(move |r| (t, r))) {
+            let weights = &self.weights.values[r * self.cols..][..self.cols];
+            let sum = weights.iter().zip(&self.x[t * self.cols..]).map(|(w, x)| w * f64::from(*x)).sum();
+            expected[t * pitch + OFFSET + r] = finish(sum, f64::from(self.bias[2 + r]), f64::from(BEFORE));
+        }
+        let what = format!("{} {}x{} {} tokens {what}", self.ty, self.rows, self.cols, self.tokens);
+        assert_close(got, &expected, 2e-5, &what);
+    }
+}
+
+#[test]
+fn gemv_matches_its_equation_for_every_type() {
+    for ty in WeightType::ALL {
+        for (rows, chunks, tokens) in [(1, 1, 1), (70, 9, 3)] {
+            let product = Product::random(ty, rows, chunks * ty.block(), tokens);
+            for tier in Gpu::get().tiers() {
+                let got = product.run("gemv", tier, &[], product.params(4), (4, rows.div_ceil(16) as u32, tokens as u32));
+                product.check(&got, |sum, _, _| sum, &tier.to_string());
+            }
+        }
+    }
+}
+
+#[test]
+fn gemv_shares_weights_among_rows_and_tokens() {
+    let product = Product::random(WeightType::Q4_0, 37, 1024, 6);
+    for tier in Gpu::get().tiers() {
+        for (workgroup, rows, tokens) in [(32.0, 1, 4), (96.0, 4, 4), (128.0, 16, 1), (256.0, 2, 2), (64.0, 5, 3)] {
+            let (row_groups, token_groups) = (product.rows.div_ceil(rows), product.tokens.div_ceil(tokens));
+            let overrides = [
+                ("WORKGROUP_SIZE", workgroup),
+                ("ROWS", rows as f64),
+                ("TOKENS", tokens as f64),
+                ("HAS_BIAS", 1.0),
+            ];
+            let groups = (3, row_groups.div_ceil(3) as u32, token_groups as u32);
+            let got = product.run("gemv", tier, &overrides, product.params(3), groups);
+            product.check(&got, |sum, bias, _| sum + bias, &format!("{tier} {workgroup} {rows} {tokens}"));
+        }
+    }
+}
+
+#[test]
+fn gemv_ends_as_it_is_told() {
+    let product = Product::random(WeightType::F32, 33, 64, 2);
+    for (relu, accumulate) in [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)] {
+        let overrides = [("RELU", relu), ("ACCUMULATE", accumulate), ("HAS_BIAS", 1.0)];
+        let got = product.run("gemv", Tier::PORTABLE, &overrides, product.params(9), (9, 1, 2));
+        let finish = |sum: f64, bias: f64, before: f64| {
+            let value = if relu == 1.0 { (sum + bias).max(0.0) } else { sum + bias };
+            value + accumulate * before
+        };
+        product.check(&got, finish, &format!("relu {relu} accumulate {accumulate}"));
+    }
+}

@@ -1,0 +1,49 @@
+// Eight weights of a chunk at a time: four neighbouring invocations read neighbouring words of one chunk. A file of a weight
+// type gives `quarter`, and `quarter_columns`: which two of a chunk's eight vec4 of columns a quarter covers.
+
+// The weights are scale * low + offset and scale * high + offset.
+struct Quarter {
+    low: vec4<f32>,
+    high: vec4<f32>,
+    scale: f32,
+    offset: f32,
+}
+
+// The activations of the same columns.
+struct QuarterInput {
+    low: vec4<f32>,
+    high: vec4<f32>,
+    sum: f32,
+}
+
+fn quarter_input(low: vec4<f32>, high: vec4<f32>) -> QuarterInput {
+    let sums = low + high;
+    return QuarterInput(low, high, (sums.x + sums.y) + (sums.z + sums.w));
+}
+
+fn quarter_dot(w: Quarter, x: QuarterInput) -> f32 {
+    return w.scale * (dot(w.low, x.low) + dot(w.high, x.high)) + w.offset * x.sum;
+}
+
+// Columns 32 * chunk .. + 32 of a row that has `chunks` of them.
+fn chunk_weights(row: u32, chunk: u32, chunks: u32) -> array<vec4<f32>, 8> {
+    var out: array<vec4<f32>, 8>;
+    for (var i = 0u; i < 4u; i += 1u) {
+        let w = quarter(row, chunk, i, chunks);
+        let columns = quarter_columns(i);
+        out[columns.x] = w.low * w.scale + w.offset;
+        out[columns.y] = w.high * w.scale + w.offset;
+    }
+    return out;
+}
+
+// The same columns times x.
+fn chunk_dot(row: u32, chunk: u32, chunks: u32, x: array<vec4<f32>, 8>) -> f32 {
+    var part = x;
+    var sum = 0.0;
+    for (var i = 0u; i < 4u; i += 1u) {
+        let columns = quarter_columns(i);
+        sum += quarter_dot(quarter(row, chunk, i, chunks), quarter_input(part[columns.x], part[columns.y]));
+    }
+    return sum;
+}

@@ -1,0 +1,14 @@
+// Q4_K weights, scale * code - min; see WeightType.
+#include "nibbles.wgsl"
+#include "super_scales.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<vec4<u32>>;
+
+fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
+    let at = row * chunks + chunk;
+    let codes = nibble_floats(weight_main[at * 4u + i]);
+    let scales = chunk_scale_and_min(weight_aux[at / 8u], chunk);
+    // code = 16 * (float - 1)
+    return Quarter(codes[0], codes[1], scales.x * 16.0, scales.x * -16.0 - scales.y);
+}

@@ -1,0 +1,25 @@
+// Q6_K weights, d * scale * (code - 32) with a scale for each half of a chunk; see WeightType.
+#include "nibbles.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+
+fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
+    let at = row * chunks + chunk;
+    let aux = (at / 8u) * 21u;
+    let pair = aux + (chunk % 8u) * 2u;
+    let shifts = vec4<u32>(0u, 2u, 4u, 6u);
+    // The upper two bits stand for 16 each.
+    let low = vec4<f32>((vec4<u32>(weight_aux[pair] >> (i * 8u)) >> shifts) & vec4<u32>(3u));
+    let high = vec4<f32>((vec4<u32>(weight_aux[pair + 1u] >> (i * 8u)) >> shifts) & vec4<u32>(3u));
+    let codes = nibble_floats(weight_main[at * 4u + i]);
+    let scales = bitcast<i32>(weight_aux[aux + 16u + (chunk % 8u) / 2u] >> ((chunk % 2u) * 16u));
+    let d = unpack2x16float(weight_aux[aux + 20u]).x * 16.0;
+    // (code - 32) / 16 = float - 3
+    return Quarter(
+        (codes[0] + low - 3.0) * f32(extractBits(scales, 0u, 8u)),
+        (codes[1] + high - 3.0) * f32(extractBits(scales, 8u, 8u)),
+        d,
+        0.0,
+    );
+}

@@ -1,0 +1,16 @@
+// Q8_0 weights; see WeightType.
+#include "quarter.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<vec2<u32>>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+
+fn quarter_columns(i: u32) -> vec2<u32> {
+    return vec2<u32>(2u * i, 2u * i + 1u);
+}
+
+fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
+    let codes = weight_main[(row * chunks + chunk) * 4u + i];
+    let scales = unpack2x16float(weight_aux[row * ((chunks + 1u) / 2u) + chunk / 2u]);
+    let scale = select(scales.x, scales.y, chunk % 2u == 1u);
+    return Quarter(vec4<f32>(unpack4xI8(codes.x)), vec4<f32>(unpack4xI8(codes.y)), scale, 0.0);
+}
