@@ -91,7 +91,8 @@ fn gemv_matches_its_equation_for_every_type() {
         for (rows, chunks, tokens) in [(1, 1, 1), (70, 9, 3)] {
             let product = Product::random(ty, rows, chunks * ty.block(), tokens);
             for tier in Gpu::get().tiers() {
-                let got = product.run("gemv", tier, &[], product.params(4), (4, rows.div_ceil(16) as u32, tokens as u32));
+                let got =
+                    product.run("gemv", tier, &[], product.params(4), (4, rows.div_ceil(16) as u32, tokens as u32));
                 product.check(&got, |sum, _, _| sum, &tier.to_string());
             }
         }
@@ -104,12 +105,8 @@ fn gemv_shares_weights_among_rows_and_tokens() {
     for tier in Gpu::get().tiers() {
         for (workgroup, rows, tokens) in [(32.0, 1, 4), (96.0, 4, 4), (128.0, 16, 1), (256.0, 2, 2), (64.0, 5, 3)] {
             let (row_groups, token_groups) = (product.rows.div_ceil(rows), product.tokens.div_ceil(tokens));
-            let overrides = [
-                ("WORKGROUP_SIZE", workgroup),
-                ("ROWS", rows as f64),
-                ("TOKENS", tokens as f64),
-                ("HAS_BIAS", 1.0),
-            ];
+            let overrides =
+                [("WORKGROUP_SIZE", workgroup), ("ROWS", rows as f64), ("TOKENS", tokens as f64), ("HAS_BIAS", 1.0)];
             let groups = (3, row_groups.div_ceil(3) as u32, token_groups as u32);
             let got = product.run("gemv", tier, &overrides, product.params(3), groups);
             product.check(&got, |sum, bias, _| sum + bias, &format!("{tier} {workgroup} {rows} {tokens}"));

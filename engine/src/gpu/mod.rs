@@ -1,7 +1,8 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
-//! ([`UploadRing`], [`ReadbackRing`]); [`Profile`] tells where the time went. It knows weight formats but no models: what is computed in which order is
+//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`], which
+//! [`Matmul`] multiplies. [`Profile`] tells where the time went. It knows weight formats but no models: what is computed in which order is
 //! [`crate::model`]'s business.
 
 mod adapter;
@@ -10,11 +11,15 @@ mod caps;
 mod device;
 mod faults;
 mod health;
+pub mod layout;
+mod matmul;
+mod matrix;
 mod op;
 mod pipelines;
 mod profile;
 mod recorder;
 mod transfer;
+mod uploader;
 mod work;
 
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
@@ -22,10 +27,13 @@ pub use arena::{Arena, Buffer, Purpose, Usage};
 pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use faults::{FaultPoint, Faults};
+pub use matmul::{Epilogue, Matmul, MatmulOutput};
+pub use matrix::{GpuMatrix, MatrixPart};
 pub use op::{Binding, Op, grid, pitch};
 pub use pipelines::{Pipeline, Pipelines};
 pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;
 pub use thermocline_shaders::{Tier, WeightType, params};
 pub use transfer::{ReadbackRing, UploadRing};
+pub use uploader::Uploader;
 pub use work::Work;

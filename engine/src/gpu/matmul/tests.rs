@@ -1,0 +1,182 @@
+//! Products of every file type in every tier, whole and in parts, against the decoded rows.
+
+use std::ops::ControlFlow;
+
+use super::*;
+use crate::{
+    format::{Bytes, Matrix, TensorType},
+    gpu::{
+        AdapterChoice, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing, Uploader, Usage,
+        layout::tests::{WEIGHTS, random_row, widening_error},
+    },
+};
+
+fn open(tier: Tier, max_binding: Option<u64>) -> Gpu {
+    let adapter = AdapterChoice::Index(0);
+    Gpu::open(&GpuOptions { adapter, tier: Some(tier), max_binding, ..GpuOptions::default() }).unwrap()
+}
+
+fn random_matrix(ty: TensorType, rows: usize, cols: usize, seed: u64) -> Matrix {
+    let data: Vec<u8> = (0..rows as u64).flat_map(|row| random_row(ty, cols, seed * 1000 + row)).collect();
+    Matrix::new(ty, rows, cols, Bytes::new(data)).unwrap()
+}
+
+fn noise(len: usize, seed: u64) -> Vec<f32> {
+    use rand::{RngExt, SeedableRng};
+    let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    (0..len).map(|_| random.random_range(-1.0..1.0)).collect()
+}
+
+fn upload(gpu: &Gpu, stacked: &[&Matrix]) -> GpuMatrix {
+    let mut progress = |_, _| ControlFlow::Continue(());
+    let mut uploader = Uploader::new(gpu, &mut progress).unwrap();
+    uploader.matrix(Purpose::Ffn, "test", stacked).unwrap()
+}
+
+/// Tokens in rows of padded activations.
+struct Activations {
+    values: Vec<f32>,
+    cols: usize,
+    buffer: Buffer,
+}
+
+impl Activations {
+    fn random(gpu: &Gpu, tokens: usize, cols: usize) -> Self {
+        let mut values = noise(tokens * pitch(cols), 77);
+        values.chunks_exact_mut(pitch(cols)).for_each(|row| row[cols..].fill(0.0));
+        let bytes = bytemuck::cast_slice(&values);
+        let buffer = gpu.arena().buffer(Purpose::Scratch, "x", bytes.len() as u64, Usage::Storage).unwrap();
+        let mut ring = UploadRing::new(gpu, 1, bytes.len() as u64).unwrap();
+        let mut recorder = Recorder::new(gpu);
+        ring.record(&mut recorder, &[(bytes, &buffer, 0)]).unwrap();
+        recorder.submit().unwrap();
+        Activations { values, cols, buffer }
+    }
+}
+
+const OFFSET: usize = 3;
+
+/// `[tokens, rows + OFFSET]`, computed on the device.
+fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &Activations, bias: Option<&Buffer>, tokens: usize) -> Vec<f32> {
+    let pitch = matrix.rows() + OFFSET;
+    let bytes = (tokens * pitch * 4) as u64;
+    let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
+    let matmul = Matmul::new(gpu, matrix, &x.buffer, bias, &y, pitch, OFFSET).unwrap();
+    let mut recorder = Recorder::new(gpu);
+    matmul.record(&mut recorder, tokens);
+    let mut ring = ReadbackRing::new(gpu, 1, bytes).unwrap();
+    ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap()
+}
+
+/// Holds a product against the sums of the decoded rows.
+fn check(got: &[f32], stacked: &[&Matrix], x: &Activations, bias: &[f32], tokens: usize, what: &str) {
+    let rows: usize = stacked.iter().map(|matrix| matrix.rows()).sum();
+    let mut decoded = vec![0.0; x.cols];
+    let all = stacked.iter().flat_map(|matrix| (0..matrix.rows()).map(move |row| (matrix, row)));
+    for (at, (matrix, row)) in all.enumerate() {
+        matrix.dequantise_row(row, &mut decoded);
+        let largest = decoded.chunks(32).map(|chunk| chunk.iter().fold(0.0f32, |most, w| most.max(w.abs())));
+        let largest: Vec<f64> = largest.map(f64::from).collect();
+        for t in 0..tokens {
+            let x = &x.values[t * pitch(x.cols)..][..x.cols];
+            let (mut sum, mut magnitude, mut widening) = (0.0, 0.0, 0.0);
+            for (i, (w, x)) in decoded.iter().zip(x).enumerate() {
+                let product = f64::from(*w) * f64::from(*x);
+                sum += product;
+                magnitude += product.abs();
+                widening += largest[i / 32] * f64::from(x.abs());
+            }
+            let expected = sum + bias.get(at).map_or(0.0, |bias| f64::from(*bias));
+            let most = 1e-5 * (magnitude + 1.0) + widening_error(matrix.ty()) * widening;
+            let got = got[t * (rows + OFFSET) + OFFSET + at];
+            let error = (f64::from(got) - expected).abs();
+            assert!(error <= most, "{what}: row {at} of token {t} is {got}, expected {expected} within {most}");
+        }
+    }
+}
+
+#[test]
+fn every_file_type_in_every_tier() {
+    for tier in Tier::ALL {
+        let gpu = open(tier, None);
+        for ty in WEIGHTS {
+            let (rows, cols) = (37, if ty.block_len() == 1 { 333 } else { 768 });
+            let file = random_matrix(ty, rows, cols, 1);
+            let matrix = upload(&gpu, &[&file]);
+            let x = Activations::random(&gpu, 5, cols);
+            for tokens in [1, 5] {
+                let got = product(&gpu, &matrix, &x, None, tokens);
+                check(&got, &[&file], &x, &[], tokens, &format!("{ty} {tier} {tokens} tokens"));
+                assert!(got.chunks_exact(rows + OFFSET).all(|row| row[..OFFSET] == [0.0; OFFSET]), "{ty}: outside");
+            }
+        }
+    }
+}
+
+#[test]
+fn matrices_are_stacked_and_cut_into_parts() {
+    let gpu = open(Tier { subgroups: true, f16: true }, Some(64 << 10));
+    for ty in [TensorType::F32, TensorType::Q4_0, TensorType::Q5_K, TensorType::Q6_K] {
+        let files = [(100, 2), (1, 3), (450, 4)].map(|(rows, seed)| random_matrix(ty, rows, 512, seed));
+        let stacked = files.each_ref();
+        let used = gpu.arena().used_for(Purpose::Ffn);
+        let matrix = upload(&gpu, &stacked);
+        assert!(matrix.parts().len() > 1, "{ty}");
+        assert!(matrix.parts().iter().all(|part| part.buffer().bytes() <= 64 << 10), "{ty}");
+        assert_eq!(gpu.arena().used_for(Purpose::Ffn) - used, matrix.bytes());
+        assert_eq!(GpuMatrix::bytes_of(gpu.caps(), matrix.ty(), 551, 512).unwrap(), matrix.bytes());
+        let x = Activations::random(&gpu, 3, 512);
+        let bias = noise(551, 5);
+        let mut progress = |_, _| ControlFlow::Continue(());
+        let on_device = Uploader::new(&gpu, &mut progress).unwrap().vector(Purpose::Vectors, "bias", &bias).unwrap();
+        for tokens in [1, 3] {
+            let got = product(&gpu, &matrix, &x, Some(&on_device), tokens);
+            check(&got, &stacked, &x, &bias, tokens, &format!("{ty} in {} parts", matrix.parts().len()));
+        }
+    }
+}
+
+#[test]
+fn uploads_tell_their_progress_and_can_be_cancelled() {
+    let gpu = open(Tier::PORTABLE, None);
+    let file = random_matrix(TensorType::F16, 4000, 1024, 6);
+    let bytes = file.data().len() as u64;
+    let mut seen = Vec::new();
+    let mut progress = |done, total| {
+        seen.push((done, total));
+        ControlFlow::Continue(())
+    };
+    let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
+    uploader.expect(bytes);
+    let matrix = uploader.matrix(Purpose::Ffn, "test", &[&file]).unwrap();
+    uploader.finish().unwrap();
+    assert!(seen.len() > 1 && seen.windows(2).all(|pair| pair[0].0 < pair[1].0), "{seen:?}");
+    assert_eq!(seen.last(), Some(&(bytes, bytes)));
+    // Rows repacked on several threads are where they belong.
+    let mut down = ReadbackRing::new(&gpu, 1, bytes).unwrap();
+    let piece = (matrix.parts()[0].buffer(), 0, bytes);
+    down.read(Recorder::new(&gpu), &[piece], || (), |got| assert!(got == file.data())).unwrap();
+    drop((matrix, down));
+
+    let used = gpu.arena().used();
+    let mut stop = |_, _| ControlFlow::Break(());
+    let mut uploader = Uploader::new(&gpu, &mut stop).unwrap();
+    let cancelled = uploader.matrix(Purpose::Ffn, "test", &[&file]);
+    assert!(matches!(cancelled, Err(crate::Error::Cancelled)));
+    drop(uploader);
+    assert_eq!(gpu.arena().used(), used);
+}
+
+#[test]
+fn what_cannot_be_stacked_is_refused() {
+    let gpu = open(Tier::PORTABLE, None);
+    let mut progress = |_, _| ControlFlow::Continue(());
+    let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
+    let [a, b] = [TensorType::Q4_0, TensorType::Q8_0].map(|ty| random_matrix(ty, 2, 64, 1));
+    let wide = random_matrix(TensorType::Q4_0, 2, 96, 1);
+    for stacked in [&[][..], &[&a, &b], &[&a, &wide]] {
+        assert!(uploader.matrix(Purpose::Ffn, "test", stacked).is_err());
+    }
+    let longer = random_matrix(TensorType::Q4_0, 3, 64, 1);
+    assert!(uploader.experts(Purpose::Ffn, "test", &[&a, &longer]).is_err());
+}

@@ -1,0 +1,179 @@
+//! A matrix on the device.
+
+use std::ops::Range;
+
+use thermocline_shaders::WeightType;
+
+use super::{Binding, Buffer, Caps, Gpu, Purpose, Usage};
+use crate::error::{Error, Result};
+
+/// Kernels count 16-byte elements and words of a buffer in 32 bits.
+const MOST_BYTES: u64 = 1 << 31;
+
+/// `[rows, cols]` weights on the device, as many buffers as the adapter's limits ask for.
+#[derive(Debug, Clone)]
+pub struct GpuMatrix {
+    ty: WeightType,
+    rows: usize,
+    cols: usize,
+    parts: Vec<MatrixPart>,
+}
+
+/// Some rows of a [`GpuMatrix`], in a buffer of their own: `main`, and `aux` behind it.
+#[derive(Debug, Clone)]
+pub struct MatrixPart {
+    rows: Range<usize>,
+    buffer: Buffer,
+    /// Bytes of `main`, and where `aux` begins and how long it is.
+    main: u64,
+    aux: (u64, u64),
+}
+
+impl GpuMatrix {
+    /// Buffers for a matrix, still empty. A part has a multiple of `unit` rows.
+    pub(super) fn new(
+        gpu: &Gpu,
+        purpose: Purpose,
+        what: &'static str,
+        ty: WeightType,
+        (rows, cols): (usize, usize),
+        unit: usize,
+    ) -> Result<Self> {
+        let plan = plan(gpu.caps(), what, ty, (rows, cols), unit)?;
+        let parts = plan.into_iter().map(|rows| {
+            let (main, aux) = bytes(ty, rows.len(), cols);
+            let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
+            let buffer =
+                gpu.arena().buffer(purpose, what, if aux > 0 { offset + aux } else { main }, Usage::Storage)?;
+            Ok(MatrixPart { rows, buffer, main, aux: (offset, aux) })
+        });
+        Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
+    }
+
+    /// Encoding.
+    pub fn ty(&self) -> WeightType {
+        self.ty
+    }
+
+    /// Rows: outputs of `y = W x`.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Columns: inputs of `y = W x`.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// 32-column chunks of a row.
+    pub fn chunks(&self) -> usize {
+        self.cols.next_multiple_of(self.ty.block()) / 32
+    }
+
+    /// The buffers, in the order of their rows.
+    pub fn parts(&self) -> &[MatrixPart] {
+        &self.parts
+    }
+
+    /// Bytes on the device.
+    pub fn bytes(&self) -> u64 {
+        self.parts.iter().map(|part| part.buffer.bytes()).sum()
+    }
+
+    /// Bytes a matrix will take on a device with these limits.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if one row is larger than the limits allow.
+    pub fn bytes_of(caps: &Caps, ty: WeightType, rows: usize, cols: usize) -> Result<u64> {
+        let parts = plan(caps, "a matrix", ty, (rows, cols), 1)?;
+        let align = caps.binding_alignment.max(16);
+        let part = |rows: Range<usize>| {
+            let (main, aux) = bytes(ty, rows.len(), cols);
+            (if aux > 0 { main.next_multiple_of(align) + aux } else { main }).max(1).next_multiple_of(16)
+        };
+        Ok(parts.into_iter().map(part).sum())
+    }
+}
+
+impl MatrixPart {
+    /// Rows of the matrix.
+    pub fn rows(&self) -> Range<usize> {
+        self.rows.clone()
+    }
+
+    /// What kernels bind at 0: codes or values.
+    pub fn main(&self) -> Binding {
+        Binding::part(&self.buffer, 0, self.main)
+    }
+
+    /// What kernels bind at 1: scales, or `nothing` where the type has none.
+    pub fn aux(&self, nothing: &Buffer) -> Binding {
+        let (offset, bytes) = self.aux;
+        if bytes == 0 { nothing.into() } else { Binding::part(&self.buffer, offset, bytes) }
+    }
+
+    pub(super) fn buffer(&self) -> &Buffer {
+        &self.buffer
+    }
+
+    /// Where `aux` begins in the buffer.
+    pub(super) fn aux_offset(&self) -> u64 {
+        self.aux.0
+    }
+}
+
+/// Bytes of both streams.
+fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
+    let stream = |row: usize| rows as u64 * row as u64;
+    (stream(ty.main_len(cols) * 16), stream(ty.aux_len(cols) * 4))
+}
+
+/// Which rows go together: as few parts as the limits allow, about equally long.
+fn plan(
+    caps: &Caps,
+    what: &'static str,
+    ty: WeightType,
+    (rows, cols): (usize, usize),
+    unit: usize,
+) -> Result<Vec<Range<usize>>> {
+    if rows == 0 || cols == 0 || unit == 0 || !rows.is_multiple_of(unit) {
+        let got = format!("{rows} x {cols}, {unit} at a time");
+        return Err(Error::invalid("a matrix on the GPU", "rows and columns, rows a multiple of their unit", got));
+    }
+    let align = caps.binding_alignment.max(16);
+    let most = caps.max_buffer.min(caps.max_binding).min(MOST_BYTES).saturating_sub(align);
+    let bytes = (ty.row_bytes(cols) as u64).saturating_mul(unit as u64);
+    let units = (most / bytes.max(1)) as usize;
+    if units == 0 {
+        return Err(Error::Memory { what, wanted: bytes, available: most });
+    }
+    let (all, parts) = (rows / unit, (rows / unit).div_ceil(units));
+    let step = all.div_ceil(parts) * unit;
+    Ok((0..rows).step_by(step).map(|start| start..(start + step).min(rows)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_keep_to_the_limits() {
+        let caps = Caps { max_buffer: 1 << 20, max_binding: 1 << 16, binding_alignment: 256, ..Caps::default() };
+        for ty in WeightType::ALL {
+            for (rows, unit) in [(1, 1), (1000, 1), (4096, 16)] {
+                let parts = plan(&caps, "test", ty, (rows, 512), unit).unwrap();
+                assert_eq!((parts[0].start, parts[parts.len() - 1].end), (0, rows));
+                assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start), "{ty}");
+                for part in parts {
+                    let (main, aux) = bytes(ty, part.len(), 512);
+                    assert!(main.next_multiple_of(256) + aux <= 1 << 16, "{ty}");
+                    assert!(part.len() % unit == 0 && !part.is_empty(), "{ty}");
+                }
+            }
+        }
+        let refused = plan(&caps, "test", WeightType::F32, (3, 1 << 15), 1);
+        assert!(matches!(refused, Err(Error::Memory { wanted, .. }) if wanted == 1 << 17));
+        assert!(plan(&caps, "test", WeightType::F32, (3, 32), 2).is_err());
+        assert!(plan(&caps, "test", WeightType::F32, (0, 32), 1).is_err());
+    }
+}
