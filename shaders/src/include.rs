@@ -8,8 +8,10 @@ use crate::{Tier, WeightType};
 /// Files that kernels include, by the name they are included under.
 const INCLUDES: &[(&str, &str)] = &[
     ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
+    ("attention.wgsl", include_str!("../wgsl/include/attention.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("half.wgsl", include_str!("../wgsl/include/half.wgsl")),
+    ("head.wgsl", include_str!("../wgsl/include/head.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
     ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),

@@ -4,6 +4,7 @@
 //! not one per device. Tests translate every kernel in every tier to SPIR-V, MSL, HLSL and, where its features allow,
 //! GLSL: that keeps Metal and DX12 honest on machines that have neither.
 
+mod attention;
 mod include;
 mod kernels;
 pub mod limits;
@@ -11,6 +12,7 @@ pub mod params;
 mod tier;
 mod weight_type;
 
+pub use attention::{DecodeGrid, decode_heads, head_pitch};
 pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
 pub use weight_type::WeightType;

@@ -16,6 +16,20 @@ pub const ROUTE_USED: u32 = 32;
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
 pub const SPARSE_NEURONS: u32 = 2;
 
+/// Tokens of a workgroup of `attention_prompt`.
+pub const ATTENTION_QUERIES: u32 = 32;
+
+/// Keys of a tile of `attention_decode`; a split is a whole number of them.
+pub const ATTENTION_TILE: u32 = 32;
+
+/// Most query heads a workgroup of `attention_decode` takes, and most units of four elements they have together.
+pub const ATTENTION_HEADS: u32 = 8;
+/// See [`ATTENTION_HEADS`].
+pub const ATTENTION_UNITS: u32 = 256;
+
+/// Most splits `attention_merge` combines.
+pub const ATTENTION_SPLITS: u32 = 256;
+
 #[cfg(test)]
 mod tests {
     use crate::{Kernel, Tier, WeightType};
@@ -31,5 +45,10 @@ mod tests {
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
         assert_size("sparse_gate_up", "NEURONS", super::SPARSE_NEURONS);
+        assert_size("attention_prompt", "QUERIES", super::ATTENTION_QUERIES);
+        assert_size("attention_decode", "TILE", super::ATTENTION_TILE);
+        assert_size("attention_decode", "MOST_HEADS", super::ATTENTION_HEADS);
+        assert_size("attention_decode", "MOST_UNITS", super::ATTENTION_UNITS);
+        assert_size("attention_merge", "MOST_SPLITS", super::ATTENTION_SPLITS);
     }
 }

@@ -25,7 +25,7 @@ macro_rules! params {
 }
 
 params! {
-    /// One element per invocation: `add`, `activation`, `soft_cap` and their like.
+    /// One element per invocation: `add`, `activation` and their like.
     Elements {
         /// Elements of a row that count.
         cols: u32,
@@ -61,7 +61,7 @@ params! {
         eps: f32,
     }
 
-    /// `rope_append`
+    /// `rope_append`, grid (`n_head + 2 * n_kv_head`, tokens)
     RopeAppend {
         /// Query heads.
         n_head: u32,
@@ -69,29 +69,28 @@ params! {
         n_kv_head: u32,
         /// Elements of a head.
         head_dim: u32,
-        /// Rotated elements of a head.
+        /// Rotated elements of a head, even.
         dims: u32,
         /// Elements from one token's stacked q, k, v to the next's.
         qkv_pitch: u32,
-        /// Elements from one token's queries to the next's.
+        /// Elements from one token's queries to the next's, a multiple of 4; heads are [`head_pitch`](crate::head_pitch) apart.
         q_pitch: u32,
         /// Position of the first token: its row of the caches.
         position: u32,
-        /// Rows of each head in the caches.
+        /// Rows of each head in the caches, [`head_pitch`](crate::head_pitch) elements each.
         capacity: u32,
         /// Added under the root of the heads' norms.
         eps: f32,
     }
 
-    /// `attention_decode` and `attention_prompt`
+    /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: `n_head`, then groups of
+    /// [`ATTENTION_QUERIES`](crate::limits::ATTENTION_QUERIES) tokens)
     Attention {
         /// Query heads.
         n_head: u32,
         /// Key/value heads.
         n_kv_head: u32,
-        /// Elements of a head.
-        head_dim: u32,
-        /// Elements from one token's queries to the next's.
+        /// Elements from one token's queries to the next's, a multiple of 4.
         q_pitch: u32,
         /// Elements from one token's output to the next's.
         out_pitch: u32,
@@ -113,16 +112,28 @@ params! {
         softcap: f32,
     }
 
-    /// `attention_merge`
+    /// `attention_merge`, grid (`n_head`, tokens)
     AttentionMerge {
         /// Query heads.
         n_head: u32,
-        /// Elements of a head.
-        head_dim: u32,
         /// Elements from one token's output to the next's.
         out_pitch: u32,
         /// Partials per head and token.
         splits: u32,
+    }
+
+    /// `soft_cap`
+    SoftCap {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// The result lies between `-cap` and `cap`.
+        cap: f32,
     }
 
     /// `gemv` and `gemm`

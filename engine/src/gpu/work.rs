@@ -62,7 +62,7 @@ fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
     // The last token's keys, and those before them that only earlier tokens see.
     let keys = visible(tokens.saturating_sub(1)).saturating_add(tokens.saturating_sub(1)).min(position + tokens);
     let element = if pipeline.overridden("KV_F32").is_some_and(|on| on != 0.0) { 4 } else { 2 };
-    let head = u64::from(at.head_dim);
+    let head = pipeline.overridden("HEAD_DIM").map_or(0, |elements| elements as u64);
     Work {
         bytes: 2 * keys * u64::from(at.n_kv_head) * head * element + 8 * tokens * u64::from(at.n_head) * head,
         flops: 4 * pairs * u64::from(at.n_head) * head,
@@ -83,10 +83,11 @@ mod tests {
         let bytes = 100 * (4 * 16 + 4 * 2) + 3 * 4 * (128 + 100);
         assert_eq!(Work::of(&gemv, &product), Work { bytes, flops: 2 * 100 * 128 * 3 });
 
+        let decode = gpu.pipelines().get("attention_decode", None, 64, &[("HEAD_DIM", 8.0)]).unwrap();
         let of = |tokens, position, window| {
-            let (n_head, n_kv_head, head_dim) = (4, 2, 8);
-            let at = params::Attention { n_head, n_kv_head, head_dim, tokens, position, window, ..Default::default() };
-            attention(&gemv, &at)
+            let (n_head, n_kv_head) = (4, 2);
+            let at = params::Attention { n_head, n_kv_head, tokens, position, window, ..Default::default() };
+            Work::of(&decode, &at)
         };
         let moved = |keys: u64, tokens: u64| 2 * keys * 2 * 8 * 2 + 8 * tokens * 4 * 8;
         assert_eq!(of(1, 9, 0), Work { bytes: moved(10, 1), flops: 4 * 10 * 4 * 8 });

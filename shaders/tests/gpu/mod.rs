@@ -115,7 +115,11 @@ impl Gpu {
             layout: Some(&pipeline_layout),
             module: &module,
             entry_point: Some(call.kernel),
-            compilation_options: wgpu::PipelineCompilationOptions { constants: call.overrides, ..Default::default() },
+            compilation_options: wgpu::PipelineCompilationOptions {
+                constants: call.overrides,
+                // As the engine does: a kernel writes what it reads.
+                zero_initialize_workgroup_memory: false,
+            },
             cache: None,
         });
         self.pipelines.lock().unwrap().insert(key, (layout.clone(), pipeline.clone()));

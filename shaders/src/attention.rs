@@ -1,0 +1,109 @@
+//! How attention lies in memory and is cut into workgroups.
+
+use crate::{
+    limits::{ATTENTION_HEADS, ATTENTION_SPLITS, ATTENTION_TILE, ATTENTION_UNITS},
+    params::Attention,
+};
+
+/// Keys a split has at least, so that its partials are few bytes beside what it reads.
+const MIN_SPAN: u32 = 64;
+
+/// Elements from one head of the queries, or one row of the caches, to the next.
+pub const fn head_pitch(head_dim: u32) -> u32 {
+    head_dim.next_multiple_of(4)
+}
+
+/// Query heads of one key/value head that a workgroup of `attention_decode` takes: its override `HEADS`. All of them up to
+/// what its shared memory holds, else a divisor of their number unless that is far less.
+pub fn decode_heads(n_head: u32, n_kv_head: u32, head_dim: u32) -> u32 {
+    let group = n_head / n_kv_head.max(1);
+    let most = (ATTENTION_UNITS * 4 / head_pitch(head_dim).max(1)).clamp(1, ATTENTION_HEADS).min(group.max(1));
+    (most.div_ceil(2)..=most).rev().find(|heads| group.is_multiple_of(*heads)).unwrap_or(most)
+}
+
+/// The grid of `attention_decode`: each split takes `span` keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeGrid {
+    /// Keys of a split.
+    pub span: u32,
+    /// Splits. With one, the kernel writes the output itself and nothing is to be merged.
+    pub splits: u32,
+    /// Groups of query heads.
+    pub head_groups: u32,
+    /// Tokens.
+    pub tokens: u32,
+}
+
+impl DecodeGrid {
+    /// Cuts the keys that `params` lets its tokens see into splits, so that there are at most `workgroups` of them where
+    /// one split is not already more. `span` and `splits` of `params` are not read. `heads`: see [`decode_heads`].
+    pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
+        let group = params.n_head / params.n_kv_head.max(1);
+        let head_groups = params.n_kv_head * group.div_ceil(heads.max(1));
+        let last = params.position.saturating_add(params.tokens);
+        let window = if params.window == 0 { u32::MAX } else { params.window };
+        let seen = last - (params.position + 1).saturating_sub(window);
+        let most = (workgroups / (head_groups * params.tokens).max(1)).clamp(1, ATTENTION_SPLITS);
+        let span = seen.div_ceil(most).max(MIN_SPAN).next_multiple_of(ATTENTION_TILE);
+        DecodeGrid { span, splits: seen.div_ceil(span), head_groups, tokens: params.tokens }
+    }
+
+    /// Workgroups in each dimension.
+    pub fn workgroups(&self) -> (u32, u32, u32) {
+        (self.splits, self.head_groups, self.tokens)
+    }
+
+    /// Floats of the partials, for `n_head` heads of `head_dim`; 0 where nothing is to be merged.
+    pub fn partials_len(&self, n_head: u32, head_dim: u32) -> usize {
+        let parts = if self.splits == 1 { 0 } else { self.splits as usize };
+        self.tokens as usize * n_head as usize * parts * (head_pitch(head_dim) as usize + 4)
+    }
+
+    /// Floats of the partials that no grid made for `workgroups` exceeds.
+    pub fn max_partials_len(n_head: u32, head_dim: u32, heads: u32, workgroups: u32) -> usize {
+        workgroups as usize * heads.min(n_head) as usize * (head_pitch(head_dim) as usize + 4)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(n_head: u32, n_kv_head: u32, tokens: u32, position: u32, window: u32) -> Attention {
+        Attention { n_head, n_kv_head, tokens, position, window, ..Attention::default() }
+    }
+
+    #[test]
+    fn heads_fit_shared_memory() {
+        for (n_head, n_kv_head, head_dim, heads) in [
+            (32, 32, 128, 1),
+            (32, 8, 128, 4),
+            (28, 4, 128, 7),
+            (71, 1, 64, 8),
+            (48, 4, 128, 6),
+            (16, 2, 256, 4),
+            (4, 2, 6, 2),
+        ] {
+            assert_eq!(decode_heads(n_head, n_kv_head, head_dim), heads, "{n_head} {n_kv_head} {head_dim}");
+            assert!(heads * head_pitch(head_dim) <= 1024);
+        }
+    }
+
+    #[test]
+    fn splits_cover_what_is_seen_and_stay_within_bounds() {
+        for window in [0, 1, 100, 4096] {
+            for position in (0..400).chain([4095, 131_071]) {
+                for (tokens, workgroups) in [(1, 1), (1, 512), (3, 512), (8, 1024), (8, 100_000)] {
+                    let params = shape(71, 1, tokens, position, window);
+                    let grid = DecodeGrid::new(&params, 8, workgroups);
+                    let seen = if window == 0 { position + tokens } else { (position + 1).min(window) + tokens - 1 };
+                    assert!(grid.span * grid.splits >= seen && grid.span * (grid.splits - 1) < seen);
+                    assert!((1..=ATTENTION_SPLITS).contains(&grid.splits) && grid.span.is_multiple_of(ATTENTION_TILE));
+                    assert!(grid.splits == 1 || grid.splits * grid.head_groups * tokens <= workgroups);
+                    assert!(grid.partials_len(71, 64) <= DecodeGrid::max_partials_len(71, 64, 8, workgroups));
+                }
+            }
+        }
+        assert_eq!(DecodeGrid::new(&shape(32, 8, 1, 4095, 0), 4, 512).workgroups(), (64, 8, 1));
+    }
+}

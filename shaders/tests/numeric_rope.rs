@@ -1,0 +1,196 @@
+//! Norms of heads, rotation and appending to the caches, against their equations in f64.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice, cast_vec};
+use gpu::{Call, Gpu, assert_close, bytes, noise};
+use half::f16;
+use thermocline_shaders::{head_pitch, params::RopeAppend};
+
+#[derive(Debug, Clone, Copy)]
+struct Variant {
+    head_dim: u32,
+    dims: u32,
+    neox: bool,
+    rope: bool,
+    qk_norm: bool,
+    kv_f32: bool,
+    position: u32,
+    workgroup: u32,
+}
+
+const PLAIN: Variant = Variant {
+    head_dim: 64,
+    dims: 64,
+    neox: false,
+    rope: true,
+    qk_norm: false,
+    kv_f32: false,
+    position: 5,
+    workgroup: 32,
+};
+
+/// What the buffers hold before: the kernel must leave it where nothing belongs.
+const UNTOUCHED: f32 = 7.0;
+
+const N_HEAD: u32 = 3;
+const N_KV_HEAD: u32 = 2;
+const TOKENS: u32 = 4;
+
+fn check(variant: Variant) {
+    let Variant { head_dim, dims, neox, rope, qk_norm, kv_f32, position, workgroup } = variant;
+    let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
+    let params = RopeAppend {
+        n_head: N_HEAD,
+        n_kv_head: N_KV_HEAD,
+        head_dim,
+        dims,
+        qkv_pitch: ((N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
+        q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
+        position,
+        capacity: position + TOKENS + 3,
+        eps: 1e-5,
+    };
+    let [tokens, capacity, qkv_pitch, q_pitch] =
+        [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);
+    let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
+    let table = noise(tokens * half.max(1) * 2, 42);
+    let norms = [noise(dim, 43), noise(dim, 44)];
+
+    let element = |token: usize, slot: usize, i: usize| -> f64 {
+        if i >= dim {
+            return 0.0;
+        }
+        let head = &qkv[token * qkv_pitch + slot * dim..][..dim];
+        let is_query = slot < N_HEAD as usize;
+        if slot >= (N_HEAD + N_KV_HEAD) as usize {
+            return f64::from(head[i]);
+        }
+        let mean = head.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
+        let normed = |i: usize| {
+            let weight = f64::from(norms[usize::from(!is_query)][i]);
+            f64::from(head[i]) * if qk_norm { weight / (mean + f64::from(params.eps)).sqrt() } else { 1.0 }
+        };
+        if !rope || i >= half * 2 {
+            return normed(i);
+        }
+        let pair = if neox { i % half } else { i / 2 };
+        let (a, b) = if neox { (pair, pair + half) } else { (2 * pair, 2 * pair + 1) };
+        let [cos, sin] = [0, 1].map(|part| f64::from(table[(token * half + pair) * 2 + part]));
+        if i == a { normed(a) * cos - normed(b) * sin } else { normed(a) * sin + normed(b) * cos }
+    };
+    let mut q = vec![f64::from(UNTOUCHED); tokens * q_pitch];
+    let mut caches = [0, 1].map(|_| vec![f64::from(UNTOUCHED); N_KV_HEAD as usize * capacity * pitch]);
+    for token in 0..tokens {
+        for i in 0..pitch {
+            for head in 0..N_HEAD as usize {
+                q[token * q_pitch + head * pitch + i] = element(token, head, i);
+            }
+            for (which, cache) in caches.iter_mut().enumerate() {
+                for head in 0..N_KV_HEAD as usize {
+                    let slot = N_HEAD as usize + which * N_KV_HEAD as usize + head;
+                    let row = head * capacity + position as usize + token;
+                    cache[row * pitch + i] = element(token, slot, i);
+                }
+            }
+        }
+    }
+
+    let words = |len: usize| -> Vec<u8> {
+        if kv_f32 {
+            cast_slice(&vec![UNTOUCHED; len]).to_vec()
+        } else {
+            cast_slice(&vec![f16::from_f32(UNTOUCHED); len]).to_vec()
+        }
+    };
+    let (before, cache) = (vec![UNTOUCHED; q.len()], words(caches[0].len()));
+    for tier in Gpu::get().tiers() {
+        let switch = |name, on| (name, f64::from(u8::from(on)));
+        let call = Call {
+            kernel: "rope_append",
+            tier,
+            weights: None,
+            overrides: &[
+                ("WORKGROUP_SIZE", f64::from(workgroup)),
+                switch("NEOX", neox),
+                switch("ROPE", rope),
+                switch("QK_NORM", qk_norm),
+                switch("KV_F32", kv_f32),
+            ],
+            params: bytes_of(&params),
+            buffers: &[bytes(&qkv), bytes(&table), bytes(&norms[0]), bytes(&norms[1]), bytes(&before), &cache, &cache],
+            workgroups: (N_HEAD + 2 * N_KV_HEAD, TOKENS, 1),
+        };
+        let [got_q, keys, values] = Gpu::get().run_for(&call, [4, 5, 6]);
+        let what = format!("{tier} {variant:?}");
+        assert_close(&cast_vec(got_q), &q, 1e-5, &format!("{what}: q"));
+        for (name, words, expected) in [("keys", keys, &caches[0]), ("values", values, &caches[1])] {
+            let what = format!("{what}: {name}");
+            if kv_f32 {
+                assert_close(&cast_vec(words), expected, 1e-5, &what);
+            } else {
+                let halves: Vec<f32> = cast_slice::<u32, f16>(&words).iter().map(|v| v.to_f32()).collect();
+                assert_close(&halves, expected, 1e-3, &what);
+            }
+        }
+    }
+}
+
+#[test]
+fn orders_and_norms() {
+    for (neox, rope, qk_norm) in
+        [(false, true, false), (true, true, false), (false, true, true), (true, true, true), (true, false, true)]
+    {
+        for kv_f32 in [false, true] {
+            check(Variant { neox, rope, qk_norm, kv_f32, ..PLAIN });
+        }
+    }
+}
+
+#[test]
+fn head_sizes_and_partial_rotation() {
+    for (head_dim, dims, kv_f32) in [
+        (8, 8, false),
+        (6, 4, false),
+        (7, 6, true),
+        (20, 20, false),
+        (80, 32, false),
+        (128, 64, true),
+        (256, 256, false),
+    ] {
+        for neox in [false, true] {
+            check(Variant { head_dim, dims, kv_f32, neox, qk_norm: true, position: 0, workgroup: 64, ..PLAIN });
+        }
+    }
+}
+
+#[test]
+fn f16_caches_hold_no_infinities() {
+    let params = RopeAppend {
+        n_head: 1,
+        n_kv_head: 1,
+        head_dim: 4,
+        qkv_pitch: 32,
+        q_pitch: 32,
+        capacity: 1,
+        ..RopeAppend::default()
+    };
+    let mut qkv = vec![0.0_f32; 32];
+    qkv[4..12].copy_from_slice(&[1e6, -1e6, 65504.0, -65530.0, f32::MAX, f32::MIN, 65519.9, 1.0]);
+    for tier in Gpu::get().tiers() {
+        let call = Call {
+            kernel: "rope_append",
+            tier,
+            weights: None,
+            overrides: &[("ROPE", 0.0)],
+            params: bytes_of(&params),
+            buffers: &[bytes(&qkv), &[0; 8], &[0; 4], &[0; 4], &[0; 128], &[0; 8], &[0; 8]],
+            workgroups: (3, 1, 1),
+        };
+        let [keys, values] = Gpu::get().run_for(&call, [5, 6]);
+        let most = f16::MAX;
+        assert_eq!(cast_slice::<u32, f16>(&keys), [most, -most, most, -most], "{tier}");
+        assert_eq!(cast_slice::<u32, f16>(&values), [most, -most, most, f16::ONE], "{tier}");
+    }
+}

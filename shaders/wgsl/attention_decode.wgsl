@@ -1,0 +1,161 @@
+// Attention of few tokens, each over its own workgroups. Grid: (splits; n_kv_head * ceil(n_head / n_kv_head / HEADS); tokens).
+// A workgroup takes HEADS query heads of one key/value head and `span` keys, counted from the first that any token sees, in
+// tiles with an online softmax (Milakov and Gimelshein 2018): each key and value is read once for all HEADS.
+//   splits > 1: out is partials [tokens, n_head, splits, UNITS + 1] in units: sum of e^(score - max) * value, then max and
+//               sum of e^(score - max); attention_merge combines them. A split that sees no key has max HIDDEN, sum 0.
+//   splits = 1: out is the result, [tokens, n_head * HEAD_DIM].
+// WORKGROUP_SIZE: a multiple of 32, at least UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most MOST_UNITS.
+#include "attention.wgsl"
+
+override HEADS: u32 = 1u;
+const MOST_HEADS: u32 = 8u;
+const MOST_UNITS: u32 = 256u;
+const TILE: u32 = 32u;
+// Lanes that share a key's units when it is multiplied, and lanes that share a head's scores.
+const KEY_LANES: u32 = 4u;
+const SCORE_LANES: u32 = 16u;
+
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+// [HEADS, UNITS], scaled
+var<workgroup> queries: array<vec4<f32>, MOST_UNITS>;
+// [HEADS, TILE, KEY_LANES]
+var<workgroup> products: array<f32, 1024>;
+// [HEADS, SCORE_LANES]
+var<workgroup> of_lanes: array<f32, 128>;
+// [TILE, MOST_HEADS]: e^(score - max)
+var<workgroup> weights: array<f32, 256>;
+// Per head what a larger maximum leaves of the sums so far.
+var<workgroup> shrink: array<f32, MOST_HEADS>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn attention_decode(builtins: Builtins) {
+    let lane = builtins.index;
+    let split = builtins.workgroup.x;
+    let token = builtins.workgroup.z;
+    let group = params.n_head / params.n_kv_head;
+    let blocks = (group + HEADS - 1u) / HEADS;
+    let kv_head = builtins.workgroup.y / blocks;
+    // Heads past the group's last are computed as the last and not written.
+    let first_head = builtins.workgroup.y % blocks * HEADS;
+
+    let position = params.position + token;
+    let base = first_seen(params.position) + split * params.span;
+    let start = max(base, first_seen(position));
+    let end = min(base + params.span, position + 1u);
+    let rows = kv_head * params.capacity;
+
+    for (var i = lane; i < HEADS * UNITS; i += WORKGROUP_SIZE) {
+        let head = kv_head * group + min(first_head + i / UNITS, group - 1u);
+        queries[i] = q[token * params.q_pitch / 4u + head * UNITS + i % UNITS] * params.scale;
+    }
+    workgroupBarrier();
+
+    let key_lane = lane % KEY_LANES;
+    let score_head = lane / SCORE_LANES;
+    let score_lane = lane % SCORE_LANES;
+    let unit = lane % UNITS;
+    let slice = lane / UNITS;
+    var highest = HIDDEN;
+    var sum = 0.0;
+    var sums: array<vec4<f32>, MOST_HEADS>;
+    for (var tile = start; tile < end; tile += TILE) {
+        for (var key = lane / KEY_LANES; key < TILE; key += WORKGROUP_SIZE / KEY_LANES) {
+            let row = (rows + min(tile + key, end - 1u)) * UNITS;
+            var dots: array<f32, MOST_HEADS>;
+            for (var i = 0u; i < (UNITS + KEY_LANES - 1u) / KEY_LANES; i += 1u) {
+                let at = i * KEY_LANES + key_lane;
+                if UNITS % KEY_LANES == 0u || at < UNITS {
+                    let part = key_unit(row + at);
+                    for (var h = 0u; h < HEADS; h += 1u) {
+                        dots[h] += dot(part, queries[h * UNITS + at]);
+                    }
+                }
+            }
+            for (var h = 0u; h < HEADS; h += 1u) {
+                products[(h * TILE + key) * KEY_LANES + key_lane] = dots[h];
+            }
+        }
+        workgroupBarrier();
+
+        // Two keys per lane.
+        var scores = vec2<f32>(HIDDEN);
+        if score_head < HEADS {
+            let at = (score_head * TILE + score_lane) * KEY_LANES;
+            let other = at + SCORE_LANES * KEY_LANES;
+            let low = products[at] + products[at + 1u] + products[at + 2u] + products[at + 3u];
+            let high = products[other] + products[other + 1u] + products[other + 2u] + products[other + 3u];
+            let seen = vec2<u32>(score_lane, score_lane + SCORE_LANES) + tile < vec2<u32>(end);
+            scores = select(scores, capped(vec4<f32>(low, high, 0.0, 0.0)).xy, seen);
+            of_lanes[score_head * SCORE_LANES + score_lane] = max(scores.x, scores.y);
+        }
+        workgroupBarrier();
+        if score_head < HEADS {
+            var top = highest;
+            for (var i = 0u; i < SCORE_LANES; i += 1u) {
+                top = max(top, of_lanes[score_head * SCORE_LANES + i]);
+            }
+            // A tile's first key is always seen, so top is a score and those hidden become 0.
+            let weight = exp(scores - top);
+            weights[score_lane * MOST_HEADS + score_head] = weight.x;
+            weights[(score_lane + SCORE_LANES) * MOST_HEADS + score_head] = weight.y;
+            let left = exp(highest - top);
+            sum = sum * left + weight.x + weight.y;
+            highest = top;
+            if score_lane == 0u {
+                shrink[score_head] = left;
+            }
+        }
+        workgroupBarrier();
+
+        if slice < SLICES {
+            for (var h = 0u; h < HEADS; h += 1u) {
+                sums[h] *= shrink[h];
+            }
+            let count = min(TILE, end - tile);
+            for (var key = slice; key < count; key += SLICES) {
+                let value = value_unit((rows + tile + key) * UNITS + unit);
+                for (var h = 0u; h < HEADS; h += 1u) {
+                    sums[h] += weights[key * MOST_HEADS + h] * value;
+                }
+            }
+        }
+    }
+
+    if score_head < HEADS {
+        of_lanes[score_head * SCORE_LANES + score_lane] = sum;
+    }
+    if score_lane == 0u && score_head < HEADS {
+        shrink[score_head] = highest;
+    }
+    for (var h = 0u; h < HEADS; h += 1u) {
+        // Its barriers also make the lanes' sums and maxima visible.
+        let result = sum_slices(sums[h], lane);
+        if lane < UNITS && first_head + h < group {
+            write(token, kv_head * group + first_head + h, split, h, lane, result);
+        }
+    }
+}
+
+fn write(token: u32, head: u32, split: u32, h: u32, unit: u32, result: vec4<f32>) {
+    var total = 0.0;
+    for (var i = 0u; i < SCORE_LANES; i += 1u) {
+        total += of_lanes[h * SCORE_LANES + i];
+    }
+    if params.splits == 1u {
+        let value = result / total;
+        let to = token * params.out_pitch + head * HEAD_DIM + unit * 4u;
+        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
+            out[to + i] = value[i];
+        }
+        return;
+    }
+    let partial = ((token * params.n_head + head) * params.splits + split) * (UNITS + 1u) * 4u;
+    for (var i = 0u; i < 4u; i += 1u) {
+        out[partial + unit * 4u + i] = result[i];
+    }
+    if unit == 0u {
+        out[partial + UNITS * 4u] = shrink[h];
+        out[partial + UNITS * 4u + 1u] = total;
+    }
+}

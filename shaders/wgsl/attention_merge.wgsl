@@ -1,0 +1,63 @@
+// The partials of attention_decode [tokens, n_head, splits, UNITS + 1] become out [tokens, n_head * HEAD_DIM]:
+//   out = sum(e^(max_s - max) * values_s) / sum(e^(max_s - max) * sum_s)
+// One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE: at least UNITS. At most MOST_SPLITS.
+#include "head.wgsl"
+#include "reduce.wgsl"
+
+const MOST_SPLITS: u32 = 256u;
+
+struct Params {
+    n_head: u32,
+    // Elements from one token's output to the next's.
+    out_pitch: u32,
+    splits: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> partials: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read_write> out: array<f32>;
+
+var<workgroup> highest: array<f32, WORKGROUP_SIZE>;
+var<workgroup> weights: array<f32, MOST_SPLITS>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn attention_merge(builtins: Builtins) {
+    let lane = lane_of(builtins);
+    let head = builtins.workgroup.x;
+    let token = builtins.workgroup.y;
+    let first = (token * params.n_head + head) * params.splits;
+
+    var top = HIDDEN;
+    for (var split = lane.index; split < params.splits; split += WORKGROUP_SIZE) {
+        top = max(top, partials[(first + split) * (UNITS + 1u) + UNITS].x);
+    }
+    highest[lane.index] = top;
+    workgroupBarrier();
+    for (var i = 0u; i < min(params.splits, WORKGROUP_SIZE); i += 1u) {
+        top = max(top, highest[i]);
+    }
+    var sum = 0.0;
+    for (var split = lane.index; split < params.splits; split += WORKGROUP_SIZE) {
+        let part = partials[(first + split) * (UNITS + 1u) + UNITS];
+        weights[split] = exp(part.x - top);
+        sum += weights[split] * part.y;
+    }
+    // Its barriers also make the weights visible.
+    let total = workgroup_sum(sum, lane);
+
+    let unit = lane.index % UNITS;
+    var values = vec4<f32>();
+    for (var split = lane.index / UNITS; split < params.splits; split += SLICES) {
+        values += weights[split] * partials[(first + split) * (UNITS + 1u) + unit];
+    }
+    if lane.index / UNITS >= SLICES {
+        values = vec4<f32>();
+    }
+    let result = sum_slices(values, lane.index) / total;
+    if lane.index < UNITS {
+        let to = token * params.out_pitch + head * HEAD_DIM + unit * 4u;
+        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
+            out[to + i] = result[i];
+        }
+    }
+}

@@ -1,0 +1,192 @@
+// Attention of a chunk of tokens whose keys and values are already in the caches: out [tokens, n_head * HEAD_DIM]. Grid:
+// (n_head; ceil(tokens / QUERIES)). A workgroup takes QUERIES tokens of one head through the keys they see, KEYS at a time,
+// with an online softmax (Dao et al. 2022). An invocation computes 4 x 4 scores from tiles of QUERIES x CHUNK and KEYS x CHUNK
+// units of queries and keys, then 4 tokens of every sixteenth unit of the output. WORKGROUP_SIZE must be 128, HEAD_DIM at most
+// 256.
+#include "attention.wgsl"
+
+const QUERIES: u32 = 32u;
+const KEYS: u32 = 64u;
+const CHUNK: u32 = 4u;
+// Rows of tiles are one unit longer than what they hold, so that lanes do not meet in the same banks.
+const KEY_PITCH: u32 = CHUNK + 1u;
+const WEIGHT_PITCH: u32 = KEYS / 4u + 1u;
+
+@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+
+// [QUERIES, CHUNK], scaled. While no products are computed: per token and score lane its highest score.
+var<workgroup> query_tile: array<vec4<f32>, 128>;
+// [4, KEYS / 4, KEY_PITCH]: key 4 i + j is row (j, i). While no products are computed: per token what a larger maximum leaves
+// of its sums.
+var<workgroup> key_tile: array<vec4<f32>, 320>;
+// [QUERIES, WEIGHT_PITCH]: scores of four keys to a unit, then e^(score - max).
+var<workgroup> weights: array<vec4<f32>, 544>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn attention_prompt(builtins: Builtins) {
+    let lane = builtins.index;
+    let head = builtins.workgroup.x;
+    // The last tokens see the most keys and go first.
+    let tiles = (params.tokens + QUERIES - 1u) / QUERIES;
+    let first = (tiles - 1u - builtins.workgroup.y) * QUERIES;
+    let count = min(QUERIES, params.tokens - first);
+    let rows = head / (params.n_head / params.n_kv_head) * params.capacity;
+    let end = params.position + first + count;
+
+    // Products and outputs: tokens 4 * row .. + 4, keys 4 * col .. + 4, units col, col + 16 ...
+    let row = lane / 16u;
+    let col = lane % 16u;
+    // Scores: one token, and of its units of scores every fourth.
+    let score_row = lane / 4u;
+    let score_lane = lane % 4u;
+    let position = params.position + first + score_row;
+    let seen_start = first_seen(position);
+    var highest = HIDDEN;
+    var sum = 0.0;
+    var out_0: mat4x4<f32>;
+    var out_1: mat4x4<f32>;
+    var out_2: mat4x4<f32>;
+    var out_3: mat4x4<f32>;
+    for (var tile = first_seen(params.position + first) / KEYS * KEYS; tile < end; tile += KEYS) {
+        // Column r: scores of token r.
+        var scores: mat4x4<f32>;
+        for (var chunk = 0u; chunk < UNITS; chunk += CHUNK) {
+            workgroupBarrier();
+            stage_queries(lane, first, count, head, chunk);
+            stage_keys(lane, rows, tile, end, chunk);
+            workgroupBarrier();
+            for (var u = 0u; u < CHUNK; u += 1u) {
+                let queries = mat4x4<f32>(
+                    query_tile[(row * 4u) * CHUNK + u],
+                    query_tile[(row * 4u + 1u) * CHUNK + u],
+                    query_tile[(row * 4u + 2u) * CHUNK + u],
+                    query_tile[(row * 4u + 3u) * CHUNK + u],
+                );
+                let part = mat4x4<f32>(
+                    key_tile[col * KEY_PITCH + u],
+                    key_tile[(16u + col) * KEY_PITCH + u],
+                    key_tile[(32u + col) * KEY_PITCH + u],
+                    key_tile[(48u + col) * KEY_PITCH + u],
+                );
+                scores += transpose(part) * queries;
+            }
+        }
+        for (var r = 0u; r < 4u; r += 1u) {
+            weights[(row * 4u + r) * WEIGHT_PITCH + col] = scores[r];
+        }
+        workgroupBarrier();
+
+        var top = HIDDEN;
+        for (var i = score_lane; i < KEYS / 4u; i += 4u) {
+            let at = score_row * WEIGHT_PITCH + i;
+            let key = vec4<u32>(0u, 1u, 2u, 3u) + (tile + i * 4u);
+            let seen = (key >= vec4<u32>(seen_start)) & (key <= vec4<u32>(position));
+            let score = select(vec4<f32>(HIDDEN), capped(weights[at]), seen);
+            weights[at] = score;
+            top = max(top, max(max(score.x, score.y), max(score.z, score.w)));
+        }
+        query_tile[lane] = vec4<f32>(top);
+        workgroupBarrier();
+        top = highest;
+        for (var i = 0u; i < 4u; i += 1u) {
+            top = max(top, query_tile[score_row * 4u + i].x);
+        }
+        let left = exp(highest - top);
+        highest = top;
+        sum *= left;
+        for (var i = score_lane; i < KEYS / 4u; i += 4u) {
+            let at = score_row * WEIGHT_PITCH + i;
+            let score = weights[at];
+            // Where a token sees nothing yet, top itself is HIDDEN.
+            let weight = select(exp(score - top), vec4<f32>(), score == vec4<f32>(HIDDEN));
+            weights[at] = weight;
+            sum += dot(weight, vec4<f32>(1.0));
+        }
+        if score_lane == 0u {
+            key_tile[score_row] = vec4<f32>(left);
+        }
+        workgroupBarrier();
+
+        for (var r = 0u; r < 4u; r += 1u) {
+            let factor = key_tile[row * 4u + r].x;
+            out_0[r] *= factor;
+            out_1[r] *= factor;
+            out_2[r] *= factor;
+            out_3[r] *= factor;
+        }
+        for (var key = 0u; key < min(KEYS, end - tile); key += 4u) {
+            let weight = mat4x4<f32>(
+                weights[(row * 4u) * WEIGHT_PITCH + key / 4u],
+                weights[(row * 4u + 1u) * WEIGHT_PITCH + key / 4u],
+                weights[(row * 4u + 2u) * WEIGHT_PITCH + key / 4u],
+                weights[(row * 4u + 3u) * WEIGHT_PITCH + key / 4u],
+            );
+            out_0 += four_values(rows, tile + key, end, col) * weight;
+            if UNITS > 16u {
+                out_1 += four_values(rows, tile + key, end, col + 16u) * weight;
+            }
+            if UNITS > 32u {
+                out_2 += four_values(rows, tile + key, end, col + 32u) * weight;
+            }
+            if UNITS > 48u {
+                out_3 += four_values(rows, tile + key, end, col + 48u) * weight;
+            }
+        }
+    }
+
+    workgroupBarrier();
+    query_tile[lane] = vec4<f32>(sum);
+    workgroupBarrier();
+    for (var r = 0u; r < 4u; r += 1u) {
+        let at = (row * 4u + r) * 4u;
+        let total = query_tile[at].x + query_tile[at + 1u].x + query_tile[at + 2u].x + query_tile[at + 3u].x;
+        if row * 4u + r < count {
+            let to = (first + row * 4u + r) * params.out_pitch + head * HEAD_DIM;
+            write_unit(to, col, out_0[r] / total);
+            write_unit(to, col + 16u, out_1[r] / total);
+            write_unit(to, col + 32u, out_2[r] / total);
+            write_unit(to, col + 48u, out_3[r] / total);
+        }
+    }
+}
+
+fn stage_queries(lane: u32, first: u32, count: u32, head: u32, chunk: u32) {
+    let unit = chunk + lane % CHUNK;
+    let token = lane / CHUNK;
+    var queries = vec4<f32>();
+    if token < count && unit < UNITS {
+        queries = q[(first + token) * params.q_pitch / 4u + head * UNITS + unit] * params.scale;
+    }
+    query_tile[lane] = queries;
+}
+
+fn stage_keys(lane: u32, rows: u32, tile: u32, end: u32, chunk: u32) {
+    let unit = chunk + lane % CHUNK;
+    for (var key = lane / CHUNK; key < KEYS; key += WORKGROUP_SIZE / CHUNK) {
+        var part = vec4<f32>();
+        if tile + key < end && unit < UNITS {
+            part = key_unit((rows + tile + key) * UNITS + unit);
+        }
+        key_tile[(key % 4u * 16u + key / 4u) * KEY_PITCH + lane % CHUNK] = part;
+    }
+}
+
+// One unit of four keys' values; those past the end have weight 0 and are read as the last, which is a number.
+fn four_values(rows: u32, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
+    let at = vec4<u32>(rows) + min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u));
+    let inside = min(unit, UNITS - 1u);
+    return mat4x4<f32>(
+        value_unit(at.x * UNITS + inside),
+        value_unit(at.y * UNITS + inside),
+        value_unit(at.z * UNITS + inside),
+        value_unit(at.w * UNITS + inside),
+    );
+}
+
+fn write_unit(row: u32, unit: u32, value: vec4<f32>) {
+    if unit < UNITS {
+        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
+            out[row + unit * 4u + i] = value[i];
+        }
+    }
+}

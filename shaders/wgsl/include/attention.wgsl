@@ -1,0 +1,59 @@
+// What attention reads: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values.
+// Query head h reads key/value head h / (n_head / n_kv_head).
+#include "head.wgsl"
+
+// Whether the caches hold f32; otherwise pairs of f16.
+override KV_F32: bool = false;
+
+struct Params {
+    n_head: u32,
+    n_kv_head: u32,
+    // Elements from one token's queries to the next's.
+    q_pitch: u32,
+    // Elements from one token's output to the next's.
+    out_pitch: u32,
+    tokens: u32,
+    // Of the first token.
+    position: u32,
+    capacity: u32,
+    // A query sees itself and the window - 1 keys before it; 0: all.
+    window: u32,
+    // Keys of a split, and splits (decoding only).
+    span: u32,
+    splits: u32,
+    scale: f32,
+    // 0: none.
+    softcap: f32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
+@group(0) @binding(1) var<storage, read> keys: array<vec2<u32>>;
+@group(0) @binding(2) var<storage, read> values: array<vec2<u32>>;
+
+fn key_unit(unit: u32) -> vec4<f32> {
+    if KV_F32 {
+        return bitcast<vec4<f32>>(vec4<u32>(keys[2u * unit], keys[2u * unit + 1u]));
+    }
+    return vec4<f32>(unpack2x16float(keys[unit].x), unpack2x16float(keys[unit].y));
+}
+
+fn value_unit(unit: u32) -> vec4<f32> {
+    if KV_F32 {
+        return bitcast<vec4<f32>>(vec4<u32>(values[2u * unit], values[2u * unit + 1u]));
+    }
+    return vec4<f32>(unpack2x16float(values[unit].x), unpack2x16float(values[unit].y));
+}
+
+// The first key that a query at this position sees; its own is the last.
+fn first_seen(position: u32) -> u32 {
+    return select(0u, position + 1u - params.window, params.window != 0u && params.window <= position);
+}
+
+fn capped(score: vec4<f32>) -> vec4<f32> {
+    if params.softcap == 0.0 {
+        return score;
+    }
+    // tanh overflows to NaN on some drivers past about 44; 10 is already 1 to the last bit.
+    return params.softcap * tanh(clamp(score / params.softcap, vec4<f32>(-10.0), vec4<f32>(10.0)));
+}

@@ -1,0 +1,118 @@
+// From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
+// rows position .. position + tokens of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed per head
+// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), then the first `dims` elements rotated (ROPE, Su et al. 2021):
+//   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
+// with (cos, sin) from a table [tokens, dims / 2]. Heads of q and rows of the caches are padded to a multiple of four elements,
+// with zeros; the caches hold f32 when KV_F32, else pairs of f16. One workgroup per head and token: grid
+// (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
+#include "lane.wgsl"
+#include "reduce.wgsl"
+
+override NEOX: bool = false;
+override ROPE: bool = true;
+override QK_NORM: bool = false;
+override KV_F32: bool = false;
+
+const MAX_F16: f32 = 65504.0;
+
+struct Params {
+    n_head: u32,
+    n_kv_head: u32,
+    head_dim: u32,
+    dims: u32,
+    qkv_pitch: u32,
+    q_pitch: u32,
+    position: u32,
+    capacity: u32,
+    eps: f32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> qkv: array<f32>;
+@group(0) @binding(1) var<storage, read> table: array<vec2<f32>>;
+@group(0) @binding(2) var<storage, read> q_norm: array<f32>;
+@group(0) @binding(3) var<storage, read> k_norm: array<f32>;
+@group(0) @binding(4) var<storage, read_write> q: array<vec2<f32>>;
+@group(0) @binding(5) var<storage, read_write> keys: array<u32>;
+@group(0) @binding(6) var<storage, read_write> values: array<u32>;
+
+struct Head {
+    // Its first element in qkv.
+    start: u32,
+    token: u32,
+    is_query: bool,
+    is_value: bool,
+    // What the norm multiplies with, beside the weights.
+    scale: f32,
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn rope_append(builtins: Builtins) {
+    let lane = lane_of(builtins);
+    let slot = builtins.workgroup.x;
+    let token = builtins.workgroup.y;
+    let start = token * params.qkv_pitch + slot * params.head_dim;
+    let is_query = slot < params.n_head;
+    let is_value = slot >= params.n_head + params.n_kv_head;
+    var head = Head(start, token, is_query, is_value, 1.0);
+    if QK_NORM && !is_value {
+        var squares = 0.0;
+        for (var i = lane.index; i < params.head_dim; i += WORKGROUP_SIZE) {
+            squares += qkv[start + i] * qkv[start + i];
+        }
+        head.scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.head_dim) + params.eps);
+    }
+
+    let pairs = (params.head_dim + 3u) / 4u * 2u;
+    let kv_head = (slot - params.n_head) % params.n_kv_head;
+    let row = (kv_head * params.capacity + params.position + token) * pairs;
+    for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
+        let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
+        if is_query {
+            q[token * params.q_pitch / 2u + slot * pairs + i] = pair;
+        } else if KV_F32 {
+            append(is_value, (row + i) * 2u, bitcast<u32>(pair.x));
+            append(is_value, (row + i) * 2u + 1u, bitcast<u32>(pair.y));
+        } else {
+            let finite = clamp(pair, vec2<f32>(-MAX_F16), vec2<f32>(MAX_F16));
+            append(is_value, row + i, pack2x16float(finite));
+        }
+    }
+}
+
+fn append(is_value: bool, at: u32, word: u32) {
+    if is_value {
+        values[at] = word;
+    } else {
+        keys[at] = word;
+    }
+}
+
+fn normed(head: Head, i: u32) -> f32 {
+    let x = qkv[head.start + i];
+    if !QK_NORM || head.is_value {
+        return x;
+    }
+    return x * head.scale * select(k_norm[i], q_norm[i], head.is_query);
+}
+
+fn element(head: Head, i: u32) -> f32 {
+    if i >= params.head_dim {
+        return 0.0;
+    }
+    let x = normed(head, i);
+    if !ROPE || head.is_value || i >= params.dims {
+        return x;
+    }
+    let half = params.dims / 2u;
+    var pair = i / 2u;
+    var is_first = i % 2u == 0u;
+    var partner = i ^ 1u;
+    if NEOX {
+        pair = i % half;
+        is_first = i < half;
+        partner = select(i - half, i + half, is_first);
+    }
+    let turn = table[head.token * half + pair];
+    return x * turn.x + normed(head, partner) * select(turn.y, -turn.y, is_first);
+}
