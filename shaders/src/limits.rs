@@ -12,6 +12,9 @@ pub const ROUTE_EXPERTS: u32 = 512;
 /// Most experts `route` chooses for a token.
 pub const ROUTE_USED: u32 = 32;
 
+/// Most tokens (`TOKENS`) a workgroup of `sparse_down` takes.
+pub const SPARSE_DOWN_TOKENS: u32 = 4;
+
 /// Neurons that `LANES` invocations of `sparse_gate_up` share: a workgroup takes
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
 pub const SPARSE_NEURONS: u32 = 2;
@@ -45,6 +48,7 @@ mod tests {
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
         assert_size("sparse_gate_up", "NEURONS", super::SPARSE_NEURONS);
+        assert_size("sparse_down", "MOST_TOKENS", super::SPARSE_DOWN_TOKENS);
         assert_size("attention_prompt", "QUERIES", super::ATTENTION_QUERIES);
         assert_size("attention_decode", "TILE", super::ATTENTION_TILE);
         assert_size("attention_decode", "MOST_HEADS", super::ATTENTION_HEADS);

@@ -240,7 +240,9 @@ params! {
         chunks: u32,
         /// Rows of the weights (with `DENSE`; otherwise the list says how many).
         neurons: u32,
-        /// Elements from one token's hidden activations to the next's.
+        /// Rows of the hidden activations.
+        tokens: u32,
+        /// Elements from one token's hidden activations to the next's; a multiple of 4.
         hidden_pitch: u32,
         /// Shares the neurons are split into, each a row of `32 * chunks` partial sums.
         splits: u32,

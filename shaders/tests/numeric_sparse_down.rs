@@ -13,12 +13,15 @@ struct Grid {
     workgroup: u32,
     strip: u32,
     splits: u32,
+    /// Tokens a workgroup takes.
+    tokens: u32,
+    skip: bool,
 }
 
 const GRIDS: [Grid; 3] = [
-    Grid { workgroup: 32, strip: 32, splits: 1 },
-    Grid { workgroup: 96, strip: 8, splits: 5 },
-    Grid { workgroup: 256, strip: 16, splits: 64 },
+    Grid { workgroup: 96, strip: 12, splits: 5, tokens: 3, skip: true },
+    Grid { workgroup: 128, strip: 64, splits: 1, tokens: 4, skip: false },
+    Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true },
 ];
 
 /// `[tokens, n_ff]` hidden activations; with a list, those of its neurons.
@@ -47,7 +50,7 @@ fn down(
         None => vec![0],
     };
     let partials = vec![f32::NAN; (tokens * grid.splits * cols) as usize];
-    let params = params::SparseDown { chunks, neurons: rows, hidden_pitch: pitch, splits: grid.splits };
+    let params = params::SparseDown { chunks, neurons: rows, tokens, hidden_pitch: pitch, splits: grid.splits };
     let call = Call {
         kernel: "sparse_down",
         tier,
@@ -55,6 +58,8 @@ fn down(
         overrides: &[
             ("WORKGROUP_SIZE", f64::from(grid.workgroup)),
             ("STRIP", f64::from(grid.strip)),
+            ("TOKENS", f64::from(grid.tokens)),
+            ("SKIP", f64::from(u8::from(grid.skip))),
             ("DENSE", f64::from(u8::from(input.list.is_none()))),
         ],
         params: bytes_of(&params),
@@ -65,7 +70,7 @@ fn down(
             cast_slice(&list),
             bytes(&partials),
         ],
-        workgroups: (chunks.div_ceil(grid.strip), grid.splits, tokens),
+        workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens)),
     };
     let partials = gpu.run(&call, 4);
     let out = vec![7.0_f32; (tokens * (cols + 3)) as usize];
@@ -109,19 +114,19 @@ fn expected(weights: &Weights, cols: usize, input: &Input<'_>, bias: &[f32]) -> 
 fn every_neuron_adds_its_row() {
     let gpu = Gpu::get();
     for ty in WeightType::ALL {
-        for (rows, cols, tokens) in [(1, 1, 1), (37, 2, 3), (300, 19, 2)] {
+        for (rows, cols, tokens) in [(1_usize, 1, 1), (37, 2, 3), (300, 5, 5)] {
             let cols = cols * ty.block();
-            let pitch = rows + 2;
+            let pitch = rows.next_multiple_of(32);
             let weights = Weights::random(ty, rows, cols, 1);
             // Some neurons are silent.
             let hidden: Vec<f32> = noise(tokens * pitch, 2).iter().map(|v| v.max(-0.5) + 0.5).collect();
             let bias = noise(cols, 3);
             let input = Input { hidden: &hidden, tokens, pitch, list: None };
-            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
-                for bias in [&bias[..], &[]] {
+            for bias in [&bias[..], &[]] {
+                let expected = expected(&weights, cols, &input, bias);
+                for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
                     let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
-                    let what = format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}");
-                    assert_close(&got, &expected(&weights, cols, &input, bias), 1e-4, &what);
+                    assert_close(&got, &expected, 1e-4, &format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}"));
                 }
             }
         }
@@ -138,12 +143,13 @@ fn neurons_of_a_list_add_theirs() {
         let every: Vec<u32> = (0..rows as u32).collect();
         let third: Vec<u32> = (0..rows as u32).filter(|i| i * 7 % 3 == 1).collect();
         for list in [&every[..], &third, &[209], &[]] {
-            let hidden = noise(list.len().max(1), 5);
+            let hidden = noise(list.len().next_multiple_of(4).max(4), 5);
             let input = Input { hidden: &hidden, tokens: 1, pitch: hidden.len(), list: Some(list) };
+            let expected = expected(&weights, cols, &input, &[]);
             for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
                 let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, &[]);
                 let what = format!("{ty} {} of {rows} {tier} {grid:?}", list.len());
-                assert_close(&got, &expected(&weights, cols, &input, &[]), 1e-4, &what);
+                assert_close(&got, &expected, 1e-4, &what);
             }
         }
     }

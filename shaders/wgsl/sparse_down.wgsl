@@ -1,26 +1,33 @@
 // The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
-// (strip, split, t) of the grid writes what its share of the neurons adds to its strip of columns:
+// (strip, split, group of TOKENS tokens) of the grid writes what its share of the neurons adds to its strip of columns:
 //   partials[t, split, c] = sum over the share of hidden[t, k] * W[list[k], c]
 // `sum_splits` adds the shares up. Without DENSE there is one token, `hidden` has an element per neuron of the list; with it
-// every neuron takes part, in order. Rows whose neuron is silent are not read.
-#include "lane.wgsl"
+// every neuron takes part, in order.
 #include "weights.wgsl"
 
+override WORKGROUP_SIZE: u32 = 128u;
 override DENSE: bool = false;
-// Chunks of a strip; divides WORKGROUP_SIZE. That many invocations read a row side by side, and the workgroup reads
-// WORKGROUP_SIZE / STRIP rows at a time.
-override STRIP: u32 = 16u;
+// Rows whose neuron is silent are not read. Pays where many are: the others wait for each other.
+override SKIP: bool = false;
+// Invocations that read a row side by side, eight columns each; divides WORKGROUP_SIZE. The workgroup reads
+// 4 * WORKGROUP_SIZE / STRIP rows at a time.
+override STRIP: u32 = 32u;
+// Each weight is read once for that many tokens, at most MOST_TOKENS.
+override TOKENS: u32 = 1u;
+const MOST_TOKENS: u32 = 4u;
 
 struct Params {
     chunks: u32,
     // With DENSE; otherwise the list knows.
     neurons: u32,
+    tokens: u32,
+    // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
 }
 
 var<immediate> params: Params;
-@group(0) @binding(2) var<storage, read> hidden: array<f32>;
+@group(0) @binding(2) var<storage, read> hidden: array<vec4<f32>>;
 // How many, then which.
 @group(0) @binding(3) var<storage, read> list: array<u32>;
 @group(0) @binding(4) var<storage, read_write> partials: array<vec4<f32>>;
@@ -28,44 +35,67 @@ var<immediate> params: Params;
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn sparse_down(builtins: Builtins) {
-    let split = builtins.workgroup.y;
-    let token = builtins.workgroup.z;
-    let col = builtins.index % STRIP;
-    let chunk = builtins.workgroup.x * STRIP + col;
+fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
+    let split = workgroup.y;
+    let first_token = workgroup.z * TOKENS;
+    let col = lane % STRIP;
+    let item = workgroup.x * STRIP + col;
+    let chunk = item / 4u;
     var count = params.neurons;
     if !DENSE {
         count = list[0];
     }
-    let share = (count + params.splits - 1u) / params.splits;
-    let end = min((split + 1u) * share, count);
-    var acc: array<vec4<f32>, 8>;
+    // Four neurons at a time.
+    let share = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
+    let end = min((split + 1u) * share * 4u, count);
+    var low: array<vec4<f32>, MOST_TOKENS>;
+    var high: array<vec4<f32>, MOST_TOKENS>;
     if chunk < params.chunks {
-        for (var k = split * share + builtins.index / STRIP; k < end; k += WORKGROUP_SIZE / STRIP) {
-            let h = hidden[token * params.hidden_pitch + k];
-            if h != 0.0 {
-                var neuron = k;
-                if !DENSE {
-                    neuron = list[1u + k];
-                }
-                let row = chunk_weights(neuron, chunk, params.chunks);
-                for (var i = 0u; i < 8u; i += 1u) {
-                    acc[i] += h * row[i];
+        let step = WORKGROUP_SIZE / STRIP * 4u;
+        for (var k = (split * share + lane / STRIP) * 4u; k < end; k += step) {
+            let inside = vec4<u32>(k, k + 1u, k + 2u, k + 3u) < vec4<u32>(end);
+            var h: array<vec4<f32>, MOST_TOKENS>;
+            var any_fired = vec4<bool>();
+            for (var t = 0u; t < TOKENS; t += 1u) {
+                // Tokens past the end are computed as the last one and not written.
+                let token = min(first_token + t, params.tokens - 1u);
+                h[t] = select(vec4<f32>(), hidden[(token * params.hidden_pitch + k) / 4u], inside);
+                any_fired |= h[t] != vec4<f32>();
+            }
+            for (var n = 0u; n < 4u; n += 1u) {
+                if !SKIP || any_fired[n] {
+                    var neuron = min(k + n, end - 1u);
+                    if !DENSE {
+                        neuron = list[1u + neuron];
+                    }
+                    let w = quarter(neuron, chunk, item % 4u, params.chunks);
+                    let w_low = w.low * w.scale + w.offset;
+                    let w_high = w.high * w.scale + w.offset;
+                    for (var t = 0u; t < TOKENS; t += 1u) {
+                        low[t] += h[t][n] * w_low;
+                        high[t] += h[t][n] * w_high;
+                    }
                 }
             }
         }
     }
-    let to = ((token * params.splits + split) * params.chunks + chunk) * 8u;
-    for (var i = 0u; i < 8u; i += 1u) {
+    let columns = quarter_columns(item % 4u) + chunk * 8u;
+    for (var i = 0u; i < 2u * TOKENS; i += 1u) {
         workgroupBarrier();
-        sums[builtins.index] = acc[i];
+        if i % 2u == 0u {
+            sums[lane] = low[i / 2u];
+        } else {
+            sums[lane] = high[i / 2u];
+        }
         workgroupBarrier();
-        if builtins.index < STRIP && chunk < params.chunks {
+        let token = first_token + i / 2u;
+        if lane < STRIP && chunk < params.chunks && token < params.tokens {
             var sum = sums[col];
             for (var other = col + STRIP; other < WORKGROUP_SIZE; other += STRIP) {
                 sum += sums[other];
             }
-            partials[to + i] = sum;
+            let to = (token * params.splits + split) * params.chunks * 8u;
+            partials[to + select(columns.x, columns.y, i % 2u == 1u)] = sum;
         }
     }
 }

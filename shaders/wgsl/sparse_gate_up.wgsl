@@ -3,9 +3,9 @@
 // the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or take turns (2, 1); biases
 // lie as the rows do. Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
-#include "lane.wgsl"
 #include "weights.wgsl"
 
+override WORKGROUP_SIZE: u32 = 128u;
 override GATED: bool = true;
 // The gate's outputs are known, for every neuron: `gates` has them, and only the up rows are read.
 override GATES_KNOWN: bool = false;
@@ -34,41 +34,40 @@ var<immediate> params: Params;
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn sparse_gate_up(builtins: Builtins) {
+fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
     let count = list[0];
-    let group = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * (WORKGROUP_SIZE / LANES);
-    let first = (group + builtins.index / LANES) * NEURONS;
+    let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
+    let first = (group + lane / LANES) * NEURONS;
     // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
     let last = max(count, 1u) - 1u;
     let neurons = vec2<u32>(list[1u + min(first, last)], list[1u + min(first + 1u, last)]);
     let gate_rows = neurons * params.step;
     let up_rows = gate_rows + params.up_at;
-    let chunks = select(0u, params.chunks, first < count);
+    let items = select(0u, params.chunks * 4u, first < count);
     var sum = vec4<f32>();
-    for (var chunk = builtins.index % LANES; chunk < chunks; chunk += LANES) {
-        var part: array<vec4<f32>, 8>;
-        for (var i = 0u; i < 8u; i += 1u) {
-            part[i] = x[chunk * 8u + i];
-        }
+    for (var item = lane % LANES; item < items; item += LANES) {
+        let chunk = item / 4u;
+        let columns = quarter_columns(item % 4u) + chunk * 8u;
+        let input = quarter_input(x[columns.x], x[columns.y]);
         if GATED && !GATES_KNOWN {
-            sum.x += chunk_dot(gate_rows.x, chunk, params.chunks, part);
-            sum.y += chunk_dot(gate_rows.y, chunk, params.chunks, part);
+            sum.x += quarter_dot(quarter(gate_rows.x, chunk, item % 4u, params.chunks), input);
+            sum.y += quarter_dot(quarter(gate_rows.y, chunk, item % 4u, params.chunks), input);
         }
-        sum.z += chunk_dot(up_rows.x, chunk, params.chunks, part);
-        sum.w += chunk_dot(up_rows.y, chunk, params.chunks, part);
+        sum.z += quarter_dot(quarter(up_rows.x, chunk, item % 4u, params.chunks), input);
+        sum.w += quarter_dot(quarter(up_rows.y, chunk, item % 4u, params.chunks), input);
     }
-    sums[builtins.index] = sum;
+    sums[lane] = sum;
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
         workgroupBarrier();
-        if builtins.index % LANES < distance {
-            sums[builtins.index] += sums[builtins.index + distance];
+        if lane % LANES < distance {
+            sums[lane] += sums[lane + distance];
         }
     }
-    if builtins.index % LANES != 0u {
+    if lane % LANES != 0u {
         return;
     }
     // Only this invocation has written it since the last barrier.
-    sum = sums[builtins.index];
+    sum = sums[lane];
     for (var n = 0u; n < NEURONS && first + n < count; n += 1u) {
         var gate = sum[n];
         var up = sum[2u + n];

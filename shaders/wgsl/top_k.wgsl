@@ -2,9 +2,9 @@
 // workgroup per share writes `k` values and ids at `workgroup * k`; the host runs rounds over what was written until one
 // workgroup is left. A share with fewer than k values is filled up with -inf and NO_ID.
 // A bitonic sort in shared memory: the order of the work does not depend on the values.
-#include "lane.wgsl"
 #include "order.wgsl"
 
+override WORKGROUP_SIZE: u32 = 128u;
 // Input: ids are the values' indices, and `ids` is not read.
 override FIRST: bool = false;
 const SHARE: u32 = 1024u;
@@ -34,9 +34,9 @@ fn bits_of(key: u32, id: u32) -> u32 {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn top_k(builtins: Builtins) {
-    let first = builtins.workgroup.x * SHARE;
-    for (var i = builtins.index; i < SHARE; i += WORKGROUP_SIZE) {
+fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
+    let first = workgroup.x * SHARE;
+    for (var i = lane; i < SHARE; i += WORKGROUP_SIZE) {
         let at = first + i;
         var key = 0u;
         var id = NO_ID;
@@ -57,7 +57,7 @@ fn top_k(builtins: Builtins) {
     for (var run = 2u; run <= SHARE; run *= 2u) {
         for (var distance = run / 2u; distance > 0u; distance /= 2u) {
             workgroupBarrier();
-            for (var pair = builtins.index; pair < SHARE / 2u; pair += WORKGROUP_SIZE) {
+            for (var pair = lane; pair < SHARE / 2u; pair += WORKGROUP_SIZE) {
                 let a = pair + (pair & ~(distance - 1u));
                 let b = a + distance;
                 let key_a = keys[a];
@@ -75,8 +75,8 @@ fn top_k(builtins: Builtins) {
         }
     }
     workgroupBarrier();
-    for (var i = builtins.index; i < min(params.k, SHARE); i += WORKGROUP_SIZE) {
-        let to = builtins.workgroup.x * params.k + i;
+    for (var i = lane; i < min(params.k, SHARE); i += WORKGROUP_SIZE) {
+        let to = workgroup.x * params.k + i;
         top_values[to] = bits_of(keys[i], places[i]);
         top_ids[to] = places[i];
     }
