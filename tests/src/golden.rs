@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 use safetensors::SafeTensors;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions, Isa},
-    model::{Activation, Forward, KvCache, KvType, Model, Outputs, Probe},
+    model::{Activation, Forward, KvType, Model, Outputs, Probe},
 };
 
 /// How to run.
@@ -88,6 +88,12 @@ pub fn forward(model: &Arc<Model>, setup: Setup) -> Forward {
 
 /// Every logit and layer output of `ids`, computed as a prompt.
 pub fn prompt(model: &Arc<Model>, setup: Setup, ids: &[u32]) -> Run {
+    observed(&mut forward(model, setup), setup.kv, ids)
+}
+
+/// The same on whatever `forward` runs.
+pub fn observed(forward: &mut Forward, kv: KvType, ids: &[u32]) -> Run {
+    let model = Arc::clone(forward.model());
     let layers = model.config.n_layer();
     let mut run = Run {
         hidden: vec![Vec::new(); layers],
@@ -95,9 +101,8 @@ pub fn prompt(model: &Arc<Model>, setup: Setup, ids: &[u32]) -> Run {
         router: vec![Vec::new(); layers],
         logits: Vec::new(),
     };
-    let mut kv = KvCache::new(&model.config, ids.len(), setup.kv).unwrap();
+    let mut kv = forward.kv_cache(ids.len(), kv).unwrap();
     let mut probe = Recorder { activation: model.config.activation, run: &mut run };
-    let mut forward = forward(model, setup);
     let logits = forward.run(ids, &mut kv, Outputs::All, &mut probe).unwrap().to_vec();
     run.logits = logits;
     run
@@ -111,8 +116,12 @@ pub fn argmax(logits: &[f32]) -> u32 {
 
 /// The `n` likeliest next tokens one after another, each computed from the cache.
 pub fn greedy(model: &Arc<Model>, setup: Setup, prompt: &[u32], n: usize) -> Vec<u32> {
-    let mut forward = forward(model, setup);
-    let mut kv = KvCache::new(&model.config, prompt.len() + n, setup.kv).unwrap();
+    continued(&mut forward(model, setup), setup.kv, prompt, n)
+}
+
+/// The same on whatever `forward` runs.
+pub fn continued(forward: &mut Forward, kv: KvType, prompt: &[u32], n: usize) -> Vec<u32> {
+    let mut kv = forward.kv_cache(prompt.len() + n, kv).unwrap();
     let mut next = argmax(forward.run(prompt, &mut kv, Outputs::Last, &mut ()).unwrap());
     let mut out = vec![next];
     while out.len() < n {

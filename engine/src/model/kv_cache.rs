@@ -1,6 +1,6 @@
 //! Keys and values of the tokens seen so far.
 
-use super::{LayerConfig, ModelConfig, Position, Rotary};
+use super::{LayerConfig, ModelConfig, Position, Rotary, gpu::GpuKv};
 use crate::{
     cpu::{
         Isa,
@@ -23,6 +23,8 @@ pub struct KvLayer {
 enum Home {
     /// One per layer.
     Host(Vec<KvLayer>),
+    /// In a device's memory.
+    Device(GpuKv),
 }
 
 /// The cache of one conversation. Memory for the whole context is reserved when it is made; the system provides it as
@@ -48,9 +50,7 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
     pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
-        if capacity == 0 {
-            return Err(Error::invalid("context length", "at least 1", capacity));
-        }
+        at_least_one(capacity)?;
         let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
         let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
         let mut bytes = 0;
@@ -68,6 +68,18 @@ impl KvCache {
             })
             .collect::<Result<_>>()?;
         Ok(Self::at(Home::Host(layers), config, capacity, ty, bytes))
+    }
+
+    /// A cache for `capacity` tokens that `device` makes.
+    pub(super) fn on_device(
+        config: &ModelConfig,
+        capacity: usize,
+        device: impl FnOnce() -> Result<GpuKv>,
+    ) -> Result<Self> {
+        at_least_one(capacity)?;
+        let device = device()?;
+        let (ty, bytes) = (device.ty, device.bytes);
+        Ok(Self::at(Home::Device(device), config, capacity, ty, bytes))
     }
 
     fn at(home: Home, config: &ModelConfig, capacity: usize, ty: KvType, bytes: u64) -> Self {
@@ -113,7 +125,7 @@ impl KvCache {
     /// Forgets all but the first `n` tokens.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
-        let Home::Host(layers) = &mut self.home;
+        let Home::Host(layers) = &mut self.home else { return };
         for rows in layers.iter_mut().flat_map(|layer| layer.keys.iter_mut().chain(&mut layer.values)) {
             rows.truncate(self.len);
         }
@@ -123,15 +135,19 @@ impl KvCache {
     /// positions. What later tokens saw of the forgotten ones stays in them.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be turned, so the caller has
-    /// to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be turned; or if the cache is on
+    /// a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
     pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
+        let unsupported = |got: &str, supported: &str| Error::Unsupported {
+            what: "context shift",
+            got: got.to_owned(),
+            supported: supported.to_owned(),
+        };
         let Some(rotary) = &self.rotary else {
-            return Err(Error::Unsupported {
-                what: "context shift",
-                got: "learned positions".to_owned(),
-                supported: "rotary positions".to_owned(),
-            });
+            return Err(unsupported("learned positions", "rotary positions"));
+        };
+        let Home::Host(layers) = &mut self.home else {
+            return Err(unsupported("a cache on a device", "a cache in RAM"));
         };
         if keep.checked_add(discard).is_none_or(|end| end > self.len) {
             let got = format!("{keep} kept and {discard} discarded");
@@ -143,7 +159,6 @@ impl KvCache {
         let isa = Isa::choose(None)?;
         let turns: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
         let mut key = vec![0.0; self.head_dim];
-        let Home::Host(layers) = &mut self.home;
         for (index, layer) in layers.iter_mut().enumerate() {
             let turn = &turns[rotary.table_of(index)];
             for rows in layer.keys.iter_mut().chain(&mut layer.values) {
@@ -170,13 +185,23 @@ impl KvCache {
     /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
     /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
-        let Home::Host(layers) = &mut self.home;
-        layers.get_mut(layer)
+        match &mut self.home {
+            Home::Host(layers) => layers.get_mut(layer),
+            Home::Device(_) => None,
+        }
     }
 
     /// Whether it is in RAM.
     pub fn on_host(&self) -> bool {
         matches!(self.home, Home::Host(_))
+    }
+
+    /// What the device holds, if it is on one.
+    pub(super) fn device(&self) -> Option<&GpuKv> {
+        match &self.home {
+            Home::Host(_) => None,
+            Home::Device(device) => Some(device),
+        }
     }
 
     /// Declares `tokens` more rows of every layer complete.
@@ -192,4 +217,11 @@ impl KvCache {
             && self.positions.0 == config.position
             && self.positions.1 == config.layers
     }
+}
+
+fn at_least_one(capacity: usize) -> Result<()> {
+    if capacity == 0 {
+        return Err(Error::invalid("context length", "at least 1", capacity));
+    }
+    Ok(())
 }

@@ -8,6 +8,7 @@ mod cpu_ffn;
 mod cpu_processor;
 mod families;
 mod forward;
+mod gpu;
 mod import;
 mod kv_cache;
 mod load;
@@ -22,6 +23,7 @@ pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Positi
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use cpu_processor::CpuProcessor;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
+pub use gpu::{GpuLoad, GpuProcessor};
 pub use kv_cache::{KvCache, KvLayer};
 pub use probe::Probe;
 pub use processor::Processor;
