@@ -36,4 +36,6 @@ pub use recorder::Recorder;
 pub use thermocline_shaders::{Tier, WeightType, params};
 pub use transfer::{ReadbackRing, UploadRing};
 pub use uploader::Uploader;
+/// What was submitted, to wait for.
+pub use wgpu::SubmissionIndex as Submission;
 pub use work::Work;

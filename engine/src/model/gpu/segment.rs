@@ -2,7 +2,7 @@
 
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, ReadbackRing, Recorder, UploadRing},
+    gpu::{Buffer, Gpu, ReadbackRing, Recorder, Submission, UploadRing},
 };
 
 /// Multiply-adds after which a long prompt is cut into submissions: some 10 ms on a card, a few 100 ms on a slow integrated
@@ -20,7 +20,7 @@ pub(super) struct Segment {
     /// Multiply-adds recorded.
     work: u64,
     /// Submitted and not waited for.
-    flying: Option<wgpu::SubmissionIndex>,
+    flying: Option<Submission>,
 }
 
 impl Segment {
