@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use thermocline_tests::terminal::thermocline;
+use thermocline_tests::terminal::{command, run, thermocline};
 
 const COMMANDS: [&str; 9] = ["run", "chat", "inspect", "tokenize", "logits", "convert", "synth", "bench", "devices"];
 
@@ -60,4 +60,40 @@ fn devices_are_shown() {
     let chosen = json["cpu"]["isa"]["chosen"].as_str().unwrap();
     assert!(json["cpu"]["isa"]["available"].as_array().unwrap().iter().any(|isa| isa == chosen));
     assert!(json["cpu"]["threads"].as_u64().unwrap() >= 1);
+}
+
+#[test]
+fn gpus_are_listed_and_software_is_not_chosen() {
+    let text = thermocline(&["devices"]).ok();
+    let json = thermocline(&["devices", "--json"]).json();
+    let gpus = json["gpu"].as_array().unwrap();
+    assert!(!gpus.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
+    for (at, gpu) in gpus.iter().enumerate() {
+        assert_eq!(gpu["index"], at);
+        assert!(text.contains(gpu["name"].as_str().unwrap()), "{text}");
+        assert!(gpu["max_binding_bytes"].as_u64().unwrap() >= 128 << 20, "{gpu}");
+        assert!(gpu["tier"]["f16"].is_boolean() && gpu["subgroup_sizes"][1].is_u64(), "{gpu}");
+        assert!(gpu["type"] != "software" || gpu["chosen"] == false, "{gpu}");
+        for reading in gpu["vram"].as_array().unwrap() {
+            assert!(reading["source"].is_string() && reading["total_bytes"].is_u64(), "{reading}");
+        }
+    }
+    let chosen = gpus.iter().filter(|gpu| gpu["chosen"] == true).count();
+    let real = gpus.iter().filter(|gpu| gpu["type"] != "software").count();
+    assert_eq!(chosen, real.min(1));
+}
+
+#[test]
+fn a_machine_without_a_graphics_driver_is_no_failure() {
+    for form in [&["devices"][..], &["devices", "--json"]] {
+        let mut command = command(form);
+        command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent");
+        let ran = run(command, b"");
+        assert_eq!(ran.stderr, "");
+        if form.len() == 2 {
+            assert_eq!(ran.json()["gpu"].as_array().unwrap().len(), 0);
+        } else {
+            assert!(ran.ok().contains("none found"));
+        }
+    }
 }

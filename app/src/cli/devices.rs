@@ -3,20 +3,30 @@
 use std::io::Write;
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
+    gpu::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters},
 };
 
-use super::{failure::Outcome, units};
+use super::{
+    failure::{Outcome, one_line},
+    units,
+};
 
 /// Bytes read to measure the memory: many times the last cache of most machines, and done in a moment.
 const MEASURED: usize = 256 << 20;
 
-/// Shows processors, instruction sets and memory.
+const DETAILS: &str = "\
+A GPU is chosen with --device by its number or a part of its name: --device 0, --device radeon.
+A driver that computes in software is used only when it is chosen so.
+What is used of a GPU's memory is told by different sources, each of which counts in its own way.";
+
+/// Shows processors, memory and GPUs.
 #[derive(Debug, Args)]
+#[command(after_help = DETAILS)]
 pub struct DevicesArgs {
     /// Print one JSON object
     #[arg(long)]
@@ -38,6 +48,8 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     let available: Vec<String> = Isa::available().iter().map(Isa::to_string).collect();
     let cpu = Cpu::new(&CpuOptions::default())?;
     let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
+    let gpus = adapters();
+    let chosen = AdapterChoice::Best.among(&gpus);
 
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -50,7 +62,7 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
                 "threads": cpu.pool().threads(),
             },
             "memory": { "total_bytes": total, "available_bytes": free, "read_bytes_per_second": bandwidth },
-            "gpu": [],
+            "gpu": gpus.iter().enumerate().map(|(at, gpu)| gpu_json(gpu, chosen == Some(at))).collect::<Value>(),
         });
         writeln!(out, "{report:#}")?;
         return Ok(());
@@ -61,8 +73,73 @@ pub fn devices(args: &DevicesArgs) -> Outcome {
     writeln!(out, "cores    {physical} physical, {logical} logical; {} threads used", cpu.pool().threads())?;
     writeln!(out, "kernels  {} (available: {})", cpu.isa(), available.join(", "))?;
     writeln!(out, "memory   {total}, {free} available; reads {:.1} GB/s", bandwidth / 1e9)?;
-    writeln!(out, "GPU      not used: this version computes on the CPU")?;
+    for (at, gpu) in gpus.iter().enumerate() {
+        write_gpu(&mut out, gpu, chosen == Some(at))?;
+    }
+    match (gpus.is_empty(), chosen) {
+        (true, _) => writeln!(out, "GPU      none found: no Vulkan, Metal or Direct3D 12 driver offers one")?,
+        (_, None) => writeln!(out, "GPU      none is used unless one is chosen with --device")?,
+        (_, Some(at)) => writeln!(out, "GPU      {at} is used unless another is chosen with --device")?,
+    }
     Ok(())
+}
+
+fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io::Result<()> {
+    let caps = &gpu.caps;
+    let mark = match gpu.kind {
+        _ if chosen => ", chosen by itself",
+        AdapterKind::Software => ", never chosen by itself",
+        _ => "",
+    };
+    writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
+    writeln!(out, "         driver {}, PCI {}", or_unknown(some(&gpu.driver)), or_unknown(some(&gpu.pci_bus_id)))?;
+    let (least, most) = caps.subgroups;
+    writeln!(out, "         kernels {}; subgroups of {least} to {most}", caps.tier)?;
+    let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
+    writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
+    for reading in &gpu.vram {
+        writeln!(out, "         memory {}", reading_text(reading))?;
+    }
+    Ok(())
+}
+
+/// `8.0 GiB, 1.2 GiB used by all programs, 0 B by this one (NVML)`
+fn reading_text(reading: &VramReading) -> String {
+    let mut parts = vec![or_unknown(reading.total.map(units::bytes))];
+    parts.extend(reading.used.map(|used| format!("{} used by all programs", units::bytes(used))));
+    parts.extend(reading.used_here.map(|used| format!("{} used by this one", units::bytes(used))));
+    parts.extend(reading.available().map(|bytes| format!("{} to be had", units::bytes(bytes))));
+    format!("{} ({})", parts.join(", "), reading.source.name())
+}
+
+fn gpu_json(gpu: &AdapterReport, chosen: bool) -> Value {
+    let caps = &gpu.caps;
+    let with_available = |reading: &VramReading| {
+        let mut object = json!(reading);
+        object["available_bytes"] = json!(reading.available());
+        object
+    };
+    json!({
+        "index": gpu.index,
+        "name": gpu.name,
+        "type": gpu.kind,
+        "backend": gpu.backend,
+        "driver": some(&gpu.driver),
+        "pci_bus_id": some(&gpu.pci_bus_id),
+        "tier": { "subgroups": caps.tier.subgroups, "f16": caps.tier.f16 },
+        "subgroup_sizes": [caps.subgroups.0, caps.subgroups.1],
+        "max_buffer_bytes": caps.max_buffer,
+        "max_binding_bytes": caps.max_binding,
+        "timestamps": caps.timestamps,
+        "cooperative_matrix": caps.cooperative_matrix,
+        "chosen": chosen,
+        "vram": gpu.vram.iter().map(with_available).collect::<Value>(),
+    })
+}
+
+/// Nothing, of an empty text.
+fn some(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| one_line(text))
 }
 
 fn or_unknown(value: Option<impl ToString>) -> String {

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use serde::Serialize;
 
-use super::Caps;
+use super::{Caps, VramReading, vram};
 use crate::error::{Error, Result};
 
 /// What an adapter is.
@@ -71,6 +71,8 @@ pub struct AdapterReport {
     pub pci_bus_id: String,
     /// What it can do.
     pub caps: Caps,
+    /// What the system said about its memory when it was listed, each source for itself.
+    pub vram: Vec<VramReading>,
 }
 
 /// Which adapter to use.
@@ -83,6 +85,29 @@ pub enum AdapterChoice {
     Index(usize),
     /// The first whose name contains this, in any case.
     Name(String),
+}
+
+impl AdapterChoice {
+    /// Where in `all` the adapter meant stands.
+    pub fn among(&self, all: &[AdapterReport]) -> Option<usize> {
+        match self {
+            AdapterChoice::Best => {
+                let rank = |kind| match kind {
+                    AdapterKind::Discrete => Some(0),
+                    AdapterKind::Integrated => Some(1),
+                    AdapterKind::Virtual | AdapterKind::Other => Some(2),
+                    AdapterKind::Software => None,
+                };
+                let ranked = all.iter().enumerate().filter_map(|(at, it)| Some((rank(it.kind)?, at)));
+                ranked.min().map(|(_, at)| at)
+            }
+            AdapterChoice::Index(index) => all.iter().position(|it| it.index == *index),
+            AdapterChoice::Name(name) => {
+                let name = name.to_lowercase();
+                all.iter().position(|it| it.name.to_lowercase().contains(&name))
+            }
+        }
+    }
 }
 
 impl FromStr for AdapterChoice {
@@ -133,42 +158,22 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
         driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
         pci_bus_id: info.device_pci_bus_id.clone(),
         caps: Caps::of(adapter),
+        vram: vram::readings(adapter),
     }
 }
 
 /// The adapter `choice` means.
 pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Adapter)> {
-    let mut all = enumerate();
-    let names: Vec<String> = all.iter().map(|(it, _)| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
-    let at = pick(choice, &all.iter().map(|(report, _)| report).collect::<Vec<_>>());
-    match at {
-        Some(at) => Ok(all.swap_remove(at)),
-        None => Err(Error::Unsupported {
-            what: "GPU",
-            got: choice.to_string(),
-            supported: if names.is_empty() { "none found".to_owned() } else { names.join(", ") },
-        }),
+    let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate().into_iter().unzip();
+    if let Some(at) = choice.among(&reports) {
+        return Ok((reports[at].clone(), adapters.swap_remove(at)));
     }
-}
-
-fn pick(choice: &AdapterChoice, all: &[&AdapterReport]) -> Option<usize> {
-    match choice {
-        AdapterChoice::Best => {
-            let rank = |kind| match kind {
-                AdapterKind::Discrete => Some(0),
-                AdapterKind::Integrated => Some(1),
-                AdapterKind::Virtual | AdapterKind::Other => Some(2),
-                AdapterKind::Software => None,
-            };
-            let ranked = all.iter().enumerate().filter_map(|(at, it)| Some((rank(it.kind)?, at)));
-            ranked.min().map(|(_, at)| at)
-        }
-        AdapterChoice::Index(index) => all.iter().position(|it| it.index == *index),
-        AdapterChoice::Name(name) => {
-            let name = name.to_lowercase();
-            all.iter().position(|it| it.name.to_lowercase().contains(&name))
-        }
-    }
+    let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
+    Err(Error::Unsupported {
+        what: "GPU",
+        got: choice.to_string(),
+        supported: if names.is_empty() { "none found".to_owned() } else { names.join(", ") },
+    })
 }
 
 #[cfg(test)]
@@ -177,7 +182,8 @@ mod tests {
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterReport {
         let (driver, backend, pci_bus_id) = (String::new(), "vulkan".to_owned(), String::new());
-        AdapterReport { index, name: name.to_owned(), kind, backend, driver, pci_bus_id, caps: Caps::default() }
+        let (name, vram) = (name.to_owned(), Vec::new());
+        AdapterReport { index, name, kind, backend, driver, pci_bus_id, caps: Caps::default(), vram }
     }
 
     #[test]
@@ -185,13 +191,17 @@ mod tests {
         let software = adapter(0, "llvmpipe", AdapterKind::Software);
         let integrated = adapter(1, "Iris", AdapterKind::Integrated);
         let card = adapter(2, "GeForce", AdapterKind::Discrete);
-        assert_eq!(pick(&AdapterChoice::Best, &[&software]), None);
-        assert_eq!(pick(&AdapterChoice::Best, &[&software, &integrated]), Some(1));
-        assert_eq!(pick(&AdapterChoice::Best, &[&software, &integrated, &card]), Some(2));
-        assert_eq!(pick(&"0".parse().unwrap(), &[&software, &card]), Some(0));
-        assert_eq!(pick(&"LLVM".parse().unwrap(), &[&card, &software]), Some(1));
-        assert_eq!(pick(&"Radeon".parse().unwrap(), &[&card, &software]), None);
-        assert_eq!(pick(&"7".parse().unwrap(), &[&card, &software]), None);
+        let among = |choice: &AdapterChoice, all: &[&AdapterReport]| {
+            let all: Vec<AdapterReport> = all.iter().copied().cloned().collect();
+            choice.among(&all)
+        };
+        assert_eq!(among(&AdapterChoice::Best, &[&software]), None);
+        assert_eq!(among(&AdapterChoice::Best, &[&software, &integrated]), Some(1));
+        assert_eq!(among(&AdapterChoice::Best, &[&software, &integrated, &card]), Some(2));
+        assert_eq!(among(&"0".parse().unwrap(), &[&software, &card]), Some(0));
+        assert_eq!(among(&"LLVM".parse().unwrap(), &[&card, &software]), Some(1));
+        assert_eq!(among(&"Radeon".parse().unwrap(), &[&card, &software]), None);
+        assert_eq!(among(&"7".parse().unwrap(), &[&card, &software]), None);
     }
 
     #[test]
@@ -201,5 +211,17 @@ mod tests {
         assert!(error.contains("no such card"), "{error}");
         assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");
         assert!(!known.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
+    }
+
+    #[test]
+    fn memory_is_told_where_it_can_be() {
+        for adapter in adapters() {
+            // Every Vulkan driver knows its heaps.
+            assert!(!adapter.vram.is_empty() || adapter.backend != "vulkan", "{adapter:?}");
+            for reading in adapter.vram {
+                let total = reading.total.unwrap_or(0);
+                assert!(total > 0 && reading.used.unwrap_or(0) <= total, "{reading:?}");
+            }
+        }
     }
 }

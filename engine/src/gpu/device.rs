@@ -11,10 +11,11 @@ use std::{
 use thermocline_shaders::Tier;
 
 use super::{
-    AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, adapter,
+    AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     health::Health,
     profile::Profiler,
+    vram,
 };
 use crate::error::Result;
 
@@ -44,6 +45,7 @@ pub struct Gpu(Arc<Inner>);
 struct Inner {
     device: wgpu::Device,
     queue: wgpu::Queue,
+    adapter: wgpu::Adapter,
     report: AdapterReport,
     health: Health,
     arena: Arena,
@@ -93,6 +95,7 @@ impl Gpu {
         Ok(Gpu(Arc::new(Inner {
             device,
             queue,
+            adapter,
             report,
             health,
             arena,
@@ -161,6 +164,11 @@ impl Gpu {
     /// Bytes the driver's allocator holds for this device, where it tells.
     pub fn allocated(&self) -> Option<u64> {
         self.0.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
+    }
+
+    /// What the system says about the adapter's memory now, each source for itself. Takes up to a few milliseconds.
+    pub fn vram(&self) -> Vec<VramReading> {
+        vram::readings(&self.0.adapter)
     }
 
     pub(super) fn device(&self) -> &wgpu::Device {

@@ -1,9 +1,9 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
-//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`], which
-//! [`Matmul`] multiplies. [`Profile`] tells where the time went. It knows weight formats but no models: what is computed in which order is
-//! [`crate::model`]'s business.
+//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
+//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, [`VramReading`] what the system says about memory. It
+//! knows weight formats but no models: what is computed in which order is [`crate::model`]'s business.
 
 mod adapter;
 mod arena;
@@ -17,9 +17,11 @@ mod matrix;
 mod op;
 mod pipelines;
 mod profile;
+mod raw;
 mod recorder;
 mod transfer;
 mod uploader;
+mod vram;
 mod work;
 
 pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
@@ -36,6 +38,7 @@ pub use recorder::Recorder;
 pub use thermocline_shaders::{Tier, WeightType, params};
 pub use transfer::{ReadbackRing, UploadRing};
 pub use uploader::Uploader;
+pub use vram::{VramReading, VramSource};
 /// What was submitted, to wait for.
 pub use wgpu::SubmissionIndex as Submission;
 pub use work::Work;

@@ -1,0 +1,97 @@
+//! Memory of a card as the Linux kernel shows it in the folder of its PCI device. Each driver has names of its own:
+//! amdgpu counts what is used, i915 what is free, xe says only how much there is of each tile.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use super::{VramReading, VramSource};
+
+/// The reading for the device at `pci` (`0000:03:00.0`), `root` being where sysfs is mounted.
+pub(super) fn read(root: &Path, pci: &str) -> Option<VramReading> {
+    // Anything else is no name of a folder, and might be a way out of it.
+    if pci.is_empty() || !pci.chars().all(|c| c.is_ascii_hexdigit() || c == ':' || c == '.') || pci.contains("..") {
+        return None;
+    }
+    let device = root.join("bus/pci/devices").join(pci.to_ascii_lowercase());
+    let reading = VramReading::nothing(VramSource::Sysfs);
+    if let Some(total) = number(&device.join("mem_info_vram_total")) {
+        return Some(VramReading { total: Some(total), used: number(&device.join("mem_info_vram_used")), ..reading });
+    }
+    for card in folders(&device.join("drm"), "card") {
+        if let Some(total) = number(&card.join("lmem_total_bytes")) {
+            let free = number(&card.join("lmem_avail_bytes"));
+            return Some(VramReading {
+                total: Some(total),
+                used: free.map(|free| total.saturating_sub(free)),
+                ..reading
+            });
+        }
+    }
+    let tiles = folders(&device, "tile");
+    let sizes: Vec<u64> = tiles.iter().filter_map(|tile| number(&tile.join("physical_vram_size_bytes"))).collect();
+    let total = sizes.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
+    (total > 0).then_some(VramReading { total: Some(total), ..reading })
+}
+
+/// Folders within `folder` whose names begin with `prefix`.
+fn folders(folder: &Path, prefix: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let wanted = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    wanted.map(|entry| entry.path()).collect()
+}
+
+/// A number of bytes, decimal or with `0x`.
+fn number(file: &Path) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
+    let text = text.trim();
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sysfs of these files, and the reading of `0000:0a:00.0` in it.
+    fn reading(files: &[(&str, &str)]) -> Option<(Option<u64>, Option<u64>)> {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("bus/pci/devices/0000:0a:00.0");
+        for (name, text) in files {
+            let file = device.join(name);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, text).unwrap();
+        }
+        let reading = read(root.path(), "0000:0A:00.0")?;
+        assert_eq!((reading.source, reading.used_here, reading.budget), (VramSource::Sysfs, None, None));
+        Some((reading.total, reading.used))
+    }
+
+    #[test]
+    fn each_drivers_names_are_known() {
+        let amd = [("mem_info_vram_total", "17163091968\n"), ("mem_info_vram_used", "1048576\n")];
+        assert_eq!(reading(&amd), Some((Some(17_163_091_968), Some(1_048_576))));
+        assert_eq!(reading(&amd[..1]), Some((Some(17_163_091_968), None)));
+        let i915 = [("drm/card1/lmem_total_bytes", "0x100000"), ("drm/card1/lmem_avail_bytes", "1024")];
+        assert_eq!(reading(&i915), Some((Some(1 << 20), Some((1 << 20) - 1024))));
+        let xe = [("tile0/physical_vram_size_bytes", "4096"), ("tile1/physical_vram_size_bytes", "4096")];
+        assert_eq!(reading(&xe), Some((Some(8192), None)));
+    }
+
+    #[test]
+    fn anything_else_is_no_reading() {
+        assert_eq!(reading(&[]), None);
+        assert_eq!(reading(&[("mem_info_vram_total", "many"), ("vendor", "0x1002")]), None);
+        assert_eq!(reading(&[("mem_info_vram_total", "-1")]), None);
+        assert_eq!(reading(&[("mem_info_vram_total", "99999999999999999999999")]), None);
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("bus/pci/devices")).unwrap();
+        fs::write(root.path().join("mem_info_vram_total"), "1").unwrap();
+        for hostile in ["", "..", "../../..", "/etc", "0000:00:00.0/../../../..", "\0"] {
+            assert_eq!(read(root.path(), hostile), None, "{hostile:?}");
+        }
+    }
+}
