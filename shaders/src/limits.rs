@@ -13,7 +13,7 @@ pub const ROUTE_EXPERTS: u32 = 512;
 pub const ROUTE_USED: u32 = 32;
 
 /// Most tokens (`TOKENS`) a workgroup of `sparse_down` takes.
-pub const SPARSE_DOWN_TOKENS: u32 = 4;
+pub const SPARSE_DOWN_TOKENS: u32 = 8;
 
 /// Neurons that `LANES` invocations of `sparse_gate_up` share: a workgroup takes
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.

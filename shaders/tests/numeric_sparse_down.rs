@@ -5,7 +5,7 @@ mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
 use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
-use thermocline_shaders::{Tier, WeightType, params};
+use thermocline_shaders::{Tier, WeightType, limits::SPARSE_DOWN_TOKENS, params};
 
 /// How the work is laid out.
 #[derive(Debug, Clone, Copy)]
@@ -20,9 +20,14 @@ struct Grid {
 
 const GRIDS: [Grid; 3] = [
     Grid { workgroup: 96, strip: 12, splits: 5, tokens: 3, skip: true },
-    Grid { workgroup: 128, strip: 64, splits: 1, tokens: 4, skip: false },
+    Grid { workgroup: 128, strip: 64, splits: 1, tokens: 8, skip: false },
     Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true },
 ];
+
+/// All of them for a type of floats and one of blocks; how the others are read does not depend on the grid.
+fn grids(ty: WeightType) -> &'static [Grid] {
+    if matches!(ty, WeightType::F32 | WeightType::Q4_0) { &GRIDS } else { &GRIDS[..1] }
+}
 
 /// `[tokens, n_ff]` hidden activations; with a list, those of its neurons.
 struct Input<'a> {
@@ -49,7 +54,10 @@ fn down(
         Some(list) => [list.len() as u32].iter().chain(list).copied().collect(),
         None => vec![0],
     };
-    let partials = vec![f32::NAN; (tokens * grid.splits * cols) as usize];
+    let most = if input.list.is_some() { 1 } else { SPARSE_DOWN_TOKENS };
+    // Room for tokens that are not there.
+    let len = (tokens * grid.splits * cols) as usize;
+    let partials = vec![f32::NAN; len + (most * grid.splits * cols) as usize];
     let params = params::SparseDown { chunks, neurons: rows, tokens, hidden_pitch: pitch, splits: grid.splits };
     let call = Call {
         kernel: "sparse_down",
@@ -58,7 +66,7 @@ fn down(
         overrides: &[
             ("WORKGROUP_SIZE", f64::from(grid.workgroup)),
             ("STRIP", f64::from(grid.strip)),
-            ("TOKENS", f64::from(grid.tokens)),
+            ("TOKENS", f64::from(grid.tokens.min(most))),
             ("SKIP", f64::from(u8::from(grid.skip))),
             ("DENSE", f64::from(u8::from(input.list.is_none()))),
         ],
@@ -70,9 +78,10 @@ fn down(
             cast_slice(&list),
             bytes(&partials),
         ],
-        workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens)),
+        workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens.min(most))),
     };
     let partials = gpu.run(&call, 4);
+    assert!(partials[len..].iter().all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written past the tokens");
     let out = vec![7.0_f32; (tokens * (cols + 3)) as usize];
     let params = params::SumSplits {
         cols,
@@ -124,7 +133,9 @@ fn every_neuron_adds_its_row() {
             let input = Input { hidden: &hidden, tokens, pitch, list: None };
             for bias in [&bias[..], &[]] {
                 let expected = expected(&weights, cols, &input, bias);
-                for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
+                for (tier, grid) in
+                    gpu.tiers().into_iter().flat_map(|tier| grids(ty).iter().map(move |grid| (tier, *grid)))
+                {
                     let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, bias);
                     assert_close(&got, &expected, 1e-4, &format!("{ty} {rows}x{cols} {tokens} {tier} {grid:?}"));
                 }
@@ -146,7 +157,8 @@ fn neurons_of_a_list_add_theirs() {
             let hidden = noise(list.len().next_multiple_of(4).max(4), 5);
             let input = Input { hidden: &hidden, tokens: 1, pitch: hidden.len(), list: Some(list) };
             let expected = expected(&weights, cols, &input, &[]);
-            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| GRIDS.map(|grid| (tier, grid))) {
+            for (tier, grid) in gpu.tiers().into_iter().flat_map(|tier| grids(ty).iter().map(move |grid| (tier, *grid)))
+            {
                 let got = down(gpu, tier, ty, grid, &weights, (rows, cols), &input, &[]);
                 let what = format!("{ty} {} of {rows} {tier} {grid:?}", list.len());
                 assert_close(&got, &expected, 1e-4, &what);

@@ -1,8 +1,8 @@
 // The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
 // (strip, split, group of TOKENS tokens) of the grid writes what its share of the neurons adds to its strip of columns:
 //   partials[t, split, c] = sum over the share of hidden[t, k] * W[list[k], c]
-// `sum_splits` adds the shares up. Without DENSE there is one token, `hidden` has an element per neuron of the list; with it
-// every neuron takes part, in order.
+// `sum_splits` adds the shares up; the partial sums of a single share are the result. Without DENSE there is one token, and
+// `hidden` has an element per neuron of the list; with it every neuron takes part, in order.
 #include "weights.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
@@ -14,7 +14,7 @@ override SKIP: bool = false;
 override STRIP: u32 = 32u;
 // Each weight is read once for that many tokens, at most MOST_TOKENS.
 override TOKENS: u32 = 1u;
-const MOST_TOKENS: u32 = 4u;
+const MOST_TOKENS: u32 = 8u;
 
 struct Params {
     chunks: u32,
