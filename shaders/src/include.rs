@@ -15,6 +15,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
     ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
+    ("product.wgsl", include_str!("../wgsl/include/product.wgsl")),
     ("quarter.wgsl", include_str!("../wgsl/include/quarter.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
     ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),

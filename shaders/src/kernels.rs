@@ -56,6 +56,7 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/rope_append.wgsl"),
     ),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
+    typed(kernel::<params::Matmul>("gemm", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemm.wgsl"))),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),

@@ -127,3 +127,31 @@ fn gemv_ends_as_it_is_told() {
         product.check(&got, finish, &format!("relu {relu} accumulate {accumulate}"));
     }
 }
+
+#[test]
+fn gemm_matches_its_equation_for_every_type() {
+    for ty in WeightType::ALL {
+        let product = Product::random(ty, 70, if ty.block() == 32 { 96 } else { 256 }, 67);
+        for tier in Gpu::get().tiers() {
+            let got = product.run("gemm", tier, &[], product.params(1), (2, 1, 2));
+            product.check(&got, |sum, _, _| sum, &tier.to_string());
+        }
+    }
+}
+
+#[test]
+fn gemm_ends_as_it_is_told() {
+    for (rows, tokens) in [(1, 1), (64, 64), (129, 130)] {
+        let product = Product::random(WeightType::F32, rows, 32, tokens);
+        for (relu, accumulate, workgroup) in [(0.0, 1.0, 128.0), (1.0, 0.0, 32.0), (0.0, 0.0, 96.0)] {
+            let overrides =
+                [("RELU", relu), ("ACCUMULATE", accumulate), ("HAS_BIAS", 1.0), ("WORKGROUP_SIZE", workgroup)];
+            let got = product.run("gemm", Tier::PORTABLE, &overrides, product.params(5), (3, 5, 2));
+            let finish = |sum: f64, bias: f64, before: f64| {
+                let value = if relu == 1.0 { (sum + bias).max(0.0) } else { sum + bias };
+                value + accumulate * before
+            };
+            product.check(&got, finish, &format!("relu {relu} accumulate {accumulate}"));
+        }
+    }
+}

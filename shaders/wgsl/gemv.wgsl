@@ -1,33 +1,13 @@
-// y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r]) for few tokens: grid (groups of ROWS rows, in two dimensions;
-// groups of TOKENS tokens). All invocations of a workgroup share its rows and split their columns.
-//   RELU:       max(0, that)
-//   ACCUMULATE: y += that
+// product.wgsl's equation for few tokens: grid (groups of ROWS rows, in two dimensions; groups of TOKENS tokens). All
+// invocations of a workgroup share its rows and split their columns.
 #include "lane.wgsl"
+#include "product.wgsl"
 #include "sums.wgsl"
 #include "weights.wgsl"
 
-override HAS_BIAS: bool = false;
-override RELU: bool = false;
-override ACCUMULATE: bool = false;
 // Each weight is read once for TOKENS tokens, each activation once for ROWS rows. ROWS * TOKENS <= SUMS, TOKENS <= 4.
 override ROWS: u32 = 4u;
 override TOKENS: u32 = 1u;
-
-struct Params {
-    rows: u32,
-    chunks: u32,
-    tokens: u32,
-    x_pitch: u32,
-    y_pitch: u32,
-    y_offset: u32,
-    bias_offset: u32,
-    stride: u32,
-}
-
-var<immediate> params: Params;
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
-@group(0) @binding(3) var<storage, read> bias: array<f32>;
-@group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn gemv(builtins: Builtins) {
@@ -51,20 +31,8 @@ fn gemv(builtins: Builtins) {
             }
         }
     }
-    var total = workgroup_sums(sums, ROWS * TOKENS, lane);
-    let row = first + lane.index / TOKENS;
-    let token = first_token + lane.index % TOKENS;
-    if lane.index < ROWS * TOKENS && row < params.rows && token < params.tokens {
-        if HAS_BIAS {
-            total += bias[params.bias_offset + row];
-        }
-        if RELU {
-            total = max(total, 0.0);
-        }
-        let to = token * params.y_pitch + params.y_offset + row;
-        if ACCUMULATE {
-            total += y[to];
-        }
-        y[to] = total;
+    let total = workgroup_sums(sums, ROWS * TOKENS, lane);
+    if lane.index < ROWS * TOKENS {
+        finish(first_token + lane.index % TOKENS, first + lane.index / TOKENS, total);
     }
 }
