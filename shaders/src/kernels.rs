@@ -56,6 +56,11 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/rope_append.wgsl"),
     ),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
+    typed(kernel::<params::ExpertMatmul>(
+        "expert_gemv",
+        &[Read, Read, Read, Read, Read, Write],
+        include_str!("../wgsl/expert_gemv.wgsl"),
+    )),
     typed(kernel::<params::Matmul>("gemm", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemm.wgsl"))),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),

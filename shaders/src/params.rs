@@ -156,6 +156,30 @@ params! {
         stride: u32,
     }
 
+    /// `expert_gemv`
+    ExpertMatmul {
+        /// Rows of an expert.
+        rows: u32,
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Pairs of a token and one of its experts.
+        slots: u32,
+        /// Slots in a row that read one row of the input.
+        share: u32,
+        /// Elements from one input row to the next; a multiple of 32, zero past the columns.
+        x_pitch: u32,
+        /// Elements from one slot's output to the next's.
+        y_pitch: u32,
+        /// Where the first row of weights writes in a slot's output.
+        y_offset: u32,
+        /// The first expert bound.
+        first_expert: u32,
+        /// Experts bound.
+        experts: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+    }
+
     /// `top_k`
     TopK {
         /// Values to choose from.

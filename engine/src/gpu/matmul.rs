@@ -5,10 +5,15 @@ use thermocline_shaders::params;
 use super::{Buffer, Gpu, GpuMatrix, Op, Recorder, grid, matrix::MatrixPart, pitch};
 use crate::error::Result;
 
-/// Rows of a workgroup of `gemv` for one token, and for several.
-const ROWS: [u32; 2] = [4, 4];
-/// Tokens of a workgroup of `gemv` for several.
+/// Rows of a workgroup of `gemv`.
+pub(super) const ROWS: u32 = 4;
+/// Tokens of a workgroup of `gemv` when there are several.
 const TOKENS: u32 = 4;
+/// With more tokens than this `gemm` is quicker: its tiles are 64 tokens long however many there are, while `gemv` reads the
+/// weights once for every four.
+const FEW: usize = 16;
+/// Invocations of `gemm`, whose workgroups compute half as many rows of 64 tokens.
+const GEMM_WORKGROUP: u32 = 128;
 
 /// What becomes of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -48,6 +53,7 @@ struct Part {
     params: params::Matmul,
     one: Op,
     few: Op,
+    many: Op,
 }
 
 impl Matmul {
@@ -88,14 +94,26 @@ impl Matmul {
 
     /// Records the product for the first `tokens` rows of `x`.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
+        let tokens32 = tokens as u32;
         for part in &self.parts {
-            let (op, rows, per_group) =
-                if tokens == 1 { (&part.one, ROWS[0], 1) } else { (&part.few, ROWS[1], TOKENS) };
-            let [x, y] = grid((part.params.rows).div_ceil(rows) as usize, self.max_groups);
-            let params = params::Matmul { tokens: tokens as u32, stride: x, ..part.params };
-            recorder.dispatch(op, &params, [x, y, (tokens as u32).div_ceil(per_group)]);
+            if tokens > FEW {
+                let rows = part.many.pipeline().workgroup() / 2;
+                let [y, z] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+                let params = params::Matmul { tokens: tokens32, stride: y, ..part.params };
+                recorder.dispatch(&part.many, &params, [tokens32.div_ceil(64), y, z]);
+                continue;
+            }
+            let (op, shared) = if tokens == 1 { (&part.one, 1) } else { (&part.few, TOKENS) };
+            let [x, y] = grid(part.params.rows.div_ceil(ROWS) as usize, self.max_groups);
+            let params = params::Matmul { tokens: tokens32, stride: x, ..part.params };
+            recorder.dispatch(op, &params, [x, y, tokens32.div_ceil(shared)]);
         }
     }
+}
+
+/// Invocations of `gemv` for rows of this many chunks: four read a chunk, and those beyond a row would be idle.
+pub(super) fn gemv_workgroup(chunks: usize) -> u32 {
+    if chunks > 64 { 128 } else { 64 }
 }
 
 impl Part {
@@ -114,13 +132,11 @@ impl Part {
             ("ACCUMULATE", switch(output.epilogue == Epilogue::Accumulate)),
         ];
         let chunks = matrix.chunks();
-        // Four invocations read a chunk; a workgroup larger than a row would have idle ones.
-        let workgroup = if chunks > 64 { 128 } else { 64 };
-        let pipeline = |rows: u32, tokens: u32| {
-            let shape = [("ROWS", f64::from(rows)), ("TOKENS", f64::from(tokens))];
-            gpu.pipelines().get("gemv", Some(matrix.ty()), workgroup, &[&ends[..], &shape].concat())
+        let pipelines = gpu.pipelines();
+        let gemv = |tokens: u32| {
+            let shape = [("ROWS", f64::from(ROWS)), ("TOKENS", f64::from(tokens))];
+            pipelines.get("gemv", Some(matrix.ty()), gemv_workgroup(chunks), &[&ends[..], &shape].concat())
         };
-        let one = pipeline(ROWS[0], 1)?;
         let bindings = [
             part.main(),
             part.aux(gpu.nothing()),
@@ -128,8 +144,9 @@ impl Part {
             bias.unwrap_or(gpu.nothing()).into(),
             output.buffer.into(),
         ];
-        let one = Op::new(gpu, &one, &bindings)?;
-        let few = one.variant(&pipeline(ROWS[1], TOKENS)?);
+        let one = Op::new(gpu, &gemv(1)?, &bindings)?;
+        let few = one.variant(&gemv(TOKENS)?);
+        let many = Op::new(gpu, &pipelines.get("gemm", Some(matrix.ty()), GEMM_WORKGROUP, &ends)?, &bindings)?;
         let rows = part.rows();
         let params = params::Matmul {
             rows: rows.len() as u32,
@@ -141,7 +158,7 @@ impl Part {
             bias_offset: rows.start as u32,
             stride: 0,
         };
-        Ok(Part { params, one, few })
+        Ok(Part { params, one, few, many })
     }
 }
 

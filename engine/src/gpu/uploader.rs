@@ -66,16 +66,23 @@ impl<'a> Uploader<'a> {
         self.units(purpose, what, stacked, 1)
     }
 
-    /// The matrices of `experts`, one behind the other, none of them cut in two.
+    /// The matrices of `experts` experts, one behind the other, none of them cut in two; each expert's may be several of
+    /// `stacked`.
     ///
     /// # Errors
-    /// As [`Uploader::matrix`]; also if the experts differ in their rows.
-    pub fn experts(&mut self, purpose: Purpose, what: &'static str, experts: &[&Matrix]) -> Result<GpuMatrix> {
-        let rows = experts.first().map_or(0, |expert| expert.rows());
-        if let Some(other) = experts.iter().find(|expert| expert.rows() != rows) {
-            return Err(Error::invalid("rows of an expert", rows.to_string(), other.rows()));
+    /// As [`Uploader::matrix`]; also if the rows do not divide by `experts`.
+    pub fn experts(
+        &mut self,
+        purpose: Purpose,
+        what: &'static str,
+        stacked: &[&Matrix],
+        experts: usize,
+    ) -> Result<GpuMatrix> {
+        let rows: usize = stacked.iter().map(|it| it.rows()).sum();
+        if experts == 0 || !rows.is_multiple_of(experts) {
+            return Err(Error::invalid("rows of all experts", format!("a multiple of {experts}"), rows));
         }
-        self.units(purpose, what, experts, rows)
+        self.units(purpose, what, stacked, rows / experts)
     }
 
     fn units(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix], unit: usize) -> Result<GpuMatrix> {

@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     format::{Bytes, Matrix, TensorType},
     gpu::{
-        AdapterChoice, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing, Uploader, Usage,
+        AdapterChoice, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing, Uploader, Usage,
         layout::tests::{WEIGHTS, random_row, widening_error},
     },
 };
@@ -103,8 +103,8 @@ fn every_file_type_in_every_tier() {
             let (rows, cols) = (37, if ty.block_len() == 1 { 333 } else { 768 });
             let file = random_matrix(ty, rows, cols, 1);
             let matrix = upload(&gpu, &[&file]);
-            let x = Activations::random(&gpu, 5, cols);
-            for tokens in [1, 5] {
+            let x = Activations::random(&gpu, 33, cols);
+            for tokens in [1, 7, 33] {
                 let got = product(&gpu, &matrix, &x, None, tokens);
                 check(&got, &[&file], &x, &[], tokens, &format!("{ty} {tier} {tokens} tokens"));
                 assert!(got.chunks_exact(rows + OFFSET).all(|row| row[..OFFSET] == [0.0; OFFSET]), "{ty}: outside");
@@ -115,24 +115,86 @@ fn every_file_type_in_every_tier() {
 
 #[test]
 fn matrices_are_stacked_and_cut_into_parts() {
-    let gpu = open(Tier { subgroups: true, f16: true }, Some(64 << 10));
+    let gpu = open(Tier { subgroups: true, f16: true }, Some(96 << 10));
     for ty in [TensorType::F32, TensorType::Q4_0, TensorType::Q5_K, TensorType::Q6_K] {
-        let files = [(100, 2), (1, 3), (450, 4)].map(|(rows, seed)| random_matrix(ty, rows, 512, seed));
+        let files = [(100, 2), (1, 3), (250, 4)].map(|(rows, seed)| random_matrix(ty, rows, 512, seed));
         let stacked = files.each_ref();
         let used = gpu.arena().used_for(Purpose::Ffn);
         let matrix = upload(&gpu, &stacked);
         assert!(matrix.parts().len() > 1, "{ty}");
-        assert!(matrix.parts().iter().all(|part| part.buffer().bytes() <= 64 << 10), "{ty}");
+        assert!(matrix.parts().iter().all(|part| part.buffer().bytes() <= 96 << 10), "{ty}");
         assert_eq!(gpu.arena().used_for(Purpose::Ffn) - used, matrix.bytes());
-        assert_eq!(GpuMatrix::bytes_of(gpu.caps(), matrix.ty(), 551, 512).unwrap(), matrix.bytes());
-        let x = Activations::random(&gpu, 3, 512);
-        let bias = noise(551, 5);
+        assert_eq!(GpuMatrix::bytes_of(gpu.caps(), matrix.ty(), 351, 512).unwrap(), matrix.bytes());
+        let x = Activations::random(&gpu, 33, 512);
+        let bias = noise(351, 5);
         let mut progress = |_, _| ControlFlow::Continue(());
         let on_device = Uploader::new(&gpu, &mut progress).unwrap().vector(Purpose::Vectors, "bias", &bias).unwrap();
-        for tokens in [1, 3] {
+        for tokens in [1, 2, 33] {
             let got = product(&gpu, &matrix, &x, Some(&on_device), tokens);
             check(&got, &stacked, &x, &bias, tokens, &format!("{ty} in {} parts", matrix.parts().len()));
         }
+    }
+}
+
+#[test]
+fn any_number_of_tokens() {
+    let gpu = open(Tier { subgroups: true, f16: true }, None);
+    let file = random_matrix(TensorType::Q6_K, 131, 256, 8);
+    let matrix = upload(&gpu, &[&file]);
+    let x = Activations::random(&gpu, 130, 256);
+    for tokens in [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100, 130] {
+        check(&product(&gpu, &matrix, &x, None, tokens), &[&file], &x, &[], tokens, &format!("{tokens} tokens"));
+    }
+}
+
+#[test]
+fn tokens_go_to_their_experts() {
+    // Room for a few experts in a part.
+    for (tier, ty, max_binding) in [
+        (Tier::PORTABLE, TensorType::F16, Some(16 << 10)),
+        (Tier { subgroups: true, f16: true }, TensorType::Q4_K, None),
+        (Tier { subgroups: true, f16: false }, TensorType::Q8_0, Some(16 << 10)),
+    ] {
+        let gpu = open(tier, max_binding);
+        let (experts, rows, cols, tokens, used) = (5, 14, 256, 3, 2);
+        // Of each expert two matrices, one above the other.
+        let files: Vec<Matrix> = (0..experts * 2).map(|at| random_matrix(ty, rows / 2, cols, at as u64)).collect();
+        let stacked: Vec<&Matrix> = files.iter().collect();
+        let mut progress = |_, _| ControlFlow::Continue(());
+        let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
+        let matrix = uploader.experts(Purpose::Ffn, "test", &stacked, experts).unwrap();
+        assert_eq!(matrix.parts().len() > 1, max_binding.is_some());
+        let bias = noise(experts * rows, 9);
+        let bias_buffer = uploader.vector(Purpose::Vectors, "bias", &bias).unwrap();
+        let ids = [4_u32, 0, 1, 3, 2, 4];
+        let as_floats = ids.map(f32::from_bits);
+        let ids_buffer = uploader.vector(Purpose::Scratch, "ids", &as_floats).unwrap();
+        let x = Activations::random(&gpu, tokens * used, cols);
+        let y_pitch = rows + OFFSET;
+        let bytes = (ids.len() * y_pitch * 4) as u64;
+        let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
+        let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
+        for share in [used, 1] {
+            let input = ExpertInput { x: &x.buffer, share, ids: &ids_buffer, bias: Some(&bias_buffer) };
+            let matmul = ExpertMatmul::new(&gpu, &matrix, experts, &input, &output).unwrap();
+            let mut recorder = Recorder::new(&gpu);
+            matmul.record(&mut recorder, ids.len());
+            let mut ring = ReadbackRing::new(&gpu, 1, bytes).unwrap();
+            let got: Vec<f32> = ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap();
+            for (slot, expert) in ids.into_iter().enumerate() {
+                let expert = expert as usize;
+                let own = Activations {
+                    values: x.values[slot / share * pitch(cols)..][..cols].to_vec(),
+                    cols,
+                    buffer: x.buffer.clone(),
+                };
+                let got = &got[slot * y_pitch..][..y_pitch];
+                let what = format!("{ty} slot {slot} share {share}");
+                check(got, &stacked[expert * 2..][..2], &own, &bias[expert * rows..][..rows], 1, &what);
+            }
+        }
+        let input = ExpertInput { x: &x.buffer, share: 1, ids: &ids_buffer, bias: None };
+        assert!(ExpertMatmul::new(&gpu, &matrix, experts + 1, &input, &output).is_err());
     }
 }
 
@@ -178,5 +240,5 @@ fn what_cannot_be_stacked_is_refused() {
         assert!(uploader.matrix(Purpose::Ffn, "test", stacked).is_err());
     }
     let longer = random_matrix(TensorType::Q4_0, 3, 64, 1);
-    assert!(uploader.experts(Purpose::Ffn, "test", &[&a, &longer]).is_err());
+    assert!(uploader.experts(Purpose::Ffn, "test", &[&a, &longer], 2).is_err());
 }
