@@ -20,6 +20,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
     ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),
     ("super_scales.wgsl", include_str!("../wgsl/include/super_scales.wgsl")),
+    ("slices.wgsl", include_str!("../wgsl/include/slices.wgsl")),
     ("weights_bf16.wgsl", include_str!("../wgsl/include/weights_bf16.wgsl")),
     ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),

@@ -174,6 +174,24 @@ fn bindings_are_as_the_table_says() {
 }
 
 #[test]
+fn workgroups_fit_the_smallest_shared_memory() {
+    for kernel in KERNELS {
+        for (tier, weights) in
+            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+        {
+            let (module, info) = parse(kernel, tier, weights);
+            let constants = PipelineConstants::from_iter([("WORKGROUP_SIZE".to_owned(), 256.0)]);
+            let entry = Some((ShaderStage::Compute, kernel.name));
+            let (module, _) = process_overrides(&module, &info, entry, &constants).unwrap();
+            let shared =
+                module.global_variables.iter().filter(|(_, variable)| variable.space == AddressSpace::WorkGroup);
+            let bytes: u32 = shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum();
+            assert!(bytes <= 16 << 10, "{} ({tier}): {bytes} bytes", kernel.name);
+        }
+    }
+}
+
+#[test]
 fn tiers_differ_only_where_they_should() {
     for kernel in KERNELS {
         let portable = kernel.source(Tier::PORTABLE, types(kernel)[0]).unwrap();

@@ -6,6 +6,7 @@
 //   splits = 1: out is the result, [tokens, n_head * HEAD_DIM].
 // WORKGROUP_SIZE: a multiple of 32, at least UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most MOST_UNITS.
 #include "attention.wgsl"
+#include "slices.wgsl"
 
 override HEADS: u32 = 1u;
 const MOST_HEADS: u32 = 8u;
@@ -14,6 +15,11 @@ const TILE: u32 = 32u;
 // Lanes that share a key's units when it is multiplied, and lanes that share a head's scores.
 const KEY_LANES: u32 = 4u;
 const SCORE_LANES: u32 = 16u;
+// Times the lanes go through a tile's keys.
+override ROUNDS: u32 = (TILE * KEY_LANES + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE;
+// Values of a tile that a lane reads, and whether they and the lanes divide evenly.
+override READS: u32 = (TILE + SLICES - 1u) / SLICES;
+override EVEN: bool = TILE % SLICES == 0u && WORKGROUP_SIZE % UNITS == 0u;
 
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
@@ -27,6 +33,7 @@ var<workgroup> of_lanes: array<f32, 128>;
 var<workgroup> weights: array<f32, 256>;
 // Per head what a larger maximum leaves of the sums so far.
 var<workgroup> shrink: array<f32, MOST_HEADS>;
+var<workgroup> maxima: array<f32, MOST_HEADS>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn attention_decode(builtins: Builtins) {
@@ -60,21 +67,17 @@ fn attention_decode(builtins: Builtins) {
     var sum = 0.0;
     var sums: array<vec4<f32>, MOST_HEADS>;
     for (var tile = start; tile < end; tile += TILE) {
-        for (var key = lane / KEY_LANES; key < TILE; key += WORKGROUP_SIZE / KEY_LANES) {
-            let row = (rows + min(tile + key, end - 1u)) * UNITS;
-            var dots: array<f32, MOST_HEADS>;
-            for (var i = 0u; i < (UNITS + KEY_LANES - 1u) / KEY_LANES; i += 1u) {
-                let at = i * KEY_LANES + key_lane;
-                if UNITS % KEY_LANES == 0u || at < UNITS {
-                    let part = key_unit(row + at);
-                    for (var h = 0u; h < HEADS; h += 1u) {
-                        dots[h] += dot(part, queries[h * UNITS + at]);
-                    }
-                }
+        for (var round = 0u; round < ROUNDS; round += 1u) {
+            let key = (round * WORKGROUP_SIZE + lane) / KEY_LANES;
+            if key < TILE {
+                let row = (rows + min(tile + key, end - 1u)) * UNITS;
+                multiply(row, key, key_lane);
             }
-            for (var h = 0u; h < HEADS; h += 1u) {
-                products[(h * TILE + key) * KEY_LANES + key_lane] = dots[h];
-            }
+        }
+        // Under way while the scores are worked out. Those past the end have weight 0 and are read as the last, a number.
+        var parts: array<vec4<u32>, TILE>;
+        for (var i = 0u; i < READS; i += 1u) {
+            parts[i] = value_words((rows + min(tile + i * SLICES + slice, end - 1u)) * UNITS + unit);
         }
         workgroupBarrier();
 
@@ -108,13 +111,13 @@ fn attention_decode(builtins: Builtins) {
         }
         workgroupBarrier();
 
-        if slice < SLICES {
-            for (var h = 0u; h < HEADS; h += 1u) {
-                sums[h] *= shrink[h];
-            }
-            let count = min(TILE, end - tile);
-            for (var key = slice; key < count; key += SLICES) {
-                let value = value_unit((rows + tile + key) * UNITS + unit);
+        for (var h = 0u; h < HEADS; h += 1u) {
+            sums[h] *= shrink[h];
+        }
+        for (var i = 0u; i < READS; i += 1u) {
+            let key = i * SLICES + slice;
+            if EVEN || key < TILE {
+                let value = widened(parts[i]);
                 for (var h = 0u; h < HEADS; h += 1u) {
                     sums[h] += weights[key * MOST_HEADS + h] * value;
                 }
@@ -124,30 +127,43 @@ fn attention_decode(builtins: Builtins) {
 
     if score_head < HEADS {
         of_lanes[score_head * SCORE_LANES + score_lane] = sum;
-    }
-    if score_lane == 0u && score_head < HEADS {
-        shrink[score_head] = highest;
+        if score_lane == 0u {
+            maxima[score_head] = highest;
+        }
     }
     for (var h = 0u; h < HEADS; h += 1u) {
         // Its barriers also make the lanes' sums and maxima visible.
         let result = sum_slices(sums[h], lane);
         if lane < UNITS && first_head + h < group {
-            write(token, kv_head * group + first_head + h, split, h, lane, result);
+            write_result(token, kv_head * group + first_head + h, split, h, lane, result);
         }
     }
 }
 
-fn write(token: u32, head: u32, split: u32, h: u32, unit: u32, result: vec4<f32>) {
+// A lane's part of the products of a key and the queries.
+fn multiply(row: u32, key: u32, key_lane: u32) {
+    var dots: array<f32, MOST_HEADS>;
+    for (var i = 0u; i < (UNITS + KEY_LANES - 1u) / KEY_LANES; i += 1u) {
+        let unit = i * KEY_LANES + key_lane;
+        if UNITS % KEY_LANES == 0u || unit < UNITS {
+            let part = widened(key_words(row + unit));
+            for (var h = 0u; h < HEADS; h += 1u) {
+                dots[h] += dot(part, queries[h * UNITS + unit]);
+            }
+        }
+    }
+    for (var h = 0u; h < HEADS; h += 1u) {
+        products[(h * TILE + key) * KEY_LANES + key_lane] = dots[h];
+    }
+}
+
+fn write_result(token: u32, head: u32, split: u32, h: u32, unit: u32, result: vec4<f32>) {
     var total = 0.0;
     for (var i = 0u; i < SCORE_LANES; i += 1u) {
         total += of_lanes[h * SCORE_LANES + i];
     }
     if params.splits == 1u {
-        let value = result / total;
-        let to = token * params.out_pitch + head * HEAD_DIM + unit * 4u;
-        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
-            out[to + i] = value[i];
-        }
+        write_unit(token * params.out_pitch + head * HEAD_DIM, unit, result / total);
         return;
     }
     let partial = ((token * params.n_head + head) * params.splits + split) * (UNITS + 1u) * 4u;
@@ -155,7 +171,7 @@ fn write(token: u32, head: u32, split: u32, h: u32, unit: u32, result: vec4<f32>
         out[partial + unit * 4u + i] = result[i];
     }
     if unit == 0u {
-        out[partial + UNITS * 4u] = shrink[h];
+        out[partial + UNITS * 4u] = maxima[h];
         out[partial + UNITS * 4u + 1u] = total;
     }
 }

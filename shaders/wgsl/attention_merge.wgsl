@@ -1,10 +1,12 @@
 // The partials of attention_decode [tokens, n_head, splits, UNITS + 1] become out [tokens, n_head * HEAD_DIM]:
 //   out = sum(e^(max_s - max) * values_s) / sum(e^(max_s - max) * sum_s)
 // One workgroup per head and token: grid (n_head; tokens). WORKGROUP_SIZE: at least UNITS. At most MOST_SPLITS.
-#include "head.wgsl"
+#include "slices.wgsl"
 #include "reduce.wgsl"
 
 const MOST_SPLITS: u32 = 256u;
+// Partials that a lane reads at once.
+const READS: u32 = 4u;
 
 struct Params {
     n_head: u32,
@@ -46,18 +48,17 @@ fn attention_merge(builtins: Builtins) {
     let total = workgroup_sum(sum, lane);
 
     let unit = lane.index % UNITS;
+    let slice = lane.index / UNITS;
     var values = vec4<f32>();
-    for (var split = lane.index / UNITS; split < params.splits; split += SLICES) {
-        values += weights[split] * partials[(first + split) * (UNITS + 1u) + unit];
-    }
-    if lane.index / UNITS >= SLICES {
-        values = vec4<f32>();
+    for (var split = slice; split < params.splits; split += SLICES * READS) {
+        for (var i = 0u; i < READS; i += 1u) {
+            let at = min(split + i * SLICES, params.splits - 1u);
+            let weight = select(0.0, weights[at], split + i * SLICES < params.splits);
+            values += weight * partials[(first + at) * (UNITS + 1u) + unit];
+        }
     }
     let result = sum_slices(values, lane.index) / total;
     if lane.index < UNITS {
-        let to = token * params.out_pitch + head * HEAD_DIM + unit * 4u;
-        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
-            out[to + i] = result[i];
-        }
+        write_unit(token * params.out_pitch + head * HEAD_DIM, lane.index, result);
     }
 }

@@ -47,14 +47,26 @@ fn attention_prompt(builtins: Builtins) {
     var out_1: mat4x4<f32>;
     var out_2: mat4x4<f32>;
     var out_3: mat4x4<f32>;
-    for (var tile = first_seen(params.position + first) / KEYS * KEYS; tile < end; tile += KEYS) {
+    let start = first_seen(params.position + first) / KEYS * KEYS;
+    var next_query = query_part(lane, first, count, head, 0u);
+    var next_key_0 = key_part(lane, rows, start, end, 0u);
+    var next_key_1 = key_part(lane, rows, start + KEYS / 2u, end, 0u);
+    for (var tile = start; tile < end; tile += KEYS) {
         // Column r: scores of token r.
         var scores: mat4x4<f32>;
         for (var chunk = 0u; chunk < UNITS; chunk += CHUNK) {
             workgroupBarrier();
-            stage_queries(lane, first, count, head, chunk);
-            stage_keys(lane, rows, tile, end, chunk);
+            query_tile[lane] = next_query * params.scale;
+            stage_key(lane, 0u, next_key_0);
+            stage_key(lane, KEYS / 2u, next_key_1);
             workgroupBarrier();
+            // What the next chunk needs is under way while this one is multiplied.
+            let is_last = chunk + CHUNK >= UNITS;
+            let next_chunk = select(chunk + CHUNK, 0u, is_last);
+            let next_tile = select(tile, tile + KEYS, is_last);
+            next_query = query_part(lane, first, count, head, next_chunk);
+            next_key_0 = key_part(lane, rows, next_tile, end, next_chunk);
+            next_key_1 = key_part(lane, rows, next_tile + KEYS / 2u, end, next_chunk);
             for (var u = 0u; u < CHUNK; u += 1u) {
                 let queries = mat4x4<f32>(
                     query_tile[(row * 4u) * CHUNK + u],
@@ -142,33 +154,32 @@ fn attention_prompt(builtins: Builtins) {
         let total = query_tile[at].x + query_tile[at + 1u].x + query_tile[at + 2u].x + query_tile[at + 3u].x;
         if row * 4u + r < count {
             let to = (first + row * 4u + r) * params.out_pitch + head * HEAD_DIM;
-            write_unit(to, col, out_0[r] / total);
-            write_unit(to, col + 16u, out_1[r] / total);
-            write_unit(to, col + 32u, out_2[r] / total);
-            write_unit(to, col + 48u, out_3[r] / total);
+            write_column(to, col, out_0[r] / total);
+            write_column(to, col + 16u, out_1[r] / total);
+            write_column(to, col + 32u, out_2[r] / total);
+            write_column(to, col + 48u, out_3[r] / total);
         }
     }
 }
 
-fn stage_queries(lane: u32, first: u32, count: u32, head: u32, chunk: u32) {
+// The unit of a chunk of queries that this lane stages; those past the last token are read as the last.
+fn query_part(lane: u32, first: u32, count: u32, head: u32, chunk: u32) -> vec4<f32> {
     let unit = chunk + lane % CHUNK;
-    let token = lane / CHUNK;
-    var queries = vec4<f32>();
-    if token < count && unit < UNITS {
-        queries = q[(first + token) * params.q_pitch / 4u + head * UNITS + unit] * params.scale;
-    }
-    query_tile[lane] = queries;
+    let token = first + min(lane / CHUNK, count - 1u);
+    let part = q[token * params.q_pitch / 4u + head * UNITS + min(unit, UNITS - 1u)];
+    return select(vec4<f32>(), part, unit < UNITS);
 }
 
-fn stage_keys(lane: u32, rows: u32, tile: u32, end: u32, chunk: u32) {
-    let unit = chunk + lane % CHUNK;
-    for (var key = lane / CHUNK; key < KEYS; key += WORKGROUP_SIZE / CHUNK) {
-        var part = vec4<f32>();
-        if tile + key < end && unit < UNITS {
-            part = key_unit((rows + tile + key) * UNITS + unit);
-        }
-        key_tile[(key % 4u * 16u + key / 4u) * KEY_PITCH + lane % CHUNK] = part;
-    }
+// The unit of a chunk of half a tile's keys; those past the end are not seen and read as the last, those past the head meet
+// zeros of the queries.
+fn key_part(lane: u32, rows: u32, key: u32, end: u32, chunk: u32) -> vec4<u32> {
+    let row = rows + min(key + lane / CHUNK, end - 1u);
+    return key_words(row * UNITS + min(chunk + lane % CHUNK, UNITS - 1u));
+}
+
+fn stage_key(lane: u32, half: u32, words: vec4<u32>) {
+    let key = half + lane / CHUNK;
+    key_tile[(key % 4u * 16u + key / 4u) * KEY_PITCH + lane % CHUNK] = widened(words);
 }
 
 // One unit of four keys' values; those past the end have weight 0 and are read as the last, which is a number.
@@ -176,17 +187,15 @@ fn four_values(rows: u32, key: u32, end: u32, unit: u32) -> mat4x4<f32> {
     let at = vec4<u32>(rows) + min(vec4<u32>(0u, 1u, 2u, 3u) + key, vec4<u32>(end - 1u));
     let inside = min(unit, UNITS - 1u);
     return mat4x4<f32>(
-        value_unit(at.x * UNITS + inside),
-        value_unit(at.y * UNITS + inside),
-        value_unit(at.z * UNITS + inside),
-        value_unit(at.w * UNITS + inside),
+        widened(value_words(at.x * UNITS + inside)),
+        widened(value_words(at.y * UNITS + inside)),
+        widened(value_words(at.z * UNITS + inside)),
+        widened(value_words(at.w * UNITS + inside)),
     );
 }
 
-fn write_unit(row: u32, unit: u32, value: vec4<f32>) {
+fn write_column(start: u32, unit: u32, value: vec4<f32>) {
     if unit < UNITS {
-        for (var i = 0u; i < min(4u, HEAD_DIM - unit * 4u); i += 1u) {
-            out[row + unit * 4u + i] = value[i];
-        }
+        write_unit(start, unit, value);
     }
 }

@@ -31,18 +31,26 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> keys: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> values: array<vec2<u32>>;
 
-fn key_unit(unit: u32) -> vec4<f32> {
+// Four elements of a cache as they lie in it. What is read early and needed late is kept like this.
+fn key_words(unit: u32) -> vec4<u32> {
     if KV_F32 {
-        return bitcast<vec4<f32>>(vec4<u32>(keys[2u * unit], keys[2u * unit + 1u]));
+        return vec4<u32>(keys[2u * unit], keys[2u * unit + 1u]);
     }
-    return vec4<f32>(unpack2x16float(keys[unit].x), unpack2x16float(keys[unit].y));
+    return vec4<u32>(keys[unit], 0u, 0u);
 }
 
-fn value_unit(unit: u32) -> vec4<f32> {
+fn value_words(unit: u32) -> vec4<u32> {
     if KV_F32 {
-        return bitcast<vec4<f32>>(vec4<u32>(values[2u * unit], values[2u * unit + 1u]));
+        return vec4<u32>(values[2u * unit], values[2u * unit + 1u]);
     }
-    return vec4<f32>(unpack2x16float(values[unit].x), unpack2x16float(values[unit].y));
+    return vec4<u32>(values[unit], 0u, 0u);
+}
+
+fn widened(words: vec4<u32>) -> vec4<f32> {
+    if KV_F32 {
+        return bitcast<vec4<f32>>(words);
+    }
+    return vec4<f32>(unpack2x16float(words.x), unpack2x16float(words.y));
 }
 
 // The first key that a query at this position sees; its own is the last.

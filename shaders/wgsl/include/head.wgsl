@@ -7,21 +7,11 @@ override UNITS: u32 = (HEAD_DIM + 3u) / 4u;
 // Score of a key that is not seen. Finite, so that the difference of two is a number.
 const HIDDEN: f32 = -1e30;
 
-// A workgroup holds as many copies of a head as fit, one lane per unit: lane = slice * UNITS + unit.
-override SLICES: u32 = WORKGROUP_SIZE / UNITS;
-
-var<workgroup> slice_values: array<vec4<f32>, WORKGROUP_SIZE>;
-
-// Sums over the slices; lanes below UNITS get their unit's. All lanes must call it; those past the last slice do not count.
-fn sum_slices(value: vec4<f32>, lane: u32) -> vec4<f32> {
-    workgroupBarrier();
-    slice_values[lane] = value;
-    workgroupBarrier();
-    var sum = vec4<f32>();
-    if lane < UNITS {
-        for (var slice = 0u; slice < SLICES; slice += 1u) {
-            sum += slice_values[slice * UNITS + lane];
+// Writes a unit of the head that starts at `start` of `out`, which the kernel declares and which has no padding.
+fn write_unit(start: u32, unit: u32, value: vec4<f32>) {
+    for (var i = 0u; i < 4u; i += 1u) {
+        if HEAD_DIM % 4u == 0u || unit * 4u + i < HEAD_DIM {
+            out[start + unit * 4u + i] = value[i];
         }
     }
-    return sum;
 }
