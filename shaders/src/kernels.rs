@@ -19,8 +19,8 @@ pub enum Access {
 pub struct Kernel {
     /// Name of the file (without `.wgsl`) and of its entry point.
     pub name: &'static str,
-    /// Whether there is one text per [`WeightType`].
-    pub typed: bool,
+    /// Weights it can read, one text for each; none if it reads no weights.
+    pub weights: &'static [WeightType],
     /// Storage buffers of group 0, in the order of their bindings.
     pub bindings: &'static [Access],
     /// Fields of its `Params`, set as immediates, and their offsets.
@@ -63,6 +63,12 @@ pub const KERNELS: &[Kernel] = &[
     )),
     typed(kernel::<params::Matmul>("gemm", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemm.wgsl"))),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
+    packed(kernel::<params::Matmul>(
+        "gemv_dot",
+        &[Read, Read, Read, Read, Write],
+        include_str!("../wgsl/gemv_dot.wgsl"),
+    )),
+    kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl")),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
@@ -82,11 +88,15 @@ pub const KERNELS: &[Kernel] = &[
 ];
 
 const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text: &'static str) -> Kernel {
-    Kernel { name, typed: false, bindings, params: P::FIELDS, params_bytes: size_of::<P>() as u32, text }
+    Kernel { name, weights: &[], bindings, params: P::FIELDS, params_bytes: size_of::<P>() as u32, text }
 }
 
 const fn typed(kernel: Kernel) -> Kernel {
-    Kernel { typed: true, ..kernel }
+    Kernel { weights: &WeightType::ALL, ..kernel }
+}
+
+const fn packed(kernel: Kernel) -> Kernel {
+    Kernel { weights: &WeightType::PACKED, ..kernel }
 }
 
 impl Kernel {
@@ -95,7 +105,7 @@ impl Kernel {
         KERNELS.iter().find(|kernel| kernel.name == name)
     }
 
-    /// WGSL text for an adapter of `tier`; `weights` says how to read weights, if the kernel does ([`Kernel::typed`]).
+    /// WGSL text for an adapter of `tier`; `weights` says how to read weights, if the kernel does ([`Kernel::weights`]).
     ///
     /// # Errors
     /// A mistake in the file's directives, with file and line; tests make sure no kernel has one.

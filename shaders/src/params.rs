@@ -136,7 +136,7 @@ params! {
         cap: f32,
     }
 
-    /// `gemv` and `gemm`
+    /// `gemv`, `gemv_dot` and `gemm`
     Matmul {
         /// Rows of the weights bound.
         rows: u32,
@@ -153,6 +153,18 @@ params! {
         /// Where its bias is.
         bias_offset: u32,
         /// Workgroups in one row of the grid.
+        stride: u32,
+    }
+
+    /// `quantise_q8`
+    Quantise {
+        /// 32-column chunks of a row.
+        chunks: u32,
+        /// Rows.
+        tokens: u32,
+        /// Elements from one row to the next; a multiple of 32, zero past the columns.
+        x_pitch: u32,
+        /// Invocations in one row of the grid.
         stride: u32,
     }
 

@@ -39,6 +39,12 @@ impl WeightType {
         [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K]
     };
 
+    /// Those of small integers, for which there are kernels with integer products.
+    pub const PACKED: [WeightType; 5] = {
+        use WeightType::*;
+        [Q8_0, Q4_0, Q4_K, Q5_K, Q6_K]
+    };
+
     /// GGML's name.
     pub const fn name(self) -> &'static str {
         match self {

@@ -8,6 +8,7 @@ use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{Tier, WeightType, params};
 
 /// Everything about one product but its kernel.
+#[derive(Clone)]
 struct Product {
     ty: WeightType,
     rows: usize,
@@ -52,6 +53,19 @@ impl Product {
         params: params::Matmul,
         groups: (u32, u32, u32),
     ) -> Vec<f32> {
+        self.run_on(&self.x, kernel, tier, overrides, params, groups)
+    }
+
+    /// With activations in another form.
+    fn run_on(
+        &self,
+        x: &[f32],
+        kernel: &str,
+        tier: Tier,
+        overrides: &[(&str, f64)],
+        params: params::Matmul,
+        groups: (u32, u32, u32),
+    ) -> Vec<f32> {
         let out = vec![BEFORE; self.tokens * (self.rows + MARGIN)];
         let call = Call {
             kernel,
@@ -62,7 +76,7 @@ impl Product {
             buffers: &[
                 cast_slice(&self.weights.main),
                 cast_slice(&self.weights.aux),
-                bytes(&self.x),
+                bytes(x),
                 bytes(&self.bias),
                 bytes(&out),
             ],
@@ -152,6 +166,49 @@ fn gemm_ends_as_it_is_told() {
                 value + accumulate * before
             };
             product.check(&got, finish, &format!("relu {relu} accumulate {accumulate}"));
+        }
+    }
+}
+
+#[test]
+fn gemv_dot_multiplies_quantised_activations() {
+    let gpu = Gpu::get();
+    for ty in WeightType::PACKED {
+        let (rows, chunks, tokens) = (37, 9 * ty.block() / 32, 2);
+        let mut product = Product::random(ty, rows, chunks * 32, tokens);
+        // One chunk of silence, one of almost.
+        product.x[32..64].fill(0.0);
+        product.x[64..96].fill(1e-38);
+        let params = params::Quantise { chunks: chunks as u32, tokens: 2, x_pitch: chunks as u32 * 32, stride: 64 };
+        let quantised = vec![0.0_f32; tokens * chunks * 9];
+        for tier in gpu.tiers() {
+            let call = Call {
+                kernel: "quantise_q8",
+                tier,
+                weights: None,
+                overrides: &[],
+                params: bytes_of(&params),
+                buffers: &[bytes(&product.x), bytes(&quantised)],
+                workgroups: (1, (tokens * chunks).div_ceil(64) as u32, 1),
+            };
+            let quantised = gpu.run(&call, 1);
+            let mut rounded = product.clone();
+            for (x, codes) in rounded.x.chunks_exact_mut(32).zip(quantised.chunks_exact(9)) {
+                let (codes, scale) = (cast_slice::<f32, i8>(&codes[..8]), codes[8]);
+                let largest = x.iter().fold(0.0_f32, |largest, x| largest.max(x.abs()));
+                assert!((scale * 127.0 - largest).abs() <= largest * 1e-6 + 1e-38, "{tier}: {scale} for {largest}");
+                for (x, code) in x.iter_mut().zip(codes) {
+                    let near = f32::from(*code) * scale;
+                    assert!((near - *x).abs() <= scale * 0.501 + 1e-37, "{tier}: {x} became {near}");
+                    *x = near;
+                }
+            }
+            for (workgroup, group) in [(64.0, 4), (32.0, 16), (256.0, 1)] {
+                let overrides = [("WORKGROUP_SIZE", workgroup), ("ROWS", group as f64), ("HAS_BIAS", 1.0)];
+                let groups = (3, rows.div_ceil(group).div_ceil(3) as u32, tokens as u32);
+                let got = rounded.run_on(&quantised, "gemv_dot", tier, &overrides, rounded.params(3), groups);
+                rounded.check(&got, |sum, bias, _| sum + bias, &format!("{tier} {workgroup} {group}"));
+            }
         }
     }
 }

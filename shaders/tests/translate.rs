@@ -9,7 +9,7 @@ use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
 
 /// The texts of a kernel in one tier.
 fn types(kernel: &Kernel) -> Vec<Option<WeightType>> {
-    if kernel.typed { WeightType::ALL.map(Some).to_vec() } else { vec![None] }
+    if kernel.weights.is_empty() { vec![None] } else { kernel.weights.iter().copied().map(Some).collect() }
 }
 
 fn type_name(weights: Option<WeightType>) -> &'static str {

@@ -7,6 +7,8 @@
 
 const TOKENS: u32 = 64u;
 
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+
 // [rows, 8 vec4 of columns] and [tokens, the same]; the vec4 of a row are permuted by `place`, so that neighbours are in
 // different banks. WORKGROUP_SIZE is a multiple of 16 and at most 128: both fill 16 KiB then.
 var<workgroup> weight_tile: array<array<vec4<f32>, 4>, WORKGROUP_SIZE>;

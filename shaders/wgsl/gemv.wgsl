@@ -9,6 +9,8 @@
 override ROWS: u32 = 4u;
 override TOKENS: u32 = 1u;
 
+@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
+
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn gemv(builtins: Builtins) {
     let lane = lane_of(builtins);

@@ -6,6 +6,7 @@ use thermocline_shaders::WeightType;
 use super::noise;
 
 /// A matrix `[rows, cols]`.
+#[derive(Clone)]
 pub struct Weights {
     pub main: Vec<u32>,
     /// Never empty, so that it can be bound.

@@ -1,4 +1,4 @@
-// What the matrix products share: activations in, sums out.
+// What the matrix products share, but for the activations.
 //   y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r])
 //   RELU:       max(0, that)
 //   ACCUMULATE: y += that
@@ -18,7 +18,6 @@ struct Params {
 }
 
 var<immediate> params: Params;
-@group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(3) var<storage, read> bias: array<f32>;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 

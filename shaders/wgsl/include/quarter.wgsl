@@ -1,5 +1,6 @@
 // Eight weights of a chunk at a time: four neighbouring invocations read neighbouring words of one chunk. A file of a weight
-// type gives `quarter`, and `quarter_columns`: which two of a chunk's eight vec4 of columns a quarter covers.
+// type gives `quarter`, and `quarter_columns`: which two of a chunk's eight vec4 of columns a quarter covers. Quantised types
+// also give `quarter_dot8`, the quarter times activations of eight bits (without their scale).
 
 // The weights are scale * low + offset and scale * high + offset.
 struct Quarter {
@@ -14,6 +15,14 @@ struct QuarterInput {
     low: vec4<f32>,
     high: vec4<f32>,
     sum: f32,
+}
+
+// The same, quantised: codes four to a word, and their sums.
+struct PackedInput {
+    low: u32,
+    high: u32,
+    low_sum: i32,
+    high_sum: i32,
 }
 
 fn quarter_input(low: vec4<f32>, high: vec4<f32>) -> QuarterInput {

@@ -11,3 +11,10 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
     // code = 16 * (float - 1)
     return Quarter(codes[0], codes[1], scale * 16.0, scale * -24.0);
 }
+
+fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+    let codes = weight_main[(row * chunks + chunk) * 4u + i];
+    let scales = unpack2x16float(weight_aux[row * ((chunks + 1u) / 2u) + chunk / 2u]);
+    let sum = dot4I8Packed(codes & 0x0f0f0f0fu, x.low) + dot4I8Packed((codes >> 4u) & 0x0f0f0f0fu, x.high);
+    return select(scales.x, scales.y, chunk % 2u == 1u) * f32(sum - 8 * (x.low_sum + x.high_sum));
+}

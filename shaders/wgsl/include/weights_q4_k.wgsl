@@ -12,3 +12,11 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
     // code = 16 * (float - 1)
     return Quarter(codes[0], codes[1], scales.x * 16.0, scales.x * -16.0 - scales.y);
 }
+
+fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+    let at = row * chunks + chunk;
+    let codes = weight_main[at * 4u + i];
+    let sum = dot4I8Packed(codes & 0x0f0f0f0fu, x.low) + dot4I8Packed((codes >> 4u) & 0x0f0f0f0fu, x.high);
+    let scales = chunk_scale_and_min(weight_aux[at / 8u], chunk);
+    return scales.x * f32(sum) - scales.y * f32(x.low_sum + x.high_sum);
+}

@@ -23,3 +23,22 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
         0.0,
     );
 }
+
+// Four pairs of bits, one to a byte, where they stand for 16 each.
+fn spread_pairs(pairs: u32) -> u32 {
+    let p = pairs & 255u;
+    return ((p | (p << 6u) | (p << 12u) | (p << 18u)) & 0x03030303u) << 4u;
+}
+
+fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+    let at = row * chunks + chunk;
+    let aux = (at / 8u) * 21u;
+    let pair = aux + (chunk % 8u) * 2u;
+    let codes = weight_main[at * 4u + i];
+    let low = (codes & 0x0f0f0f0fu) | spread_pairs(weight_aux[pair] >> (i * 8u));
+    let high = ((codes >> 4u) & 0x0f0f0f0fu) | spread_pairs(weight_aux[pair + 1u] >> (i * 8u));
+    let scales = bitcast<i32>(weight_aux[aux + 16u + (chunk % 8u) / 2u] >> ((chunk % 2u) * 16u));
+    let sum = (dot4I8Packed(low, x.low) - 32 * x.low_sum) * extractBits(scales, 0u, 8u)
+        + (dot4I8Packed(high, x.high) - 32 * x.high_sum) * extractBits(scales, 8u, 8u);
+    return unpack2x16float(weight_aux[aux + 20u]).x * f32(sum);
+}

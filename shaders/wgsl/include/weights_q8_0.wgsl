@@ -14,3 +14,10 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
     let scale = select(scales.x, scales.y, chunk % 2u == 1u);
     return Quarter(vec4<f32>(unpack4xI8(codes.x)), vec4<f32>(unpack4xI8(codes.y)), scale, 0.0);
 }
+
+fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+    let codes = weight_main[(row * chunks + chunk) * 4u + i];
+    let scales = unpack2x16float(weight_aux[row * ((chunks + 1u) / 2u) + chunk / 2u]);
+    let sum = dot4I8Packed(codes.x, x.low) + dot4I8Packed(codes.y, x.high);
+    return select(scales.x, scales.y, chunk % 2u == 1u) * f32(sum);
+}
