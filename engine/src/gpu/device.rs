@@ -8,13 +8,14 @@ use std::{
     time::Duration,
 };
 
-use thermocline_shaders::Tier;
+use thermocline_shaders::{Tier, WeightType};
 
 use super::{
     AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     health::Health,
     profile::Profiler,
+    tune::{Shape, Tuning},
     vram,
 };
 use crate::error::Result;
@@ -30,6 +31,9 @@ pub struct GpuOptions {
     pub tier: Option<Tier>,
     /// Bindings (and buffers of weights) no larger than this, in bytes.
     pub max_binding: Option<u64>,
+    /// Whether one token's products are of integers, activations rounded to eight bits, where the weights allow it; `None`:
+    /// where it is measured to be quicker.
+    pub packed_dot: Option<bool>,
     /// A failure on purpose.
     pub faults: Faults,
 }
@@ -54,6 +58,7 @@ struct Inner {
     submits: AtomicU64,
     groups: AtomicU64,
     profiler: Profiler,
+    tuning: Tuning,
     /// Bound where a kernel's variant does not look.
     nothing: Buffer,
 }
@@ -104,6 +109,7 @@ impl Gpu {
             submits: AtomicU64::new(0),
             groups: AtomicU64::new(0),
             profiler: Profiler::default(),
+            tuning: Tuning::new(options.packed_dot),
             nothing,
         })))
     }
@@ -169,6 +175,11 @@ impl Gpu {
     /// What the system says about the adapter's memory now, each source for itself. Takes up to a few milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
         vram::readings(&self.0.adapter)
+    }
+
+    /// How one token's product with weights of `ty` is computed.
+    pub(super) fn shape(&self, ty: WeightType) -> Result<Shape> {
+        self.0.tuning.shape(self, ty)
     }
 
     pub(super) fn device(&self) -> &wgpu::Device {

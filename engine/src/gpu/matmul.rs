@@ -2,7 +2,7 @@
 
 use thermocline_shaders::params;
 
-use super::{Buffer, Gpu, GpuMatrix, Op, Recorder, grid, matrix::MatrixPart, pitch};
+use super::{Buffer, Gpu, GpuMatrix, Op, Purpose, Recorder, Usage, grid, pitch, tune::Shape};
 use crate::error::Result;
 
 /// Rows of a workgroup of `gemv`.
@@ -14,6 +14,7 @@ const TOKENS: u32 = 4;
 const FEW: usize = 16;
 /// Invocations of `gemm`, whose workgroups compute half as many rows of 64 tokens.
 const GEMM_WORKGROUP: u32 = 128;
+const GEMM_TOKENS: u32 = 64;
 
 /// What becomes of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -43,7 +44,11 @@ pub struct MatmulOutput<'a> {
 /// `y[t, y_offset + r] = W[r] . x[t] (+ bias[r])`, prepared for any number of tokens.
 #[derive(Debug, Clone)]
 pub struct Matmul {
+    /// Rounds one token's activations to eight bits for integer products.
+    quantise: Option<Quantise>,
     parts: Vec<Part>,
+    /// Rows of a workgroup for one token.
+    rows: u32,
     max_groups: u32,
 }
 
@@ -88,25 +93,85 @@ impl Matmul {
         bias: Option<&Buffer>,
         output: &MatmulOutput<'_>,
     ) -> Result<Self> {
-        let parts = matrix.parts().iter().map(|part| Part::new(gpu, matrix, part, x, bias, output));
-        Ok(Matmul { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
+        Self::shaped(gpu, matrix, x, bias, output, gpu.shape(matrix.ty())?)
+    }
+
+    /// The same with one token's products computed as `shape` says.
+    pub(super) fn shaped(
+        gpu: &Gpu,
+        matrix: &GpuMatrix,
+        x: &Buffer,
+        bias: Option<&Buffer>,
+        output: &MatmulOutput<'_>,
+        shape: Shape,
+    ) -> Result<Self> {
+        let switch = |on: bool| f64::from(u8::from(on));
+        let ends = [
+            ("HAS_BIAS", switch(bias.is_some())),
+            ("RELU", switch(output.epilogue == Epilogue::Relu)),
+            ("ACCUMULATE", switch(output.epilogue == Epilogue::Accumulate)),
+        ];
+        let kernel = |name, workgroup, numbers: &[(&'static str, u32)]| {
+            let numbers = numbers.iter().map(|(name, value)| (*name, f64::from(*value)));
+            let overrides: Vec<_> = ends.into_iter().chain(numbers).collect();
+            gpu.pipelines().get(name, Some(matrix.ty()), workgroup, &overrides)
+        };
+        let narrow = gemv_workgroup(matrix.chunks());
+        let few = kernel("gemv", narrow, &[("ROWS", ROWS), ("TOKENS", TOKENS)])?;
+        let many = kernel("gemm", GEMM_WORKGROUP, &[])?;
+        let workgroup = if narrow < Shape::DEFAULT.workgroup { narrow } else { shape.workgroup };
+        let one = if shape.packed {
+            kernel("gemv_dot", workgroup, &[("ROWS", shape.rows)])?
+        } else {
+            kernel("gemv", workgroup, &[("ROWS", shape.rows), ("TOKENS", 1)])?
+        };
+        let quantise = if shape.packed { Some(Quantise::new(gpu, matrix, x)?) } else { None };
+        let parts = matrix.parts().iter().map(|part| {
+            let bindings = |x: &Buffer| {
+                let bias = bias.unwrap_or(gpu.nothing());
+                [part.main(), part.aux(gpu.nothing()), x.into(), bias.into(), output.buffer.into()]
+            };
+            let rows = part.rows();
+            let params = params::Matmul {
+                rows: rows.len() as u32,
+                chunks: matrix.chunks() as u32,
+                tokens: 0,
+                x_pitch: pitch(matrix.cols()) as u32,
+                y_pitch: output.pitch as u32,
+                y_offset: (output.offset + rows.start) as u32,
+                bias_offset: rows.start as u32,
+                stride: 0,
+            };
+            Ok(Part {
+                params,
+                one: Op::new(gpu, &one, &bindings(quantise.as_ref().map_or(x, |quantise| &quantise.to)))?,
+                few: Op::new(gpu, &few, &bindings(x))?,
+                many: Op::new(gpu, &many, &bindings(x))?,
+            })
+        });
+        let parts = parts.collect::<Result<_>>()?;
+        Ok(Matmul { quantise, parts, rows: shape.rows, max_groups: gpu.caps().max_groups })
     }
 
     /// Records the product for the first `tokens` rows of `x`.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
+        if let (1, Some(quantise)) = (tokens, &self.quantise) {
+            quantise.record(recorder);
+        }
         let tokens32 = tokens as u32;
         for part in &self.parts {
-            if tokens > FEW {
-                let rows = part.many.pipeline().workgroup() / 2;
-                let [y, z] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
-                let params = params::Matmul { tokens: tokens32, stride: y, ..part.params };
-                recorder.dispatch(&part.many, &params, [tokens32.div_ceil(64), y, z]);
-                continue;
-            }
-            let (op, shared) = if tokens == 1 { (&part.one, 1) } else { (&part.few, TOKENS) };
-            let [x, y] = grid(part.params.rows.div_ceil(ROWS) as usize, self.max_groups);
-            let params = params::Matmul { tokens: tokens32, stride: x, ..part.params };
-            recorder.dispatch(op, &params, [x, y, tokens32.div_ceil(shared)]);
+            // Rows and tokens of a workgroup.
+            let (op, rows, shared) = match tokens {
+                1 => (&part.one, self.rows, 1),
+                ..=FEW => (&part.few, ROWS, TOKENS),
+                _ => (&part.many, part.many.pipeline().workgroup() / 2, GEMM_TOKENS),
+            };
+            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+            let params = params::Matmul { tokens: tokens32, stride: a, ..part.params };
+            let token_groups = tokens32.div_ceil(shared);
+            // Groups that share weights are neighbours in `gemm`.
+            let groups = if tokens > FEW { [token_groups, a, b] } else { [a, b, token_groups] };
+            recorder.dispatch(op, &params, groups);
         }
     }
 }
@@ -116,49 +181,29 @@ pub(super) fn gemv_workgroup(chunks: usize) -> u32 {
     if chunks > 64 { 128 } else { 64 }
 }
 
-impl Part {
-    fn new(
-        gpu: &Gpu,
-        matrix: &GpuMatrix,
-        part: &MatrixPart,
-        x: &Buffer,
-        bias: Option<&Buffer>,
-        output: &MatmulOutput<'_>,
-    ) -> Result<Self> {
-        let switch = |on: bool| f64::from(u8::from(on));
-        let ends = [
-            ("HAS_BIAS", switch(bias.is_some())),
-            ("RELU", switch(output.epilogue == Epilogue::Relu)),
-            ("ACCUMULATE", switch(output.epilogue == Epilogue::Accumulate)),
-        ];
+/// Rounds one token's activations to eight bits.
+#[derive(Debug, Clone)]
+struct Quantise {
+    params: params::Quantise,
+    op: Op,
+    to: Buffer,
+}
+
+impl Quantise {
+    fn new(gpu: &Gpu, matrix: &GpuMatrix, x: &Buffer) -> Result<Self> {
         let chunks = matrix.chunks();
-        let pipelines = gpu.pipelines();
-        let gemv = |tokens: u32| {
-            let shape = [("ROWS", f64::from(ROWS)), ("TOKENS", f64::from(tokens))];
-            pipelines.get("gemv", Some(matrix.ty()), gemv_workgroup(chunks), &[&ends[..], &shape].concat())
-        };
-        let bindings = [
-            part.main(),
-            part.aux(gpu.nothing()),
-            x.into(),
-            bias.unwrap_or(gpu.nothing()).into(),
-            output.buffer.into(),
-        ];
-        let one = Op::new(gpu, &gemv(1)?, &bindings)?;
-        let few = one.variant(&gemv(TOKENS)?);
-        let many = Op::new(gpu, &pipelines.get("gemm", Some(matrix.ty()), GEMM_WORKGROUP, &ends)?, &bindings)?;
-        let rows = part.rows();
-        let params = params::Matmul {
-            rows: rows.len() as u32,
-            chunks: chunks as u32,
-            tokens: 0,
-            x_pitch: pitch(matrix.cols()) as u32,
-            y_pitch: output.pitch as u32,
-            y_offset: (output.offset + rows.start) as u32,
-            bias_offset: rows.start as u32,
-            stride: 0,
-        };
-        Ok(Part { params, one, few, many })
+        let pipeline = gpu.pipelines().get("quantise_q8", None, 64, &[])?;
+        // Nine words a chunk.
+        let to =
+            gpu.arena().buffer(Purpose::Scratch, "activations of eight bits", chunks as u64 * 36, Usage::Storage)?;
+        let op = Op::new(gpu, &pipeline, &[x.into(), (&to).into()])?;
+        let stride = (chunks as u32).next_multiple_of(pipeline.workgroup());
+        let params = params::Quantise { chunks: chunks as u32, tokens: 1, x_pitch: 32 * chunks as u32, stride };
+        Ok(Quantise { params, op, to })
+    }
+
+    fn record(&self, recorder: &mut Recorder) {
+        recorder.dispatch(&self.op, &self.params, [self.params.stride / self.op.pipeline().workgroup(), 1, 1]);
     }
 }
 

@@ -21,6 +21,7 @@ mod profile;
 mod raw;
 mod recorder;
 mod transfer;
+mod tune;
 mod uploader;
 mod vram;
 mod work;

@@ -7,7 +7,7 @@ use std::{
 
 use thermocline_shaders::{Access, Kernel, WeightType};
 
-use super::{Caps, health::Health};
+use super::{Caps, health::Health, raw};
 use crate::error::Result;
 
 /// A compiled kernel.
@@ -97,10 +97,7 @@ impl Pipelines {
         let source = kernel.source(self.caps.tier, weights).map_err(|error| failed(&error))?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
-        let module = self.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-            label: Some(name),
-            source: wgpu::ShaderSource::Wgsl(source.into()),
-        });
+        let module = raw::shader_module(&self.device, name, source);
         let entries: Vec<wgpu::BindGroupLayoutEntry> = (0..)
             .zip(kernel.bindings)
             .map(|(binding, access)| wgpu::BindGroupLayoutEntry {

@@ -1,5 +1,5 @@
 //! What wgpu has no safe way to ask: the one file of the GPU side with `unsafe` in it. Nothing here changes anything on the
-//! other side of wgpu; it only reads.
+//! other side of wgpu.
 #![allow(unsafe_code)]
 
 use super::vram::VramReading;
@@ -93,4 +93,17 @@ pub(super) fn driver_memory(adapter: &wgpu::Adapter) -> Option<VramReading> {
         budget: Some(most),
         ..VramReading::nothing(super::VramSource::Metal)
     })
+}
+
+/// A module of a kernel of ours. Buffers stay checked; loops are not counted and divisors not compared with zero, which
+/// would keep compilers from unrolling the loops that keep sums in registers.
+pub(super) fn shader_module(device: &wgpu::Device, name: &str, source: String) -> wgpu::ShaderModule {
+    let descriptor =
+        wgpu::ShaderModuleDescriptor { label: Some(name), source: wgpu::ShaderSource::Wgsl(source.into()) };
+    let mut checks = wgpu::ShaderRuntimeChecks::checked();
+    checks.force_loop_bounding = false;
+    checks.int_div_checks = false;
+    // SAFETY: the text is one of the shaders crate's kernels. Their loops count up to a parameter or down to zero, and they
+    // divide by constants and by parameters that are not zero.
+    unsafe { device.create_shader_module_trusted(descriptor, checks) }
 }

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use thermocline_shaders::WeightType;
+
 use super::*;
 use crate::{
     format::{Bytes, Matrix, TensorType},
@@ -132,6 +134,30 @@ fn matrices_are_stacked_and_cut_into_parts() {
         for tokens in [1, 2, 33] {
             let got = product(&gpu, &matrix, &x, Some(&on_device), tokens);
             check(&got, &stacked, &x, &bias, tokens, &format!("{ty} in {} parts", matrix.parts().len()));
+        }
+    }
+}
+
+#[test]
+fn integer_products_are_those_of_rounded_activations() {
+    for tier in [Tier::PORTABLE, Tier { subgroups: true, f16: true }] {
+        let options = GpuOptions { adapter: AdapterChoice::Index(0), tier: Some(tier), ..GpuOptions::default() };
+        let gpu = Gpu::open(&GpuOptions { packed_dot: Some(true), max_binding: Some(96 << 10), ..options }).unwrap();
+        for ty in [TensorType::Q4_0, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q3_K, TensorType::BF16] {
+            let file = random_matrix(ty, 301, 768, 8);
+            let matrix = upload(&gpu, &[&file]);
+            let mut x = Activations::random(&gpu, 2, 768);
+            let what = format!("{ty} {tier}");
+            check(&product(&gpu, &matrix, &x, None, 2), &[&file], &x, &[], 2, &what);
+            let got = product(&gpu, &matrix, &x, None, 1);
+            if WeightType::PACKED.contains(&matrix.ty()) {
+                for chunk in x.values.chunks_exact_mut(32) {
+                    let scale = chunk.iter().fold(0.0f32, |most, x| most.max(x.abs())) / 127.0;
+                    // Ties and the last bit of the scale may fall on either side: no value here is that close.
+                    chunk.iter_mut().for_each(|x| *x = (*x / scale).round_ties_even() * scale);
+                }
+            }
+            check(&got, &[&file], &x, &[], 1, &what);
         }
     }
 }

@@ -1,0 +1,155 @@
+//! Which way of computing one token's product is the quickest on this adapter: measured once per weight type, when the first
+//! matrix of it is prepared.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use thermocline_shaders::WeightType;
+
+use super::{AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, Usage, pitch};
+use crate::error::{Error, Result};
+
+/// How `gemv` computes one token's product.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// With activations of eight bits and integer products.
+    pub packed: bool,
+    /// Invocations of a workgroup.
+    pub workgroup: u32,
+    /// Rows of a workgroup.
+    pub rows: u32,
+}
+
+impl Shape {
+    /// Where nothing is measured.
+    pub const DEFAULT: Shape = Shape { packed: false, workgroup: 128, rows: 4 };
+}
+
+/// What is measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
+const CANDIDATES: [(u32, u32); 4] = [(128, 4), (64, 4), (64, 8), (256, 2)];
+/// Bytes of the matrix that is measured: more than caches hold, where there is room.
+const BYTES: u64 = 96 << 20;
+/// Less than this says nothing about memory.
+const LEAST_BYTES: u64 = 16 << 20;
+/// Columns of it, as 7B models have.
+const COLS: usize = 4096;
+/// Products in a measurement, and measurements of which the shortest counts.
+const PRODUCTS: usize = 8;
+const ROUNDS: usize = 3;
+
+/// What was found out so far.
+#[derive(Debug, Default)]
+pub(super) struct Tuning {
+    packed: Option<bool>,
+    shapes: Mutex<HashMap<WeightType, Shape>>,
+}
+
+impl Tuning {
+    /// `packed` settles the matter without measuring, for types that have both kinds of kernel.
+    pub fn new(packed: Option<bool>) -> Self {
+        Tuning { packed, shapes: Mutex::default() }
+    }
+
+    /// The shape for weights of `ty`. Software adapters, forced ones and those without room for a measurement get the default.
+    pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
+        let can_pack = WeightType::PACKED.contains(&ty);
+        if let Some(packed) = self.packed {
+            return Ok(Shape { packed: packed && can_pack, ..Shape::DEFAULT });
+        }
+        if gpu.report().kind == AdapterKind::Software {
+            return Ok(Shape::DEFAULT);
+        }
+        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shape) = shapes.get(&ty) {
+            return Ok(*shape);
+        }
+        let shape = match room(gpu) {
+            ..LEAST_BYTES => Shape::DEFAULT,
+            bytes => match measure(gpu, ty, can_pack, bytes) {
+                Err(Error::Memory { .. }) => Shape::DEFAULT,
+                shape => shape?,
+            },
+        };
+        shapes.insert(ty, shape);
+        Ok(shape)
+    }
+}
+
+/// Bytes of the matrix to measure: no more than half of what the budget has left, and one buffer.
+fn room(gpu: &Gpu) -> u64 {
+    let most = gpu.caps().max_binding.min(gpu.caps().max_buffer).saturating_sub(1 << 20);
+    BYTES.min(gpu.arena().available() / 2).min(most)
+}
+
+/// Times every candidate on a matrix of `bytes`.
+fn measure(gpu: &Gpu, ty: WeightType, can_pack: bool, bytes: u64) -> Result<Shape> {
+    let rows = bytes as usize / ty.row_bytes(COLS);
+    let matrix = GpuMatrix::new(gpu, Purpose::Scratch, "measured matrix", ty, (rows, COLS), 1)?;
+    let scratch = |floats: usize| gpu.arena().buffer(Purpose::Scratch, "measured", floats as u64 * 4, Usage::Storage);
+    let (x, y) = (scratch(pitch(COLS))?, scratch(rows)?);
+    let output = MatmulOutput { buffer: &y, pitch: rows, offset: 0, epilogue: Default::default() };
+    let packings: &[bool] = if can_pack { &[false, true] } else { &[false] };
+    let mut best = (Duration::MAX, Shape::DEFAULT);
+    for packed in packings {
+        for (workgroup, rows) in CANDIDATES {
+            let shape = Shape { packed: *packed, workgroup, rows };
+            let matmul = Matmul::shaped(gpu, &matrix, &x, None, &output, shape)?;
+            let run = |products: usize| {
+                let mut recorder = Recorder::new(gpu);
+                (0..products).for_each(|_| matmul.record(&mut recorder, 1));
+                gpu.idle()?;
+                let started = Instant::now();
+                recorder.submit()?;
+                gpu.idle()?;
+                Ok::<_, Error>(started.elapsed())
+            };
+            run(1)?;
+            for _ in 0..ROUNDS {
+                let took = run(PRODUCTS)?;
+                if took < best.0 {
+                    best = (took, shape);
+                }
+            }
+        }
+    }
+    let rate = (matrix.bytes() * PRODUCTS as u64) as f64 / best.0.as_secs_f64() / 1e9;
+    tracing::info!(adapter = gpu.report().name, %ty, shape = ?best.1, "gemv at {rate:.0} GB/s");
+    Ok(best.1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{AdapterChoice, GpuOptions};
+
+    fn open(packed_dot: Option<bool>) -> Gpu {
+        let adapter = AdapterChoice::Index(0);
+        Gpu::open(&GpuOptions { adapter, packed_dot, ..GpuOptions::default() }).unwrap()
+    }
+
+    #[test]
+    fn software_and_forced_adapters_are_not_measured() {
+        let software = open(None);
+        assert_eq!(software.report().kind, AdapterKind::Software);
+        let used = software.arena().made();
+        assert_eq!(software.shape(WeightType::Q4_0).unwrap(), Shape::DEFAULT);
+        let forced = open(Some(true));
+        assert!(forced.shape(WeightType::Q4_0).unwrap().packed);
+        assert!(!forced.shape(WeightType::F16).unwrap().packed);
+        assert!(!open(Some(false)).shape(WeightType::Q4_0).unwrap().packed);
+        assert_eq!(software.arena().made(), used);
+    }
+
+    #[test]
+    fn a_measurement_ends_in_a_candidate_and_gives_everything_back() {
+        let gpu = open(None);
+        let used = gpu.arena().used();
+        let shape = measure(&gpu, WeightType::Q4_0, true, 1 << 20).unwrap();
+        assert!(CANDIDATES.contains(&(shape.workgroup, shape.rows)), "{shape:?}");
+        assert_eq!(gpu.arena().used(), used);
+        assert_eq!(room(&gpu), BYTES);
+    }
+}
