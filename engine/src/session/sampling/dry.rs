@@ -74,11 +74,13 @@ pub(super) struct Dry {
     matches: Vec<usize>,
     /// Longest match per token id; all zero between calls.
     longest: Vec<usize>,
+    /// Tokens that would continue a repetition, and its length.
+    found: Vec<(u32, usize)>,
 }
 
 impl Dry {
     pub fn new(multiplier: f32, base: f32, allowed: usize, last_n: usize, breakers: Breakers) -> Self {
-        Dry { multiplier, base, allowed, last_n, breakers, matches: Vec::new(), longest: Vec::new() }
+        Dry { multiplier, base, allowed, last_n, breakers, matches: Vec::new(), longest: Vec::new(), found: Vec::new() }
     }
 
     /// Whether it would change anything.
@@ -88,20 +90,32 @@ impl Dry {
 
     /// Applies it to `logits`, `[vocab]`; linear in the history looked at.
     pub fn apply(&mut self, logits: &mut [f32], history: &[u32]) {
+        let (multiplier, base, allowed) = (f64::from(self.multiplier), self.base, self.allowed);
+        for &(id, length) in self.find(logits.len(), history) {
+            if let Some(logit) = logits.get_mut(id as usize).filter(|logit| **logit > f32::NEG_INFINITY) {
+                let penalty = power(base, length - allowed.min(length)) * multiplier;
+                *logit = (f64::from(*logit) - penalty).clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
+            }
+        }
+    }
+
+    /// Every token of a vocabulary of `vocab` that would continue a repetition in `history`, with the repetition's length.
+    pub fn find(&mut self, vocab: usize, history: &[u32]) -> &[(u32, usize)] {
+        self.found.clear();
         if !self.is_active() {
-            return;
+            return &self.found;
         }
         let recent = &history[history.len() - self.last_n.min(history.len())..];
         let limit = self.breakers.unbroken(recent);
         // A match of no tokens is no repetition, even if none is allowed.
         let allowed = self.allowed.max(1);
         if limit < allowed {
-            return;
+            return &self.found;
         }
         let n = recent.len();
         let reversed = |at: usize| recent[n - 1 - at];
         self.match_lengths(recent);
-        self.longest.resize(logits.len(), 0);
+        self.longest.resize(vocab, 0);
         for at in 1..n {
             let length = self.matches[at].min(limit);
             let next = reversed(at - 1);
@@ -113,14 +127,14 @@ impl Dry {
             }
         }
         for at in 1..n {
-            let next = reversed(at - 1) as usize;
-            let (Some(longest), Some(logit)) = (self.longest.get_mut(next), logits.get_mut(next)) else { continue };
-            let length = std::mem::take(longest);
-            if length > 0 && *logit > f32::NEG_INFINITY {
-                let penalty = power(self.base, length - self.allowed.min(length)) * f64::from(self.multiplier);
-                *logit = (f64::from(*logit) - penalty).clamp(f64::from(f32::MIN), f64::from(f32::MAX)) as f32;
+            let next = reversed(at - 1);
+            // The first visit takes the length, so every token is found once.
+            let length = self.longest.get_mut(next as usize).map_or(0, std::mem::take);
+            if length > 0 {
+                self.found.push((next, length));
             }
         }
+        &self.found
     }
 
     /// The Z function of `recent` read backwards (Gusfield 1997).

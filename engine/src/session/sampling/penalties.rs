@@ -23,6 +23,11 @@ impl Penalties {
         self.last_n > 0 && (self.repeat != 1.0 || self.presence != 0.0 || self.frequency != 0.0)
     }
 
+    /// Whether they may make a token likelier.
+    pub fn may_raise(&self) -> bool {
+        self.is_active() && (self.repeat < 1.0 || self.presence < 0.0 || self.frequency < 0.0)
+    }
+
     /// Applies them to `logits`, `[vocab]`. Ids in `history` that the vocabulary has not got are passed over.
     pub fn apply(&mut self, logits: &mut [f32], history: &[u32]) {
         if !self.is_active() {

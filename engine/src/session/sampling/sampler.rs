@@ -8,12 +8,14 @@ use rand_chacha::{
 use super::{Breakers, candidates::Candidates, dry::Dry, penalties::Penalties};
 use crate::{
     error::{Error, Result},
+    model::{MAX_SHORTLIST, Shortlist},
     session::Sampling,
 };
 
 /// Chooses tokens for one generation.
 #[derive(Debug)]
 pub struct Sampler {
+    vocab: usize,
     temperature: f32,
     top_k: usize,
     top_p: f32,
@@ -26,6 +28,10 @@ pub struct Sampler {
     rng: ChaCha12Rng,
     /// Logits after bias, penalties and DRY.
     adjusted: Vec<f32>,
+    /// The tokens before the one to choose.
+    history: Vec<u32>,
+    /// Tokens whose logits bias, penalties and DRY change; sorted.
+    changed: Vec<u32>,
     candidates: Candidates,
 }
 
@@ -39,6 +45,7 @@ impl Sampler {
         let s = sampling;
         let seed = s.seed.unwrap_or_else(rand::random);
         Ok(Sampler {
+            vocab,
             temperature: s.temperature,
             top_k: s.top_k,
             top_p: s.top_p,
@@ -50,6 +57,8 @@ impl Sampler {
             seed,
             rng: ChaCha12Rng::seed_from_u64(seed),
             adjusted: Vec::new(),
+            history: Vec::new(),
+            changed: Vec::new(),
             candidates: Candidates::default(),
         })
     }
@@ -74,15 +83,65 @@ impl Sampler {
             self.adjusted = adjusted;
             chosen
         };
-        chosen.ok_or_else(|| {
-            Error::invalid("logits", "a token that is neither banned nor NaN", format!("none among {}", logits.len()))
-        })
+        chosen.ok_or_else(|| none(logits.len()))
+    }
+
+    /// How many of the largest logits decide on the token after `held` and `next` as surely as all of them do; `None` if
+    /// more than [`MAX_SHORTLIST`] may.
+    ///
+    /// A chain that begins with the `k` likeliest looks at nothing else. Bias, penalties and DRY come before that, and as
+    /// long as they only lower logits, `n` lowered ones can let no more than `n` others into the first `k`. A raised logit
+    /// may come from anywhere.
+    pub fn shortlist(&mut self, held: &[u32], next: &[u32]) -> Option<usize> {
+        if self.vocab <= MAX_SHORTLIST {
+            return Some(self.vocab);
+        }
+        let k = if self.temperature == 0.0 { 1 } else { self.top_k };
+        let raises = self.penalties.may_raise() || self.bias.iter().any(|(_, bias)| *bias > 0.0);
+        if k == 0 || k > MAX_SHORTLIST || raises {
+            return None;
+        }
+        self.changed.clear();
+        let Sampler { changed, history, .. } = self;
+        let mut change = |id: u32| {
+            if let Err(at) = changed.binary_search(&id) {
+                changed.insert(at, id);
+            }
+            k + changed.len() <= MAX_SHORTLIST
+        };
+        let mut fits = self.bias.iter().all(|(id, _)| change(*id));
+        if self.penalties.is_active() {
+            fits = fits && held.iter().chain(next).rev().take(self.penalties.last_n).all(|id| change(*id));
+        }
+        if fits && self.dry.is_active() {
+            history.clear();
+            history.extend(held.iter().chain(next));
+            fits = self.dry.find(self.vocab, history).iter().all(|(id, _)| change(*id));
+        }
+        fits.then(|| k + self.changed.len())
+    }
+
+    /// [`Sampler::sample`] from the [`Sampler::shortlist`] largest logits.
+    pub fn sample_from(&mut self, shortlist: Shortlist<'_>, history: &[u32]) -> Result<u32> {
+        let mut logits = std::mem::take(&mut self.adjusted);
+        logits.clear();
+        logits.resize(self.vocab, f32::NEG_INFINITY);
+        for (id, value) in shortlist.ids.iter().zip(shortlist.logits) {
+            if let Some(logit) = logits.get_mut(*id as usize) {
+                *logit = *value;
+            }
+        }
+        self.adjust(&mut logits, history);
+        let chosen = self.choose(&logits);
+        self.adjusted = logits;
+        chosen.ok_or_else(|| none(shortlist.ids.len()))
     }
 
     fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
         for &(id, bias) in &self.bias {
             if let Some(logit) = logits.get_mut(id as usize) {
-                *logit = logit.min(f32::MAX) + bias;
+                // `min` would make a number of what is none.
+                *logit = if *logit == f32::INFINITY { f32::MAX } else { *logit } + bias;
             }
         }
         self.penalties.apply(logits, history);
@@ -109,6 +168,11 @@ impl Sampler {
     }
 }
 
+/// There is nothing to choose from.
+fn none(logits: usize) -> Error {
+    Error::invalid("logits", "a token that is neither banned nor NaN", format!("none among {logits}"))
+}
+
 /// The token with the largest logit; the lowest id among equals. `None` when all are `-inf` or not a number.
 pub fn argmax(logits: &[f32]) -> Option<u32> {
     // Largest first, place second: the first loop has no dependency between lanes and vectorises.
@@ -125,6 +189,8 @@ pub fn argmax(logits: &[f32]) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const OFF: fn() -> Sampling = || Sampling {
@@ -237,6 +303,94 @@ mod tests {
         assert_eq!(sampler(&sampling, 3).sample(&[1.0, 9.0, 2.0], &[]).unwrap(), 0);
         let ban = Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..OFF() };
         assert_eq!(sampler(&ban, 2).sample(&[f32::INFINITY, -50.0], &[]).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_bias_does_not_make_a_number_of_what_is_none() {
+        let sampling = Sampling { logit_bias: vec![(0, -1.0)], ..Sampling::greedy() };
+        assert_eq!(sampler(&sampling, 2).sample(&[f32::NAN, -9.0], &[]).unwrap(), 1);
+    }
+
+    /// The `k` largest of `logits`, the smaller id first among equals.
+    fn largest(logits: &[f32], k: usize) -> (Vec<u32>, Vec<f32>) {
+        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+        ids.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        ids.truncate(k);
+        let values = ids.iter().map(|id| logits[*id as usize]).collect();
+        (ids, values)
+    }
+
+    fn settings() -> impl Strategy<Value = Sampling> {
+        let draw = (0.0f32..2.0, 0usize..30, 0.3f32..1.0, 0.0f32..0.3, 0.3f32..1.0);
+        let penalties = (0.8f32..1.6, -0.3f32..1.0, -0.1f32..0.5, 0usize..40);
+        let dry = (0.0f32..1.0, 0usize..4, prop::collection::vec((0u32..200, -3.0f32..0.5), 0..4));
+        (draw, penalties, dry, any::<[bool; 6]>(), any::<u64>()).prop_map(|(draw, penalties, dry, on, seed)| {
+            let or = |on: bool, value: f32, off: f32| if on { value } else { off };
+            Sampling {
+                temperature: or(on[0], draw.0, 0.0),
+                top_k: draw.1,
+                top_p: or(on[1], draw.2, 1.0),
+                min_p: or(on[1], draw.3, 0.0),
+                typical_p: or(on[2], draw.4, 1.0),
+                repeat_penalty: or(on[3], penalties.0, 1.0),
+                presence_penalty: or(on[3], penalties.1, 0.0),
+                frequency_penalty: or(on[3], penalties.2, 0.0),
+                penalty_last_n: penalties.3,
+                dry_multiplier: or(on[4], dry.0, 0.0),
+                dry_allowed_length: dry.1,
+                logit_bias: if on[5] { dry.2 } else { Vec::new() },
+                seed: Some(seed),
+                ..Sampling::default()
+            }
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn a_shortlist_decides_as_all_logits_do(
+            sampling in settings(),
+            // Few values, so that there are ties.
+            logits in prop::collection::vec((-20i32..20).prop_map(|x| x as f32 / 4.0), 200),
+            // Likely tokens: those near the top of what is drawn.
+            history in prop::collection::vec(prop_oneof![0u32..12, 0u32..200], 1..60),
+        ) {
+            let mut ranked = largest(&logits, logits.len()).0;
+            ranked.truncate(12);
+            let history: Vec<u32> = history.iter().map(|id| *ranked.get(*id as usize).unwrap_or(id)).collect();
+            let (held, next) = history.split_at(history.len() - 1);
+            let (mut all, mut few) = (sampler(&sampling, logits.len()), sampler(&sampling, logits.len()));
+            for _ in 0..8 {
+                let Some(k) = few.shortlist(held, next) else { return Ok(()) };
+                prop_assert!(k <= MAX_SHORTLIST);
+                let (ids, values) = largest(&logits, k);
+                let shortlist = Shortlist { ids: &ids, logits: &values };
+                prop_assert_eq!(few.sample_from(shortlist, &history).unwrap(), all.sample(&logits, &history).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn the_shortlist_is_as_short_as_it_may_be() {
+        let list = |sampling: Sampling, history: &[u32]| sampler(&sampling, 1000).shortlist(history, &[1]);
+        assert_eq!(list(Sampling::greedy(), &[2, 3]), Some(1));
+        assert_eq!(list(Sampling { top_k: 40, ..OFF() }, &[2, 3]), Some(40));
+        assert_eq!(list(Sampling { top_k: 65, ..OFF() }, &[]), None);
+        assert_eq!(list(OFF(), &[]), None);
+        let repeat = Sampling { repeat_penalty: 1.2, ..Sampling::greedy() };
+        assert_eq!(list(repeat.clone(), &[2, 3, 2, 1]), Some(4));
+        assert_eq!(list(Sampling { penalty_last_n: 2, ..repeat.clone() }, &[2, 3, 2]), Some(3));
+        assert_eq!(list(Sampling { penalty_last_n: 200, ..repeat }, &(100..200).collect::<Vec<u32>>()), None);
+        assert_eq!(list(Sampling { presence_penalty: -0.1, ..Sampling::greedy() }, &[]), None);
+        let ban = vec![(7, f32::NEG_INFINITY), (8, 0.0)];
+        assert_eq!(list(Sampling { logit_bias: ban, ..Sampling::greedy() }, &[]), Some(3));
+        assert_eq!(list(Sampling { logit_bias: vec![(7, 0.1)], ..Sampling::greedy() }, &[]), None);
+        // Only what would continue a repetition.
+        let dry = Sampling { dry_multiplier: 1.0, ..Sampling::greedy() };
+        assert_eq!(list(dry.clone(), &[5, 2, 9, 6]), Some(1));
+        assert_eq!(list(dry, &[5, 1, 9, 5]), Some(2));
+        assert_eq!(sampler(&OFF(), 64).shortlist(&[], &[]), Some(64));
     }
 
     #[test]
