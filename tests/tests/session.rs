@@ -85,6 +85,7 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
                 ids.push(id);
                 text.push_str(&piece);
             }
+            Event::Device(event) => panic!("{event:?} without a device"),
             Event::Stats(stats) => assert!(stats.context_used <= stats.context_length),
             Event::Done { reason, stats } => end = Some(Ok((reason, stats))),
             Event::Error(error) => end = Some(Err(error)),

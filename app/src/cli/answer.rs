@@ -9,11 +9,11 @@ use std::{
 use serde_json::{Value, json};
 use thermocline_engine::{
     Error,
-    session::{Event, GenerationStats, Request, Session, StopReason},
+    session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
 };
 
 use super::{
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, one_line},
     interrupt::Watch,
     progress::{Progress, Unit},
 };
@@ -64,6 +64,7 @@ pub fn answer(session: &mut Session, request: Request, show: &mut dyn FnMut(u32,
                     session.cancel();
                 }
             }
+            Ok(Event::Device(event)) => eprintln!("{}", device_line(&event)),
             Ok(Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Done { reason, stats }) => {
                 return match failure {
@@ -77,6 +78,15 @@ pub fn answer(session: &mut Session, request: Request, show: &mut dyn FnMut(u32,
             }
         }
     }
+}
+
+/// What happened to the GPU, in one line.
+fn device_line(event: &DeviceEvent) -> String {
+    one_line(&match event {
+        DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU goes on]"),
+        DeviceEvent::Cpu { reason } => format!("[the CPU goes on: {reason}]"),
+        DeviceEvent::Gpu { adapter } => format!("[GPU {adapter} goes on]"),
+    })
 }
 
 /// Writes generated text at once. On a terminal, control characters the model made up are not passed on.

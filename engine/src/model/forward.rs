@@ -45,9 +45,9 @@ impl Forward {
         Forward { model, processor, chunk: DEFAULT_CHUNK, logits: Vec::new(), top }
     }
 
-    /// Lets another processor go on. Caches stay with those who can work on them ([`Forward::holds`]).
-    pub fn replace(&mut self, processor: Box<dyn Processor>) {
-        self.processor = processor;
+    /// Lets another processor go on and returns the one before. Caches stay with those who can work on them ([`Forward::holds`]).
+    pub fn replace(&mut self, processor: Box<dyn Processor>) -> Box<dyn Processor> {
+        std::mem::replace(&mut self.processor, processor)
     }
 
     /// An empty cache for `capacity` tokens, where the processor works on it. `ty` is a wish: [`KvCache::ty`] says what

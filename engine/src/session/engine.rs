@@ -8,11 +8,14 @@ use std::{
         mpsc::{self, Sender},
     },
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use super::{
-    Session,
+    DeviceChoice, DeviceStatus, Session,
     context::Context,
+    device::Board,
+    loader::{GpuSource, Source},
     outbox::{Stopped, stopped_error},
     worker::{self, Command},
 };
@@ -45,6 +48,8 @@ pub struct EngineOptions {
     pub read_mode: ReadMode,
     /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
     pub chunk: usize,
+    /// Where to compute.
+    pub device: DeviceChoice,
 }
 
 impl Default for EngineOptions {
@@ -56,6 +61,7 @@ impl Default for EngineOptions {
             activation: None,
             read_mode: ReadMode::Map,
             chunk: 512,
+            device: DeviceChoice::Cpu,
         }
     }
 }
@@ -69,7 +75,7 @@ pub struct SessionOptions {
     pub kv_type: Option<KvType>,
 }
 
-/// Bytes the engine holds.
+/// Bytes the engine holds; those on a device are among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
     /// Weights: mapped (shared with the system's page cache) or read.
@@ -88,6 +94,7 @@ pub(super) struct Shared {
     pub template: ChatTemplate,
     pub chunk: usize,
     pub telemetry: Telemetry,
+    pub device: Board,
     pub stopped: Stopped,
 }
 
@@ -128,6 +135,11 @@ impl Engine {
 
     /// Takes a loaded model. `options.activation` and `options.read_mode` had their say when it was loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
+        let source = source(&options.device, options.chunk);
+        Self::start(model, options, source)
+    }
+
+    pub(super) fn start(model: Model, options: EngineOptions, source: Option<Arc<dyn Source>>) -> Result<Self> {
         let context = options.context.unwrap_or(model.config.context_length.min(DEFAULT_CONTEXT));
         check_context(&model, context)?;
         if options.chunk == 0 {
@@ -141,13 +153,17 @@ impl Engine {
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
-        let shared = Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, stopped });
+        let device = Board::new(match source {
+            Some(_) => DeviceStatus::Loading { done: 0, total: 0 },
+            None => DeviceStatus::Cpu { reason: None },
+        });
+        let shared = Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, device, stopped });
         let (commands, inbox) = mpsc::channel();
         let thread = {
-            let shared = Arc::clone(&shared);
+            let (shared, commands) = (Arc::clone(&shared), commands.clone());
             let thread = thread::Builder::new().name("thermocline-engine".to_owned());
             thread
-                .spawn(move || worker::serve(&shared, forward, inbox))
+                .spawn(move || worker::serve(&shared, forward, source, commands, inbox))
                 .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
         };
         let handle = Handle {
@@ -222,6 +238,28 @@ impl Engine {
         self.handle.shared.telemetry.snapshot()
     }
 
+    /// Where it computes now. Never waits.
+    pub fn device(&self) -> DeviceStatus {
+        self.handle.shared.device.read()
+    }
+
+    /// Where it computes as soon as that is not [`DeviceStatus::Loading`] any more, or after `longest`. Requests wait by
+    /// themselves.
+    pub fn wait_for_device(&self, longest: Duration) -> DeviceStatus {
+        self.handle.shared.device.settled(longest)
+    }
+
+    /// Computes elsewhere from now on. What is loading is given up. While another device is loaded, the CPU does the work;
+    /// generations go on throughout.
+    pub fn set_device(&self, choice: &DeviceChoice) -> Result<()> {
+        self.command(Command::Device { source: source(choice, self.handle.shared.chunk) })
+    }
+
+    /// Tries the chosen device again, if it is not in use: after the engine has given it up for lost, or full.
+    pub fn retry_device(&self) -> Result<()> {
+        self.command(Command::RetryDevice)
+    }
+
     /// Why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and
     /// the model has to be opened again.
     pub fn stopped(&self) -> Option<&str> {
@@ -237,6 +275,13 @@ impl Engine {
             return Err(stopped_error(self.stop_reason()));
         }
         self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_reason()))
+    }
+}
+
+fn source(choice: &DeviceChoice, chunk: usize) -> Option<Arc<dyn Source>> {
+    match choice {
+        DeviceChoice::Cpu => None,
+        DeviceChoice::Gpu(options) => Some(Arc::new(GpuSource { options: options.clone(), chunk })),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::DeviceEvent;
 use crate::error::Error;
 
 /// Why a generation ended.
@@ -79,6 +80,8 @@ pub enum Event {
         /// may hold the text of several tokens.
         text: String,
     },
+    /// Something happened to the GPU; the generation goes on.
+    Device(DeviceEvent),
     /// Running figures, at most a few times per second.
     Stats(GenerationStats),
     /// The end.

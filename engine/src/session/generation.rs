@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
-    context::Context,
+    context::{Computed, Context, Wanted},
     engine::Shared,
     outbox::Outbox,
     sampling::{Breakers, Sampler},
@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Forward, Outputs, Probe},
+    model::{Forward, Probe},
     telemetry::Meter,
     tokenizer::{ChatMessage, EncodeOptions, Tokenizer},
 };
@@ -130,6 +130,15 @@ impl<'a> Generation<'a> {
             return Ok(Some(StopReason::Cancelled));
         }
         let started = Instant::now();
+        if !context.is_settled(forward) {
+            let settled = context.settle(forward, self.chunk, &mut cancel);
+            self.take_time(in_prompt, started.elapsed());
+            return match settled {
+                Ok(()) => Ok(None),
+                Err(Error::Cancelled) => Ok(Some(StopReason::Cancelled)),
+                Err(error) => Err(error),
+            };
+        }
         let rest = self.todo.len() - self.computed;
         let chunk = rest.min(self.chunk);
         if chunk > context.room() {
@@ -143,23 +152,31 @@ impl<'a> Generation<'a> {
                 }
             }
         }
-        let outputs = if chunk == rest { Outputs::Last } else { Outputs::None };
         let tokens = &self.todo[self.computed..self.computed + chunk];
-        let result = context.compute(forward, tokens, outputs, &mut cancel);
-        let logits = match result {
-            Ok(logits) => logits,
+        let wanted = if chunk < rest || self.max_tokens == Some(0) {
+            Wanted::Nothing
+        } else if context.on_device() {
+            // All logits are far away.
+            self.sampler.shortlist(context.tokens(), tokens).map_or(Wanted::Logits, Wanted::Shortlist)
+        } else {
+            Wanted::Logits
+        };
+        let computed = match context.compute(forward, tokens, wanted, &mut cancel) {
+            Ok(computed) => computed,
             Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
             Err(error) => return Err(error),
         };
         self.computed += chunk;
-        let mut end = None;
-        if chunk == rest && self.max_tokens != Some(0) {
-            let id = self.sampler.sample(logits, context.tokens())?;
-            let ended = self.tokenizer.is_end(id) && !self.ignore_eos;
-            end = if ended { Some(StopReason::EndOfText) } else { self.accept(id, events, meter) };
-        } else if chunk == rest {
-            end = Some(StopReason::MaxTokens);
-        }
+        let chosen = match computed {
+            Computed::Nothing => None,
+            Computed::Logits(logits) => Some(self.sampler.sample(logits, context.tokens())?),
+            Computed::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
+        };
+        let end = match chosen {
+            Some(id) if self.tokenizer.is_end(id) && !self.ignore_eos => Some(StopReason::EndOfText),
+            Some(id) => self.accept(id, events, meter),
+            None => (chunk == rest).then_some(StopReason::MaxTokens),
+        };
         self.measure(in_prompt, chunk, chunk == rest, started.elapsed(), context, meter);
         let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
             self.report_prompt(events)
@@ -199,6 +216,10 @@ impl<'a> Generation<'a> {
         }
     }
 
+    fn take_time(&mut self, in_prompt: bool, time: Duration) {
+        *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
+    }
+
     fn measure(
         &mut self,
         in_prompt: bool,
@@ -208,15 +229,12 @@ impl<'a> Generation<'a> {
         context: &Context,
         meter: &mut Meter<'_>,
     ) {
+        self.take_time(in_prompt, time);
         if in_prompt {
-            self.stats.prompt_time += time;
             meter.prompt(chunk, time);
-        } else {
-            self.stats.decode_time += time;
-            if complete {
-                self.stats.decode_steps += 1;
-                meter.decode(time);
-            }
+        } else if complete {
+            self.stats.decode_steps += 1;
+            meter.decode(time);
         }
         self.stats.context_used = context.tokens().len();
         meter.context(context.tokens().len(), context.capacity());

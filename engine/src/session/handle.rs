@@ -49,6 +49,8 @@ impl Session {
     /// of a prompt; its events end with [`super::StopReason::Cancelled`], and the session stays usable.
     pub fn cancel(&self) {
         self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
+        // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
+        let _ = self.engine.command(Command::Wake);
     }
 
     /// Length of its context, in tokens.

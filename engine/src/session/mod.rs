@@ -4,19 +4,27 @@
 //! Inside, the thread ([`worker`]) gives every session with work a step in turn. A step of a [`generation`] computes a
 //! chunk of tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and
 //! passes it through [`text`] (whole characters, no stop strings) into the [`outbox`].
+//!
+//! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, moves back to the CPU when the
+//! [`device`] is lost, and tries it again. Contexts follow by computing their tokens anew, and generations go on from the
+//! token they were at.
 
 mod context;
+mod device;
 mod engine;
 mod event;
 mod generation;
 mod handle;
+mod loader;
 mod outbox;
 mod request;
+mod residence;
 pub mod sampling;
 mod stop;
 mod text;
 mod worker;
 
+pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
 pub use engine::{Engine, EngineOptions, MemoryReport, SessionOptions};
 pub use event::{Event, GenerationStats, StopReason};
 pub use handle::Session;

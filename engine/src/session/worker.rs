@@ -7,16 +7,25 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
-        mpsc::{Receiver, RecvError, TryRecvError},
+        mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError},
     },
     time::Instant,
 };
 
 use super::{
-    Event, GenerationStats, Request, StopReason, context::Context, engine::Shared, generation::Generation,
+    DeviceEvent, Event, GenerationStats, Request, StopReason,
+    context::Context,
+    engine::Shared,
+    generation::Generation,
+    loader::{Loaded, Source},
     outbox::Outbox,
+    residence::Residence,
 };
-use crate::{model::Forward, telemetry::Meter};
+use crate::{
+    error::{Error, Result},
+    model::Forward,
+    telemetry::Meter,
+};
 
 /// A request on its way to the thread.
 #[derive(Debug)]
@@ -37,6 +46,14 @@ pub(super) enum Command {
     Generate { id: u64, job: Box<Job> },
     /// A session ends.
     Close { id: u64 },
+    /// Something was cancelled.
+    Wake,
+    /// The forward pass is to move: to what `source` gives, or to the CPU.
+    Device { source: Option<Arc<dyn Source>> },
+    /// A device that was given up is to be tried again.
+    RetryDevice,
+    /// A device has been loaded, or not.
+    Loaded { number: u64, result: Result<Loaded> },
     /// The last handle is gone.
     Shutdown,
     /// A fault, to see what becomes of it.
@@ -45,12 +62,20 @@ pub(super) enum Command {
 }
 
 /// Works until told to stop. A panic stops the engine for good: what was running and whatever is asked later get
-/// [`crate::Error::Stopped`] with its message.
-pub(super) fn serve(shared: &Shared, forward: Forward, commands: Receiver<Command>) {
-    let mut worker = Worker { shared, forward, conversations: Vec::new(), meter: Meter::new(&shared.telemetry) };
+/// [`Error::Stopped`] with its message.
+pub(super) fn serve(
+    shared: &Arc<Shared>,
+    forward: Forward,
+    source: Option<Arc<dyn Source>>,
+    commands: Sender<Command>,
+    inbox: Receiver<Command>,
+) {
+    let residence = Residence::new(Arc::clone(shared), commands, source);
+    let meter = Meter::new(&shared.telemetry);
+    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter };
     // What a panic leaves half done is dropped, not used.
-    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&commands))) {
-        let message = format!("it failed inside ({}); open the model again", message(panic.as_ref()));
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
+        let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
         // Before the outboxes go, for they quote it. Nobody else sets it.
         let _ = shared.stopped.set(message);
@@ -59,7 +84,8 @@ pub(super) fn serve(shared: &Shared, forward: Forward, commands: Receiver<Comman
     }
 }
 
-fn message(panic: &(dyn Any + Send)) -> &str {
+/// What a panic said.
+pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
@@ -76,6 +102,7 @@ struct Conversation<'a> {
 struct Worker<'a> {
     shared: &'a Shared,
     forward: Forward,
+    residence: Residence,
     conversations: Vec<Conversation<'a>>,
     meter: Meter<'a>,
 }
@@ -84,12 +111,18 @@ impl Worker<'_> {
     /// Commands and steps in turn; sleeps when there is nothing to do.
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            let busy = self.conversations.iter().any(|it| it.running.is_some() || !it.waiting.is_empty());
-            let command = if busy {
+            self.residence.tick();
+            let command = if self.is_busy() {
                 commands.try_recv()
             } else {
                 self.meter.idle();
-                commands.recv().map_err(|RecvError| TryRecvError::Disconnected)
+                match self.residence.deadline() {
+                    None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
+                    Some(at) => match commands.recv_timeout(at.saturating_duration_since(Instant::now())) {
+                        Err(RecvTimeoutError::Timeout) => continue,
+                        other => other.map_err(|_| TryRecvError::Disconnected),
+                    },
+                }
             };
             match command {
                 Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return,
@@ -98,6 +131,12 @@ impl Worker<'_> {
             }
             self.account();
         }
+    }
+
+    /// Whether there is something to compute, and a place to do it.
+    fn is_busy(&self) -> bool {
+        let asked = |it: &Conversation<'_>| it.running.is_some() || !it.waiting.is_empty();
+        !self.residence.is_awaited() && self.conversations.iter().any(asked)
     }
 
     fn obey(&mut self, command: Command) {
@@ -122,10 +161,62 @@ impl Worker<'_> {
                     telemetry.sessions.subtract(1);
                 }
             }
+            Command::Wake => self.dismiss(),
+            Command::Device { source } => {
+                self.residence.choose(&mut self.forward, source);
+                self.release();
+            }
+            Command::RetryDevice => self.residence.retry(),
+            Command::Loaded { number, result } => {
+                let event = self.residence.loaded(&mut self.forward, number, result);
+                self.announce(event);
+            }
             Command::Shutdown => {}
             #[cfg(test)]
             Command::Panic => panic!("asked to"),
         }
+    }
+
+    /// Ends what was cancelled before it began; a request that begins is asked between its tokens.
+    fn dismiss(&mut self) {
+        for Conversation { cancelled, waiting, .. } in &mut self.conversations {
+            let all = std::mem::take(waiting);
+            for job in all {
+                if job.number < cancelled.load(SeqCst) {
+                    refuse(job.events, cancelled_event(), &self.meter);
+                } else {
+                    waiting.push_back(job);
+                }
+            }
+        }
+    }
+
+    /// Tells everybody who listens.
+    fn announce(&mut self, event: Option<DeviceEvent>) {
+        let Some(event) = event else { return };
+        for Conversation { waiting, running, .. } in &self.conversations {
+            let running = running.iter().map(|(_, events)| events);
+            for events in running.chain(waiting.iter().map(|job| &job.events)) {
+                // Whether anybody does is noticed with the next token.
+                let _ = events.send(Event::Device(event.clone()));
+            }
+        }
+    }
+
+    /// Gives up the caches on a device that is not in use any more.
+    fn release(&mut self) {
+        for Conversation { context, .. } in &mut self.conversations {
+            if context.on_device() {
+                context.release();
+            }
+        }
+    }
+
+    /// Gives up the caches on the device of sessions that are silent; they are computed again when they are asked. Returns
+    /// whether there were any.
+    fn make_room(&mut self) -> bool {
+        let silent = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
+        silent.map(|it| it.context.release()).count() > 0
     }
 
     /// One step of every session that has work.
@@ -147,6 +238,15 @@ impl Worker<'_> {
         let end = match generation.step(context, &mut self.forward, events, cancelled, &mut self.meter) {
             Ok(None) => return true,
             Ok(Some(reason)) => Ok(reason),
+            Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {
+                // The step is done again: with the room of others, or on the CPU.
+                if !(matches!(error, Error::Memory { .. }) && self.make_room()) {
+                    let event = self.residence.fail(&mut self.forward, error);
+                    self.release();
+                    self.announce(event);
+                }
+                return true;
+            }
             Err(error) => Err(error),
         };
         if let Some((generation, events)) = running.take() {
@@ -162,6 +262,7 @@ impl Worker<'_> {
         let telemetry = self.meter.telemetry();
         telemetry.kv_bytes.set(self.conversations.iter().map(|it| it.context.bytes()).sum());
         telemetry.scratch_bytes.set(self.forward.scratch_bytes());
+        self.residence.account();
     }
 }
 
@@ -173,15 +274,25 @@ fn start<'a>(
     cancelled: &AtomicU64,
     meter: &Meter<'_>,
 ) -> Option<(Generation<'a>, Outbox)> {
-    let refused = if job.number < cancelled.load(SeqCst) {
-        Event::Done { reason: StopReason::Cancelled, stats: GenerationStats::default() }
-    } else {
-        match Generation::new(shared, job.number, job.request, job.asked, context) {
-            Ok(generation) => return Some((generation, job.events)),
-            Err(error) => Event::Error(error),
+    if job.number < cancelled.load(SeqCst) {
+        refuse(job.events, cancelled_event(), meter);
+        return None;
+    }
+    match Generation::new(shared, job.number, job.request, job.asked, context) {
+        Ok(generation) => Some((generation, job.events)),
+        Err(error) => {
+            refuse(job.events, Event::Error(error), meter);
+            None
         }
-    };
+    }
+}
+
+/// Ends a request that has not begun.
+fn refuse(events: Outbox, with: Event, meter: &Meter<'_>) {
     meter.telemetry().generations.subtract(1);
-    job.events.finish(refused);
-    None
+    events.finish(with);
+}
+
+fn cancelled_event() -> Event {
+    Event::Done { reason: StopReason::Cancelled, stats: GenerationStats::default() }
 }

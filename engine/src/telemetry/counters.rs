@@ -29,6 +29,10 @@ pub struct Snapshot {
     pub kv_bytes: u64,
     /// Bytes of the forward pass's buffers.
     pub scratch_bytes: u64,
+    /// Bytes taken of a device's memory, for all purposes; 0 without a device.
+    pub device_bytes: u64,
+    /// Most bytes to take of it; 0 without a limit.
+    pub device_budget: u64,
 }
 
 /// An unsigned figure.
@@ -89,6 +93,8 @@ pub struct Telemetry {
     pub weight_bytes: Gauge,
     pub kv_bytes: Gauge,
     pub scratch_bytes: Gauge,
+    pub device_bytes: Gauge,
+    pub device_budget: Gauge,
 }
 
 impl Telemetry {
@@ -107,6 +113,8 @@ impl Telemetry {
             weight_bytes: self.weight_bytes.get(),
             kv_bytes: self.kv_bytes.get(),
             scratch_bytes: self.scratch_bytes.get(),
+            device_bytes: self.device_bytes.get(),
+            device_budget: self.device_budget.get(),
         }
     }
 }
@@ -132,6 +140,8 @@ mod tests {
         telemetry.weight_bytes.set(9);
         telemetry.kv_bytes.set(10);
         telemetry.scratch_bytes.set(11);
+        telemetry.device_bytes.set(12);
+        telemetry.device_budget.set(13);
         let want = Snapshot {
             sessions: 2,
             generations: 1,
@@ -145,6 +155,8 @@ mod tests {
             weight_bytes: 9,
             kv_bytes: 10,
             scratch_bytes: 11,
+            device_bytes: 12,
+            device_budget: 13,
         };
         assert_eq!(telemetry.snapshot(), want);
     }
