@@ -53,8 +53,8 @@ fn what_logits_refuses() {
     let out = folder.path().join("logits.safetensors");
     let out = out.to_str().unwrap();
     for (flags, word) in [
-        (&["--device", "gpu"][..], "device"),
-        (&["--vram", "1GiB"], "GPU memory"),
+        (&["--device", "no such card"][..], "no such card"),
+        (&["--device", "cpu", "--vram", "1GiB"], "--vram"),
         (&["--sparsity", "exact"], "sparsity"),
         (&["--tokens", "2048"], "2047"),
         (&["--tokens", ""], "at least one"),

@@ -1,13 +1,22 @@
 //! How to run a model: options of the commands that compute.
 
+use std::{convert::Infallible, ops::ControlFlow, str::FromStr, sync::Arc, time::Duration};
+
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
-    cpu::{CpuOptions, Isa},
-    model::KvType,
-    session::{Engine, EngineOptions},
+    Error,
+    cpu::{Cpu, CpuOptions, Isa},
+    gpu::{AdapterChoice, Gpu, GpuOptions, Tier},
+    model::{Forward, GpuLoad, GpuProcessor, KvType, Model},
+    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions},
 };
 
-use super::{failure::Outcome, model_options::ModelOptions, units::parse_tokens};
+use super::{
+    failure::{Failure, Outcome, one_line},
+    model_options::ModelOptions,
+    progress::{Progress, Unit},
+    units::{parse_bytes, parse_tokens},
+};
 
 /// What the CPU is to use.
 #[derive(Debug, Clone, Default, Args)]
@@ -19,6 +28,47 @@ pub struct CpuArgs {
     /// Instruction set of the kernels [default: the best this machine has]
     #[arg(long, value_name = "NAME", value_parser = isas())]
     pub isa: Option<Isa>,
+}
+
+/// Which processor computes.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Hardware")]
+pub struct DeviceArgs {
+    /// Where to compute: cpu, gpu, or a GPU by its index or a part of its name, as `thermocline
+    /// devices` lists them [default: auto, a GPU if there is one that holds the model]
+    #[arg(long, value_name = "DEVICE")]
+    pub device: Option<Device>,
+    /// Most bytes of GPU memory to take, like 6GiB or 512MiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    pub vram: Option<u64>,
+    /// Kernels of no more than this tier, for tests
+    #[arg(long, value_name = "TIER", hide = true, value_parser = tiers())]
+    pub gpu_tier: Option<Tier>,
+}
+
+/// A processor as it is asked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best GPU if it will do, else the CPU.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// A GPU, or nothing.
+    Gpu(AdapterChoice),
+}
+
+impl FromStr for Device {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(match text.to_ascii_lowercase().as_str() {
+            "auto" => Device::Auto,
+            "cpu" => Device::Cpu,
+            "gpu" => Device::Gpu(AdapterChoice::Best),
+            _ => Device::Gpu(text.parse()?),
+        })
+    }
 }
 
 /// Length and type of the context.
@@ -34,19 +84,92 @@ pub struct ContextOptions {
     pub kv_type: Option<KvType>,
 }
 
-/// An engine on the model.
-pub fn open_engine(model: &ModelOptions, context: &ContextOptions, cpu: &CpuArgs) -> Outcome<Engine> {
+/// An engine on the model, on the device that was asked for.
+pub fn open_engine(
+    model: &ModelOptions,
+    context: &ContextOptions,
+    cpu: &CpuArgs,
+    device: &DeviceArgs,
+) -> Outcome<Engine> {
     let mut options = EngineOptions {
         context: context.context,
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
+        device: device.choice()?,
         ..EngineOptions::default()
     };
     if let Some(kv_type) = context.kv_type {
         options.kv_type = kv_type;
     }
-    Ok(Engine::from_model(model.open_model()?, options)?)
+    let engine = Engine::from_model(model.open_model()?, options)?;
+    let mut progress = Progress::new(LOADING, Unit::Bytes);
+    let status = loop {
+        match engine.wait_for_device(Duration::from_millis(50)) {
+            DeviceStatus::Loading { done, total } => progress.set(done, total),
+            status => break status,
+        }
+    };
+    drop(progress);
+    match status {
+        DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
+        DeviceStatus::Lost { adapter, reason } => device.refused(&Error::Gpu { adapter, reason })?,
+        DeviceStatus::Cpu { reason: None } | DeviceStatus::Gpu(_) | DeviceStatus::Loading { .. } => {}
+    }
+    Ok(engine)
+}
+
+/// The model's forward pass, on the device that was asked for.
+pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
+    if let DeviceChoice::Gpu(options) = device.choice()? {
+        let mut progress = Progress::new(LOADING, Unit::Bytes);
+        let mut show = |done, total| {
+            progress.set(done, total);
+            ControlFlow::Continue(())
+        };
+        let load = |gpu: Gpu| GpuProcessor::load(&gpu, model, &GpuLoad::default(), &mut show);
+        match Gpu::open(&options).and_then(load) {
+            Ok(processor) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
+            Err(error) => device.refused(&error)?,
+        }
+    }
+    Ok(Forward::new(Arc::clone(model), Cpu::new(&cpu.options())?))
+}
+
+/// Over the bar.
+const LOADING: &str = "loading the model into the GPU";
+
+impl DeviceArgs {
+    /// As the engine wants it.
+    pub fn choice(&self) -> Outcome<DeviceChoice> {
+        let adapter = match self.device.clone().unwrap_or_default() {
+            Device::Cpu if self.vram.is_some_and(|bytes| bytes > 0) => {
+                return Err(Failure::usage("--vram: expected no GPU memory with --device cpu"));
+            }
+            Device::Cpu => return Ok(DeviceChoice::Cpu),
+            // With nothing to take there is no GPU to ask.
+            Device::Auto if self.vram == Some(0) => return Ok(DeviceChoice::Cpu),
+            Device::Auto => AdapterChoice::Best,
+            Device::Gpu(adapter) => adapter,
+        };
+        Ok(DeviceChoice::Gpu(GpuOptions { adapter, budget: self.vram, tier: self.gpu_tier, ..GpuOptions::default() }))
+    }
+
+    /// The GPU cannot be had: an error if it was asked for. Otherwise the CPU does it, and nobody needs to be told that there
+    /// is no GPU.
+    fn refused(&self, reason: &Error) -> Outcome {
+        match (&self.device, reason) {
+            (Some(Device::Gpu(_)), _) => Err(Failure::Usage {
+                message: format!("--device: {reason}"),
+                hint: Some("--device auto computes on the CPU where the GPU cannot".to_owned()),
+            }),
+            (_, Error::Unsupported { what: "GPU", .. }) => Ok(()),
+            _ => {
+                eprintln!("[on the CPU: {}]", one_line(&reason.to_string()));
+                Ok(())
+            }
+        }
+    }
 }
 
 impl CpuArgs {
@@ -60,6 +183,11 @@ fn isas() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(["scalar", "avx2", "avx512"]).try_map(|name| name.parse::<Isa>())
 }
 
+fn tiers() -> impl TypedValueParser<Value = Tier> {
+    PossibleValuesParser::new(["portable", "f16", "subgroups", "subgroups+f16"])
+        .map(|name| Tier { subgroups: name.starts_with("subgroups"), f16: name.ends_with("f16") })
+}
+
 /// Names of element types of the KV cache.
 pub fn kv_types() -> impl TypedValueParser<Value = KvType> {
     PossibleValuesParser::new(["f16", "f32", "q8_0"]).try_map(|name| {
@@ -69,4 +197,39 @@ pub fn kv_types() -> impl TypedValueParser<Value = KvType> {
             _ => KvType::Q8_0,
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_by_kind_index_and_name() {
+        let parse = |text: &str| text.parse::<Device>();
+        assert_eq!(parse("auto"), Ok(Device::Auto));
+        assert_eq!(parse("CPU"), Ok(Device::Cpu));
+        assert_eq!(parse("gpu"), Ok(Device::Gpu(AdapterChoice::Best)));
+        assert_eq!(parse("1"), Ok(Device::Gpu(AdapterChoice::Index(1))));
+        assert_eq!(parse("GeForce RTX"), Ok(Device::Gpu(AdapterChoice::Name("GeForce RTX".to_owned()))));
+    }
+
+    #[test]
+    fn every_tier_has_its_name() {
+        let mut command = clap::Command::new("test").arg(clap::Arg::new("tier").value_parser(tiers()));
+        for tier in Tier::ALL {
+            let matches = command.try_get_matches_from_mut(["test".to_owned(), tier.to_string()]);
+            assert_eq!(matches.unwrap_or_else(|error| panic!("{tier}: {error}")).get_one::<Tier>("tier"), Some(&tier));
+        }
+    }
+
+    #[test]
+    fn without_memory_there_is_no_gpu() {
+        let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
+        assert!(matches!(args(None, Some(0)).choice(), Ok(DeviceChoice::Cpu)));
+        assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(), Ok(DeviceChoice::Cpu)));
+        assert!(args(Some(Device::Cpu), Some(1)).choice().is_err());
+        let asked = args(Some(Device::Gpu(AdapterChoice::Index(2))), Some(5)).choice();
+        let Ok(DeviceChoice::Gpu(options)) = asked else { panic!("{asked:?}") };
+        assert_eq!((options.adapter, options.budget), (AdapterChoice::Index(2), Some(5)));
+    }
 }

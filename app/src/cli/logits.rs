@@ -11,13 +11,12 @@ use safetensors::{Dtype, tensor::TensorView};
 use tempfile::NamedTempFile;
 use thermocline_engine::{
     Error,
-    cpu::Cpu,
-    model::{Forward, KvCache, KvType, Outputs},
+    model::{KvType, Outputs},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
 use super::{
-    engine_options::{CpuArgs, kv_types},
+    engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
     progress::{Progress, Unit},
@@ -52,15 +51,11 @@ pub struct LogitsArgs {
     model: ModelOptions,
     #[command(flatten)]
     cpu: CpuArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
     kv_type: KvType,
-    /// Processor
-    #[arg(long, value_name = "NAME", default_value = "cpu", help_heading = "Hardware")]
-    device: String,
-    /// Bytes of GPU memory to use
-    #[arg(long, value_name = "BYTES", default_value = "0", help_heading = "Hardware")]
-    vram: String,
     /// Which neurons are computed
     #[arg(long, value_name = "MODE", default_value = "dense", help_heading = "Hardware")]
     sparsity: String,
@@ -71,8 +66,6 @@ type Ids = Vec<u32>;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Outcome {
-    only("device", &args.device, "cpu")?;
-    only("GPU memory", &args.vram, "0")?;
     only("sparsity mode", &args.sparsity, "dense")?;
 
     let model = Arc::new(args.model.open_model()?);
@@ -92,8 +85,8 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     }
 
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
-    let mut kv = KvCache::new(&model.config, capacity, args.kv_type)?;
-    let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&args.cpu.options())?);
+    let mut forward = open_forward(&model, &args.cpu, &args.device)?;
+    let mut kv = forward.kv_cache(capacity, args.kv_type)?;
     let logits = forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec();
     let mut next = argmax(&logits[logits.len() - vocabulary..]);
     let mut greedy_ids = Vec::new();
@@ -164,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn nothing_but_the_cpu() {
-        assert!(only("device", "cpu", "cpu").is_ok());
-        assert_eq!(only("device", "gpu", "cpu").map_err(|failure| failure.exit_code()), Err(2));
+    fn nothing_but_dense() {
+        assert!(only("sparsity mode", "dense", "dense").is_ok());
+        assert_eq!(only("sparsity mode", "exact", "dense").map_err(|failure| failure.exit_code()), Err(2));
     }
 }

@@ -8,7 +8,7 @@ use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopRea
 
 use super::{
     answer::{self, answer},
-    engine_options::{ContextOptions, CpuArgs, open_engine},
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, open_engine},
     failure::{Failure, Outcome},
     generation_options::{LengthOptions, SamplingOptions},
     model_options::ModelOptions,
@@ -60,13 +60,15 @@ pub struct RunArgs {
     length: LengthOptions,
     #[command(flatten)]
     cpu: CpuArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
-    let engine = open_engine(&args.model, &args.context, &args.cpu)?;
+    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device)?;
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });

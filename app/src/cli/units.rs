@@ -36,6 +36,23 @@ pub fn parse_tokens(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of bytes: `6GiB`, `512 MiB`, `8GB` (decimal), `1.5G` (binary), `4096`.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a number of bytes, like 6GiB or 512MiB".to_owned();
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len()));
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let unit = unit.trim().to_ascii_lowercase();
+    let Some(power) = ["", "k", "m", "g", "t"].iter().position(|prefix| {
+        let rest = unit.strip_prefix(prefix);
+        rest.is_some_and(|rest| matches!(rest, "" | "b" | "ib")) && !(prefix.is_empty() && unit == "ib")
+    }) else {
+        return Err(wrong());
+    };
+    let step: f64 = if power > 0 && unit.ends_with('b') && !unit.ends_with("ib") { 1000.0 } else { 1024.0 };
+    let bytes = number * step.powi(power as i32);
+    if bytes < 2f64.powi(63) { Ok(bytes as u64) } else { Err(wrong()) }
+}
+
 /// Token ids between commas or blanks: `1,2,3`.
 pub fn parse_ids(text: &str) -> Result<Vec<u32>, String> {
     text.split(|c: char| c == ',' || c.is_whitespace())
@@ -65,6 +82,26 @@ mod tests {
         assert!(parse_tokens("-1").is_err());
         assert!(parse_tokens("99999999999999999999k").is_err());
         assert!(parse_tokens("18446744073709551615k").is_err());
+    }
+
+    #[test]
+    fn byte_counts() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("512MiB", 512 << 20),
+            ("6 GiB", 6 << 30),
+            ("1.5g", 3 << 29),
+            ("2K", 2048),
+            ("8GB", 8_000_000_000),
+            ("1tib", 1 << 40),
+            ("7b", 7),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(bytes), "{text}");
+        }
+        for wrong in ["", "GiB", "-1", "1.2.3GiB", "1e9", "3 apples", "4ib", "99999999999TiB", "1GiBs", "nan"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ pub const HELP: &str = "\
 /reset         forget the conversation (the system prompt stays)
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
+/device        where the model is computed; `/device retry` tries a GPU that was given up again
 /stats         figures of the last answer
 /save FILE     write the conversation to a new file: JSON if it ends in .json, else Markdown
 /quit          leave (also Ctrl-D, or Ctrl-C twice)
@@ -24,6 +25,8 @@ pub enum Command {
     Reset,
     System(String),
     Regenerate,
+    Device,
+    RetryDevice,
     Stats,
     Save(PathBuf),
     Quit,
@@ -44,6 +47,8 @@ impl Command {
             "help" | "?" => Command::Help,
             "reset" => Command::Reset,
             "regenerate" => Command::Regenerate,
+            "device" if rest == "retry" => return Ok(Some(Command::RetryDevice)),
+            "device" => Command::Device,
             "stats" => Command::Stats,
             "quit" | "exit" => Command::Quit,
             _ => return Err(format!("there is no command /{name}; /help lists them")),
@@ -65,7 +70,9 @@ mod tests {
         assert_eq!(Command::parse("/system"), Ok(Some(Command::System(String::new()))));
         assert_eq!(Command::parse("/save my chat.md"), Ok(Some(Command::Save("my chat.md".into()))));
         assert_eq!(Command::parse("/system two\nlines"), Ok(Some(Command::System("two\nlines".to_owned()))));
-        for bad in ["/", "/nonsense", "/save", "/reset now", "/ reset"] {
+        assert_eq!(Command::parse("/device"), Ok(Some(Command::Device)));
+        assert_eq!(Command::parse("/device retry"), Ok(Some(Command::RetryDevice)));
+        for bad in ["/", "/device gpu", "/nonsense", "/save", "/reset now", "/ reset"] {
             assert!(Command::parse(bad).is_err(), "{bad}");
         }
     }

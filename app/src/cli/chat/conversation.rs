@@ -4,13 +4,15 @@ use std::{fmt::Write, fs::File, io, path::Path};
 
 use serde_json::json;
 use thermocline_engine::session::{
-    Engine, GenerationStats, Message, Prompt, Role, Sampling, Session, SessionOptions, StopReason,
+    DeviceMemory, DeviceStatus, Engine, GenerationStats, Message, Prompt, Role, Sampling, Session, SessionOptions,
+    StopReason,
 };
 
 use crate::cli::{
     answer::{self, answer},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, one_line},
     generation_options::LengthOptions,
+    units,
 };
 
 /// A chat with one model. What the model has already read stays in the session's KV cache, so a turn computes only what is
@@ -109,6 +111,25 @@ impl Conversation {
         }
     }
 
+    /// Where the model is computed.
+    pub fn device(&self) -> String {
+        let text = match self.session.engine().device() {
+            DeviceStatus::Cpu { reason: None } => "CPU".to_owned(),
+            DeviceStatus::Cpu { reason: Some(reason) } => format!("CPU: {reason}"),
+            DeviceStatus::Loading { done, total } => {
+                format!("CPU; loading {} of {} into the GPU", units::bytes(done), units::bytes(total))
+            }
+            DeviceStatus::Gpu(memory) => memory_line(&memory),
+            DeviceStatus::Lost { adapter, reason } => format!("CPU; GPU {adapter} lost, to be tried again: {reason}"),
+        };
+        one_line(&text) + "\n"
+    }
+
+    /// Tries a GPU that was given up again.
+    pub fn retry_device(&self) -> Outcome {
+        Ok(self.session.engine().retry_device()?)
+    }
+
     /// Writes the conversation to `path`, which must not exist yet.
     pub fn save(&self, path: &Path) -> Outcome {
         let json = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"));
@@ -134,6 +155,14 @@ impl Conversation {
         }
         text
     }
+}
+
+/// `GPU X: 1.2 GiB of 6.0 GiB (attention weights 300.0 MiB, ..)`
+fn memory_line(memory: &DeviceMemory) -> String {
+    let of = memory.budget.map_or(String::new(), |budget| format!(" of {}", units::bytes(budget)));
+    let used = memory.by_purpose.iter().filter(|(_, bytes)| *bytes > 0);
+    let parts: Vec<String> = used.map(|(what, bytes)| format!("{} {}", what.name(), units::bytes(*bytes))).collect();
+    format!("GPU {}: {}{of} ({})", memory.adapter, units::bytes(memory.accounted), parts.join(", "))
 }
 
 fn role_name(role: Role) -> &'static str {

@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::{
     answer,
-    engine_options::{ContextOptions, CpuArgs, open_engine},
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, open_engine},
     failure::{Failure, Outcome},
     generation_options::{LengthOptions, SamplingOptions},
     model_options::ModelOptions,
@@ -49,11 +49,13 @@ pub struct ChatArgs {
     length: LengthOptions,
     #[command(flatten)]
     cpu: CpuArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
-    let engine = open_engine(&args.model, &args.context, &args.cpu)?;
+    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device)?;
     let sampling = args.sampling.over(args.model.sampling());
     let mut conversation = Conversation::new(&engine, sampling, args.length.clone(), args.system.clone())?;
     let mut input = Input::new(!args.no_history)?;
@@ -101,6 +103,8 @@ fn obey(command: Command, conversation: &mut Conversation) -> Outcome {
             answer::print(said)
         }
         Command::Regenerate => conversation.regenerate(),
+        Command::Device => answer::print(&conversation.device()),
+        Command::RetryDevice => conversation.retry_device(),
         Command::Stats => answer::print(&conversation.stats()),
         Command::Save(path) => {
             conversation.save(&path)?;
