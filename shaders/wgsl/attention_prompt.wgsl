@@ -108,9 +108,8 @@ fn attention_prompt(builtins: Builtins) {
         sum *= left;
         for (var i = score_lane; i < KEYS / 4u; i += 4u) {
             let at = score_row * WEIGHT_PITCH + i;
-            let score = weights[at];
-            // Where a token sees nothing yet, top itself is HIDDEN.
-            let weight = select(exp(score - top), vec4<f32>(), score == vec4<f32>(HIDDEN));
+            // Where a token sees nothing yet, top is HIDDEN and this is 1; the first key it sees leaves nothing of that.
+            let weight = exp(weights[at] - top);
             weights[at] = weight;
             sum += dot(weight, vec4<f32>(1.0));
         }
