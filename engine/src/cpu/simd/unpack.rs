@@ -41,9 +41,14 @@ const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 pub(crate) fn half(bits: [u8; 2]) -> f32 {
     let bits = u32::from(u16::from_le_bytes(bits));
     let magnitude = (bits & 0x7fff) << 13;
-    // 2^112 moves the exponent from bias 15 to bias 127, subnormals included; infinity and NaN keep theirs.
-    let finite = (f32::from_bits(magnitude) * f32::from_bits(0x7780_0000)).to_bits();
-    let value = if magnitude >= 0x0f80_0000 { magnitude | 0x7f80_0000 } else { finite };
+    // Subnormals, which the scales of real models often are, stay clear of those of f32: arithmetic on them is slow.
+    let subnormal = f32::from_bits(magnitude + 0x3880_0000) - f32::from_bits(0x3880_0000);
+    let value = match magnitude {
+        0x0f80_0000.. => magnitude | 0x7f80_0000,
+        // From bias 15 to bias 127.
+        0x0080_0000.. => magnitude + 0x3800_0000,
+        _ => subnormal.to_bits(),
+    };
     f32::from_bits(value | (bits & 0x8000) << 16)
 }
 

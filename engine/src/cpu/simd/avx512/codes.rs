@@ -6,7 +6,7 @@ use super::{ROWS, load_ps, load128, load256, load512, store128, store256, store5
 use crate::{
     cpu::simd::{
         QuantisedRowMut, portable,
-        unpack::{self, half, k_scales},
+        unpack::{self, half},
     },
     format::TensorType,
 };
@@ -54,6 +54,22 @@ pub(super) fn q4_k(block: &[u8; 144], i: usize) -> __m512i {
     low_and_high(part(block, 16 + 32 * i))
 }
 
+/// The eight scales, then the eight minima, of a Q4_K or Q5_K block, from its first 16 bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn k_factors(head: &[u8; 16]) -> __m512 {
+    // Words of the head: d and dmin, a, b, c. The low six bits of the bytes of a and b are factors 0 to 3, the nibbles
+    // of c the low bits of factors 4 to 7, whose high bits are what is left of a and b.
+    let head = load128(head);
+    let low = _mm_srlv_epi32(_mm_shuffle_epi32::<0b11_10_11_01>(head), _mm_set_epi32(4, 0, 0, 0));
+    let low = _mm_and_si128(low, _mm_set_epi32(0x0f0f_0f0f, 0x3f3f_3f3f, 0x0f0f_0f0f, 0x3f3f_3f3f));
+    let high = _mm_srli_epi32::<2>(_mm_shuffle_epi32::<0b10_10_01_01>(head));
+    let packed = _mm_or_si128(low, _mm_and_si128(high, _mm_set_epi32(0x3030_3030, 0, 0x3030_3030, 0)));
+    let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
+    let d = _mm512_permutexvar_ps(spread, _mm512_castps128_ps512(_mm_cvtph_ps(head)));
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(packed)), d)
+}
+
 /// The low nibbles of 32 bytes, then the high ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
@@ -88,11 +104,12 @@ pub(super) fn q6_k(block: &[u8; 210], i: usize) -> __m512i {
     _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)
 }
 
-/// Eight bytes as floats.
+/// The sixteen scales of a Q6_K block.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn bytes8(bytes: [u8; 8]) -> __m256 {
-    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes))))
+pub(super) fn q6_k_scales(block: &[u8; 210]) -> __m512 {
+    let d = _mm512_cvtph_ps(_mm256_set1_epi16(i16::from_le_bytes([block[208], block[209]])));
+    _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192)))), d)
 }
 
 /// The f16 at the head of each of sixteen blocks.
@@ -121,9 +138,7 @@ pub(super) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
             let offset = _mm512_set1_epi8(32);
             let blocks = src.as_chunks::<210>().0.iter().zip(codes.as_chunks_mut::<256>().0);
             for ((block, codes), scales) in blocks.zip(scales.as_chunks_mut::<16>().0) {
-                let d = _mm512_set1_ps(half([block[208], block[209]]));
-                let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192))));
-                store512(scales, _mm512_castps_si512(_mm512_mul_ps(d, s)));
+                store512(scales, _mm512_castps_si512(q6_k_scales(block)));
                 for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
                     store512(codes, _mm512_sub_epi8(q6_k(block, i), offset));
                 }
@@ -169,10 +184,10 @@ fn blocks_k<const BYTES: usize>(
     let blocks = src.as_chunks::<BYTES>().0.iter().zip(codes.as_chunks_mut::<256>().0);
     let groups = scales.as_chunks_mut::<8>().0.iter_mut().zip(mins.as_chunks_mut::<8>().0);
     for ((block, codes), (scales, mins)) in blocks.zip(groups) {
-        let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
-        let (s, m) = k_scales(part(block, 4));
-        store256(scales, _mm256_castps_si256(_mm256_mul_ps(_mm256_set1_ps(d), bytes8(s))));
-        store256(mins, _mm256_castps_si256(_mm256_mul_ps(_mm256_set1_ps(-dmin), bytes8(m))));
+        let factors = k_factors(part(block, 0));
+        store256(scales, _mm256_castps_si256(_mm512_castps512_ps256(factors)));
+        let minima = _mm512_extractf32x8_ps::<1>(factors);
+        store256(mins, _mm256_castps_si256(_mm256_xor_ps(minima, _mm256_set1_ps(-0.0))));
         for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
             store512(codes, pair(block, i));
         }

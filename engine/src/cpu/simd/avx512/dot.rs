@@ -6,14 +6,14 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, bytes8, heads, part},
-    load_ps, load_some, load128, load256, load512, prefetch,
+    codes::{self, heads, part},
+    load_ps, load_some, load256, load512, prefetch,
 };
 use crate::{
     cpu::simd::{
         QuantisedRow,
         portable::{self, rows},
-        unpack::{half, k_scales},
+        unpack::half,
     },
     format::TensorType,
 };
@@ -143,22 +143,20 @@ fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
     let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     let mut acc = [_mm512_setzero_ps(); 2];
-    let mut minima = _mm256_setzero_ps();
+    let mut minima = _mm512_setzero_ps();
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
         prefetch(block);
-        let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
-        let (s, m) = k_scales(part(block, 4));
-        let m = _mm256_mul_ps(bytes8(m), _mm256_set1_ps(dmin));
-        minima = _mm256_fmadd_ps(m, load8(sums), minima);
-        let s = _mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load8(scales));
-        let s = _mm512_castps256_ps512(s);
+        let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(load8(scales)), load8(sums));
+        let s = _mm512_mul_ps(codes::k_factors(part(block, 0)), x);
+        // Only the upper eight lanes are minima.
+        minima = _mm512_add_ps(minima, s);
         for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
             let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, i), load512(codes));
             let at = _mm512_add_epi32(spread, _mm512_set1_epi32(2 * i as i32));
             acc[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, s), acc[i % 2]);
         }
     }
-    let minima = _mm512_zextps256_ps512(minima);
+    let minima = _mm512_maskz_mov_ps(0xff00, minima);
     _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(acc[0], acc[1]), minima))
 }
 
@@ -182,9 +180,7 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
     let mut offset = _mm512_setzero_ps();
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
         prefetch(block);
-        let d = _mm512_set1_ps(half([block[208], block[209]]));
-        let s = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192))));
-        let s = _mm512_mul_ps(s, d);
+        let s = codes::q6_k_scales(block);
         offset = _mm512_fmadd_ps(s, load_ps(half_sums), offset);
         let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(load8(scales))));
         for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {

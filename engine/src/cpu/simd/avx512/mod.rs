@@ -33,11 +33,12 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
-/// Asks for the lines a page behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
+/// Asks for lines well behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries, and a
+/// distance of one page is still too late.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T) {
-    const AHEAD: usize = 4096;
+    const AHEAD: usize = 16 << 10;
     for line in (0..size_of::<T>()).step_by(64) {
         let to = std::ptr::from_ref(at).cast::<i8>().wrapping_add(AHEAD + line);
         _mm_prefetch::<_MM_HINT_T0>(to);
