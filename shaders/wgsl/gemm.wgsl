@@ -10,8 +10,8 @@ const TOKENS: u32 = 64u;
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 
 // [rows, 8 vec4 of columns] and [tokens, the same]; the vec4 of a row are permuted by `place`, so that neighbours are in
-// different banks. WORKGROUP_SIZE is a multiple of 16 and at most 128: both fill 16 KiB then.
-var<workgroup> weight_tile: array<array<vec4<f32>, 4>, WORKGROUP_SIZE>;
+// different banks. WORKGROUP_SIZE is a multiple of 16 and at most 128.
+var<workgroup> weight_tile: array<vec4<f32>, 512>;
 var<workgroup> x_tile: array<vec4<f32>, 512>;
 
 fn place(row: u32, column: u32) -> u32 {
@@ -36,10 +36,8 @@ fn gemm(builtins: Builtins) {
             let row = item / 4u;
             let w = quarter(min(first_row + row, params.rows - 1u), chunk, item % 4u, params.chunks);
             let columns = quarter_columns(item % 4u);
-            let low = place(row, columns.x);
-            let high = place(row, columns.y);
-            weight_tile[low / 4u][low % 4u] = w.low * w.scale + w.offset;
-            weight_tile[high / 4u][high % 4u] = w.high * w.scale + w.offset;
+            weight_tile[place(row, columns.x)] = w.low * w.scale + w.offset;
+            weight_tile[place(row, columns.y)] = w.high * w.scale + w.offset;
         }
         for (var item = index; item < TOKENS * 8u; item += WORKGROUP_SIZE) {
             let token = item / 8u;
@@ -54,8 +52,7 @@ fn gemm(builtins: Builtins) {
             let d = x_tile[place(own_token + 48u, column)];
             let tokens = transpose(mat4x4<f32>(a, b, c, d));
             for (var i = 0u; i < 8u; i += 1u) {
-                let at = place(own_row + across * i, column);
-                sums[i] += tokens * weight_tile[at / 4u][at % 4u];
+                sums[i] += tokens * weight_tile[place(own_row + across * i, column)];
             }
         }
         workgroupBarrier();
