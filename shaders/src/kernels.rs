@@ -21,6 +21,9 @@ pub struct Kernel {
     pub name: &'static str,
     /// Weights it can read, one text for each; none if it reads no weights.
     pub weights: &'static [WeightType],
+    /// Whether it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
+    /// such kernels.
+    pub cooperative: bool,
     /// Storage buffers of group 0, in the order of their bindings.
     pub bindings: &'static [Access],
     /// Fields of its `Params`, set as immediates, and their offsets.
@@ -62,6 +65,11 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/expert_gemv.wgsl"),
     )),
     typed(kernel::<params::Matmul>("gemm", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemm.wgsl"))),
+    cooperative(typed(kernel::<params::Matmul>(
+        "gemm_coop",
+        &[Read, Read, Read, Read, Write],
+        include_str!("../wgsl/gemm_coop.wgsl"),
+    ))),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     packed(kernel::<params::Matmul>(
         "gemv_dot",
@@ -88,11 +96,23 @@ pub const KERNELS: &[Kernel] = &[
 ];
 
 const fn kernel<P: Params>(name: &'static str, bindings: &'static [Access], text: &'static str) -> Kernel {
-    Kernel { name, weights: &[], bindings, params: P::FIELDS, params_bytes: size_of::<P>() as u32, text }
+    Kernel {
+        name,
+        weights: &[],
+        cooperative: false,
+        bindings,
+        params: P::FIELDS,
+        params_bytes: size_of::<P>() as u32,
+        text,
+    }
 }
 
 const fn typed(kernel: Kernel) -> Kernel {
     Kernel { weights: &WeightType::ALL, ..kernel }
+}
+
+const fn cooperative(kernel: Kernel) -> Kernel {
+    Kernel { cooperative: true, ..kernel }
 }
 
 const fn packed(kernel: Kernel) -> Kernel {
@@ -103,6 +123,11 @@ impl Kernel {
     /// The kernel of this name.
     pub fn named(name: &str) -> Option<&'static Kernel> {
         KERNELS.iter().find(|kernel| kernel.name == name)
+    }
+
+    /// Tiers it has a text for.
+    pub fn tiers(&self) -> &'static [Tier] {
+        if self.cooperative { &Tier::ALL[3..] } else { &Tier::ALL }
     }
 
     /// WGSL text for an adapter of `tier`; `weights` says how to read weights, if the kernel does ([`Kernel::weights`]).

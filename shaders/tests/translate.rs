@@ -24,6 +24,7 @@ fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Module, M
     let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
     capabilities.set(Capabilities::SUBGROUP, tier.subgroups);
     capabilities.set(Capabilities::SHADER_FLOAT16, tier.f16);
+    capabilities.set(Capabilities::COOPERATIVE_MATRIX, kernel.cooperative);
     let mut validator = Validator::new(ValidationFlags::all(), capabilities);
     if tier.subgroups {
         validator.subgroup_operations(SubgroupOperationSet::all()).subgroup_stages(naga::valid::ShaderStages::COMPUTE);
@@ -70,6 +71,10 @@ fn translate(
         Err(error) => what("MSL", &error),
     };
 
+    let mut sizes = vec![("SPIR-V", spirv), ("MSL", metal)];
+    if kernel.cooperative {
+        return sizes;
+    }
     let hlsl_options = hlsl::Options {
         shader_model: hlsl::ShaderModel::V6_2,
         immediates_target: Some(hlsl::BindTarget { space: 255, ..hlsl::BindTarget::default() }),
@@ -82,7 +87,7 @@ fn translate(
         Err(error) => what("HLSL", &error),
     };
 
-    let mut sizes = vec![("SPIR-V", spirv), ("MSL", metal), ("HLSL", direct3d)];
+    sizes.push(("HLSL", direct3d));
     // naga's GLSL writer has neither f16 nor subgroups on ES.
     if tier == Tier::PORTABLE {
         let options = glsl::Options { version: glsl::Version::new_gles(310), ..glsl::Options::default() };
@@ -103,7 +108,7 @@ fn translate(
 fn every_kernel_translates_in_every_tier() {
     for kernel in KERNELS {
         for (tier, weights) in
-            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
         {
             for workgroup_size in [32.0, 96.0, 256.0] {
                 translate(kernel, tier, weights, workgroup_size, true);
@@ -120,7 +125,7 @@ fn every_kernel_translates_in_every_tier() {
 #[test]
 fn each_file_has_one_entry_point_of_its_name() {
     for kernel in KERNELS {
-        let (module, _) = parse(kernel, Tier::PORTABLE, types(kernel)[0]);
+        let (module, _) = parse(kernel, kernel.tiers()[0], types(kernel)[0]);
         let names: Vec<_> = module.entry_points.iter().map(|entry| entry.name.as_str()).collect();
         assert_eq!(names, [kernel.name]);
     }
@@ -129,7 +134,7 @@ fn each_file_has_one_entry_point_of_its_name() {
 #[test]
 fn params_lie_as_the_table_says() {
     for kernel in KERNELS {
-        for tier in Tier::ALL {
+        for tier in kernel.tiers().iter().copied() {
             let (module, _) = parse(kernel, tier, types(kernel)[0]);
             let immediates: Vec<_> = module
                 .global_variables
@@ -151,7 +156,7 @@ fn params_lie_as_the_table_says() {
 fn bindings_are_as_the_table_says() {
     for kernel in KERNELS {
         for (tier, weights) in
-            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
         {
             let (module, _) = parse(kernel, tier, weights);
             let mut bindings: Vec<_> = module
@@ -177,7 +182,7 @@ fn bindings_are_as_the_table_says() {
 fn workgroups_fit_the_smallest_shared_memory() {
     for kernel in KERNELS {
         for (tier, weights) in
-            Tier::ALL.into_iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (tier, ty)))
+            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
         {
             let (module, info) = parse(kernel, tier, weights);
             // Most that a kernel with arrays per invocation may be made for; the others need less.
@@ -194,7 +199,7 @@ fn workgroups_fit_the_smallest_shared_memory() {
 
 #[test]
 fn tiers_differ_only_where_they_should() {
-    for kernel in KERNELS {
+    for kernel in KERNELS.iter().filter(|kernel| !kernel.cooperative) {
         let portable = kernel.source(Tier::PORTABLE, types(kernel)[0]).unwrap();
         assert!(!portable.contains("subgroupAdd") && !portable.contains("enable f16"), "{}", kernel.name);
         assert!(!portable.contains('#'), "{}: a directive was left", kernel.name);
