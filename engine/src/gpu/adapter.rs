@@ -162,8 +162,31 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
+/// Whether the kernel has a driver for something that is not software. Where it cannot be asked, that is possible.
+///
+/// Loading the Vulkan drivers takes a moment, and some of them write to standard error: not for a choice that can only be none.
+fn has_hardware() -> bool {
+    if !cfg!(target_os = "linux") {
+        return true;
+    }
+    let render_node = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("renderD"))
+    };
+    let drm = std::fs::read_dir("/dev/dri").is_ok_and(|mut entries| entries.any(render_node));
+    // Of drivers without render nodes: NVIDIA's, Windows' for its guests, ARM's and Qualcomm's.
+    let others = ["/dev/nvidiactl", "/dev/dxg", "/dev/mali0", "/dev/kgsl-3d0"];
+    drm || others.iter().any(|path| std::path::Path::new(path).exists())
+}
+
 /// The adapter `choice` means.
 pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Adapter)> {
+    if *choice == AdapterChoice::Best && !has_hardware() {
+        return Err(Error::Unsupported {
+            what: "GPU",
+            got: choice.to_string(),
+            supported: "no driver for one is loaded".to_owned(),
+        });
+    }
     let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate().into_iter().unzip();
     if let Some(at) = choice.among(&reports) {
         return Ok((reports[at].clone(), adapters.swap_remove(at)));

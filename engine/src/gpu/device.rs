@@ -25,7 +25,7 @@ use crate::error::Result;
 pub struct GpuOptions {
     /// Which adapter.
     pub adapter: AdapterChoice,
-    /// Most bytes to allocate; `None`: no limit but the driver's.
+    /// Most bytes to allocate; `None`: nine tenths of what the system says is free, or no limit if it says nothing.
     pub budget: Option<u64>,
     /// Kernels of a plainer tier than the adapter's.
     pub tier: Option<Tier>,
@@ -92,7 +92,8 @@ impl Gpu {
         let of = health.clone();
         device.set_device_lost_callback(move |reason, message| of.lose(format!("{reason:?}: {message}")));
 
-        let budget = options.budget.unwrap_or(u64::MAX);
+        let free = report.vram.iter().find_map(VramReading::available);
+        let budget = options.budget.or(free.map(|free| free / 10 * 9)).unwrap_or(u64::MAX);
         let faults = || FaultCounter::new(options.faults);
         let arena = Arena::new(device.clone(), health.clone(), budget, caps.max_buffer, faults());
         let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;

@@ -70,7 +70,12 @@ impl GpuProcessor {
     ) -> Result<Self> {
         let (config, weights) = (&model.config, &model.weights);
         let mut uploader = Uploader::new(gpu, progress)?;
-        uploader.expect(bytes_to_upload(weights));
+        let (wanted, available) = (bytes_to_upload(weights), gpu.arena().available());
+        // No type is smaller there than in the file: what cannot fit is not begun.
+        if wanted > available {
+            return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
+        }
+        uploader.expect(wanted);
         let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
         let mut loader = Loader { gpu, config, chunk, uploader };
 
