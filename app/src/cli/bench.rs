@@ -5,15 +5,17 @@ use std::{io::Write, path::PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use thermocline_engine::{
-    bench::{self, BenchOptions, Comparison, Record, Test},
+    bench::{self, BenchOptions, Comparison, GpuEffort, Record, Test},
     model::KvType,
 };
 
 use super::{
-    engine_options::{CpuArgs, kv_types},
+    bench_kernels,
+    engine_options::{CpuArgs, DeviceArgs, kv_types},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
     progress::{Progress, Unit},
+    table::table,
     units,
 };
 
@@ -22,10 +24,17 @@ Every length of -p is a prompt test (pp), every length of -n a generation test (
 tokenizing nor sampling is timed. With --peer the two programs take turns on the same file with the same threads, and
 the ratio is the median over the turns: above 1, Thermocline is faster.
 
+With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
+Without a model, products of weights of every type are measured alone.
+
 Examples:
   thermocline bench -m model.gguf
   thermocline bench -m model.gguf -p 512 -n 0 -r 10 -o json
-  thermocline bench -m model.gguf --peer llama.cpp/build/bin/llama-bench";
+  thermocline bench -m model.gguf --peer llama.cpp/build/bin/llama-bench
+  thermocline bench -m model.gguf --device 0 --kernels";
+
+/// For a look at how things stand, or a driver in software.
+const QUICK: GpuEffort = GpuEffort { bytes: 16 << 20, seconds: 0.01, hand_overs: 50 };
 
 /// Columns of llama-bench's CSV that have a meaning here, in its order.
 const COLUMNS: [&str; 25] = [
@@ -84,6 +93,12 @@ pub struct BenchArgs {
     /// Run this llama-bench in turns and show the ratio
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
+    /// Time each of a GPU's kernels
+    #[arg(long, conflicts_with = "peer")]
+    kernels: bool,
+    /// Spend less on measuring a GPU's memory and, with --kernels, on products of weights
+    #[arg(long)]
+    quick: bool,
     #[command(flatten)]
     model: ModelOptions,
     /// Element type of the KV cache
@@ -95,11 +110,13 @@ pub struct BenchArgs {
     chunk: u32,
     #[command(flatten)]
     cpu: CpuArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
 }
 
 // Form of the results. (Doc comments on the values would make --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Form {
+pub(super) enum Form {
     #[default]
     Md,
     Json,
@@ -118,10 +135,15 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         repetitions: usize::from(args.repetitions),
         warm_up: !args.no_warmup,
         cpu: args.cpu.options(),
+        gpu: args.device.gpu()?,
+        effort: if args.quick { QUICK } else { GpuEffort::default() },
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),
     };
+    if args.kernels {
+        return bench_kernels::kernels(&args.model, &options, args.output);
+    }
     let file = args.model.file()?;
     let runs = options.tests.len() * options.repetitions;
     let (mut done, mut progress) = (0, Progress::new("measuring", Unit::Runs));
@@ -203,7 +225,10 @@ impl Row {
 
 fn markdown(rows: &[Row]) -> String {
     let peer = rows.iter().any(|row| row.peer.is_some());
-    let mut heads = vec!["model", "size", "params", "backend", "threads", "test", "t/s", "GB/s", "of read bandwidth"];
+    let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
+    // A GPU has layers where the CPU has threads.
+    let (workers, limit) = if copies { ("ngl", "of copy bandwidth") } else { ("threads", "of read bandwidth") };
+    let mut heads = vec!["model", "size", "params", "backend", workers, "test", "t/s", "GB/s", limit];
     if peer {
         heads.extend(["llama.cpp t/s", "ratio"]);
     }
@@ -215,7 +240,7 @@ fn markdown(rows: &[Row]) -> String {
             units::bytes(record.model_size),
             units::parameters(record.model_n_params),
             record.backends.clone(),
-            record.n_threads.to_string(),
+            if copies { record.n_gpu_layers.to_string() } else { record.n_threads.to_string() },
             record.test_name(),
             format!("{:.2} ± {:.2}", record.avg_ts, record.stddev_ts),
             extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
@@ -226,29 +251,17 @@ fn markdown(rows: &[Row]) -> String {
         }
         lines.push(cells);
     }
-    let widths: Vec<usize> = (0..lines[0].len())
-        .map(|column| {
-            lines.iter().filter_map(|line| line.get(column)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-        })
-        .collect();
-    let mut text = String::new();
-    for (number, line) in lines.iter().enumerate() {
-        let cells = line.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-            0 => format!(" {cell:<width$} |"),
-            _ => format!(" {cell:>width$} |"),
-        });
-        text += &format!("|{}\n", cells.collect::<String>());
-        if number == 0 {
-            let rules = widths.iter().enumerate().map(|(column, width)| match column {
-                0 => format!(" {} |", "-".repeat(*width)),
-                _ => format!(" {}: |", "-".repeat(width.saturating_sub(1))),
-            });
-            text += &format!("|{}\n", rules.collect::<String>());
+    let mut text = table(&lines);
+    if let Some(Row { record, .. }) = rows.first() {
+        let extra = &record.thermocline;
+        if let Some(copies) = extra.copy_bandwidth {
+            text += &format!("\ncopy bandwidth {:.1} GB/s, ", copies / 1e9);
+            text += &format!("read bandwidth {:.1} GB/s, ", extra.read_bandwidth / 1e9);
+            text += &format!("kernels {}, {} used, {}\n", extra.isa, units::bytes(extra.vram_used), record.gpu_info);
+        } else {
+            text += &format!("\nread bandwidth {:.1} GB/s", extra.read_bandwidth / 1e9);
+            text += &format!(", kernels {}, {}\n", extra.isa, record.cpu_info);
         }
-    }
-    if let Some(row) = rows.first() {
-        text += &format!("\nread bandwidth {:.1} GB/s", row.record.thermocline.read_bandwidth / 1e9);
-        text += &format!(", kernels {}, {}\n", row.record.thermocline.isa, row.record.cpu_info);
     }
     text
 }

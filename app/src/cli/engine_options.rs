@@ -6,7 +6,7 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, Gpu, GpuOptions, Tier},
+    gpu::{AdapterChoice, Gpu, GpuOptions, Tier, adapters},
     model::{Forward, GpuLoad, GpuProcessor, KvType, Model},
     session::{DeviceChoice, DeviceStatus, Engine, EngineOptions},
 };
@@ -152,7 +152,23 @@ impl DeviceArgs {
             Device::Auto => AdapterChoice::Best,
             Device::Gpu(adapter) => adapter,
         };
-        Ok(DeviceChoice::Gpu(GpuOptions { adapter, budget: self.vram, tier: self.gpu_tier, ..GpuOptions::default() }))
+        let folder = directories::ProjectDirs::from("", "", "thermocline");
+        Ok(DeviceChoice::Gpu(GpuOptions {
+            adapter,
+            budget: self.vram,
+            tier: self.gpu_tier,
+            pipeline_cache: folder.map(|folder| folder.cache_dir().join("pipelines")),
+            ..GpuOptions::default()
+        }))
+    }
+
+    /// The GPU to measure: none for the CPU, and for `auto` on a machine without one.
+    pub fn gpu(&self) -> Outcome<Option<GpuOptions>> {
+        let auto = matches!(self.device, None | Some(Device::Auto));
+        Ok(match self.choice()? {
+            DeviceChoice::Gpu(options) if !auto || options.adapter.among(&adapters()).is_some() => Some(options),
+            _ => None,
+        })
     }
 
     /// The GPU cannot be had: an error if it was asked for. Otherwise the CPU does it, and nobody needs to be told that there

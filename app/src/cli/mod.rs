@@ -1,11 +1,13 @@
 //! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`]
 //! and [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`progress`] (bars), [`text_input`] (prompts from files and pipes), [`units`] (sizes as people write them).
+//! (Ctrl-C), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes), [`units`] (sizes as
+//! people write them).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
 mod answer;
 mod bench;
+mod bench_kernels;
 mod chat;
 mod convert;
 mod devices;
@@ -19,6 +21,7 @@ mod model_options;
 mod progress;
 mod run;
 mod synth;
+mod table;
 mod text_input;
 mod tokenize;
 mod units;

@@ -37,24 +37,9 @@ pub fn kernel_speed(
     tokens: usize,
     rounds: usize,
 ) -> Result<KernelSpeed> {
-    let mut state = 1u32;
-    let mut noise = || {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    // A few distinct rows, repeated: what the values are does not matter to the clock.
-    let distinct = rows.min(16);
-    let mut some = Vec::new();
-    let values: Vec<f32> = (0..distinct * cols).map(|_| noise()).collect();
-    blocks::quantise(ty, &values, &mut some)?;
-    let row_bytes = some.len() / distinct.max(1);
-    let mut data = Vec::with_capacity(rows * row_bytes);
-    while data.len() < rows * row_bytes {
-        data.extend_from_slice(&some[..some.len().min(rows * row_bytes - data.len())]);
-    }
-    let bytes = data.len();
-    let weight = Matrix::new(ty, rows, cols, Bytes::new(data))
-        .ok_or_else(|| Error::invalid("columns", format!("whole blocks of {ty}"), cols))?;
+    let weight = repeated(ty, rows, cols)?;
+    let bytes = weight.data().len();
+    let mut noise = noise();
     let x: Vec<f32> = (0..tokens * cols).map(|_| noise()).collect();
     let mut out = vec![0.0; tokens * rows];
     let mut seconds = f64::INFINITY;
@@ -70,4 +55,29 @@ pub fn kernel_speed(
         bytes_per_second: bytes as f64 / seconds,
         macs_per_second: (rows * cols * tokens) as f64 / seconds,
     })
+}
+
+/// Numbers from -1 to 1.
+fn noise() -> impl FnMut() -> f32 {
+    let mut state = 1u32;
+    move || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+    }
+}
+
+/// A `[rows, cols]` matrix of a few distinct rows, repeated: what the values are does not matter to the clock.
+pub(super) fn repeated(ty: TensorType, rows: usize, cols: usize) -> Result<Matrix> {
+    let distinct = rows.min(16);
+    let mut some = Vec::new();
+    let mut noise = noise();
+    let values: Vec<f32> = (0..distinct * cols).map(|_| noise()).collect();
+    blocks::quantise(ty, &values, &mut some)?;
+    let row_bytes = some.len() / distinct.max(1);
+    let mut data = Vec::with_capacity(rows * row_bytes);
+    while data.len() < rows * row_bytes {
+        data.extend_from_slice(&some[..some.len().min(rows * row_bytes - data.len())]);
+    }
+    Matrix::new(ty, rows, cols, Bytes::new(data))
+        .ok_or_else(|| Error::invalid("columns", format!("whole blocks of {ty}"), cols))
 }

@@ -61,7 +61,8 @@ pub fn compare(
 fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options: &BenchOptions) -> Result<f64> {
     let kv = options.kv_type.name().to_lowercase();
     let mut command = Command::new(program);
-    command.arg("-m").arg(model).args(["-o", "json", "-r", "1", "-ngl", "0"]);
+    let layers = if options.gpu.is_some() { "99" } else { "0" };
+    command.arg("-m").arg(model).args(["-o", "json", "-r", "1", "-ngl", layers]);
     command.args(["-t", &threads.to_string(), "-d", &test.depth.to_string(), "-ctk", &kv, "-ctv", &kv]);
     command.args(["-ub", &options.chunk.to_string()]);
     match (test.prompt, test.generate) {
@@ -100,7 +101,8 @@ fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
     let mut ours = records.into_iter().next()?;
     if let Some(bytes) = &mut ours.thermocline.bytes_per_second {
         *bytes *= avg_ts / ours.avg_ts;
-        ours.thermocline.bandwidth_share = Some(*bytes / ours.thermocline.read_bandwidth);
+        let limit = ours.thermocline.copy_bandwidth.unwrap_or(ours.thermocline.read_bandwidth);
+        ours.thermocline.bandwidth_share = Some(*bytes / limit);
     }
     let ours = Record {
         avg_ts,

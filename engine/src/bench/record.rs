@@ -55,7 +55,7 @@ pub struct Record {
 /// What llama-bench has no field for.
 #[derive(Debug, Clone, Serialize)]
 pub struct Extra {
-    /// Instruction set of the kernels.
+    /// Instruction set of the kernels, or their tier on a GPU.
     pub isa: String,
     /// Sparsity mode.
     pub sparsity: String,
@@ -65,13 +65,17 @@ pub struct Extra {
     pub hot_fraction: f64,
     /// Bytes the GPU may use.
     pub vram_budget: u64,
+    /// Bytes it uses.
+    pub vram_used: u64,
     /// Weights and cached keys and values one generated token reads, averaged over the test.
     pub bytes_per_token: u64,
     /// Bytes read per second while generating; null for prompts.
     pub bytes_per_second: Option<f64>,
-    /// What sequential reads reach on this machine, measured beside the test.
+    /// What sequential reads of the computing device's memory reach, measured beside the test.
     pub read_bandwidth: f64,
-    /// `bytes_per_second / read_bandwidth`
+    /// What copies within a GPU's memory reach, bytes read and written both counted; null on the CPU.
+    pub copy_bandwidth: Option<f64>,
+    /// `bytes_per_second / copy_bandwidth`, or by `read_bandwidth` on the CPU.
     pub bandwidth_share: Option<f64>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,

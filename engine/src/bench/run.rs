@@ -1,26 +1,33 @@
 //! The tests of llama-bench: a prompt of random tokens, or generation of random tokens, behind a context of some depth.
 //! Tokenising and sampling are not part of the time.
 
-use std::{path::Path, sync::Arc, time::Instant};
+use std::{ops::ControlFlow, path::Path, sync::Arc, time::Instant};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
+use serde::Serialize;
 
 use super::{
+    GpuEffort, GpuSpeed,
     bandwidth::read_bandwidth,
+    gpu::gpu_speed,
     record::{Extra, Percentiles, Record, cpu_name, mean_and_deviation, now_utc},
 };
 use crate::{
     cpu::{Cpu, CpuOptions},
     error::{Error, Result},
     format::{Matrix, ReadMode},
-    model::{DEFAULT_CHUNK, Down, Ffn, FfnWeights, Forward, KvCache, KvType, LoadOptions, Model, Outputs},
+    gpu::{Gpu, GpuOptions},
+    model::{
+        DEFAULT_CHUNK, Down, Ffn, FfnWeights, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model,
+        Outputs,
+    },
 };
 
 /// Bytes read to measure the machine: many times any desktop's last cache.
 const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// One test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Test {
     /// Prompt tokens, computed in chunks.
     pub prompt: usize,
@@ -41,6 +48,10 @@ pub struct BenchOptions {
     pub warm_up: bool,
     /// Threads and instruction set.
     pub cpu: CpuOptions,
+    /// The GPU that computes; the CPU if there is none.
+    pub gpu: Option<GpuOptions>,
+    /// How a GPU is measured.
+    pub effort: GpuEffort,
     /// Encoding of cached keys and values.
     pub kv_type: KvType,
     /// Prompt tokens computed at once.
@@ -56,6 +67,8 @@ impl Default for BenchOptions {
             repetitions: 5,
             warm_up: true,
             cpu: CpuOptions::default(),
+            gpu: None,
+            effort: GpuEffort::default(),
             kv_type: KvType::default(),
             chunk: DEFAULT_CHUNK,
             load: LoadOptions::default(),
@@ -95,65 +108,124 @@ pub fn run(path: &Path, options: &BenchOptions, progress: &mut dyn FnMut(Progres
 pub(super) struct Bench<'a> {
     options: &'a BenchOptions,
     forward: Forward,
-    threads: usize,
-    isa: String,
-    read_bandwidth: f64,
+    device: Device,
 }
+
+/// What computes, and what it was measured to move.
+enum Device {
+    Cpu { threads: usize, isa: String, read_bandwidth: f64 },
+    Gpu { gpu: Gpu, speed: GpuSpeed },
+}
+
+/// A test's tokens, and the cache they go to.
+pub(super) struct Prepared {
+    test: Test,
+    kv: KvCache,
+    tokens: Vec<u32>,
+}
+
+/// Times of one repetition, in milliseconds.
+#[derive(Default)]
+struct Gaps {
+    first: Vec<f64>,
+    tokens: Vec<f64>,
+}
+
+/// Largest logits read back for a generated token: what sampling looks at.
+const SHORTLIST: usize = 40;
 
 impl<'a> Bench<'a> {
     pub fn open(path: &Path, options: &'a BenchOptions) -> Result<Self> {
         let model = Arc::new(Model::open(path, &options.load)?);
-        let cpu = Cpu::new(&options.cpu)?;
-        let read_bandwidth = read_bandwidth(cpu.pool(), BANDWIDTH_BYTES, 3);
-        let (threads, isa) = (cpu.pool().threads(), cpu.isa().to_string());
-        let mut forward = Forward::new(model, cpu);
+        let (mut forward, device) = match &options.gpu {
+            None => {
+                let cpu = Cpu::new(&options.cpu)?;
+                let read_bandwidth = read_bandwidth(cpu.pool(), BANDWIDTH_BYTES, 3);
+                let (threads, isa) = (cpu.pool().threads(), cpu.isa().to_string());
+                (Forward::new(model, cpu), Device::Cpu { threads, isa, read_bandwidth })
+            }
+            Some(gpu) => {
+                let gpu = Gpu::open(gpu)?;
+                let speed = gpu_speed(&gpu, &options.effort)?;
+                let load = GpuLoad { chunk: options.chunk };
+                let processor = GpuProcessor::load(&gpu, &model, &load, &mut |_, _| ControlFlow::Continue(()))?;
+                (Forward::on(model, Box::new(processor)), Device::Gpu { gpu, speed })
+            }
+        };
         forward.set_chunk(options.chunk);
-        Ok(Bench { options, forward, threads, isa, read_bandwidth })
+        Ok(Bench { options, forward, device })
     }
 
-    pub fn test(&mut self, test: Test, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Record> {
+    /// The GPU that computes and its speed, if one does.
+    pub fn gpu(&self) -> Option<(&Gpu, &GpuSpeed)> {
+        match &self.device {
+            Device::Cpu { .. } => None,
+            Device::Gpu { gpu, speed } => Some((gpu, speed)),
+        }
+    }
+
+    /// The tokens of `test` and a cache that holds those in front of it, after the warm-up.
+    pub fn prepare(&mut self, test: Test) -> Result<Prepared> {
         if test.prompt + test.generate == 0 {
             return Err(Error::invalid("benchmark", "prompt or generated tokens", "neither"));
         }
-        let model = Arc::clone(self.forward.model());
         let capacity = test.depth + test.prompt + test.generate;
+        let n_vocab = self.forward.model().config.n_vocab as u32;
         let mut kv = self.forward.kv_cache(capacity, self.options.kv_type)?;
         let mut rng = StdRng::seed_from_u64(1);
-        let tokens: Vec<u32> = (0..capacity).map(|_| rng.random_range(0..model.config.n_vocab as u32)).collect();
-        let (depth, rest) = tokens.split_at(test.depth);
-        let (prompt, generate) = rest.split_at(test.prompt);
+        let tokens: Vec<u32> = (0..capacity).map(|_| rng.random_range(0..n_vocab)).collect();
+        let depth = &tokens[..test.depth];
         if !depth.is_empty() {
             self.forward.run(depth, &mut kv, Outputs::None, &mut ())?;
         }
-        let time = now_utc();
+        let mut prepared = Prepared { test, kv, tokens };
         if self.options.warm_up {
-            if !prompt.is_empty() {
-                self.forward.run(prompt, &mut kv, Outputs::Last, &mut ())?;
-            }
-            if let Some(first) = generate.first() {
-                self.forward.run(&[*first], &mut kv, Outputs::Last, &mut ())?;
-            }
+            self.repeat(&mut prepared, test.generate.min(1), &mut Gaps::default())?;
         }
-        let (mut seconds, mut first, mut gaps) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(prepared)
+    }
+
+    /// Runs the test once and returns the seconds it took.
+    pub fn once(&mut self, prepared: &mut Prepared) -> Result<f64> {
+        self.repeat(prepared, prepared.test.generate, &mut Gaps::default())
+    }
+
+    fn repeat(
+        &mut self,
+        Prepared { test, kv, tokens }: &mut Prepared,
+        generate: usize,
+        gaps: &mut Gaps,
+    ) -> Result<f64> {
+        kv.truncate(test.depth);
+        let (prompt, rest) = tokens[test.depth..].split_at(test.prompt);
+        let started = Instant::now();
+        if !prompt.is_empty() {
+            self.forward.run(prompt, kv, Outputs::Last, &mut ())?;
+            gaps.first.push(started.elapsed().as_secs_f64() * 1e3);
+        }
+        let mut last = Instant::now();
+        for token in &rest[..generate] {
+            match self.device {
+                Device::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, &mut ())?),
+                Device::Gpu { .. } => drop(self.forward.top(&[*token], kv, SHORTLIST, &mut ())?),
+            }
+            let now = Instant::now();
+            gaps.tokens.push((now - last).as_secs_f64() * 1e3);
+            last = now;
+        }
+        Ok(started.elapsed().as_secs_f64())
+    }
+
+    pub fn test(&mut self, test: Test, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Record> {
+        let time = now_utc();
+        let mut prepared = self.prepare(test)?;
+        let (mut seconds, mut gaps) = (Vec::new(), Gaps::default());
         let of = self.options.repetitions.max(1);
         for number in 1..=of {
             progress(Progress::Repetition { test, number, of });
-            kv.truncate(test.depth);
-            let started = Instant::now();
-            if !prompt.is_empty() {
-                self.forward.run(prompt, &mut kv, Outputs::Last, &mut ())?;
-                first.push(started.elapsed().as_secs_f64() * 1e3);
-            }
-            let mut last = Instant::now();
-            for token in generate {
-                self.forward.run(&[*token], &mut kv, Outputs::Last, &mut ())?;
-                let now = Instant::now();
-                gaps.push((now - last).as_secs_f64() * 1e3);
-                last = now;
-            }
-            seconds.push(started.elapsed().as_secs_f64());
+            seconds.push(self.repeat(&mut prepared, test.generate, &mut gaps)?);
         }
-        let record = self.record(test, time, &seconds, &first, &gaps, &kv);
+        let record = self.record(test, time, &seconds, &gaps.first, &gaps.tokens, &prepared.kv);
         progress(Progress::Done(&record));
         Ok(record)
     }
@@ -174,30 +246,31 @@ impl<'a> Bench<'a> {
         let generating = test.generate > 0 && test.prompt == 0;
         let bytes_per_second = generating.then_some(bytes_per_token as f64 * avg_ts);
         let kv_name = kv.ty().name().to_lowercase();
+        let on = self.device.described(model.config.n_layer());
         Record {
             build_commit: String::new(),
             build_number: 0,
             cpu_info: cpu_name(),
-            gpu_info: String::new(),
-            backends: "CPU".to_owned(),
+            gpu_info: on.gpu.clone(),
+            backends: on.backend,
             model_filename: model.checkpoint.path.display().to_string(),
             model_type: model_type(model, params),
             model_size: size as u64,
             model_n_params: params as u64,
             n_batch: self.options.chunk,
             n_ubatch: self.options.chunk,
-            n_threads: self.threads,
+            n_threads: on.threads,
             cpu_mask: "0x0".to_owned(),
             cpu_strict: false,
             poll: 0,
             type_k: kv_name.clone(),
             type_v: kv_name,
-            n_gpu_layers: 0,
+            n_gpu_layers: on.layers,
             split_mode: "none".to_owned(),
             main_gpu: 0,
             no_kv_offload: false,
             flash_attn: false,
-            devices: "none".to_owned(),
+            devices: if on.gpu.is_empty() { "none".to_owned() } else { on.gpu },
             tensor_split: "0.00".to_owned(),
             tensor_buft_overrides: "none".to_owned(),
             use_mmap: self.options.load.read_mode == ReadMode::Map,
@@ -214,15 +287,17 @@ impl<'a> Bench<'a> {
             samples_ns: nanoseconds.iter().map(|ns| *ns as u64).collect(),
             samples_ts: speeds,
             thermocline: Extra {
-                isa: self.isa.clone(),
+                isa: on.kernels,
                 sparsity: "dense".to_owned(),
                 predictor: None,
-                hot_fraction: 0.0,
-                vram_budget: 0,
+                hot_fraction: on.hot_fraction,
+                vram_budget: on.vram_budget,
+                vram_used: on.vram_used,
                 bytes_per_token,
                 bytes_per_second,
-                read_bandwidth: self.read_bandwidth,
-                bandwidth_share: bytes_per_second.map(|bytes| bytes / self.read_bandwidth),
+                read_bandwidth: on.read_bandwidth,
+                copy_bandwidth: on.copy_bandwidth,
+                bandwidth_share: bytes_per_second.map(|bytes| bytes / on.copy_bandwidth.unwrap_or(on.read_bandwidth)),
                 ttft_ms: (!first.is_empty()).then(|| mean_and_deviation(first).0),
                 itl_ms: Percentiles::of(gaps),
                 energy_j_per_token: None,
@@ -230,6 +305,63 @@ impl<'a> Bench<'a> {
             },
         }
     }
+}
+
+/// What a record says of the device.
+struct Described {
+    backend: String,
+    gpu: String,
+    threads: usize,
+    kernels: String,
+    layers: i32,
+    hot_fraction: f64,
+    vram_budget: u64,
+    vram_used: u64,
+    read_bandwidth: f64,
+    copy_bandwidth: Option<f64>,
+}
+
+impl Device {
+    fn described(&self, n_layer: usize) -> Described {
+        match self {
+            Device::Cpu { threads, isa, read_bandwidth } => Described {
+                backend: "CPU".to_owned(),
+                gpu: String::new(),
+                threads: *threads,
+                kernels: isa.clone(),
+                layers: 0,
+                hot_fraction: 0.0,
+                vram_budget: 0,
+                vram_used: 0,
+                read_bandwidth: *read_bandwidth,
+                copy_bandwidth: None,
+            },
+            Device::Gpu { gpu, speed } => Described {
+                backend: backend_name(&gpu.report().backend),
+                gpu: gpu.report().name.clone(),
+                // Only one records; the embedding's row is all the CPU computes.
+                threads: 1,
+                kernels: gpu.caps().tier.to_string(),
+                layers: n_layer as i32,
+                hot_fraction: 1.0,
+                vram_budget: gpu.arena().budget(),
+                vram_used: gpu.arena().used(),
+                read_bandwidth: speed.read_bytes_per_second,
+                copy_bandwidth: Some(speed.copy_bytes_per_second),
+            },
+        }
+    }
+}
+
+/// As llama-bench writes it.
+fn backend_name(backend: &str) -> String {
+    match backend {
+        "vulkan" => "Vulkan",
+        "metal" => "Metal",
+        "dx12" => "DX12",
+        other => other,
+    }
+    .to_owned()
 }
 
 /// `llama 7B Q4_0`: architecture, size, the weight type most bytes have.
@@ -277,7 +409,7 @@ fn weight_bytes_per_token(model: &Model) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::compare;
+    use crate::{bench::compare, gpu::AdapterChoice};
 
     #[test]
     fn a_model_gives_llama_benchs_fields() {
@@ -297,6 +429,14 @@ mod tests {
 
         let nowhere = Path::new("/nonexistent/llama-bench");
         assert!(matches!(compare(&path, &options, nowhere, &mut |_| {}), Err(Error::Io { .. })));
+        let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+        let effort = GpuEffort { bytes: 4 << 20, seconds: 0.002, hand_overs: 5 };
+        let on_gpu = BenchOptions { gpu: Some(gpu), effort, ..options.clone() };
+        let records = run(&path, &on_gpu, &mut |_| {}).unwrap();
+        let json = serde_json::to_value(&records[1]).unwrap();
+        assert!(json["backends"] != "CPU" && json["n_gpu_layers"].as_i64().unwrap() > 0, "{json}");
+        assert!(json["thermocline"]["copy_bandwidth"].as_f64().unwrap() > 0.0, "{json}");
+
         let empty = BenchOptions { tests: vec![Test { prompt: 0, generate: 0, depth: 0 }], ..options };
         assert!(matches!(run(&path, &empty, &mut |_| {}), Err(Error::Invalid { .. })));
     }

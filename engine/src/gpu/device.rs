@@ -1,6 +1,7 @@
 //! A device of the engine's own.
 
 use std::{
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -14,6 +15,7 @@ use super::{
     AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading, adapter,
     faults::{FaultCounter, FaultPoint},
     health::Health,
+    pipeline_cache::PipelineCache,
     profile::Profiler,
     tune::{Shape, Tuning},
     vram,
@@ -34,6 +36,8 @@ pub struct GpuOptions {
     /// Whether one token's products are of integers, activations rounded to eight bits, where the weights allow it; `None`:
     /// where it is measured to be quicker.
     pub packed_dot: Option<bool>,
+    /// Folder to keep compiled kernels in; none are kept without.
+    pub pipeline_cache: Option<PathBuf>,
     /// A failure on purpose.
     pub faults: Faults,
 }
@@ -76,9 +80,11 @@ impl Gpu {
             *caps = caps.at_most(tier);
         }
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
+        let cached = options.pipeline_cache.as_deref();
+        let features = caps.features() | cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("thermocline"),
-            required_features: caps.features(),
+            required_features: features,
             required_limits: adapter.limits(),
             // Large blocks would reserve what the budget does not know of.
             memory_hints: wgpu::MemoryHints::MemoryUsage,
@@ -97,7 +103,8 @@ impl Gpu {
         let faults = || FaultCounter::new(options.faults);
         let arena = Arena::new(device.clone(), health.clone(), budget, caps.max_buffer, faults());
         let nothing = arena.buffer(Purpose::Scratch, "placeholder", 16, Usage::Storage)?;
-        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps);
+        let cache = cached.and_then(|folder| PipelineCache::open(&device, &adapter, folder));
+        let pipelines = Pipelines::new(device.clone(), health.clone(), report.caps, cache);
         Ok(Gpu(Arc::new(Inner {
             device,
             queue,

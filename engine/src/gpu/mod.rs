@@ -16,6 +16,7 @@ pub mod layout;
 mod matmul;
 mod matrix;
 mod op;
+mod pipeline_cache;
 mod pipelines;
 mod profile;
 mod raw;

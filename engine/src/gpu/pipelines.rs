@@ -2,12 +2,15 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 use thermocline_shaders::{Access, Kernel, WeightType};
 
-use super::{Caps, health::Health, raw};
+use super::{Caps, health::Health, pipeline_cache::PipelineCache, raw};
 use crate::error::Result;
 
 /// A compiled kernel.
@@ -53,11 +56,30 @@ pub struct Pipelines {
     health: Health,
     caps: Caps,
     made: Mutex<HashMap<Key, Arc<Pipeline>>>,
+    cache: Option<PipelineCache>,
+    /// Made since the cache was stored.
+    fresh: AtomicBool,
+}
+
+impl Drop for Pipelines {
+    fn drop(&mut self) {
+        self.store();
+    }
 }
 
 impl Pipelines {
-    pub(super) fn new(device: wgpu::Device, health: Health, caps: Caps) -> Self {
-        Pipelines { device, health, caps, made: Mutex::default() }
+    pub(super) fn new(device: wgpu::Device, health: Health, caps: Caps, cache: Option<PipelineCache>) -> Self {
+        Pipelines { device, health, caps, made: Mutex::default(), cache, fresh: AtomicBool::new(false) }
+    }
+
+    /// Writes the cache on disk, if there is one and kernels were compiled since. Happens by itself when the device is closed.
+    pub fn store(&self) {
+        if let Some(cache) = &self.cache
+            && self.health.check().is_ok()
+            && self.fresh.swap(false, Relaxed)
+        {
+            cache.store();
+        }
     }
 
     /// The variant of kernel `name` for `weights` with these overrides; compiled when it is asked for the first time.
@@ -82,6 +104,7 @@ impl Pipelines {
         }
         let pipeline = Arc::new(self.make(name, weights, workgroup, overrides)?);
         made.insert(key, Arc::clone(&pipeline));
+        self.fresh.store(true, Relaxed);
         Ok(pipeline)
     }
 
@@ -131,7 +154,7 @@ impl Pipelines {
                 // Every kernel writes what it reads of it.
                 zero_initialize_workgroup_memory: false,
             },
-            cache: None,
+            cache: self.cache.as_ref().map(PipelineCache::raw),
         });
         let errors = [internal, scope].map(|scope| pollster::block_on(scope.pop()));
         if let Some(error) = errors.into_iter().flatten().next() {

@@ -1,5 +1,6 @@
-//! What wgpu has no safe way to ask: the one file of the GPU side with `unsafe` in it. Nothing here changes anything on the
-//! other side of wgpu.
+//! What wgpu has no safe way to do: the one file of the GPU side with `unsafe` in it. Nothing here changes anything behind
+//! wgpu's back: it reads what drivers say of memory, gives a driver back the kernels it once
+//! compiled, and leaves out checks of shaders.
 #![allow(unsafe_code)]
 
 use super::vram::VramReading;
@@ -106,4 +107,13 @@ pub(super) fn shader_module(device: &wgpu::Device, name: &str, source: String) -
     // SAFETY: the text is one of the shaders crate's kernels. Their loops count up to a parameter or down to zero, and they
     // divide by constants and by parameters that are not zero.
     unsafe { device.create_shader_module_trusted(descriptor, checks) }
+}
+
+/// A cache of compiled pipelines with `data` in it, or an empty one.
+pub(super) fn pipeline_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu::PipelineCache {
+    let descriptor = wgpu::PipelineCacheDescriptor { label: Some("thermocline"), data, fallback: true };
+    // SAFETY: `data` comes from a file of this user's that only `PipelineCache::store` writes, under the adapter's key, with
+    // bytes that wgpu's `get_data` returned; a checksum has shown that they are whole, and wgpu and the driver check their own
+    // headers and begin with an empty cache if they do not fit.
+    unsafe { device.create_pipeline_cache(&descriptor) }
 }

@@ -1,0 +1,222 @@
+//! `thermocline bench --kernels`: each kernel by itself, beside what the memory it reads from moves.
+
+use std::io::Write;
+
+use serde_json::{Value, json};
+use thermocline_engine::{
+    bench::{
+        BenchOptions, GpuSpeed, KernelSpeed, ModelProfile, TestProfile, gpu_kernel_speed, gpu_speed, kernel_speed,
+        profile_kernels, read_bandwidth,
+    },
+    cpu::Cpu,
+    format::TensorType,
+    gpu::{Gpu, KernelTimes},
+};
+
+use super::{
+    bench::Form,
+    failure::{Failure, Outcome},
+    model_options::ModelOptions,
+    table::table,
+};
+
+/// Weight types measured without a model.
+const TYPES: [TensorType; 8] = [
+    TensorType::Q4_0,
+    TensorType::Q4_K,
+    TensorType::Q5_K,
+    TensorType::Q6_K,
+    TensorType::Q8_0,
+    TensorType::F16,
+    TensorType::BF16,
+    TensorType::F32,
+];
+
+/// Rows and columns: attention's and the FFN's of a model of 7 billion parameters, and small ones for a quick look.
+const SHAPES: [(usize, usize); 3] = [(4096, 4096), (11008, 4096), (4096, 11008)];
+const QUICK_SHAPES: [(usize, usize); 1] = [(1024, 2048)];
+
+/// Tokens at once: decoding, and a chunk of a prompt.
+const TOKENS: [usize; 2] = [1, 256];
+const QUICK_TOKENS: [usize; 2] = [1, 32];
+
+/// Runs the command.
+pub(super) fn kernels(model: &ModelOptions, options: &BenchOptions, form: Form) -> Outcome {
+    if !matches!(form, Form::Md | Form::Json) {
+        return Err(Failure::usage("--kernels: expected the forms md or json"));
+    }
+    let (json, text) = match (&model.model, &options.gpu) {
+        (Some(path), Some(_)) => {
+            let profile = profile_kernels(path, options, &mut |_| {})?;
+            (profile_json(&profile), profile_text(&profile))
+        }
+        (Some(_), None) => {
+            return Err(Failure::Usage {
+                message: "--kernels: expected a GPU, whose dispatches can be timed".to_owned(),
+                hint: Some("--device chooses one; `thermocline devices` lists them".to_owned()),
+            });
+        }
+        (None, _) => {
+            let products = Products::measure(options)?;
+            (products.json(), products.text())
+        }
+    };
+    let mut out = std::io::stdout().lock();
+    match form {
+        Form::Json => writeln!(out, "{json:#}")?,
+        _ => out.write_all(text.as_bytes())?,
+    }
+    Ok(())
+}
+
+fn profile_json(of: &ModelProfile) -> Value {
+    let kernel = |times: &KernelTimes| {
+        json!({
+            "kernel": times.kernel,
+            "weights": times.weights.map(|ty| ty.name()),
+            "calls": times.calls,
+            "nanoseconds": times.nanoseconds,
+            "bytes": times.bytes,
+            "flops": times.flops,
+            "bytes_per_second": times.bytes_per_second(),
+            "flops_per_second": times.flops_per_second(),
+        })
+    };
+    let test = |of: &TestProfile| {
+        json!({
+            "n_prompt": of.test.prompt,
+            "n_gen": of.test.generate,
+            "n_depth": of.test.depth,
+            "seconds": of.seconds,
+            "clock": of.profile.clock,
+            "kernels": of.profile.kernels.iter().map(kernel).collect::<Value>(),
+        })
+    };
+    json!({
+        "gpu": of.adapter.name,
+        "speed": of.speed,
+        "tests": of.tests.iter().map(test).collect::<Value>(),
+    })
+}
+
+fn profile_text(of: &ModelProfile) -> String {
+    let mut text = String::new();
+    for TestProfile { test, seconds, profile } in &of.tests {
+        let tokens = (test.prompt + test.generate) as f64;
+        let heads = ["kernel", "calls", "ms", "of the time", "us/call", "GB/s", "of copy bandwidth", "GFLOP/s"];
+        let mut lines = vec![heads.map(str::to_owned).to_vec()];
+        let all = profile.nanoseconds().max(1.0);
+        for times in &profile.kernels {
+            let rate = times.bytes_per_second();
+            lines.push(vec![
+                times.name(),
+                times.calls.to_string(),
+                format!("{:.3}", times.nanoseconds / 1e6),
+                format!("{:.1} %", times.nanoseconds / all * 100.0),
+                format!("{:.1}", times.nanoseconds / times.calls.max(1) as f64 / 1e3),
+                rate.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
+                rate.map_or(String::new(), |rate| share(rate, of.speed.copy_bytes_per_second)),
+                times.flops_per_second().map_or(String::new(), |rate| format!("{:.0}", rate / 1e9)),
+            ]);
+        }
+        text += &format!("prompt {}, generated {}, depth {}: ", test.prompt, test.generate, test.depth);
+        text += &format!("{:.2} t/s, {:.1} ms; in kernels {:.1} ms", tokens / seconds, seconds * 1e3, all / 1e6);
+        text += &format!(" ({})\n\n{}\n", profile.clock.name(), table(&lines));
+    }
+    text + &speed_text(&of.adapter.name, &of.speed)
+}
+
+/// `1234.5` of `2000` as `62 %`.
+fn share(rate: f64, of: f64) -> String {
+    format!("{:.0} %", rate / of * 100.0)
+}
+
+fn speed_text(name: &str, speed: &GpuSpeed) -> String {
+    let gb = |rate: f64| format!("{:.1} GB/s", rate / 1e9);
+    format!(
+        "{name}\ncopy bandwidth {}, read bandwidth {}; over the bus {} up, {} down\n\
+         hand-over of 16 KiB: median {:.1} us, 95 of 100 within {:.1} us\n",
+        gb(speed.copy_bytes_per_second),
+        gb(speed.read_bytes_per_second),
+        gb(speed.upload_bytes_per_second),
+        gb(speed.download_bytes_per_second),
+        speed.hand_over.median_us,
+        speed.hand_over.p95_us,
+    )
+}
+
+/// Products of weights of every type, without a model.
+struct Products {
+    device: String,
+    /// A GPU's own; the CPU's memory is only read.
+    speed: Option<GpuSpeed>,
+    /// What products are held against, bytes per second.
+    bandwidth: f64,
+    products: Vec<(usize, usize, KernelSpeed)>,
+}
+
+/// Bytes read to measure the memory.
+const MEASURED: usize = 256 << 20;
+
+impl Products {
+    fn measure(options: &BenchOptions) -> Outcome<Self> {
+        let quick = options.effort.bytes < thermocline_engine::bench::GpuEffort::default().bytes;
+        let (shapes, tokens) = if quick { (&QUICK_SHAPES[..], QUICK_TOKENS) } else { (&SHAPES[..], TOKENS) };
+        let cases = || {
+            let of_type = |ty| shapes.iter().flat_map(move |shape| tokens.map(|tokens| (ty, *shape, tokens)));
+            TYPES.into_iter().flat_map(of_type)
+        };
+        if let Some(gpu) = &options.gpu {
+            let gpu = Gpu::open(gpu)?;
+            let speed = gpu_speed(&gpu, &options.effort)?;
+            let one = |(ty, (rows, cols), tokens)| {
+                Ok((rows, cols, gpu_kernel_speed(&gpu, ty, rows, cols, tokens, &options.effort)?))
+            };
+            let (device, bandwidth) = (gpu.report().name.clone(), speed.copy_bytes_per_second);
+            let products = cases().map(one).collect::<Outcome<_>>()?;
+            return Ok(Products { device, speed: Some(speed), bandwidth, products });
+        }
+        let cpu = Cpu::new(&options.cpu)?;
+        let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
+        let one = |(ty, (rows, cols), tokens)| Ok((rows, cols, kernel_speed(&cpu, ty, rows, cols, tokens, 3)?));
+        let products = cases().map(one).collect::<Outcome<_>>()?;
+        Ok(Products { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products })
+    }
+
+    fn json(&self) -> Value {
+        let product = |(rows, cols, speed): &(usize, usize, KernelSpeed)| {
+            let mut object = json!(speed);
+            object["rows"] = json!(rows);
+            object["cols"] = json!(cols);
+            object
+        };
+        json!({
+            "device": self.device,
+            "speed": self.speed,
+            "bandwidth": self.bandwidth,
+            "products": self.products.iter().map(product).collect::<Value>(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let limit = if self.speed.is_some() { "of copy bandwidth" } else { "of read bandwidth" };
+        let heads = ["weights", "rows x columns", "tokens", "us", "GB/s", limit, "GFLOP/s"];
+        let mut lines = vec![heads.map(str::to_owned).to_vec()];
+        for (rows, cols, speed) in &self.products {
+            lines.push(vec![
+                speed.weight_type.clone(),
+                format!("{rows} x {cols}"),
+                speed.tokens.to_string(),
+                format!("{:.1}", speed.seconds * 1e6),
+                format!("{:.1}", speed.bytes_per_second / 1e9),
+                share(speed.bytes_per_second, self.bandwidth),
+                format!("{:.0}", speed.macs_per_second * 2.0 / 1e9),
+            ]);
+        }
+        let limits = match &self.speed {
+            Some(speed) => speed_text(&self.device, speed),
+            None => format!("{}\nread bandwidth {:.1} GB/s\n", self.device, self.bandwidth / 1e9),
+        };
+        format!("{}\n{limits}", table(&lines))
+    }
+}
