@@ -147,7 +147,7 @@ impl<'a> Bench<'a> {
             Some(gpu) => {
                 let gpu = Gpu::open(gpu)?;
                 let speed = gpu_speed(&gpu, &options.effort)?;
-                let load = GpuLoad { chunk: options.chunk };
+                let load = GpuLoad { chunk: options.chunk, ..GpuLoad::default() };
                 let processor = GpuProcessor::load(&gpu, &model, &load, &mut |_, _| ControlFlow::Continue(()))?;
                 (Forward::on(model, Box::new(processor)), Device::Gpu { gpu, speed })
             }

@@ -12,7 +12,8 @@ use std::{
 use thermocline_shaders::{Tier, WeightType};
 
 use super::{
-    AdapterChoice, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading, adapter,
+    AdapterChoice, AdapterKind, AdapterReport, Arena, Buffer, Caps, Faults, Pipelines, Purpose, Usage, VramReading,
+    adapter,
     faults::{FaultCounter, FaultPoint},
     health::Health,
     pipeline_cache::PipelineCache,
@@ -42,8 +43,9 @@ pub struct GpuOptions {
     pub faults: Faults,
 }
 
-/// No answer for this long means that the device hangs.
+/// No answer for this long means that the device hangs; a driver that computes on the CPU may only be slow.
 const PATIENCE: Duration = Duration::from_secs(10);
+const SOFTWARE_PATIENCE: Duration = Duration::from_secs(120);
 
 /// An open device; a handle that may be cloned.
 #[derive(Debug, Clone)]
@@ -236,7 +238,9 @@ impl Gpu {
 
     fn wait_for(&self, submission_index: Option<wgpu::SubmissionIndex>) -> Result<()> {
         self.check()?;
-        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(PATIENCE) };
+        let software = self.0.report.kind == AdapterKind::Software;
+        let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
+        let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
         if let Err(error) = self.0.device.poll(wait) {
             self.0.health.lose(format!("no answer: {error}"));
         }

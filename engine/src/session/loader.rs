@@ -57,7 +57,7 @@ impl Source for GpuSource {
         let gpu = Gpu::open(&self.options)?;
         // A longer chunk costs memory and keeps a desktop waiting.
         let chunk = self.chunk.min(GpuLoad::default().chunk);
-        let processor = GpuProcessor::load(&gpu, model, &GpuLoad { chunk }, progress)?;
+        let processor = GpuProcessor::load(&gpu, model, &GpuLoad { chunk, ..GpuLoad::default() }, progress)?;
         Ok(Loaded { processor: Box::new(processor), memory: Box::new(gpu) })
     }
 }

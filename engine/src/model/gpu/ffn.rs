@@ -1,8 +1,11 @@
 //! The FFN of a layer.
 
-use super::{elementwise::Elementwise, loader::Loader, product::Product, segment::Segment};
+use super::{
+    elementwise::Elementwise, experts::ExpertOps, loader::Loader, neurons::NeuronsDown, product::Product,
+    segment::Segment,
+};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     gpu::{Buffer, Purpose, Recorder, pitch},
     model::{Activation, Down, Ffn, FfnWeights, Probe},
 };
@@ -11,7 +14,9 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum FfnOps {
     /// One FFN for every token.
-    Dense(DenseOps),
+    Dense(Box<DenseOps>),
+    /// A mixture.
+    Experts(Box<ExpertOps>),
 }
 
 impl FfnOps {
@@ -26,13 +31,25 @@ impl FfnOps {
         match weights {
             Ffn::Dense(weights) => {
                 let (n_ff, gated) = (weights.up.weight.rows(), weights.gate.is_some());
-                let hidden = match before {
-                    Some(FfnOps::Dense(before)) if before.hidden.fits(n_ff, gated) => before.hidden.clone(),
-                    _ => Hidden::new(loader, loader.chunk, n_ff, gated)?,
+                let before = match before {
+                    Some(FfnOps::Dense(before)) => Some(&**before),
+                    _ => None,
                 };
-                Ok(FfnOps::Dense(DenseOps::new(loader, &hidden, weights, from, into)?))
+                let hidden = match before.filter(|before| before.hidden.fits(n_ff, gated)) {
+                    Some(before) => before.hidden.clone(),
+                    None => Hidden::new(loader, loader.chunk, n_ff, gated)?,
+                };
+                let dense = DenseOps::new(loader, before, &hidden, weights, from, into)?;
+                Ok(FfnOps::Dense(Box::new(dense)))
             }
-            Ffn::Experts(_) => Err(Error::invalid("FFN on the GPU", "a dense one", "a mixture of experts")),
+            Ffn::Experts(weights) => {
+                let before = match before {
+                    Some(FfnOps::Experts(before)) => Some(&**before),
+                    _ => None,
+                };
+                let experts = ExpertOps::new(loader, before, weights, from, into)?;
+                Ok(FfnOps::Experts(Box::new(experts)))
+            }
         }
     }
 
@@ -45,15 +62,17 @@ impl FfnOps {
                     dense.hidden.show(segment, tokens, layer, probe)?;
                 }
                 dense.record_down(segment.recorder(), tokens);
+                Ok(())
             }
+            FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe),
         }
-        Ok(())
     }
 
     /// Multiply-adds of a token.
     pub fn work(&self) -> u64 {
         match self {
             FfnOps::Dense(dense) => dense.work(),
+            FfnOps::Experts(experts) => experts.work(),
         }
     }
 }
@@ -132,12 +151,20 @@ impl Hidden {
 pub(super) struct DenseOps {
     pub hidden: Hidden,
     gate_up: Product,
-    down: Product,
+    down: DownOps,
+}
+
+/// The down projection in the file's orientation.
+#[derive(Debug)]
+enum DownOps {
+    Outputs(Product),
+    Neurons(NeuronsDown),
 }
 
 impl DenseOps {
     pub fn new(
         loader: &mut Loader<'_, '_>,
+        before: Option<&DenseOps>,
         hidden: &Hidden,
         weights: &FfnWeights,
         from: &Buffer,
@@ -147,9 +174,13 @@ impl DenseOps {
         let rows: Vec<_> = weights.gate.iter().chain([&weights.up]).collect();
         let gate_up = Product::new(loader, what, &rows, from, (&hidden.gate_up, hidden.gate_up_pitch))?;
         let down = match &weights.down {
-            Down::Outputs(down) => Product::new(loader, what, &[down], &hidden.hidden, into)?,
-            Down::Neurons(_) => {
-                return Err(Error::invalid("down projection", "rows of outputs", "rows of neurons"));
+            Down::Outputs(down) => DownOps::Outputs(Product::new(loader, what, &[down], &hidden.hidden, into)?),
+            Down::Neurons(down) => {
+                let before = match before {
+                    Some(DenseOps { down: DownOps::Neurons(before), .. }) => Some(&before.sums),
+                    _ => None,
+                };
+                DownOps::Neurons(NeuronsDown::new(loader, before, down, &hidden.hidden, into)?)
             }
         };
         Ok(DenseOps { hidden: hidden.clone(), gate_up, down })
@@ -163,11 +194,15 @@ impl DenseOps {
     /// Records what follows them.
     pub fn record_down(&self, recorder: &mut Recorder, tokens: usize) {
         self.hidden.activate(recorder, tokens);
-        self.down.record(recorder, tokens);
+        match &self.down {
+            DownOps::Outputs(down) => down.record(recorder, tokens),
+            DownOps::Neurons(down) => down.record(recorder, tokens),
+        }
     }
 
     /// Multiply-adds of a token.
     pub fn work(&self) -> u64 {
-        self.gate_up.work + self.down.work
+        let (DownOps::Outputs(Product { work, .. }) | DownOps::Neurons(NeuronsDown { work, .. })) = &self.down;
+        self.gate_up.work + work
     }
 }

@@ -14,11 +14,15 @@ use super::{attention::AttentionBuffers, ffn::Hidden};
 pub struct GpuLoad {
     /// Most tokens computed at once; fewer where the device's limits ask for it. Registers and temporaries are this long.
     pub chunk: usize,
+    /// Multiply-adds after which the work of several tokens is submitted. A desktop stays responsive between submissions,
+    /// and no watchdog of a driver fires.
+    pub submission: u64,
 }
 
 impl Default for GpuLoad {
+    /// 2^35 multiply-adds are some 10 ms on a card, and a few 100 ms on a slow integrated GPU.
     fn default() -> Self {
-        GpuLoad { chunk: 256 }
+        GpuLoad { chunk: 256, submission: 1 << 35 }
     }
 }
 

@@ -9,10 +9,12 @@
 
 mod attention;
 mod elementwise;
+mod experts;
 mod ffn;
 mod head;
 mod kv;
 mod loader;
+mod neurons;
 mod norm;
 mod processor;
 mod product;

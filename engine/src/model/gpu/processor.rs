@@ -90,7 +90,7 @@ impl GpuProcessor {
         loader.uploader.finish()?;
         let turns = vec![Vec::new(); attention.tables.len()];
         let up = chunk * (registers.pitch + attention.dims * turns.len()) * size_of::<f32>();
-        let segment = Segment::new(gpu, up as u64, head.bytes())?;
+        let segment = Segment::new(gpu, up as u64, head.bytes(), load.submission)?;
         Ok(GpuProcessor {
             gpu: gpu.clone(),
             identity: Arc::new(()),

@@ -31,7 +31,7 @@ impl Product {
         for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {
             let matrices: Vec<&Matrix> = stack.iter().map(|linear| &linear.weight).collect();
             let matrix = loader.uploader.matrix(purpose, what, &matrices)?;
-            let bias = stacked_bias(stack).map(|bias| loader.vector("a bias", &bias)).transpose()?;
+            let bias = Self::stacked_bias(stack).map(|bias| loader.vector("a bias", &bias)).transpose()?;
             matmuls.push(Matmul::new(loader.gpu, &matrix, x, bias.as_ref(), y, pitch, offset)?);
             offset += matrix.rows();
             work += (matrix.rows() * matrix.cols()) as u64;
@@ -43,18 +43,18 @@ impl Product {
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         self.matmuls.iter().for_each(|matmul| matmul.record(recorder, tokens));
     }
-}
 
-/// The biases of `stack`, zeros where only others have one.
-fn stacked_bias(stack: &[&Linear]) -> Option<Vec<f32>> {
-    if stack.iter().all(|linear| linear.bias.is_none()) {
-        return None;
+    /// The biases of `stack`, zeros where only others have one.
+    pub fn stacked_bias(stack: &[&Linear]) -> Option<Vec<f32>> {
+        if stack.iter().all(|linear| linear.bias.is_none()) {
+            return None;
+        }
+        let mut all = Vec::new();
+        for linear in stack {
+            let end = all.len() + linear.weight.rows();
+            all.extend(linear.bias.iter().flatten());
+            all.resize(end, 0.0);
+        }
+        Some(all)
     }
-    let mut all = Vec::new();
-    for linear in stack {
-        let end = all.len() + linear.weight.rows();
-        all.extend(linear.bias.iter().flatten());
-        all.resize(end, 0.0);
-    }
-    Some(all)
 }

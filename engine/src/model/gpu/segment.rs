@@ -5,10 +5,6 @@ use crate::{
     gpu::{Buffer, Gpu, ReadbackRing, Recorder, Submission, UploadRing},
 };
 
-/// Multiply-adds after which a long prompt is cut into submissions: some 10 ms on a card, a few 100 ms on a slow integrated
-/// GPU. A desktop stays responsive between them, and no watchdog of a driver fires.
-const MOST_WORK: u64 = 1 << 35;
-
 /// The segment being recorded, and the rings that carry data along with it.
 #[derive(Debug)]
 pub(super) struct Segment {
@@ -17,15 +13,16 @@ pub(super) struct Segment {
     up: UploadRing,
     down: ReadbackRing,
     down_bytes: u64,
-    /// Multiply-adds recorded.
+    /// Multiply-adds recorded, and how many are submitted together.
     work: u64,
+    most_work: u64,
     /// Submitted and not waited for.
     flying: Option<Submission>,
 }
 
 impl Segment {
     /// Rings for loads of `up_bytes` and results of `down_bytes`.
-    pub fn new(gpu: &Gpu, up_bytes: u64, down_bytes: u64) -> Result<Self> {
+    pub fn new(gpu: &Gpu, up_bytes: u64, down_bytes: u64, most_work: u64) -> Result<Self> {
         Ok(Segment {
             gpu: gpu.clone(),
             recorder: None,
@@ -33,6 +30,7 @@ impl Segment {
             down: ReadbackRing::new(gpu, 1, down_bytes)?,
             down_bytes,
             work: 0,
+            most_work,
             flying: None,
         })
     }
@@ -55,7 +53,7 @@ impl Segment {
     /// Counts `multiply_adds` recorded for `tokens`, and submits when there are many; a single token is never cut.
     pub fn worked(&mut self, multiply_adds: u64, tokens: usize) -> Result<()> {
         self.work += multiply_adds;
-        if tokens == 1 || self.work < MOST_WORK {
+        if tokens == 1 || self.work < self.most_work {
             return Ok(());
         }
         self.submit()

@@ -1,0 +1,229 @@
+//! Mixtures of experts: the device routes, and computes only the experts a token uses.
+
+use thermocline_shaders::limits::{ROUTE_EXPERTS, ROUTE_USED};
+
+use super::{
+    elementwise::{WORKGROUP, flat_grid},
+    ffn::{DenseOps, Hidden},
+    loader::Loader,
+    product::Product,
+    segment::Segment,
+};
+use crate::{
+    error::{Error, Result},
+    format::Matrix,
+    gpu::{
+        Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, MatmulOutput, Op, Purpose, Recorder, layout::device_type,
+        params, pitch,
+    },
+    model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe},
+};
+
+/// Invocations of `route`, one workgroup of which takes a token.
+const ROUTE_WORKGROUP: u32 = 64;
+
+const WHAT: (Purpose, &str) = (Purpose::Ffn, "experts");
+
+/// Temporaries of a mixture; layers share them. A slot is a token and one of the experts it uses.
+#[derive(Debug, Clone)]
+struct Temporaries {
+    /// `[chunk, pitch(experts)]`
+    scores: Buffer,
+    /// `[slots]`: which expert.
+    ids: Buffer,
+    /// Of slots.
+    hidden: Hidden,
+    /// `[slots, pitch(d_model)]`
+    outputs: Buffer,
+    route: Op,
+    combine: Op,
+    shared: Option<SharedTemporaries>,
+}
+
+/// Those of the expert that every token passes through.
+#[derive(Debug, Clone)]
+struct SharedTemporaries {
+    /// `[chunk, 32]`, of which the first element counts.
+    gate: Buffer,
+    hidden: Hidden,
+    /// `[chunk, pitch(d_model)]`
+    output: Buffer,
+}
+
+/// A mixture, prepared.
+#[derive(Debug)]
+pub(super) struct ExpertOps {
+    gpu: Gpu,
+    experts: Experts,
+    d_model: usize,
+    temporaries: Temporaries,
+    router: Product,
+    gate_up: Vec<ExpertMatmul>,
+    down: ExpertMatmul,
+    shared: Option<(Product, DenseOps)>,
+    work: u64,
+}
+
+impl Temporaries {
+    fn new(loader: &Loader<'_, '_>, experts: &Experts, shared_ff: Option<usize>, out: &Buffer) -> Result<Self> {
+        let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
+        let slots = chunk * experts.used;
+        let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
+        let ids = loader.scratch("chosen experts", slots)?;
+        let shares = loader.scratch("shares of experts", slots)?;
+        let hidden = Hidden::new(loader, slots, experts.n_ff, true)?;
+        let outputs = loader.scratch("outputs of experts", slots * pitch(d_model))?;
+        let shared = shared_ff.map(|n_ff| {
+            Ok(SharedTemporaries {
+                gate: loader.scratch("gate of the shared expert", chunk * pitch(1))?,
+                hidden: Hidden::new(loader, chunk, n_ff, true)?,
+                output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
+            })
+        });
+        let shared: Option<SharedTemporaries> = shared.transpose()?;
+        let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &[])?;
+        let with_shared = [("SHARED", f64::from(u8::from(shared.is_some())))];
+        let combine = gpu.pipelines().get("combine", None, WORKGROUP, &with_shared)?;
+        let nothing = gpu.nothing();
+        let (shared_output, shared_gate) =
+            shared.as_ref().map_or((nothing, nothing), |shared| (&shared.output, &shared.gate));
+        let bindings = [(&outputs).into(), (&shares).into(), shared_output.into(), shared_gate.into(), out.into()];
+        Ok(Temporaries {
+            route: Op::new(gpu, &route, &[(&scores).into(), (&ids).into(), (&shares).into()])?,
+            combine: Op::new(gpu, &combine, &bindings)?,
+            scores,
+            ids,
+            hidden,
+            outputs,
+            shared,
+        })
+    }
+
+    fn fits(&self, shared_ff: Option<usize>) -> bool {
+        self.shared.as_ref().map(|shared| shared.hidden.n_ff) == shared_ff
+    }
+}
+
+impl ExpertOps {
+    /// `before` is another layer's.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        before: Option<&ExpertOps>,
+        weights: &ExpertWeights,
+        from: &Buffer,
+        (out, out_pitch): (&Buffer, usize),
+    ) -> Result<Self> {
+        let (gpu, d_model) = (loader.gpu, loader.config.d_model);
+        let Some(experts) = loader.config.experts else {
+            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+        };
+        if experts.count > ROUTE_EXPERTS as usize || experts.used > ROUTE_USED as usize {
+            return Err(Error::Unsupported {
+                what: "experts on the GPU",
+                got: format!("{} of {}", experts.used, experts.count),
+                supported: format!("up to {ROUTE_USED} of {ROUTE_EXPERTS}"),
+            });
+        }
+        let shared_ff = weights.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
+        let temporaries = match before.filter(|before| before.temporaries.fits(shared_ff)) {
+            Some(before) => before.temporaries.clone(),
+            None => Temporaries::new(loader, &experts, shared_ff, out)?,
+        };
+        let of = |role: fn(&FfnWeights) -> Option<&Linear>| {
+            let all: Option<Vec<&Linear>> = weights.experts.iter().map(role).collect();
+            all.ok_or_else(|| Error::invalid("experts on the GPU", "gates, and rows of outputs", "others"))
+        };
+        let hidden = &temporaries.hidden;
+        let mut product =
+            |linears: &[&Linear], x: &Buffer, share: usize, (y, pitch, offset): (&Buffer, usize, usize)| {
+                let matrices: Vec<&Matrix> = linears.iter().map(|linear| &linear.weight).collect();
+                let matrix = loader.uploader.experts(WHAT.0, WHAT.1, &matrices, experts.count)?;
+                let bias = Product::stacked_bias(linears).map(|bias| loader.vector("a bias", &bias)).transpose()?;
+                let input = ExpertInput { x, share, ids: &temporaries.ids, bias: bias.as_ref() };
+                let output = MatmulOutput { buffer: y, pitch, offset, epilogue: Epilogue::Store };
+                ExpertMatmul::new(gpu, &matrix, experts.count, &input, &output)
+            };
+        let beside = |offset| (&hidden.gate_up, hidden.gate_up_pitch, offset);
+        let (gates, ups, downs) = (of(|expert| expert.gate.as_ref())?, of(|expert| Some(&expert.up))?, of(down_of)?);
+        let pairs: Vec<&Linear> = gates.iter().zip(&ups).flat_map(|(gate, up)| [*gate, *up]).collect();
+        let ty = |linear: &Linear| device_type(linear.weight.ty());
+        let gate_up = if pairs.iter().all(|linear| ty(linear) == ty(pairs[0])) {
+            vec![product(&pairs, from, experts.used, beside(0))?]
+        } else {
+            let gate = product(&gates, from, experts.used, beside(0))?;
+            vec![gate, product(&ups, from, experts.used, beside(experts.n_ff))?]
+        };
+        let down = product(&downs, &hidden.hidden, 1, (&temporaries.outputs, out_pitch, 0))?;
+        let scores = (&temporaries.scores, pitch(experts.count));
+        let router = Product::new(loader, WHAT, &[&weights.router], from, scores)?;
+        let shared = match (&weights.shared, &temporaries.shared) {
+            (Some(shared), Some(temporaries)) => {
+                let gate = Product::new(loader, WHAT, &[&shared.gate], from, (&temporaries.gate, pitch(1)))?;
+                let into = (&temporaries.output, out_pitch);
+                Some((gate, DenseOps::new(loader, None, &temporaries.hidden, &shared.ffn, from, into)?))
+            }
+            _ => None,
+        };
+        let work = router.work
+            + (experts.used * experts.n_ff * d_model * 3) as u64
+            + shared.as_ref().map_or(0, |(gate, ffn)| gate.work + ffn.work());
+        Ok(ExpertOps { gpu: gpu.clone(), experts, d_model, temporaries, router, gate_up, down, shared, work })
+    }
+
+    /// Records it for the first `tokens` rows.
+    pub fn record(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
+        let (used, temporaries) = (self.experts.used, &self.temporaries);
+        let slots = tokens * used;
+        self.route(segment.recorder(), tokens);
+        if probe.wants_router() {
+            let chosen = segment.read(&[(&temporaries.ids, 0, (slots * 4) as u64)], |read| {
+                bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
+            })?;
+            probe.router(layer, &chosen);
+        }
+        let recorder = segment.recorder();
+        self.gate_up.iter().for_each(|product| product.record(recorder, slots));
+        temporaries.hidden.activate(recorder, slots);
+        self.down.record(recorder, slots);
+        if let Some((gate, ffn)) = &self.shared {
+            gate.record(recorder, tokens);
+            ffn.record_gate_up(recorder, tokens);
+            ffn.record_down(recorder, tokens);
+        }
+        let (grid, stride) = flat_grid(&self.gpu, tokens * self.d_model, temporaries.combine.pipeline().workgroup());
+        let params = params::Combine {
+            cols: self.d_model as u32,
+            pitch: pitch(self.d_model) as u32,
+            tokens: tokens as u32,
+            used: used as u32,
+            gate_pitch: pitch(1) as u32,
+            stride,
+        };
+        recorder.dispatch(&temporaries.combine, &params, grid);
+        Ok(())
+    }
+
+    fn route(&self, recorder: &mut Recorder, tokens: usize) {
+        self.router.record(recorder, tokens);
+        let params = params::Route {
+            experts: self.experts.count as u32,
+            pitch: pitch(self.experts.count) as u32,
+            used: self.experts.used as u32,
+            tokens: tokens as u32,
+            renormalise: u32::from(self.experts.renormalise),
+        };
+        recorder.dispatch(&self.temporaries.route, &params, [tokens as u32, 1, 1]);
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+}
+
+fn down_of(expert: &FfnWeights) -> Option<&Linear> {
+    match &expert.down {
+        Down::Outputs(down) => Some(down),
+        Down::Neurons(_) => None,
+    }
+}
