@@ -21,7 +21,8 @@ pub struct Caps {
     pub subgroups: (u32, u32),
     /// Whether passes can be timed.
     pub timestamps: bool,
-    /// Whether matrix products in hardware are offered (not whether the kernels use them).
+    /// Whether matrix products in hardware are offered, 16 x 16 x 16 of halves summed in floats (not whether they are used:
+    /// that is tried).
     pub cooperative_matrix: bool,
 }
 
@@ -32,8 +33,17 @@ impl Caps {
     pub(super) fn of(adapter: &wgpu::Adapter) -> Self {
         let (features, limits, info) = (adapter.features(), adapter.limits(), adapter.get_info());
         let has = |feature| features.contains(feature);
+        let tier = Tier { subgroups: has(wgpu::Features::SUBGROUP), f16: has(wgpu::Features::SHADER_F16) };
+        let halves = |it: &wgpu::CooperativeMatrixProperties| {
+            use wgpu::CooperativeScalarType::{F16, F32};
+            (it.m_size, it.n_size, it.k_size, it.ab_type, it.cr_type) == (16, 16, 16, F16, F32)
+        };
+        let cooperative_matrix = has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX)
+            && tier.subgroups
+            && tier.f16
+            && adapter.cooperative_matrix_properties().iter().any(halves);
         Caps {
-            tier: Tier { subgroups: has(wgpu::Features::SUBGROUP), f16: has(wgpu::Features::SHADER_F16) },
+            tier,
             max_buffer: limits.max_buffer_size,
             max_binding: limits.max_storage_buffer_binding_size,
             binding_alignment: u64::from(limits.min_storage_buffer_offset_alignment),
@@ -41,7 +51,7 @@ impl Caps {
             max_workgroup: limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x),
             subgroups: (info.subgroup_min_size, info.subgroup_max_size),
             timestamps: has(wgpu::Features::TIMESTAMP_QUERY),
-            cooperative_matrix: has(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX),
+            cooperative_matrix,
         }
     }
 
@@ -51,6 +61,7 @@ impl Caps {
         features.set(wgpu::Features::SUBGROUP, self.tier.subgroups);
         features.set(wgpu::Features::SHADER_F16, self.tier.f16);
         features.set(wgpu::Features::TIMESTAMP_QUERY, self.timestamps);
+        features.set(wgpu::Features::EXPERIMENTAL_COOPERATIVE_MATRIX, self.cooperative_matrix);
         features
     }
 
@@ -58,6 +69,7 @@ impl Caps {
     pub(super) fn at_most(mut self, tier: Tier) -> Self {
         self.tier.subgroups &= tier.subgroups;
         self.tier.f16 &= tier.f16;
+        self.cooperative_matrix &= self.tier.subgroups && self.tier.f16;
         self
     }
 }

@@ -18,6 +18,7 @@ use super::{
     health::Health,
     pipeline_cache::PipelineCache,
     profile::Profiler,
+    raw,
     tune::{Shape, Tuning},
     vram,
 };
@@ -39,6 +40,8 @@ pub struct GpuOptions {
     pub packed_dot: Option<bool>,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
+    /// No matrix products in hardware, even where they work.
+    pub plain_gemm: bool,
     /// A failure on purpose.
     pub faults: Faults,
 }
@@ -83,16 +86,26 @@ impl Gpu {
         }
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
         let cached = options.pipeline_cache.as_deref();
-        let features = caps.features() | cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("thermocline"),
-            required_features: features,
-            required_limits: adapter.limits(),
-            // Large blocks would reserve what the budget does not know of.
-            memory_hints: wgpu::MemoryHints::MemoryUsage,
-            ..wgpu::DeviceDescriptor::default()
+        let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
+        caps.cooperative_matrix &= !options.plain_gemm;
+        let request = |caps: &Caps| {
+            let descriptor = wgpu::DeviceDescriptor {
+                label: Some("thermocline"),
+                required_features: caps.features() | cache_features,
+                required_limits: adapter.limits(),
+                // Large blocks would reserve what the budget does not know of.
+                memory_hints: wgpu::MemoryHints::MemoryUsage,
+                experimental_features: raw::experimental_features(caps.cooperative_matrix),
+                ..wgpu::DeviceDescriptor::default()
+            };
+            pollster::block_on(adapter.request_device(&descriptor))
         };
-        let opened = pollster::block_on(adapter.request_device(&descriptor));
+        let mut opened = request(caps);
+        if opened.is_err() && caps.cooperative_matrix {
+            // What is experimental must not keep a device from opening.
+            caps.cooperative_matrix = false;
+            opened = request(caps);
+        }
         let (device, queue) = opened.map_err(|error| health.error(error))?;
         // Both at once: without them wgpu panics on what these report.
         let of = health.clone();

@@ -12,8 +12,9 @@ const TOKENS: u32 = 4;
 /// With more tokens than this `gemm` is quicker: its tiles are 64 tokens long however many there are, while `gemv` reads the
 /// weights once for every four.
 const FEW: usize = 16;
-/// Invocations of `gemm`, whose workgroups compute half as many rows of 64 tokens.
+/// Invocations of `gemm`.
 const GEMM_WORKGROUP: u32 = 128;
+/// Tokens of its workgroups.
 const GEMM_TOKENS: u32 = 64;
 
 /// What becomes of a product.
@@ -47,8 +48,9 @@ pub struct Matmul {
     /// Rounds one token's activations to eight bits for integer products.
     quantise: Option<Quantise>,
     parts: Vec<Part>,
-    /// Rows of a workgroup for one token.
+    /// Rows of a workgroup for one token, and for many.
     rows: u32,
+    many_rows: u32,
     max_groups: u32,
 }
 
@@ -96,7 +98,7 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, gpu.shape(matrix.ty())?)
     }
 
-    /// The same with one token's products computed as `shape` says.
+    /// The same computed as `shape` says.
     pub(super) fn shaped(
         gpu: &Gpu,
         matrix: &GpuMatrix,
@@ -118,7 +120,14 @@ impl Matmul {
         };
         let narrow = gemv_workgroup(matrix.chunks());
         let few = kernel("gemv", narrow, &[("ROWS", ROWS), ("TOKENS", TOKENS)])?;
-        let many = kernel("gemm", GEMM_WORKGROUP, &[])?;
+        // Four subgroups of any size, or half as many rows as invocations.
+        let (many, many_rows) = if shape.cooperative {
+            (kernel("gemm_coop", gpu.caps().subgroups.1 * 4, &[])?, 64)
+        } else {
+            let gemm = kernel("gemm", GEMM_WORKGROUP, &[])?;
+            let rows = gemm.workgroup() / 2;
+            (gemm, rows)
+        };
         let workgroup = if narrow < Shape::DEFAULT.workgroup { narrow } else { shape.workgroup };
         let one = if shape.packed {
             kernel("gemv_dot", workgroup, &[("ROWS", shape.rows)])?
@@ -150,7 +159,7 @@ impl Matmul {
             })
         });
         let parts = parts.collect::<Result<_>>()?;
-        Ok(Matmul { quantise, parts, rows: shape.rows, max_groups: gpu.caps().max_groups })
+        Ok(Matmul { quantise, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
     }
 
     /// Records the product for the first `tokens` rows of `x`.
@@ -164,7 +173,7 @@ impl Matmul {
             let (op, rows, shared) = match tokens {
                 1 => (&part.one, self.rows, 1),
                 ..=FEW => (&part.few, ROWS, TOKENS),
-                _ => (&part.many, part.many.pipeline().workgroup() / 2, GEMM_TOKENS),
+                _ => (&part.many, self.many_rows, GEMM_TOKENS),
             };
             let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
             let params = params::Matmul { tokens: tokens32, stride: a, ..part.params };

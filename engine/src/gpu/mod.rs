@@ -8,6 +8,7 @@
 mod adapter;
 mod arena;
 mod caps;
+mod coop;
 mod device;
 mod experts;
 mod faults;

@@ -117,3 +117,14 @@ pub(super) fn pipeline_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu
     // headers and begin with an empty cache if they do not fit.
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
+
+/// wgpu's consent to experimental features, if any are wanted.
+pub(super) fn experimental_features(wanted: bool) -> wgpu::ExperimentalFeatures {
+    if wanted {
+        // SAFETY: the one experimental feature asked for is cooperative matrices. The kernel that uses them stays within its
+        // arrays and calls them in uniform control flow, and is only used once it has proved itself.
+        unsafe { wgpu::ExperimentalFeatures::enabled() }
+    } else {
+        wgpu::ExperimentalFeatures::disabled()
+    }
+}

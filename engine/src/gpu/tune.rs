@@ -1,31 +1,33 @@
-//! Which way of computing one token's product is the quickest on this adapter: measured once per weight type, when the first
-//! matrix of it is prepared.
+//! Which way of computing a product is the quickest on this adapter: measured once per weight type, when the first matrix of
+//! it is prepared.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
 use thermocline_shaders::WeightType;
 
-use super::{AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, Usage, pitch};
+use super::{AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, Usage, coop, pitch};
 use crate::error::{Error, Result};
 
-/// How `gemv` computes one token's product.
+/// How products are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// With activations of eight bits and integer products.
+    /// One token's with activations of eight bits and integer products.
     pub packed: bool,
-    /// Invocations of a workgroup.
+    /// Invocations of a workgroup, for one token.
     pub workgroup: u32,
-    /// Rows of a workgroup.
+    /// Rows of a workgroup, for one token.
     pub rows: u32,
+    /// Those of many tokens with matrix products in hardware.
+    pub cooperative: bool,
 }
 
 impl Shape {
     /// Where nothing is measured.
-    pub const DEFAULT: Shape = Shape { packed: false, workgroup: 128, rows: 4 };
+    pub const DEFAULT: Shape = Shape { packed: false, workgroup: 128, rows: 4, cooperative: false };
 }
 
 /// What is measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
@@ -45,16 +47,31 @@ const ROUNDS: usize = 3;
 pub(super) struct Tuning {
     packed: Option<bool>,
     shapes: Mutex<HashMap<WeightType, Shape>>,
+    cooperative: OnceLock<bool>,
 }
 
 impl Tuning {
     /// `packed` settles the matter without measuring, for types that have both kinds of kernel.
     pub fn new(packed: Option<bool>) -> Self {
-        Tuning { packed, shapes: Mutex::default() }
+        Tuning { packed, ..Tuning::default() }
     }
 
-    /// The shape for weights of `ty`. Software adapters, forced ones and those without room for a measurement get the default.
+    /// The shape for weights of `ty`.
     pub fn shape(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
+        let cooperative = match self.cooperative.get() {
+            Some(usable) => *usable,
+            None => {
+                let usable = coop::usable(gpu)?;
+                *self.cooperative.get_or_init(|| usable)
+            }
+        };
+        // Halves would lose what F32 weights have.
+        let cooperative = cooperative && ty != WeightType::F32;
+        Ok(Shape { cooperative, ..self.one_token(gpu, ty)? })
+    }
+
+    /// Software adapters, forced ones and those without room for a measurement get the default.
+    fn one_token(&self, gpu: &Gpu, ty: WeightType) -> Result<Shape> {
         let can_pack = WeightType::PACKED.contains(&ty);
         if let Some(packed) = self.packed {
             return Ok(Shape { packed: packed && can_pack, ..Shape::DEFAULT });
@@ -95,7 +112,7 @@ fn measure(gpu: &Gpu, ty: WeightType, can_pack: bool, bytes: u64) -> Result<Shap
     let mut best = (Duration::MAX, Shape::DEFAULT);
     for packed in packings {
         for (workgroup, rows) in CANDIDATES {
-            let shape = Shape { packed: *packed, workgroup, rows };
+            let shape = Shape { packed: *packed, workgroup, rows, cooperative: false };
             let matmul = Matmul::shaped(gpu, &matrix, &x, None, &output, shape)?;
             let run = |products: usize| {
                 let mut recorder = Recorder::new(gpu);
