@@ -187,6 +187,36 @@ fn a_synthetic_model_fires_as_asked() {
 }
 
 #[test]
+fn a_benchmark_on_a_gpu_tells_where_the_time_goes() {
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
+    let args = ["bench", "-m", model, "--device", "0", "--quick", "-p", "9", "-n", "3", "-r", "1"];
+    let rows = thermocline(&[&args[..], &["-o", "json"]].concat()).json();
+    for row in rows.as_array().unwrap() {
+        assert_ne!(row["backends"], "CPU");
+        assert!(row["n_gpu_layers"].as_u64().unwrap() > 0 && row["avg_ts"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(row["thermocline"]["vram_used"].as_u64().unwrap() > 0, "{row}");
+    }
+    let table = thermocline(&args).ok();
+    assert!(table.contains(" ngl |") && table.contains(" of copy bandwidth |") && table.contains(" tg3 |"), "{table}");
+
+    let profile = thermocline(&[&args[..], &["--kernels", "-o", "json"]].concat()).json();
+    assert!(profile["speed"]["copy_bytes_per_second"].as_f64().unwrap() > 0.0, "{profile}");
+    assert!(profile["speed"]["hand_over"]["median_us"].as_f64().unwrap() > 0.0, "{profile}");
+    let tests = profile["tests"].as_array().unwrap();
+    assert_eq!(tests.len(), 2);
+    for test in tests {
+        let kernels = test["kernels"].as_array().unwrap();
+        assert!(kernels.iter().any(|kernel| kernel["weights"] == "Q4_0"), "{test}");
+        assert!(kernels.iter().all(|kernel| kernel["calls"].as_u64().unwrap() > 0), "{test}");
+    }
+    let text = thermocline(&[&args[..], &["--kernels"]].concat()).ok();
+    assert!(text.contains("attention_decode") && text.contains("hand-over"), "{text}");
+    assert!(thermocline(&[&args[..4], &["no such card"]].concat()).refusal().contains("no such card"));
+    thermocline(&["bench", "-m", model, "--device", "cpu", "--kernels"]).refusal();
+    thermocline(&[&args[..], &["--kernels", "-o", "csv"]].concat()).refusal();
+}
+
+#[test]
 fn a_benchmark_has_llama_benchs_fields() {
     let args = ["bench", "-p", "16", "-n", "8", "-r", "2", "-o"];
     let json = thermocline(&[&args[..], &["json"]].concat()).json();

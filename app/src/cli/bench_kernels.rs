@@ -5,12 +5,12 @@ use std::io::Write;
 use serde_json::{Value, json};
 use thermocline_engine::{
     bench::{
-        BenchOptions, GpuSpeed, KernelSpeed, ModelProfile, TestProfile, gpu_kernel_speed, gpu_speed, kernel_speed,
-        profile_kernels, read_bandwidth,
+        BenchOptions, GpuEffort, GpuSpeed, KernelSpeed, ModelProfile, TestProfile, gpu_kernel_speed, gpu_speed,
+        kernel_speed, profile_kernels, read_bandwidth,
     },
     cpu::Cpu,
     format::TensorType,
-    gpu::{Gpu, KernelTimes},
+    gpu::{Gpu, GpuOptions, KernelTimes, WeightType, layout::device_type},
 };
 
 use super::{
@@ -152,42 +152,65 @@ struct Products {
     speed: Option<GpuSpeed>,
     /// What products are held against, bytes per second.
     bandwidth: f64,
-    products: Vec<(usize, usize, KernelSpeed)>,
+    products: Vec<Product>,
 }
+
+/// One of them.
+struct Product {
+    rows: usize,
+    cols: usize,
+    /// How it is computed: as the engine chose, or one way on purpose.
+    way: &'static str,
+    speed: KernelSpeed,
+}
+
+/// The way the engine goes by itself.
+const CHOSEN: &str = "as chosen";
 
 /// Bytes read to measure the memory.
 const MEASURED: usize = 256 << 20;
 
 impl Products {
     fn measure(options: &BenchOptions) -> Outcome<Self> {
-        let quick = options.effort.bytes < thermocline_engine::bench::GpuEffort::default().bytes;
+        let quick = options.effort.bytes < GpuEffort::default().bytes;
         let (shapes, tokens) = if quick { (&QUICK_SHAPES[..], QUICK_TOKENS) } else { (&SHAPES[..], TOKENS) };
         let cases = || {
             let of_type = |ty| shapes.iter().flat_map(move |shape| tokens.map(|tokens| (ty, *shape, tokens)));
             TYPES.into_iter().flat_map(of_type)
         };
-        if let Some(gpu) = &options.gpu {
-            let gpu = Gpu::open(gpu)?;
-            let speed = gpu_speed(&gpu, &options.effort)?;
+        let Some(gpu_options) = &options.gpu else {
+            let cpu = Cpu::new(&options.cpu)?;
+            let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
             let one = |(ty, (rows, cols), tokens)| {
-                Ok((rows, cols, gpu_kernel_speed(&gpu, ty, rows, cols, tokens, &options.effort)?))
+                let speed = kernel_speed(&cpu, ty, rows, cols, tokens, 3)?;
+                Ok(Product { rows, cols, way: CHOSEN, speed })
             };
-            let (device, bandwidth) = (gpu.report().name.clone(), speed.copy_bytes_per_second);
             let products = cases().map(one).collect::<Outcome<_>>()?;
-            return Ok(Products { device, speed: Some(speed), bandwidth, products });
+            return Ok(Products { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products });
+        };
+        let gpu = Gpu::open(gpu_options)?;
+        let speed = gpu_speed(&gpu, &options.effort)?;
+        let (device, bandwidth) = (gpu.report().name.clone(), speed.copy_bytes_per_second);
+        let on = |gpu: &Gpu, way, (ty, (rows, cols), tokens)| {
+            let speed = gpu_kernel_speed(gpu, ty, rows, cols, tokens, &options.effort)?;
+            Ok::<_, Failure>(Product { rows, cols, way, speed })
+        };
+        let mut products = cases().map(|case| on(&gpu, CHOSEN, case)).collect::<Outcome<Vec<_>>>()?;
+        drop(gpu);
+        for (way, packed) in [("floats", false), ("integers", true)] {
+            let gpu = Gpu::open(&GpuOptions { packed_dot: Some(packed), ..gpu_options.clone() })?;
+            let both = TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&device_type(*ty)));
+            products.extend(both.map(|ty| on(&gpu, way, (ty, shapes[0], 1))).collect::<Outcome<Vec<_>>>()?);
         }
-        let cpu = Cpu::new(&options.cpu)?;
-        let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
-        let one = |(ty, (rows, cols), tokens)| Ok((rows, cols, kernel_speed(&cpu, ty, rows, cols, tokens, 3)?));
-        let products = cases().map(one).collect::<Outcome<_>>()?;
-        Ok(Products { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products })
+        Ok(Products { device, speed: Some(speed), bandwidth, products })
     }
 
     fn json(&self) -> Value {
-        let product = |(rows, cols, speed): &(usize, usize, KernelSpeed)| {
-            let mut object = json!(speed);
-            object["rows"] = json!(rows);
-            object["cols"] = json!(cols);
+        let product = |of: &Product| {
+            let mut object = json!(of.speed);
+            object["rows"] = json!(of.rows);
+            object["cols"] = json!(of.cols);
+            object["way"] = json!(of.way);
             object
         };
         json!({
@@ -200,13 +223,14 @@ impl Products {
 
     fn text(&self) -> String {
         let limit = if self.speed.is_some() { "of copy bandwidth" } else { "of read bandwidth" };
-        let heads = ["weights", "rows x columns", "tokens", "us", "GB/s", limit, "GFLOP/s"];
+        let heads = ["weights", "rows x columns", "tokens", "products of", "us", "GB/s", limit, "GFLOP/s"];
         let mut lines = vec![heads.map(str::to_owned).to_vec()];
-        for (rows, cols, speed) in &self.products {
+        for Product { rows, cols, way, speed } in &self.products {
             lines.push(vec![
                 speed.weight_type.clone(),
                 format!("{rows} x {cols}"),
                 speed.tokens.to_string(),
+                (*way).to_owned(),
                 format!("{:.1}", speed.seconds * 1e6),
                 format!("{:.1}", speed.bytes_per_second / 1e9),
                 share(speed.bytes_per_second, self.bandwidth),

@@ -223,8 +223,11 @@ fn hand_over(gpu: &Gpu, times: usize) -> Result<HandOver> {
     Ok(HandOver { median_us: at(50), p95_us: at(95) })
 }
 
-/// Times `W x` on `gpu` for a `[rows, cols]` matrix of file type `ty` and `tokens` tokens. As many copies of the matrix as
-/// `effort.bytes` holds are multiplied in turn, so that none is found in a cache.
+/// Tokens whose product is as fast as memory.
+const FEW: usize = 8;
+
+/// Times `W x` on `gpu` for a `[rows, cols]` matrix of file type `ty` and `tokens` tokens. With few tokens as many copies of
+/// the matrix as `effort.bytes` holds are multiplied in turn, so that none is found in a cache.
 ///
 /// # Errors
 /// As [`super::kernel_speed`]; [`Error::Memory`] if two copies do not fit the budget, [`Error::Gpu`] if the device is lost.
@@ -241,7 +244,8 @@ pub fn gpu_kernel_speed(
     let mut uploader = Uploader::new(gpu, &mut progress)?;
     let first = uploader.matrix(Purpose::Ffn, "benchmark", &[&weight])?;
     let bytes = first.bytes();
-    let room = effort.bytes.min(gpu.arena().available() / 2);
+    // Many tokens are not about memory, and a submission of many such products would be a long one.
+    let room = if tokens > FEW { 0 } else { effort.bytes.min(gpu.arena().available() / 2) };
     let mut matrices = vec![first];
     while (matrices.len() as u64 + 1) * bytes <= room {
         matrices.push(uploader.matrix(Purpose::Ffn, "benchmark", &[&weight])?);

@@ -22,6 +22,12 @@ impl Work {
     pub(super) fn of<P: Params>(pipeline: &Pipeline, params: &P) -> Work {
         if P::FIELDS == params::Matmul::FIELDS {
             matmul(pipeline.weights(), &same(params))
+        } else if P::FIELDS == params::ExpertMatmul::FIELDS {
+            expert_matmul(pipeline.weights(), &same(params))
+        } else if P::FIELDS == params::SparseDown::FIELDS && pipeline.overridden("DENSE").is_some_and(|on| on != 0.0) {
+            let at: params::SparseDown = same(params);
+            let (rows, chunks, tokens) = (at.neurons, at.chunks, at.tokens);
+            matmul(pipeline.weights(), &params::Matmul { rows, chunks, tokens, ..params::Matmul::default() })
         } else if P::FIELDS == params::Attention::FIELDS {
             attention(pipeline, &same(params))
         } else if P::FIELDS == params::Norm::FIELDS {
@@ -54,6 +60,14 @@ fn matmul(weights: Option<WeightType>, at: &params::Matmul) -> Work {
     Work { bytes: rows * row_bytes + 4 * tokens * (rows + cols), flops: 2 * rows * cols * tokens }
 }
 
+/// As if all slots chose among the experts bound, and each another one as long as there are any.
+fn expert_matmul(weights: Option<WeightType>, at: &params::ExpertMatmul) -> Work {
+    let (rows, cols, slots) = (u64::from(at.rows), u64::from(at.chunks) * 32, u64::from(at.slots));
+    let row_bytes = weights.map_or(0, |ty| ty.row_bytes(cols as usize) as u64);
+    let experts = slots.min(u64::from(at.experts));
+    Work { bytes: experts * rows * row_bytes + 4 * slots * (rows + cols), flops: 2 * rows * cols * slots }
+}
+
 fn attention(pipeline: &Pipeline, at: &params::Attention) -> Work {
     let (tokens, position) = (u64::from(at.tokens), u64::from(at.position));
     let window = if at.window == 0 { u64::MAX } else { u64::from(at.window) };
@@ -84,6 +98,10 @@ mod tests {
         assert_eq!(Work::of(&gemv, &product), Work { bytes, flops: 2 * 100 * 128 * 3 });
 
         let decode = gpu.pipelines().get("attention_decode", None, 64, &[("HEAD_DIM", 8.0)]).unwrap();
+        let experts = params::ExpertMatmul { rows: 10, chunks: 4, slots: 6, experts: 4, ..Default::default() };
+        let bytes = 4 * 10 * (4 * 16 + 4 * 2) + 6 * 4 * (128 + 10);
+        assert_eq!(expert_matmul(gemv.weights(), &experts), Work { bytes, flops: 2 * 10 * 128 * 6 });
+
         let of = |tokens, position, window| {
             let (n_head, n_kv_head) = (4, 2);
             let at = params::Attention { n_head, n_kv_head, tokens, position, window, ..Default::default() };
