@@ -19,6 +19,7 @@ const EXAMPLES: &str = "\
 Examples:
   thermocline run -p \"Tell me a story about a dog and a kite.\"
   thermocline run -m llama-2-7b.Q4_0.gguf --raw -p \"Water boils at\" -n 32 --temp 0
+  thermocline run -m model.gguf -p \"Why is the sky blue?\" --device gpu --vram 6GiB
   git diff | thermocline run -m model.gguf --system \"Write a commit message.\"
   thermocline run -m model.gguf -f question.txt --json | jq -r .text";
 
