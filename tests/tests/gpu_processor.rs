@@ -105,6 +105,9 @@ fn caches_belong_to_their_processor() {
     assert!(thermocline_tests::golden::max_diff(logits, &wanted) < 0.02);
 }
 
+/// Bytes the driver's allocator may have reserved without use: blocks of a few MiB per kind of memory.
+const BLOCKS: u64 = 16 << 20;
+
 /// Whatever the budget, loading fits it or says what was wanted, and all is free again afterwards.
 #[test]
 fn budgets_hold() {
@@ -139,7 +142,9 @@ fn budgets_hold() {
                         forward.run(&ids(n), kv, Outputs::Last, &mut ()).unwrap();
                     }
                     assert!(gpu.arena().used() <= budget, "{path}: {} of {budget}", gpu.arena().used());
-                    println!("{path}: budget {budget}, used {}, reserved {:?}", gpu.arena().used(), gpu.allocated());
+                    // Beside what is accounted the driver's allocator holds no more than the rest of a few small blocks.
+                    let reserved = gpu.allocated().unwrap_or(0);
+                    assert!(reserved <= gpu.arena().used() + BLOCKS, "{path}: {reserved} reserved in {budget}");
                     drop((forward, kv));
                 }
                 Err(Error::Memory { wanted, available, .. }) => {

@@ -228,7 +228,7 @@ impl FfnScratch {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::{
         cpu::CpuOptions,
@@ -236,14 +236,14 @@ mod tests {
         model::{Linear, NormKind, Position},
     };
 
-    const D: usize = 24;
+    pub const D: usize = 24;
 
-    fn noise(seed: &mut u64) -> f32 {
+    pub fn noise(seed: &mut u64) -> f32 {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 40) as f32 / 8_388_608.0 - 1.0
     }
 
-    fn linear(rows: usize, cols: usize, seed: &mut u64) -> Linear {
+    pub fn linear(rows: usize, cols: usize, seed: &mut u64) -> Linear {
         let data: Vec<u8> = (0..rows * cols).flat_map(|_| noise(seed).to_le_bytes()).collect();
         let weight = Matrix::new(TensorType::F32, rows, cols, Bytes::new(data)).unwrap();
         Linear { weight, bias: Some((0..rows).map(|_| noise(seed)).collect()) }
@@ -264,7 +264,7 @@ mod tests {
         Linear { weight, bias: linear.bias.clone() }
     }
 
-    fn ffn(gated: bool, n_ff: usize, seed: &mut u64) -> FfnWeights {
+    pub fn ffn(gated: bool, n_ff: usize, seed: &mut u64) -> FfnWeights {
         FfnWeights {
             gate: gated.then(|| linear(n_ff, D, seed)),
             up: linear(n_ff, D, seed),
@@ -272,7 +272,7 @@ mod tests {
         }
     }
 
-    fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
+    pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         ModelConfig {
             architecture: String::new(),
             name: String::new(),

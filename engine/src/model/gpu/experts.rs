@@ -13,8 +13,8 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{
-        Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, MatmulOutput, Op, Purpose, Recorder, layout::device_type,
-        params, pitch,
+        Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder,
+        layout::device_type, params, pitch,
     },
     model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe},
 };
@@ -147,7 +147,12 @@ impl ExpertOps {
         let (gates, ups, downs) = (of(|expert| expert.gate.as_ref())?, of(|expert| Some(&expert.up))?, of(down_of)?);
         let pairs: Vec<&Linear> = gates.iter().zip(&ups).flat_map(|(gate, up)| [*gate, *up]).collect();
         let ty = |linear: &Linear| device_type(linear.weight.ty());
-        let gate_up = if pairs.iter().all(|linear| ty(linear) == ty(pairs[0])) {
+        let alike = pairs.iter().all(|linear| ty(linear) == ty(pairs[0]));
+        // An expert is never cut in two.
+        let caps = gpu.caps();
+        let pair = GpuMatrix::bytes_of(caps, ty(pairs[0]), 2 * experts.n_ff, pairs[0].weight.cols())?;
+        let most = caps.max_binding.min(caps.max_buffer).min(1 << 31);
+        let gate_up = if alike && pair + caps.binding_alignment <= most {
             vec![product(&pairs, from, experts.used, beside(0))?]
         } else {
             let gate = product(&gates, from, experts.used, beside(0))?;
@@ -225,5 +230,85 @@ fn down_of(expert: &FfnWeights) -> Option<&Linear> {
     match &expert.down {
         Down::Outputs(down) => Some(down),
         Down::Neurons(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+
+    use super::*;
+    use crate::{
+        cpu::{Cpu, CpuOptions},
+        gpu::{AdapterChoice, GpuOptions, Uploader},
+        model::{
+            Activation, Ffn, SharedExpert,
+            cpu_ffn::{
+                FfnScratch,
+                tests::{D, config, ffn, linear, noise},
+            },
+        },
+    };
+
+    #[derive(Default)]
+    struct Chosen(Vec<usize>);
+
+    impl Probe for Chosen {
+        fn wants_router(&mut self) -> bool {
+            true
+        }
+
+        fn router(&mut self, _: usize, chosen: &[usize]) {
+            self.0.extend_from_slice(chosen);
+        }
+    }
+
+    /// Every matrix with a bias; the same choices and sums as on the CPU, with and without a shared expert.
+    #[test]
+    fn mixtures_are_those_of_the_cpu() {
+        let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+        let gpu = Gpu::open(&options).unwrap();
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: None }).unwrap();
+        let mut seed = 3;
+        for (renormalise, with_shared) in [(true, false), (false, true)] {
+            let weights = ExpertWeights {
+                router: linear(5, D, &mut seed),
+                experts: (0..5).map(|_| ffn(true, 16, &mut seed)).collect(),
+                shared: with_shared
+                    .then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) }),
+            };
+            let experts = Experts { count: 5, used: 2, renormalise, n_ff: 16 };
+            let config = config(Activation::Silu, Some(experts));
+
+            let mut progress = |_, _| ControlFlow::Continue(());
+            let uploader = Uploader::new(&gpu, &mut progress).unwrap();
+            let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
+            let from = loader.scratch("from", 20 * pitch(D)).unwrap();
+            let out = loader.scratch("out", 20 * pitch(D)).unwrap();
+            let ops = ExpertOps::new(&mut loader, None, &weights, &from, (&out, pitch(D))).unwrap();
+            loader.uploader.finish().unwrap();
+            let bytes = (20 * pitch(D) * 4) as u64;
+            let mut segment = Segment::new(&gpu, bytes, bytes, u64::MAX).unwrap();
+            for tokens in [1, 3, 20] {
+                let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+                let mut wanted = vec![0.0; x.len()];
+                let (mut on_cpu, mut on_gpu) = (Chosen::default(), Chosen::default());
+                let ffn = Ffn::Experts(weights.clone());
+                let mut scratch = FfnScratch::default();
+                scratch.run(&cpu, &config, &ffn, 0, &x, &mut wanted, tokens, &mut on_cpu).unwrap();
+
+                let mut rows = vec![0.0_f32; tokens * pitch(D)];
+                rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
+                segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
+                ops.record(&mut segment, tokens, 0, &mut on_gpu).unwrap();
+                let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
+                let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
+                assert_eq!(on_gpu.0, on_cpu.0);
+                for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {
+                    let error = got.iter().zip(wanted).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
+                    assert!(error <= 1e-4, "{tokens} tokens, shared: {with_shared}: {error}");
+                }
+            }
+        }
     }
 }
