@@ -24,6 +24,8 @@ struct Slot {
     buffer: Buffer,
     /// Whether it is mapped; set by the driver when a submission that used it is done.
     mapped: Arc<AtomicBool>,
+    /// Whether the driver would not map it.
+    refused: Arc<AtomicBool>,
 }
 
 impl UploadRing {
@@ -34,7 +36,7 @@ impl UploadRing {
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
         let slot = || {
             let buffer = gpu.arena().buffer(Purpose::Staging, "upload", bytes, Usage::Upload)?;
-            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)) })
+            Ok(Slot { buffer, mapped: Arc::new(AtomicBool::new(true)), refused: Arc::default() })
         };
         let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
         Ok(UploadRing { gpu: gpu.clone(), slots, next: 0, bytes, recorded: false })
@@ -59,6 +61,9 @@ impl UploadRing {
         self.submitted();
         let slot = &self.slots[self.next];
         while !slot.mapped.load(SeqCst) {
+            if slot.refused.load(SeqCst) {
+                return Err(self.lost("a buffer did not come back"));
+            }
             self.gpu.idle()?;
         }
         let raw = slot.buffer.raw();
@@ -87,7 +92,11 @@ impl UploadRing {
         }
         let slot = &self.slots[self.next];
         let mapped = Arc::clone(&slot.mapped);
-        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| mapped.store(result.is_ok(), SeqCst));
+        let refused = Arc::clone(&slot.refused);
+        slot.buffer.raw().map_async(wgpu::MapMode::Write, .., move |result| match result {
+            Ok(()) => mapped.store(true, SeqCst),
+            Err(_) => refused.store(true, SeqCst),
+        });
         self.next = (self.next + 1) % self.slots.len();
     }
 
