@@ -88,6 +88,10 @@ impl From<Usage> for wgpu::BufferUsages {
     }
 }
 
+/// A budget from here on holds not only for what was asked for but also for what the driver's allocator reserves for it,
+/// which is whole blocks of a few MiB per kind of memory. Smaller budgets would be all blocks.
+const MEASURED_FROM: u64 = 64 << 20;
+
 /// Bytes in use and the most there may be.
 #[derive(Debug)]
 struct Ledger {
@@ -205,8 +209,18 @@ impl Arena {
                 error => self.health.error(error),
             });
         }
+        if let Some(reserved) = self.reserved().filter(|reserved| *reserved > self.budget()) {
+            self.ledger.give_back(purpose, size);
+            return Err(refused(self.budget().saturating_sub(reserved.saturating_sub(size))));
+        }
         self.ledger.made.fetch_add(1, Relaxed);
         Ok(Buffer(Arc::new(Held { buffer, purpose, ledger: Arc::clone(&self.ledger) })))
+    }
+
+    /// Bytes the driver's allocator holds, if it tells and they are to be held against the budget.
+    fn reserved(&self) -> Option<u64> {
+        let counts = (MEASURED_FROM..u64::MAX).contains(&self.budget());
+        counts.then(|| self.device.generate_allocator_report())?.map(|report| report.total_reserved_bytes)
     }
 
     /// Most bytes there may be.
@@ -232,5 +246,34 @@ impl Arena {
     /// Buffers made so far.
     pub fn made(&self) -> u64 {
         self.ledger.made.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gpu::{AdapterChoice, Gpu, GpuOptions};
+
+    #[test]
+    fn a_budget_holds_for_what_is_asked_for_and_for_what_the_driver_reserves() {
+        for (budget, bytes) in [(1 << 20, 200 << 10), (MEASURED_FROM, 3 << 20), (MEASURED_FROM + 12_345, 9 << 20)] {
+            let adapter = AdapterChoice::Index(0);
+            let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(budget), ..GpuOptions::default() }).unwrap();
+            let mut held = Vec::new();
+            let refusal = loop {
+                match gpu.arena().buffer(Purpose::Ffn, "test", bytes, Usage::Storage) {
+                    Ok(buffer) => held.push(buffer),
+                    Err(error) => break error,
+                }
+                assert!(gpu.arena().used() <= budget);
+                let reserved = gpu.allocated().unwrap();
+                assert!(budget < MEASURED_FROM || reserved <= budget, "{reserved} of {budget}");
+            };
+            assert!(matches!(refusal, Error::Memory { wanted, available, .. } if wanted > available), "{refusal}");
+            // Blocks cost something, but not most of the budget.
+            assert!(gpu.arena().used() > budget / 2, "{} of {budget}", gpu.arena().used());
+            held.clear();
+            assert_eq!(gpu.arena().used_for(Purpose::Ffn), 0);
+        }
     }
 }
