@@ -538,15 +538,17 @@ mod tests {
     fn a_join_is_cheap() {
         let pool = ThreadPool::new(Some(2));
         pool.run(|_| {});
-        let best = (0..2000)
-            .map(|_| {
-                let started = Instant::now();
-                pool.run(|_| {});
-                started.elapsed()
-            })
-            .min()
-            .unwrap();
-        // A few hundred nanoseconds on an idle machine; the bound is loose because test machines are not.
+        let join = || {
+            let started = Instant::now();
+            pool.run(|_| {});
+            started.elapsed()
+        };
+        // A few hundred nanoseconds on an idle machine. Test machines are not idle: it has to be seen once, and soon.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let mut best = Duration::MAX;
+        while best >= Duration::from_micros(50) && Instant::now() < deadline {
+            best = best.min(join());
+        }
         assert!(best < Duration::from_micros(50), "{best:?}");
     }
 
