@@ -10,6 +10,24 @@ use thermocline_engine::{
     model::{Activation, Forward, KvType, Model, Outputs, Probe},
 };
 
+/// Folders of `fixtures/models`, one per architecture and variant.
+pub const MODELS: [&str; 14] = [
+    "bamboo",
+    "falcon-mqa",
+    "falcon-new",
+    "gemma2",
+    "gemma3",
+    "llama-relu",
+    "llama-relu-256",
+    "llama-silu-gqa",
+    "mistral",
+    "mixtral",
+    "opt",
+    "phi3",
+    "qwen2",
+    "qwen3",
+];
+
 /// How to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {

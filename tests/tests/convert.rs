@@ -14,23 +14,7 @@ use thermocline_engine::{
     format::TensorType,
     model::{CONVERT_TYPES, Forward, KvCache, KvType, LoadOptions, Model, Outputs, convert},
 };
-
-const FOLDERS: [&str; 14] = [
-    "bamboo",
-    "falcon-mqa",
-    "falcon-new",
-    "gemma2",
-    "gemma3",
-    "llama-relu",
-    "llama-relu-256",
-    "llama-silu-gqa",
-    "mistral",
-    "mixtral",
-    "opt",
-    "phi3",
-    "qwen2",
-    "qwen3",
-];
+use thermocline_tests::golden::MODELS;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures")
@@ -65,7 +49,7 @@ fn relative_rms(a: &[f32], b: &[f32]) -> f32 {
 #[test]
 fn hugging_face_folders_survive_the_way_to_gguf() {
     let scratch = tempfile::tempdir().unwrap();
-    for name in FOLDERS {
+    for name in MODELS {
         let folder = fixtures().join("models").join(name);
         let target = scratch.path().join(format!("{name}.gguf"));
         let (ids, wanted) = expected(&folder.join("expected.safetensors"), "logits");

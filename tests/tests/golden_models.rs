@@ -8,24 +8,7 @@ use thermocline_engine::{
     cpu::Isa,
     model::{KvType, LoadOptions, MAX_SHORTLIST, Model, Outputs},
 };
-use thermocline_tests::golden::{Expected, Setup, forward, greedy, max_diff, prompt};
-
-const MODELS: [&str; 14] = [
-    "bamboo",
-    "falcon-mqa",
-    "falcon-new",
-    "gemma2",
-    "gemma3",
-    "llama-relu",
-    "llama-relu-256",
-    "llama-silu-gqa",
-    "mistral",
-    "mixtral",
-    "opt",
-    "phi3",
-    "qwen2",
-    "qwen3",
-];
+use thermocline_tests::golden::{Expected, MODELS, Setup, forward, greedy, max_diff, prompt};
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name)

@@ -14,26 +14,9 @@ use thermocline_engine::{
     model::{Forward, GpuLoad, KvType, LoadOptions, MAX_SHORTLIST, Model, Outputs},
 };
 use thermocline_tests::{
-    golden::{self, Expected, Setup, argmax, continued, max_diff, observed, rms_diff},
+    golden::{self, Expected, MODELS, Setup, argmax, continued, max_diff, observed, rms_diff},
     gpu::{FULL, forward, forward_with, open, shared},
 };
-
-const MODELS: [&str; 14] = [
-    "bamboo",
-    "falcon-mqa",
-    "falcon-new",
-    "gemma2",
-    "gemma3",
-    "llama-relu",
-    "llama-relu-256",
-    "llama-silu-gqa",
-    "mistral",
-    "mixtral",
-    "opt",
-    "phi3",
-    "qwen2",
-    "qwen3",
-];
 
 fn here(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
