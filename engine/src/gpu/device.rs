@@ -40,8 +40,6 @@ pub struct GpuOptions {
     pub packed_dot: Option<bool>,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
-    /// No matrix products in hardware, even where they work.
-    pub plain_gemm: bool,
     /// A failure on purpose.
     pub faults: Faults,
 }
@@ -87,7 +85,6 @@ impl Gpu {
         caps.max_binding = caps.max_binding.min(options.max_binding.unwrap_or(u64::MAX));
         let cached = options.pipeline_cache.as_deref();
         let cache_features = cached.map_or(wgpu::Features::empty(), |_| PipelineCache::features(&adapter));
-        caps.cooperative_matrix &= !options.plain_gemm;
         let request = |caps: &Caps| {
             let descriptor = wgpu::DeviceDescriptor {
                 label: Some("thermocline"),

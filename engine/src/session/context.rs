@@ -1,7 +1,7 @@
 //! A KV cache together with the tokens it holds.
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     model::{Forward, KvCache, KvType, Outputs, Probe, Shortlist},
 };
 
@@ -112,7 +112,8 @@ impl Context {
         self.tokens.len()
     }
 
-    /// Computes `tokens`, which there must be room for, behind those it holds; it must be settled. On an error it holds what it held before.
+    /// Computes `tokens`, which there must be room for, behind those it holds; it must be settled. On an error it holds what
+    /// it held before.
     pub fn compute<'f>(
         &mut self,
         forward: &'f mut Forward,
@@ -120,9 +121,8 @@ impl Context {
         wanted: Wanted,
         probe: &mut dyn Probe,
     ) -> Result<Computed<'f>> {
-        let kv = match &mut self.kv {
-            Some(kv) => kv,
-            none => none.insert(forward.kv_cache(self.capacity, self.ty)?),
+        let Some(kv) = &mut self.kv else {
+            return Err(Error::invalid("context", "a settled one", "one without its cache"));
         };
         let computed = match wanted {
             Wanted::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| Computed::Nothing),
