@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use thermocline_engine::{
     Error, Location,
     format::{Checkpoint, Opened, ReadMode, Value, open as open_file},
-    model::{Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, RopeOrder, RopeScaling},
+    model::{Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder, RopeScaling},
 };
 
 fn fixtures() -> PathBuf {
@@ -115,7 +115,8 @@ fn gguf_and_powerinfer_files_load() {
             let Ffn::Dense(ffn) = &layer.ffn else { panic!() };
             assert!(matches!(&ffn.down, Down::Neurons(down) if down.weight.rows() == 768));
             let predictor = layer.predictor.as_ref().unwrap();
-            assert_eq!((predictor.fc1.rows(), predictor.fc2.cols(), predictor.threshold), (rank, rank, 0.25));
+            let PredictorKind::LowRank { fc1, fc2 } = &predictor.kind else { panic!() };
+            assert_eq!((fc1.rows(), fc2.cols(), predictor.threshold), (rank, rank, 0.25));
         }
     }
 }

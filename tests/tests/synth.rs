@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     format::{Matrix, TensorType},
-    model::{Activation, Down, Ffn, Forward, KvCache, KvType, LoadOptions, Model, Outputs, Predictor, Probe},
+    model::{Activation, Down, Ffn, Forward, KvCache, KvType, LoadOptions, Model, Outputs, Predictor, PredictorKind, Probe},
     synth::{Family, Shape, SynthOptions, generate},
 };
 
@@ -70,8 +70,9 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 
 /// Share of the firings the predictor finds; `x` is `[tokens, d]`, what it sees.
 fn recall(predictor: &Predictor, x: &[f32], hidden: &[f32]) -> f64 {
-    let (d, n_ff, rank) = (predictor.fc1.cols(), predictor.fc2.rows(), predictor.fc1.rows());
-    let (fc1, fc2) = (rows(&predictor.fc1), rows(&predictor.fc2));
+    let PredictorKind::LowRank { fc1, fc2 } = &predictor.kind else { panic!("synthetic predictors have two layers") };
+    let (d, n_ff, rank) = (fc1.cols(), fc2.rows(), fc1.rows());
+    let (fc1, fc2) = (rows(fc1), rows(fc2));
     let (mut fired, mut found) = (0, 0);
     for (x, hidden) in x.chunks_exact(d).zip(hidden.chunks_exact(n_ff)) {
         let inner: Vec<f32> = fc1.chunks_exact(d).map(|row| dot(row, x).max(0.0)).collect();

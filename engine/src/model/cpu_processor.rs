@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{
     KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
-    cpu_ffn::FfnScratch, forward::grow, shortlist,
+    Sparsity,    cpu_ffn::FfnScratch, forward::grow, shortlist,
 };
 use crate::{
     cpu::{
@@ -38,6 +38,7 @@ pub struct CpuProcessor {
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
     ffn: FfnScratch,
+    sparsity: Sparsity,
     /// `[n_vocab]`, where only the largest are asked for.
     logits: Vec<f32>,
 }
@@ -58,6 +59,7 @@ impl CpuProcessor {
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: FfnScratch::default(),
+            sparsity: Sparsity::Dense,
             logits: Vec::new(),
         }
     }
@@ -228,6 +230,10 @@ impl Processor for CpuProcessor {
 
     fn finish(&mut self) -> Result<()> {
         Ok(())
+    }
+
+    fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Step};
+use super::{
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity,
+    Step,
+};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -28,6 +31,7 @@ pub struct Forward {
     model: Arc<Model>,
     processor: Box<dyn Processor>,
     chunk: usize,
+    sparsity: Sparsity,
     logits: Vec<f32>,
     /// Ids and logits of a shortlist.
     top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
@@ -42,11 +46,12 @@ impl Forward {
     /// `model` on any processor.
     pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
         let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
-        Forward { model, processor, chunk: DEFAULT_CHUNK, logits: Vec::new(), top }
+        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity: Sparsity::Dense, logits: Vec::new(), top }
     }
 
     /// Lets another processor go on and returns the one before. Caches stay with those who can work on them ([`Forward::holds`]).
-    pub fn replace(&mut self, processor: Box<dyn Processor>) -> Box<dyn Processor> {
+    pub fn replace(&mut self, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
+        processor.set_sparsity(self.sparsity);
         std::mem::replace(&mut self.processor, processor)
     }
 
@@ -78,6 +83,33 @@ impl Forward {
     /// Sets how many tokens are computed at once, at least 1, as far as the processor has room.
     pub fn set_chunk(&mut self, tokens: usize) {
         self.chunk = tokens.max(1);
+    }
+
+    /// What is skipped when single tokens are computed.
+    pub fn sparsity(&self) -> Sparsity {
+        self.sparsity
+    }
+
+    /// Changes it, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    pub fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+        self.processor.set_sparsity(mode);
+    }
+
+    /// See [`Processor::set_budget`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn set_budget(&mut self, bytes: u64) -> Result<()> {
+        self.processor.set_budget(&self.model, bytes)
+    }
+
+    /// See [`Processor::settle`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn settle(&mut self) -> Result<bool> {
+        self.processor.settle(&self.model)
     }
 
     /// Bytes of the buffers held, beside weights and caches.

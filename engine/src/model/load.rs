@@ -6,7 +6,7 @@ use std::{cell::RefCell, collections::HashSet, fmt::Display, ops::RangeInclusive
 
 use super::{
     Activation, Down, Experts, FfnWeights, LayerConfig, Linear, LoadOptions, ModelConfig, Norm, NormKind, Position,
-    Predictor, Rope, RopeOrder, RopeScaling, Step,
+    Predictor, PredictorInput, PredictorKind, Rope, RopeOrder, RopeScaling, Step,
 };
 use crate::{
     error::{Error, Location, Result},
@@ -491,7 +491,7 @@ impl<'a> Loader<'a> {
         let fc1 = self.as_matrix(fc1, &[rank, config.d_model])?;
         let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), config.n_ff, rank)?;
         let threshold = self.metadata().f32("powerinfer.sparse_threshold")?.unwrap_or(0.0);
-        Ok(Some(Predictor { fc1, fc2, threshold }))
+        Ok(Some(Predictor { kind: PredictorKind::LowRank { fc1, fc2 }, input: PredictorInput::Residual, threshold }))
     }
 }
 

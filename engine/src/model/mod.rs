@@ -16,6 +16,7 @@ mod probe;
 mod processor;
 mod rotary;
 mod shortlist;
+mod sparsity;
 mod step;
 mod weights;
 
@@ -25,14 +26,15 @@ pub use cpu_processor::CpuProcessor;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use gpu::{GpuLoad, GpuProcessor};
 pub use kv_cache::{KvCache, KvLayer};
-pub use probe::Probe;
+pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;
 pub use rotary::Rotary;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
+pub use sparsity::Sparsity;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, SharedExpert,
-    Weights,
+    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,
+    PredictorKind, SharedExpert, Weights,
 };
 
 pub use crate::cpu::ops::KvType;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Model, NormSlot, Probe, Register};
+use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity};
 use crate::error::Result;
 
 /// The coarse operations a model's program is made of. A processor owns the registers (`[tokens, d_model]` each) and its
@@ -52,6 +52,30 @@ pub trait Processor: Debug + Send {
 
     /// Ends a chunk of which no logits are wanted.
     fn finish(&mut self) -> Result<()>;
+
+    /// What is skipped when single tokens are computed, from the next chunk on.
+    fn set_sparsity(&mut self, mode: Sparsity);
+
+    /// Most bytes of device memory to hold from now on, where a processor can change that; what is over is released before
+    /// this returns. Not to be called within a chunk.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for a processor without such a boundary, [`Error::Memory`](crate::Error::Memory)
+    /// if what cannot be given up is larger than that.
+    fn set_budget(&mut self, model: &Model, bytes: u64) -> Result<()> {
+        let _ = (model, bytes);
+        Err(crate::Error::Unsupported {
+            what: "VRAM budget",
+            got: "a change while the model is loaded".to_owned(),
+            supported: "one at loading".to_owned(),
+        })
+    }
+
+    /// Called between chunks: moves a bounded number of bytes towards where they should be. Whether there is more to move.
+    fn settle(&mut self, model: &Model) -> Result<bool> {
+        let _ = model;
+        Ok(false)
+    }
 
     /// Bytes of registers and scratch memory held.
     fn scratch_bytes(&self) -> u64;

@@ -88,15 +88,44 @@ pub enum Ffn {
     Experts(ExpertWeights),
 }
 
-/// Activation predictor of one layer: neuron `i` may fire where `(fc2 relu(fc1 x))[i] >= threshold`.
+/// Activation predictor of one layer: neuron `i` may fire where `score(x)[i] >= threshold`.
 #[derive(Debug, Clone)]
 pub struct Predictor {
-    /// `[rank, d]`
-    pub fc1: Matrix,
-    /// `[n_ff, rank]`
-    pub fc2: Matrix,
-    /// Cut on the raw output.
+    /// How the scores are computed.
+    pub kind: PredictorKind,
+    /// What they are computed from.
+    pub input: PredictorInput,
+    /// Cut on the raw scores.
     pub threshold: f32,
+}
+
+/// How a predictor scores neurons.
+#[derive(Debug, Clone)]
+pub enum PredictorKind {
+    /// `score = fc2 relu(fc1 x)`, no biases (Deja Vu, PowerInfer).
+    LowRank {
+        /// `[rank, d]`
+        fc1: Matrix,
+        /// `[n_ff, rank]`
+        fc2: Matrix,
+    },
+    /// `score = rows x`: a copy of the firing rows (the gate's, or the up matrix's where there is no gate) in fewer bits.
+    /// Needs no training.
+    Rows {
+        /// `[n_ff, d]`
+        rows: Matrix,
+        /// The firing rows' own biases, `[n_ff]`.
+        bias: Option<Vec<f32>>,
+    },
+}
+
+/// What a predictor sees.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PredictorInput {
+    /// The residual stream before the FFN's norm (PowerInfer).
+    Residual,
+    /// What the FFN itself sees.
+    Normed,
 }
 
 /// One layer.
@@ -108,8 +137,13 @@ pub struct LayerWeights {
     pub attention: AttentionWeights,
     /// FFN.
     pub ffn: Ffn,
-    /// Predictor, where the file has one.
+    /// Predictor, where the file or its sidecar has one.
     pub predictor: Option<Predictor>,
+    /// Magnitude of the gate's activation below which [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a neuron,
+    /// where the sidecar has one.
+    pub cut: Option<f32>,
+    /// Share of tokens at which each neuron fires, `[n_ff]`, where the sidecar (or a profile) has it.
+    pub frequency: Option<Vec<f32>>,
 }
 
 impl LayerWeights {

@@ -208,7 +208,7 @@ mod tests {
     use crate::{
         cpu::{Cpu, CpuOptions},
         gpu::Purpose,
-        model::{CpuProcessor, KvCache, KvType, LoadOptions, Model, NormSlot, Probe, Register},
+        model::{CpuProcessor, KvCache, KvType, LoadOptions, Model, NormSlot, Probe, Register, Sparsity},
         session::{
             DeviceMemory, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, StopReason,
             loader::Progress,
@@ -336,6 +336,10 @@ mod tests {
         fn finish(&mut self) -> Result<()> {
             self.end()?;
             self.cpu.finish()
+        }
+
+        fn set_sparsity(&mut self, mode: Sparsity) {
+            self.cpu.set_sparsity(mode);
         }
 
         fn scratch_bytes(&self) -> u64 {

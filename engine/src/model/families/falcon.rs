@@ -55,6 +55,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         attention: attention(loader, config, n)?,
         ffn: Ffn::Dense(loader.dense_ffn(n, config, false)?),
         predictor: loader.predictor(n, config)?,
+        cut: None,
+        frequency: None,
     })
 }
 

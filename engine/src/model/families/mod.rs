@@ -171,5 +171,7 @@ fn gated_layer(
         attention: attention(loader, config, n)?,
         ffn,
         predictor: loader.predictor(n, config)?,
+        cut: None,
+        frequency: None,
     })
 }

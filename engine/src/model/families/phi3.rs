@@ -29,6 +29,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         attention: attention(loader, config, n)?,
         ffn: Ffn::Dense(FfnWeights { gate: Some(gate), up, down }),
         predictor: loader.predictor(n, config)?,
+        cut: None,
+        frequency: None,
     })
 }
 

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Purpose, Uploader},
-    model::{KvCache, KvType, Model, NormSlot, Position, Probe, Processor, Register, Step},
+    model::{KvCache, KvType, Model, NormSlot, Position, Probe, Processor, Register, Sparsity, Step},
 };
 
 /// A model in a device's memory, with every dispatch prepared.
@@ -33,6 +33,7 @@ pub struct GpuProcessor {
     layers: Vec<LayerOps>,
     head: Head,
     segment: Segment,
+    sparsity: Sparsity,
     /// Tokens of the current chunk, and the position of its first.
     tokens: usize,
     first: usize,
@@ -100,6 +101,7 @@ impl GpuProcessor {
             layers,
             head,
             segment,
+            sparsity: Sparsity::Dense,
             tokens: 0,
             first: 0,
             due: false,
@@ -289,6 +291,10 @@ impl Processor for GpuProcessor {
     fn finish(&mut self) -> Result<()> {
         self.due = false;
         self.segment.submit()
+    }
+
+    fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -1,0 +1,6 @@
+//! Hot and cold: which neurons fire how often, who guesses them, where they live, and the forward pass that is split
+//! between a device and the CPU accordingly.
+//!
+//! [`placement`] decides what is resident under a budget; it prices time and knows no device.
+
+pub mod placement;
