@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use thermocline_engine::{
     Error, Location,
     format::{Checkpoint, Opened, ReadMode, Value, open as open_file},
-    model::{Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder, RopeScaling},
+    model::{
+        Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
+        RopeScaling,
+    },
 };
 
 fn fixtures() -> PathBuf {

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     format::{Matrix, TensorType},
-    model::{Activation, Down, Ffn, Forward, KvCache, KvType, LoadOptions, Model, Outputs, Predictor, PredictorKind, Probe},
+    model::{
+        Activation, Down, Ffn, Forward, KvCache, KvType, LoadOptions, Model, Outputs, Predictor, PredictorKind, Probe,
+    },
     synth::{Family, Shape, SynthOptions, generate},
 };
 

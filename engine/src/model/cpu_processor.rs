@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
-    Sparsity,    cpu_ffn::FfnScratch, forward::grow, shortlist,
+    KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
+    cpu_ffn::FfnScratch, forward::grow, shortlist,
 };
 use crate::{
     cpu::{

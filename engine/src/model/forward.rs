@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity,
-    Step,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity, Step,
 };
 use crate::{
     cpu::Cpu,
