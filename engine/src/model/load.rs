@@ -491,7 +491,8 @@ impl<'a> Loader<'a> {
         let fc1 = self.as_matrix(fc1, &[rank, config.d_model])?;
         let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), config.n_ff, rank)?;
         let threshold = self.metadata().f32("powerinfer.sparse_threshold")?.unwrap_or(0.0);
-        Ok(Some(Predictor { kind: PredictorKind::LowRank { fc1, fc2 }, input: PredictorInput::Residual, threshold }))
+        let (kind, input) = (PredictorKind::LowRank { fc1, fc2 }, PredictorInput::Residual);
+        Ok(Some(Predictor { kind, input, threshold, quality: None }))
     }
 }
 

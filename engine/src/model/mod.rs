@@ -34,7 +34,7 @@ pub use sparsity::Sparsity;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
     AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,
-    PredictorKind, SharedExpert, Weights,
+    PredictorKind, PredictorQuality, SharedExpert, Weights,
 };
 
 pub use crate::cpu::ops::KvType;

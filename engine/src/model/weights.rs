@@ -97,6 +97,21 @@ pub struct Predictor {
     pub input: PredictorInput,
     /// Cut on the raw scores.
     pub threshold: f32,
+    /// How good it is, where that was measured.
+    pub quality: Option<PredictorQuality>,
+}
+
+/// How well a predictor does on text it was not made from, averaged over tokens. Shares, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictorQuality {
+    /// Of the neurons that fire, those it finds.
+    pub recall: f32,
+    /// The same, each neuron counting as much as it adds to the output: `|a_i| * |down_i|`.
+    pub mass_recall: f32,
+    /// Of the neurons it names, those that fire.
+    pub precision: f32,
+    /// Of all neurons, those it names.
+    pub density: f32,
 }
 
 /// How a predictor scores neurons.
