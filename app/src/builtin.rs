@@ -12,7 +12,7 @@ pub const NAME: &str = "built-in storyteller";
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
-static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller/storyteller-Q8_0.gguf"));
+static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller/storyteller-F16.gguf"));
 
 /// The model's GGUF file, aligned to 64 bytes.
 pub fn file() -> &'static [u8] {

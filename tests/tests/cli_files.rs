@@ -113,7 +113,7 @@ fn inspect_shows_every_container() {
         assert!(text.contains("token_embd.weight") && text.contains("KV cache"), "{text}");
     }
     let builtin = thermocline(&["inspect"]).ok();
-    assert!(builtin.contains("Storyteller") && builtin.contains("Q8_0"), "{builtin}");
+    assert!(builtin.contains("Storyteller") && builtin.contains("F16"), "{builtin}");
 }
 
 #[test]

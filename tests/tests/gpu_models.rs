@@ -14,7 +14,7 @@ use thermocline_engine::{
     model::{Forward, GpuLoad, KvType, LoadOptions, MAX_SHORTLIST, Model, Outputs},
 };
 use thermocline_tests::{
-    golden::{self, Expected, MODELS, Setup, argmax, continued, max_diff, observed, rms_diff},
+    golden::{self, Expected, MODELS, Setup, continued, max_diff, observed},
     gpu::{FULL, forward, forward_with, open, shared},
 };
 
@@ -237,7 +237,7 @@ fn shortlists() {
 /// The built-in model tells the same story, in chunks cut into several submissions as well.
 #[test]
 fn the_built_in_model() {
-    let model = model(&here("../assets/storyteller/storyteller-Q8_0.gguf"));
+    let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
     let ids = ids(&model, 100);
     let mut cpu = scalar(&model);
     let mut kv = cpu.kv_cache(100, KvType::F16).unwrap();
@@ -250,11 +250,6 @@ fn the_built_in_model() {
         runs.push(forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().to_vec());
     }
     assert_eq!(runs[0], runs[1]);
-    // Both weights and, on the CPU, activations have 8 bits.
-    let error = rms_diff(&runs[0], wanted);
-    assert!(error < 0.1, "RMS difference {error}");
-    let n_vocab = model.config.n_vocab;
-    let pairs = || runs[0].chunks(n_vocab).zip(wanted.chunks(n_vocab));
-    let same = pairs().filter(|(a, b)| argmax(a) == argmax(b)).count();
-    assert!(same >= 95, "{same} of 100 tokens agree");
+    let error = max_diff(&runs[0], wanted);
+    assert!(error < 0.01, "logits differ by {error}");
 }

@@ -113,7 +113,7 @@ fn the_fixture_tokenizer_matches_token_for_token() {
 /// The storyteller's tokenizer as its Hugging Face folder describes it.
 #[test]
 fn gguf_and_tokenizer_json_agree_on_the_built_in_model() {
-    let checkpoint = gguf(&repository().join("assets/storyteller/storyteller-Q8_0.gguf"));
+    let checkpoint = gguf(&repository().join("assets/storyteller/storyteller-F16.gguf"));
     let from_gguf = Tokenizer::from_checkpoint(&checkpoint).expect("the built-in model");
     let folder = repository().join("tests/fixtures/storyteller");
     let text = std::fs::read_to_string(folder.join("tokenizer.json")).expect("the fixture");

@@ -207,7 +207,7 @@ fn assert_round_trips(tokenizer: &Tokenizer, count: usize, seed: u64, expected: 
 
 #[test]
 fn byte_level_round_trips() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/storyteller/storyteller-Q8_0.gguf");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/storyteller/storyteller-F16.gguf");
     let Ok(Opened::Checkpoint(file)) = thermocline_engine::format::open(path.as_ref(), ReadMode::Map) else {
         panic!("{path} does not open");
     };
