@@ -1,0 +1,211 @@
+//! Conversations: their list, and what belongs to one beside its messages.
+
+use rusqlite::{OptionalExtension, Row, params};
+
+use super::{
+    FolderId, MessageId, Store,
+    error::{Doing, StoreError},
+    now, one,
+};
+
+/// Number of a chat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ChatId(pub(super) i64);
+
+/// A conversation without its messages.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chat {
+    /// Its number.
+    pub id: ChatId,
+    /// Its name; empty until there is a first message or the user gives one.
+    pub title: String,
+    /// The folder it is in.
+    pub folder: Option<FolderId>,
+    /// Whether it stays on top.
+    pub pinned: bool,
+    /// When it began, in milliseconds since 1970.
+    pub created: i64,
+    /// When something was last said in it.
+    pub updated: i64,
+    /// The model that was last talked to.
+    pub model: Option<String>,
+    /// What the model is told first.
+    pub system_prompt: String,
+    /// Sampling settings as JSON; `None`: the model's own.
+    pub sampling: Option<String>,
+    /// What was typed and not sent.
+    pub draft: String,
+    /// Last message of the branch that is shown.
+    pub leaf: Option<MessageId>,
+}
+
+/// Columns, as [`Chat::read`] expects them.
+const COLUMNS: &str = "id, title, folder, pinned, created, updated, model, system_prompt, sampling, draft, leaf";
+
+impl Chat {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Chat> {
+        Ok(Chat {
+            id: ChatId(row.get(0)?),
+            title: row.get(1)?,
+            folder: row.get::<_, Option<i64>>(2)?.map(FolderId),
+            pinned: row.get(3)?,
+            created: row.get(4)?,
+            updated: row.get(5)?,
+            model: row.get(6)?,
+            system_prompt: row.get(7)?,
+            sampling: row.get(8)?,
+            draft: row.get(9)?,
+            leaf: row.get::<_, Option<i64>>(10)?.map(MessageId),
+        })
+    }
+}
+
+impl Store {
+    /// A new, empty chat.
+    pub fn add_chat(&mut self, model: Option<&str>, system_prompt: &str) -> Result<ChatId, StoreError> {
+        let sql = "INSERT INTO chat (title, created, updated, model, system_prompt) VALUES ('', ?1, ?1, ?2, ?3)";
+        self.db.execute(sql, params![now(), model, system_prompt]).doing("beginning a chat")?;
+        Ok(ChatId(self.db.last_insert_rowid()))
+    }
+
+    /// All chats that are not deleted: pinned ones first, then the latest.
+    pub fn chats(&self) -> Result<Vec<Chat>, StoreError> {
+        const DOING: &str = "reading the list of chats";
+        let sql =
+            format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NULL ORDER BY pinned DESC, updated DESC, id DESC");
+        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
+        query.query_map([], Chat::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+    }
+
+    /// A chat, deleted or not.
+    pub fn chat(&self, id: ChatId) -> Result<Chat, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1");
+        let found = self.db.query_row(&sql, [id.0], Chat::read).optional().doing("reading a chat")?;
+        found.ok_or(StoreError::Missing { what: "chat", id: id.0 })
+    }
+
+    /// The user names a chat.
+    pub fn rename_chat(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
+        self.change_chat(id, "renaming a chat", "title = ?2, titled = 1", title)
+    }
+
+    /// Names a chat after its contents, unless the user has.
+    pub fn suggest_title(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
+        self.change_chat(id, "naming a chat", "title = CASE titled WHEN 0 THEN ?2 ELSE title END", title)
+    }
+
+    /// Keeps a chat on top, or not any more.
+    pub fn pin_chat(&mut self, id: ChatId, pinned: bool) -> Result<(), StoreError> {
+        self.change_chat(id, "pinning a chat", "pinned = ?2", pinned)
+    }
+
+    /// Puts a chat into a folder, or into none.
+    pub fn move_chat(&mut self, id: ChatId, folder: Option<FolderId>) -> Result<(), StoreError> {
+        self.change_chat(id, "moving a chat", "folder = ?2", folder.map(|folder| folder.0))
+    }
+
+    /// Remembers what was typed and not sent.
+    pub fn set_draft(&mut self, id: ChatId, draft: &str) -> Result<(), StoreError> {
+        self.change_chat(id, "keeping a draft", "draft = ?2", draft)
+    }
+
+    /// The model that is talked to from now on.
+    pub fn set_chat_model(&mut self, id: ChatId, model: Option<&str>) -> Result<(), StoreError> {
+        self.change_chat(id, "changing a chat's model", "model = ?2", model)
+    }
+
+    /// What the model is told first.
+    pub fn set_system_prompt(&mut self, id: ChatId, prompt: &str) -> Result<(), StoreError> {
+        self.change_chat(id, "changing a system prompt", "system_prompt = ?2", prompt)
+    }
+
+    /// Sampling settings as JSON; `None`: the model's own.
+    pub fn set_chat_sampling(&mut self, id: ChatId, sampling: Option<&str>) -> Result<(), StoreError> {
+        self.change_chat(id, "changing sampling settings", "sampling = ?2", sampling)
+    }
+
+    /// Takes a chat off the list; [`Store::restore_chat`] brings it back until [`Store::purge`] ends it.
+    pub fn delete_chat(&mut self, id: ChatId) -> Result<(), StoreError> {
+        self.change_chat(id, "deleting a chat", "deleted = ?2", now())
+    }
+
+    /// Undoes [`Store::delete_chat`].
+    pub fn restore_chat(&mut self, id: ChatId) -> Result<(), StoreError> {
+        self.change_chat(id, "restoring a chat", "deleted = ?2", None::<i64>)
+    }
+
+    /// Chats that can be restored, the last deleted one first.
+    pub fn deleted_chats(&self) -> Result<Vec<Chat>, StoreError> {
+        const DOING: &str = "reading deleted chats";
+        let sql = format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NOT NULL ORDER BY deleted DESC");
+        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
+        query.query_map([], Chat::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+    }
+
+    /// Ends chats that were deleted more than `age` milliseconds ago, for good. Returns how many.
+    pub fn purge(&mut self, age: i64) -> Result<usize, StoreError> {
+        const DOING: &str = "removing deleted chats";
+        self.transaction(DOING, |db| {
+            let before = now().saturating_sub(age);
+            let sql = "DELETE FROM message_text WHERE rowid IN (SELECT message.id FROM message
+                JOIN chat ON chat.id = message.chat WHERE chat.deleted <= ?1)";
+            db.execute(sql, [before]).doing(DOING)?;
+            db.execute("DELETE FROM chat WHERE deleted <= ?1", [before]).doing(DOING)
+        })
+    }
+
+    fn change_chat(
+        &mut self,
+        id: ChatId,
+        doing: &'static str,
+        set: &str,
+        value: impl rusqlite::ToSql,
+    ) -> Result<(), StoreError> {
+        let changed = self.db.execute(&format!("UPDATE chat SET {set} WHERE id = ?1"), params![id.0, value]);
+        one(changed.doing(doing)?, "chat", id.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::NewMessage;
+
+    #[test]
+    fn a_chat_is_named_pinned_moved_deleted_and_restored() {
+        let mut store = Store::in_memory().unwrap();
+        let (a, b) = (store.add_chat(Some("m"), "Be kind.").unwrap(), store.add_chat(None, "").unwrap());
+        let listed = |store: &Store| store.chats().unwrap().into_iter().map(|chat| chat.id).collect::<Vec<_>>();
+        assert_eq!(listed(&store), [b, a]);
+        store.pin_chat(a, true).unwrap();
+        assert_eq!(listed(&store), [a, b]);
+
+        store.suggest_title(a, "A frog").unwrap();
+        store.rename_chat(a, "My frog").unwrap();
+        store.suggest_title(a, "Another").unwrap();
+        store.set_draft(a, "and then?").unwrap();
+        let folder = store.add_folder("Animals").unwrap();
+        store.move_chat(a, Some(folder)).unwrap();
+        let chat = store.chat(a).unwrap();
+        assert_eq!((&*chat.title, &*chat.draft, chat.folder), ("My frog", "and then?", Some(folder)));
+        assert_eq!((chat.model.as_deref(), &*chat.system_prompt), (Some("m"), "Be kind."));
+        store.rename_folder(folder, "Beasts").unwrap();
+        assert_eq!(store.folders().unwrap()[0].name, "Beasts");
+        store.remove_folder(folder).unwrap();
+        assert_eq!(store.chat(a).unwrap().folder, None);
+
+        store.add_message(a, None, &NewMessage::user("hello there")).unwrap();
+        store.delete_chat(a).unwrap();
+        assert_eq!(listed(&store), [b]);
+        assert!(store.search("hello").unwrap().is_empty(), "a deleted chat is not found");
+        assert_eq!(store.purge(60_000).unwrap(), 0);
+        assert_eq!(store.deleted_chats().unwrap()[0].id, a);
+        store.restore_chat(a).unwrap();
+        assert_eq!(listed(&store), [a, b]);
+        store.delete_chat(a).unwrap();
+        assert_eq!(store.purge(-1).unwrap(), 1);
+        assert!(matches!(store.restore_chat(a), Err(StoreError::Missing { what: "chat", .. })));
+        let left: i64 = store.db.query_row("SELECT count(*) FROM message_text", [], |row| row.get(0)).unwrap();
+        assert_eq!(left, 0);
+    }
+}

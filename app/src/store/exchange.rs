@@ -1,0 +1,235 @@
+//! Chats as files: Markdown for people, JSON for programs and for this one.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, error::Doing, message,
+};
+
+/// What the JSON says it is.
+const FORMAT: &str = "thermocline.chats";
+const VERSION: u32 = 1;
+
+/// The JSON file.
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    format: String,
+    version: u32,
+    chats: Vec<FileChat>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FileChat {
+    title: String,
+    created: i64,
+    updated: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default)]
+    system_prompt: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sampling: Option<serde_json::Value>,
+    /// Index of the last message of the branch that is shown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leaf: Option<usize>,
+    messages: Vec<FileMessage>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FileMessage {
+    /// Index of an earlier message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<usize>,
+    role: String,
+    content: String,
+    created: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    edited: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stats: Option<serde_json::Value>,
+}
+
+/// The branch that is shown, as Markdown.
+pub fn markdown(chat: &Chat, branch: &[Message]) -> String {
+    let title = if chat.title.is_empty() { "Chat" } else { &chat.title };
+    let mut text = format!("# {}\n", title.replace(['\n', '\r'], " "));
+    if !chat.system_prompt.is_empty() {
+        text.push_str(&format!("\n## System\n\n{}\n", chat.system_prompt.trim_end()));
+    }
+    for message in branch {
+        let who = match message.speaker {
+            Speaker::User => "User",
+            Speaker::Assistant => message.model.as_deref().unwrap_or("Assistant"),
+        };
+        text.push_str(&format!("\n## {who}\n\n{}\n", message.content.trim_end()));
+    }
+    text
+}
+
+impl Store {
+    /// Chats with all their branches, as JSON.
+    pub fn export(&self, chats: &[ChatId]) -> Result<String, StoreError> {
+        let chats = chats.iter().map(|id| self.export_chat(*id)).collect::<Result<_, _>>()?;
+        let file = File { format: FORMAT.to_owned(), version: VERSION, chats };
+        serde_json::to_string_pretty(&file).map_err(|error| bad("the chats", "text that JSON can hold", error))
+    }
+
+    fn export_chat(&self, id: ChatId) -> Result<FileChat, StoreError> {
+        let (chat, messages) = (self.chat(id)?, self.messages(id)?);
+        let index: HashMap<MessageId, usize> = messages.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let json = |text: Option<String>| text.and_then(|text| serde_json::from_str(&text).ok());
+        let messages = messages.into_iter().map(|message| FileMessage {
+            parent: message.parent.and_then(|parent| index.get(&parent).copied()),
+            role: message.speaker.name().to_owned(),
+            content: message.content,
+            created: message.created,
+            state: (message.state != MessageState::Complete).then(|| message.state.name().to_owned()),
+            edited: message.edited,
+            model: message.model,
+            stats: json(message.stats),
+        });
+        Ok(FileChat {
+            title: chat.title,
+            created: chat.created,
+            updated: chat.updated,
+            model: chat.model,
+            system_prompt: chat.system_prompt,
+            sampling: json(chat.sampling),
+            leaf: chat.leaf.and_then(|leaf| index.get(&leaf).copied()),
+            messages: messages.collect(),
+        })
+    }
+
+    /// Adds the chats of a JSON file that [`Store::export`] wrote; all of them or, if anything is wrong with it, none.
+    pub fn import(&mut self, json: &str) -> Result<Vec<ChatId>, StoreError> {
+        const DOING: &str = "importing chats";
+        let file: File = serde_json::from_str(json).map_err(|error| bad("the file", "chats as JSON", error))?;
+        if (&*file.format, file.version) != (FORMAT, VERSION) {
+            return Err(bad(
+                "the file",
+                "format thermocline.chats, version 1",
+                format!("{} {}", file.format, file.version),
+            ));
+        }
+        self.transaction(DOING, |db| {
+            let mut ids = Vec::new();
+            for (n, chat) in file.chats.iter().enumerate() {
+                let sampling = chat.sampling.as_ref().map(ToString::to_string);
+                let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling)
+                    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+                let FileChat { title, created, updated, model, system_prompt, .. } = chat;
+                let values = rusqlite::params![title, created, updated, model, system_prompt, sampling];
+                db.execute(sql, values).doing(DOING)?;
+                let id = ChatId(db.last_insert_rowid());
+                let mut messages: Vec<MessageId> = Vec::new();
+                for (m, from) in chat.messages.iter().enumerate() {
+                    let place = |part: &str| format!("{part} of message {m} of chat {n}");
+                    let parent = match from.parent {
+                        None => None,
+                        Some(at) => Some(
+                            *messages
+                                .get(at)
+                                .ok_or_else(|| bad(place("parent"), "the index of an earlier message", at))?,
+                        ),
+                    };
+                    let speaker = Speaker::of(&from.role)
+                        .ok_or_else(|| bad(place("role"), "user or assistant", format!("{:?}", from.role)))?;
+                    let state = match from.state.as_deref() {
+                        None => MessageState::Complete,
+                        Some("streaming") => MessageState::Interrupted,
+                        Some(name) => MessageState::of(name).ok_or_else(|| {
+                            bad(place("state"), "a state that this program knows", format!("{name:?}"))
+                        })?,
+                    };
+                    let new = NewMessage { speaker, content: from.content.clone(), state, model: from.model.clone() };
+                    let message = message::insert(db, id, parent, &new)?;
+                    let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4 WHERE id = ?1";
+                    let stats = from.stats.as_ref().map(ToString::to_string);
+                    db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats]).doing(DOING)?;
+                    messages.push(message);
+                }
+                let leaf = match chat.leaf {
+                    None => messages.last(),
+                    Some(at) => Some(
+                        messages
+                            .get(at)
+                            .ok_or_else(|| bad(format!("leaf of chat {n}"), "the index of a message", at))?,
+                    ),
+                };
+                let sql = "UPDATE chat SET leaf = ?2, updated = ?3 WHERE id = ?1";
+                db.execute(sql, rusqlite::params![id.0, leaf.map(|leaf| leaf.0), updated]).doing(DOING)?;
+                ids.push(id);
+            }
+            Ok(ids)
+        })
+    }
+}
+
+fn bad(what: impl Into<String>, expected: &'static str, got: impl ToString) -> StoreError {
+    StoreError::Import { what: what.into(), expected, got: got.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_exported_can_be_imported_with_every_branch() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(Some("storyteller"), "Be brief.").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        store.set_chat_sampling(chat, Some(r#"{"temperature":0.5}"#)).unwrap();
+        let question = store.add_message(chat, None, &NewMessage::user("Tell me of a frog. 🐸")).unwrap();
+        let answer = |text: &str, state| NewMessage {
+            speaker: Speaker::Assistant,
+            content: text.to_owned(),
+            state,
+            model: Some("storyteller".to_owned()),
+        };
+        let first = store.add_message(chat, Some(question), &answer("No.", MessageState::Stopped)).unwrap();
+        store.add_message(chat, Some(question), &answer("Once upon a time", MessageState::Complete)).unwrap();
+        store.edit_message(first, "No!").unwrap();
+        store.show_version(first, 1).unwrap();
+
+        let json = store.export(&[chat]).unwrap();
+        let mut other = Store::in_memory().unwrap();
+        let copies = other.import(&json).unwrap();
+        assert_eq!(other.export(&copies).unwrap(), json);
+        assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
+        assert_eq!(other.search("upon").unwrap().len(), 1);
+
+        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap());
+        let want = "# Frogs\n\n## System\n\nBe brief.\n\n## User\n\nTell me of a frog. 🐸\n\n## storyteller\n\nNo!\n";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn a_wrong_file_changes_nothing_and_says_where_it_is_wrong() {
+        let mut store = Store::in_memory().unwrap();
+        let with = |message: &str| {
+            format!(
+                r#"{{"format":"thermocline.chats","version":1,"chats":[{{"title":"t","created":1,"updated":2,
+                "messages":[{{"role":"user","content":"a","created":3}},{message}]}}]}}"#
+            )
+        };
+        for (json, part) in [
+            ("[1, 2".to_owned(), "the file"),
+            (r#"{"format":"other","version":1,"chats":[]}"#.to_owned(), "the file"),
+            (with(r#"{"parent":1,"role":"user","content":"b","created":4}"#), "parent of message 1 of chat 0"),
+            (with(r#"{"role":"king","content":"b","created":4}"#), "role of message 1 of chat 0"),
+            (with(r#"{"state":"odd","role":"user","content":"b","created":4}"#), "state of message 1 of chat 0"),
+        ] {
+            let error = store.import(&json).unwrap_err();
+            assert!(matches!(&error, StoreError::Import { what, .. } if what == part), "{error}");
+            assert!(store.chats().unwrap().is_empty());
+        }
+        let fine = with(r#"{"parent":0,"role":"assistant","content":"b","created":4}"#);
+        assert_eq!(store.import(&fine).unwrap().len(), 1);
+    }
+}

@@ -1,0 +1,356 @@
+//! Messages: a tree per chat, and the branch that is shown.
+
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::{
+    ChatId, Store,
+    error::{Doing, StoreError},
+    now, one,
+};
+
+/// Number of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub(super) i64);
+
+/// Who said it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Speaker {
+    /// The person.
+    User,
+    /// The model.
+    Assistant,
+}
+
+/// How far a message has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageState {
+    /// As it is meant to be.
+    Complete,
+    /// Somebody is writing it now.
+    Streaming,
+    /// Ended by the user.
+    Stopped,
+    /// Ended by the length that was set, or the context's.
+    Cut,
+    /// Ended by an error.
+    Failed,
+    /// Whoever wrote it is gone.
+    Interrupted,
+}
+
+impl Speaker {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Speaker::User => "user",
+            Speaker::Assistant => "assistant",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<Speaker> {
+        [Speaker::User, Speaker::Assistant].into_iter().find(|it| it.name() == name)
+    }
+}
+
+impl MessageState {
+    const ALL: [MessageState; 6] = [
+        MessageState::Complete,
+        MessageState::Streaming,
+        MessageState::Stopped,
+        MessageState::Cut,
+        MessageState::Failed,
+        MessageState::Interrupted,
+    ];
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            MessageState::Complete => "complete",
+            MessageState::Streaming => "streaming",
+            MessageState::Stopped => "stopped",
+            MessageState::Cut => "cut",
+            MessageState::Failed => "failed",
+            MessageState::Interrupted => "interrupted",
+        }
+    }
+
+    pub(super) fn of(name: &str) -> Option<MessageState> {
+        MessageState::ALL.into_iter().find(|it| it.name() == name)
+    }
+}
+
+/// Whoever streams gives a sign of life more often than this, in milliseconds.
+const LIFE: i64 = 15_000;
+
+/// What was said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its number.
+    pub id: MessageId,
+    /// What it answers.
+    pub parent: Option<MessageId>,
+    /// Who said it.
+    pub speaker: Speaker,
+    /// The words.
+    pub content: String,
+    /// When it began, in milliseconds since 1970.
+    pub created: i64,
+    /// How far it has come.
+    pub state: MessageState,
+    /// Whether the user has changed it.
+    pub edited: bool,
+    /// The model that said it.
+    pub model: Option<String>,
+    /// How it was generated, as JSON.
+    pub stats: Option<String>,
+    /// Which version of how many it is, the first being 1.
+    pub version: (usize, usize),
+}
+
+/// A message to be added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewMessage {
+    /// Who says it.
+    pub speaker: Speaker,
+    /// The words, so far.
+    pub content: String,
+    /// How far it has come.
+    pub state: MessageState,
+    /// The model that says it.
+    pub model: Option<String>,
+}
+
+impl NewMessage {
+    /// What the user says.
+    pub fn user(content: &str) -> Self {
+        let content = content.to_owned();
+        NewMessage { speaker: Speaker::User, content, state: MessageState::Complete, model: None }
+    }
+
+    /// What a model is about to say.
+    pub fn streaming(model: Option<&str>) -> Self {
+        NewMessage {
+            speaker: Speaker::Assistant,
+            content: String::new(),
+            state: MessageState::Streaming,
+            model: model.map(str::to_owned),
+        }
+    }
+}
+
+/// Columns, as [`Message::read`] expects them.
+const COLUMNS: &str = "message.id, parent, role, content, created, state, edited, model, stats, touched,
+    (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent
+        AND other.id <= message.id),
+    (SELECT count(*) FROM message AS other WHERE other.chat = message.chat AND other.parent IS message.parent)";
+
+impl Message {
+    fn read(row: &Row<'_>) -> rusqlite::Result<Message> {
+        let (role, state): (String, String) = (row.get(2)?, row.get(5)?);
+        let unknown =
+            |at, what: String| rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, what.into());
+        let state = MessageState::of(&state).ok_or_else(|| unknown(5, format!("unknown state {state:?}")))?;
+        let alive = row.get::<_, i64>(9)?.saturating_add(LIFE) > now();
+        Ok(Message {
+            id: MessageId(row.get(0)?),
+            parent: row.get::<_, Option<i64>>(1)?.map(MessageId),
+            speaker: Speaker::of(&role).ok_or_else(|| unknown(2, format!("unknown role {role:?}")))?,
+            content: row.get(3)?,
+            created: row.get(4)?,
+            state: if state == MessageState::Streaming && !alive { MessageState::Interrupted } else { state },
+            edited: row.get(6)?,
+            model: row.get(7)?,
+            stats: row.get(8)?,
+            version: (row.get::<_, i64>(10)?.max(1) as usize, row.get::<_, i64>(11)?.max(1) as usize),
+        })
+    }
+}
+
+/// Puts a message's words where searches look.
+pub(super) fn index(db: &Connection, id: i64, content: &str) -> Result<(), StoreError> {
+    const DOING: &str = "indexing a message";
+    db.prepare_cached("DELETE FROM message_text WHERE rowid = ?1").doing(DOING)?.execute([id]).doing(DOING)?;
+    let mut insert = db.prepare_cached("INSERT INTO message_text (rowid, content) VALUES (?1, ?2)").doing(DOING)?;
+    insert.execute(params![id, content]).doing(DOING)?;
+    Ok(())
+}
+
+pub(super) fn insert(
+    db: &Connection,
+    chat: ChatId,
+    parent: Option<MessageId>,
+    message: &NewMessage,
+) -> Result<MessageId, StoreError> {
+    const DOING: &str = "adding a message";
+    if let Some(parent) = parent {
+        let sql = "SELECT 1 FROM message WHERE id = ?1 AND chat = ?2";
+        let found = db.query_row(sql, [parent.0, chat.0], |_| Ok(())).optional().doing(DOING)?;
+        found.ok_or(StoreError::Missing { what: "message", id: parent.0 })?;
+    }
+    let now = now();
+    let sql = "INSERT INTO message (chat, parent, role, content, created, touched, state, model)
+        VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)";
+    let NewMessage { speaker, content, state, model } = message;
+    let parent = parent.map(|parent| parent.0);
+    let sets = db.execute("UPDATE chat SET updated = ?2 WHERE id = ?1", [chat.0, now]).doing(DOING)?;
+    one(sets, "chat", chat.0)?;
+    db.execute(sql, params![chat.0, parent, speaker.name(), content, now, state.name(), model]).doing(DOING)?;
+    let id = MessageId(db.last_insert_rowid());
+    db.execute("UPDATE chat SET leaf = ?2 WHERE id = ?1", [chat.0, id.0]).doing(DOING)?;
+    if *state != MessageState::Streaming {
+        index(db, id.0, content)?;
+    }
+    Ok(id)
+}
+
+impl Store {
+    /// Adds a message after `parent` (a further version, if there is one already), and shows the branch that ends in it.
+    pub fn add_message(
+        &mut self,
+        chat: ChatId,
+        parent: Option<MessageId>,
+        message: &NewMessage,
+    ) -> Result<MessageId, StoreError> {
+        self.transaction("adding a message", |db| insert(db, chat, parent, message))
+    }
+
+    /// The messages of the branch that is shown, first to last.
+    pub fn branch(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
+        const DOING: &str = "reading a chat";
+        let sql = format!(
+            "WITH RECURSIVE up (id, depth) AS (
+                SELECT message.id, 0 FROM message JOIN chat ON chat.leaf = message.id WHERE chat.id = ?1
+                UNION ALL SELECT message.parent, depth + 1 FROM message JOIN up ON message.id = up.id
+                    WHERE message.parent IS NOT NULL)
+            SELECT {COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY depth DESC"
+        );
+        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
+        query.query_map([chat.0], Message::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+    }
+
+    /// Every message of a chat, in the order they were added.
+    pub fn messages(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
+        const DOING: &str = "reading a chat";
+        let sql = format!("SELECT {COLUMNS} FROM message WHERE chat = ?1 ORDER BY message.id");
+        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
+        query.query_map([chat.0], Message::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+    }
+
+    /// A message.
+    pub fn message(&self, id: MessageId) -> Result<Message, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM message WHERE id = ?1");
+        let found = self.db.query_row(&sql, [id.0], Message::read).optional().doing("reading a message")?;
+        found.ok_or(StoreError::Missing { what: "message", id: id.0 })
+    }
+
+    /// Shows version `version` (the first is 1) of a message, with what was last said after it.
+    pub fn show_version(&mut self, of: MessageId, version: usize) -> Result<(), StoreError> {
+        const DOING: &str = "showing another version";
+        self.transaction(DOING, |db| {
+            let sql = "SELECT other.id FROM message JOIN message AS other
+                ON other.chat = message.chat AND other.parent IS message.parent
+                WHERE message.id = ?1 ORDER BY other.id LIMIT 1 OFFSET ?2";
+            let nth = i64::try_from(version).unwrap_or(i64::MAX).max(1) - 1;
+            let sibling = db.query_row(sql, [of.0, nth], |row| row.get::<_, i64>(0)).optional().doing(DOING)?;
+            let sibling = sibling.ok_or(StoreError::Missing { what: "version", id: nth + 1 })?;
+            let sql = "WITH RECURSIVE down (id) AS (
+                    SELECT ?1 UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)
+                UPDATE chat SET leaf = (SELECT max(id) FROM down) WHERE id = (SELECT chat FROM message WHERE id = ?1)";
+            db.execute(sql, [sibling]).doing(DOING)?;
+            Ok(())
+        })
+    }
+
+    /// The user changes the words of a message in place.
+    pub fn edit_message(&mut self, id: MessageId, content: &str) -> Result<(), StoreError> {
+        const DOING: &str = "changing a message";
+        self.transaction(DOING, |db| {
+            let sql = "UPDATE message SET content = ?2, edited = 1 WHERE id = ?1";
+            one(db.execute(sql, params![id.0, content]).doing(DOING)?, "message", id.0)?;
+            index(db, id.0, content)
+        })
+    }
+
+    /// Removes a message and all that was said after it. The branch that was shown ends before it, or is another version.
+    pub fn remove_message(&mut self, id: MessageId) -> Result<(), StoreError> {
+        const DOING: &str = "removing a message";
+        self.transaction(DOING, |db| {
+            let sql = "SELECT chat, parent FROM message WHERE id = ?1";
+            let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
+            let found = db.query_row(sql, [id.0], read).optional().doing(DOING)?;
+            let (chat, parent) = found.ok_or(StoreError::Missing { what: "message", id: id.0 })?;
+            let below = "WITH RECURSIVE down (id) AS (
+                SELECT ?1 UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)";
+            let sql = format!("{below} DELETE FROM message_text WHERE rowid IN (SELECT id FROM down)");
+            db.execute(&sql, [id.0]).doing(DOING)?;
+            db.execute("DELETE FROM message WHERE id = ?1", [id.0]).doing(DOING)?;
+            // What is shown may be gone: then the last thing said after the parent.
+            let sql = "WITH RECURSIVE down (id) AS (
+                    SELECT id FROM message WHERE chat = ?1 AND parent IS ?2
+                    UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)
+                UPDATE chat SET leaf = coalesce((SELECT max(id) FROM down), ?2)
+                WHERE id = ?1 AND leaf NOT IN (SELECT id FROM message)";
+            db.execute(sql, params![chat, parent]).doing(DOING)?;
+            Ok(())
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(store: &Store, chat: ChatId) -> Vec<(String, (usize, usize))> {
+        store.branch(chat).unwrap().into_iter().map(|message| (message.content, message.version)).collect()
+    }
+
+    fn say(store: &mut Store, chat: ChatId, parent: Option<MessageId>, words: &str) -> MessageId {
+        store.add_message(chat, parent, &NewMessage::user(words)).unwrap()
+    }
+
+    #[test]
+    fn versions_are_kept_and_shown_with_what_follows_them() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let other = store.add_chat(None, "").unwrap();
+        say(&mut store, other, None, "elsewhere");
+        let first = say(&mut store, chat, None, "a");
+        let b1 = say(&mut store, chat, Some(first), "b1");
+        say(&mut store, chat, Some(b1), "c");
+        let b2 = say(&mut store, chat, Some(first), "b2");
+        let line = |words: &[(&str, (usize, usize))]| {
+            words.iter().map(|(text, version)| ((*text).to_owned(), *version)).collect::<Vec<_>>()
+        };
+        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b2", (2, 2))]));
+        store.show_version(b2, 1).unwrap();
+        assert_eq!(words(&store, chat), line(&[("a", (1, 1)), ("b1", (1, 2)), ("c", (1, 1))]));
+        assert!(matches!(store.show_version(b2, 3), Err(StoreError::Missing { what: "version", id: 3 })));
+
+        // Another beginning is a version of the first message.
+        say(&mut store, chat, None, "z");
+        assert_eq!(words(&store, chat), line(&[("z", (2, 2))]));
+        store.show_version(first, 1).unwrap();
+        store.edit_message(b2, "b2!").unwrap();
+        assert_eq!(words(&store, chat)[1].0, "b2!", "the latest of what was said after `a`");
+
+        store.remove_message(b2).unwrap();
+        assert_eq!(words(&store, chat), line(&[("a", (1, 2)), ("b1", (1, 1)), ("c", (1, 1))]));
+        store.remove_message(b1).unwrap();
+        assert_eq!(words(&store, chat), line(&[("a", (1, 2))]));
+        assert_eq!(store.messages(chat).unwrap().len(), 2);
+        assert!(matches!(store.remove_message(b1), Err(StoreError::Missing { .. })));
+        assert!(matches!(
+            store.add_message(other, Some(first), &NewMessage::user("")),
+            Err(StoreError::Missing { what: "message", .. })
+        ));
+    }
+
+    #[test]
+    fn a_writer_without_a_sign_of_life_was_interrupted() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(None, "").unwrap();
+        let id = store.add_message(chat, None, &NewMessage::streaming(Some("m"))).unwrap();
+        assert_eq!(store.message(id).unwrap().state, MessageState::Streaming);
+        store.db.execute("UPDATE message SET touched = touched - 20000", []).unwrap();
+        let message = store.message(id).unwrap();
+        assert_eq!((message.state, message.model.as_deref()), (MessageState::Interrupted, Some("m")));
+    }
+}
