@@ -2,6 +2,7 @@
 
 use super::{
     ThreadPool,
+    picked::Picked,
     scratch::Buffer,
     simd::{CodeTile, Kernels, QuantisedRow, QuantisedRowMut, TILE_TOKENS},
 };
@@ -112,7 +113,7 @@ pub(super) struct FloatTiles {
 
 impl FloatTiles {
     /// Lays out columns `columns` of `x`, `[tokens, stride]`.
-    pub fn fill(&mut self, kernels: &dyn Kernels, pool: &ThreadPool, x: &[f32], stride: usize, columns: Columns<'_>) {
+    pub fn fill(&mut self, kernels: &dyn Kernels, pool: &ThreadPool, x: &[f32], stride: usize, columns: Picked<'_>) {
         self.n = columns.len(stride);
         self.tokens = kernels.float_tokens();
         let (n, tile_tokens) = (self.n, self.tokens);
@@ -130,8 +131,8 @@ impl FloatTiles {
                 }
                 let row = &x[token * stride..][..stride];
                 match columns {
-                    Columns::All => to.zip(row).for_each(|(to, from)| *to = *from),
-                    Columns::These(list) => to.zip(list).for_each(|(to, at)| *to = row[*at as usize]),
+                    Picked::All => to.zip(row).for_each(|(to, from)| *to = *from),
+                    Picked::These(list) => to.zip(list).for_each(|(to, at)| *to = row[*at as usize]),
                 }
             }
         });
@@ -142,23 +143,5 @@ impl FloatTiles {
         let start = (tile * self.n + first) * self.tokens;
         let end = start + len * self.tokens;
         &self.values.get(end)[start..end]
-    }
-}
-
-/// Which columns of the activations take part.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Columns<'a> {
-    /// All.
-    All,
-    /// These, in this order.
-    These(&'a [u32]),
-}
-
-impl Columns<'_> {
-    fn len(self, stride: usize) -> usize {
-        match self {
-            Columns::All => stride,
-            Columns::These(list) => list.len(),
-        }
     }
 }

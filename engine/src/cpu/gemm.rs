@@ -5,7 +5,8 @@
 
 use super::{
     Cpu, MatmulJob,
-    activations::{CodeTiles, Columns, FloatTiles},
+    activations::{CodeTiles, FloatTiles},
+    picked::Picked,
     pool::{ColumnsMut, split_columns},
     scratch::Buffer,
     simd::{CodePanel, Grouping, Kernels, TILE_TOKENS},
@@ -45,11 +46,20 @@ pub(super) struct PanelScratch {
 struct Block<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
+    /// Of which these are the matrix's rows.
+    picked: Picked<'a>,
     first: usize,
     out: ColumnsMut<'a>,
 }
 
-pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: usize) {
+impl Block<'_> {
+    /// Row `at` of the block, encoded.
+    fn row(&self, at: usize) -> &[u8] {
+        self.weight.row(self.picked.get(self.first + at))
+    }
+}
+
+pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     let kernels = cpu.kernels;
     cpu.scratch.with(|scratch| {
@@ -59,14 +69,14 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: u
             scratch.code_tiles.fill(kernels, cpu.pool(), x, cols);
         }
         if any_floats {
-            scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, Columns::All);
+            scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, Picked::All);
         }
-        let rows: usize = jobs.iter().map(|job| job.weight.rows()).sum();
+        let rows: usize = jobs.iter().map(|job| picked.len(job.weight.rows())).sum();
         let panels = rows.div_ceil(kernels.panel_rows());
         let width = kernels.panel_rows() * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
         let mut blocks = Vec::new();
         for job in jobs {
-            let rows = job.weight.rows();
+            let rows = picked.len(job.weight.rows());
             if rows == 0 {
                 continue;
             }
@@ -74,6 +84,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: u
             blocks.extend(columns.map(|(at, out)| Block {
                 weight: job.weight,
                 bias: job.bias,
+                picked,
                 first: at * width,
                 out,
             }));
@@ -118,7 +129,7 @@ fn codes(
             for row in 0..width {
                 let unpacked = &mut unpacked[row * len..][..len];
                 if panel * width + row < rows {
-                    let src = &weight.row(block.first + panel * width + row)[from..to];
+                    let src = &block.row(panel * width + row)[from..to];
                     kernels.unpack(weight.ty(), src, unpacked, row_scales, row_mins);
                 } else {
                     unpacked.fill(0);
@@ -156,7 +167,7 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
             for (row, widened) in widened.chunks_exact_mut(len).enumerate() {
                 let row = panel * width + row;
                 if row < rows {
-                    let src = &weight.row(block.first + row)[first * bytes..(first + len) * bytes];
+                    let src = &block.row(row)[first * bytes..(first + len) * bytes];
                     kernels.widen(weight.ty(), src, widened);
                 } else {
                     widened.fill(0.0);
@@ -174,13 +185,14 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
 /// Copies what was accumulated to the block's columns of the output.
 fn write_out(block: &mut Block<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
     let rows = block.out.width();
-    let bias = block.bias.map(|bias| &bias[block.first..][..rows]);
+    let (picked, first) = (block.picked, block.first);
+    let bias = block.bias.map(|bias| (first..first + rows).map(move |at| bias[picked.get(at)]));
     for token in 0..tokens {
         let out = block.out.row_mut(token);
         for (panel, out) in out.chunks_mut(width).enumerate() {
             out.copy_from_slice(&acc[panel * of_panel + token * width..][..out.len()]);
         }
-        if let Some(bias) = bias {
+        if let Some(bias) = bias.clone() {
             out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }
     }

@@ -1,6 +1,10 @@
 //! Products of weights and activations: the entry, and the path of one token.
 
-use super::{Cpu, gemm, simd::Grouping};
+use super::{
+    Cpu, gemm,
+    picked::{AHEAD, Picked, distance},
+    simd::Grouping,
+};
 use crate::format::Matrix;
 
 /// Bytes of weights a worker takes at a time: long enough that a stream of reads is rarely broken, short enough that
@@ -17,11 +21,11 @@ pub struct MatmulJob<'a> {
     pub weight: &'a Matrix,
     /// Added to every output row, `[rows]`.
     pub bias: Option<&'a [f32]>,
-    /// `[tokens, rows]`, overwritten.
+    /// `[tokens, rows]`, or `[tokens, rows chosen]`; overwritten.
     pub out: &'a mut [f32],
 }
 
-/// Consecutive rows of one job and their outputs.
+/// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
 struct Rows<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
@@ -38,33 +42,47 @@ impl Cpu {
     /// # Panics
     /// If shapes disagree.
     pub fn matmul(&self, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: usize) {
+        self.product(jobs, Picked::All, x, tokens);
+    }
+
+    /// The same for some rows of every job: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`. Only those rows are read; biases are
+    /// still those of all rows. A row's result is that of [`Cpu::matmul`].
+    ///
+    /// # Panics
+    /// If shapes disagree, or a row does not exist.
+    pub fn matmul_rows(&self, jobs: &mut [MatmulJob<'_>], rows: &[u32], x: &[f32], tokens: usize) {
+        self.product(jobs, Picked::These(rows), x, tokens);
+    }
+
+    fn product(&self, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32], tokens: usize) {
         for job in jobs.iter() {
             let (rows, cols) = (job.weight.rows(), job.weight.cols());
             assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
-            assert_eq!(job.out.len(), tokens * rows, "outputs of {tokens} tokens, {rows} rows");
+            assert_eq!(job.out.len(), tokens * picked.len(rows), "outputs of {tokens} tokens");
             assert!(job.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
         }
         if x.is_empty() {
             // No tokens, or no columns: nothing but the bias is left.
             for job in jobs {
-                for token in job.out.chunks_exact_mut(job.weight.rows().max(1)) {
-                    token.iter_mut().enumerate().for_each(|(r, out)| *out = job.bias.map_or(0.0, |bias| bias[r]));
+                for token in job.out.chunks_exact_mut(picked.len(job.weight.rows()).max(1)) {
+                    let bias = |at| job.bias.map_or(0.0, |bias| bias[picked.get(at)]);
+                    token.iter_mut().enumerate().for_each(|(at, out)| *out = bias(at));
                 }
             }
             return;
         }
         match tokens {
-            1 => self.matvec(jobs, x),
-            _ => gemm::matmul(self, jobs, x, tokens),
+            1 => self.matvec(jobs, picked, x),
+            _ => gemm::matmul(self, jobs, picked, x, tokens),
         }
     }
 
-    fn matvec(&self, jobs: &mut [MatmulJob<'_>], x: &[f32]) {
+    fn matvec(&self, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32]) {
         self.scratch.with(|scratch| {
             if jobs.iter().any(|job| Grouping::of(job.weight.ty()).is_some()) {
                 scratch.row.fill(self.kernels, x);
             }
-            let bytes: usize = jobs.iter().map(|job| job.weight.data().len()).sum();
+            let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
             let share = (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES);
             let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / share + jobs.len());
             for job in jobs {
@@ -77,16 +95,26 @@ impl Cpu {
                 }));
             }
             let row = &scratch.row;
-            self.pool().for_each(&mut items, |_, item| {
-                let ty = item.weight.ty();
-                let row_bytes = item.weight.row_bytes();
-                let weights = &item.weight.data()[item.first * row_bytes..][..item.out.len() * row_bytes];
-                match Grouping::of(ty) {
-                    Some(_) => self.kernels.dot_codes(ty, weights, row.row(), item.out),
-                    None => self.kernels.dot_floats(ty, weights, x, item.out),
+            self.pool().for_each(&mut items, |_, Rows { weight, bias, first, out }| {
+                let ty = weight.ty();
+                let dot = |weights: &[u8], ahead, out: &mut [f32]| match Grouping::of(ty) {
+                    Some(_) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
+                    None => self.kernels.dot_floats(ty, weights, x, ahead, out),
+                };
+                match picked {
+                    Picked::All => {
+                        let row_bytes = weight.row_bytes();
+                        dot(&weight.data()[*first * row_bytes..][..out.len() * row_bytes], AHEAD as isize, out);
+                    }
+                    Picked::These(list) => {
+                        for (at, out) in (*first..).zip(out.chunks_exact_mut(1)) {
+                            let ahead = distance(weight, at, list.len(), |at| list[at] as usize);
+                            dot(weight.row(list[at] as usize), ahead, out);
+                        }
+                    }
                 }
-                if let Some(bias) = item.bias {
-                    item.out.iter_mut().zip(&bias[item.first..]).for_each(|(out, bias)| *out += bias);
+                if let Some(bias) = bias {
+                    (*first..).zip(out.iter_mut()).for_each(|(at, out)| *out += bias[picked.get(at)]);
                 }
             });
         });
@@ -94,7 +122,7 @@ impl Cpu {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
     use rand::{SeedableRng, rngs::StdRng};
 
@@ -112,14 +140,14 @@ mod tests {
     }
 
     /// Whole blocks where the type has them, odd numbers where not.
-    fn columns(ty: TensorType, n: usize) -> usize {
+    pub(crate) fn columns(ty: TensorType, n: usize) -> usize {
         match ty.block_len() {
             1 => 1 + n,
             len => len * (1 + n % (1200 / len)),
         }
     }
 
-    fn every_cpu() -> Vec<Cpu> {
+    pub(crate) fn every_cpu() -> Vec<Cpu> {
         let cpus = Isa::available().into_iter().flat_map(|isa| [1, 3].map(|threads| (isa, threads)));
         cpus.map(|(isa, threads)| Cpu::new(&CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap()).collect()
     }

@@ -1,7 +1,8 @@
 //! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
-//! (GEMV) for one token, blocked (GEMM) for many. [`Cpu::matmul_neurons`] reads only the rows of neurons that fired.
-//! [`ops`] holds what stands between the matrix products.
+//! (GEMV) for one token, blocked (GEMM) for many. Where few neurons fire, [`Cpu::matmul_rows`] reads only chosen rows, and
+//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron. [`ops`] holds what
+//! stands between the matrix products.
 
 mod activations;
 mod gemm;
@@ -9,6 +10,7 @@ mod isa;
 mod matmul;
 mod neurons;
 pub mod ops;
+mod picked;
 mod pool;
 mod scratch;
 mod simd;
@@ -46,7 +48,7 @@ struct Scratch {
     row: activations::RowCodes,
     code_tiles: activations::CodeTiles,
     float_tiles: activations::FloatTiles,
-    /// Neurons that fired.
+    /// Which of the activations are not zero.
     active: Vec<u32>,
     /// `[parts, d]`
     partial: scratch::Buffer<f32>,

@@ -1,8 +1,8 @@
-//! The down projection with neurons as rows: only rows of neurons that fired are read.
+//! Sums of rows, each row a neuron's share of the output: only rows of neurons that fired are read.
 
 use super::{
     Cpu,
-    activations::Columns,
+    picked::{Picked, distance},
     pool::{ColumnsMut, split_columns},
     simd::Grouping,
 };
@@ -12,6 +12,8 @@ use crate::format::Matrix;
 const PARTS: usize = 16;
 /// Fewest neurons worth a partial sum of their own.
 const LEAST_PART: usize = 32;
+/// Elements of partial sums that one worker adds up.
+const SUM_ELEMENTS: usize = 1 << 14;
 /// Neurons of a panel.
 const PANEL_NEURONS: usize = 128;
 
@@ -23,22 +25,40 @@ impl Cpu {
     /// # Panics
     /// If shapes disagree.
     pub fn matmul_neurons(&self, weight: &Matrix, bias: Option<&[f32]>, a: &[f32], tokens: usize, out: &mut [f32]) {
-        let (n_ff, d) = (weight.rows(), weight.cols());
-        assert_eq!(a.len(), tokens * n_ff, "activations of {tokens} tokens, {n_ff} neurons");
+        assert!(bias.is_none_or(|bias| bias.len() == weight.cols()), "biases of {} outputs", weight.cols());
+        match bias {
+            Some(bias) => out.chunks_exact_mut(bias.len().max(1)).for_each(|out| out.copy_from_slice(bias)),
+            None => out.fill(0.0),
+        }
+        self.add_neurons(weight, Picked::All, a, tokens, out);
+    }
+
+    /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows of a matrix `[n_ff, d]` that has one per neuron, `a` being
+    /// `[tokens, rows.len()]` and `out` `[tokens, d]`. Rows whose activation is zero (for all tokens) are not read. The result
+    /// does not depend on the number of threads.
+    ///
+    /// # Panics
+    /// If shapes disagree, or a row does not exist.
+    pub fn accumulate_rows(&self, weight: &Matrix, rows: &[u32], a: &[f32], tokens: usize, out: &mut [f32]) {
+        self.add_neurons(weight, Picked::These(rows), a, tokens, out);
+    }
+
+    fn add_neurons(&self, weight: &Matrix, picked: Picked<'_>, a: &[f32], tokens: usize, out: &mut [f32]) {
+        let (n, d) = (picked.len(weight.rows()), weight.cols());
+        assert_eq!(a.len(), tokens * n, "activations of {tokens} tokens, {n} neurons");
         assert_eq!(out.len(), tokens * d, "outputs of {tokens} tokens, {d} wide");
-        assert!(bias.is_none_or(|bias| bias.len() == d), "biases of {d} outputs");
-        if out.is_empty() {
+        if out.is_empty() || n == 0 {
             return;
         }
         self.scratch.with(|scratch| {
             let active = &mut scratch.active;
             active.clear();
-            let fires = |i: usize| (0..tokens).any(|t| a[t * n_ff + i] != 0.0);
-            active.extend((0..n_ff).filter(|i| fires(*i)).map(|i| i as u32));
+            let fires = |i: usize| (0..tokens).any(|t| a[t * n + i] != 0.0);
+            active.extend((0..n).filter(|i| fires(*i)).map(|i| i as u32));
             if tokens == 1 {
-                return self.accumulate_rows(weight, bias, a, active, scratch.partial.take(PARTS * d), out);
+                return self.add_one(weight, picked, a, active, scratch.partial.take(PARTS * d), out);
             }
-            scratch.float_tiles.fill(self.kernels, self.pool(), a, n_ff, Columns::These(active));
+            scratch.float_tiles.fill(self.kernels, self.pool(), a, n, Picked::These(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
             let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
             // As many columns at a time as whole blocks and whole panels need.
@@ -60,10 +80,10 @@ impl Cpu {
                             row.fill(0.0);
                             let bytes = weight.ty().block_bytes();
                             let len = weight.ty().block_len();
-                            let src = weight.row(*neuron as usize);
+                            let src = weight.row(picked.get(*neuron as usize));
                             let src = &src[first / len * bytes..(first + out.width()) / len * bytes];
                             match Grouping::of(weight.ty()) {
-                                Some(_) => kernels.axpy(weight.ty(), src, 1.0, &mut row[..out.width()]),
+                                Some(_) => kernels.axpy(weight.ty(), src, 1.0, 0, &mut row[..out.width()]),
                                 None => kernels.widen(weight.ty(), src, &mut row[..out.width()]),
                             }
                             for (side, row) in row.chunks_exact(width).enumerate() {
@@ -78,18 +98,17 @@ impl Cpu {
                             }
                         }
                     }
-                    let bias = bias.map(|bias| &bias[first..]);
-                    write_out(out, bias, acc, of_side, width, tokens);
+                    add_out(out, acc, of_side, width, tokens);
                 });
             });
         });
     }
 
     /// One token: every part sums its share of the active rows, then the parts are added in order.
-    fn accumulate_rows(
+    fn add_one(
         &self,
         weight: &Matrix,
-        bias: Option<&[f32]>,
+        picked: Picked<'_>,
         a: &[f32],
         active: &[u32],
         partial: &mut [f32],
@@ -97,33 +116,31 @@ impl Cpu {
     ) {
         let d = weight.cols();
         let of_part = active.len().div_ceil(PARTS).max(LEAST_PART);
-        let mut parts: Vec<_> = active.chunks(of_part).zip(partial.chunks_exact_mut(d)).collect();
-        self.pool().for_each(&mut parts, |_, (neurons, sum)| {
+        let mut parts: Vec<_> = active.chunks(of_part).zip(partial.chunks_exact_mut(d)).enumerate().collect();
+        self.pool().for_each(&mut parts, |_, (part, (neurons, sum))| {
             sum.fill(0.0);
-            for neuron in *neurons {
-                let neuron = *neuron as usize;
-                self.kernels.axpy(weight.ty(), weight.row(neuron), a[neuron], sum);
+            for (at, neuron) in (*part * of_part..).zip(neurons.iter()) {
+                let row = |at: usize| picked.get(active[at] as usize);
+                let ahead = distance(weight, at, active.len(), row);
+                self.kernels.axpy(weight.ty(), weight.row(row(at)), a[*neuron as usize], ahead, sum);
             }
         });
-        match bias {
-            Some(bias) => out.copy_from_slice(bias),
-            None => out.fill(0.0),
-        }
-        for (_, sum) in &parts {
-            out.iter_mut().zip(sum.iter()).for_each(|(out, sum)| *out += sum);
-        }
+        let width = (SUM_ELEMENTS / parts.len().max(1)).max(1);
+        let mut columns: Vec<_> = out.chunks_mut(width).enumerate().collect();
+        self.pool().for_each(&mut columns, |_, (at, out)| {
+            for (_, (_, sum)) in &parts {
+                out.iter_mut().zip(&sum[*at * width..]).for_each(|(out, sum)| *out += sum);
+            }
+        });
     }
 }
 
-/// Copies what was accumulated, `[sides, tokens (padded), width]`, to the columns of the output.
-fn write_out(out: &mut ColumnsMut<'_>, bias: Option<&[f32]>, acc: &[f32], of_side: usize, width: usize, tokens: usize) {
+/// Adds what was accumulated, `[sides, tokens (padded), width]`, to the columns of the output.
+fn add_out(out: &mut ColumnsMut<'_>, acc: &[f32], of_side: usize, width: usize, tokens: usize) {
     for token in 0..tokens {
-        let row = out.row_mut(token);
-        for (side, row) in row.chunks_mut(width).enumerate() {
-            row.copy_from_slice(&acc[side * of_side + token * width..][..row.len()]);
-        }
-        if let Some(bias) = bias {
-            row.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        for (side, out) in out.row_mut(token).chunks_mut(width).enumerate() {
+            let sums = &acc[side * of_side + token * width..];
+            out.iter_mut().zip(sums).for_each(|(out, sum)| *out += sum);
         }
     }
 }

@@ -44,11 +44,12 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// Rounds one activation vector to 8 bits.
     fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]);
+    /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type. While a line of `weights` is read, the one `ahead` bytes
+    /// behind it is asked for.
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of F32, F16 or BF16.
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]);
+    /// `out[r] = W[r] . x` for `out.len()` rows of F32, F16 or BF16; `ahead` as in [`Kernels::dot_codes`].
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
 
     /// Decodes whole blocks of a quantised type into codes, scales and minima (see [`unpack`]).
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]);
@@ -71,8 +72,8 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
 
-    /// `acc += a * w` for one row of any weight type.
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]);
+    /// `acc += a * w` for one row of any weight type; `ahead` as in [`Kernels::dot_codes`].
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]);
 }
 
 /// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.

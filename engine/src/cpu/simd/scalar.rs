@@ -23,11 +23,11 @@ impl Kernels for Scalar {
         portable::quantise(x, row);
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, _: isize, out: &mut [f32]) {
         portable::dot_codes(ty, weights, x, out);
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], _: isize, out: &mut [f32]) {
         portable::dot_floats(ty, weights, x, out);
     }
 
@@ -59,7 +59,7 @@ impl Kernels for Scalar {
         portable::tile_floats::<ROWS, TOKENS>(panel, x, acc);
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, _: isize, acc: &mut [f32]) {
         portable::axpy(ty, row, a, acc);
     }
 }

@@ -132,9 +132,9 @@ proptest! {
             let kernels = kernels(isa);
             let mut out = vec![f32::NAN; rows];
             if Grouping::of(ty).is_some() {
-                kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), &mut out);
+                kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), 64, &mut out);
             } else {
-                kernels.dot_floats(ty, &weights, &x, &mut out);
+                kernels.dot_floats(ty, &weights, &x, -64, &mut out);
             }
             let mut decoded = vec![0.0; n];
             for (row, out) in weights.chunks_exact(ty.row_bytes(n).unwrap()).zip(&out) {
@@ -195,7 +195,7 @@ proptest! {
 
             let mut sums = random_activations(n, &mut StdRng::seed_from_u64(seed));
             let want: Vec<f32> = sums.iter().zip(&decoded).map(|(sum, w)| sum + 0.7 * w).collect();
-            kernels(isa).axpy(ty, &src, 0.7, &mut sums);
+            kernels(isa).axpy(ty, &src, 0.7, 64, &mut sums);
             close(&sums, &want, 1e-6)?;
         }
     }

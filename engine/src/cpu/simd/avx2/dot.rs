@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{load_ps, load128, load256, reduce, store_ps};
+use super::{load_ps, load128, load256, prefetch, reduce, store_ps};
 use crate::{
     cpu::simd::{
         QuantisedRow,
@@ -17,8 +17,8 @@ use crate::{
 
 /// Dispatch over the quantised types.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
-    let rows = rows(ty, weights, x.codes.len(), out);
+pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
+    let rows = rows(ty, weights, x.codes.len(), out).inspect(|(row, _)| prefetch(row, ahead));
     match ty {
         TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x)),
         TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x)),
@@ -34,8 +34,8 @@ pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &m
 
 /// Dispatch over the float types.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
-    let rows = rows(ty, weights, x.len(), out);
+pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+    let rows = rows(ty, weights, x.len(), out).inspect(|(row, _)| prefetch(row, ahead));
     match ty {
         TensorType::F32 => {
             rows.for_each(|(row, out)| *out = float_row::<32>(row, x, |w| _mm256_castsi256_ps(load256(w))));

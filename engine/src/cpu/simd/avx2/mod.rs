@@ -41,6 +41,17 @@ fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
+/// Asks for the lines `ahead` bytes behind those of `row`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn prefetch(row: &[u8], ahead: isize) {
+    if ahead != 0 {
+        for line in row.chunks(64) {
+            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
+        }
+    }
+}
+
 /// Eight floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -86,12 +97,12 @@ impl Kernels for Avx2 {
         with_features!(quantise(x, row))
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
-        with_features!(dot::codes(ty, weights, x, out))
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
+        with_features!(dot::codes(ty, weights, x, ahead, out))
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
-        with_features!(dot::floats(ty, weights, x, out))
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        with_features!(dot::floats(ty, weights, x, ahead, out))
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
@@ -122,8 +133,8 @@ impl Kernels for Avx2 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
-        with_features!(axpy(ty, row, a, acc))
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+        with_features!(axpy(ty, row, a, ahead, acc))
     }
 }
 
@@ -158,6 +169,7 @@ fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
+fn axpy(ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+    prefetch(row, ahead);
     portable::axpy(ty, row, a, acc);
 }

@@ -20,14 +20,14 @@ use crate::{
 
 /// Dispatch over the quantised types.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
+pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
     let rows = rows(ty, weights, x.codes.len(), out);
     match ty {
-        TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x)),
-        TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x)),
-        TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x)),
-        TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x)),
-        TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x)),
+        TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x, ahead)),
+        TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x, ahead)),
+        TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
+        TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
+        TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
         _ => {
             drop(rows);
             portable::dot_codes(ty, weights, x, out);
@@ -37,15 +37,17 @@ pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out
 
 /// Dispatch over the float types.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
     let rows = rows(ty, weights, x.len(), out);
     match ty {
         TensorType::F32 => {
-            rows.for_each(|(row, out)| *out = float_row::<64>(row, x, |w| _mm512_castsi512_ps(load512(w))))
+            rows.for_each(|(row, out)| *out = float_row::<64>(row, x, ahead, |w| _mm512_castsi512_ps(load512(w))))
         }
-        TensorType::F16 => rows.for_each(|(row, out)| *out = float_row::<32>(row, x, |w| _mm512_cvtph_ps(load256(w)))),
+        TensorType::F16 => {
+            rows.for_each(|(row, out)| *out = float_row::<32>(row, x, ahead, |w| _mm512_cvtph_ps(load256(w))))
+        }
         TensorType::BF16 => rows.for_each(|(row, out)| {
-            *out = float_row::<32>(row, x, |w| {
+            *out = float_row::<32>(row, x, ahead, |w| {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
             });
         }),
@@ -56,12 +58,12 @@ pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32])
 /// One row of floats, sixteen of which are `BYTES` long.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], widen: impl Fn(&[u8; BYTES]) -> __m512) -> f32 {
+fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: impl Fn(&[u8; BYTES]) -> __m512) -> f32 {
     let ((ws, w_rest), (xs, x_rest)) = (row.as_chunks::<BYTES>(), x.as_chunks::<16>());
     let ((w4, w1), (x4, x1)) = (ws.as_chunks::<4>(), xs.as_chunks::<4>());
     let mut acc = [_mm512_setzero_ps(); 4];
     for (w, x) in w4.iter().zip(x4) {
-        prefetch(w);
+        prefetch(w, ahead);
         for i in 0..4 {
             acc[i] = _mm512_fmadd_ps(widen(&w[i]), load_ps(&x[i]), acc[i]);
         }
@@ -83,6 +85,7 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], widen: impl Fn(&[u8; BYT
 fn row32<const BYTES: usize, const OFFSET: u8>(
     row: &[u8],
     x: QuantisedRow<'_>,
+    ahead: isize,
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
 ) -> f32 {
     let (blocks, rest) = row.as_chunks::<BYTES>().0.as_chunks::<16>();
@@ -93,7 +96,7 @@ fn row32<const BYTES: usize, const OFFSET: u8>(
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut offset = _mm512_setzero_ps();
     for ((blocks, codes), (scales, sums)) in blocks.iter().zip(codes).zip(scales.iter().zip(sums)) {
-        prefetch(blocks);
+        prefetch(blocks, ahead);
         let d = heads(blocks);
         offset = _mm512_fmadd_ps(d, load_ps(sums), offset);
         let scale = _mm512_mul_ps(d, load_ps(scales));
@@ -118,14 +121,14 @@ fn row32<const BYTES: usize, const OFFSET: u8>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    row32::<18, 8>(row, x, |a, b| codes::q4_0(a, b))
+fn q4_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    row32::<18, 8>(row, x, ahead, |a, b| codes::q4_0(a, b))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q8_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
+fn q8_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let flip = _mm512_set1_epi8(-128);
-    row32::<34, 128>(row, x, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip))
+    row32::<34, 128>(row, x, ahead, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip))
 }
 
 /// Eight floats.
@@ -138,14 +141,19 @@ fn load8(from: &[f32; 8]) -> __m256 {
 /// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to 64 codes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8; BYTES], usize) -> __m512i) -> f32 {
+fn row_k<const BYTES: usize>(
+    row: &[u8],
+    x: QuantisedRow<'_>,
+    ahead: isize,
+    pair: impl Fn(&[u8; BYTES], usize) -> __m512i,
+) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
     let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut minima = _mm512_setzero_ps();
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
-        prefetch(block);
+        prefetch(block, ahead);
         let x = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(load8(scales)), load8(sums));
         let s = _mm512_mul_ps(codes::k_factors(part(block, 0)), x);
         // Only the upper eight lanes are minima.
@@ -161,17 +169,17 @@ fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, pair: impl Fn(&[u8
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    row_k::<144>(row, x, |block, i| codes::q4_k(block, i))
+fn q4_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    row_k::<144>(row, x, ahead, |block, i| codes::q4_k(block, i))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q5_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    row_k::<176>(row, x, |block, i| codes::q5_k(block, i))
+fn q5_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    row_k::<176>(row, x, ahead, |block, i| codes::q5_k(block, i))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
+fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
     let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
@@ -179,7 +187,7 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
     let mut acc = [_mm512_setzero_ps(); 2];
     let mut offset = _mm512_setzero_ps();
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
-        prefetch(block);
+        prefetch(block, ahead);
         let s = codes::q6_k_scales(block);
         offset = _mm512_fmadd_ps(s, load_ps(half_sums), offset);
         let s = _mm512_mul_ps(s, _mm512_permutexvar_ps(twice, _mm512_castps256_ps512(load8(scales))));

@@ -2,13 +2,14 @@
 //!
 //! Everything here is compiled with the features on; [`Avx512`] is only made on a machine that has them.
 
+mod axpy;
 mod codes;
 mod dot;
 mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable};
+use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 32;
@@ -33,14 +34,12 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
-/// Asks for lines well behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries, and a
-/// distance of one page is still too late.
+/// Asks for lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn prefetch<T>(at: &T) {
-    const AHEAD: usize = 16 << 10;
+fn prefetch<T>(at: &T, ahead: isize) {
     for line in (0..size_of::<T>()).step_by(64) {
-        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_add(AHEAD + line);
+        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(line);
         _mm_prefetch::<_MM_HINT_T0>(to);
     }
 }
@@ -138,12 +137,12 @@ impl Kernels for Avx512 {
         with_features!(codes::quantise(x, row))
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
-        with_features!(dot::quantised(ty, weights, x, out))
+    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
+        with_features!(dot::quantised(ty, weights, x, ahead, out))
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
-        with_features!(dot::floats(ty, weights, x, out))
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        with_features!(dot::floats(ty, weights, x, ahead, out))
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
@@ -174,12 +173,7 @@ impl Kernels for Avx512 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
-        with_features!(axpy(ty, row, a, acc))
+    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+        with_features!(axpy::row(ty, row, a, ahead, acc))
     }
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
-    portable::axpy(ty, row, a, acc);
 }

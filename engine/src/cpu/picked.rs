@@ -1,0 +1,161 @@
+//! Which rows (or columns) of a matrix take part in a product, and what to ask the memory for while one is read.
+
+use crate::format::Matrix;
+
+/// How far ahead of the row being read memory is asked for. A page is too late, and what is asked for much earlier is gone
+/// again from a first-level cache.
+pub(super) const AHEAD: usize = 16 << 10;
+
+/// All rows or columns of a matrix, or some of them, in this order.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Picked<'a> {
+    /// All.
+    All,
+    /// These.
+    These(&'a [u32]),
+}
+
+impl Picked<'_> {
+    /// How many of `all`.
+    pub fn len(self, all: usize) -> usize {
+        match self {
+            Picked::All => all,
+            Picked::These(list) => list.len(),
+        }
+    }
+
+    /// The `at`th.
+    pub fn get(self, at: usize) -> usize {
+        match self {
+            Picked::All => at,
+            Picked::These(list) => list[at] as usize,
+        }
+    }
+}
+
+/// While row `at` of those that `row` names is read, the distance in bytes to the lines that will be needed [`AHEAD`] bytes of
+/// rows later; 0 where nothing follows.
+pub(super) fn distance(weight: &Matrix, at: usize, n: usize, row: impl Fn(usize) -> usize) -> isize {
+    let later = at + (AHEAD / weight.row_bytes().max(1)).max(1);
+    if later >= n {
+        return 0;
+    }
+    (row(later) as isize - row(at) as isize) * weight.row_bytes() as isize
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::cpu::{
+        Isa, MatmulJob,
+        matmul::tests::{columns, every_cpu, random_matrix},
+        simd::tests::{TYPES, random_activations, tolerance},
+    };
+
+    /// Some of `n` rows, ascending; `share` of 0 and 1 give none and all.
+    fn some_rows(n: usize, share: f64, rng: &mut StdRng) -> Vec<u32> {
+        (0..n as u32).filter(|_| rng.random_bool(share)).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn products_of_chosen_rows(
+            a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..200,
+            tokens in prop_oneof![1usize..3, 2usize..20], share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
+            let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], rows, cols, rng)];
+            let x = random_activations(tokens * cols, rng);
+            let bias = random_activations(rows, rng);
+            let list = some_rows(rows, share, rng);
+            let mut first: Option<(Isa, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
+                let [out, second] = &mut outs;
+                let mut jobs = [
+                    MatmulJob { weight: &weights[0], bias: Some(&bias), out },
+                    MatmulJob { weight: &weights[1], bias: None, out: second },
+                ];
+                cpu.matmul_rows(&mut jobs, &list, &x, tokens);
+                let mut row = vec![0.0; cols];
+                for (weight, bias, out) in [(&weights[0], Some(&bias), &outs[0]), (&weights[1], None, &outs[1])] {
+                    for (at, r) in list.iter().enumerate() {
+                        weight.dequantise_row(*r as usize, &mut row);
+                        for t in 0..tokens {
+                            let x = &x[t * cols..][..cols];
+                            let exact: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
+                            let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[*r as usize]));
+                            let got = f64::from(out[t * list.len() + at]);
+                            let allowed = tolerance(weight.ty(), &row, x) + 1e-5;
+                            prop_assert!((got - exact).abs() <= allowed, "{} row {}: {} is not {}", weight.ty(), r, got, exact);
+                        }
+                    }
+                }
+                let all = outs.concat();
+                match &first {
+                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&all, other, "threads matter"),
+                    _ => first = Some((cpu.isa(), all)),
+                }
+            }
+        }
+
+        #[test]
+        fn sums_of_chosen_rows(
+            at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..700, tokens in prop_oneof![Just(1usize), 2usize..9],
+            share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let d = columns(TYPES[at], n);
+            let weight = random_matrix(TYPES[at], n_ff, d, rng);
+            let list = some_rows(n_ff, share, rng);
+            // Some of those chosen do not fire after all.
+            let mut a = random_activations(tokens * list.len(), rng);
+            a.iter_mut().for_each(|a| *a = if rng.random_bool(0.2) { 0.0 } else { *a });
+            let before = random_activations(tokens * d, rng);
+            let mut want: Vec<f64> = before.iter().map(|x| f64::from(*x)).collect();
+            let mut magnitude = vec![1f64; tokens * d];
+            let mut row = vec![0.0; d];
+            for (k, r) in list.iter().enumerate() {
+                weight.dequantise_row(*r as usize, &mut row);
+                for t in 0..tokens {
+                    for (c, w) in row.iter().enumerate() {
+                        let product = f64::from(*w) * f64::from(a[t * list.len() + k]);
+                        want[t * d + c] += product;
+                        magnitude[t * d + c] += product.abs();
+                    }
+                }
+            }
+            let mut first: Option<(Isa, Vec<f32>)> = None;
+            for cpu in every_cpu() {
+                let mut out = before.clone();
+                cpu.accumulate_rows(&weight, &list, &a, tokens, &mut out);
+                for (i, got) in out.iter().enumerate() {
+                    let error = (f64::from(*got) - want[i]).abs();
+                    prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
+                }
+                match &first {
+                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
+                    _ => first = Some((cpu.isa(), out)),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_distance_is_that_of_rows_to_come() {
+        let weight = random_matrix(crate::format::TensorType::F32, 40, 1024, &mut StdRng::seed_from_u64(1));
+        let list: Vec<u32> = (0..20).map(|i| 2 * i).collect();
+        let row = |at: usize| list[at] as usize;
+        // Four rows of 4 KiB are 16 KiB; they lie twice as far apart.
+        assert_eq!(distance(&weight, 3, list.len(), row), 8 * 4096);
+        assert_eq!(distance(&weight, 17, list.len(), row), 0);
+        let backwards = |at: usize| 39 - at;
+        assert_eq!(distance(&weight, 0, 40, backwards), -4 * 4096);
+    }
+}
