@@ -24,7 +24,7 @@ pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Positi
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use cpu_processor::CpuProcessor;
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
-pub use gpu::{GpuLoad, GpuProcessor};
+pub use gpu::{DeviceBytes, GpuLoad, GpuProcessor, LayerBytes, device_row_bytes};
 pub use kv_cache::{KvCache, KvLayer};
 pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;

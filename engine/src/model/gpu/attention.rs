@@ -5,7 +5,7 @@ use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 use super::{kv::KvOps, loader::Loader, product::Product};
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
     model::{AttentionWeights, ModelConfig, NormKind, Position},
 };
 
@@ -67,16 +67,9 @@ impl AttentionBuffers {
             return Err(unsupported("head width on the GPU", head_dim, &format!("up to {most}")));
         }
         let (qkv_pitch, q_pitch, heads_pitch) = pitches(config);
-        let heads = decode_heads(n_head as u32, n_kv_head as u32, head_dim as u32);
-        // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
-        let partial = u64::from(heads) * (head_width(config) as u64 + 4) * 4;
-        let workgroups = (gpu.caps().max_binding / partial).clamp(1, WORKGROUPS) as u32;
-        let partials = DecodeGrid::max_partials_len(n_head as u32, head_dim as u32, heads, workgroups);
+        let (heads, workgroups, partials) = splits(gpu.caps(), config);
         let partials = loader.scratch("partial attention", partials)?;
-        let (dims, tables) = match &config.position {
-            Position::Rope(rope) => (rope.dims, kinds_of_rotation(config)),
-            Position::Learned { .. } => (0, 0),
-        };
+        let (dims, tables) = rotations(config);
         let tables = (0..tables).map(|_| loader.scratch("rotations", chunk * dims));
         let tables = tables.collect::<Result<Vec<_>>>()?;
         let out = loader.scratch("attention's output", chunk * heads_pitch)?;
@@ -103,6 +96,15 @@ impl AttentionBuffers {
             softcap: config.attention_softcap.unwrap_or(0.0),
             eps: config.norm_eps,
         })
+    }
+
+    /// Floats of every buffer.
+    pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
+        let (qkv, q, heads) = pitches(config);
+        let (dims, tables) = rotations(config);
+        let mut all = vec![splits(caps, config).2, chunk * qkv, chunk * q, chunk * heads];
+        all.resize(all.len() + tables, chunk * dims);
+        all
     }
 
     /// Most elements of a row.
@@ -134,6 +136,24 @@ fn head_width(config: &ModelConfig) -> usize {
 fn pitches(config: &ModelConfig) -> (usize, usize, usize) {
     let heads = config.n_head * config.head_dim;
     (pitch(heads + 2 * config.kv_dim()), pitch(config.n_head * head_width(config)), pitch(heads))
+}
+
+/// How few tokens' attention is shared out: query heads and number of workgroups, and floats of what they find.
+fn splits(caps: &Caps, config: &ModelConfig) -> (u32, u32, usize) {
+    let [n_head, n_kv_head, head_dim] = [config.n_head, config.n_kv_head, config.head_dim].map(|n| n as u32);
+    let heads = decode_heads(n_head, n_kv_head, head_dim);
+    // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
+    let partial = u64::from(heads) * (head_width(config) as u64 + 4) * 4;
+    let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
+    (heads, workgroups, DecodeGrid::max_partials_len(n_head, head_dim, heads, workgroups))
+}
+
+/// Rotated elements of a head, and tables of rotations.
+pub(super) fn rotations(config: &ModelConfig) -> (usize, usize) {
+    match &config.position {
+        Position::Rope(rope) => (rope.dims, kinds_of_rotation(config)),
+        Position::Learned { .. } => (0, 0),
+    }
 }
 
 /// Most rotation tables a context can have ([`crate::model::Rotary`]).

@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
-    model::{MAX_SHORTLIST, Register, Weights},
+    gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
+    model::{MAX_SHORTLIST, ModelConfig, Register, Weights},
 };
 
 const _: () = assert!(MAX_SHORTLIST as u32 == TOP_K_MOST);
@@ -45,9 +45,8 @@ impl Head {
     pub fn new(loader: &mut Loader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
         let (gpu, config) = (loader.gpu, loader.config);
         let row = pitch(config.n_vocab);
-        let most = LOGITS_BYTES.min(gpu.caps().max_binding as usize);
-        let rows = (most / (row * 4)).clamp(1, loader.chunk);
-        let logits = loader.scratch("logits", rows * row)?;
+        let logits = Self::logits_floats(gpu.caps(), config, loader.chunk);
+        let (rows, logits) = (logits / row, loader.scratch("logits", logits)?);
         let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
         let norm = NormWeights::new(loader, &weights.output_norm)?;
         let output = Product::new(loader, (Purpose::Head, "the head"), &[&weights.output], normed, (&logits, row))?;
@@ -69,6 +68,13 @@ impl Head {
             rows,
             n_vocab: config.n_vocab,
         })
+    }
+
+    /// Floats of the logits that are computed at once, whole rows of them.
+    pub fn logits_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> usize {
+        let row = pitch(config.n_vocab);
+        let most = LOGITS_BYTES.min(caps.max_binding as usize);
+        (most / (row * 4)).clamp(1, chunk) * row
     }
 
     /// Bytes that are read back at once.
@@ -149,6 +155,11 @@ impl Head {
     }
 }
 
+/// Elements of one list of the first round.
+pub(super) fn shortlist_floats(n_vocab: usize) -> usize {
+    n_vocab.div_ceil(TOP_K_SHARE as usize) * MAX_SHORTLIST
+}
+
 /// The shortlist in rounds: each leaves [`TOP_K_SHARE`] values' share of the last one's, until one workgroup is left.
 #[derive(Debug)]
 struct TopK {
@@ -164,7 +175,7 @@ struct TopK {
 impl TopK {
     fn new(loader: &Loader<'_, '_>, logits: &Buffer, n_vocab: usize) -> Result<Self> {
         let gpu = loader.gpu;
-        let longest = n_vocab.div_ceil(TOP_K_SHARE as usize) * MAX_SHORTLIST;
+        let longest = shortlist_floats(n_vocab);
         let list = || Ok((loader.scratch("a shortlist", longest)?, loader.scratch("a shortlist", longest)?));
         let lists = [list()?, list()?];
         let first = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 1.0)])?;

@@ -8,6 +8,7 @@
 //! somebody reads the stream: usually the next norm, which adds on the way.
 
 mod attention;
+mod bytes;
 mod elementwise;
 mod experts;
 mod ffn;
@@ -21,6 +22,7 @@ mod product;
 mod registers;
 mod segment;
 
+pub use bytes::{DeviceBytes, LayerBytes, device_row_bytes};
 pub use loader::GpuLoad;
 pub use processor::GpuProcessor;
 

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Binding, Buffer, Gpu, Op, Purpose, Recorder, layout::device_type, params, pitch},
+    gpu::{Binding, Buffer, Caps, Gpu, Op, Purpose, Recorder, layout::device_type, params, pitch},
     model::Linear,
 };
 
@@ -57,8 +57,7 @@ struct Part {
 
 impl PartialSums {
     fn new(loader: &Loader<'_, '_>, chunks: usize, several: bool) -> Result<Self> {
-        let most = loader.gpu.caps().max_binding as usize / (chunks * 128);
-        let rows = (WORKGROUPS / strips(chunks)).min(most).max(loader.chunk);
+        let rows = Self::rows(loader.gpu.caps(), chunks, loader.chunk);
         let more = several.then(|| loader.scratch("more sums", loader.chunk * pitch(loader.config.d_model)));
         Ok(PartialSums {
             partials: loader.scratch("partial sums", rows * chunks * 32)?,
@@ -66,6 +65,12 @@ impl PartialSums {
             chunks,
             more: more.transpose()?,
         })
+    }
+
+    /// Rows of sums for `chunk` tokens.
+    pub fn rows(caps: &Caps, chunks: usize, chunk: usize) -> usize {
+        let most = caps.max_binding as usize / (chunks * 128);
+        (WORKGROUPS / strips(chunks)).min(most).max(chunk)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     GpuKv, GpuLoad,
-    attention::{AttentionBuffers, AttentionOps},
+    attention::{AttentionBuffers, AttentionOps, rotations},
     ffn::FfnOps,
     head::Head,
     loader::{Loader, bytes_to_upload, chunk_within},
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Purpose, Uploader},
-    model::{KvCache, KvType, Model, NormSlot, Position, Probe, Processor, Register, Sparsity, Step},
+    gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
+    model::{KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Sparsity, Step},
 };
 
 /// A model in a device's memory, with every dispatch prepared.
@@ -90,8 +90,7 @@ impl GpuProcessor {
         let head = Head::new(&mut loader, &registers, weights)?;
         loader.uploader.finish()?;
         let turns = vec![Vec::new(); attention.tables.len()];
-        let up = chunk * (registers.pitch + attention.dims * turns.len()) * size_of::<f32>();
-        let segment = Segment::new(gpu, up as u64, head.bytes(), load.submission)?;
+        let segment = Segment::new(gpu, upload_bytes(config, chunk), head.bytes(), load.submission)?;
         Ok(GpuProcessor {
             gpu: gpu.clone(),
             identity: Arc::new(()),
@@ -122,6 +121,12 @@ impl GpuProcessor {
             self.registers.add.record(self.segment.recorder(), self.tokens);
         }
     }
+}
+
+/// Bytes that go up with a chunk: the embedding's rows, and each rotation's turns.
+pub(super) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
+    let (dims, tables) = rotations(config);
+    (chunk * (pitch(config.d_model) + dims * tables) * size_of::<f32>()) as u64
 }
 
 impl LayerOps {

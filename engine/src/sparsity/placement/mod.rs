@@ -1,6 +1,19 @@
 //! What is resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in, a
 //! [`Placement`] comes out.
+//!
+//! [`Demand`] is what a model asks for, [`Machine`] how fast the processors are. `cost` prices a layer by how much of it is
+//! where; [`solve`] finds the best [`Plan`] for a budget, a [`Frontier`] those for all budgets.
 
+mod cost;
+mod demand;
+mod machine;
 mod place;
+mod plan;
+mod solve;
 
+pub use cost::LayerTime;
+pub use demand::{Assumption, BLOCK, Demand, DemandOptions, HeadDemand, LayerDemand, Reads, Skips};
+pub use machine::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together};
 pub use place::Placement;
+pub use plan::{Bottleneck, LayerPlan, Plan, PlanBytes};
+pub use solve::{Frontier, solve, usable};

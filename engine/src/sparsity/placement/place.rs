@@ -1,5 +1,7 @@
 //! The answer: where everything is.
 
+use super::demand::Demand;
+
 /// What is resident in VRAM. Whatever is not is computed by the CPU, which keeps all weights in RAM anyway.
 ///
 /// Resident layers are the last ones: the residual stream then crosses the bus once, where it changes sides, in place of the
@@ -20,5 +22,27 @@ impl Placement {
     /// Nothing resident.
     pub fn cpu(n_layer: usize) -> Self {
         Placement { first_resident: n_layer, hot: vec![Vec::new(); n_layer], head: false }
+    }
+
+    /// Everything resident.
+    pub fn all(demand: &Demand) -> Self {
+        let hot = demand.layers.iter().map(|layer| layer.order.clone()).collect();
+        Placement { first_resident: 0, hot, head: !demand.layers.is_empty() }
+    }
+
+    /// The same, possible for this model: without neurons it has not, named once, none of them hot below the first resident
+    /// layer, and no head without a layer.
+    pub fn within(mut self, demand: &Demand) -> Self {
+        self.first_resident = self.first_resident.min(demand.layers.len());
+        self.head &= self.first_resident < demand.layers.len();
+        self.hot.resize(demand.layers.len(), Vec::new());
+        for (at, (hot, layer)) in self.hot.iter_mut().zip(&demand.layers).enumerate() {
+            if at < self.first_resident {
+                hot.clear();
+            }
+            let mut seen = vec![false; layer.neurons()];
+            hot.retain(|neuron| seen.get_mut(*neuron as usize).is_some_and(|seen| !std::mem::replace(seen, true)));
+        }
+        self
     }
 }

@@ -1,0 +1,291 @@
+//! What a model takes on a device, before anything is there: what a plan is made with.
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    attention::AttentionBuffers,
+    ffn::Hidden,
+    head::{self, Head},
+    loader::chunk_within,
+    neurons::PartialSums,
+    processor::upload_bytes,
+};
+use crate::{
+    error::Result,
+    format::TensorType,
+    gpu::{Caps, GpuMatrix, layout::device_type, pitch},
+    model::{
+        Down, ExpertWeights, Ffn, FfnWeights, KvType, LayerWeights, Linear, Model, ModelConfig, Norm, Predictor,
+        PredictorKind,
+    },
+};
+
+/// Bytes of a model's parts on a device with certain limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceBytes {
+    /// Tokens computed at once, after the device's limits had their say.
+    pub chunk: usize,
+    /// Registers and temporaries, as soon as one layer is resident.
+    pub scratch: u64,
+    /// Rings that carry data up and down, likewise.
+    pub staging: u64,
+    /// One per layer.
+    pub layers: Vec<LayerBytes>,
+    /// The head's matrix.
+    pub head: u64,
+    /// The final norm, and the head's bias.
+    pub head_vectors: u64,
+    /// Logits and shortlists.
+    pub head_scratch: u64,
+}
+
+/// Bytes of a resident layer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayerBytes {
+    /// Query, key, value and output matrices.
+    pub attention: u64,
+    /// Norms and biases.
+    pub vectors: u64,
+    /// Keys and values of one token.
+    pub kv_token: u64,
+    /// The predictor.
+    pub predictor: u64,
+    /// The router and the expert that every token passes through.
+    pub routing: u64,
+    /// Tables and masks of a layer some of whose neurons are elsewhere.
+    pub split: u64,
+    /// One neuron: its rows of gate, up and down, and its biases. Of a mixture, one expert.
+    pub neuron: u64,
+}
+
+/// Bytes of a row of `cols` columns on a device, for weights that have `ty` in their file.
+pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
+    device_type(ty).row_bytes(cols) as u64
+}
+
+/// Buffers are multiples of this.
+const ROUNDED: u64 = 16;
+/// Bytes that cutting one layer's neurons into some buffers of their own may cost.
+const PIECES: u64 = 16 << 10;
+
+impl DeviceBytes {
+    /// What `model` will take under the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Memory`] if a single row is larger than the limits allow.
+    pub fn of(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<Self> {
+        let (config, weights) = (&model.config, &model.weights);
+        let chunk = chunk_within(caps, config, weights, chunk);
+        let row = pitch(config.d_model);
+        let registers = 4 * floats(chunk * row);
+        let attention = AttentionBuffers::scratch_floats(caps, config, chunk).into_iter().map(floats).sum::<u64>();
+        let mut ffn = 0;
+        for (at, layer) in weights.layers.iter().enumerate() {
+            let shared = at > 0 && same_temporaries(&weights.layers[at - 1], layer);
+            if !shared {
+                ffn += ffn_scratch(caps, config, &layer.ffn, chunk);
+            }
+        }
+        let neurons = weights.layers.iter().map(|layer| neurons_of(&layer.ffn)).max().unwrap_or(0);
+        // One token's scores, its list of active neurons, their hidden values.
+        let sparse = 4 * floats(pitch(neurons));
+        let quantised = quantised_bytes(model);
+        let logits = floats(Head::logits_floats(caps, config, chunk));
+        let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
+        let up = upload_bytes(config, chunk);
+        // Two loads under way, results, and beside the CPU: the stream down, its part of the sum up.
+        let handed = 3 * floats(chunk * row);
+        let layers = weights.layers.iter().map(|layer| LayerBytes::of(caps, config, layer, kv_type));
+        Ok(DeviceBytes {
+            chunk,
+            scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
+            staging: 2 * up + logits + handed,
+            layers: layers.collect::<Result<_>>()?,
+            head: matrix(caps, &[&weights.output])?,
+            head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
+            head_scratch: logits + shortlists,
+        })
+    }
+}
+
+impl LayerBytes {
+    fn of(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type: KvType) -> Result<Self> {
+        let attention = &layer.attention;
+        let linears = [&attention.q, &attention.k, &attention.v, &attention.output];
+        let element = if kv_type == KvType::F32 { 4 } else { 2 };
+        let head = u64::from(thermocline_shaders::head_pitch(config.head_dim as u32));
+        let norms = layer.norms.iter().map(|(_, norm)| norm);
+        let norms = norms.chain(&attention.q_norm).chain(&attention.k_norm).map(norm_bytes).sum::<u64>();
+        let biases = linears.iter().map(|linear| bias_bytes(linear)).sum::<u64>();
+        let (neurons, neuron, routing, down_bias) = match &layer.ffn {
+            Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
+            Ffn::Experts(mixture) => {
+                let expert = mixture.experts.iter().map(expert_bytes).max().unwrap_or(0);
+                (mixture.experts.len(), expert, routing_bytes(caps, mixture)?, 0)
+            }
+        };
+        Ok(LayerBytes {
+            attention: matrix(caps, &linears[..3])? + matrix(caps, &linears[3..])?,
+            vectors: norms + biases + down_bias,
+            kv_token: 2 * head * config.n_kv_head as u64 * element,
+            predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
+            routing,
+            // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
+            split: 2 * floats(neurons) + 4 * floats(neurons.div_ceil(32)) + PIECES,
+            neuron,
+        })
+    }
+}
+
+/// A buffer of `n` floats.
+fn floats(n: usize) -> u64 {
+    (n.max(1) as u64 * 4).next_multiple_of(ROUNDED)
+}
+
+fn vector(n: usize) -> u64 {
+    floats(pitch(n))
+}
+
+fn norm_bytes(norm: &Norm) -> u64 {
+    vector(norm.weight.len()) + norm.bias.as_ref().map_or(0, |bias| vector(bias.len()))
+}
+
+fn bias_bytes(linear: &Linear) -> u64 {
+    linear.bias.as_ref().map_or(0, |bias| vector(bias.len()))
+}
+
+/// Matrices that may be stacked.
+fn matrix(caps: &Caps, linears: &[&Linear]) -> Result<u64> {
+    let each = linears.iter().map(|linear| {
+        let weight = &linear.weight;
+        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
+    });
+    each.sum()
+}
+
+fn predictor_bytes(caps: &Caps, predictor: &Predictor) -> Result<u64> {
+    let of = |weight: &crate::format::Matrix| {
+        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
+    };
+    match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => Ok(of(fc1)? + of(fc2)? + vector(fc1.rows())),
+        PredictorKind::Rows { rows, bias } => Ok(of(rows)? + bias.as_ref().map_or(0, |bias| vector(bias.len()))),
+    }
+}
+
+fn down_of(ffn: &FfnWeights) -> &Linear {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    down
+}
+
+/// Device bytes of a neuron's rows of `linear`, bias included.
+fn rows_bytes(linear: &Linear) -> u64 {
+    let bias = if linear.bias.is_some() { 4 } else { 0 };
+    device_row_bytes(linear.weight.ty(), linear.weight.cols()) + bias
+}
+
+fn neuron_bytes(ffn: &FfnWeights) -> u64 {
+    let down = match &ffn.down {
+        Down::Neurons(down) => device_row_bytes(down.weight.ty(), down.weight.cols()),
+        // A neuron is a column here; its bytes are its share.
+        Down::Outputs(down) => {
+            let all = device_row_bytes(down.weight.ty(), down.weight.cols()) * down.weight.rows() as u64;
+            all.div_ceil(down.weight.cols().max(1) as u64)
+        }
+    };
+    ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + down
+}
+
+fn expert_bytes(ffn: &FfnWeights) -> u64 {
+    neuron_bytes(ffn) * ffn.up.weight.rows() as u64 + bias_bytes(down_of(ffn))
+}
+
+fn routing_bytes(caps: &Caps, mixture: &ExpertWeights) -> Result<u64> {
+    let shared = match &mixture.shared {
+        Some(shared) => {
+            let ffn = &shared.ffn;
+            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn), &shared.gate]);
+            linears.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?
+        }
+        None => 0,
+    };
+    Ok(matrix(caps, &[&mixture.router])? + bias_bytes(&mixture.router) + shared)
+}
+
+fn neurons_of(ffn: &Ffn) -> usize {
+    match ffn {
+        Ffn::Dense(ffn) => ffn.up.weight.rows(),
+        Ffn::Experts(mixture) => mixture.experts.len(),
+    }
+}
+
+/// Whether `layer` uses the temporaries of the one before it.
+fn same_temporaries(before: &LayerWeights, layer: &LayerWeights) -> bool {
+    match (&before.ffn, &layer.ffn) {
+        (Ffn::Dense(a), Ffn::Dense(b)) => {
+            let of =
+                |ffn: &FfnWeights| (ffn.up.weight.rows(), ffn.gate.is_some(), matches!(ffn.down, Down::Neurons(_)));
+            of(a) == of(b)
+        }
+        (Ffn::Experts(a), Ffn::Experts(b)) => {
+            let of = |mixture: &ExpertWeights| mixture.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
+            of(a) == of(b)
+        }
+        _ => false,
+    }
+}
+
+fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
+    floats(rows * Hidden::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff))
+}
+
+fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usize) -> u64 {
+    let down = down_of(ffn);
+    // Cold neurons or not, what is hot is summed neuron by neuron.
+    let ty = device_type(down.weight.ty());
+    let chunks = config.d_model.next_multiple_of(ty.block()) / 32;
+    let sums = floats(PartialSums::rows(caps, chunks, chunk) * chunks * 32) + floats(chunk * pitch(config.d_model));
+    hidden_bytes(chunk, ffn.up.weight.rows(), ffn.gate.is_some()) + sums
+}
+
+fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u64 {
+    match ffn {
+        Ffn::Dense(ffn) => dense_scratch(caps, config, ffn, chunk),
+        Ffn::Experts(mixture) => {
+            let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
+            let slots = chunk * used;
+            let row = pitch(config.d_model);
+            let shared = mixture.shared.as_ref().map_or(0, |shared| {
+                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
+            });
+            floats(chunk * pitch(mixture.experts.len()))
+                + 2 * floats(slots)
+                + hidden_bytes(slots, n_ff, true)
+                + floats(slots * row)
+                + shared
+        }
+    }
+}
+
+/// Activations rounded to eight bits, which every product with packed weights may keep.
+fn quantised_bytes(model: &Model) -> u64 {
+    let of = |linear: &Linear| {
+        let (ty, cols) = (device_type(linear.weight.ty()), linear.weight.cols());
+        let packed = WeightType::PACKED.contains(&ty);
+        if packed { (cols.next_multiple_of(ty.block()) as u64 / 32 * 36).next_multiple_of(ROUNDED) } else { 0 }
+    };
+    let ffn = |ffn: &FfnWeights| ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).map(of).sum::<u64>();
+    let layers = model.weights.layers.iter().map(|layer| {
+        let it = &layer.attention;
+        let attention = [&it.q, &it.k, &it.v, &it.output].map(of).iter().sum::<u64>();
+        attention
+            + match &layer.ffn {
+                Ffn::Dense(weights) => ffn(weights),
+                Ffn::Experts(mixture) => {
+                    let shared = mixture.shared.as_ref().map_or(0, |shared| of(&shared.gate) + ffn(&shared.ffn));
+                    of(&mixture.router) + shared
+                }
+            }
+    });
+    layers.sum::<u64>() + of(&model.weights.output)
+}

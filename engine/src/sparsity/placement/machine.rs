@@ -1,0 +1,328 @@
+//! How fast this machine is: what a plan is priced with. Measured elsewhere, kept as JSON.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    error::{Error, Location, Result},
+    format::TensorType,
+};
+
+/// Of the files; raised when what is measured changes its meaning.
+const VERSION: u32 = 1;
+
+/// Speeds of the CPU, of one GPU, and of what lies between them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    version: u32,
+    /// The CPU with its memory.
+    pub cpu: CpuRates,
+    /// The GPU; `None`: the CPU is alone.
+    pub gpu: Option<GpuRates>,
+    /// Whether the figures are not this machine's but a usual one's.
+    #[serde(default)]
+    pub assumed: bool,
+}
+
+/// Bytes per second of products with weights of one type, one token at a time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rate {
+    /// Every row.
+    pub sequential: f64,
+    /// A few rows here and there.
+    pub scattered: f64,
+}
+
+/// Rates by the name of the type that weights have in their file. Bytes are those of the processor's own encoding.
+pub type Rates = BTreeMap<String, Rate>;
+
+/// Speeds of the CPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuRates {
+    /// Its name, as far as it is known.
+    pub name: String,
+    /// Instruction set of the kernels.
+    pub kernels: String,
+    /// Workers.
+    pub threads: usize,
+    /// Bytes per second that its memory is read with.
+    pub memory: f64,
+    /// Seconds it takes to hand work to all workers and to collect it.
+    pub join: f64,
+    /// By type of weights.
+    pub rates: Rates,
+}
+
+/// Speeds of a GPU.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuRates {
+    /// Its name.
+    pub adapter: String,
+    /// Driver and its version.
+    pub driver: String,
+    /// Bytes per second that a kernel reads its memory with.
+    pub memory: f64,
+    /// Seconds of a dispatch that does next to nothing, behind another that it waits for.
+    pub dispatch: f64,
+    /// Seconds from a submission until small results are in the CPU's hands.
+    pub hand_over: f64,
+    /// Bytes per second to the device.
+    pub upload: f64,
+    /// Bytes per second from the device.
+    pub download: f64,
+    /// By type of weights.
+    pub rates: Rates,
+    /// What becomes of both processors' rates when both work, where they share one memory; `None`: nothing.
+    pub together: Option<Together>,
+    /// Limits that decide how much memory a model takes.
+    pub limits: Limits,
+}
+
+/// Shares that remain of the rates.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Together {
+    /// Of the CPU's.
+    pub cpu: f64,
+    /// Of the GPU's.
+    pub gpu: f64,
+}
+
+/// Limits of an adapter, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Largest buffer.
+    pub max_buffer: u64,
+    /// Largest part of one that a kernel sees.
+    pub max_binding: u64,
+    /// Offsets of such parts are multiples of this.
+    pub binding_alignment: u64,
+}
+
+impl CpuRates {
+    /// The rate of weights of `ty`.
+    pub fn rate(&self, ty: TensorType) -> Rate {
+        rate(&self.rates, ty, self.memory)
+    }
+}
+
+impl GpuRates {
+    /// The rate of weights of `ty`.
+    pub fn rate(&self, ty: TensorType) -> Rate {
+        rate(&self.rates, ty, self.memory)
+    }
+}
+
+/// The rate of a type; of one that was not measured, that of the slowest that was.
+fn rate(rates: &Rates, ty: TensorType, memory: f64) -> Rate {
+    rates.get(ty.name()).copied().unwrap_or_else(|| {
+        let slowest = rates.values().copied().reduce(|a, b| Rate {
+            sequential: a.sequential.min(b.sequential),
+            scattered: a.scattered.min(b.scattered),
+        });
+        slowest.unwrap_or(Rate { sequential: memory * 0.7, scattered: memory * 0.5 })
+    })
+}
+
+impl Machine {
+    /// A machine of these speeds.
+    pub fn new(cpu: CpuRates, gpu: Option<GpuRates>) -> Self {
+        Machine { version: VERSION, cpu, gpu, assumed: false }
+    }
+
+    /// A desktop as there are many: two channels of DDR4, a card of the middle class. For when nothing can be measured.
+    pub fn typical() -> Self {
+        let rates = |memory: f64, scattered: f64| {
+            let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
+            let rate = Rate { sequential: memory, scattered: memory * scattered };
+            weights.map(|ty| (ty.name().to_owned(), rate)).collect()
+        };
+        Machine {
+            version: VERSION,
+            cpu: CpuRates {
+                name: "a desktop's".to_owned(),
+                kernels: "avx2".to_owned(),
+                threads: 8,
+                memory: 40e9,
+                join: 5e-6,
+                rates: rates(36e9, 0.7),
+            },
+            gpu: Some(GpuRates {
+                adapter: "a card of the middle class".to_owned(),
+                driver: String::new(),
+                memory: 300e9,
+                dispatch: 3e-6,
+                hand_over: 60e-6,
+                upload: 10e9,
+                download: 10e9,
+                rates: rates(240e9, 0.8),
+                together: None,
+                limits: Limits { max_buffer: 1 << 32, max_binding: (1 << 31) - 4, binding_alignment: 256 },
+            }),
+            assumed: true,
+        }
+    }
+
+    /// Whether all of `types` were measured, on every processor there is.
+    pub fn knows(&self, types: &[TensorType]) -> bool {
+        let all = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
+        all.into_iter().flatten().all(|rates| types.iter().all(|ty| rates.contains_key(ty.name())))
+    }
+
+    /// Reads what [`Machine::store`] wrote.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no such file, [`Error::Malformed`] if it is something else, of another version, or has
+    /// figures that cannot be speeds.
+    pub fn load(path: &Path) -> Result<Self> {
+        let text = fs::read(path).map_err(|error| Error::io("read", path, error))?;
+        let refuse = |location, expected: &str, got: String| Error::malformed(path, location, expected, got);
+        let version = Location::Key("version".to_owned());
+        let value: serde_json::Value = serde_json::from_slice(&text)
+            .map_err(|error| refuse(Location::File, "the speeds of a machine, as JSON", error.to_string()))?;
+        match value.get("version").and_then(serde_json::Value::as_u64) {
+            Some(found) if found == u64::from(VERSION) => {}
+            found => {
+                let got = found.map_or_else(|| "none".to_owned(), |found| found.to_string());
+                return Err(refuse(version, &VERSION.to_string(), got));
+            }
+        }
+        let machine: Machine = serde_json::from_value(value)
+            .map_err(|error| refuse(Location::File, "the speeds of a machine", error.to_string()))?;
+        match machine.wrong() {
+            Some((key, got)) => Err(refuse(Location::Key(key), "a figure that a machine can have", got)),
+            None => Ok(machine),
+        }
+    }
+
+    /// Writes it as JSON, to a file beside `path` first.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn store(&self, path: &Path) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("write", path, error);
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).map_err(failed)?;
+        let mut file = tempfile::NamedTempFile::new_in(folder).map_err(failed)?;
+        let text = serde_json::to_string_pretty(self).map_err(|error| failed(error.into()))?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        file.persist(path).map_err(|error| failed(error.error))?;
+        Ok(())
+    }
+
+    /// Where in `folder` the speeds of these processors are kept: one file for each.
+    pub fn file(folder: &Path, cpu: &str, gpu: Option<(&str, &str)>) -> PathBuf {
+        let (adapter, driver) = gpu.unwrap_or_default();
+        let name = [cpu, adapter, driver].join("\n");
+        // FNV-1a: a short name, the same in every version of this program.
+        let hash = name
+            .bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        folder.join(format!("machine-{hash:016x}.json"))
+    }
+
+    /// The first figure that cannot be.
+    fn wrong(&self) -> Option<(String, String)> {
+        let is = |figure: f64, range: std::ops::RangeInclusive<f64>| range.contains(&figure);
+        // From a floppy disk to a petabyte a second; from nothing to a minute.
+        let speed = |key: &str, figure: f64| (!is(figure, 1e3..=1e15)).then(|| (key.to_owned(), figure.to_string()));
+        let time = |key: &str, figure: f64| (!is(figure, 0.0..=60.0)).then(|| (key.to_owned(), figure.to_string()));
+        let rates = |of: &str, rates: &Rates| {
+            rates.iter().find_map(|(ty, rate)| {
+                let key = format!("{of}.rates.{ty}");
+                if ty.parse::<TensorType>().is_err() {
+                    return Some((key, "an unknown type".to_owned()));
+                }
+                speed(&key, rate.sequential).or_else(|| speed(&key, rate.scattered))
+            })
+        };
+        let cpu = &self.cpu;
+        let wrong = speed("cpu.memory", cpu.memory).or_else(|| time("cpu.join", cpu.join));
+        let wrong = wrong.or_else(|| rates("cpu", &cpu.rates));
+        let Some(gpu) = &self.gpu else { return wrong };
+        let share = |key: &str, figure: f64| (!is(figure, 0.01..=1.0)).then(|| (key.to_owned(), figure.to_string()));
+        let together = |it: &Together| share("gpu.together", it.cpu).or_else(|| share("gpu.together", it.gpu));
+        let limits = gpu.limits;
+        let least = [limits.max_buffer, limits.max_binding].into_iter().min().unwrap_or(0);
+        let limits = (least < 1 << 16 || !(1..=1 << 16).contains(&limits.binding_alignment))
+            .then(|| ("gpu.limits".to_owned(), format!("{limits:?}")));
+        wrong
+            .or_else(|| speed("gpu.memory", gpu.memory))
+            .or_else(|| time("gpu.dispatch", gpu.dispatch))
+            .or_else(|| time("gpu.hand_over", gpu.hand_over))
+            .or_else(|| speed("gpu.upload", gpu.upload))
+            .or_else(|| speed("gpu.download", gpu.download))
+            .or_else(|| rates("gpu", &gpu.rates))
+            .or_else(|| gpu.together.as_ref().and_then(together))
+            .or(limits)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stored_is_loaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = Machine::file(&folder.path().join("deeper"), "cpu", Some(("card", "1.2")));
+        let mut machine = Machine::typical();
+        if let Some(gpu) = &mut machine.gpu {
+            gpu.together = Some(Together { cpu: 0.5, gpu: 0.75 });
+        }
+        machine.store(&path).unwrap();
+        assert_eq!(Machine::load(&path).unwrap(), machine);
+        machine.gpu = None;
+        machine.store(&path).unwrap();
+        assert_eq!(Machine::load(&path).unwrap(), machine);
+        assert_ne!(path, Machine::file(&folder.path().join("deeper"), "cpu", Some(("card", "1.3"))));
+    }
+
+    #[test]
+    fn what_no_machine_can_have_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("machine.json");
+        assert!(matches!(Machine::load(&path), Err(Error::Io { .. })));
+        Machine::typical().store(&path).unwrap();
+        let good = fs::read_to_string(&path).unwrap();
+        for (from, to, key) in [
+            ("\"version\": 1", "\"version\": 2", "version"),
+            ("\"version\": 1,", "", "version"),
+            ("40000000000.0", "0.0", "cpu.memory"),
+            ("40000000000.0", "1e400", "JSON"),
+            ("40000000000.0", "\"fast\"", "speeds"),
+            ("\"Q4_0\"", "\"Q4_9\"", "Q4_9"),
+            ("6e-5", "-1.0", "gpu.hand_over"),
+            ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
+            ("\"threads\"", "\"treads\"", "treads"),
+            ("{", "", "JSON"),
+        ] {
+            assert!(good.contains(from), "{from} in {good}");
+            fs::write(&path, good.replacen(from, to, 1)).unwrap();
+            let error = Machine::load(&path).unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains(key), "{from}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_type_is_as_slow_as_the_slowest() {
+        let mut machine = Machine::typical();
+        machine.cpu.rates.remove("Q4_0");
+        machine.cpu.rates.insert("Q6_K".to_owned(), Rate { sequential: 1e9, scattered: 5e8 });
+        assert_eq!(machine.cpu.rate(TensorType::Q4_0), Rate { sequential: 1e9, scattered: 5e8 });
+        assert!(!machine.knows(&[TensorType::F16, TensorType::Q4_0]) && machine.knows(&[TensorType::F16]));
+        machine.cpu.rates.clear();
+        assert!(machine.cpu.rate(TensorType::Q4_0).sequential < machine.cpu.memory);
+    }
+}
