@@ -11,9 +11,10 @@ use thermocline_engine::{
     format::{self, Bytes, Checkpoint, ReadMode},
     model::{Activation, LoadOptions, Model},
     session::Sampling,
+    sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, one_line};
 use crate::builtin;
 
 /// Where the model is and how it is read.
@@ -30,6 +31,10 @@ pub struct ModelOptions {
     /// Read the file into memory instead of mapping it (slower start; safe if the file may change)
     #[arg(long)]
     pub no_mmap: bool,
+    /// What `thermocline prepare` found out about the model, or none [default: the file it wrote
+    /// beside the model]
+    #[arg(long, value_name = "FILE|none")]
+    pub sidecar: Option<PathBuf>,
 }
 
 /// A model that has a path.
@@ -70,9 +75,29 @@ impl ModelOptions {
         })
     }
 
-    /// The model.
+    /// The model, with its sidecar. One that was found and cannot be used is told of on standard error.
     pub fn open_model(&self) -> Outcome<Model> {
-        Ok(Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?)
+        let mut model = Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?;
+        if let Attachment::Ignored { path, reason } = self.attach(&mut model)? {
+            eprintln!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(&reason));
+        }
+        Ok(model)
+    }
+
+    /// Makes the sidecar part of `model`.
+    pub fn attach(&self, model: &mut Model) -> Outcome<Attachment> {
+        Ok(sidecar::attach(model, &self.sidecar_choice(), self.read_mode())?)
+    }
+
+    /// Which sidecar the model is to have.
+    pub fn sidecar_choice(&self) -> SidecarChoice {
+        match &self.sidecar {
+            Some(path) if path.as_os_str() == "none" => SidecarChoice::Without,
+            Some(path) => SidecarChoice::File(path.clone()),
+            // The built-in model lies beside nothing.
+            None if self.model.is_none() => SidecarChoice::Without,
+            None => SidecarChoice::Beside,
+        }
     }
 
     /// The model as a file: the user's, or the built-in one written to a temporary file that lives as long as the result.

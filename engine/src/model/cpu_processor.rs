@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
+    Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
     cpu_ffn::FfnScratch, forward::grow, shortlist,
 };
 use crate::{
@@ -186,10 +186,14 @@ impl Processor for CpuProcessor {
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
         let n = self.tokens * model.config.d_model;
+        let ffn = &model.weights.layers[layer].ffn;
+        if matches!(ffn, Ffn::Dense(_)) && probe.wants_ffn_input() {
+            let residual = &self.registers[Register::Residual as usize][..n];
+            probe.ffn_input(layer, self.tokens, &self.registers[from as usize][..n], residual);
+        }
         let Ok([from, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
         };
-        let ffn = &model.weights.layers[layer].ffn;
         self.ffn.run(&self.cpu, &model.config, ffn, layer, &from[..n], &mut out[..n], self.tokens, probe)
     }
 

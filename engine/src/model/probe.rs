@@ -10,7 +10,7 @@ pub trait Probe {
     }
 
     /// Whether to be told what each layer puts out. Telling may cost a processor a synchronisation, so it is not done
-    /// unasked; this and the other two questions are asked once per chunk and layer.
+    /// unasked; this and the other questions are asked once per chunk and layer.
     fn wants_layer_output(&mut self) -> bool {
         false
     }
@@ -18,6 +18,16 @@ pub trait Probe {
     /// Output of a layer, `[tokens, d_model]`, before the final norm.
     fn layer_output(&mut self, layer: usize, x: &[f32]) {
         let _ = (layer, x);
+    }
+
+    /// Whether to be told what dense FFNs are given.
+    fn wants_ffn_input(&mut self) -> bool {
+        false
+    }
+
+    /// What a dense FFN is given, and the residual stream beside it (what the norm before it saw), each `[tokens, d_model]`.
+    fn ffn_input(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
+        let _ = (layer, tokens, normed, residual);
     }
 
     /// Whether to be told what the activations of dense FFNs see.

@@ -1,0 +1,108 @@
+//! A sidecar made part of its model.
+
+use super::{PreparedLayer, PreparedPredictor, Sidecar, keys};
+use crate::{
+    error::{Error, Location, Result},
+    format::Matrix,
+    model::{Down, Ffn, LayerWeights, Linear, Model, Predictor, PredictorKind},
+};
+
+impl Sidecar {
+    /// Gives the layers of `model` what the sidecar has: predictor, cut, frequency, and the down projection by neurons.
+    /// What it has not stays as the model file has it. The matrices share the sidecar's bytes.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] for a tensor that does not fit the model, which is then unchanged. Whether the sidecar is this
+    /// model's is [`Sidecar::foreign`]'s to say, not checked here.
+    pub fn attach(&self, model: &mut Model) -> Result<()> {
+        let layers = &mut model.weights.layers;
+        if layers.len() != self.layers.len() {
+            let expected = format!("{}, the model's", layers.len());
+            return Err(self.refuse(Location::Key(keys::MODEL_LAYERS.to_owned()), expected, self.layers.len()));
+        }
+        for (n, (weights, prepared)) in layers.iter().zip(&self.layers).enumerate() {
+            self.check(n, weights, prepared)?;
+        }
+        for (weights, prepared) in layers.iter_mut().zip(&self.layers) {
+            apply(weights, prepared);
+        }
+        Ok(())
+    }
+
+    fn refuse(&self, location: Location, expected: impl Into<String>, got: impl std::fmt::Display) -> Error {
+        Error::malformed(&self.path, location, expected, got)
+    }
+
+    fn check(&self, n: usize, weights: &LayerWeights, prepared: &PreparedLayer) -> Result<()> {
+        let tensor = |name: String, expected: String, got: String| self.refuse(Location::Tensor(name), expected, got);
+        let frequencies = |wanted: usize| match &prepared.frequency {
+            Some(frequency) if frequency.len() != wanted => {
+                Err(tensor(keys::frequency(n), format!("{wanted} shares"), frequency.len().to_string()))
+            }
+            _ => Ok(()),
+        };
+        let ffn = match &weights.ffn {
+            Ffn::Dense(ffn) => ffn,
+            Ffn::Experts(mixture) => {
+                if prepared.predictor.is_some() || prepared.down.is_some() || prepared.cut.is_some() {
+                    let location = Location::Key(keys::KIND.to_owned());
+                    return Err(self.refuse(location, format!("none for layer {n}, a mixture"), "a layer of neurons"));
+                }
+                return frequencies(mixture.experts.len());
+            }
+        };
+        let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
+        frequencies(n_ff)?;
+        let shape = |name: String, matrix: &Matrix, wanted: [usize; 2]| {
+            let got = [matrix.rows(), matrix.cols()];
+            if got == wanted { Ok(()) } else { Err(tensor(name, format!("shape {wanted:?}"), format!("{got:?}"))) }
+        };
+        if let Some(down) = &prepared.down {
+            shape(keys::down(n), &down.weight, [n_ff, d])?;
+        }
+        match prepared.predictor.as_ref().map(|predictor| &predictor.kind) {
+            Some(Some(PredictorKind::LowRank { fc1, fc2 })) => {
+                shape(keys::fc1(n), fc1, [fc1.rows(), d])?;
+                shape(keys::fc2(n), fc2, [n_ff, fc1.rows()])
+            }
+            Some(Some(PredictorKind::Rows { rows, .. })) => shape(keys::gate_low(n), rows, [n_ff, d]),
+            Some(None) if weights.predictor.is_none() => {
+                let location = Location::Key(keys::KIND.to_owned());
+                let expected = format!("a predictor of its own for layer {n}: the model file has none");
+                Err(self.refuse(location, expected, "model"))
+            }
+            Some(None) | None => Ok(()),
+        }
+    }
+}
+
+/// Everything was checked.
+fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
+    if let Some(predictor) = &prepared.predictor {
+        weights.predictor = made(weights, predictor).or(weights.predictor.take());
+    }
+    if let Some(cut) = prepared.cut {
+        weights.cut = Some(cut.value);
+    }
+    if let Some(frequency) = &prepared.frequency {
+        weights.frequency = Some(frequency.clone());
+    }
+    if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
+        let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
+        ffn.down = Down::Neurons(Linear { weight: down.weight.clone(), bias: old.bias.take() });
+    }
+}
+
+fn made(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predictor> {
+    let kind = match &prepared.kind {
+        // The bias is that of the rows this is a copy of.
+        Some(PredictorKind::Rows { rows, .. }) => {
+            let Ffn::Dense(ffn) = &weights.ffn else { return None };
+            PredictorKind::Rows { rows: rows.clone(), bias: ffn.gate.as_ref().unwrap_or(&ffn.up).bias.clone() }
+        }
+        Some(kind) => kind.clone(),
+        None => weights.predictor.as_ref()?.kind.clone(),
+    };
+    let PreparedPredictor { input, threshold, quality, .. } = *prepared;
+    Some(Predictor { kind, input, threshold, quality: Some(quality) })
+}

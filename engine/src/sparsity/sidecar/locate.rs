@@ -1,0 +1,124 @@
+//! Finding a model's sidecar.
+
+use std::path::{Path, PathBuf};
+
+use super::{Identity, Sidecar};
+use crate::{
+    error::{Error, Result},
+    format::{Bytes, ReadMode},
+    model::Model,
+};
+
+/// Which sidecar a model is to have.
+#[derive(Debug, Clone, Default)]
+pub enum SidecarChoice {
+    /// The one beside it ([`path_beside`]), if there is one.
+    #[default]
+    Beside,
+    /// None.
+    Without,
+    /// This one, and it has to belong.
+    File(PathBuf),
+    /// This one, which is in memory, under the name errors call it; it has to belong.
+    Memory(PathBuf, Bytes),
+}
+
+/// What became of a [`SidecarChoice`].
+#[derive(Debug, Clone, Default)]
+pub enum Attachment {
+    /// There is none, or none was wanted.
+    #[default]
+    None,
+    /// It is part of the model now.
+    Attached(Box<Sidecar>),
+    /// There is one that cannot be used. The model is as it was.
+    Ignored {
+        /// Where it lies.
+        path: PathBuf,
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+impl Attachment {
+    /// The sidecar that is part of the model.
+    pub fn sidecar(&self) -> Option<&Sidecar> {
+        match self {
+            Attachment::Attached(sidecar) => Some(sidecar),
+            _ => None,
+        }
+    }
+}
+
+/// Where the sidecar of `model` belongs: `model.gguf` has `model.thermocline.gguf`, a folder has that file in it.
+pub fn path_beside(model: &Path) -> PathBuf {
+    if model.is_dir() {
+        return model.join("model.thermocline.gguf");
+    }
+    let is_gguf = model.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    let mut path = if is_gguf { model.with_extension("") } else { model.to_path_buf() }.into_os_string();
+    path.push(".thermocline.gguf");
+    path.into()
+}
+
+/// Makes the sidecar of `choice` part of `model`.
+///
+/// # Errors
+/// For a sidecar that was named: what is wrong with the file, or [`Error::Invalid`] if it is another model's. One that was
+/// only found beside the model is ignored instead.
+pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<Attachment> {
+    let read = match choice {
+        SidecarChoice::Without => return Ok(Attachment::None),
+        SidecarChoice::File(path) => Sidecar::open(path, mode)?,
+        SidecarChoice::Memory(name, bytes) => Sidecar::from_bytes(name, bytes.clone())?,
+        SidecarChoice::Beside => {
+            let path = path_beside(&model.checkpoint.path);
+            if !path.exists() {
+                return Ok(Attachment::None);
+            }
+            return Ok(match Sidecar::open(&path, mode).and_then(|sidecar| sidecar.attach_if_it_belongs(model)) {
+                Ok(sidecar) => Attachment::Attached(Box::new(sidecar)),
+                Err(Error::Invalid { got, .. }) => Attachment::Ignored { path, reason: got },
+                Err(error) => Attachment::Ignored { path, reason: error.to_string() },
+            });
+        }
+    };
+    Ok(Attachment::Attached(Box::new(read.attach_if_it_belongs(model)?)))
+}
+
+impl Sidecar {
+    /// Why it is not `model`'s; `None` if it is.
+    pub fn foreign(&self, model: &Model) -> Option<String> {
+        let ran = self.provenance.activation;
+        self.identity.difference(&Identity::of(model)).or_else(|| {
+            let activation = model.config.activation;
+            (ran != activation)
+                .then(|| format!("it was prepared with activation {ran}, the model runs with {activation}"))
+        })
+    }
+
+    fn attach_if_it_belongs(self, model: &mut Model) -> Result<Self> {
+        match self.foreign(model) {
+            Some(reason) => Err(Error::invalid("sidecar", "one prepared for this model", reason)),
+            None => self.attach(model).map(|()| self),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        let folder = tempfile::tempdir().unwrap();
+        for (model, sidecar) in [
+            ("a/m.gguf", "a/m.thermocline.gguf"),
+            ("m.Q4_0.GGUF", "m.Q4_0.thermocline.gguf"),
+            ("m.bin", "m.bin.thermocline.gguf"),
+        ] {
+            assert_eq!(path_beside(Path::new(model)), Path::new(sidecar));
+        }
+        assert_eq!(path_beside(folder.path()), folder.path().join("model.thermocline.gguf"));
+    }
+}

@@ -1,0 +1,243 @@
+//! A sidecar read from its file. Nothing is believed: every array has an element per layer, every tensor the shape that
+//! the sizes in the identity ask for, every number its range.
+
+use std::path::Path;
+
+use super::{
+    Identity, PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor, Provenance, Sidecar, keys, layer::input_name,
+};
+use crate::{
+    error::{Error, Location, Result},
+    format::{self, Array, Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, TensorType, Value, gguf},
+    model::{PredictorInput, PredictorKind, PredictorQuality},
+};
+
+impl Sidecar {
+    /// Reads the sidecar at `path`.
+    ///
+    /// # Errors
+    /// What is wrong with the file, with its key or tensor; [`Error::Unsupported`] for a version this engine does not know.
+    pub fn open(path: &Path, mode: ReadMode) -> Result<Self> {
+        match format::open(path, mode)? {
+            Opened::Checkpoint(file) => Self::from_checkpoint(&file),
+            Opened::HuggingFace(_) => Err(Error::malformed(path, Location::File, "a sidecar", "a Hugging Face folder")),
+        }
+    }
+
+    /// Reads one that is in memory; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
+    pub fn from_bytes(name: &Path, bytes: Bytes) -> Result<Self> {
+        Self::from_checkpoint(&gguf::from_bytes(name, bytes)?)
+    }
+
+    /// Whether `file` is a sidecar, rather than a model.
+    pub fn is_one(file: &Checkpoint) -> bool {
+        file.metadata.get("general.architecture").and_then(Value::as_str) == Some(keys::ARCHITECTURE)
+    }
+
+    /// Reads one that is open.
+    ///
+    /// # Errors
+    /// As [`Sidecar::open`].
+    pub fn from_checkpoint(file: &Checkpoint) -> Result<Self> {
+        let reader = Reader(file);
+        if !Self::is_one(file) {
+            let got = file.metadata.str("general.architecture")?.unwrap_or("nothing");
+            return Err(reader.key("general.architecture", format!("`{}`, a sidecar", keys::ARCHITECTURE), got));
+        }
+        let version = reader.size(keys::FORMAT_VERSION)?;
+        if version != keys::VERSION {
+            return Err(Error::Unsupported {
+                what: "sidecar version",
+                got: version.to_string(),
+                supported: keys::VERSION.to_string(),
+            });
+        }
+        let identity = reader.identity()?;
+        let provenance = reader.provenance()?;
+        let layers = reader.layers(&identity)?;
+        Ok(Sidecar { path: file.path.clone(), identity, provenance, layers })
+    }
+}
+
+/// A sidecar's file, and the errors it may be worth.
+struct Reader<'a>(&'a Checkpoint);
+
+/// Per-layer numbers, each as long as the model is deep.
+struct Figures<'a> {
+    kind: &'a [String],
+    input: &'a [String],
+    threshold: &'a [f32],
+    quality: [&'a [f32]; 4],
+    cut: &'a [f32],
+    cut_density: &'a [f32],
+    down_error: &'a [f32],
+}
+
+impl<'a> Reader<'a> {
+    fn key(&self, key: &str, expected: impl Into<String>, got: impl std::fmt::Display) -> Error {
+        Error::malformed(&self.0.path, Location::Key(key.to_owned()), expected, got)
+    }
+
+    fn tensor(&self, name: &str, expected: impl Into<String>, got: impl std::fmt::Display) -> Error {
+        Error::malformed(&self.0.path, Location::Tensor(name.to_owned()), expected, got)
+    }
+
+    fn size(&self, key: &str) -> Result<usize> {
+        self.0.metadata.usize(key)?.ok_or_else(|| self.0.metadata.missing(key, "an unsigned integer"))
+    }
+
+    fn text(&self, key: &str) -> Result<&'a str> {
+        self.0.metadata.str(key)?.ok_or_else(|| self.0.metadata.missing(key, "a string"))
+    }
+
+    fn share(&self, key: &str) -> Result<f32> {
+        let share = self.0.metadata.f32(key)?.ok_or_else(|| self.0.metadata.missing(key, "a float"))?;
+        if !(0.0..=1.0).contains(&share) {
+            return Err(self.key(key, "a share from 0 to 1", share));
+        }
+        Ok(share)
+    }
+
+    fn identity(&self) -> Result<Identity> {
+        Ok(Identity {
+            architecture: self.text(keys::MODEL_ARCHITECTURE)?.to_owned(),
+            n_layer: self.size(keys::MODEL_LAYERS)?,
+            d_model: self.size(keys::MODEL_WIDTH)?,
+            n_ff: self.size(keys::MODEL_NEURONS)?,
+            n_expert: self.size(keys::MODEL_EXPERTS)?,
+            tensors: self.size(keys::MODEL_TENSORS)? as u64,
+            layout: self.size(keys::MODEL_LAYOUT)? as u64,
+            data: self.size(keys::MODEL_DATA)? as u64,
+        })
+    }
+
+    fn provenance(&self) -> Result<Provenance> {
+        let activation = self.text(keys::ACTIVATION)?;
+        Ok(Provenance {
+            activation: activation.parse().map_err(|_| self.key(keys::ACTIVATION, "an activation", activation))?,
+            corpus: self.text(keys::CORPUS)?.to_owned(),
+            tokens_profiled: self.size(keys::TOKENS_PROFILED)? as u64,
+            tokens_held_out: self.size(keys::TOKENS_HELD_OUT)? as u64,
+            target_recall: self.share(keys::TARGET_RECALL)?,
+            target_mass_recall: self.share(keys::TARGET_MASS_RECALL)?,
+        })
+    }
+
+    /// One number per layer, all in `range`.
+    fn floats(&self, key: &str, n_layer: usize, range: std::ops::RangeInclusive<f32>) -> Result<&'a [f32]> {
+        let wanted = || format!("{n_layer} f32, one per layer");
+        let values = match self.0.metadata.array(key)? {
+            Some(Array::F32(values)) if values.len() == n_layer => values,
+            Some(Array::F32(values)) => return Err(self.key(key, wanted(), values.len())),
+            Some(_) => return Err(self.key(key, wanted(), "an array of another type")),
+            None => return Err(self.0.metadata.missing(key, &wanted())),
+        };
+        match values.iter().find(|value| !range.contains(value)) {
+            Some(value) => Err(self.key(key, format!("numbers from {:e} to {:e}", range.start(), range.end()), value)),
+            None => Ok(values),
+        }
+    }
+
+    fn texts(&self, key: &str, n_layer: usize) -> Result<&'a [String]> {
+        let wanted = || format!("{n_layer} strings, one per layer");
+        match self.0.metadata.array(key)? {
+            Some(Array::String(values)) if values.len() == n_layer => Ok(values),
+            Some(Array::String(values)) => Err(self.key(key, wanted(), values.len())),
+            Some(_) => Err(self.key(key, wanted(), "an array of another type")),
+            None => Err(self.0.metadata.missing(key, &wanted())),
+        }
+    }
+
+    fn layers(&self, identity: &Identity) -> Result<Vec<PreparedLayer>> {
+        let n = identity.n_layer;
+        let share = 0.0..=1.0;
+        let figures = Figures {
+            kind: self.texts(keys::KIND, n)?,
+            input: self.texts(keys::INPUT, n)?,
+            threshold: self.floats(keys::THRESHOLD, n, f32::MIN..=f32::MAX)?,
+            quality: [
+                self.floats(keys::RECALL, n, share.clone())?,
+                self.floats(keys::MASS_RECALL, n, share.clone())?,
+                self.floats(keys::PRECISION, n, share.clone())?,
+                self.floats(keys::DENSITY, n, share.clone())?,
+            ],
+            cut: self.floats(keys::CUT, n, -1.0..=f32::MAX)?,
+            cut_density: self.floats(keys::CUT_DENSITY, n, share)?,
+            down_error: self.floats(keys::DOWN_ERROR, n, 0.0..=f32::MAX)?,
+        };
+        // The arrays are as long as the number of layers, which therefore is no more than the file has room for.
+        (0..n).map(|layer| self.layer(identity, &figures, layer)).collect()
+    }
+
+    fn layer(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<PreparedLayer> {
+        let (d, n_ff) = (identity.d_model, identity.n_ff);
+        let cut = figures.cut[layer];
+        let down = self.matrix(&keys::down(layer), n_ff, d)?;
+        Ok(PreparedLayer {
+            frequency: self.frequency(identity, &keys::frequency(layer))?,
+            predictor: self.predictor(identity, figures, layer)?,
+            cut: (cut >= 0.0).then(|| PreparedCut { value: cut, density: figures.cut_density[layer] }),
+            down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
+        })
+    }
+
+    fn predictor(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<Option<PreparedPredictor>> {
+        let (d, n_ff) = (identity.d_model, identity.n_ff);
+        let required = |name: String, rows, cols| {
+            let missing = || self.tensor(&name, format!("shape {:?}", [rows, cols]), "nothing: the tensor is missing");
+            self.matrix(&name, rows, cols)?.ok_or_else(missing)
+        };
+        let kind = match figures.kind[layer].as_str() {
+            "none" => return Ok(None),
+            "model" => None,
+            "rows" => Some(PredictorKind::Rows { rows: required(keys::gate_low(layer), n_ff, d)?, bias: None }),
+            "low_rank" => {
+                let rank = self.0.tensor(&keys::fc1(layer)).map_or(1, Tensor::rows);
+                let fc1 = required(keys::fc1(layer), rank, d)?;
+                Some(PredictorKind::LowRank { fc1, fc2: required(keys::fc2(layer), n_ff, rank)? })
+            }
+            other => return Err(self.key(keys::KIND, "none, model, rows or low_rank", other)),
+        };
+        let inputs = [PredictorInput::Residual, PredictorInput::Normed];
+        let input = figures.input[layer].as_str();
+        let input = inputs
+            .into_iter()
+            .find(|&known| input_name(known) == input)
+            .ok_or_else(|| self.key(keys::INPUT, "residual or normed", input))?;
+        let [recall, mass_recall, precision, density] = figures.quality.map(|values| values[layer]);
+        Ok(Some(PreparedPredictor {
+            kind,
+            input,
+            threshold: figures.threshold[layer],
+            quality: PredictorQuality { recall, mass_recall, precision, density },
+        }))
+    }
+
+    fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
+        let Some(tensor) = self.0.tensor(name) else { return Ok(None) };
+        if tensor.shape != [rows, cols] {
+            return Err(self.tensor(name, format!("shape {:?}", [rows, cols]), format!("{:?}", tensor.shape)));
+        }
+        match Matrix::new(tensor.ty, rows, cols, tensor.data.clone()) {
+            Some(matrix) => Ok(Some(matrix)),
+            None => Err(self.tensor(name, "a weight type and whole blocks per row", tensor.ty)),
+        }
+    }
+
+    fn frequency(&self, identity: &Identity, name: &str) -> Result<Option<Vec<f32>>> {
+        let Some(tensor) = self.0.tensor(name) else { return Ok(None) };
+        let lengths = [identity.n_ff, identity.n_expert];
+        if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 || !lengths.contains(&tensor.shape[0]) {
+            let expected = format!("F32 of {} neurons or {} experts", lengths[0], lengths[1]);
+            return Err(self.tensor(name, expected, format!("{:?} of {}", tensor.shape, tensor.ty)));
+        }
+        let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
+            Some(value) => Err(self.tensor(name, "shares from 0 to 1", value)),
+            None => Ok(Some(values)),
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! Sidecars: what is written is read and becomes part of the model it belongs to, and of no other; whatever is wrong with
+//! one is an error that says where.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use proptest::prelude::*;
+use thermocline_engine::{
+    Error,
+    cpu::{Cpu, CpuOptions},
+    format::{Array, Bytes, Checkpoint, Matrix, Metadata, ReadMode, TensorType, Value, gguf},
+    model::{
+        Activation, Down, Ffn, FfnWeights, Forward, KvType, LoadOptions, Model, Outputs, PredictorInput, PredictorKind,
+        PredictorQuality,
+    },
+    sparsity::sidecar::{
+        Attachment, Identity, PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor, Provenance, Sidecar,
+        SidecarChoice, attach, path_beside,
+    },
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn open(path: &Path) -> Model {
+    Model::open(path, &LoadOptions::default()).unwrap()
+}
+
+/// Every activation family, with and without gate and biases, a mixture, and a file that has predictors already.
+const MODELS: [&str; 7] = [
+    "models/llama-relu",
+    "models/opt",
+    "models/falcon-new",
+    "models/bamboo",
+    "models/llama-silu-gqa",
+    "models/mixtral",
+    "powerinfer/llama-relu-f16.powerinfer.gguf",
+];
+
+/// Numbers that are all different.
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 2_654_435_761 + seed) % 1000) as f32 / 1000.0 - 0.5).collect()
+}
+
+fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Matrix::new(TensorType::F32, rows, cols, Bytes::new(data)).unwrap()
+}
+
+/// The down projection by neurons, in full precision.
+fn neurons(ffn: &FfnWeights) -> Matrix {
+    let Down::Outputs(down) = &ffn.down else {
+        let Down::Neurons(down) = &ffn.down else { unreachable!() };
+        return down.weight.clone();
+    };
+    let (d, n_ff) = (down.weight.rows(), down.weight.cols());
+    let (mut row, mut turned) = (vec![0.0; n_ff], vec![0.0; d * n_ff]);
+    for output in 0..d {
+        down.weight.dequantise_row(output, &mut row);
+        (0..n_ff).for_each(|neuron| turned[neuron * d + output] = row[neuron]);
+    }
+    matrix(n_ff, d, &turned)
+}
+
+/// One with everything a layer of `model` can have, and layers that lack this or that.
+fn sample(model: &Model) -> Sidecar {
+    let layer = |(n, weights): (usize, &thermocline_engine::model::LayerWeights)| {
+        let Ffn::Dense(ffn) = &weights.ffn else {
+            let experts = model.config.experts.unwrap().count;
+            let frequency = (0..experts).map(|e| e as f32 / experts as f32).collect();
+            return PreparedLayer { frequency: Some(frequency), ..PreparedLayer::default() };
+        };
+        let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
+        let kind = match n % 2 {
+            0 => {
+                let (fc1, fc2) = (matrix(5, d, &numbers(5 * d, n)), matrix(n_ff, 5, &numbers(n_ff * 5, n)));
+                PredictorKind::LowRank { fc1, fc2 }
+            }
+            _ => PredictorKind::Rows { rows: matrix(n_ff, d, &numbers(n_ff * d, n)), bias: None },
+        };
+        let quality = PredictorQuality { recall: 0.96, mass_recall: 0.99, precision: 0.5, density: 0.25 };
+        PreparedLayer {
+            frequency: Some(numbers(n_ff, n).into_iter().map(|value| value + 0.5).collect()),
+            predictor: (n != 2).then_some(PreparedPredictor {
+                kind: if weights.predictor.is_some() { None } else { Some(kind) },
+                input: if n % 2 == 0 { PredictorInput::Normed } else { PredictorInput::Residual },
+                threshold: -0.125 * n as f32,
+                quality,
+            }),
+            cut: (n == 0).then_some(PreparedCut { value: 0.0625, density: 0.5 }),
+            down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
+        }
+    };
+    Sidecar {
+        path: PathBuf::from("sample"),
+        identity: Identity::of(model),
+        provenance: Provenance {
+            activation: model.config.activation,
+            corpus: "numbers".to_owned(),
+            tokens_profiled: 1 << 40,
+            tokens_held_out: 77,
+            target_recall: 0.95,
+            target_mass_recall: 0.99,
+        },
+        layers: model.weights.layers.iter().enumerate().map(layer).collect(),
+    }
+}
+
+fn same_matrix(a: &Matrix, b: &Matrix) {
+    assert_eq!((a.ty(), a.rows(), a.cols()), (b.ty(), b.rows(), b.cols()));
+    assert_eq!(a.data(), b.data());
+}
+
+fn same_kind(a: &PredictorKind, b: &PredictorKind) {
+    match (a, b) {
+        (PredictorKind::LowRank { fc1: a1, fc2: a2 }, PredictorKind::LowRank { fc1: b1, fc2: b2 }) => {
+            same_matrix(a1, b1);
+            same_matrix(a2, b2);
+        }
+        (PredictorKind::Rows { rows: a, .. }, PredictorKind::Rows { rows: b, .. }) => same_matrix(a, b),
+        _ => panic!("{a:?} {b:?}"),
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in MODELS {
+        let model = open(&fixture(name));
+        let (written, path) = (sample(&model), folder.path().join("s.thermocline.gguf"));
+        written.write(&path).unwrap();
+        let read = Sidecar::open(&path, ReadMode::Map).unwrap();
+        assert_eq!((&read.identity, &read.provenance), (&written.identity, &written.provenance));
+        assert_eq!(read.layers.len(), model.config.n_layer());
+        assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
+        for (read, written) in read.layers.iter().zip(&written.layers) {
+            assert_eq!((&read.frequency, read.cut), (&written.frequency, written.cut), "{name}");
+            match (&read.down, &written.down) {
+                (Some(a), Some(b)) => {
+                    assert_eq!(a.error, b.error);
+                    same_matrix(&a.weight, &b.weight);
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
+            match (&read.predictor, &written.predictor) {
+                (Some(a), Some(b)) => {
+                    assert_eq!((a.input, a.threshold, a.quality), (b.input, b.threshold, b.quality), "{name}");
+                    match (&a.kind, &b.kind) {
+                        (Some(a), Some(b)) => same_kind(a, b),
+                        (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+                    }
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
+        }
+    }
+}
+
+fn logits(model: Model) -> Vec<f32> {
+    let mut forward = Forward::new(Arc::new(model), Cpu::new(&CpuOptions::default()).unwrap());
+    let mut kv = forward.kv_cache(8, KvType::F32).unwrap();
+    forward.run(&[3, 1, 4, 1, 5], &mut kv, Outputs::All, &mut ()).unwrap().to_vec()
+}
+
+#[test]
+fn a_sidecar_becomes_part_of_its_model() {
+    for name in MODELS {
+        let (mut model, plain) = (open(&fixture(name)), open(&fixture(name)));
+        let sidecar = sample(&model);
+        sidecar.attach(&mut model).unwrap();
+        for ((weights, prepared), before) in model.weights.layers.iter().zip(&sidecar.layers).zip(&plain.weights.layers)
+        {
+            assert_eq!(weights.frequency, prepared.frequency, "{name}");
+            assert_eq!(weights.cut, prepared.cut.map(|cut| cut.value), "{name}");
+            let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
+            if let Some(down) = &prepared.down {
+                let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not turned") };
+                let (Down::Outputs(old) | Down::Neurons(old)) = &old.down;
+                same_matrix(&attached.weight, &down.weight);
+                assert_eq!(attached.bias, old.bias, "{name}");
+            }
+            let Some(prepared) = &prepared.predictor else {
+                assert_eq!(weights.predictor.is_some(), before.predictor.is_some(), "{name}");
+                continue;
+            };
+            let predictor = weights.predictor.as_ref().unwrap();
+            assert_eq!((predictor.input, predictor.threshold), (prepared.input, prepared.threshold), "{name}");
+            assert_eq!(predictor.quality, Some(prepared.quality), "{name}");
+            same_kind(
+                &predictor.kind,
+                prepared.kind.as_ref().unwrap_or_else(|| &before.predictor.as_ref().unwrap().kind),
+            );
+            if let PredictorKind::Rows { bias, .. } = &predictor.kind {
+                assert_eq!(*bias, old.gate.as_ref().unwrap_or(&old.up).bias, "{name}: the firing rows' bias");
+            }
+        }
+        for (a, b) in logits(model).iter().zip(logits(plain)) {
+            assert!((a - b).abs() <= 1e-3 * b.abs().max(1.0), "{name}: {a} {b}");
+        }
+    }
+}
+
+/// A folder with a copy of a model in it.
+fn copied(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::copy(fixture(name), &path).unwrap();
+    (folder, path)
+}
+
+const Q4: &str = "gguf/llama-silu-gqa-256-Q4_0.gguf";
+const Q8: &str = "gguf/llama-silu-gqa-256-Q8_0.gguf";
+
+#[test]
+fn a_sidecar_is_found_beside_its_model_and_only_by_that() {
+    let (_folder, path) = copied(Q4);
+    let beside = path_beside(&path);
+    let find = |path: &Path, choice: &SidecarChoice| attach(&mut open(path), choice, ReadMode::Map);
+    assert!(matches!(find(&path, &SidecarChoice::Beside).unwrap(), Attachment::None));
+
+    sample(&open(&path)).write(&beside).unwrap();
+    let found = find(&path, &SidecarChoice::Beside).unwrap();
+    assert_eq!(found.sidecar().unwrap().path, beside);
+    assert!(matches!(find(&path, &SidecarChoice::Without).unwrap(), Attachment::None));
+    assert!(find(&path, &SidecarChoice::File(beside.clone())).unwrap().sidecar().is_some());
+    let memory = SidecarChoice::Memory("memory".into(), Bytes::new(fs::read(&beside).unwrap()));
+    assert!(find(&path, &memory).unwrap().sidecar().is_some());
+
+    // The same model in another type; the same type with other weights; another model; another activation.
+    let ignored = |reason: &str| {
+        let Attachment::Ignored { path: at, reason: got } = find(&path, &SidecarChoice::Beside).unwrap() else {
+            panic!("{reason}: attached")
+        };
+        assert!(at == beside && got.contains(reason), "{got}");
+        let error = find(&path, &SidecarChoice::File(beside.clone())).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    fs::copy(fixture(Q8), &path).unwrap();
+    ignored("other tensors or tensor types");
+    let mut bytes = fs::read(fixture(Q4)).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    ignored("other weights");
+    fs::copy(fixture("powerinfer/llama-relu-f16.powerinfer.gguf"), &path).unwrap();
+    ignored("another model");
+    fs::copy(fixture(Q4), &path).unwrap();
+    assert!(find(&path, &SidecarChoice::Beside).unwrap().sidecar().is_some());
+    let options = LoadOptions { activation: Some(Activation::Relu), ..LoadOptions::default() };
+    let mut other = Model::open(&path, &options).unwrap();
+    let Attachment::Ignored { reason, .. } = attach(&mut other, &SidecarChoice::Beside, ReadMode::Map).unwrap() else {
+        panic!("attached")
+    };
+    assert!(reason.contains("silu") && reason.contains("relu"), "{reason}");
+    fs::write(&beside, b"not a GGUF").unwrap();
+    ignored("GGUF");
+    fs::copy(fixture(Q4), &beside).unwrap();
+    ignored("a sidecar");
+    assert!(matches!(find(&path, &SidecarChoice::File("absent".into())), Err(Error::Io { .. })));
+}
+
+#[test]
+fn metadata_and_the_order_of_tensors_do_not_matter() {
+    let model = open(&fixture(Q4));
+    let rebuilt = |reverse: bool| {
+        let mut file = model.checkpoint.clone();
+        file.metadata.set("general.name", Value::String("renamed".to_owned()));
+        let (metadata, container) = (file.metadata.clone(), file.container);
+        let (path, tokenizer) = (file.path.clone(), file.tokenizer.clone());
+        let mut tensors = file.into_tensors();
+        if reverse {
+            tensors.reverse();
+        }
+        let file = Checkpoint::new(path, container, metadata, tokenizer, tensors).unwrap();
+        Identity::of(&Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
+    };
+    assert_eq!(rebuilt(false), Identity::of(&model));
+    assert_eq!(rebuilt(true), Identity::of(&model));
+}
+
+/// A sidecar as key-value pairs and tensors, to be changed.
+struct Parts {
+    pairs: Vec<(String, Value)>,
+    tensors: Vec<(gguf::TensorInfo, Vec<u8>)>,
+}
+
+impl Parts {
+    fn of(sidecar: &Sidecar) -> Self {
+        let bytes = Bytes::new(sidecar.to_bytes().unwrap());
+        let file = gguf::from_bytes(Path::new("sample"), bytes).unwrap();
+        let pairs = file.metadata.iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
+        let tensor = |tensor: &thermocline_engine::format::Tensor| {
+            let info = gguf::TensorInfo { name: tensor.name.clone(), ty: tensor.ty, shape: tensor.shape.clone() };
+            (info, tensor.data.to_vec())
+        };
+        Parts { pairs, tensors: file.tensors().iter().map(tensor).collect() }
+    }
+
+    fn read(&self) -> Result<Sidecar, Error> {
+        let mut metadata = Metadata::new("sample");
+        self.pairs.iter().for_each(|(key, value)| drop(metadata.set(key.clone(), value.clone())));
+        let tensors: Vec<_> = self.tensors.iter().map(|(info, data)| (info.clone(), data.as_slice())).collect();
+        let bytes = gguf::to_bytes(thermocline_engine::format::Container::Gguf(3), &metadata, &tensors).unwrap();
+        Sidecar::from_bytes(Path::new("sample"), Bytes::new(bytes))
+    }
+}
+
+/// A wrong value of the same type.
+fn spoilt(key: &str, value: &Value) -> Value {
+    match value {
+        Value::Array(Array::F32(values)) => {
+            let mut values = values.clone();
+            values[0] = if key.ends_with("threshold") { f32::INFINITY } else { -7.0 };
+            Value::Array(Array::F32(values))
+        }
+        Value::Array(Array::String(values)) => {
+            let mut values = values.clone();
+            values[0] = "something".to_owned();
+            Value::Array(Array::String(values))
+        }
+        Value::F32(_) => Value::F32(1.5),
+        other => panic!("{key}: {other:?}"),
+    }
+}
+
+#[test]
+fn errors_name_the_key() {
+    let whole = Parts::of(&sample(&open(&fixture("models/llama-relu"))));
+    whole.read().unwrap();
+    for at in 0..whole.pairs.len() {
+        let key = whole.pairs[at].0.clone();
+        let check = |parts: &Parts, what: &str| {
+            let error = parts.read().expect_err(&format!("{key} {what}")).to_string();
+            assert!(error.contains(&key), "{key} {what}: {error}");
+        };
+        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+        parts.pairs[at].1 = Value::Array(Array::U8(vec![1]));
+        check(&parts, "of another type");
+        parts.pairs[at].1 = whole.pairs[at].1.clone();
+        if let value @ (Value::Array(_) | Value::F32(_)) = &whole.pairs[at].1 {
+            parts.pairs[at].1 = spoilt(&key, value);
+            check(&parts, "out of range");
+        }
+        if let Value::Array(array) = &whole.pairs[at].1 {
+            parts.pairs[at].1 = Value::Array(match array {
+                Array::F32(values) => Array::F32(values[1..].to_vec()),
+                Array::String(values) => Array::String(values[1..].to_vec()),
+                other => panic!("{other:?}"),
+            });
+            check(&parts, "too short");
+        }
+        parts.pairs.remove(at);
+        check(&parts, "absent");
+    }
+    let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+    let version = parts.pairs.iter_mut().find(|(key, _)| key == "thermocline.format_version").unwrap();
+    version.1 = Value::U32(2);
+    assert!(matches!(parts.read(), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn errors_name_the_tensor() {
+    let model = open(&fixture("models/llama-relu"));
+    let whole = Parts::of(&sample(&model));
+    for at in 0..whole.tensors.len() {
+        let name = whole.tensors[at].0.name.clone();
+        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+        let (info, data) = &mut parts.tensors[at];
+        info.shape[0] += 1;
+        data.resize(info.shape.iter().product::<usize>() * 4, 0);
+        let layer = name.trim_end_matches(|c: char| c != '.').trim_end_matches("fc1.weight.");
+        let error = parts.read().expect_err(&name).to_string();
+        // The rank is whatever fc1 says, so that fc2 is what does not fit.
+        assert!(error.contains(&name) || error.contains(&name.replace("fc1", "fc2")), "{layer}: {error}");
+
+        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+        parts.tensors[at].0.ty = TensorType::I32;
+        let error = parts.read().expect_err(&name).to_string();
+        assert!(error.contains(&name), "{error}");
+
+        if name.contains("fc") || name.contains("gate_low") {
+            let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+            parts.tensors.remove(at);
+            let error = parts.read().expect_err(&name).to_string();
+            assert!(error.contains(&name) || name.contains("fc1"), "{error}");
+        }
+        if name.contains("freq") {
+            let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
+            parts.tensors[at].1[..4].copy_from_slice(&f32::NAN.to_le_bytes());
+            let error = parts.read().expect_err(&name).to_string();
+            assert!(error.contains(&name) && error.contains("NaN"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let relu = open(&fixture("models/llama-relu"));
+    for other in ["models/mixtral", "models/llama-relu-256"] {
+        let (mut model, plain) = (open(&fixture(other)), open(&fixture(other)));
+        if sample(&relu).attach(&mut model).is_ok() {
+            panic!("{other} took a sidecar of another shape");
+        }
+        assert_eq!(logits(model), logits(plain), "{other}");
+    }
+    // The model's own predictor, of a model that has none.
+    let mut model = open(&fixture("models/llama-relu"));
+    let mut sidecar = sample(&relu);
+    sidecar.layers[0].predictor.as_mut().unwrap().kind = None;
+    let error = sidecar.attach(&mut model).unwrap_err().to_string();
+    assert!(error.contains("predictor.kind") && error.contains("has none"), "{error}");
+    // Fewer layers.
+    sidecar.layers.pop();
+    assert!(sidecar.attach(&mut model).unwrap_err().to_string().contains("block_count"));
+}
+
+#[test]
+fn a_cut_file_is_an_error_wherever_it_is_cut() {
+    let mut sidecar = sample(&open(&fixture("models/llama-relu")));
+    // Small enough to try every length.
+    sidecar.layers.iter_mut().for_each(|layer| layer.down = None);
+    let bytes = sidecar.to_bytes().unwrap();
+    let read = |bytes: &[u8]| Sidecar::from_bytes(Path::new("cut"), Bytes::new(bytes.to_vec()));
+    read(&bytes).unwrap();
+    let data = bytes.len() - 64;
+    for len in (0..4096.min(data)).chain((4096..data).step_by(97)) {
+        assert!(read(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// Reading ends in an error or in a sidecar that a model takes or refuses.
+    #[test]
+    fn damage_does_not_panic(seed in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
+        use std::sync::LazyLock;
+        static WHOLE: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
+            let bytes = sample(&open(&fixture("models/llama-relu"))).to_bytes().unwrap();
+            // Damage where it means something: before the data.
+            let head = bytes.windows(10).rposition(|window| window == b"gate_low.w").unwrap() + 64;
+            (bytes, head)
+        });
+        let (bytes, head) = &*WHOLE;
+        let mut bytes = bytes.clone();
+        for (at, value) in seed {
+            bytes[at.index(*head)] = value;
+        }
+        if let Ok(sidecar) = Sidecar::from_bytes(Path::new("damaged"), Bytes::new(bytes)) {
+            let mut model = open(&fixture("models/llama-relu"));
+            if sidecar.foreign(&model).is_none() && sidecar.attach(&mut model).is_ok() {
+                prop_assert_eq!(model.weights.layers.len(), sidecar.layers.len());
+            }
+        }
+    }
+}
