@@ -44,6 +44,7 @@ use std::path::Path;
 use crate::{
     error::{Error, Result},
     format::{self, Checkpoint, Opened, ReadMode},
+    telemetry::neurons::NeuronShape,
 };
 
 /// How to load a model.
@@ -86,6 +87,14 @@ impl Model {
             Opened::Checkpoint(checkpoint) => Ok(checkpoint),
             Opened::HuggingFace(folder) => import::checkpoint(folder),
         }
+    }
+
+    /// The neurons of its layers that [`Probe::firing`] tells of: those of dense FFNs.
+    pub fn neuron_shape(&self) -> NeuronShape {
+        NeuronShape::new(self.weights.layers.iter().map(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => ffn.up.weight.rows(),
+            Ffn::Experts(_) => 0,
+        }))
     }
 
     /// Finds configuration and weights in `checkpoint`; every size is checked against every tensor. Tensors and keys

@@ -1,5 +1,7 @@
 //! Looking into a forward pass while it runs.
 
+pub use crate::telemetry::neurons::LayerFiring;
+
 /// What a forward pass tells an observer, and asks it. Every method has a default that does nothing; `()` is no observer.
 /// Tokens are those of the chunk being computed, in order; chunks follow each other.
 pub trait Probe {
@@ -65,30 +67,6 @@ pub trait Probe {
     fn router(&mut self, layer: usize, chosen: &[usize]) {
         let _ = (layer, chosen);
     }
-}
-
-/// What the FFN of one layer did.
-#[derive(Debug, Clone, Copy)]
-pub struct LayerFiring<'a> {
-    /// Which layer.
-    pub layer: usize,
-    /// Tokens.
-    pub tokens: usize,
-    /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired: its hidden activation was
-    /// computed and not zero (ReLU family), or was above the layer's cut.
-    pub fired: &'a [u32],
-    /// The same of the predictor's guess; `None` where no predictor was asked.
-    pub predicted: Option<&'a [u32]>,
-    /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM; `None` if none are, or there is no device.
-    pub hot: Option<&'a [u32]>,
-    /// `[tokens, n_ff]`: magnitudes of the hidden activations, where [`Probe::wants_strength`].
-    pub strength: Option<&'a [f32]>,
-    /// Bytes of FFN weights and predictor the CPU read.
-    pub cpu_bytes: u64,
-    /// Nanoseconds the CPU worked on the layer's FFN, and waited for the device; 0 where not measured.
-    pub cpu_ns: u64,
-    /// See `cpu_ns`.
-    pub wait_ns: u64,
 }
 
 impl Probe for () {}

@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Result},
     format::ReadMode,
     model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
-    telemetry::{Snapshot, Telemetry},
+    telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
@@ -94,6 +94,7 @@ pub(super) struct Shared {
     pub template: ChatTemplate,
     pub chunk: usize,
     pub telemetry: Telemetry,
+    pub neurons: Arc<NeuronBoard>,
     pub device: Board,
     pub stopped: Stopped,
 }
@@ -157,13 +158,15 @@ impl Engine {
             Some(_) => DeviceStatus::Loading { done: 0, total: 0 },
             None => DeviceStatus::Cpu { reason: None },
         });
-        let shared = Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, device, stopped });
+        let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
+        let shared =
+            Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, neurons, device, stopped });
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (shared, commands) = (Arc::clone(&shared), commands.clone());
             let thread = thread::Builder::new().name("thermocline-engine".to_owned());
             thread
-                .spawn(move || worker::serve(&shared, forward, source, commands, inbox))
+                .spawn(move || worker::serve(&shared, forward, recorder, source, commands, inbox))
                 .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
         };
         let handle = Handle {
@@ -236,6 +239,11 @@ impl Engine {
     /// Rates, counters and memory now. Never waits.
     pub fn telemetry(&self) -> Snapshot {
         self.handle.shared.telemetry.snapshot()
+    }
+
+    /// Which neurons fire, token by token, and how often each does. The engine never waits for who reads it.
+    pub fn neurons(&self) -> &Arc<NeuronBoard> {
+        &self.handle.shared.neurons
     }
 
     /// Where it computes now. Never waits.

@@ -1,7 +1,7 @@
 //! One generation, in steps.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::atomic::AtomicU64,
     time::{Duration, Instant},
 };
 
@@ -9,6 +9,7 @@ use super::{
     ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
     context::{Computed, Context, Wanted},
     engine::Shared,
+    observer::Observer,
     outbox::Outbox,
     sampling::{Breakers, Sampler},
     stop::StopStrings,
@@ -29,6 +30,7 @@ const STATS_INTERVAL: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) struct Generation<'a> {
     tokenizer: &'a Tokenizer,
+    session: u64,
     number: u64,
     chunk: usize,
     max_tokens: Option<usize>,
@@ -48,6 +50,7 @@ impl<'a> Generation<'a> {
     /// Checks and tokenises `request`, and makes `context` forget what is not part of its prompt.
     pub fn new(
         shared: &'a Shared,
+        session: u64,
         number: u64,
         request: Request,
         asked: Instant,
@@ -97,6 +100,7 @@ impl<'a> Generation<'a> {
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
+            session,
             number,
             chunk: shared.chunk,
             max_tokens: request.max_tokens,
@@ -121,7 +125,7 @@ impl<'a> Generation<'a> {
         cancelled: &AtomicU64,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
-        let mut cancel = Cancel { cancelled, number: self.number };
+        let mut cancel = Observer::new(cancelled, self.number);
         if cancel.cancelled() {
             return Ok(Some(StopReason::Cancelled));
         }
@@ -161,7 +165,11 @@ impl<'a> Generation<'a> {
         } else {
             Wanted::Logits
         };
-        let computed = match context.compute(forward, tokens, wanted, &mut cancel) {
+        let neurons = meter.neurons();
+        neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
+        let computed = context.compute(forward, tokens, wanted, &mut cancel.recording(neurons));
+        meter.neurons().end();
+        let computed = match computed {
             Ok(computed) => computed,
             Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
             Err(error) => return Err(error),
@@ -251,18 +259,6 @@ impl<'a> Generation<'a> {
         }
         self.reported = Instant::now();
         events.send(Event::Stats(self.stats.clone()))
-    }
-}
-
-/// Lets the forward pass of a long prompt notice a cancellation between layers.
-struct Cancel<'a> {
-    cancelled: &'a AtomicU64,
-    number: u64,
-}
-
-impl Probe for Cancel<'_> {
-    fn cancelled(&mut self) -> bool {
-        self.number < self.cancelled.load(SeqCst)
     }
 }
 

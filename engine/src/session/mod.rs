@@ -16,6 +16,7 @@ mod event;
 mod generation;
 mod handle;
 mod loader;
+mod observer;
 mod outbox;
 mod request;
 mod residence;

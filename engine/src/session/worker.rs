@@ -24,7 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     model::Forward,
-    telemetry::Meter,
+    telemetry::{Meter, neurons::NeuronRecorder},
 };
 
 /// A request on its way to the thread.
@@ -66,12 +66,13 @@ pub(super) enum Command {
 pub(super) fn serve(
     shared: &Arc<Shared>,
     forward: Forward,
+    neurons: NeuronRecorder,
     source: Option<Arc<dyn Source>>,
     commands: Sender<Command>,
     inbox: Receiver<Command>,
 ) {
     let residence = Residence::new(Arc::clone(shared), commands, source);
-    let meter = Meter::new(&shared.telemetry);
+    let meter = Meter::new(&shared.telemetry, neurons);
     let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
@@ -229,10 +230,10 @@ impl Worker<'_> {
     /// One step of a session: the next chunk of its prompt or its next token. Returns whether there was anything to do.
     fn step(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
-        let Conversation { context, cancelled, waiting, running, .. } = conversation;
+        let Conversation { id, context, cancelled, waiting, running } = conversation;
         if running.is_none() {
             let Some(job) = waiting.pop_front() else { return false };
-            *running = start(self.shared, job, context, cancelled, &self.meter);
+            *running = start(self.shared, *id, job, context, cancelled, &self.meter);
         }
         let Some((generation, events)) = running else { return true };
         let end = match generation.step(context, &mut self.forward, events, cancelled, &mut self.meter) {
@@ -269,6 +270,7 @@ impl Worker<'_> {
 /// Begins a generation, unless it was cancelled while it waited or cannot be done.
 fn start<'a>(
     shared: &'a Shared,
+    session: u64,
     job: Job,
     context: &mut Context,
     cancelled: &AtomicU64,
@@ -278,7 +280,7 @@ fn start<'a>(
         refuse(job.events, cancelled_event(), meter);
         return None;
     }
-    match Generation::new(shared, job.number, job.request, job.asked, context) {
+    match Generation::new(shared, session, job.number, job.request, job.asked, context) {
         Ok(generation) => Some((generation, job.events)),
         Err(error) => {
             refuse(job.events, Event::Error(error), meter);

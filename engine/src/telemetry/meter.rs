@@ -2,25 +2,31 @@
 
 use std::time::Duration;
 
-use super::{Rate, Telemetry};
+use super::{Rate, Telemetry, neurons::NeuronRecorder};
 
 /// Keeps the rates and writes the figures of the steps.
 #[derive(Debug)]
 pub struct Meter<'a> {
     telemetry: &'a Telemetry,
+    neurons: NeuronRecorder,
     prompt: Rate,
     decode: Rate,
 }
 
 impl<'a> Meter<'a> {
-    /// Writes to `telemetry`.
-    pub fn new(telemetry: &'a Telemetry) -> Self {
-        Meter { telemetry, prompt: Rate::default(), decode: Rate::default() }
+    /// Writes to `telemetry`, and with `neurons` to their board.
+    pub fn new(telemetry: &'a Telemetry, neurons: NeuronRecorder) -> Self {
+        Meter { telemetry, neurons, prompt: Rate::default(), decode: Rate::default() }
     }
 
     /// The figures written to.
     pub fn telemetry(&self) -> &'a Telemetry {
         self.telemetry
+    }
+
+    /// What hears of the neurons.
+    pub fn neurons(&mut self) -> &mut NeuronRecorder {
+        &mut self.neurons
     }
 
     /// `tokens` of a prompt were computed in `time`.
@@ -47,17 +53,20 @@ impl<'a> Meter<'a> {
         (self.prompt, self.decode) = (Rate::default(), Rate::default());
         self.telemetry.prompt_rate.set(0.0);
         self.telemetry.decode_rate.set(0.0);
+        self.neurons.idle();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::neurons::{NeuronBoard, NeuronShape};
 
     #[test]
     fn steps_add_up_and_rates_end_with_the_work() {
         let telemetry = Telemetry::default();
-        let mut meter = Meter::new(&telemetry);
+        let (_, neurons) = NeuronBoard::new(NeuronShape::new([]));
+        let mut meter = Meter::new(&telemetry, neurons);
         meter.prompt(512, Duration::from_secs(1));
         meter.decode(Duration::from_millis(50));
         meter.context(513, 4096);

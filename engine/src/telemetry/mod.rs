@@ -1,9 +1,11 @@
 //! Counters and snapshots other threads may read at any time. The engine thread writes, anybody reads; nobody waits:
 //! every figure is an atomic of its own. A [`Snapshot`] is therefore not one instant, but each figure in it is true
-//! within the step that was running. Nothing here imports anything but the standard library.
+//! within the step that was running. Which neurons fire, token by token, is on the board of [`neurons`]. Nothing here
+//! imports anything but the standard library.
 
 mod counters;
 mod meter;
+pub mod neurons;
 mod rate;
 
 pub use counters::{Gauge, Ratio, Snapshot, Telemetry};

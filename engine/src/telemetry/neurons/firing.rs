@@ -1,0 +1,31 @@
+//! What a processor tells of a layer.
+
+/// What the FFN of one layer did with the tokens of a chunk.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LayerFiring<'a> {
+    /// Which layer.
+    pub layer: usize,
+    /// Tokens.
+    pub tokens: usize,
+    /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired: its hidden activation was
+    /// computed and not zero (ReLU family), or was above the layer's cut. Bits behind the last neuron are zero.
+    pub fired: &'a [u32],
+    /// The same of the predictor's guess; `None` where no predictor was asked.
+    pub predicted: Option<&'a [u32]>,
+    /// Whether every neuron was looked at, so that `fired` is the truth and not what the predictor left of it.
+    pub complete: bool,
+    /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM; `None` if none are, or there is no device.
+    pub hot: Option<&'a [u32]>,
+    /// `[tokens, n_ff]`: magnitudes of the hidden activations, where a probe wants them.
+    pub strength: Option<&'a [f32]>,
+    /// Bytes of FFN weights and predictor the CPU read.
+    pub cpu_bytes: u64,
+    /// Bytes that crossed the bus for this layer, both ways.
+    pub bus_bytes: u64,
+    /// Nanoseconds the CPU worked on the layer's FFN; 0 where not measured, like the other two.
+    pub cpu_ns: u64,
+    /// Nanoseconds the device worked on it.
+    pub gpu_ns: u64,
+    /// Nanoseconds the CPU waited for the device.
+    pub wait_ns: u64,
+}

@@ -1,0 +1,28 @@
+//! Which neurons fire: what a heatmap shows, and what a boundary between hot and cold can be judged by.
+//!
+//! A [`NeuronRecorder`] writes, in the thread that computes; a [`NeuronBoard`] is read, by any thread at any rate. The writer
+//! never waits. Of the last [`MOST_TOKENS`] tokens the board keeps a [`TokenTrace`] each: the figures of every layer, and,
+//! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). Traces do not change any more and
+//! are shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
+//! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is.
+//!
+//! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
+//! came and went with [`TokenTrace::difference`], and colours neurons by [`NeuronBoard::tally`].
+
+mod board;
+mod count;
+pub mod curve;
+mod firing;
+mod recorder;
+mod shape;
+mod tally;
+#[cfg(test)]
+mod tests;
+mod trace;
+
+pub use board::{DEFAULT_BUDGET, Kept, MOST_TOKENS, NeuronBoard, Watch};
+pub use firing::LayerFiring;
+pub use recorder::NeuronRecorder;
+pub use shape::NeuronShape;
+pub use tally::LayerTally;
+pub use trace::{Difference, LayerTrace, TokenMasks, TokenTrace, neurons_of};

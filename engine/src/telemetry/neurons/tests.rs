@@ -1,0 +1,243 @@
+//! Recorder and board together.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::{Duration, Instant},
+};
+
+use super::*;
+
+fn noise(seed: &mut u64) -> u32 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*seed >> 32) as u32
+}
+
+/// One token at `position`, every layer firing `mask`.
+fn token(recorder: &mut NeuronRecorder, position: usize, mask: u32, hot: Option<u32>) {
+    let shape = recorder.board().shape().clone();
+    recorder.begin(7, position, &[position as u32], true);
+    for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
+        let words = shape.words(layer).len();
+        let (fired, hot) = (vec![mask; words], hot.map(|hot| vec![hot; words]));
+        recorder.layer(&LayerFiring { layer, tokens: 1, fired: &fired, hot: hot.as_deref(), ..LayerFiring::default() });
+    }
+    recorder.end();
+}
+
+#[test]
+fn the_ring_forgets_masks_by_bytes_and_figures_by_tokens() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 0, 64]));
+    assert!(board.latest().is_none() && board.token(0).is_none() && board.tokens(0..9).is_empty());
+    // Ten tokens of three words.
+    board.set_budget(125);
+    for position in 0..1500 {
+        token(&mut recorder, position, position as u32 + 1, None);
+        let kept = board.kept();
+        let (end, count) = (position as u64 + 1, (position as u64 + 1).min(1000));
+        assert_eq!(kept.tokens, end - count..end);
+        assert_eq!(kept.masks, end - count.min(10)..end);
+        assert_eq!((kept.bytes, kept.budget), (12 * count.min(10), 125));
+    }
+    assert!(board.token(499).is_none() && board.token(1500).is_none());
+    let (old, new) = (board.token(500).unwrap(), board.token(1495).unwrap());
+    assert_eq!((old.index, old.position, old.session, old.decoded, old.masks.is_none()), (500, 500, 7, true, true));
+    assert_eq!(old.layers[2].fired, 2 * 501u32.count_ones());
+    assert_eq!(new.fired(board.shape(), 2), Some(&[1496, 1496][..]));
+    assert_eq!(board.latest().unwrap().index, 1499);
+    let some: Vec<u64> = board.tokens(0..503).iter().map(|token| token.index).collect();
+    assert_eq!(some, [500, 501, 502]);
+    assert!(board.tokens(900..800).is_empty() && board.tokens(1500..9999).is_empty());
+    // Less room takes effect with the next token; no room keeps figures alone.
+    board.set_budget(24);
+    token(&mut recorder, 1500, 1, None);
+    assert_eq!((board.kept().masks, board.kept().bytes), (1499..1501, 24));
+    board.set_budget(0);
+    token(&mut recorder, 1501, 1, None);
+    assert_eq!((board.kept().masks, board.kept().bytes, board.kept().tokens), (1502..1502, 0, 502..1502));
+}
+
+#[test]
+fn chunks_become_tokens_only_when_they_are_whole() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64, 32]));
+    let layer = |layer, tokens, fired| LayerFiring { layer, tokens, fired, cpu_bytes: 12, ..LayerFiring::default() };
+    recorder.begin(1, 20, &[10, 11, 12, 13, 14], false);
+    let (a, b) = ([1, 2, 3, 4, 5, 6], [7, 0, 1]);
+    recorder.layer(&layer(0, 3, &a));
+    recorder.layer(&layer(1, 3, &b));
+    assert!(board.latest().is_none(), "it is not over before the next begins");
+    recorder.layer(&layer(0, 2, &a[..4]));
+    assert_eq!(board.kept().tokens, 0..3);
+    recorder.end();
+    assert_eq!(board.kept().tokens, 0..3, "its second layer never came");
+    let all = board.tokens(0..3);
+    assert_eq!(
+        all.iter().map(|token| (token.token, token.position)).collect::<Vec<_>>(),
+        [(10, 20), (11, 21), (12, 22)]
+    );
+    assert_eq!(all[1].fired(board.shape(), 0), Some(&[3, 4][..]));
+    assert_eq!(all[1].fired(board.shape(), 1), Some(&[0][..]));
+    assert_eq!((all[2].layers[0].fired, all[2].layers[0].cpu_bytes, all[0].decoded), (4, 4, false));
+    // Counts are of all that was computed.
+    assert_eq!((board.tally(0).tokens, board.tally(1).tokens), (5, 3));
+    recorder.begin(1, 23, &[13], true);
+    recorder.layer(&layer(0, 1, &a[..2]));
+    recorder.layer(&layer(1, 1, &b[..1]));
+    recorder.end();
+    assert_eq!(board.latest().unwrap().index, 3);
+    assert_eq!(board.tally(0).age[0], Some(0));
+}
+
+#[test]
+fn hits_misses_and_strengths() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([40]));
+    board.set_watch(Watch::Strength);
+    let (fired, predicted, hot) = ([0b1111, 1], [0b0111, 2], [0b0011, 0]);
+    let mut strength = [0.0; 40];
+    strength[..4].copy_from_slice(&[1.0, 0.5, 0.001, f32::NAN]);
+    strength[32] = 2.0;
+    let firing = LayerFiring {
+        tokens: 1,
+        fired: &fired,
+        predicted: Some(&predicted),
+        hot: Some(&hot),
+        strength: Some(&strength),
+        cpu_ns: 5,
+        bus_bytes: 6,
+        ..LayerFiring::default()
+    };
+    for complete in [false, true] {
+        recorder.begin(0, 0, &[3], true);
+        recorder.layer(&LayerFiring { complete, ..firing });
+        recorder.end();
+        let token = board.latest().unwrap();
+        let layer = token.layers[0];
+        assert_eq!((layer.fired, layer.hot, layer.cold(), layer.predicted), (5, 2, 3, Some(4)));
+        assert_eq!((layer.missed, layer.cpu_ns, layer.bus_bytes), (complete.then_some(2), 5, 6));
+        let masks = token.masks.unwrap();
+        assert_eq!(
+            (&masks.strength[..4], masks.strength[32], &masks.greatest[..]),
+            (&[128, 64, 1, 0][..], 255, &[2.0][..])
+        );
+        assert_eq!(masks.predicted, predicted);
+    }
+    // What is hot is shared until it moves.
+    let before = board.latest().unwrap().hot.unwrap();
+    let again = |recorder: &mut NeuronRecorder, hot: Option<&[u32]>| {
+        recorder.begin(0, 0, &[3], true);
+        recorder.layer(&LayerFiring { hot, strength: None, ..firing });
+        recorder.end();
+        board.latest().unwrap().hot
+    };
+    assert!(std::sync::Arc::ptr_eq(&before, &again(&mut recorder, Some(&hot)).unwrap()));
+    assert_eq!(&*again(&mut recorder, Some(&[1, 0])).unwrap(), [1, 0]);
+    assert!(again(&mut recorder, None).is_none());
+}
+
+#[test]
+fn what_does_not_fit_the_model_is_ignored() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
+    recorder.begin(0, 0, &[1], true);
+    recorder.layer(&LayerFiring { tokens: 2, fired: &[1; 4], ..LayerFiring::default() });
+    recorder.end();
+    recorder.end();
+    assert!(board.latest().is_none());
+}
+
+#[test]
+fn readers_in_the_way_delay_nothing_and_lose_nothing() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
+    token(&mut recorder, 0, 1, None);
+    let held = board.ring(true).unwrap();
+    std::thread::scope(|scope| {
+        // Would never end if the writer waited.
+        scope.spawn(|| {
+            for position in 1..6 {
+                token(&mut recorder, position, 1, None);
+            }
+        });
+    });
+    drop(held);
+    assert_eq!(board.kept().tokens, 0..1);
+    recorder.idle();
+    assert_eq!(board.kept().tokens, 0..6);
+    let held = board.ring(true).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| (6..1206).for_each(|position| token(&mut recorder, position, 1, None)));
+    });
+    drop(held);
+    recorder.idle();
+    assert_eq!(board.kept().tokens, 206..1206, "what waits is no more than what is kept");
+}
+
+#[test]
+fn readers_at_any_rate_see_whole_tokens() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([96, 96]));
+    board.set_budget(50 * 24);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..3)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut seen = 0;
+                    while !done.load(SeqCst) {
+                        let Some(latest) = board.latest() else { continue };
+                        assert!(latest.index >= seen);
+                        seen = latest.index;
+                        let all = board.tokens(seen.saturating_sub(20)..u64::MAX);
+                        assert!(all.windows(2).all(|two| two[0].index + 1 == two[1].index));
+                        for token in &all {
+                            let masks = token.masks.as_ref().unwrap();
+                            assert!(masks.fired.iter().all(|word| *word == token.position as u32), "{token:?}");
+                        }
+                        let kept = board.kept();
+                        assert!(kept.bytes <= kept.budget && kept.masks.end == kept.tokens.end);
+                    }
+                    seen
+                })
+            })
+            .collect();
+        (0..20_000).for_each(|position| token(&mut recorder, position, position as u32, None));
+        recorder.idle();
+        done.store(true, SeqCst);
+        readers.into_iter().for_each(|reader| drop(reader.join().unwrap()));
+    });
+    assert_eq!(board.latest().unwrap().index, 19_999);
+}
+
+/// What recording `chunk` tokens costs with a tenth of the neurons firing, per token; the least of a few rounds.
+fn cost(layers: usize, neurons: usize, chunk: usize) -> Duration {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new(vec![neurons; layers]));
+    let (words, mut seed) = (neurons / 32, 1);
+    let mut tenth = || (0..32).fold(0, |mask, bit| mask | u32::from(noise(&mut seed) % 10 == 0) << bit);
+    let fired: Vec<u32> = (0..words * chunk).map(|_| tenth()).collect();
+    let hot: Vec<u32> = fired[..words].to_vec();
+    let ids = vec![1; chunk];
+    let rounds = (0..6).map(|_| {
+        let started = Instant::now();
+        recorder.begin(0, 0, &ids, chunk == 1);
+        for layer in 0..layers {
+            let firing = LayerFiring { layer, tokens: chunk, fired: &fired, hot: Some(&hot), ..LayerFiring::default() };
+            recorder.layer(&firing);
+        }
+        recorder.end();
+        started.elapsed() / chunk as u32
+    });
+    let least = rounds.min().unwrap();
+    assert_eq!(board.latest().unwrap().layers.len(), layers);
+    least
+}
+
+/// A hundredth of the time the reference machine's memory needs for a token's weights is the limit. `--nocapture` prints the
+/// figures.
+#[test]
+fn recording_costs_less_than_a_hundredth_of_a_token() {
+    // The built-in model: 13 MB. An 80-layer model of 28672 neurons each, a tenth of its FFN read: 6 GB of Q4_0.
+    for (name, layers, neurons, bytes) in [("storyteller", 6, 1024, 13e6), ("80 x 28672", 80, 28672, 6e9)] {
+        let token = bytes / 21e9;
+        for chunk in [1, 64] {
+            let cost = cost(layers, neurons, chunk);
+            println!("{name}, chunks of {chunk}: {cost:?} of {:.1} us per token", token * 1e6);
+            assert!(cost.as_secs_f64() < 0.01 * token, "{name}, chunks of {chunk}: {cost:?} of {token} s");
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! One token's firings.
+
+use std::sync::Arc;
+
+use super::NeuronShape;
+
+/// What one token did to every layer. Cheap to clone: it shares its contents with the board.
+#[derive(Debug, Clone)]
+pub struct TokenTrace {
+    /// Counts up over all sessions, from 0.
+    pub index: u64,
+    /// Its id in the vocabulary.
+    pub token: u32,
+    /// The session it belongs to.
+    pub session: u64,
+    /// Its place in the session's context.
+    pub position: usize,
+    /// Whether it was generated, one by one; otherwise it is of a prompt.
+    pub decoded: bool,
+    /// The figures of each layer.
+    pub layers: Arc<[LayerTrace]>,
+    /// Which neurons fired, while the board has room for it.
+    pub masks: Option<Arc<TokenMasks>>,
+    /// `[all words]`: which neurons were resident in VRAM; `None` if none were, or once `masks` is gone. Tokens between which
+    /// nothing moved share it.
+    pub hot: Option<Arc<[u32]>>,
+}
+
+/// A layer's figures of one token. Bytes and times of a prompt's chunk are shared equally among its tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayerTrace {
+    /// Neurons that fired.
+    pub fired: u32,
+    /// Of them, those resident in VRAM.
+    pub hot: u32,
+    /// Neurons the predictor let through; `None` where none was asked.
+    pub predicted: Option<u32>,
+    /// Neurons that fired although the predictor had ruled them out; known only of tokens whose every neuron was looked at.
+    pub missed: Option<u32>,
+    /// Bytes of weights the CPU read.
+    pub cpu_bytes: u64,
+    /// Bytes that crossed the bus.
+    pub bus_bytes: u64,
+    /// Nanoseconds the CPU worked; 0 where not measured, like the other two.
+    pub cpu_ns: u64,
+    /// Nanoseconds the device worked.
+    pub gpu_ns: u64,
+    /// Nanoseconds the CPU waited for the device.
+    pub wait_ns: u64,
+}
+
+impl LayerTrace {
+    /// Neurons that fired and were computed by the CPU.
+    pub fn cold(&self) -> u32 {
+        self.fired - self.hot
+    }
+
+    /// Sum of two layers' figures.
+    fn plus(self, other: LayerTrace) -> LayerTrace {
+        let add = |a: Option<u32>, b: Option<u32>| match (a, b) {
+            (Some(a), Some(b)) => Some(a.saturating_add(b)),
+            (one, none) => one.or(none),
+        };
+        LayerTrace {
+            fired: self.fired.saturating_add(other.fired),
+            hot: self.hot.saturating_add(other.hot),
+            predicted: add(self.predicted, other.predicted),
+            missed: add(self.missed, other.missed),
+            cpu_bytes: self.cpu_bytes.saturating_add(other.cpu_bytes),
+            bus_bytes: self.bus_bytes.saturating_add(other.bus_bytes),
+            cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns),
+            gpu_ns: self.gpu_ns.saturating_add(other.gpu_ns),
+            wait_ns: self.wait_ns.saturating_add(other.wait_ns),
+        }
+    }
+}
+
+/// Masks of one token, all layers one behind the other as [`NeuronShape::words`] says.
+#[derive(Debug, Default, PartialEq)]
+pub struct TokenMasks {
+    /// Neurons that fired.
+    pub fired: Vec<u32>,
+    /// What the predictor let through; empty where none was asked.
+    pub predicted: Vec<u32>,
+    /// Magnitudes of the hidden activations as shares of the layer's greatest, 0 to 255, in the order of
+    /// [`NeuronShape::range`]; empty unless they were asked for.
+    pub strength: Vec<u8>,
+    /// The layers' greatest magnitudes, or empty.
+    pub greatest: Vec<f32>,
+}
+
+impl TokenMasks {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let words = self.fired.capacity() + self.predicted.capacity() + self.greatest.capacity();
+        (words * 4 + self.strength.capacity()) as u64
+    }
+
+    /// Empties it but keeps its memory.
+    pub(super) fn clear(&mut self) {
+        self.fired.clear();
+        self.predicted.clear();
+        self.strength.clear();
+        self.greatest.clear();
+    }
+}
+
+/// How a layer's firing differs between two tokens, as masks of the layer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Neurons that fire and did not.
+    pub began: Vec<u32>,
+    /// Neurons that fired and do not.
+    pub ended: Vec<u32>,
+}
+
+impl TokenTrace {
+    /// All layers' figures together.
+    pub fn total(&self) -> LayerTrace {
+        self.layers.iter().fold(LayerTrace::default(), |sum, layer| sum.plus(*layer))
+    }
+
+    /// The mask of a layer's neurons that fired, if it is still kept.
+    pub fn fired(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
+        self.masks.as_ref()?.fired.get(shape.words(layer))
+    }
+
+    /// The mask of a layer's neurons that were in VRAM, if any were and it is still kept.
+    pub fn hot(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
+        self.hot.as_ref()?.get(shape.words(layer))
+    }
+
+    /// What changed in `layer` since `earlier`; `None` if the masks of one of them are no longer kept.
+    pub fn difference(&self, earlier: &TokenTrace, shape: &NeuronShape, layer: usize) -> Option<Difference> {
+        let (now, before) = (self.fired(shape, layer)?, earlier.fired(shape, layer)?);
+        let of = |pick: fn(u32, u32) -> u32| now.iter().zip(before).map(|(now, before)| pick(*now, *before)).collect();
+        Some(Difference { began: of(|now, before| now & !before), ended: of(|now, before| before & !now) })
+    }
+}
+
+/// Neurons of a mask, in order.
+pub fn neurons_of(mask: &[u32]) -> impl Iterator<Item = usize> {
+    mask.iter().enumerate().flat_map(|(word, bits)| {
+        let mut bits = *bits;
+        std::iter::from_fn(move || {
+            let bit = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+            bits &= bits - 1;
+            Some(word * 32 + bit)
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trace(fired: &[u32]) -> TokenTrace {
+        let layer = |fired, missed| LayerTrace { fired, hot: 1, missed, cpu_bytes: 10, ..LayerTrace::default() };
+        TokenTrace {
+            index: 0,
+            token: 0,
+            session: 0,
+            position: 0,
+            decoded: true,
+            layers: [layer(3, None), layer(4, Some(2))].into(),
+            masks: Some(Arc::new(TokenMasks { fired: fired.to_vec(), ..TokenMasks::default() })),
+            hot: None,
+        }
+    }
+
+    #[test]
+    fn sums_and_differences() {
+        let shape = NeuronShape::new([40, 8]);
+        let (before, now) = (trace(&[0b0110, 1, 0b1111]), trace(&[0b1010, 0, 0b1111]));
+        let total = now.total();
+        assert_eq!((total.fired, total.cold(), total.missed, total.predicted), (7, 5, Some(2), None));
+        let difference = |layer| now.difference(&before, &shape, layer).unwrap();
+        assert_eq!(difference(0), Difference { began: vec![0b1000, 0], ended: vec![0b0100, 1] });
+        assert_eq!(difference(1), Difference { began: vec![0], ended: vec![0] });
+        assert_eq!(now.difference(&TokenTrace { masks: None, ..before }, &shape, 0), None);
+        assert_eq!(now.hot(&shape, 0), None);
+    }
+
+    #[test]
+    fn a_mask_lists_its_neurons() {
+        assert_eq!(neurons_of(&[0, 0x8000_0001, u32::MAX]).count(), 34);
+        assert_eq!(neurons_of(&[5, 0, 1 << 31]).collect::<Vec<_>>(), [0, 2, 95]);
+    }
+}
