@@ -79,13 +79,12 @@ impl NeuronRecorder {
         let shape = self.board.shape();
         let (layer, tokens) = (firing.layer, firing.tokens);
         let (words, neurons) = (shape.words(layer), shape.neurons(layer));
-        let fits = |mask: &[u32]| mask.len() == words.len() * tokens;
-        let wrong = words.is_empty()
-            || tokens == 0
-            || !fits(firing.fired)
-            || !firing.predicted.is_none_or(fits)
-            || !firing.hot.is_none_or(|hot| hot.len() == words.len())
-            || !firing.strength.is_none_or(|strength| strength.len() == neurons * tokens);
+        let mask = words.len() * tokens;
+        let wrong = mask == 0
+            || firing.fired.len() != mask
+            || firing.predicted.is_some_and(|predicted| predicted.len() != mask)
+            || firing.hot.is_some_and(|hot| hot.len() != words.len())
+            || firing.strength.is_some_and(|strength| strength.len() != neurons * tokens);
         debug_assert!(!wrong, "a firing of {layer} that is not the model's");
         if wrong {
             return;

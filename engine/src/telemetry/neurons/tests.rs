@@ -46,7 +46,7 @@ fn the_ring_forgets_masks_by_bytes_and_figures_by_tokens() {
     assert_eq!(board.latest().unwrap().index, 1499);
     let some: Vec<u64> = board.tokens(0..503).iter().map(|token| token.index).collect();
     assert_eq!(some, [500, 501, 502]);
-    assert!(board.tokens(900..800).is_empty() && board.tokens(1500..9999).is_empty());
+    assert!(board.tokens(800..800).is_empty() && board.tokens(1500..9999).is_empty());
     // Less room takes effect with the next token; no room keeps figures alone.
     board.set_budget(24);
     token(&mut recorder, 1500, 1, None);
@@ -208,7 +208,7 @@ fn readers_at_any_rate_see_whole_tokens() {
 fn cost(layers: usize, neurons: usize, chunk: usize) -> Duration {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new(vec![neurons; layers]));
     let (words, mut seed) = (neurons / 32, 1);
-    let mut tenth = || (0..32).fold(0, |mask, bit| mask | u32::from(noise(&mut seed) % 10 == 0) << bit);
+    let mut tenth = || (0..32).fold(0, |mask, bit| mask | u32::from(noise(&mut seed).is_multiple_of(10)) << bit);
     let fired: Vec<u32> = (0..words * chunk).map(|_| tenth()).collect();
     let hot: Vec<u32> = fired[..words].to_vec();
     let ids = vec![1; chunk];
