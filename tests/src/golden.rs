@@ -6,7 +6,7 @@ use std::{path::Path, sync::Arc};
 
 use safetensors::SafeTensors;
 use thermocline_engine::{
-    cpu::{Cpu, CpuOptions, Isa},
+    cpu::{Activations, Cpu, CpuOptions, Isa},
     model::{Activation, Forward, KvType, Model, Outputs, Probe},
 };
 
@@ -35,6 +35,8 @@ pub struct Setup {
     pub isa: Option<Isa>,
     /// Workers.
     pub threads: usize,
+    /// Before quantised weights.
+    pub activations: Activations,
     /// Tokens per chunk.
     pub chunk: usize,
     /// Cache type.
@@ -43,7 +45,7 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { isa: None, threads: 1, chunk: 512, kv: KvType::F32 }
+        Setup { isa: None, threads: 1, activations: Activations::Int8, chunk: 512, kv: KvType::F32 }
     }
 }
 
@@ -98,7 +100,8 @@ impl Probe for Recorder<'_> {
 
 /// A model ready to run.
 pub fn forward(model: &Arc<Model>, setup: Setup) -> Forward {
-    let cpu = Cpu::new(&CpuOptions { threads: Some(setup.threads), isa: setup.isa }).unwrap();
+    let Setup { isa, threads, activations, .. } = setup;
+    let cpu = Cpu::new(&CpuOptions { threads: Some(threads), isa, activations }).unwrap();
     let mut forward = Forward::new(Arc::clone(model), cpu);
     forward.set_chunk(setup.chunk);
     forward

@@ -7,7 +7,7 @@ use std::{
 
 use thermocline_engine::{
     Error,
-    cpu::Isa,
+    cpu::{Activations, Isa},
     model::{Forward, KvCache, KvType, LoadOptions, Model, Outputs},
 };
 use thermocline_tests::golden::{Expected, Setup, argmax, forward, greedy, max_diff, prompt, rms_diff};
@@ -66,6 +66,11 @@ fn quantised_files() {
             let continued = greedy(&model, setup, &prompt_ids, margins.len());
             check_greedy(&name, &continued, &ids(&record["greedy_ids"]), &margins, largest.max(0.01));
         }
+        for setup in setups() {
+            let setup = Setup { activations: Activations::Float, ..setup };
+            let error = max_diff(&prompt(&model, setup, &prompt_ids).logits, &exact);
+            assert!(error <= 1e-3, "{ty} {setup:?}: logits differ by {error}");
+        }
     }
 }
 
@@ -73,12 +78,16 @@ fn quantised_files() {
 fn powerinfer_files() {
     let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
-    // 8-bit activations against exact arithmetic, for the quantised file.
-    for (ty, tolerance, flips) in [("f16", 1e-3, 0.0), ("q4_0", 0.6, 0.02)] {
+    // 8-bit activations against exact arithmetic, for the quantised file; and floats against it.
+    let (int8, float) = (Activations::Int8, Activations::Float);
+    for (ty, activations, tolerance, flips) in
+        [("f16", int8, 1e-3, 0.0), ("q4_0", int8, 0.6, 0.02), ("q4_0", float, 1e-3, 0.0)]
+    {
         let model = open(&here(&format!("fixtures/powerinfer/llama-relu-{ty}.powerinfer.gguf")));
         let wanted = |name: &str| expected.f32(&format!("{ty}.dense_{name}"));
         let active = expected.u8(&format!("{ty}.dense_ffn_active")).unwrap();
         for setup in setups() {
+            let setup = Setup { activations, ..setup };
             let run = prompt(&model, setup, &ids);
             let error = max_diff(&run.logits, &wanted("logits"));
             assert!(error <= tolerance, "{ty} {setup:?}: logits differ by {error}");

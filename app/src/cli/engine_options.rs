@@ -5,7 +5,7 @@ use std::{convert::Infallible, ops::ControlFlow, str::FromStr, sync::Arc, time::
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     Error,
-    cpu::{Cpu, CpuOptions, Isa},
+    cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, Gpu, GpuOptions, Tier, adapters},
     model::{Forward, GpuLoad, GpuProcessor, KvType, Model},
     session::{DeviceChoice, DeviceStatus, Engine, EngineOptions},
@@ -28,6 +28,10 @@ pub struct CpuArgs {
     /// Instruction set of the kernels [default: the best this machine has]
     #[arg(long, value_name = "NAME", value_parser = isas())]
     pub isa: Option<Isa>,
+    /// How activations meet quantised weights on the CPU: int8 rounds them and is quickest, float
+    /// computes as GPUs do, so that the text does not depend on the device [default: int8]
+    #[arg(long, value_name = "KIND", value_parser = activations())]
+    pub activations: Option<Activations>,
 }
 
 /// Which processor computes.
@@ -191,12 +195,17 @@ impl DeviceArgs {
 impl CpuArgs {
     /// As the engine wants them.
     pub fn options(&self) -> CpuOptions {
-        CpuOptions { threads: self.threads.map(usize::from), isa: self.isa }
+        let activations = self.activations.unwrap_or_default();
+        CpuOptions { threads: self.threads.map(usize::from), isa: self.isa, activations }
     }
 }
 
 fn isas() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(["scalar", "avx2", "avx512"]).try_map(|name| name.parse::<Isa>())
+}
+
+fn activations() -> impl TypedValueParser<Value = Activations> {
+    PossibleValuesParser::new(["int8", "float"]).try_map(|name| name.parse::<Activations>())
 }
 
 fn tiers() -> impl TypedValueParser<Value = Tier> {

@@ -417,7 +417,7 @@ mod tests {
         let options = BenchOptions {
             tests: vec![Test { prompt: 8, generate: 0, depth: 4 }, Test { prompt: 0, generate: 4, depth: 0 }],
             repetitions: 2,
-            cpu: CpuOptions { threads: Some(2), isa: None },
+            cpu: CpuOptions { threads: Some(2), ..CpuOptions::default() },
             ..BenchOptions::default()
         };
         let records = run(&path, &options, &mut |_| {}).unwrap();

@@ -1,11 +1,42 @@
 //! Activations in the layouts the kernels read: one rounded vector for dot kernels, tiles of tokens for tile kernels.
 
+use std::{fmt, str::FromStr};
+
 use super::{
     ThreadPool,
     picked::Picked,
     scratch::Buffer,
     simd::{CodeTile, Kernels, QuantisedRow, QuantisedRowMut, TILE_TOKENS},
 };
+use crate::error::{Error, Result};
+
+/// How activations meet quantised weights. Float weights see them as they are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Activations {
+    /// Rounded to 8 bits in blocks of 32, for integer products: the quickest.
+    #[default]
+    Int8,
+    /// As they are, as on a GPU: whatever computes a model then writes the same text.
+    Float,
+}
+
+impl fmt::Display for Activations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Activations::Int8 => "int8",
+            Activations::Float => "float",
+        })
+    }
+}
+
+impl FromStr for Activations {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = [Activations::Int8, Activations::Float].into_iter().find(|it| it.to_string() == text);
+        known.ok_or_else(|| Error::invalid("activations", "int8 or float", text))
+    }
+}
 
 /// One activation vector rounded to 8 bits.
 #[derive(Debug, Default)]

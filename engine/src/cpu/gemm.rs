@@ -15,7 +15,7 @@ use crate::format::Matrix;
 
 /// Columns of a panel of codes: 32 rows of 512 are 16 KiB, a third of a first-level cache.
 const CODE_COLUMNS: usize = 512;
-/// Columns of a panel of floats: 32 rows of 128 are 16 KiB.
+/// Columns of a panel of floats, unless the type's blocks are longer: 32 rows of 128 are 16 KiB.
 const FLOAT_COLUMNS: usize = 128;
 /// Most panels a worker takes at a time.
 const PANELS: usize = 4;
@@ -63,8 +63,8 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, 
     let cols = x.len() / tokens;
     let kernels = cpu.kernels;
     cpu.scratch.with(|scratch| {
-        let any_codes = jobs.iter().any(|job| Grouping::of(job.weight.ty()).is_some());
-        let any_floats = jobs.iter().any(|job| Grouping::of(job.weight.ty()).is_none());
+        let any_codes = jobs.iter().any(|job| cpu.codes_of(job.weight.ty()).is_some());
+        let any_floats = jobs.iter().any(|job| cpu.codes_of(job.weight.ty()).is_none());
         if any_codes {
             scratch.code_tiles.fill(kernels, cpu.pool(), x, cols);
         }
@@ -91,7 +91,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, 
         }
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
         cpu.pool().for_each(&mut blocks, |_, block| {
-            cpu.panels.with(|scratch| match Grouping::of(block.weight.ty()) {
+            cpu.panels.with(|scratch| match cpu.codes_of(block.weight.ty()) {
                 Some(grouping) => codes(kernels, block, grouping, code_tiles, tokens, scratch),
                 None => floats(kernels, block, float_tiles, tokens, scratch),
             });
@@ -99,7 +99,7 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, 
     });
 }
 
-/// A block of a quantised type.
+/// A block of a quantised type, multiplied as codes.
 fn codes(
     kernels: &dyn Kernels,
     block: &mut Block<'_>,
@@ -151,7 +151,7 @@ fn codes(
     write_out(block, acc, of_panel, width, tokens);
 }
 
-/// A block of a float type.
+/// A block multiplied as floats.
 fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, tokens: usize, scratch: &mut PanelScratch) {
     let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
     let (weight, rows) = (block.weight, block.out.width());
@@ -159,15 +159,17 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
     let PanelScratch { acc, widened, floats, .. } = scratch;
     let acc = acc.take(rows.div_ceil(width) * of_panel);
     acc.fill(0.0);
-    for first in (0..weight.cols()).step_by(FLOAT_COLUMNS) {
-        let len = FLOAT_COLUMNS.min(weight.cols() - first);
+    let (block_len, block_bytes) = (weight.ty().block_len(), weight.ty().block_bytes());
+    let columns = FLOAT_COLUMNS.max(block_len);
+    for first in (0..weight.cols()).step_by(columns) {
+        let len = columns.min(weight.cols() - first);
         let (widened, floats) = (widened.take(width * len), floats.take(width * len));
-        let bytes = weight.ty().block_bytes();
+        let (from, to) = (first / block_len * block_bytes, (first + len) / block_len * block_bytes);
         for (panel, acc) in acc.chunks_exact_mut(of_panel).enumerate() {
             for (row, widened) in widened.chunks_exact_mut(len).enumerate() {
                 let row = panel * width + row;
                 if row < rows {
-                    let src = &block.row(row)[first * bytes..(first + len) * bytes];
+                    let src = &block.row(row)[from..to];
                     kernels.widen(weight.ty(), src, widened);
                 } else {
                     widened.fill(0.0);

@@ -3,7 +3,6 @@
 use super::{
     Cpu, gemm,
     picked::{AHEAD, Picked, distance},
-    simd::Grouping,
 };
 use crate::format::Matrix;
 
@@ -36,7 +35,7 @@ struct Rows<'a> {
 impl Cpu {
     /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
     ///
-    /// Quantised weights see `x` rounded to 8 bits in blocks of 32; float weights see it as it is. The result does not
+    /// Quantised weights see `x` as [`Activations`](super::Activations) say, float weights as it is. The result does not
     /// depend on the number of threads.
     ///
     /// # Panics
@@ -79,7 +78,7 @@ impl Cpu {
 
     fn matvec(&self, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32]) {
         self.scratch.with(|scratch| {
-            if jobs.iter().any(|job| Grouping::of(job.weight.ty()).is_some()) {
+            if jobs.iter().any(|job| self.codes_of(job.weight.ty()).is_some()) {
                 scratch.row.fill(self.kernels, x);
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
@@ -97,7 +96,7 @@ impl Cpu {
             let row = &scratch.row;
             self.pool().for_each(&mut items, |_, Rows { weight, bias, first, out }| {
                 let ty = weight.ty();
-                let dot = |weights: &[u8], ahead, out: &mut [f32]| match Grouping::of(ty) {
+                let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(ty) {
                     Some(_) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
                     None => self.kernels.dot_floats(ty, weights, x, ahead, out),
                 };
@@ -129,7 +128,7 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         cpu::{
-            CpuOptions, Isa,
+            Activations, CpuOptions, Isa,
             simd::tests::{TYPES, random_activations, random_weights, tolerance},
         },
         format::{Bytes, TensorType},
@@ -148,8 +147,11 @@ pub(super) mod tests {
     }
 
     pub(crate) fn every_cpu() -> Vec<Cpu> {
-        let cpus = Isa::available().into_iter().flat_map(|isa| [1, 3].map(|threads| (isa, threads)));
-        cpus.map(|(isa, threads)| Cpu::new(&CpuOptions { threads: Some(threads), isa: Some(isa) }).unwrap()).collect()
+        let kinds = Isa::available().into_iter().flat_map(|isa| [(isa, Activations::Int8), (isa, Activations::Float)]);
+        let options = kinds.flat_map(|(isa, activations)| {
+            [1, 3].map(|threads| CpuOptions { threads: Some(threads), isa: Some(isa), activations })
+        });
+        options.map(|options| Cpu::new(&options).unwrap()).collect()
     }
 
     proptest! {
@@ -165,7 +167,7 @@ pub(super) mod tests {
             let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], 7, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
-            let mut first: Option<(Isa, Vec<f32>)> = None;
+            let mut first: Option<(Isa, Activations, Vec<f32>)> = None;
             for cpu in every_cpu() {
                 let (mut out, mut second) = (vec![f32::NAN; tokens * rows], vec![f32::NAN; tokens * 7]);
                 cpu.matmul(
@@ -186,7 +188,7 @@ pub(super) mod tests {
                             let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[r]));
                             let got = out[t * weight.rows() + r];
                             prop_assert!(
-                                (f64::from(got) - exact).abs() <= tolerance(weight.ty(), &row, x) + 1e-5,
+                                (f64::from(got) - exact).abs() <= tolerance(cpu.codes_of(weight.ty()), &row, x) + 1e-5,
                                 "{} {} [{}, {}] row {} token {}: {} is not {}",
                                 cpu.isa(), weight.ty(), weight.rows(), cols, r, t, got, exact
                             );
@@ -194,8 +196,10 @@ pub(super) mod tests {
                     }
                 }
                 match &first {
-                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
-                    _ => first = Some((cpu.isa(), out)),
+                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
+                        prop_assert_eq!(&out, other, "threads matter");
+                    }
+                    _ => first = Some((cpu.isa(), cpu.activations(), out)),
                 }
             }
         }
@@ -243,7 +247,7 @@ pub(super) mod tests {
 
     #[test]
     fn empty_shapes_are_fine() {
-        let cpu = Cpu::new(&CpuOptions { threads: Some(2), isa: None }).unwrap();
+        let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
         let weight = Matrix::new(TensorType::F32, 3, 0, Bytes::new(Vec::new())).unwrap();
         let mut out = [f32::NAN; 3];
         cpu.matmul(&mut [MatmulJob { weight: &weight, bias: Some(&[1.0, 2.0, 3.0]), out: &mut out }], &[], 1);

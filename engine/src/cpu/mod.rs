@@ -15,11 +15,12 @@ mod pool;
 mod scratch;
 mod simd;
 
+pub use activations::Activations;
 pub use isa::Isa;
 pub use matmul::MatmulJob;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
 
-use crate::error::Result;
+use crate::{error::Result, format::TensorType};
 
 /// How to use the CPU.
 #[derive(Debug, Clone, Default)]
@@ -28,12 +29,15 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// Instruction set; default: the best this machine has. Asking for one it lacks is an error.
     pub isa: Option<Isa>,
+    /// How activations meet quantised weights.
+    pub activations: Activations,
 }
 
 /// The CPU as a processor: an instruction set and a thread pool.
 #[derive(Debug)]
 pub struct Cpu {
     isa: Isa,
+    activations: Activations,
     kernels: &'static dyn simd::Kernels,
     pool: ThreadPool,
     /// Activations as kernels read them, one set per product in progress.
@@ -60,6 +64,7 @@ impl Cpu {
         let isa = Isa::choose(options.isa)?;
         Ok(Cpu {
             isa,
+            activations: options.activations,
             kernels: simd::kernels(isa),
             pool: ThreadPool::new(options.threads),
             scratch: scratch::Stock::default(),
@@ -70,6 +75,19 @@ impl Cpu {
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.isa
+    }
+
+    /// How activations meet quantised weights.
+    pub fn activations(&self) -> Activations {
+        self.activations
+    }
+
+    /// The codes that weights of `ty` are multiplied as; `None` where the product is one of floats.
+    fn codes_of(&self, ty: TensorType) -> Option<simd::Grouping> {
+        match self.activations {
+            Activations::Int8 => simd::Grouping::of(ty),
+            Activations::Float => None,
+        }
     }
 
     /// The workers.

@@ -4,7 +4,6 @@ use super::{
     Cpu,
     picked::{Picked, distance},
     pool::{ColumnsMut, split_columns},
-    simd::Grouping,
 };
 use crate::format::Matrix;
 
@@ -82,10 +81,7 @@ impl Cpu {
                             let len = weight.ty().block_len();
                             let src = weight.row(picked.get(*neuron as usize));
                             let src = &src[first / len * bytes..(first + out.width()) / len * bytes];
-                            match Grouping::of(weight.ty()) {
-                                Some(_) => kernels.axpy(weight.ty(), src, 1.0, 0, &mut row[..out.width()]),
-                                None => kernels.widen(weight.ty(), src, &mut row[..out.width()]),
-                            }
+                            kernels.widen(weight.ty(), src, &mut row[..out.width()]);
                             for (side, row) in row.chunks_exact(width).enumerate() {
                                 panels[side * of_panel + k * width..][..width].copy_from_slice(row);
                             }

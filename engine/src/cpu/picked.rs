@@ -50,7 +50,7 @@ mod tests {
 
     use super::*;
     use crate::cpu::{
-        Isa, MatmulJob,
+        Activations, Isa, MatmulJob,
         matmul::tests::{columns, every_cpu, random_matrix},
         simd::tests::{TYPES, random_activations, tolerance},
     };
@@ -74,7 +74,7 @@ mod tests {
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
             let list = some_rows(rows, share, rng);
-            let mut first: Option<(Isa, Vec<f32>)> = None;
+            let mut first: Option<(Isa, Activations, Vec<f32>)> = None;
             for cpu in every_cpu() {
                 let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
                 let [out, second] = &mut outs;
@@ -92,15 +92,17 @@ mod tests {
                             let exact: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                             let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[*r as usize]));
                             let got = f64::from(out[t * list.len() + at]);
-                            let allowed = tolerance(weight.ty(), &row, x) + 1e-5;
+                            let allowed = tolerance(cpu.codes_of(weight.ty()), &row, x) + 1e-5;
                             prop_assert!((got - exact).abs() <= allowed, "{} row {}: {} is not {}", weight.ty(), r, got, exact);
                         }
                     }
                 }
                 let all = outs.concat();
                 match &first {
-                    Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&all, other, "threads matter"),
-                    _ => first = Some((cpu.isa(), all)),
+                    Some((isa, activations, other)) if (*isa, *activations) == (cpu.isa(), cpu.activations()) => {
+                        prop_assert_eq!(&all, other, "threads matter");
+                    }
+                    _ => first = Some((cpu.isa(), cpu.activations(), all)),
                 }
             }
         }

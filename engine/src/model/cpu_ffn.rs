@@ -326,7 +326,7 @@ pub(super) mod tests {
         let mut seed = 11;
         let mut scratch = FfnScratch::default();
         for (threads, tokens) in [(1, 1), (2, 7), (1, 3)] {
-            let cpu = Cpu::new(&CpuOptions { threads: Some(threads), isa: None }).unwrap();
+            let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
             let mut out = vec![f32::NAN; x.len()];
             scratch.run(&cpu, config, ffn, 0, &x, &mut out, tokens, &mut ()).unwrap();

@@ -313,7 +313,7 @@ mod tests {
             let results: Vec<Vec<f32>> = [1, 2, 3]
                 .into_iter()
                 .map(|threads| {
-                    let options = crate::cpu::CpuOptions { threads: Some(threads), isa: None };
+                    let options = crate::cpu::CpuOptions { threads: Some(threads), ..Default::default() };
                     let cpu = Cpu::new(&options).unwrap();
                     let mut out = vec![0.0; q.len()];
                     cpu.attention(&shape, &q, &keys, &values, 550, &mut out, &mut AttentionScratch::default());

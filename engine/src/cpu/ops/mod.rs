@@ -60,7 +60,8 @@ pub(crate) mod tests {
 
     /// One single-threaded CPU per instruction set, and the best with three workers.
     pub(crate) fn each_cpu() -> Vec<Cpu> {
-        let with = |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa }).unwrap();
+        let with =
+            |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, ..CpuOptions::default() }).unwrap();
         let mut cpus: Vec<Cpu> = Isa::available().into_iter().map(|isa| with(1, Some(isa))).collect();
         cpus.push(with(3, None));
         cpus

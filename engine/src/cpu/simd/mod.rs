@@ -1,8 +1,8 @@
 //! Kernels, one table per instruction set, chosen once.
 //!
-//! Weights are read in their file type. For quantised types activations are rounded to 8 bits in blocks of 32 (32
-//! rather than 256 wide scales: an outlier only spoils its own block) and products are exact integer arithmetic within
-//! a group of weights that share a scale; float types use f32 activations. There are two shapes of kernel:
+//! Weights are read in their file type. For quantised types activations may be rounded to 8 bits in blocks of 32 (32
+//! rather than 256 wide scales: an outlier only spoils its own block): products are then exact integer arithmetic within
+//! a group of weights that share a scale. Otherwise, and for float types, activations are f32. There are two shapes of kernel:
 //!
 //! - *dot*: rows of weights against one activation vector, for decoding. Bound by memory.
 //! - *tile*: a packed panel of rows against a tile of tokens, for prompts. Bound by arithmetic.
@@ -16,6 +16,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod decoded;
 mod portable;
 mod scalar;
 #[cfg(test)]
@@ -48,7 +49,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// behind it is asked for.
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]);
 
-    /// `out[r] = W[r] . x` for `out.len()` rows of F32, F16 or BF16; `ahead` as in [`Kernels::dot_codes`].
+    /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
 
     /// Decodes whole blocks of a quantised type into codes, scales and minima (see [`unpack`]).
@@ -63,7 +64,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
     fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
 
-    /// Widens F32, F16 or BF16 to f32.
+    /// Whole blocks of any type to f32.
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]);
 
     /// `acc[t, r] += W[r] . x[t]` for a panel of codes; `acc` is `[TILE_TOKENS, panel_rows]`.

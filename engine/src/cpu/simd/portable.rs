@@ -92,8 +92,8 @@ pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
     }
 }
 
-/// Elements of one step of [`dot_codes`].
-const STEP: usize = 256;
+/// Elements decoded at a time.
+pub(super) const STEP: usize = 256;
 
 /// Any quantised type: unpacks 256 elements at a time and multiplies groups exactly.
 #[inline(always)]

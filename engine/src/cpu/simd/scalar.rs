@@ -1,7 +1,7 @@
 //! The kernels in plain Rust: what every other table is tested against.
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
-use crate::format::TensorType;
+use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded, portable, unpack};
+use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 8;
 const TOKENS: usize = 6;
@@ -27,8 +27,11 @@ impl Kernels for Scalar {
         portable::dot_codes(ty, weights, x, out);
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], _: isize, out: &mut [f32]) {
-        portable::dot_floats(ty, weights, x, out);
+    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        match Grouping::of(ty) {
+            Some(_) => decoded::dot(Isa::Scalar, self, ty, weights, x, ahead, out),
+            None => portable::dot_floats(ty, weights, x, out),
+        }
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
@@ -48,7 +51,10 @@ impl Kernels for Scalar {
     }
 
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        portable::widen(ty, src, dst);
+        match Grouping::of(ty) {
+            Some(_) => decoded::widen(Isa::Scalar, self, ty, src, dst),
+            None => portable::widen(ty, src, dst),
+        }
     }
 
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {

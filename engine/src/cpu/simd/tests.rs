@@ -59,10 +59,11 @@ pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1f32..1.2) * if rng.random_ratio(1, 40) { 12.0 } else { 1.0 }).collect()
 }
 
-/// The largest error rounding activations to 8 bits can make in a dot product, and a little for f32 sums.
-pub(crate) fn tolerance(ty: TensorType, w: &[f32], x: &[f32]) -> f64 {
+/// The largest error that rounding activations to 8 bits can make in a dot product (with weights that are codes), and a
+/// little for f32 sums.
+pub(crate) fn tolerance(codes: Option<Grouping>, w: &[f32], x: &[f32]) -> f64 {
     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
-    let rounding: f64 = match Grouping::of(ty) {
+    let rounding: f64 = match codes {
         None => 0.0,
         Some(_) => w
             .chunks(32)
@@ -127,11 +128,12 @@ proptest! {
         let n = columns(ty, blocks);
         let weights = random_weights(ty, rows * n, rng);
         let x = random_activations(n, rng);
-        let mut oracle = Vec::new();
-        for isa in Isa::available() {
+        let mut oracles = [Vec::new(), Vec::new()];
+        let products = Isa::available().into_iter().flat_map(|isa| [(isa, None), (isa, Grouping::of(ty))]);
+        for (isa, codes) in products {
             let kernels = kernels(isa);
             let mut out = vec![f32::NAN; rows];
-            if Grouping::of(ty).is_some() {
+            if codes.is_some() {
                 kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), 64, &mut out);
             } else {
                 kernels.dot_floats(ty, &weights, &x, -64, &mut out);
@@ -141,13 +143,14 @@ proptest! {
                 blocks::dequantise(ty, row, &mut decoded);
                 let exact: f64 = decoded.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                 let error = (f64::from(*out) - exact).abs();
-                let allowed = tolerance(ty, &decoded, &x);
+                let allowed = tolerance(codes, &decoded, &x);
                 prop_assert!(error <= allowed, "{} {} {}: {} is not {} (+- {})", isa, ty, n, out, exact, allowed);
             }
+            let oracle = &mut oracles[usize::from(codes.is_some())];
             if oracle.is_empty() {
-                oracle = out;
+                *oracle = out;
             } else {
-                close(&out, &oracle, 2e-5)?;
+                close(&out, oracle, 2e-5)?;
             }
         }
     }
@@ -191,6 +194,9 @@ proptest! {
                 })
                 .collect();
             close(&ours, &decoded, 1e-6)?;
+            let mut widened = vec![f32::NAN; n];
+            kernels(isa).widen(ty, &src, &mut widened);
+            close(&widened, &decoded, 1e-6)?;
             prop_assert!(grouping.wide || codes.iter().all(|code| (-32..=32).contains(code)));
 
             let mut sums = random_activations(n, &mut StdRng::seed_from_u64(seed));

@@ -268,7 +268,7 @@ mod tests {
     fn mixtures_are_those_of_the_cpu() {
         let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let gpu = Gpu::open(&options).unwrap();
-        let cpu = Cpu::new(&CpuOptions { threads: Some(1), isa: None }).unwrap();
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let mut seed = 3;
         for (renormalise, with_shared) in [(true, false), (false, true)] {
             let weights = ExpertWeights {

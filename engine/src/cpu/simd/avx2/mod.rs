@@ -7,7 +7,7 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut, portable, unpack};
+use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded, portable, unpack};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 16;
@@ -102,7 +102,10 @@ impl Kernels for Avx2 {
     }
 
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        with_features!(dot::floats(ty, weights, x, ahead, out))
+        match Grouping::of(ty) {
+            Some(_) => decoded::dot(Isa::Avx2, self, ty, weights, x, ahead, out),
+            None => with_features!(dot::floats(ty, weights, x, ahead, out)),
+        }
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
@@ -122,7 +125,10 @@ impl Kernels for Avx2 {
     }
 
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        with_features!(widen(ty, src, dst))
+        match Grouping::of(ty) {
+            Some(_) => decoded::widen(Isa::Avx2, self, ty, src, dst),
+            None => with_features!(widen(ty, src, dst)),
+        }
     }
 
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {

@@ -9,7 +9,7 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Kernels, QuantisedRow, QuantisedRowMut};
+use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 32;
@@ -142,7 +142,10 @@ impl Kernels for Avx512 {
     }
 
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        with_features!(dot::floats(ty, weights, x, ahead, out))
+        match Grouping::of(ty) {
+            Some(_) => decoded::dot(Isa::Avx512, self, ty, weights, x, ahead, out),
+            None => with_features!(dot::floats(ty, weights, x, ahead, out)),
+        }
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
@@ -162,7 +165,10 @@ impl Kernels for Avx512 {
     }
 
     fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        with_features!(codes::widen(ty, src, dst))
+        match Grouping::of(ty) {
+            Some(_) => decoded::widen(Isa::Avx512, self, ty, src, dst),
+            None => with_features!(codes::widen(ty, src, dst)),
+        }
     }
 
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {

@@ -60,6 +60,14 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(self, at: &[u8], ahead: isize) {
+        for line in at.chunks(64) {
+            // SAFETY: the token proves AVX-512F; a prefetch of any address is harmless.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_offset(ahead)) }
+        }
+    }
+
+    #[inline(always)]
     fn store(self, dst: &mut [f32], x: Self::F) {
         let dst = &mut dst[..16];
         // SAFETY: the token proves AVX-512F; sixteen elements are writable.

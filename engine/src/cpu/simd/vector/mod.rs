@@ -40,6 +40,10 @@ pub(crate) trait Vector: Copy + Send + Sync {
     /// [`Vector::LANES`] elements must be readable at `src`.
     #[allow(unsafe_code)]
     unsafe fn load_ptr(self, src: *const f32) -> Self::F;
+    /// Asks the memory for what lies `ahead` bytes behind `at`; a hint.
+    fn prefetch(self, at: &[u8], ahead: isize) {
+        let _ = (at, ahead);
+    }
     /// Writes the first [`Vector::LANES`] elements. Panics if there are fewer.
     fn store(self, dst: &mut [f32], x: Self::F);
     /// `a + b`

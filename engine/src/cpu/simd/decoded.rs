@@ -1,0 +1,130 @@
+//! Quantised weights against activations that stay floats: blocks are decoded to codes, which are multiplied as floats.
+//! Written once over [`Vector`]; what differs between instruction sets is how [`Kernels::unpack`] decodes.
+
+use super::{
+    Grouping, Kernels,
+    portable::{STEP, rows},
+    vector::{Kernel, Vector, dispatch},
+};
+use crate::{cpu::Isa, format::TensorType};
+
+/// Codes, scales and minima of [`STEP`] elements.
+struct Decoded {
+    codes: [i8; STEP],
+    scales: [f32; STEP / 16],
+    mins: [f32; STEP / 16],
+}
+
+impl Decoded {
+    const EMPTY: Decoded = Decoded { codes: [0; STEP], scales: [0.0; STEP / 16], mins: [0.0; STEP / 16] };
+
+    /// Codes of each group with its scale and minimum, of the `n` elements in `src`.
+    #[inline(always)]
+    fn groups<const LEN: usize>(
+        &mut self,
+        kernels: &dyn Kernels,
+        ty: TensorType,
+        src: &[u8],
+        n: usize,
+    ) -> impl Iterator<Item = (&[i8; LEN], f32, f32)> {
+        kernels.unpack(ty, src, &mut self.codes[..n], &mut self.scales, &mut self.mins);
+        let groups = self.codes[..n].as_chunks::<LEN>().0.iter();
+        groups.zip(self.scales.iter().zip(&self.mins)).map(|(codes, (scale, min))| (codes, *scale, *min))
+    }
+}
+
+/// `out[r] = W[r] . x` for `out.len()` rows of a quantised type.
+pub(super) fn dot(
+    isa: Isa,
+    kernels: &dyn Kernels,
+    ty: TensorType,
+    weights: &[u8],
+    x: &[f32],
+    ahead: isize,
+    out: &mut [f32],
+) {
+    match Grouping::of(ty) {
+        Some(Grouping { len: 32, minima: true, .. }) => {
+            dispatch(isa, Dot::<32, true> { kernels, ty, weights, x, ahead, out });
+        }
+        Some(Grouping { len: 32, minima: false, .. }) => {
+            dispatch(isa, Dot::<32, false> { kernels, ty, weights, x, ahead, out });
+        }
+        Some(Grouping { minima: true, .. }) => dispatch(isa, Dot::<16, true> { kernels, ty, weights, x, ahead, out }),
+        Some(Grouping { minima: false, .. }) => dispatch(isa, Dot::<16, false> { kernels, ty, weights, x, ahead, out }),
+        None => unreachable!("{ty} has no codes"),
+    }
+}
+
+struct Dot<'a, const LEN: usize, const MINIMA: bool> {
+    kernels: &'a dyn Kernels,
+    ty: TensorType,
+    weights: &'a [u8],
+    x: &'a [f32],
+    ahead: isize,
+    out: &'a mut [f32],
+}
+
+impl<const LEN: usize, const MINIMA: bool> Kernel for Dot<'_, LEN, MINIMA> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Dot { kernels, ty, weights, x, ahead, out } = self;
+        let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+        let mut decoded = Decoded::EMPTY;
+        for (row, out) in rows(ty, weights, x.len(), out) {
+            let mut acc = [v.splat(0.0); 4];
+            for (src, x) in row.chunks(step_bytes).zip(x.chunks(STEP)) {
+                v.prefetch(src, ahead);
+                let groups = decoded.groups::<LEN>(kernels, ty, src, x.len());
+                for (at, ((codes, scale, min), x)) in groups.zip(x.as_chunks::<LEN>().0).enumerate() {
+                    let mut sum = v.mul(v.load_i8(codes), v.load(x));
+                    let mut plain = v.load(x);
+                    for k in (V::LANES..LEN).step_by(V::LANES) {
+                        let x = v.load(&x[k..]);
+                        sum = v.mul_add(v.load_i8(&codes[k..]), x, sum);
+                        plain = v.add(plain, x);
+                    }
+                    acc[at % 2] = v.mul_add(sum, v.splat(scale), acc[at % 2]);
+                    if MINIMA {
+                        acc[2 + at % 2] = v.mul_add(plain, v.splat(min), acc[2 + at % 2]);
+                    }
+                }
+            }
+            *out = v.sum(v.add(v.add(acc[0], acc[1]), v.add(acc[2], acc[3])));
+        }
+    }
+}
+
+/// Decodes whole blocks of a quantised type to `w = scale * code + min`.
+pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: TensorType, src: &[u8], dst: &mut [f32]) {
+    assert_eq!(Some(src.len()), ty.row_bytes(dst.len()), "{ty} row of {}", dst.len());
+    match Grouping::of(ty) {
+        Some(Grouping { len: 32, .. }) => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
+        Some(_) => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
+        None => unreachable!("{ty} has no codes"),
+    }
+}
+
+struct Widen<'a, const LEN: usize>(&'a dyn Kernels, TensorType, &'a [u8], &'a mut [f32]);
+
+impl<const LEN: usize> Kernel for Widen<'_, LEN> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let Widen(kernels, ty, src, dst) = self;
+        let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+        let mut decoded = Decoded::EMPTY;
+        for (src, dst) in src.chunks(step_bytes).zip(dst.chunks_mut(STEP)) {
+            let groups = decoded.groups::<LEN>(kernels, ty, src, dst.len());
+            for ((codes, scale, min), dst) in groups.zip(dst.as_chunks_mut::<LEN>().0) {
+                let (scale, min) = (v.splat(scale), v.splat(min));
+                for k in (0..LEN).step_by(V::LANES) {
+                    v.store(&mut dst[k..], v.mul_add(v.load_i8(&codes[k..]), scale, min));
+                }
+            }
+        }
+    }
+}
