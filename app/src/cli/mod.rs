@@ -1,7 +1,6 @@
 //! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`]
 //! and [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes), [`units`] (sizes as
-//! people write them).
+//! (Ctrl-C), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
@@ -24,12 +23,12 @@ mod synth;
 mod table;
 mod text_input;
 mod tokenize;
-mod units;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::units;
 use failure::Outcome;
 
 const EXAMPLES: &str = "\

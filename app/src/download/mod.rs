@@ -1,0 +1,33 @@
+//! Models from the network. [`transfer`] fetches one file: it goes on where it was interrupted, checks the free space first
+//! and the checksum at the end, and a file under its own name is always complete. [`hub`] knows what there is: the files of
+//! any Hugging Face repository, and a short list of models that fire sparsely. [`queue`] does the work in the background.
+//!
+//! Nothing here is called unless the user asks for a download.
+
+mod error;
+pub mod hub;
+mod queue;
+mod space;
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::DownloadError;
+pub use queue::{DownloadId, DownloadState, DownloadStatus, Downloads, Wish};
+pub use transfer::{Fetched, Progress, Source, fetch};
+
+use std::time::Duration;
+
+/// What asks servers for files. Redirects are followed; nobody waits for a silent server forever.
+pub fn agent() -> ureq::Agent {
+    let silence = Some(Duration::from_secs(30));
+    ureq::Agent::config_builder()
+        .timeout_connect(Some(Duration::from_secs(15)))
+        .timeout_recv_response(silence)
+        .timeout_per_read(silence)
+        .http_status_as_error(false)
+        .user_agent(concat!("thermocline/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .into()
+}

@@ -1,0 +1,13 @@
+//! Room on disks.
+
+use std::path::Path;
+
+use sysinfo::Disks;
+
+/// Bytes that may still be written below `folder`, which exists; `None` if the system does not tell.
+pub(super) fn free(folder: &Path) -> Option<u64> {
+    let folder = folder.canonicalize().ok()?;
+    let disks = Disks::new_with_refreshed_list().ok()?;
+    let above = disks.iter().filter(|disk| folder.starts_with(disk.mount_point()));
+    above.max_by_key(|disk| disk.mount_point().as_os_str().len()).map(sysinfo::Disk::available_space)
+}

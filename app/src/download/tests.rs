@@ -1,0 +1,227 @@
+//! Downloads from a server of our own, which behaves as badly as servers do.
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    net::TcpListener,
+    ops::ControlFlow,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::*;
+
+/// What the server does with its n-th request.
+#[derive(Debug, Clone)]
+enum Manner {
+    /// Serves the file, ranges included.
+    Well,
+    /// Ends the connection after so many bytes of the body.
+    CutsAfter(usize),
+    /// Another file has taken its place.
+    Changed,
+    /// Ignores ranges.
+    NoRanges,
+    /// An error.
+    Says(u16),
+}
+
+fn content() -> Vec<u8> {
+    (0..900_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// A server that treats its requests in turn, the last manner again and again; its address, and how often it was asked.
+fn server(manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let (mut first, mut range, mut if_range) = (String::new(), None, None);
+            let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+            while let Some(Ok(line)) = lines.next() {
+                let lower = line.to_ascii_lowercase();
+                if line.is_empty() {
+                    break;
+                } else if first.is_empty() {
+                    first = line;
+                } else if let Some(from) = lower.strip_prefix("range: bytes=") {
+                    range = from.trim_end_matches('-').parse::<usize>().ok();
+                } else if lower.starts_with("if-range:") {
+                    if_range = line.split_once(": ").map(|(_, tag)| tag.to_owned());
+                }
+            }
+            if first.is_empty() {
+                continue;
+            }
+            let manner = manners[count.fetch_add(1, SeqCst).min(manners.len() - 1)].clone();
+            let (body, tag) = match (first.contains("/api/"), &manner) {
+                (true, _) => (listing().into_bytes(), "\"list\""),
+                (_, Manner::Changed) => (content().into_iter().rev().collect(), "\"two\""),
+                _ => (content(), "\"one\""),
+            };
+            let range = range.filter(|_| if_range.as_deref() == Some(tag) && !matches!(manner, Manner::NoRanges));
+            let head = match (&manner, range) {
+                (Manner::Says(status), _) => format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n"),
+                (_, Some(from)) if from >= body.len() => {
+                    let total = body.len();
+                    format!("HTTP/1.1 416 No\r\nContent-Range: bytes */{total}\r\nContent-Length: 0\r\n\r\n")
+                }
+                (_, Some(from)) => format!(
+                    "HTTP/1.1 206 Partial\r\nContent-Range: bytes {from}-{}/{}\r\nContent-Length: {}\r\nETag: {tag}\r\n\r\n",
+                    body.len() - 1,
+                    body.len(),
+                    body.len() - from
+                ),
+                _ => format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nETag: {tag}\r\n\r\n", body.len()),
+            };
+            let body = match (&manner, head.starts_with("HTTP/1.1 2")) {
+                (_, false) => &[],
+                (Manner::CutsAfter(bytes), _) => &body[range.unwrap_or(0)..][..*bytes],
+                _ => &body[range.unwrap_or(0)..],
+            };
+            // Whoever asked may be gone.
+            let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
+        }
+    });
+    (address, asked)
+}
+
+fn listing() -> String {
+    let sum = sha256(&content());
+    format!(
+        r#"[{{"type":"directory","path":"sub"}},{{"type":"file","path":"README.md","size":5}},
+        {{"type":"file","path":"sub/m.gguf","size":130,"lfs":{{"oid":"{sum}","size":900000,"pointerSize":130}}}}]"#
+    )
+}
+
+fn source(address: &str, sha256: Option<String>) -> Source {
+    Source { url: format!("{address}/m.gguf"), bytes: Some(900_000), sha256 }
+}
+
+fn get(source: &Source, to: &Path) -> Result<Fetched, DownloadError> {
+    fetch(&agent(), source, to, &mut |_| ControlFlow::Continue(()))
+}
+
+#[test]
+fn a_cut_connection_is_gone_on_with_and_the_whole_is_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("models/m.gguf");
+    let cuts = vec![Manner::CutsAfter(300_000), Manner::CutsAfter(0), Manner::CutsAfter(400_000), Manner::Well];
+    let (address, asked) = server(cuts);
+    let source = source(&address, Some(sha256(&content()).to_uppercase()));
+    for arrived in [300_000, 300_000, 700_000] {
+        let error = get(&source, &to).unwrap_err();
+        assert!(error.is_passing(), "{error}");
+        assert!(!to.exists());
+        assert_eq!(std::fs::metadata(folder.path().join("models/m.gguf.part")).unwrap().len(), arrived);
+    }
+    let fetched = get(&source, &to).unwrap();
+    assert_eq!(fetched, Fetched { bytes: 900_000, sha256: sha256(&content()), verified: true });
+    assert_eq!(std::fs::read(&to).unwrap(), content());
+    assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
+    assert!(matches!(get(&source, &to), Err(DownloadError::Exists(_))));
+    assert_eq!(asked.load(SeqCst), 4);
+}
+
+#[test]
+fn a_file_that_changed_meanwhile_is_begun_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("m.gguf");
+    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::Changed]);
+    let source = source(&address, None);
+    get(&source, &to).unwrap_err();
+    let fetched = get(&source, &to).unwrap();
+    assert!(!fetched.verified);
+    assert!(std::fs::read(&to).unwrap().into_iter().rev().eq(content()));
+}
+
+#[test]
+fn a_server_without_ranges_a_wrong_sum_and_a_wrong_length() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("m.gguf");
+    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::NoRanges]);
+    get(&source(&address, None), &to).unwrap_err();
+    let error = get(&source(&address, Some("00".repeat(32))), &to).unwrap_err();
+    assert!(matches!(&error, DownloadError::Checksum { got, .. } if *got == sha256(&content())), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing wrong is kept");
+
+    let short = Source { bytes: Some(5), ..source(&address, None) };
+    assert!(matches!(get(&short, &to), Err(DownloadError::Answer { .. })));
+    for (status, passes) in [(404, false), (403, false), (500, true), (429, true)] {
+        let (address, _) = server(vec![Manner::Says(status)]);
+        let error = get(&source(&address, None), &to).unwrap_err();
+        assert!(matches!(&error, DownloadError::Status { status: it, .. } if *it == status));
+        assert_eq!(error.is_passing(), passes, "{error}");
+    }
+    let nobody = source("http://127.0.0.1:9", None);
+    assert!(get(&nobody, &to).unwrap_err().is_passing());
+}
+
+fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&DownloadStatus) -> bool) -> DownloadStatus {
+    let began = Instant::now();
+    loop {
+        let status = downloads.list().into_iter().find(|it| it.id == id).unwrap();
+        if is(&status) {
+            return status;
+        }
+        assert!(began.elapsed() < Duration::from_secs(20), "not within 20 s: {what}: {status:?}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn in_the_background_failures_that_pass_are_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (address, _) = server(vec![Manner::Well, Manner::CutsAfter(300_000), Manner::Well]);
+    let offers = hub::offers(&agent(), &address, "owner/name").unwrap();
+    assert_eq!((offers.len(), offers[0].bytes()), (1, 900_000));
+    let wishes = offers[0].wishes(&address, "owner/name", folder.path());
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    let downloads = Downloads::new(move || {
+        count.fetch_add(1, SeqCst);
+    })
+    .unwrap();
+    let id = downloads.add(wishes[0].clone());
+    assert_eq!(downloads.add(wishes[0].clone()), id);
+    let waits = |status: &DownloadStatus| matches!(&status.state, DownloadState::Retrying { .. });
+    wait(&downloads, id, "a retry", waits);
+    let done = wait(&downloads, id, "the end", |status| matches!(status.state, DownloadState::Done(_)));
+    assert_eq!((done.progress.done, done.progress.total), (900_000, Some(900_000)));
+    assert_eq!(std::fs::read(folder.path().join("owner/name/sub/m.gguf")).unwrap(), content());
+    assert!(told.load(SeqCst) >= 3);
+}
+
+#[test]
+fn a_download_is_paused_resumed_and_discarded() {
+    let folder = tempfile::tempdir().unwrap();
+    let to = folder.path().join("m.gguf");
+    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::Says(404), Manner::Well]);
+    let downloads = Downloads::new(|| ()).unwrap();
+    let id = downloads.add(Wish { source: source(&address, None), to: to.clone() });
+    wait(&downloads, id, "a retry", |status| matches!(status.state, DownloadState::Retrying { .. }));
+    downloads.pause(id);
+    thread::sleep(Duration::from_millis(1200));
+    wait(&downloads, id, "a pause", |status| matches!(status.state, DownloadState::Paused));
+    downloads.resume(id);
+    wait(&downloads, id, "a failure", |status| matches!(status.state, DownloadState::Failed(_)));
+    let other = downloads.add(Wish { source: source(&address, None), to: folder.path().join("other.gguf") });
+    wait(&downloads, other, "another", |status| matches!(status.state, DownloadState::Done(_)));
+    assert!(folder.path().join("m.gguf.part").exists());
+    downloads.remove(id, true);
+    assert!(!folder.path().join("m.gguf.part").exists());
+    assert_eq!(downloads.list().len(), 1);
+}

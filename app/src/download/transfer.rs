@@ -1,0 +1,280 @@
+//! One file from one address.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{ErrorKind, Read, Write},
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::{DownloadError, space};
+
+/// What is read at a time; progress is told after each.
+const PIECE: usize = 256 << 10;
+/// Bytes left free on the disk.
+const MARGIN: u64 = 64 << 20;
+
+/// Where a file comes from, and what is known of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Its address.
+    pub url: String,
+    /// Its length in bytes.
+    pub bytes: Option<u64>,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: Option<String>,
+}
+
+/// How far a transfer has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    /// Bytes on disk.
+    pub done: u64,
+    /// Bytes there are, once the server has said so.
+    pub total: Option<u64>,
+}
+
+/// A complete file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fetched {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its SHA-256, in hexadecimal.
+    pub sha256: String,
+    /// Whether that is the sum that was promised, rather than only what arrived.
+    pub verified: bool,
+}
+
+/// What is remembered beside a part of a file: where it came from, and how the server would tell that it has changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Note {
+    url: String,
+    validator: String,
+    total: Option<u64>,
+}
+
+/// Fetches `source` into the new file `to`, by way of `to.part`. A part that is there already is gone on with, if the server
+/// still has the same file. `progress` hears how far it has come, and may end it: then the part stays.
+///
+/// # Errors
+/// [`DownloadError`] says which of them leave the part to go on with.
+pub fn fetch(
+    agent: &ureq::Agent,
+    source: &Source,
+    to: &Path,
+    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+) -> Result<Fetched, DownloadError> {
+    if to.exists() {
+        return Err(DownloadError::Exists(to.to_owned()));
+    }
+    let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    fs::create_dir_all(folder).map_err(failed("making the folder", folder))?;
+    let part = Part::open(source, to)?;
+    let (file, sum) = part.receive(agent, source, folder, progress)?;
+    let got = hex(&sum.finalize());
+    if let Some(wanted) = source.sha256.as_ref().filter(|wanted| !wanted.eq_ignore_ascii_case(&got)) {
+        file.remove();
+        return Err(DownloadError::Checksum { url: source.url.clone(), wanted: wanted.clone(), got });
+    }
+    let bytes = file.done;
+    file.finish(to)?;
+    Ok(Fetched { bytes, sha256: got, verified: source.sha256.is_some() })
+}
+
+/// What has arrived of a file.
+struct Part {
+    path: PathBuf,
+    note_path: PathBuf,
+    file: File,
+    /// What the part is of, if it can be gone on with.
+    note: Option<Note>,
+    done: u64,
+}
+
+impl Part {
+    fn open(source: &Source, to: &Path) -> Result<Self, DownloadError> {
+        let beside = |suffix: &str| {
+            let mut name = to.as_os_str().to_owned();
+            name.push(suffix);
+            PathBuf::from(name)
+        };
+        let (path, note_path) = (beside(".part"), beside(".part.json"));
+        let note = fs::read(&note_path).ok().and_then(|json| serde_json::from_slice::<Note>(&json).ok());
+        let note = note.filter(|note| note.url == source.url && path.exists());
+        let mut options = OpenOptions::new();
+        let file = options.read(true).append(true).create(true).open(&path);
+        let file = file.map_err(failed("opening", &path))?;
+        if note.is_none() {
+            file.set_len(0).map_err(failed("emptying", &path))?;
+        }
+        let done = file.metadata().map_err(failed("looking at", &path))?.len();
+        Ok(Part { path, note_path, file, note, done })
+    }
+
+    /// Receives what is missing; the sum is that of the whole file.
+    fn receive(
+        mut self,
+        agent: &ureq::Agent,
+        source: &Source,
+        folder: &Path,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+    ) -> Result<(Self, Sha256), DownloadError> {
+        let url = &source.url;
+        let network = |error| DownloadError::Network { url: url.clone(), source: Box::new(error) };
+        let mut request = agent.get(url).header("Accept-Encoding", "identity");
+        if let Some(note) = self.note.as_ref().filter(|_| self.done > 0) {
+            request = request.header("Range", format!("bytes={}-", self.done)).header("If-Range", &note.validator);
+        }
+        let mut response = request.call().map_err(network)?;
+        let status = response.status().as_u16();
+        let header = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let total = match status {
+            206 => match header("content-range").as_deref().and_then(content_range) {
+                Some((first, total)) if first == self.done => total,
+                other => {
+                    self.remove();
+                    let got = other.map_or("no range".to_owned(), |(first, _)| format!("bytes from {first}"));
+                    let expected = "the rest of the file";
+                    return Err(DownloadError::Answer { url: url.clone(), expected, got });
+                }
+            },
+            200 => {
+                self.restart()?;
+                header("content-length").and_then(|length| length.parse().ok())
+            }
+            // Nothing is missing, or the file has become shorter.
+            416 if self.done > 0 => {
+                let of = header("content-range").and_then(|range| range.strip_prefix("bytes */")?.parse::<u64>().ok());
+                if of != Some(self.done) {
+                    self.remove();
+                    let expected = "the rest of the file";
+                    return Err(DownloadError::Answer { url: url.clone(), expected, got: "another file".to_owned() });
+                }
+                of
+            }
+            status => return Err(DownloadError::Status { url: url.clone(), status, hint: hint(status) }),
+        };
+        if let (Some(wanted), Some(total)) = (source.bytes, total)
+            && wanted != total
+        {
+            self.remove();
+            let got = format!("{total} bytes instead of {wanted}");
+            return Err(DownloadError::Answer { url: url.clone(), expected: "the file that was listed", got });
+        }
+        let total = total.or(source.bytes);
+        let missing = total.map_or(0, |total| total.saturating_sub(self.done));
+        if let Some(free) = space::free(folder).filter(|free| *free < missing.saturating_add(MARGIN)) {
+            return Err(DownloadError::Space { folder: folder.to_owned(), wanted: missing, free });
+        }
+        // Weak validators do not promise the same bytes.
+        let validator = header("etag").filter(|etag| !etag.starts_with("W/")).or_else(|| header("last-modified"));
+        if let Some(validator) = validator {
+            self.remember(Note { url: url.clone(), validator, total })?;
+        }
+
+        let mut sum = self.sum(progress, total)?;
+        if status != 416 {
+            let mut body = response.body_mut().with_config().limit(u64::MAX).reader();
+            let mut piece = vec![0; PIECE];
+            loop {
+                let n = match body.read(&mut piece) {
+                    Ok(0) => break,
+                    Ok(n) => n,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(network(ureq::Error::from(error))),
+                };
+                self.file.write_all(&piece[..n]).map_err(failed("writing", &self.path))?;
+                sum.update(&piece[..n]);
+                self.done += n as u64;
+                if progress(Progress { done: self.done, total }).is_break() {
+                    return Err(DownloadError::Stopped);
+                }
+            }
+        }
+        match total {
+            Some(wanted) if wanted != self.done => {
+                Err(DownloadError::Short { url: url.clone(), wanted, got: self.done })
+            }
+            _ => Ok((self, sum)),
+        }
+    }
+
+    /// The sum of what is there already.
+    fn sum(
+        &self,
+        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        total: Option<u64>,
+    ) -> Result<Sha256, DownloadError> {
+        let mut sum = Sha256::new();
+        if self.done == 0 {
+            return Ok(sum);
+        }
+        let mut file = File::open(&self.path).map_err(failed("reading", &self.path))?;
+        let mut piece = vec![0; PIECE];
+        loop {
+            match file.read(&mut piece).map_err(failed("reading", &self.path))? {
+                0 => return Ok(sum),
+                n => sum.update(&piece[..n]),
+            }
+            if progress(Progress { done: self.done, total }).is_break() {
+                return Err(DownloadError::Stopped);
+            }
+        }
+    }
+
+    fn restart(&mut self) -> Result<(), DownloadError> {
+        (self.done, self.note) = (0, None);
+        self.file.set_len(0).map_err(failed("emptying", &self.path))
+    }
+
+    fn remember(&mut self, note: Note) -> Result<(), DownloadError> {
+        let json = serde_json::to_vec(&note).unwrap_or_default();
+        self.note = Some(note);
+        fs::write(&self.note_path, json).map_err(failed("writing", &self.note_path))
+    }
+
+    /// It is of no use. If it stays nevertheless, the next attempt finds out again.
+    fn remove(self) {
+        let _ = fs::remove_file(&self.note_path);
+        let _ = fs::remove_file(&self.path);
+    }
+
+    fn finish(self, to: &Path) -> Result<(), DownloadError> {
+        self.file.sync_all().map_err(failed("writing", &self.path))?;
+        if to.exists() {
+            return Err(DownloadError::Exists(to.to_owned()));
+        }
+        fs::rename(&self.path, to).map_err(failed("naming", to))?;
+        let _ = fs::remove_file(&self.note_path);
+        Ok(())
+    }
+}
+
+/// First byte and, if known, length of `bytes 5-9/10`.
+fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, _) = range.split_once('-')?;
+    Some((first.trim().parse().ok()?, total.trim().parse().ok()))
+}
+
+const fn hint(status: u16) -> &'static str {
+    match status {
+        401 | 403 => ": it has to be asked for in a browser first (a licence to accept, or a private repository)",
+        404 => ": there is no such file",
+        429 => ": too many requests; it will be tried again later",
+        500..=599 => ": it has a problem of its own; it will be tried again later",
+        _ => "",
+    }
+}
+
+fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DownloadError {
+    let path = path.to_owned();
+    move |source| DownloadError::File { doing, path, source }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,180 @@
+//! What a model is, at a glance.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
+
+use thermocline_engine::{
+    Result,
+    format::{Bytes, Checkpoint, Container, ReadMode, TensorType, gguf},
+    model::{Activation, Down, Ffn, LoadOptions, Model},
+};
+
+use crate::builtin;
+
+/// Which model.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ModelId {
+    /// The one inside the program.
+    Builtin,
+    /// A file (the first one of a split model) or a Hugging Face folder.
+    Path(PathBuf),
+}
+
+impl ModelId {
+    /// The model as settings and chats remember it.
+    pub fn key(&self) -> String {
+        match self {
+            ModelId::Builtin => "builtin:storyteller".to_owned(),
+            ModelId::Path(path) => path.display().to_string(),
+        }
+    }
+
+    /// The model a key speaks of.
+    pub fn of(key: &str) -> Self {
+        if key == ModelId::Builtin.key() { ModelId::Builtin } else { ModelId::Path(PathBuf::from(key)) }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn open(&self, options: &LoadOptions) -> Result<Model> {
+        Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)
+    }
+
+    fn checkpoint(&self, mode: ReadMode) -> Result<Checkpoint> {
+        match self {
+            ModelId::Builtin => gguf::from_bytes(builtin::path(), Bytes::new(builtin::file())),
+            ModelId::Path(path) => Model::open_checkpoint(path, mode),
+        }
+    }
+}
+
+impl fmt::Display for ModelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ModelId::Builtin => f.write_str("Storyteller"),
+            ModelId::Path(path) => match path.file_stem() {
+                Some(stem) if !path.is_dir() => f.write_str(&stem.to_string_lossy()),
+                _ => f.write_str(&path.file_name().unwrap_or(path.as_os_str()).to_string_lossy()),
+            },
+        }
+    }
+}
+
+/// A model as the library shows it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Card {
+    /// Which one.
+    pub id: ModelId,
+    /// Its own name, or the file's.
+    pub name: String,
+    /// Architecture as the file names it.
+    pub architecture: String,
+    /// Where it came from.
+    pub container: &'static str,
+    /// The type most of its weights have.
+    pub weight_type: TensorType,
+    /// Parameters.
+    pub parameters: u64,
+    /// Bytes of weights.
+    pub bytes: u64,
+    /// Tokens it was trained to see.
+    pub context: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Neurons of a layer (of an expert).
+    pub neurons: usize,
+    /// Experts of a layer, and how many a token uses.
+    pub experts: Option<(usize, usize)>,
+    /// What the FFN's neurons do.
+    pub activation: Activation,
+    /// Whether every layer has a predictor, in the file or beside it.
+    pub predicted: bool,
+    /// Whether each neuron's weights lie together.
+    pub neuron_major: bool,
+    /// Whether it was trained to chat: it has a template.
+    pub chats: bool,
+}
+
+impl Card {
+    /// Reads enough of the model to fill the card: header and sizes, not the weights.
+    ///
+    /// # Errors
+    /// What is wrong with the model.
+    pub fn read(id: &ModelId) -> Result<Self> {
+        let model = id.open(&LoadOptions::default())?;
+        let (config, checkpoint) = (&model.config, &model.checkpoint);
+        let tensors = checkpoint.tensors();
+        let elements = |shape: &[usize]| shape.iter().map(|n| *n as u64).product::<u64>();
+        let mut by_type: Vec<(TensorType, u64)> = Vec::new();
+        for tensor in tensors {
+            let bytes = tensor.data.len() as u64;
+            match by_type.iter_mut().find(|(ty, _)| *ty == tensor.ty) {
+                Some((_, sum)) => *sum += bytes,
+                None => by_type.push((tensor.ty, bytes)),
+            }
+        }
+        let weight_type = by_type.iter().max_by_key(|(_, bytes)| *bytes).map_or(TensorType::F32, |(ty, _)| *ty);
+        let layers = &model.weights.layers;
+        let neuron_major =
+            layers.iter().all(|layer| matches!(&layer.ffn, Ffn::Dense(ffn) if matches!(ffn.down, Down::Neurons(_))));
+        Ok(Card {
+            id: id.clone(),
+            name: if config.name.is_empty() { id.to_string() } else { config.name.clone() },
+            architecture: config.architecture.clone(),
+            container: match checkpoint.container {
+                Container::Gguf(_) => "GGUF",
+                Container::PowerInfer(_) => "PowerInfer",
+                Container::HuggingFace => "Hugging Face",
+            },
+            weight_type,
+            parameters: tensors.iter().map(|tensor| elements(&tensor.shape)).sum(),
+            bytes: checkpoint.tensor_bytes(),
+            context: config.context_length,
+            layers: config.n_layer(),
+            neurons: config.experts.as_ref().map_or(config.n_ff, |experts| experts.n_ff),
+            experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
+            activation: config.activation,
+            predicted: layers.iter().all(|layer| layer.predictor.is_some()),
+            neuron_major,
+            chats: checkpoint.metadata.str("tokenizer.chat_template").ok().flatten().is_some()
+                || matches!(&checkpoint.tokenizer, thermocline_engine::format::TokenizerSource::HuggingFace {
+                    tokenizer_config, ..
+                } if tokenizer_config.get("chat_template").is_some()),
+        })
+    }
+
+    /// Whether `path` is what the card speaks of, or a part of it.
+    pub fn is_at(&self, path: &Path) -> bool {
+        matches!(&self.id, ModelId::Path(own) if own == path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_built_in_model_and_a_folder() {
+        let card = Card::read(&ModelId::Builtin).unwrap();
+        assert_eq!((card.layers, card.neurons, card.context, card.activation), (6, 1024, 512, Activation::Relu));
+        assert_eq!((card.weight_type, card.container, card.chats), (TensorType::F16, "GGUF", true));
+        assert!((6_000_000..7_000_000).contains(&card.parameters), "{}", card.parameters);
+
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/mixtral");
+        let id = ModelId::Path(path.clone());
+        assert_eq!((id.to_string(), ModelId::of(&id.key())), ("mixtral".to_owned(), id.clone()));
+        let card = Card::read(&id).unwrap();
+        assert_eq!((card.experts, card.container, card.neurons), (Some((4, 2)), "Hugging Face", 160));
+        assert!(card.is_at(&path));
+
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
+        let card = Card::read(&ModelId::Path(path)).unwrap();
+        assert_eq!((card.predicted, card.neuron_major, card.weight_type), (true, true, TensorType::Q4_0));
+        assert!(Card::read(&ModelId::Path(PathBuf::from("nowhere.gguf"))).is_err());
+    }
+}

@@ -1,0 +1,153 @@
+//! Finding models in folders.
+
+use std::{
+    collections::HashSet,
+    fs,
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+};
+
+use thermocline_engine::Error;
+
+use super::{Card, ModelId};
+
+/// Folders inside each other that are looked into.
+const DEPTH: usize = 8;
+
+/// Something that is, or looks like, a model.
+#[derive(Debug)]
+pub enum Found {
+    /// A model.
+    Model(Box<Card>),
+    /// A file that should be one.
+    Broken {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: Error,
+    },
+    /// A folder that cannot be read.
+    Closed {
+        /// Which.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+}
+
+/// Looks for models in `roots` (files count, too) and everything below them; `found` hears of each as it is found, and may
+/// end the search. What is there twice, by links or overlapping roots, is found once.
+pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
+    let mut seen = HashSet::new();
+    roots.iter().try_for_each(|root| look(root, DEPTH, &mut seen, found))
+}
+
+fn look(
+    path: &Path,
+    depth: usize,
+    seen: &mut HashSet<PathBuf>,
+    found: &mut dyn FnMut(Found) -> ControlFlow<()>,
+) -> ControlFlow<()> {
+    // Links may lead in circles.
+    let Ok(real) = path.canonicalize() else { return ControlFlow::Continue(()) };
+    if !seen.insert(real) {
+        return ControlFlow::Continue(());
+    }
+    if !path.is_dir() {
+        return if is_file_of_model(path) { tell(path, found) } else { ControlFlow::Continue(()) };
+    }
+    if path.join("config.json").is_file() && has_safetensors(path) {
+        return tell(path, found);
+    }
+    if depth == 0 {
+        return ControlFlow::Continue(());
+    }
+    let entries = match fs::read_dir(path) {
+        Ok(entries) => entries,
+        Err(error) => return found(Found::Closed { path: path.to_owned(), error }),
+    };
+    let mut entries: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    entries.sort();
+    entries.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
+    entries.iter().try_for_each(|path| look(path, depth - 1, seen, found))
+}
+
+fn tell(path: &Path, found: &mut dyn FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
+    found(match Card::read(&ModelId::Path(path.to_owned())) {
+        Ok(card) => Found::Model(Box::new(card)),
+        Err(error) => Found::Broken { path: path.to_owned(), error },
+    })
+}
+
+/// Whether a file is a model by its name: not the second part of a split one, and not what was prepared for one.
+fn is_file_of_model(path: &Path) -> bool {
+    let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+    let Some(stem) = name.strip_suffix(".gguf") else { return false };
+    let later_part = stem.rsplit_once("-of-").and_then(|(rest, parts)| {
+        let (_, part) = rest.rsplit_once('-')?;
+        Some(parts.parse::<u32>().is_ok() && part.parse::<u32>().ok()? != 1)
+    });
+    !stem.ends_with(".thermocline") && !later_part.unwrap_or(false)
+}
+
+fn has_safetensors(folder: &Path) -> bool {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| entry.path().extension().is_some_and(|extension| extension == "safetensors"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fixtures() -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures")
+    }
+
+    fn all(roots: &[PathBuf]) -> (Vec<String>, Vec<PathBuf>) {
+        let (mut models, mut broken) = (Vec::new(), Vec::new());
+        let end = scan(roots, &mut |found| {
+            match found {
+                Found::Model(card) => models.push(card.id.to_string()),
+                Found::Broken { path, .. } | Found::Closed { path, .. } => broken.push(path),
+            }
+            ControlFlow::Continue(())
+        });
+        assert!(end.is_continue());
+        (models, broken)
+    }
+
+    #[test]
+    fn folders_files_and_what_is_broken() {
+        let (models, _) = all(&[fixtures().join("models"), fixtures().join("models/opt"), fixtures()]);
+        let (again, broken) = all(&[fixtures().join("models")]);
+        assert_eq!(again.len(), 14, "{again:?} {broken:?}");
+        assert!(models.len() > 14 + 6 && broken.is_empty());
+        let (_, broken) = all(&[fixtures().join("malformed")]);
+        assert!(broken.len() > 10, "{broken:?}");
+        assert_eq!(all(&[PathBuf::from("/nowhere/at/all")]), (Vec::new(), Vec::new()));
+    }
+
+    #[test]
+    fn parts_sidecars_links_and_hidden_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        let gguf = fixtures().join("gguf/llama-silu-gqa-256-Q4_0.gguf");
+        for name in
+            ["a.GGUF", "sub/b-00001-of-00002.gguf", "sub/b-00002-of-00002.gguf", "a.thermocline.gguf", ".hidden/c.gguf"]
+        {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::copy(&gguf, path).unwrap();
+        }
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(folder.path(), folder.path().join("sub/circle")).unwrap();
+        let (models, broken) = all(&[folder.path().to_owned()]);
+        assert_eq!(models.len() + broken.len(), 2, "{models:?} {broken:?}");
+
+        let mut count = 0;
+        let end = scan(&[fixtures().join("models")], &mut |_| {
+            count += 1;
+            if count < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        assert!(end.is_break() && count == 3);
+    }
+}
