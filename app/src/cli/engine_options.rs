@@ -8,7 +8,7 @@ use thermocline_engine::{
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, Gpu, GpuOptions, Tier, adapters},
     model::{Forward, GpuLoad, GpuProcessor, KvType, Model},
-    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions},
+    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, SparsityChoice},
 };
 
 use super::{
@@ -75,6 +75,28 @@ impl FromStr for Device {
     }
 }
 
+/// Which neurons are computed, and where.
+#[derive(Debug, Clone, Default, Args)]
+#[command(next_help_heading = "Sparsity")]
+pub struct SparsityArgs {
+    /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
+    /// those under a cut (threshold: changes answers) [default: auto, the quickest that does not change answers]
+    #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
+    pub sparsity: Option<SparsityChoice>,
+    /// Let neurons that fire often lately take the places in GPU memory of those that do not
+    #[arg(long, conflicts_with = "static")]
+    pub adaptive: bool,
+    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default]
+    #[arg(long)]
+    pub r#static: bool,
+}
+
+/// Names of what may be skipped.
+pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
+    PossibleValuesParser::new(SparsityChoice::ALL.map(SparsityChoice::name))
+        .try_map(|name| name.parse::<SparsityChoice>())
+}
+
 /// Length and type of the context.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Context")]
@@ -94,6 +116,7 @@ pub fn open_engine(
     context: &ContextOptions,
     cpu: &CpuArgs,
     device: &DeviceArgs,
+    sparsity: &SparsityArgs,
 ) -> Outcome<Engine> {
     let mut options = EngineOptions {
         context: context.context,
@@ -101,6 +124,8 @@ pub fn open_engine(
         activation: model.activation,
         read_mode: model.read_mode(),
         device: device.choice()?,
+        sparsity: sparsity.sparsity.unwrap_or_default(),
+        adaptive: sparsity.adaptive,
         ..EngineOptions::default()
     };
     if let Some(kv_type) = context.kv_type {
@@ -125,7 +150,7 @@ pub fn open_engine(
 
 /// The model's forward pass, on the device that was asked for.
 pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
-    if let DeviceChoice::Gpu(options) = device.choice()? {
+    if let DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) = device.choice()? {
         let mut progress = Progress::new(LOADING, Unit::Bytes);
         let mut show = |done, total| {
             progress.set(done, total);
@@ -146,7 +171,9 @@ const LOADING: &str = "loading the model into the GPU";
 impl DeviceArgs {
     /// As the engine wants it.
     pub fn choice(&self) -> Outcome<DeviceChoice> {
-        let adapter = match self.device.clone().unwrap_or_default() {
+        let device = self.device.clone().unwrap_or_default();
+        let auto = device == Device::Auto;
+        let adapter = match device {
             Device::Cpu if self.vram.is_some_and(|bytes| bytes > 0) => {
                 return Err(Failure::usage("--vram: expected no GPU memory with --device cpu"));
             }
@@ -157,21 +184,22 @@ impl DeviceArgs {
             Device::Gpu(adapter) => adapter,
         };
         let folder = directories::ProjectDirs::from("", "", "thermocline");
-        Ok(DeviceChoice::Gpu(GpuOptions {
+        let options = GpuOptions {
             adapter,
             budget: self.vram,
             tier: self.gpu_tier,
             pipeline_cache: folder.map(|folder| folder.cache_dir().join("pipelines")),
             ..GpuOptions::default()
-        }))
+        };
+        Ok(if auto { DeviceChoice::Auto(options) } else { DeviceChoice::Gpu(options) })
     }
 
     /// The GPU to measure: none for the CPU, and for `auto` on a machine without one.
     pub fn gpu(&self) -> Outcome<Option<GpuOptions>> {
-        let auto = matches!(self.device, None | Some(Device::Auto));
         Ok(match self.choice()? {
-            DeviceChoice::Gpu(options) if !auto || options.adapter.among(&adapters()).is_some() => Some(options),
-            _ => None,
+            DeviceChoice::Gpu(options) => Some(options),
+            DeviceChoice::Auto(options) if options.adapter.among(&adapters()).is_some() => Some(options),
+            DeviceChoice::Auto(_) | DeviceChoice::Cpu => None,
         })
     }
 

@@ -8,7 +8,7 @@ use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopRea
 
 use super::{
     answer::{self, answer},
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, open_engine},
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
     failure::{Failure, Outcome},
     generation_options::{LengthOptions, SamplingOptions},
     model_options::ModelOptions,
@@ -63,13 +63,15 @@ pub struct RunArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    sparsity: SparsityArgs,
 }
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
-    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device)?;
+    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device, &args.sparsity)?;
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });

@@ -223,6 +223,19 @@ impl Arena {
         counts.then(|| self.device.generate_allocator_report())?.map(|report| report.total_reserved_bytes)
     }
 
+    /// Changes the budget. What is held must fit it already.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if more is held; the budget then stays.
+    pub fn set_budget(&self, bytes: u64) -> Result<()> {
+        let wanted = self.used();
+        if wanted > bytes {
+            return Err(Error::Memory { what: "VRAM budget", wanted, available: bytes });
+        }
+        self.ledger.budget.store(bytes, Relaxed);
+        Ok(())
+    }
+
     /// Most bytes there may be.
     pub fn budget(&self) -> u64 {
         self.ledger.budget.load(Relaxed)

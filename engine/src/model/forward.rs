@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity, Step,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity, Steering,
+    Step, Swap,
 };
 use crate::{
     cpu::Cpu,
@@ -95,20 +96,52 @@ impl Forward {
         self.processor.set_sparsity(mode);
     }
 
+    /// See [`Processor::steer`].
+    pub fn steer(&mut self, steering: &Steering) {
+        self.processor.steer(steering);
+    }
+
+    /// See [`Processor::take_kv`].
+    ///
+    /// # Errors
+    /// As there; [`Error::Invalid`] for a cache of another model's shape.
+    pub fn take_kv(&mut self, kv: &mut KvCache) -> Result<()> {
+        if !kv.fits(&self.model.config) {
+            return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
+        }
+        self.processor.take_kv(&self.model, kv)
+    }
+
+    /// See [`Processor::return_kv`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
+        self.processor.return_kv(kv)
+    }
+
     /// See [`Processor::set_budget`].
     ///
     /// # Errors
     /// As there.
-    pub fn set_budget(&mut self, bytes: u64) -> Result<()> {
-        self.processor.set_budget(&self.model, bytes)
+    pub fn set_budget(&mut self, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
+        self.processor.set_budget(&self.model, bytes, caches)
     }
 
     /// See [`Processor::settle`].
     ///
     /// # Errors
     /// As there.
-    pub fn settle(&mut self) -> Result<bool> {
-        self.processor.settle(&self.model)
+    pub fn settle(&mut self, caches: &mut [&mut KvCache]) -> Result<bool> {
+        self.processor.settle(&self.model, caches)
+    }
+
+    /// See [`Processor::swap`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn swap(&mut self, swaps: &[Swap]) -> Result<u64> {
+        self.processor.swap(&self.model, swaps)
     }
 
     /// Bytes of the buffers held, beside weights and caches.

@@ -1,6 +1,9 @@
 //! Keys and values of the tokens seen so far.
 
-use super::{LayerConfig, ModelConfig, Position, Rotary, gpu::GpuKv};
+use super::{
+    LayerConfig, ModelConfig, Position, Rotary,
+    gpu::{GpuKv, Segment},
+};
 use crate::{
     cpu::{
         Isa,
@@ -18,27 +21,40 @@ pub struct KvLayer {
     pub values: Vec<KvRows>,
 }
 
-/// Where the rows are.
+impl KvLayer {
+    /// No rows yet, and room for `capacity`, per head `head_dim` wide.
+    fn new(ty: KvType, (heads, head_dim): (usize, usize), capacity: usize) -> Result<Self> {
+        let rows = || (0..heads).map(|_| KvRows::new(ty, head_dim, capacity)).collect::<Result<_>>();
+        Ok(KvLayer { keys: rows()?, values: rows()? })
+    }
+
+    fn rows_mut(&mut self) -> impl Iterator<Item = &mut KvRows> {
+        self.keys.iter_mut().chain(&mut self.values)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.keys.iter().chain(&self.values).map(KvRows::bytes).sum()
+    }
+}
+
+/// Where a layer's rows are.
 #[derive(Debug)]
 enum Home {
-    /// One per layer.
-    Host(Vec<KvLayer>),
+    Host(KvLayer),
     /// In a device's memory.
     Device(GpuKv),
 }
 
-/// The cache of one conversation. Memory for the whole context is reserved when it is made; the system provides it as
-/// tokens arrive, and nothing is allocated per token.
+/// The cache of one conversation. Every layer's keys and values are where the layer is computed, and move with it. Memory for
+/// the whole context is reserved when it is made; the system provides it as tokens arrive, and nothing is allocated per token.
 #[derive(Debug)]
 pub struct KvCache {
     ty: KvType,
     capacity: usize,
     len: usize,
-    bytes: u64,
-    kv_dim: usize,
+    heads: usize,
     head_dim: usize,
-    n_layer: usize,
-    home: Home,
+    layers: Vec<Home>,
     rotary: Option<Rotary>,
     /// What the rotations follow from.
     positions: Box<(Position, Vec<LayerConfig>)>,
@@ -50,54 +66,50 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
     pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
-        at_least_one(capacity)?;
-        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
-        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
-        let mut bytes = 0;
-        let mut rows = || {
-            let rows = KvRows::new(ty, config.head_dim, capacity);
-            let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available: bytes })?;
-            bytes += rows.bytes();
-            Ok(rows)
-        };
-        let layers = (0..config.n_layer())
-            .map(|_| {
-                let keys = (0..config.n_kv_head).map(|_| rows()).collect::<Result<_>>()?;
-                let values = (0..config.n_kv_head).map(|_| rows()).collect::<Result<_>>()?;
-                Ok(KvLayer { keys, values })
-            })
-            .collect::<Result<_>>()?;
-        Ok(Self::at(Home::Host(layers), config, capacity, ty, bytes))
+        Self::split(config, capacity, ty, |_| Ok(None))
     }
 
-    /// A cache for `capacity` tokens that `device` makes.
-    pub(super) fn on_device(
+    /// A cache for `capacity` tokens: the layers that `device` makes are on a device, the others in RAM.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`], and those of `device`.
+    pub(crate) fn split(
         config: &ModelConfig,
         capacity: usize,
-        device: impl FnOnce() -> Result<GpuKv>,
+        ty: KvType,
+        mut device: impl FnMut(usize) -> Result<Option<GpuKv>>,
     ) -> Result<Self> {
-        at_least_one(capacity)?;
-        let device = device()?;
-        let (ty, bytes) = (device.ty, device.bytes);
-        Ok(Self::at(Home::Device(device), config, capacity, ty, bytes))
-    }
-
-    fn at(home: Home, config: &ModelConfig, capacity: usize, ty: KvType, bytes: u64) -> Self {
-        KvCache {
+        if capacity == 0 {
+            return Err(Error::invalid("context length", "at least 1", capacity));
+        }
+        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
+        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
+        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
+        for layer in 0..config.n_layer() {
+            layers.push(match device(layer)? {
+                Some(device) => Home::Device(device),
+                None => {
+                    let rows = KvLayer::new(ty, (heads, head_dim), capacity);
+                    let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
+                    available += rows.bytes();
+                    Home::Host(rows)
+                }
+            });
+        }
+        Ok(KvCache {
             ty,
             capacity,
             len: 0,
-            bytes,
-            kv_dim: config.kv_dim(),
-            head_dim: config.head_dim,
-            n_layer: config.n_layer(),
-            home,
+            heads,
+            head_dim,
+            layers,
             rotary: Rotary::new(config, capacity),
             positions: Box::new((config.position.clone(), config.layers.clone())),
-        }
+        })
     }
 
-    /// Encoding.
+    /// Encoding of what is in RAM. A device has none of eight bits: what is there is [`KvType::F16`] instead.
     pub fn ty(&self) -> KvType {
         self.ty
     }
@@ -119,15 +131,20 @@ impl KvCache {
 
     /// Bytes reserved, to the byte.
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        let bytes = |home: &Home| match home {
+            Home::Host(rows) => rows.bytes(),
+            Home::Device(rows) => rows.bytes(),
+        };
+        self.layers.iter().map(bytes).sum()
     }
 
     /// Forgets all but the first `n` tokens.
     pub fn truncate(&mut self, n: usize) {
         self.len = self.len.min(n);
-        let Home::Host(layers) = &mut self.home else { return };
-        for rows in layers.iter_mut().flat_map(|layer| layer.keys.iter_mut().chain(&mut layer.values)) {
-            rows.truncate(self.len);
+        for layer in &mut self.layers {
+            if let Home::Host(layer) = layer {
+                layer.rows_mut().for_each(|rows| rows.truncate(self.len));
+            }
         }
     }
 
@@ -146,9 +163,9 @@ impl KvCache {
         let Some(rotary) = &self.rotary else {
             return Err(unsupported("learned positions", "rotary positions"));
         };
-        let Home::Host(layers) = &mut self.home else {
+        if !self.on_host() {
             return Err(unsupported("a cache on a device", "a cache in RAM"));
-        };
+        }
         if keep.checked_add(discard).is_none_or(|end| end > self.len) {
             let got = format!("{keep} kept and {discard} discarded");
             return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
@@ -159,9 +176,10 @@ impl KvCache {
         let isa = Isa::choose(None)?;
         let turns: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
         let mut key = vec![0.0; self.head_dim];
-        for (index, layer) in layers.iter_mut().enumerate() {
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let Home::Host(layer) = layer else { continue };
             let turn = &turns[rotary.table_of(index)];
-            for rows in layer.keys.iter_mut().chain(&mut layer.values) {
+            for rows in layer.rows_mut() {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
@@ -185,23 +203,55 @@ impl KvCache {
     /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
     /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
-        match &mut self.home {
-            Home::Host(layers) => layers.get_mut(layer),
-            Home::Device(_) => None,
+        match self.layers.get_mut(layer) {
+            Some(Home::Host(rows)) => Some(rows),
+            _ => None,
         }
     }
 
-    /// Whether it is in RAM.
+    /// Whether all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        matches!(self.home, Home::Host(_))
+        self.layers.iter().all(|home| matches!(home, Home::Host(_)))
     }
 
-    /// What the device holds, if it is on one.
-    pub(super) fn device(&self) -> Option<&GpuKv> {
-        match &self.home {
-            Home::Host(_) => None,
-            Home::Device(device) => Some(device),
+    /// Layer `layer`, if it is on a device.
+    pub(crate) fn device_layer(&self, layer: usize) -> Option<&GpuKv> {
+        match self.layers.get(layer) {
+            Some(Home::Device(rows)) => Some(rows),
+            _ => None,
         }
+    }
+
+    /// Moves layer `layer` from RAM to the device, into `to`, which has the same shape. A layer that is on a device already
+    /// stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost; the layer is then still in RAM.
+    pub(crate) fn to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
+        let len = self.len;
+        if let Some(home @ Home::Host(_)) = self.layers.get_mut(layer) {
+            if let Home::Host(rows) = home {
+                to.fill(rows, len, segment)?;
+            }
+            *home = Home::Device(to);
+        }
+        Ok(())
+    }
+
+    /// Moves layer `layer` from the device into RAM and frees its place there.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
+    pub(crate) fn to_host(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
+        let (ty, shape, capacity, len) = (self.ty, (self.heads, self.head_dim), self.capacity, self.len);
+        if let Some(home @ Home::Device(_)) = self.layers.get_mut(layer) {
+            let mut rows = KvLayer::new(ty, shape, capacity)?;
+            if let Home::Device(from) = home {
+                from.drain(&mut rows, len, segment)?;
+            }
+            *home = Home::Host(rows);
+        }
+        Ok(())
     }
 
     /// Declares `tokens` more rows of every layer complete.
@@ -211,17 +261,10 @@ impl KvCache {
 
     /// Whether the cache was made for a model of this shape.
     pub(super) fn fits(&self, config: &ModelConfig) -> bool {
-        self.n_layer == config.n_layer()
+        self.layers.len() == config.n_layer()
             && self.head_dim == config.head_dim
-            && self.kv_dim == config.kv_dim()
+            && self.heads == config.n_kv_head
             && self.positions.0 == config.position
             && self.positions.1 == config.layers
     }
-}
-
-fn at_least_one(capacity: usize) -> Result<()> {
-    if capacity == 0 {
-        return Err(Error::invalid("context length", "at least 1", capacity));
-    }
-    Ok(())
 }

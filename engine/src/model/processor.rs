@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity};
+use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity, Steering, Swap};
 use crate::error::Result;
 
 /// The coarse operations a model's program is made of. A processor owns the registers (`[tokens, d_model]` each) and its
@@ -56,14 +56,39 @@ pub trait Processor: Debug + Send {
     /// What is skipped when single tokens are computed, from the next chunk on.
     fn set_sparsity(&mut self, mode: Sparsity);
 
+    /// Which layer is audited and how thresholds are shifted, from the next chunk on.
+    fn steer(&mut self, steering: &Steering) {
+        let _ = steering;
+    }
+
+    /// Brings what `kv` holds to where this processor works on it: the keys and values of its layers move from RAM, and
+    /// nothing is computed. Afterwards [`Processor::holds`] says whether that was possible.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if there is no room, [`Error::Gpu`](crate::Error::Gpu) if the device is lost: of
+    /// each layer, keys and values are then still whole, here or in RAM.
+    fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        let _ = (model, kv);
+        Ok(())
+    }
+
+    /// The way back: what of `kv` is on this processor's device moves into RAM, where every processor finds it.
+    ///
+    /// # Errors
+    /// As [`Processor::take_kv`].
+    fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
+        let _ = kv;
+        Ok(())
+    }
+
     /// Most bytes of device memory to hold from now on, where a processor can change that; what is over is released before
-    /// this returns. Not to be called within a chunk.
+    /// this returns. `caches` are all that exist: their keys and values move with the layers. Not to be called within a chunk.
     ///
     /// # Errors
     /// [`Error::Unsupported`](crate::Error::Unsupported) for a processor without such a boundary, [`Error::Memory`](crate::Error::Memory)
     /// if what cannot be given up is larger than that.
-    fn set_budget(&mut self, model: &Model, bytes: u64) -> Result<()> {
-        let _ = (model, bytes);
+    fn set_budget(&mut self, model: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
+        let _ = (model, bytes, caches);
         Err(crate::Error::Unsupported {
             what: "VRAM budget",
             got: "a change while the model is loaded".to_owned(),
@@ -72,9 +97,23 @@ pub trait Processor: Debug + Send {
     }
 
     /// Called between chunks: moves a bounded number of bytes towards where they should be. Whether there is more to move.
-    fn settle(&mut self, model: &Model) -> Result<bool> {
-        let _ = model;
+    /// `caches` are all that exist.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost.
+    fn settle(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<bool> {
+        let _ = (model, caches);
         Ok(false)
+    }
+
+    /// Lets cold neurons take the places of hot ones. Pairs of which one is not where they say, or that would need more room,
+    /// are left out. Returns the bytes sent to the device. Not to be called within a chunk.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost.
+    fn swap(&mut self, model: &Model, swaps: &[Swap]) -> Result<u64> {
+        let _ = (model, swaps);
+        Ok(0)
     }
 
     /// Bytes of registers and scratch memory held.

@@ -22,6 +22,27 @@ pub enum Sparsity {
     Threshold,
 }
 
+/// How predicted layers depart from the model's own predictors while somebody watches over their recall.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Steering {
+    /// What is added to each layer's threshold; layers past the end keep theirs.
+    pub shift: Vec<f32>,
+    /// One layer whose predictor is asked but not followed: its FFN is computed as by [`Sparsity::Exact`], so that
+    /// [`LayerFiring`](super::LayerFiring) tells the neurons that would have been missed.
+    pub audited: Option<usize>,
+}
+
+/// A cold neuron that is to take a hot one's place in VRAM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Swap {
+    /// Which layer.
+    pub layer: usize,
+    /// The neuron that leaves.
+    pub cold: u32,
+    /// The one that comes.
+    pub hot: u32,
+}
+
 impl Sparsity {
     /// Every mode.
     pub const ALL: [Sparsity; 4] = [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold];

@@ -69,9 +69,22 @@ impl Context {
         self.kv.as_ref().is_some_and(|kv| !kv.on_host())
     }
 
+    /// The cache, unless it was given up.
+    pub fn kv_mut(&mut self) -> Option<&mut KvCache> {
+        self.kv.as_mut()
+    }
+
     /// Gives up the cache, but not the tokens.
     pub fn release(&mut self) {
         self.kv = None;
+    }
+
+    /// Moves what `forward` has of the cache on a device into RAM. Gives it up if that cannot be done.
+    pub fn bring_home(&mut self, forward: &mut Forward) {
+        let Some(kv) = &mut self.kv else { return };
+        if forward.return_kv(kv).is_err() || !kv.on_host() {
+            self.kv = None;
+        }
     }
 
     /// Whether the cache is where `forward` works and holds every token.
@@ -82,6 +95,9 @@ impl Context {
     /// Moves to where `forward` works and computes again, of the tokens that are missing there, the next `chunk`. On an error
     /// it holds what it held before, at least.
     pub fn settle(&mut self, forward: &mut Forward, chunk: usize, probe: &mut dyn Probe) -> Result<()> {
+        if let Some(kv) = self.kv.as_mut().filter(|kv| !forward.holds(kv)) {
+            forward.take_kv(kv)?;
+        }
         if self.kv.as_ref().is_none_or(|kv| !forward.holds(kv)) {
             // The old one first, so that there is room for the new.
             self.kv = None;

@@ -16,9 +16,21 @@ pub enum DeviceChoice {
     /// On the CPU.
     #[default]
     Cpu,
+    /// On a GPU if there is one with which the model is expected to be quicker; otherwise as [`DeviceChoice::Gpu`].
+    Auto(GpuOptions),
     /// On a GPU. The model is loaded into it in the background, and requests wait for that. If it cannot be had, or not
     /// any longer, the CPU does the work ([`DeviceStatus`] says why).
     Gpu(GpuOptions),
+}
+
+impl DeviceChoice {
+    /// Most bytes of device memory it allows, if it says.
+    pub fn budget(&self) -> Option<u64> {
+        match self {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) => options.budget,
+        }
+    }
 }
 
 /// Memory of a device that the engine has taken.
@@ -26,12 +38,14 @@ pub enum DeviceChoice {
 pub struct DeviceMemory {
     /// Name of the adapter.
     pub adapter: String,
-    /// Most bytes to take, if there is a limit of the user's.
+    /// Most bytes to take, if there is a limit.
     pub budget: Option<u64>,
     /// Bytes taken.
     pub accounted: u64,
     /// The same by purpose, in the order of [`Purpose::ALL`].
     pub by_purpose: [(Purpose, u64); Purpose::ALL.len()],
+    /// Whether weights are still on their way to where the budget allows them to be.
+    pub moving: bool,
 }
 
 /// Where an engine computes now.

@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{self, Sender},
     },
@@ -12,11 +12,12 @@ use std::{
 };
 
 use super::{
-    DeviceChoice, DeviceStatus, Session,
+    DeviceChoice, DeviceStatus, Session, SparsityChoice, SparsityReport,
     context::Context,
     device::Board,
     loader::{GpuSource, Source},
     outbox::{Stopped, stopped_error},
+    wish::{Wish, Wishes},
     worker::{self, Command},
 };
 use crate::{
@@ -50,6 +51,14 @@ pub struct EngineOptions {
     pub chunk: usize,
     /// Where to compute.
     pub device: DeviceChoice,
+    /// Which neurons to skip.
+    pub sparsity: SparsityChoice,
+    /// Share of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
+    /// [`EngineOptions::adaptive`] holds them to it.
+    pub recall: f32,
+    /// Whether neurons that fire often lately take the places in VRAM of those that do not, and predictors are corrected while
+    /// they work.
+    pub adaptive: bool,
 }
 
 impl Default for EngineOptions {
@@ -62,6 +71,9 @@ impl Default for EngineOptions {
             read_mode: ReadMode::Map,
             chunk: 512,
             device: DeviceChoice::Cpu,
+            sparsity: SparsityChoice::Auto,
+            recall: 0.95,
+            adaptive: false,
         }
     }
 }
@@ -96,6 +108,9 @@ pub(super) struct Shared {
     pub telemetry: Telemetry,
     pub neurons: Arc<NeuronBoard>,
     pub device: Board,
+    pub wishes: Wishes,
+    pub recall: f32,
+    pub sparsity: Mutex<SparsityReport>,
     pub stopped: Stopped,
 }
 
@@ -146,6 +161,9 @@ impl Engine {
         if options.chunk == 0 {
             return Err(Error::invalid("chunk", "at least 1 token", 0));
         }
+        if !(0.0..=1.0).contains(&options.recall) {
+            return Err(Error::invalid("recall", "a share from 0 to 1", options.recall));
+        }
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let model = Arc::new(model);
@@ -159,8 +177,22 @@ impl Engine {
             None => DeviceStatus::Cpu { reason: None },
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
-        let shared =
-            Arc::new(Shared { model, tokenizer, template, chunk: options.chunk, telemetry, neurons, device, stopped });
+        let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
+        forward.set_sparsity(sparsity.mode);
+        let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
+        let shared = Arc::new(Shared {
+            model,
+            tokenizer,
+            template,
+            chunk: options.chunk,
+            telemetry,
+            neurons,
+            device,
+            wishes: Wishes::new(wish),
+            recall: options.recall,
+            sparsity: Mutex::new(sparsity),
+            stopped,
+        });
         let (commands, inbox) = mpsc::channel();
         let thread = {
             let (shared, commands) = (Arc::clone(&shared), commands.clone());
@@ -258,14 +290,64 @@ impl Engine {
     }
 
     /// Computes elsewhere from now on. What is loading is given up. While another device is loaded, the CPU does the work;
-    /// generations go on throughout.
+    /// generations go on throughout. The choice's budget replaces that of [`Engine::set_vram_budget`].
     pub fn set_device(&self, choice: &DeviceChoice) -> Result<()> {
+        let budget = choice.budget();
+        // With the command below the thread looks at all wishes anyway.
+        let _ = self.handle.shared.wishes.change(|wish| wish.budget = budget);
         self.command(Command::Device { source: source(choice, self.handle.shared.chunk) })
     }
 
     /// Tries the chosen device again, if it is not in use: after the engine has given it up for lost, or full.
     pub fn retry_device(&self) -> Result<()> {
         self.command(Command::RetryDevice)
+    }
+
+    /// Holds at most `bytes` of device memory from now on; with 0 everything is in RAM. Returns at once; between two tokens
+    /// the engine then releases what is over, and [`DeviceStatus::Gpu`] shows the new budget once no more than that is held.
+    /// What the budget has room for arrives little by little, while generations go on. Of several calls in a row only the last
+    /// may take effect.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the engine has stopped.
+    pub fn set_vram_budget(&self, bytes: u64) -> Result<()> {
+        self.wish(|wish| wish.budget = Some(bytes))
+    }
+
+    /// The budget asked for last; `None`: what is free. What is in force, [`Engine::device`] tells.
+    pub fn vram_budget(&self) -> Option<u64> {
+        self.handle.shared.wishes.read().budget
+    }
+
+    /// Skips other neurons from the next token on.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the engine has stopped.
+    pub fn set_sparsity(&self, choice: SparsityChoice) -> Result<()> {
+        self.wish(|wish| wish.sparsity = choice)
+    }
+
+    /// What is skipped now, and why. Never waits.
+    pub fn sparsity(&self) -> SparsityReport {
+        self.handle.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Share of the firings that predictors have to find.
+    pub fn recall(&self) -> f32 {
+        self.handle.shared.recall
+    }
+
+    /// Switches [`EngineOptions::adaptive`]. What was swapped meanwhile stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the engine has stopped.
+    pub fn set_adaptive(&self, on: bool) -> Result<()> {
+        self.wish(|wish| wish.adaptive = on)
+    }
+
+    /// Whether it adapts.
+    pub fn adaptive(&self) -> bool {
+        self.handle.shared.wishes.read().adaptive
     }
 
     /// Why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and
@@ -276,6 +358,16 @@ impl Engine {
 
     pub(super) fn stop_reason(&self) -> &Stopped {
         &self.handle.shared.stopped
+    }
+
+    fn wish(&self, change: impl FnOnce(&mut Wish)) -> Result<()> {
+        if self.handle.shared.wishes.change(change) {
+            return self.command(Command::Wish);
+        }
+        match self.stopped() {
+            Some(_) => Err(stopped_error(self.stop_reason())),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn command(&self, command: Command) -> Result<()> {
@@ -289,7 +381,9 @@ impl Engine {
 fn source(choice: &DeviceChoice, chunk: usize) -> Option<Arc<dyn Source>> {
     match choice {
         DeviceChoice::Cpu => None,
-        DeviceChoice::Gpu(options) => Some(Arc::new(GpuSource { options: options.clone(), chunk })),
+        DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) => {
+            Some(Arc::new(GpuSource { options: options.clone(), chunk }))
+        }
     }
 }
 

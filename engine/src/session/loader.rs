@@ -29,8 +29,9 @@ pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 /// Where a processor other than the CPU comes from, as often as one is needed.
 pub(super) trait Source: Debug + Send + Sync {
-    /// Opens the device and loads `model`. [`Error::Cancelled`] if `progress` says so.
-    fn load(&self, model: &Model, progress: Progress<'_>) -> Result<Loaded>;
+    /// Opens the device and loads as much of `model` as is to be there under a budget of so many bytes (`None`: what is
+    /// free). [`Error::Cancelled`] if `progress` says so.
+    fn load(&self, model: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded>;
 }
 
 /// A model in a device.
@@ -53,8 +54,8 @@ pub(super) struct GpuSource {
 }
 
 impl Source for GpuSource {
-    fn load(&self, model: &Model, progress: Progress<'_>) -> Result<Loaded> {
-        let gpu = Gpu::open(&self.options)?;
+    fn load(&self, model: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
+        let gpu = Gpu::open(&GpuOptions { budget, ..self.options.clone() })?;
         // A longer chunk costs memory and keeps a desktop waiting.
         let chunk = self.chunk.min(GpuLoad::default().chunk);
         let processor = GpuProcessor::load(&gpu, model, &GpuLoad { chunk, ..GpuLoad::default() }, progress)?;
@@ -70,6 +71,7 @@ impl Ledger for Gpu {
             budget: Some(arena.budget()).filter(|budget| *budget < u64::MAX),
             accounted: arena.used(),
             by_purpose: Purpose::ALL.map(|purpose| (purpose, arena.used_for(purpose))),
+            moving: false,
         }
     }
 }
@@ -80,13 +82,17 @@ impl Ledger for Gpu {
 pub(super) struct Loader {
     /// Which load of this engine it is.
     pub number: u64,
+    /// The budget it loads under.
+    pub budget: Option<u64>,
     given_up: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Loader {
-    /// Begins load `number` from `source`. [`Error::Stopped`] if there is no thread to be had.
+    /// Begins load `number` from `source`, under the budget that is wished for. [`Error::Stopped`] if there is no thread to be
+    /// had.
     pub fn start(number: u64, source: Arc<dyn Source>, shared: Arc<Shared>, done: Sender<Command>) -> Result<Self> {
+        let budget = shared.wishes.read().budget;
         let given_up = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&given_up);
         let work = move || {
@@ -95,7 +101,7 @@ impl Loader {
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.
-            let loaded = catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, &mut progress)));
+            let loaded = catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
             // If the engine is gone, nobody needs it.
@@ -103,7 +109,7 @@ impl Loader {
         };
         let thread = thread::Builder::new().name("thermocline-load".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Error::Stopped(format!("no thread to load the model: {error}")))?;
-        Ok(Loader { number, given_up, thread: Some(thread) })
+        Ok(Loader { number, budget, given_up, thread: Some(thread) })
     }
 }
 

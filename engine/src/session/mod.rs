@@ -6,8 +6,9 @@
 //! passes it through [`text`] (whole characters, no stop strings) into the [`outbox`].
 //!
 //! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, moves back to the CPU when the
-//! [`device`] is lost, and tries it again. Contexts follow by computing their tokens anew, and generations go on from the
-//! token they were at.
+//! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
+//! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
+//! skipped) is a [`wish`], taken up between two tokens.
 
 mod context;
 mod device;
@@ -21,8 +22,10 @@ mod outbox;
 mod request;
 mod residence;
 pub mod sampling;
+mod sparsity;
 mod stop;
 mod text;
+mod wish;
 mod worker;
 
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
@@ -30,3 +33,4 @@ pub use engine::{Engine, EngineOptions, MemoryReport, SessionOptions};
 pub use event::{Event, GenerationStats, StopReason};
 pub use handle::Session;
 pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};
+pub use sparsity::{SparsityChoice, SparsityReport};

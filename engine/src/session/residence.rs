@@ -6,14 +6,15 @@ use std::{
 };
 
 use super::{
-    device::{DeviceEvent, DeviceStatus},
+    context::Context,
+    device::{DeviceEvent, DeviceMemory, DeviceStatus},
     engine::Shared,
     loader::{Ledger, Loaded, Loader, Source},
     worker::Command,
 };
 use crate::{
     error::{Error, Result},
-    model::{Forward, Processor},
+    model::{Forward, KvCache, Processor},
 };
 
 /// How long after a loss the device is tried again; after the last attempt the CPU stays.
@@ -36,6 +37,10 @@ pub(super) struct Residence {
     loads: u64,
     /// Attempts since the device last worked for [`TRUSTED`].
     attempts: usize,
+    /// A budget that was too small for the device to be of use.
+    too_small: Option<u64>,
+    /// Whether weights are on their way to or from the device.
+    moving: bool,
 }
 
 #[derive(Debug)]
@@ -53,7 +58,17 @@ enum State {
 impl Residence {
     /// On the CPU. With a `source`, loads from there at once.
     pub fn new(shared: Arc<Shared>, commands: Sender<Command>, source: Option<Arc<dyn Source>>) -> Self {
-        let mut new = Residence { shared, commands, source, state: State::Cpu, cpu: None, loads: 0, attempts: 0 };
+        let mut new = Residence {
+            shared,
+            commands,
+            source,
+            state: State::Cpu,
+            cpu: None,
+            loads: 0,
+            attempts: 0,
+            too_small: None,
+            moving: false,
+        };
         if new.source.is_some() {
             new.load(true);
         }
@@ -68,6 +83,11 @@ impl Residence {
     /// Whether a device computes.
     pub fn on_device(&self) -> bool {
         matches!(self.state, State::Device { .. })
+    }
+
+    /// Whether [`Residence::settle`] has something to do.
+    pub fn is_moving(&self) -> bool {
+        self.moving
     }
 
     /// When [`Residence::tick`] has something to do.
@@ -89,7 +109,7 @@ impl Residence {
     pub fn account(&self) {
         let telemetry = &self.shared.telemetry;
         let memory = match &self.state {
-            State::Device { memory, .. } => Some(memory.read()),
+            State::Device { memory, .. } => Some(DeviceMemory { moving: self.moving, ..memory.read() }),
             _ => None,
         };
         telemetry.device_bytes.set(memory.as_ref().map_or(0, |memory| memory.accounted));
@@ -106,12 +126,79 @@ impl Residence {
         self.retry();
     }
 
+    /// Holds at most `bytes` on the device from now on: what is over has been released when this returns, and `contexts` (all
+    /// there are) have moved with it. With too few the CPU computes; with more again the device comes back.
+    pub fn set_budget(
+        &mut self,
+        forward: &mut Forward,
+        contexts: &mut [&mut Context],
+        bytes: u64,
+    ) -> Option<DeviceEvent> {
+        match &self.state {
+            // What is loaded is asked again when it is there; what is lost, when it comes back.
+            State::Loading { .. } | State::Lost { .. } => None,
+            State::Cpu if self.too_small.is_some_and(|small| bytes > small) => {
+                self.retry();
+                None
+            }
+            State::Cpu => None,
+            State::Device { memory, .. } => {
+                let now = memory.read();
+                if now.budget == Some(bytes) {
+                    return None;
+                }
+                let done = match bytes {
+                    0 => Err(Error::Memory { what: "VRAM budget", wanted: now.accounted, available: 0 }),
+                    bytes => forward.set_budget(bytes, &mut caches(contexts)),
+                };
+                match done {
+                    Ok(()) => {
+                        self.moving = true;
+                        self.account();
+                        None
+                    }
+                    Err(error @ Error::Gpu { .. }) => {
+                        contexts.iter_mut().filter(|context| context.on_device()).for_each(|context| context.release());
+                        self.fail(forward, error)
+                    }
+                    Err(error) => {
+                        contexts.iter_mut().for_each(|context| context.bring_home(forward));
+                        self.too_small = Some(bytes);
+                        self.leave(forward);
+                        self.failed(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Moves a bounded number of bytes, if any are to be moved.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn settle(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> Result<()> {
+        if !self.moving {
+            return Ok(());
+        }
+        match forward.settle(&mut caches(contexts)) {
+            Ok(more) => self.moving = more,
+            Err(error @ Error::Gpu { .. }) => return Err(error),
+            // There is less room than the budget promises: things stay as they are.
+            Err(error) => {
+                tracing::warn!(%error, "the boundary does not move any further");
+                self.moving = false;
+            }
+        }
+        Ok(())
+    }
+
     /// Tries the device again, now and with all attempts, unless it is in use or already on its way.
     pub fn retry(&mut self) {
         match self.state {
             State::Device { .. } | State::Loading { .. } => {}
             State::Cpu | State::Lost { .. } if self.source.is_some() => {
                 self.attempts = 0;
+                self.too_small = None;
                 self.shared.device.write(DeviceStatus::Loading { done: 0, total: 0 });
                 self.load(false);
             }
@@ -121,12 +208,13 @@ impl Residence {
 
     /// Load `number` has ended: the forward pass moves to the device if it worked. `None` if nobody waits for it any more.
     pub fn loaded(&mut self, forward: &mut Forward, number: u64, result: Result<Loaded>) -> Option<DeviceEvent> {
-        match &self.state {
-            State::Loading { loader, .. } if loader.number == number => {}
+        let budget = match &self.state {
+            State::Loading { loader, .. } if loader.number == number => loader.budget,
             _ => return None,
-        }
+        };
         match result {
             Ok(Loaded { processor, memory }) => {
+                self.moving = true;
                 self.cpu = Some(forward.replace(processor));
                 self.state = State::Device { memory, since: Instant::now() };
                 self.account();
@@ -135,7 +223,12 @@ impl Residence {
                 tracing::info!(adapter, "the model is loaded");
                 Some(DeviceEvent::Gpu { adapter })
             }
-            Err(error) => self.failed(error),
+            Err(error) => {
+                if matches!(error, Error::Memory { .. }) {
+                    self.too_small = budget;
+                }
+                self.failed(error)
+            }
         }
     }
 
@@ -153,6 +246,7 @@ impl Residence {
     /// To the CPU.
     fn leave(&mut self, forward: &mut Forward) {
         self.state = State::Cpu;
+        self.moving = false;
         if let Some(cpu) = self.cpu.take() {
             forward.replace(cpu);
         }
@@ -193,6 +287,11 @@ impl Residence {
     }
 }
 
+/// The caches there are.
+fn caches<'c>(contexts: &'c mut [&mut Context]) -> Vec<&'c mut KvCache> {
+    contexts.iter_mut().filter_map(|context| context.kv_mut()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -208,10 +307,9 @@ mod tests {
     use crate::{
         cpu::{Cpu, CpuOptions},
         gpu::Purpose,
-        model::{CpuProcessor, KvCache, KvType, LoadOptions, Model, NormSlot, Probe, Register, Sparsity},
+        model::{CpuProcessor, KvType, LoadOptions, Model, NormSlot, Probe, Register, Sparsity},
         session::{
-            DeviceMemory, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, StopReason,
-            loader::Progress,
+            Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, StopReason, loader::Progress,
         },
     };
 
@@ -236,7 +334,7 @@ mod tests {
     }
 
     impl Source for Fates {
-        fn load(&self, _: &Model, progress: Progress<'_>) -> Result<Loaded> {
+        fn load(&self, _: &Model, _: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
             let fate = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];
             let mut fail = None;
             match fate {
@@ -267,7 +365,7 @@ mod tests {
     impl Ledger for Purse {
         fn read(&self) -> DeviceMemory {
             let by_purpose = Purpose::ALL.map(|purpose| (purpose, 1));
-            DeviceMemory { adapter: "pretence".to_owned(), budget: Some(10), accounted: 8, by_purpose }
+            DeviceMemory { adapter: "pretence".to_owned(), budget: Some(10), accounted: 8, by_purpose, moving: false }
         }
     }
 

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc,
+        Arc, PoisonError,
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError},
     },
@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    DeviceEvent, Event, GenerationStats, Request, StopReason,
+    DeviceEvent, Event, GenerationStats, Request, SparsityReport, StopReason,
     context::Context,
     engine::Shared,
     generation::Generation,
@@ -52,6 +52,8 @@ pub(super) enum Command {
     Device { source: Option<Arc<dyn Source>> },
     /// A device that was given up is to be tried again.
     RetryDevice,
+    /// Callers wish for something else.
+    Wish,
     /// A device has been loaded, or not.
     Loaded { number: u64, result: Result<Loaded> },
     /// The last handle is gone.
@@ -113,10 +115,13 @@ impl Worker<'_> {
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
             self.residence.tick();
-            let command = if self.is_busy() {
+            let busy = self.is_busy();
+            if !busy {
+                self.meter.idle();
+            }
+            let command = if busy || self.residence.is_moving() {
                 commands.try_recv()
             } else {
-                self.meter.idle();
                 match self.residence.deadline() {
                     None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
                     Some(at) => match commands.recv_timeout(at.saturating_duration_since(Instant::now())) {
@@ -127,7 +132,14 @@ impl Worker<'_> {
             };
             match command {
                 Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return,
-                Ok(command) => self.obey(command),
+                Ok(command) => {
+                    let wish = matches!(command, Command::Wish);
+                    self.obey(command);
+                    // Wishes may come faster than they are granted.
+                    if wish && busy {
+                        self.turn();
+                    }
+                }
                 Err(TryRecvError::Empty) => self.turn(),
             }
             self.account();
@@ -164,17 +176,35 @@ impl Worker<'_> {
             }
             Command::Wake => self.dismiss(),
             Command::Device { source } => {
+                self.bring_home();
                 self.residence.choose(&mut self.forward, source);
-                self.release();
             }
+            Command::Wish => self.grant(),
             Command::RetryDevice => self.residence.retry(),
             Command::Loaded { number, result } => {
                 let event = self.residence.loaded(&mut self.forward, number, result);
                 self.announce(event);
+                self.grant();
             }
             Command::Shutdown => {}
             #[cfg(test)]
             Command::Panic => panic!("asked to"),
+        }
+    }
+
+    /// Does what callers wish for last.
+    fn grant(&mut self) {
+        let wish = self.shared.wishes.take();
+        let now = SparsityReport::new(wish.sparsity, &self.shared.model, self.shared.recall);
+        if self.forward.sparsity() != now.mode {
+            tracing::info!(mode = %now.mode, reason = now.reason, "sparsity");
+            self.forward.set_sparsity(now.mode);
+        }
+        *self.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        if let Some(bytes) = wish.budget {
+            let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+            let event = self.residence.set_budget(&mut self.forward, &mut contexts, bytes);
+            self.announce(event);
         }
     }
 
@@ -204,7 +234,7 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives up the caches on a device that is not in use any more.
+    /// Gives up the caches on a device that is gone.
     fn release(&mut self) {
         for Conversation { context, .. } in &mut self.conversations {
             if context.on_device() {
@@ -213,18 +243,39 @@ impl Worker<'_> {
         }
     }
 
-    /// Gives up the caches on the device of sessions that are silent; they are computed again when they are asked. Returns
-    /// whether there were any.
-    fn make_room(&mut self) -> bool {
-        let silent = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
-        silent.map(|it| it.context.release()).count() > 0
+    /// Brings the caches on the device into RAM.
+    fn bring_home(&mut self) {
+        for Conversation { context, .. } in &mut self.conversations {
+            context.bring_home(&mut self.forward);
+        }
     }
 
-    /// One step of every session that has work.
+    /// Brings the caches of sessions that are silent into RAM; they return when they are asked. Returns whether there were any
+    /// on the device.
+    fn make_room(&mut self) -> bool {
+        let silent = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
+        silent.map(|it| it.context.bring_home(&mut self.forward)).count() > 0
+    }
+
+    /// One step of every session that has work, and one of what moves.
     fn turn(&mut self) {
         for at in 0..self.conversations.len() {
             self.step(at);
         }
+        let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+        if let Err(error) = self.residence.settle(&mut self.forward, &mut contexts) {
+            self.fail(error);
+        }
+    }
+
+    /// The device failed: the CPU goes on.
+    fn fail(&mut self, error: Error) {
+        if matches!(error, Error::Memory { .. }) {
+            self.bring_home();
+        }
+        let event = self.residence.fail(&mut self.forward, error);
+        self.release();
+        self.announce(event);
     }
 
     /// One step of a session: the next chunk of its prompt or its next token. Returns whether there was anything to do.
@@ -242,9 +293,7 @@ impl Worker<'_> {
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {
                 // The step is done again: with the room of others, or on the CPU.
                 if !(matches!(error, Error::Memory { .. }) && self.make_room()) {
-                    let event = self.residence.fail(&mut self.forward, error);
-                    self.release();
-                    self.announce(event);
+                    self.fail(error);
                 }
                 return true;
             }

@@ -2,6 +2,10 @@
 
 use std::path::PathBuf;
 
+use thermocline_engine::session::SparsityChoice;
+
+use crate::cli::units::parse_bytes;
+
 /// Shown by `/help`.
 pub const HELP: &str = "\
 /help          this list
@@ -9,6 +13,9 @@ pub const HELP: &str = "\
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
 /device        where the model is computed; `/device retry` tries a GPU that was given up again
+/sparsity MODE which neurons are skipped: auto, dense, exact, predicted, threshold
+/vram BYTES    most GPU memory to take, like 6GiB; 0 for none
+/adaptive on   neurons that fire often lately move into GPU memory; `off` stops that
 /stats         figures of the last answer
 /save FILE     write the conversation to a new file: JSON if it ends in .json, else Markdown
 /quit          leave (also Ctrl-D, or Ctrl-C twice)
@@ -27,6 +34,10 @@ pub enum Command {
     Regenerate,
     Device,
     RetryDevice,
+    /// Without a value, they tell what is.
+    Sparsity(Option<SparsityChoice>),
+    Vram(Option<u64>),
+    Adaptive(Option<bool>),
     Stats,
     Save(PathBuf),
     Quit,
@@ -49,11 +60,27 @@ impl Command {
             "regenerate" => Command::Regenerate,
             "device" if rest == "retry" => return Ok(Some(Command::RetryDevice)),
             "device" => Command::Device,
+            "sparsity" => return choice(rest, str::parse).map(|choice| Some(Command::Sparsity(choice))),
+            "vram" => return choice(rest, parse_bytes).map(|bytes| Some(Command::Vram(bytes))),
+            "adaptive" => return choice(rest, on_or_off).map(|on| Some(Command::Adaptive(on))),
             "stats" => Command::Stats,
             "quit" | "exit" => Command::Quit,
             _ => return Err(format!("there is no command /{name}; /help lists them")),
         };
         if rest.is_empty() { Ok(Some(command)) } else { Err(format!("/{name} takes nothing after it")) }
+    }
+}
+
+/// What stands behind a command, if anything does.
+fn choice<T, E: ToString>(rest: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Option<T>, String> {
+    if rest.is_empty() { Ok(None) } else { parse(rest).map(Some).map_err(|error| error.to_string()) }
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("expected on or off, got {text}")),
     }
 }
 
@@ -72,7 +99,23 @@ mod tests {
         assert_eq!(Command::parse("/system two\nlines"), Ok(Some(Command::System("two\nlines".to_owned()))));
         assert_eq!(Command::parse("/device"), Ok(Some(Command::Device)));
         assert_eq!(Command::parse("/device retry"), Ok(Some(Command::RetryDevice)));
-        for bad in ["/", "/device gpu", "/nonsense", "/save", "/reset now", "/ reset"] {
+        assert_eq!(Command::parse("/sparsity"), Ok(Some(Command::Sparsity(None))));
+        let exact = SparsityChoice::Mode(thermocline_engine::model::Sparsity::Exact);
+        assert_eq!(Command::parse("/sparsity exact"), Ok(Some(Command::Sparsity(Some(exact)))));
+        assert_eq!(Command::parse("/vram 2GiB"), Ok(Some(Command::Vram(Some(2 << 30)))));
+        assert_eq!(Command::parse("/vram"), Ok(Some(Command::Vram(None))));
+        assert_eq!(Command::parse("/adaptive off"), Ok(Some(Command::Adaptive(Some(false)))));
+        for bad in [
+            "/",
+            "/sparsity most",
+            "/vram much",
+            "/adaptive perhaps",
+            "/device gpu",
+            "/nonsense",
+            "/save",
+            "/reset now",
+            "/ reset",
+        ] {
             assert!(Command::parse(bad).is_err(), "{bad}");
         }
     }

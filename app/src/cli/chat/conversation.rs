@@ -5,7 +5,7 @@ use std::{fmt::Write, fs::File, io, path::Path};
 use serde_json::json;
 use thermocline_engine::session::{
     DeviceMemory, DeviceStatus, Engine, GenerationStats, Message, Prompt, Role, Sampling, Session, SessionOptions,
-    StopReason,
+    SparsityChoice, SparsityReport, StopReason,
 };
 
 use crate::cli::{
@@ -128,6 +128,43 @@ impl Conversation {
     /// Tries a GPU that was given up again.
     pub fn retry_device(&self) -> Outcome {
         Ok(self.session.engine().retry_device()?)
+    }
+
+    /// Which neurons are skipped, from the next token on if `choice` is new.
+    pub fn sparsity(&self, choice: Option<SparsityChoice>) -> Outcome<String> {
+        let engine = self.session.engine();
+        let now = match choice {
+            Some(choice) => {
+                engine.set_sparsity(choice)?;
+                SparsityReport::new(choice, engine.model(), engine.recall())
+            }
+            None => engine.sparsity(),
+        };
+        let asked = if now.asked == SparsityChoice::Auto { " (auto)" } else { "" };
+        Ok(format!("{}{asked}: {}\n", now.mode, now.reason))
+    }
+
+    /// How much GPU memory may be taken, from the next token on if `bytes` are new.
+    pub fn vram(&self, bytes: Option<u64>) -> Outcome<String> {
+        let engine = self.session.engine();
+        if let Some(bytes) = bytes {
+            engine.set_vram_budget(bytes)?;
+        }
+        Ok(match engine.vram_budget() {
+            Some(bytes) => format!("at most {} of GPU memory\n", units::bytes(bytes)),
+            None => "what is free of GPU memory\n".to_owned(),
+        })
+    }
+
+    /// Whether neurons move while the model talks.
+    pub fn adaptive(&self, on: Option<bool>) -> Outcome<String> {
+        let engine = self.session.engine();
+        if let Some(on) = on {
+            engine.set_adaptive(on)?;
+        }
+        let text =
+            if engine.adaptive() { "neurons in GPU memory follow the text" } else { "neurons stay where they are" };
+        Ok(format!("{text}\n"))
     }
 
     /// Writes the conversation to `path`, which must not exist yet.

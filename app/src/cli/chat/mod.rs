@@ -11,7 +11,7 @@ use clap::Args;
 
 use super::{
     answer,
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, open_engine},
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
     failure::{Failure, Outcome},
     generation_options::{LengthOptions, SamplingOptions},
     model_options::ModelOptions,
@@ -51,11 +51,13 @@ pub struct ChatArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
+    #[command(flatten)]
+    sparsity: SparsityArgs,
 }
 
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
-    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device)?;
+    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device, &args.sparsity)?;
     let sampling = args.sampling.over(args.model.sampling());
     let mut conversation = Conversation::new(&engine, sampling, args.length.clone(), args.system.clone())?;
     let mut input = Input::new(!args.no_history)?;
@@ -105,6 +107,9 @@ fn obey(command: Command, conversation: &mut Conversation) -> Outcome {
         Command::Regenerate => conversation.regenerate(),
         Command::Device => answer::print(&conversation.device()),
         Command::RetryDevice => conversation.retry_device(),
+        Command::Sparsity(choice) => answer::print(&conversation.sparsity(choice)?),
+        Command::Vram(bytes) => answer::print(&conversation.vram(bytes)?),
+        Command::Adaptive(on) => answer::print(&conversation.adaptive(on)?),
         Command::Stats => answer::print(&conversation.stats()),
         Command::Save(path) => {
             conversation.save(&path)?;

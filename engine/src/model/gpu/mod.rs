@@ -26,4 +26,5 @@ pub use bytes::{DeviceBytes, LayerBytes, device_row_bytes};
 pub use loader::GpuLoad;
 pub use processor::GpuProcessor;
 
-pub(super) use kv::GpuKv;
+pub(crate) use kv::GpuKv;
+pub(crate) use segment::Segment;

@@ -18,7 +18,9 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
-    model::{KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Sparsity, Step},
+    model::{
+        KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Rotary, Sparsity, Step,
+    },
 };
 
 /// A model in a device's memory, with every dispatch prepared.
@@ -115,6 +117,11 @@ impl GpuProcessor {
         &self.gpu
     }
 
+    fn kv_layer(&self, model: &Model, layer: usize, rotary: Option<&Rotary>, of: (usize, KvType)) -> Result<GpuKv> {
+        let (attention, table) = (&self.layers[layer].attention, rotary.map(|rotary| rotary.table_of(layer)));
+        GpuKv::new(&self.gpu, &model.config, &self.identity, &self.attention, attention, table, of)
+    }
+
     /// Does what is due.
     fn add_due(&mut self) {
         if std::mem::take(&mut self.due) {
@@ -187,14 +194,41 @@ impl Processor for GpuProcessor {
     }
 
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        let layers: Vec<&AttentionOps> = self.layers.iter().map(|layer| &layer.attention).collect();
+        let all = GpuKv::bytes_of(&model.config, capacity, ty).saturating_mul(self.layers.len() as u64);
+        let available = self.gpu.arena().available();
+        if all > available {
+            return Err(Error::Memory { what: "KV cache", wanted: all, available });
+        }
+        let rotary = Rotary::new(&model.config, capacity);
         let of = (capacity, ty);
-        let device = || GpuKv::new(&self.gpu, &model.config, &self.identity, &self.attention, &layers, of);
-        KvCache::on_device(&model.config, capacity, device)
+        KvCache::split(&model.config, capacity, ty, |layer| self.kv_layer(model, layer, rotary.as_ref(), of).map(Some))
     }
 
     fn holds(&self, kv: &KvCache) -> bool {
-        kv.device().is_some_and(|kv| kv.is_of(&self.identity))
+        (0..self.layers.len()).all(|layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)))
+    }
+
+    fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        for layer in 0..self.layers.len() {
+            if kv.device_layer(layer).is_none() {
+                let to = self.kv_layer(model, layer, kv.rotary(), (kv.capacity(), kv.ty()))?;
+                kv.to_device(layer, to, &mut self.segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
+        for layer in 0..self.layers.len() {
+            if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
+                kv.to_host(layer, &mut self.segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_budget(&mut self, _: &Model, bytes: u64, _: &mut [&mut KvCache]) -> Result<()> {
+        self.gpu.arena().set_budget(bytes)
     }
 
     fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
@@ -247,7 +281,7 @@ impl Processor for GpuProcessor {
         let capacity = kv.capacity();
         let ops = &self.layers[layer];
         same(ops.attention_from, from)?;
-        let Some(cache) = kv.device().and_then(|kv| kv.layer(layer)) else {
+        let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
             return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
         };
         let at = (self.first, capacity);

@@ -7,7 +7,7 @@ use crate::{
 
 /// The segment being recorded, and the rings that carry data along with it.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(crate) struct Segment {
     gpu: Gpu,
     recorder: Option<Recorder>,
     up: UploadRing,
@@ -43,6 +43,16 @@ impl Segment {
         self.up.record(&mut recorder, pieces)?;
         self.recorder = Some(recorder);
         Ok(())
+    }
+
+    /// Bytes that [`Segment::begin`] takes.
+    pub fn room_up(&self) -> u64 {
+        self.up.bytes()
+    }
+
+    /// Bytes that [`Segment::read`] takes without allocating.
+    pub fn room_down(&self) -> u64 {
+        self.down_bytes
     }
 
     /// To record into.
