@@ -55,7 +55,7 @@ fn what_logits_refuses() {
     for (flags, word) in [
         (&["--device", "no such card"][..], "no such card"),
         (&["--device", "cpu", "--vram", "1GiB"], "--vram"),
-        (&["--sparsity", "exact"], "sparsity"),
+        (&["--sparsity", "most"], "sparsity"),
         (&["--tokens", "2048"], "2047"),
         (&["--tokens", ""], "at least one"),
     ] {

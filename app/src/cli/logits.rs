@@ -10,13 +10,13 @@ use clap::Args;
 use safetensors::{Dtype, tensor::TensorView};
 use tempfile::NamedTempFile;
 use thermocline_engine::{
-    Error,
-    model::{KvType, Outputs},
+    model::{KvType, LayerFiring, Model, Outputs, Probe, Sparsity},
+    session::{EngineOptions, SparsityChoice, SparsityReport},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
 use super::{
-    engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
+    engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
     progress::{Progress, Unit},
@@ -25,8 +25,9 @@ use super::{
 
 const DETAILS: &str = "\
 Written to FILE: `logits` f32 [T, vocabulary], one row after each of the T tokens, and with --greedy
-`greedy_ids` i32 [N], the likeliest continuation (an end token does not end it). Token ids are taken as they
-are: no BOS is added.
+`greedy_ids` i32 [N], the likeliest continuation (an end token does not end it). In a sparse mode the T tokens are
+computed one by one, and `ffn_active` u8 [layers, T, neurons] says with 1 which neurons fired. Token ids are taken
+as they are: no BOS is added.
 
 Example:
   thermocline logits -m model.gguf --tokens 1,450,6593 --greedy 16 --out logits.safetensors";
@@ -57,8 +58,8 @@ pub struct LogitsArgs {
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
     kv_type: KvType,
     /// Which neurons are computed
-    #[arg(long, value_name = "MODE", default_value = "dense", help_heading = "Hardware")]
-    sparsity: String,
+    #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
+    sparsity: SparsityChoice,
 }
 
 /// A list that is one value of the command line, not several.
@@ -66,8 +67,6 @@ type Ids = Vec<u32>;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Outcome {
-    only("sparsity mode", &args.sparsity, "dense")?;
-
     let model = Arc::new(args.model.open_model()?);
     let vocabulary = model.config.n_vocab;
     let tokens = match (&args.tokens, &args.text) {
@@ -87,7 +86,19 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
     let mut forward = open_forward(&model, &args.cpu, &args.device)?;
     let mut kv = forward.kv_cache(capacity, args.kv_type)?;
-    let logits = forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec();
+    let mode = SparsityReport::new(args.sparsity, &model, EngineOptions::default().recall).mode;
+    forward.set_sparsity(mode);
+    let (logits, firing) = if mode == Sparsity::Dense {
+        (forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec(), None)
+    } else {
+        let mut firing = Firing::new(&model, tokens.len());
+        let mut logits = Vec::with_capacity(tokens.len() * vocabulary);
+        for token in &tokens {
+            logits.extend_from_slice(forward.run(&[*token], &mut kv, Outputs::Last, &mut firing)?);
+            firing.token += 1;
+        }
+        (logits, Some(firing))
+    };
     let mut next = argmax(&logits[logits.len() - vocabulary..]);
     let mut greedy_ids = Vec::new();
     let mut progress = Progress::new("continuing", Unit::Tokens);
@@ -96,14 +107,39 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
         progress.set(greedy_ids.len() as u64, args.greedy as u64);
         next = argmax(forward.run(&[next], &mut kv, Outputs::Last, &mut ())?);
     }
-    write(&args.out, tokens.len(), vocabulary, &logits, &greedy_ids)
+    write(&args.out, [tokens.len(), vocabulary], &logits, &greedy_ids, firing.as_ref())
 }
 
-fn only(what: &'static str, got: &str, supported: &str) -> Outcome {
-    if got == supported {
-        return Ok(());
+/// Which neurons fired.
+struct Firing {
+    /// Layers, tokens, neurons.
+    shape: [usize; 3],
+    /// In that order, 0 or 1.
+    active: Vec<u8>,
+    /// The token being computed.
+    token: usize,
+}
+
+impl Firing {
+    fn new(model: &Model, tokens: usize) -> Self {
+        let shape = [model.config.n_layer(), tokens, model.config.n_ff];
+        Firing { shape, active: vec![0; shape.iter().product()], token: 0 }
     }
-    Err(Failure::Engine(Error::Unsupported { what, got: got.to_owned(), supported: supported.to_owned() }))
+}
+
+impl Probe for Firing {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let [_, tokens, neurons] = self.shape;
+        let row = &mut self.active[(firing.layer * tokens + self.token) * neurons..][..neurons];
+        for (neuron, active) in row.iter_mut().enumerate() {
+            let word = firing.fired.get(neuron / 32).copied().unwrap_or(0);
+            *active = (word >> (neuron % 32) & 1) as u8;
+        }
+    }
 }
 
 /// The first of the largest.
@@ -118,14 +154,17 @@ fn argmax(logits: &[f32]) -> u32 {
 }
 
 /// Beside `path` first, then renamed, so that a full disk leaves nothing half-written.
-fn write(path: &Path, rows: usize, vocabulary: usize, logits: &[f32], greedy: &[u32]) -> Outcome {
+fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing: Option<&Firing>) -> Outcome {
     let failed = |error: std::io::Error| Failure::write(path, error);
     let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
     let logits: Vec<u8> = logits.iter().flat_map(|value| value.to_le_bytes()).collect();
     let ids: Vec<u8> = greedy.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let mut tensors = vec![("logits", TensorView::new(Dtype::F32, vec![rows, vocabulary], &logits).map_err(invalid)?)];
+    let mut tensors = vec![("logits", TensorView::new(Dtype::F32, shape.to_vec(), &logits).map_err(invalid)?)];
     if !greedy.is_empty() {
         tensors.push(("greedy_ids", TensorView::new(Dtype::I32, vec![greedy.len()], &ids).map_err(invalid)?));
+    }
+    if let Some(Firing { shape, active, .. }) = firing {
+        tensors.push(("ffn_active", TensorView::new(Dtype::U8, shape.to_vec(), active).map_err(invalid)?));
     }
     let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
 
@@ -154,11 +193,5 @@ mod tests {
     fn argmax_takes_the_first() {
         assert_eq!(argmax(&[0.0, 2.0, 2.0, f32::NAN]), 1);
         assert_eq!(argmax(&[f32::NAN]), 0);
-    }
-
-    #[test]
-    fn nothing_but_dense() {
-        assert!(only("sparsity mode", "dense", "dense").is_ok());
-        assert_eq!(only("sparsity mode", "exact", "dense").map_err(|failure| failure.exit_code()), Err(2));
     }
 }

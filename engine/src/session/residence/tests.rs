@@ -1,0 +1,434 @@
+use std::{
+    ops::{ControlFlow, Range},
+    path::Path,
+    sync::{
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst},
+        mpsc::Receiver,
+    },
+};
+
+use super::*;
+use crate::{
+    cpu::{Cpu, CpuOptions},
+    gpu::Purpose,
+    model::{CpuProcessor, KvType, LoadOptions, Model, NormSlot, Probe, Register, Sparsity},
+    session::{
+        Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice, StopReason,
+        loader::Progress,
+    },
+};
+
+/// How one load goes, and what becomes of the device.
+#[derive(Debug, Clone, Copy)]
+enum Fate {
+    Works,
+    LostAtChunk(usize),
+    FullAtChunk(usize),
+    NoDevice,
+    LostInLoad,
+    Panics,
+    Hangs,
+}
+
+/// A source of devices that are the CPU in disguise, in turn; the last one again and again.
+#[derive(Debug)]
+struct Fates(Vec<Fate>, AtomicUsize);
+
+fn lost() -> Error {
+    Error::Gpu { adapter: "pretence".to_owned(), reason: "unplugged".to_owned() }
+}
+
+impl Source for Fates {
+    fn load(&self, _: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
+        let purse = Purse::new(budget)?;
+        let fate = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];
+        let mut fail = None;
+        match fate {
+            Fate::Works => {}
+            Fate::LostAtChunk(n) => fail = Some((n, lost as fn() -> Error)),
+            Fate::FullAtChunk(n) => {
+                fail = Some((n, || Error::Memory { what: "KV cache", wanted: 2, available: 1 }));
+            }
+            Fate::NoDevice => return Err(Error::invalid("adapter", "one", "none")),
+            Fate::LostInLoad => return Err(lost()),
+            Fate::Panics => panic!("as planned"),
+            Fate::Hangs => loop {
+                if progress(1, 3) == ControlFlow::Break(()) {
+                    return Err(Error::Cancelled);
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            },
+        }
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() })?;
+        let processor = Box::new(Pretence { cpu: CpuProcessor::new(cpu), fail, purse: purse.clone() });
+        Ok(Loaded { processor, memory: Box::new(purse) })
+    }
+}
+
+/// What the device holds, at most [`Purse::ALL`] and no less than [`Purse::LEAST`], and its budget.
+#[derive(Debug, Clone)]
+struct Purse {
+    held: Arc<AtomicU64>,
+    budget: Arc<AtomicU64>,
+}
+
+impl Purse {
+    const ALL: u64 = 8;
+    const LEAST: u64 = 3;
+
+    fn new(budget: Option<u64>) -> Result<Self> {
+        let budget = budget.unwrap_or(10);
+        Self::check(budget)?;
+        let held = budget.min(Self::ALL);
+        Ok(Purse { held: Arc::new(AtomicU64::new(held)), budget: Arc::new(AtomicU64::new(budget)) })
+    }
+
+    fn check(budget: u64) -> Result<()> {
+        if budget < Self::LEAST {
+            return Err(Error::Memory { what: "weights", wanted: Self::LEAST, available: budget });
+        }
+        Ok(())
+    }
+}
+
+impl Ledger for Purse {
+    fn read(&self) -> DeviceMemory {
+        let by_purpose = Purpose::ALL.map(|purpose| (purpose, 1));
+        let (accounted, budget) = (self.held.load(SeqCst), Some(self.budget.load(SeqCst)));
+        DeviceMemory { adapter: "pretence".to_owned(), budget, accounted, by_purpose, moving: false }
+    }
+}
+
+/// The CPU, failing at the end of its n-th chunk.
+#[derive(Debug)]
+struct Pretence {
+    cpu: CpuProcessor,
+    fail: Option<(usize, fn() -> Error)>,
+    purse: Purse,
+}
+
+impl Pretence {
+    fn end(&mut self) -> Result<()> {
+        if let Some((left, error)) = &mut self.fail {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                return Err(error());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Processor for Pretence {
+    fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        self.cpu.kv_cache(model, capacity, ty)
+    }
+
+    fn holds(&self, kv: &KvCache) -> bool {
+        self.cpu.holds(kv)
+    }
+
+    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        self.cpu.begin(model, tokens, kv)
+    }
+
+    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        self.cpu.norm(model, layer, norm, from, into)
+    }
+
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.cpu.attention(model, layer, from, kv)
+    }
+
+    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
+        self.cpu.ffn(model, layer, from, probe)
+    }
+
+    fn add_out(&mut self) -> Result<()> {
+        self.cpu.add_out()
+    }
+
+    fn residual(&mut self) -> Result<&[f32]> {
+        self.cpu.residual()
+    }
+
+    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        self.end()?;
+        self.cpu.head(model, tokens, logits)
+    }
+
+    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        self.end()?;
+        self.cpu.top(model, token, ids, logits)
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.end()?;
+        self.cpu.finish()
+    }
+
+    fn set_sparsity(&mut self, mode: Sparsity) {
+        self.cpu.set_sparsity(mode);
+    }
+
+    fn set_budget(&mut self, _: &Model, bytes: u64, caches: &mut [&mut KvCache]) -> Result<()> {
+        Purse::check(bytes)?;
+        assert!(caches.iter().all(|kv| kv.on_host()));
+        self.purse.held.fetch_min(bytes, SeqCst);
+        self.purse.budget.store(bytes, SeqCst);
+        Ok(())
+    }
+
+    fn settle(&mut self, _: &Model, _: &mut [&mut KvCache]) -> Result<bool> {
+        let room = self.purse.budget.load(SeqCst).min(Purse::ALL);
+        let held = self.purse.held.load(SeqCst);
+        self.purse.held.store(room.min(held + 1), SeqCst);
+        Ok(held + 1 < room)
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        self.cpu.scratch_bytes()
+    }
+}
+
+fn engine(fates: &[Fate]) -> Engine {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let options = EngineOptions { cpu, chunk: 4, ..EngineOptions::default() };
+    let model = Model::open(&path, &LoadOptions::default()).unwrap();
+    let source: Option<Arc<dyn Source>> = match fates {
+        [] => None,
+        fates => Some(Arc::new(Fates(fates.to_vec(), AtomicUsize::new(0)))),
+    };
+    Engine::start(model, options, source).unwrap()
+}
+
+fn request(tokens: usize) -> Request {
+    Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(tokens),
+        ignore_eos: true,
+        ..Request::new(Prompt::Tokens((5..16).collect()))
+    }
+}
+
+/// Tokens and device events, in order of their arrival.
+fn hear(events: &Receiver<Event>) -> (Vec<u32>, Vec<String>) {
+    let (mut ids, mut heard) = (Vec::new(), Vec::new());
+    for event in events {
+        match event {
+            Event::Token { id, .. } => ids.push(id),
+            Event::Device(DeviceEvent::Lost { adapter, reason }) => heard.push(format!("lost {adapter}: {reason}")),
+            Event::Device(DeviceEvent::Cpu { reason }) => heard.push(format!("cpu: {reason}")),
+            Event::Device(DeviceEvent::Gpu { adapter }) => heard.push(format!("gpu {adapter}")),
+            Event::Error(error) => panic!("{error}"),
+            Event::Done { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
+            Event::Prompt { .. } | Event::Stats(_) => {}
+        }
+    }
+    (ids, heard)
+}
+
+fn undisturbed(tokens: usize) -> Vec<u32> {
+    let engine = engine(&[]);
+    assert!(matches!(engine.device(), DeviceStatus::Cpu { reason: None }));
+    let heard = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(tokens)));
+    assert_eq!(heard.1, Vec::<String>::new());
+    heard.0
+}
+
+fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
+    let started = Instant::now();
+    while !done(&engine.device()) {
+        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}: {:?}", engine.device());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn a_device_lost_at_any_chunk_changes_no_token() {
+    let want = undisturbed(20);
+    for n in 1..=23 {
+        let engine = engine(&[Fate::LostAtChunk(n), Fate::Hangs]);
+        let (ids, heard) = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
+        assert_eq!(ids, want, "lost at chunk {n}");
+        // The prompt has three chunks, the last with the first token; the last token is not computed.
+        match n {
+            23 => assert!(matches!(engine.device(), DeviceStatus::Gpu(_))),
+            _ => {
+                assert_eq!(heard.last().map(String::as_str), Some("lost pretence: unplugged"), "{n}");
+                assert!(matches!(engine.device(), DeviceStatus::Lost { .. }));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_device_that_comes_back_is_used_again() {
+    let engine = engine(&[Fate::LostAtChunk(5), Fate::LostInLoad, Fate::Works]);
+    let session = engine.session(SessionOptions::default()).unwrap();
+    assert_eq!(hear(&session.generate(request(20))).0, undisturbed(20));
+    wait(&engine, "its return", |status| matches!(status, DeviceStatus::Gpu(_)));
+    let (ids, heard) = hear(&session.generate(request(20)));
+    assert_eq!((ids, heard), (undisturbed(20), Vec::new()));
+    let now = engine.telemetry();
+    assert_eq!((now.device_bytes, now.device_budget), (8, 10));
+}
+
+#[test]
+fn after_three_attempts_the_cpu_stays_until_asked() {
+    let started = Instant::now();
+    let engine = engine(&[Fate::LostInLoad; 5]);
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let want = undisturbed(20);
+    assert_eq!(hear(&session.generate(request(20))).0, want);
+    wait(&engine, "the last attempt", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
+    assert!(started.elapsed() >= PATIENCE.iter().sum());
+    engine.retry_device().unwrap();
+    wait(&engine, "one more", |status| matches!(status, DeviceStatus::Lost { .. }));
+    assert_eq!(hear(&session.generate(request(20))).0, want);
+    engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
+    wait(&engine, "the choice of the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
+}
+
+#[test]
+fn what_will_not_get_better_is_not_tried_again() {
+    let want = undisturbed(20);
+    for (fate, why) in [
+        (Fate::NoDevice, "adapter: expected one, got none"),
+        (Fate::Panics, "as planned"),
+        (Fate::FullAtChunk(7), "KV cache: 2 bytes wanted, 1 available"),
+    ] {
+        let engine = engine(&[fate, Fate::Works]);
+        let (ids, heard) = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
+        assert_eq!(ids, want, "{fate:?}");
+        assert!(heard.last().is_some_and(|last| last.starts_with("cpu: ") && last.contains(why)), "{heard:?}");
+        let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
+        assert!(reason.to_string().contains(why), "{reason}");
+        engine.retry_device().unwrap();
+        wait(&engine, "what was asked for", |status| matches!(status, DeviceStatus::Gpu(_)));
+    }
+}
+
+#[test]
+fn requests_wait_for_the_first_load_and_can_be_cancelled_meanwhile() {
+    let engine = engine(&[Fate::Hangs]);
+    wait(&engine, "progress", |status| matches!(status, DeviceStatus::Loading { done: 1, total: 3 }));
+    let (one, two) = (engine.session(SessionOptions::default()), engine.session(SessionOptions::default()));
+    let (one, two) = (one.unwrap(), two.unwrap());
+    let (first, second) = (one.generate(request(5)), two.generate(request(5)));
+    assert!(matches!(engine.wait_for_device(Duration::from_millis(50)), DeviceStatus::Loading { .. }));
+    one.cancel();
+    let end: Vec<Event> = first.iter().collect();
+    assert!(matches!(&end[..], [Event::Done { reason: StopReason::Cancelled, .. }]), "{end:?}");
+    assert!(second.try_recv().is_err(), "it waits");
+    // Giving up the load lets it go on.
+    engine.set_device(&crate::session::DeviceChoice::Cpu).unwrap();
+    assert_eq!(hear(&second).0, undisturbed(5));
+    drop(one);
+    drop(two);
+    // The engine of a load that never ends ends.
+    drop(self::engine(&[Fate::Hangs]));
+}
+
+/// What the device holds and may hold, and whether that is on the move.
+fn memory(engine: &Engine) -> Option<(u64, u64, bool)> {
+    match engine.device() {
+        DeviceStatus::Gpu(memory) => Some((memory.accounted, memory.budget.unwrap_or(0), memory.moving)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_slider_that_never_rests_changes_no_token_and_exceeds_nothing() {
+    let want = undisturbed(100);
+    let engine = engine(&[Fate::Works]);
+    let sessions = [(); 2].map(|()| engine.session(SessionOptions::default()).unwrap());
+    let events = sessions.each_ref().map(|session| session.generate(request(100)));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for hand in 0..2_u64 {
+            let (engine, done) = (&engine, &done);
+            scope.spawn(move || {
+                let mut step = hand;
+                while !done.load(SeqCst) {
+                    step = step.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    // Now and then too little for anything.
+                    engine.set_vram_budget((step >> 33) % 12).unwrap();
+                    engine.set_sparsity(SparsityChoice::ALL[(step >> 40) as usize % 3]).unwrap();
+                    engine.set_adaptive(step >> 63 == 0).unwrap();
+                    if let Some((held, budget, _)) = memory(engine) {
+                        assert!(held <= budget && (Purse::LEAST..12).contains(&budget), "{held} of {budget}");
+                    }
+                }
+            });
+        }
+        let heard = events.each_ref().map(hear);
+        done.store(true, SeqCst);
+        heard.into_iter().for_each(|(ids, _)| assert_eq!(ids, want));
+    });
+    engine.set_vram_budget(7).unwrap();
+    wait(&engine, "the last wish", |_| memory(&engine) == Some((7, 7, false)));
+    assert_eq!(engine.vram_budget(), Some(7));
+}
+
+#[test]
+fn no_budget_is_the_cpu_and_any_brings_the_device_back() {
+    let engine = engine(&[Fate::Works]);
+    wait(&engine, "the device", |_| memory(&engine).is_some());
+    for (bytes, small) in [(0, 1), (Purse::LEAST - 1, Purse::LEAST - 2)] {
+        engine.set_vram_budget(bytes).unwrap();
+        wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
+        assert_eq!(engine.telemetry().device_bytes, 0);
+        // Even less is not tried, more is.
+        engine.set_vram_budget(small.min(bytes)).unwrap();
+        let heard = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(10)));
+        assert_eq!(heard, (undisturbed(10), Vec::new()));
+        engine.set_vram_budget(Purse::LEAST + 1).unwrap();
+        wait(&engine, "the device again", |_| memory(&engine) == Some((Purse::LEAST + 1, Purse::LEAST + 1, false)));
+    }
+}
+
+#[test]
+fn what_grows_arrives_while_nobody_asks() {
+    let engine = engine(&[Fate::Works]);
+    wait(&engine, "the device", |_| memory(&engine).is_some());
+    engine.set_vram_budget(4).unwrap();
+    wait(&engine, "less", |_| memory(&engine) == Some((4, 4, false)));
+    engine.set_vram_budget(100).unwrap();
+    wait(&engine, "more", |_| memory(&engine) == Some((Purse::ALL, 100, false)));
+}
+
+#[test]
+fn a_device_lost_under_a_moving_budget_is_no_loss() {
+    let want = undisturbed(40);
+    for n in [2, 7, 30] {
+        let engine = engine(&[Fate::LostAtChunk(n), Fate::Works]);
+        let session = engine.session(SessionOptions::default()).unwrap();
+        let events = session.generate(request(40));
+        let mut ids = Vec::new();
+        while ids.len() < 40 {
+            if let Event::Token { id, .. } = events.recv_timeout(Duration::from_secs(20)).unwrap() {
+                ids.push(id);
+                engine.set_vram_budget(3 + ids.len() as u64 % 7).unwrap();
+            }
+        }
+        assert_eq!(ids, want);
+        engine.set_vram_budget(5).unwrap();
+        wait(&engine, "the device", |_| memory(&engine) == Some((5, 5, false)));
+    }
+}
+
+#[test]
+fn a_mode_runs_from_the_next_token_on_and_says_why() {
+    let engine = engine(&[]);
+    let now = engine.sparsity();
+    assert_eq!((now.asked, now.mode), (SparsityChoice::Auto, Sparsity::Exact), "{}", now.reason);
+    for mode in Sparsity::ALL {
+        let choice = SparsityChoice::Mode(mode);
+        engine.set_sparsity(choice).unwrap();
+        wait(&engine, "the mode", |_| engine.sparsity().asked == choice);
+        let now = engine.sparsity();
+        assert!(now.mode == mode && !now.reason.is_empty(), "{now:?}");
+    }
+}
