@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity, Steering,
-    Step, Swap,
+    Step,
 };
 use crate::{
     cpu::Cpu,
@@ -134,14 +134,6 @@ impl Forward {
     /// As there.
     pub fn settle(&mut self, caches: &mut [&mut KvCache]) -> Result<bool> {
         self.processor.settle(&self.model, caches)
-    }
-
-    /// See [`Processor::swap`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn swap(&mut self, swaps: &[Swap]) -> Result<u64> {
-        self.processor.swap(&self.model, swaps)
     }
 
     /// Bytes of the buffers held, beside weights and caches.

@@ -227,7 +227,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost; the layer is then still in RAM.
-    pub(crate) fn to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
+    pub(crate) fn move_to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
         let len = self.len;
         if let Some(home @ Home::Host(_)) = self.layers.get_mut(layer) {
             if let Home::Host(rows) = home {
@@ -242,7 +242,7 @@ impl KvCache {
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
-    pub(crate) fn to_host(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
+    pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
         let (ty, shape, capacity, len) = (self.ty, (self.heads, self.head_dim), self.capacity, self.len);
         if let Some(home @ Home::Device(_)) = self.layers.get_mut(layer) {
             let mut rows = KvLayer::new(ty, shape, capacity)?;

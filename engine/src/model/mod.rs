@@ -30,7 +30,7 @@ pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;
 pub use rotary::Rotary;
 pub use shortlist::{MAX_SHORTLIST, Shortlist};
-pub use sparsity::{Sparsity, Steering, Swap};
+pub use sparsity::{Sparsity, Steering};
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
     AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,

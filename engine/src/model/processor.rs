@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity, Steering, Swap};
+use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity, Steering};
 use crate::error::Result;
 
 /// The coarse operations a model's program is made of. A processor owns the registers (`[tokens, d_model]` each) and its
@@ -104,16 +104,6 @@ pub trait Processor: Debug + Send {
     fn settle(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<bool> {
         let _ = (model, caches);
         Ok(false)
-    }
-
-    /// Lets cold neurons take the places of hot ones. Pairs of which one is not where they say, or that would need more room,
-    /// are left out. Returns the bytes sent to the device. Not to be called within a chunk.
-    ///
-    /// # Errors
-    /// [`Error::Gpu`](crate::Error::Gpu) if the device is lost.
-    fn swap(&mut self, model: &Model, swaps: &[Swap]) -> Result<u64> {
-        let _ = (model, swaps);
-        Ok(0)
     }
 
     /// Bytes of registers and scratch memory held.

@@ -32,17 +32,6 @@ pub struct Steering {
     pub audited: Option<usize>,
 }
 
-/// A cold neuron that is to take a hot one's place in VRAM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Swap {
-    /// Which layer.
-    pub layer: usize,
-    /// The neuron that leaves.
-    pub cold: u32,
-    /// The one that comes.
-    pub hot: u32,
-}
-
 impl Sparsity {
     /// Every mode.
     pub const ALL: [Sparsity; 4] = [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold];

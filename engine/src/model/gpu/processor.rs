@@ -212,7 +212,7 @@ impl Processor for GpuProcessor {
         for layer in 0..self.layers.len() {
             if kv.device_layer(layer).is_none() {
                 let to = self.kv_layer(model, layer, kv.rotary(), (kv.capacity(), kv.ty()))?;
-                kv.to_device(layer, to, &mut self.segment)?;
+                kv.move_to_device(layer, to, &mut self.segment)?;
             }
         }
         Ok(())
@@ -221,7 +221,7 @@ impl Processor for GpuProcessor {
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
         for layer in 0..self.layers.len() {
             if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
-                kv.to_host(layer, &mut self.segment)?;
+                kv.move_to_ram(layer, &mut self.segment)?;
             }
         }
         Ok(())
