@@ -126,6 +126,9 @@ pub enum Error {
     /// The caller's observer asked to stop.
     #[error("cancelled")]
     Cancelled,
+    /// Training a predictor failed.
+    #[error("training: {0}")]
+    Training(String),
     /// A chat template failed or asked for too much.
     #[error("chat template: {0}")]
     Template(String),

@@ -12,6 +12,7 @@ mod gpu;
 mod import;
 mod kv_cache;
 mod load;
+mod predict;
 mod probe;
 mod processor;
 mod rotary;

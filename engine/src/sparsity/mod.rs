@@ -1,8 +1,9 @@
 //! Hot and cold: which neurons fire how often, who guesses them, where they live, and the forward pass that is split
 //! between a device and the CPU accordingly.
 //!
-//! [`placement`] decides what is resident under a budget; it prices time and knows no device. [`sidecar`] is the file beside
-//! a model that holds what was found out about it.
+//! [`predictor`] guesses which neurons fire, and says how well. [`placement`] decides what is resident under a budget; it
+//! prices time and knows no device. [`sidecar`] is the file beside a model that holds what was found out about it.
 
 pub mod placement;
+pub mod predictor;
 pub mod sidecar;

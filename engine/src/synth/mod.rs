@@ -18,7 +18,7 @@ mod neurons;
 mod options;
 mod parallel;
 mod plan;
-mod random;
+pub(crate) mod random;
 mod report;
 mod sample;
 mod shape;

@@ -50,7 +50,7 @@ impl Source {
 }
 
 /// Fills `out` with numbers of mean 0 and standard deviation `std`; none is beyond 3.5 of these.
-pub(super) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
+pub(crate) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
     // Four bytes, each uniform over 0..256: mean 4 * 127.5, variance 4 * (256^2 - 1) / 12.
     let factor = std / ((65536.0f32 - 1.0) / 3.0).sqrt();
     let mut bytes = [0; 4096];
@@ -67,7 +67,7 @@ pub(super) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
 }
 
 /// A permutation of `0..n`.
-pub(super) fn permutation(rng: &mut ChaCha8Rng, n: usize) -> Vec<usize> {
+pub(crate) fn permutation(rng: &mut ChaCha8Rng, n: usize) -> Vec<usize> {
     let mut keys: Vec<(u64, usize)> = (0..n).map(|at| (rng.next_u64(), at)).collect();
     keys.sort_unstable();
     keys.into_iter().map(|(_, at)| at).collect()

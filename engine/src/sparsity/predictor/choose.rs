@@ -1,0 +1,170 @@
+//! Which way of skipping neurons is worth having in a layer: what a token costs without any, with the exact gate, and with
+//! each predictor at hand.
+
+use serde::{Deserialize, Serialize};
+
+use super::PredictorReport;
+use crate::{
+    format::Matrix,
+    model::{Down, FfnWeights},
+};
+
+/// How much longer a byte of a row picked out of a matrix takes to read than a byte of a matrix read whole, by default:
+/// measured on memory of ordinary desktops with rows of a few KB.
+const SCATTERED: f64 = 1.5;
+
+/// What one token of a layer's FFN costs, in bytes read; bytes of rows that are picked out count for more
+/// ([`FfnCost::scattered`]).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FfnCost {
+    /// Bytes of the rows that decide about firing (the gate, or the up matrix where there is none).
+    pub firing: f64,
+    /// Bytes of the matrices that are only needed where a neuron fires.
+    pub rest: f64,
+    /// Time to read a byte of scattered rows, over that of one in sequence.
+    pub scattered: f64,
+}
+
+impl FfnCost {
+    /// Of `ffn`, with usual memory.
+    pub fn of(ffn: &FfnWeights) -> Self {
+        let bytes = |matrix: &Matrix| matrix.data().len() as f64;
+        let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+        let up = bytes(&ffn.up.weight);
+        let (firing, other) = match &ffn.gate {
+            Some(gate) => (bytes(&gate.weight), up),
+            None => (up, 0.0),
+        };
+        FfnCost { firing, rest: other + bytes(&down.weight), scattered: SCATTERED }
+    }
+
+    /// Everything is read.
+    pub fn dense(&self) -> f64 {
+        self.firing + self.rest
+    }
+
+    /// The firing rows of all neurons, the rest of the share `active` that fires.
+    pub fn exact(&self, active: f64) -> f64 {
+        self.firing + self.picked(active, self.rest)
+    }
+
+    /// A predictor of `bytes` that names the share `density` of the neurons, of which the share `found` (of all neurons)
+    /// fires.
+    pub fn predicted(&self, bytes: u64, density: f64, found: f64) -> f64 {
+        bytes as f64 + self.picked(density, self.firing) + self.picked(found, self.rest)
+    }
+
+    /// Rows that are nearly all picked are read as if all were.
+    fn picked(&self, share: f64, bytes: f64) -> f64 {
+        bytes * (share * self.scattered).min(1.0)
+    }
+}
+
+/// What [`choose`] says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The candidate to use; `None` if the exact gate is better than all of them.
+    pub candidate: Option<usize>,
+    /// Cost of a token as chosen, in the bytes of [`FfnCost`].
+    pub cost: f64,
+    /// Cost of a token with the exact gate.
+    pub exact: f64,
+    /// Cost of a token when nothing is skipped.
+    pub dense: f64,
+    /// The choice and its reason.
+    pub why: String,
+}
+
+/// The candidate that costs least among those that met their target, if any costs less than the exact gate. `active` is the
+/// share of the neurons that fires.
+pub fn choose(cost: &FfnCost, active: f64, candidates: &[PredictorReport]) -> Choice {
+    let (dense, exact) = (cost.dense(), cost.exact(active));
+    let of = |report: &PredictorReport| {
+        let figures = &report.figures;
+        cost.predicted(report.bytes, figures.density, figures.density * figures.precision)
+    };
+    let met = candidates.iter().enumerate().filter(|(_, report)| report.reached());
+    let best = met.map(|(at, report)| (at, of(report))).min_by(|a, b| a.1.total_cmp(&b.1));
+    let percent = |part: f64| 100.0 * part / dense.max(1.0);
+    let exactly = format!("the exact gate costs {:.0} % of a dense token", percent(exact));
+    let (candidate, least, why) = match best {
+        Some((at, least)) if least < exact.min(dense) => {
+            let report = &candidates[at];
+            let rank = report.rank.map_or(String::new(), |rank| format!(" of rank {rank}"));
+            let why = format!(
+                "{} predictor{rank}: {:.0} % of the bytes-time of a dense token, where {exactly}; recall {:.1} %, {:.2} % by mass",
+                report.kind,
+                percent(least),
+                100.0 * report.figures.recall,
+                100.0 * report.figures.mass_recall,
+            );
+            (Some(at), least, why)
+        }
+        Some((at, least)) => {
+            let kind = &candidates[at].kind;
+            (None, exact, format!("no predictor: {exactly}, the best predictor ({kind}) {:.0} %", percent(least)))
+        }
+        None if candidates.is_empty() => (None, exact, format!("no predictor: there is none, {exactly}")),
+        None => {
+            let best = candidates.iter().max_by(|a, b| a.figures.recall.total_cmp(&b.figures.recall));
+            let best = best.map_or(0.0, |report| 100.0 * report.figures.recall);
+            (None, exact, format!("no predictor: none met its target (best recall {best:.1} %), {exactly}"))
+        }
+    };
+    Choice { candidate, cost: least.min(dense), exact, dense, why }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sparsity::predictor::{Target, metrics::Prediction};
+
+    /// A gated layer of Q4_0-like sizes: 1000 bytes of gate, 2000 of up and down.
+    const COST: FfnCost = FfnCost { firing: 1000.0, rest: 2000.0, scattered: 1.5 };
+
+    fn report(kind: &str, bytes: u64, recall: f64, density: f64) -> PredictorReport {
+        let figures =
+            Prediction { tokens: 9, recall, mass_recall: 0.995, precision: 0.1 / density, density, active: 0.1 };
+        PredictorReport {
+            kind: kind.to_owned(),
+            rank: None,
+            tensor_type: "F16".to_owned(),
+            parameters: bytes / 2,
+            bytes,
+            target: Target::default(),
+            figures,
+            seconds: 0.0,
+            ns_per_token: 0.0,
+            limit: None,
+        }
+    }
+
+    #[test]
+    fn costs_are_those_of_what_is_read() {
+        assert_eq!(COST.dense(), 3000.0);
+        assert_eq!(COST.exact(0.1), 1000.0 + 300.0);
+        assert_eq!(COST.predicted(100, 0.2, 0.1), 100.0 + 300.0 + 300.0);
+        assert_eq!(COST.exact(0.9), 3000.0, "never more than everything");
+    }
+
+    #[test]
+    fn the_cheapest_that_meets_its_target_is_chosen() {
+        let candidates = [
+            report("rows", 600, 0.97, 0.12),
+            report("low-rank", 200, 0.96, 0.2),
+            report("low-rank", 50, 0.90, 0.11), // cheaper still, but misses too much
+        ];
+        let choice = choose(&COST, 0.1, &candidates);
+        assert_eq!(choice.candidate, Some(1), "{}", choice.why);
+        assert!(choice.cost < choice.exact && choice.why.starts_with("low-rank predictor"), "{}", choice.why);
+    }
+
+    #[test]
+    fn the_exact_gate_is_kept_where_no_predictor_pays() {
+        for candidates in [vec![], vec![report("rows", 900, 0.97, 0.2)], vec![report("rows", 10, 0.5, 0.1)]] {
+            let choice = choose(&COST, 0.1, &candidates);
+            assert_eq!((choice.candidate, choice.cost), (None, choice.exact), "{}", choice.why);
+            assert!(choice.why.starts_with("no predictor"), "{}", choice.why);
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What a predictor is trained and judged on: inputs of a layer's FFN, recorded while text ran through the model. What the
+//! neurons do with them is computed from the layer's own weights, on the kernels the model runs on, so nothing but the
+//! inputs has to be stored.
+
+use std::ops::Range;
+
+use super::metrics::{self, bit, heaviest};
+use crate::{
+    cpu::{Cpu, MatmulJob},
+    error::{Error, Result},
+    model::{Activation, FfnWeights, Linear, PredictorInput},
+};
+
+/// Tokens computed at once.
+pub(super) const BLOCK: usize = 128;
+
+/// `[tokens, d]`, one row per token.
+#[derive(Debug, Clone, Copy)]
+pub enum Rows<'a> {
+    /// In memory.
+    F32(&'a [f32]),
+    /// Little-endian F16, as a file has them.
+    F16(&'a [u8]),
+}
+
+impl Rows<'_> {
+    /// Numbers in all.
+    fn len(&self) -> usize {
+        match self {
+            Rows::F32(values) => values.len(),
+            Rows::F16(bytes) => bytes.len() / 2,
+        }
+    }
+
+    /// Copies row `t` of rows of `out.len()` numbers.
+    fn copy(&self, t: usize, out: &mut [f32]) {
+        let at = t * out.len()..(t + 1) * out.len();
+        match self {
+            Rows::F32(values) => out.copy_from_slice(&values[at]),
+            Rows::F16(bytes) => {
+                let bytes = bytes[2 * at.start..2 * at.end].as_chunks::<2>().0;
+                out.iter_mut().zip(bytes).for_each(|(out, bytes)| *out = half::f16::from_le_bytes(*bytes).to_f32());
+            }
+        }
+    }
+}
+
+/// Which tokens are for what. Each part is a stretch of the text, so that no sentence is in two of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Split {
+    /// Gradients.
+    pub train: Range<usize>,
+    /// When to stop, which size, which threshold.
+    pub tune: Range<usize>,
+    /// The figures that are reported.
+    pub test: Range<usize>,
+}
+
+/// Most tokens of [`Split::tune`] and of [`Split::test`]: more would not make the estimates better than they have to be.
+const MOST_HELD_OUT: usize = 4096;
+
+impl Split {
+    /// Of `tokens` tokens, the last fifth is held out, half of it to tune and half to test. With very few tokens the parts
+    /// are the same.
+    pub fn of(tokens: usize) -> Self {
+        let held_out = (tokens / 10).min(MOST_HELD_OUT);
+        if held_out == 0 {
+            return Split { train: 0..tokens, tune: 0..tokens, test: 0..tokens };
+        }
+        let (test, tune) = (tokens - held_out, tokens - 2 * held_out);
+        Split { train: 0..tune, tune: tune..test, test: test..tokens }
+    }
+}
+
+/// One layer: its FFN and what it saw.
+#[derive(Debug, Clone, Copy)]
+pub struct LayerData<'a> {
+    ffn: &'a FfnWeights,
+    activation: Activation,
+    normed: Rows<'a>,
+    residual: Option<Rows<'a>>,
+    tokens: usize,
+    d: usize,
+}
+
+impl<'a> LayerData<'a> {
+    /// `normed` is what the FFN sees, `[tokens, d]`, in the order of the text; `residual` is the stream before the FFN's
+    /// norm, which only predictors of PowerInfer's kind ([`PredictorInput::Residual`]) ask for.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for rows that are not as wide as the FFN.
+    pub fn new(
+        ffn: &'a FfnWeights,
+        activation: Activation,
+        normed: Rows<'a>,
+        residual: Option<Rows<'a>>,
+    ) -> Result<Self> {
+        let d = ffn.up.weight.cols();
+        let tokens = normed.len() / d.max(1);
+        for rows in [Some(normed), residual].into_iter().flatten() {
+            if rows.len() != tokens * d {
+                return Err(Error::invalid("predictor data", format!("{tokens} rows of {d}"), rows.len()));
+            }
+        }
+        Ok(LayerData { ffn, activation, normed, residual, tokens, d })
+    }
+
+    /// The layer's weights.
+    pub fn ffn(&self) -> &'a FfnWeights {
+        self.ffn
+    }
+
+    /// Form of its activation.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Tokens.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Which tokens are for what.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] without tokens.
+    pub fn split(&self) -> Result<Split> {
+        match self.tokens {
+            0 => Err(Error::invalid("predictor data", "at least one token", 0)),
+            tokens => Ok(Split::of(tokens)),
+        }
+    }
+
+    /// Width of the model.
+    pub fn d(&self) -> usize {
+        self.d
+    }
+
+    /// Neurons.
+    pub fn n_ff(&self) -> usize {
+        self.ffn.up.weight.rows()
+    }
+
+    /// The matrix whose rows decide what fires: the gate, or the up matrix where there is none.
+    pub(super) fn firing_rows(&self) -> &'a Linear {
+        self.ffn.gate.as_ref().unwrap_or(&self.ffn.up)
+    }
+
+    /// The rows of `tokens`, `[tokens, d]`, into `out`, which becomes as long.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an input that was not recorded.
+    pub(super) fn copy(&self, input: PredictorInput, tokens: Range<usize>, out: &mut Vec<f32>) -> Result<()> {
+        let rows = match (input, &self.residual) {
+            (PredictorInput::Normed, _) => &self.normed,
+            (PredictorInput::Residual, Some(residual)) => residual,
+            (PredictorInput::Residual, None) => {
+                return Err(Error::invalid("predictor data", "the residual stream beside the FFN's input", "none"));
+            }
+        };
+        out.resize(tokens.len() * self.d, 0.0);
+        for (t, out) in tokens.zip(out.chunks_exact_mut(self.d.max(1))) {
+            rows.copy(t, out);
+        }
+        Ok(())
+    }
+
+    /// What the FFN saw of the tokens `first + t` for every `t` of `tokens`, into `out` `[tokens.len(), d]`.
+    pub(super) fn gather(&self, first: usize, tokens: &[usize], out: &mut [f32]) {
+        for (t, out) in tokens.iter().zip(out.chunks_exact_mut(self.d.max(1))) {
+            self.normed.copy(first + t, out);
+        }
+    }
+
+    /// The hidden activations of tokens with the inputs `x`, `[tokens, n_ff]`, into `hidden`; `other` is scratch memory.
+    pub(super) fn hidden(&self, cpu: &Cpu, x: &[f32], hidden: &mut Vec<f32>, other: &mut Vec<f32>) {
+        let tokens = x.len() / self.d.max(1);
+        let form = self.activation.into();
+        let up = &self.ffn.up;
+        hidden.resize(tokens * self.n_ff(), 0.0);
+        let Some(gate) = &self.ffn.gate else {
+            let mut jobs = [MatmulJob { weight: &up.weight, bias: up.bias.as_deref(), out: &mut *hidden }];
+            cpu.matmul(&mut jobs, x, tokens);
+            return cpu.activate(form, hidden, None);
+        };
+        other.resize(tokens * self.n_ff(), 0.0);
+        let mut jobs = [
+            MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *hidden },
+            MatmulJob { weight: &up.weight, bias: up.bias.as_deref(), out: &mut *other },
+        ];
+        cpu.matmul(&mut jobs, x, tokens);
+        cpu.activate(form, hidden, Some(other));
+    }
+}
+
+/// What fired, token by token, and how much it mattered.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Firings {
+    /// `[tokens + 1]`
+    starts: Vec<usize>,
+    neurons: Vec<u32>,
+    /// `|a_i| |d_i|`
+    mass: Vec<f32>,
+}
+
+impl Firings {
+    /// Of the tokens in `range`; `go_on` is asked now and then.
+    pub fn of(
+        cpu: &Cpu,
+        data: &LayerData<'_>,
+        norms: &[f32],
+        range: Range<usize>,
+        go_on: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<Self> {
+        let n_ff = data.n_ff();
+        let mut firings = Firings { starts: vec![0], ..Firings::default() };
+        let (mut x, mut hidden, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        let mut mask = vec![0; n_ff.div_ceil(32)];
+        for start in range.clone().step_by(BLOCK) {
+            go_on((start - range.start) as f64 / range.len() as f64)?;
+            data.copy(PredictorInput::Normed, start..range.end.min(start + BLOCK), &mut x)?;
+            data.hidden(cpu, &x, &mut hidden, &mut other);
+            for hidden in hidden.chunks_exact_mut(n_ff.max(1)) {
+                hidden.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
+                if data.activation.is_sparse() {
+                    firings.push(hidden.iter().enumerate().filter(|(_, mass)| **mass != 0.0));
+                } else {
+                    heaviest(hidden, metrics::MASS_OF_ACTIVE, &mut mask);
+                    firings.push(hidden.iter().enumerate().filter(|(i, _)| bit(&mask, *i)));
+                }
+            }
+        }
+        Ok(firings)
+    }
+
+    fn push<'a>(&mut self, fired: impl Iterator<Item = (usize, &'a f32)>) {
+        for (i, mass) in fired {
+            self.neurons.push(i as u32);
+            self.mass.push(*mass);
+        }
+        self.starts.push(self.neurons.len());
+    }
+
+    /// Tokens.
+    pub fn tokens(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// Neurons that fired for token `t`, ascending, and their mass.
+    pub fn token(&self, t: usize) -> (&[u32], &[f32]) {
+        let at = self.starts[t]..self.starts[t + 1];
+        (&self.neurons[at.clone()], &self.mass[at])
+    }
+
+    /// Tokens at which each of `n_ff` neurons fired.
+    pub fn counts(&self, n_ff: usize) -> Vec<u32> {
+        let mut counts = vec![0; n_ff];
+        self.neurons.iter().for_each(|i| counts[*i as usize] += 1);
+        counts
+    }
+}

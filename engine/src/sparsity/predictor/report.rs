@@ -1,0 +1,167 @@
+//! What a predictor is, how well it does and what it costs.
+
+use std::{fmt, time::Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    data::{Firings, LayerData},
+    metrics::Prediction,
+    options::Target,
+    threshold::evaluate,
+};
+use crate::{
+    cpu::Cpu,
+    error::Result,
+    format::Matrix,
+    model::{Predictor, PredictorKind, PredictorQuality},
+};
+
+/// Everything measured of one layer's predictor, on text that set nothing of it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PredictorReport {
+    /// `low-rank`, `rows`.
+    pub kind: String,
+    /// Hidden size of a low-rank predictor.
+    pub rank: Option<usize>,
+    /// Type of its matrices.
+    pub tensor_type: String,
+    /// Weights.
+    pub parameters: u64,
+    /// Bytes read for every token.
+    pub bytes: u64,
+    /// What its threshold was set for.
+    pub target: Target,
+    /// How well it does.
+    pub figures: Prediction,
+    /// Seconds it took to make.
+    pub seconds: f64,
+    /// Time of one token's scores on this CPU, its weights in the cache or not as it happens.
+    pub ns_per_token: f64,
+    /// What kept it from being better, if anything did.
+    pub limit: Option<Limit>,
+}
+
+/// Why a predictor is not better than it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Limit {
+    /// More parameters would have helped, but the share of the model's given to this layer was used up.
+    Parameters,
+    /// The time given for training was over.
+    Time,
+    /// Not enough text: the share that is missed has an uncertainty as large as itself.
+    Text,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Parameters => "a larger one would do better, but the parameters allowed are used up",
+            Limit::Time => "the time allowed for training was over",
+            Limit::Text => "more text is needed to know better",
+        })
+    }
+}
+
+impl PredictorReport {
+    /// Whether both targets were met.
+    pub fn reached(&self) -> bool {
+        self.figures.recall >= self.target.recall && self.figures.mass_recall >= self.target.mass
+    }
+
+    /// Measures `predictor` on the tokens of `firings`, which begin at token `first` of `data`. It did not take any time to
+    /// make and nothing limits it, unless the caller says so.
+    pub(super) fn measure(
+        cpu: &Cpu,
+        data: &LayerData<'_>,
+        predictor: &Predictor,
+        firings: &Firings,
+        first: usize,
+        target: Target,
+    ) -> Result<Self> {
+        let weights = |matrix: &Matrix| (matrix.rows() * matrix.cols()) as u64;
+        let (kind, rank, ty, parameters) = match &predictor.kind {
+            PredictorKind::LowRank { fc1, fc2 } => {
+                ("low-rank", Some(fc1.rows()), fc2.ty(), weights(fc1) + weights(fc2))
+            }
+            PredictorKind::Rows { rows, .. } => ("rows", None, rows.ty(), weights(rows)),
+        };
+        Ok(PredictorReport {
+            kind: kind.to_owned(),
+            rank,
+            tensor_type: ty.to_string(),
+            parameters,
+            bytes: predictor.bytes(),
+            target,
+            figures: evaluate(cpu, data, predictor, firings, first)?,
+            seconds: 0.0,
+            ns_per_token: time(cpu, data, predictor)?,
+            limit: None,
+        })
+    }
+
+    /// The figures a model's predictor carries with it.
+    pub fn quality(&self) -> PredictorQuality {
+        let Prediction { recall, mass_recall, precision, density, .. } = self.figures;
+        PredictorQuality {
+            recall: recall as f32,
+            mass_recall: mass_recall as f32,
+            precision: precision as f32,
+            density: density as f32,
+        }
+    }
+}
+
+impl fmt::Display for PredictorReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Prediction { recall, mass_recall, precision, density, active, tokens } = self.figures;
+        write!(f, "{}", self.kind)?;
+        if let Some(rank) = self.rank {
+            write!(f, " {rank}")?;
+        }
+        write!(
+            f,
+            " {}: finds {:.1} % of the firings and {:.2} % of their mass, names {:.1} % of the neurons where {:.1} % fire \
+             (precision {:.0} %), {} KiB, on {tokens} tokens",
+            self.tensor_type,
+            100.0 * recall,
+            100.0 * mass_recall,
+            100.0 * density,
+            100.0 * active,
+            100.0 * precision,
+            self.bytes.div_ceil(1024),
+        )?;
+        match &self.limit {
+            Some(limit) => write!(f, "; {limit}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Nanoseconds of one token's scores: the median of a few.
+fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
+    const RUNS: usize = 9;
+    let (mut inner, mut scores) = (Vec::new(), Vec::new());
+    let x = vec![1.0; data.d()];
+    let mut times = Vec::with_capacity(RUNS);
+    for _ in 0..RUNS {
+        let started = Instant::now();
+        predictor.scores(cpu, &x, 1, &mut inner, &mut scores)?;
+        times.push(started.elapsed().as_nanos() as f64);
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times[RUNS / 2])
+}
+
+/// Measures a predictor as it is (one that came with the model, say) on the part of `data` that [`super::Split`] keeps for
+/// testing.
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) without tokens, or without the residual stream for a predictor that looks at it.
+pub fn assess(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor, target: Target) -> Result<PredictorReport> {
+    let test = data.split()?.test;
+    let norms = super::metrics::down_norms(data.ffn());
+    let firings = Firings::of(cpu, data, &norms, test.clone(), &mut |_| Ok(()))?;
+    PredictorReport::measure(cpu, data, predictor, &firings, test.start, target)
+}

@@ -1,0 +1,86 @@
+//! The predictor that needs no training: the firing rows themselves, in few bits. What their product with a token says is
+//! wrong by the rounding only, so its threshold needs little slack; but it is as wide as the model, where a low-rank one
+//! is narrow.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use super::{
+    Trained,
+    data::{Firings, LayerData},
+    metrics::down_norms,
+    options::Target,
+    report::PredictorReport,
+    threshold::calibrate,
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    format::{Bytes, Matrix, TensorType, blocks},
+    model::{Predictor, PredictorInput, PredictorKind},
+};
+
+/// Types the rows may have, smallest first; the K types need a width of whole blocks of 256.
+pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_0, TensorType::Q5_0, TensorType::Q8_0];
+
+/// Rows a worker quantises at a time.
+const ROWS: usize = 16;
+
+/// A copy of `matrix` in another type, made on all workers.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a type that is not written or does not fit the width, [`Error::Invalid`] for weights it
+/// cannot hold.
+pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Matrix> {
+    let Some(row_bytes) = ty.row_bytes(matrix.cols()) else {
+        return Err(Error::Unsupported {
+            what: "predictor type",
+            got: format!("{ty} for rows of {}", matrix.cols()),
+            supported: format!("types with blocks that divide {}", matrix.cols()),
+        });
+    };
+    let mut parts: Vec<Vec<u8>> = (0..matrix.rows().div_ceil(ROWS)).map(|_| Vec::new()).collect();
+    let failed = Mutex::new(None);
+    let mut numbered: Vec<_> = parts.iter_mut().enumerate().collect();
+    cpu.pool().for_each(&mut numbered, |_, (at, bytes)| {
+        let mut row = vec![0.0; matrix.cols()];
+        bytes.reserve_exact(ROWS * row_bytes);
+        for r in *at * ROWS..matrix.rows().min((*at + 1) * ROWS) {
+            matrix.dequantise_row(r, &mut row);
+            if let Err(error) = blocks::quantise(ty, &row, bytes) {
+                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                return;
+            }
+        }
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Matrix::new(ty, matrix.rows(), matrix.cols(), Bytes::new(parts.concat()))
+            .ok_or_else(|| Error::invalid("predictor type", "a weight type", ty)),
+    }
+}
+
+/// The predictor made of the layer's firing rows in type `ty`, its threshold set for `target`.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a type that does not fit, [`Error::Invalid`] without tokens.
+pub fn low_bit(cpu: &Cpu, data: &LayerData<'_>, ty: TensorType, target: Target) -> Result<Trained> {
+    target.check()?;
+    let split = data.split()?;
+    let started = Instant::now();
+    let linear = data.firing_rows();
+    let rows = quantised(cpu, &linear.weight, ty)?;
+    let kind = PredictorKind::Rows { rows, bias: linear.bias.clone() };
+    let mut predictor = Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None };
+    let norms = down_norms(data.ffn());
+    let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
+    let (tune, test) = (firings(split.tune.clone())?, firings(split.test.clone())?);
+    predictor.threshold = calibrate(cpu, data, &predictor, &tune, split.tune.start, target)?.threshold;
+    let seconds = started.elapsed().as_secs_f64();
+    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
+    report.seconds = seconds;
+    predictor.quality = Some(report.quality());
+    Ok(Trained { predictor, report })
+}
