@@ -2,11 +2,14 @@
 
 use std::{io::Write, path::PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::{Value, json};
 use thermocline_engine::{
     bench::{self, BenchOptions, Comparison, GpuEffort, Record, Test},
-    model::KvType,
+    model::{KvType, Sparsity},
 };
 
 use super::{
@@ -22,7 +25,11 @@ use super::{
 const DETAILS: &str = "\
 Every length of -p is a prompt test (pp), every length of -n a generation test (tg); 0 leaves the kind out. Neither
 tokenizing nor sampling is timed. With --peer the two programs take turns on the same file with the same threads, and
-the ratio is the median over the turns: above 1, Thermocline is faster.
+the ratio is the median over the turns: above 1, Thermocline is faster. A model it cannot read is compared with one of
+the same shape and types, --peer-model.
+
+With --sparsity tokens are generated in that mode, on the CPU. What a token had to read stands in the table, and how long
+that takes at least: rows of single neurons come more slowly from memory than rows in order, which is measured, too.
 
 With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
 Without a model, products of weights of every type are measured alone.
@@ -31,6 +38,7 @@ Examples:
   thermocline bench -m model.gguf
   thermocline bench -m model.gguf -p 512 -n 0 -r 10 -o json
   thermocline bench -m model.gguf --peer llama.cpp/build/bin/llama-bench
+  thermocline bench -m relu.gguf -p 0 --sparsity predicted --peer llama-bench --peer-model dense.gguf
   thermocline bench -m model.gguf --device 0 --kernels";
 
 /// For a look at how things stand, or a driver in software.
@@ -93,6 +101,12 @@ pub struct BenchArgs {
     /// Run this llama-bench in turns and show the ratio
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
+    /// What that program runs, where it cannot run the model: one of the same shape and types
+    #[arg(long, value_name = "PATH", requires = "peer")]
+    peer_model: Option<PathBuf>,
+    /// What is skipped when tokens are generated
+    #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_modes())]
+    sparsity: Sparsity,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
@@ -137,6 +151,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         cpu: args.cpu.options(),
         gpu: args.device.gpu()?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
+        sparsity: args.sparsity,
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),
@@ -154,7 +169,10 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         }
     };
     let rows: Vec<Row> = match &args.peer {
-        Some(peer) => bench::compare(file.path(), &options, peer, &mut count)?.into_iter().map(Row::from).collect(),
+        Some(program) => {
+            let peer = bench::Peer { program: program.clone(), model: args.peer_model.clone() };
+            bench::compare(file.path(), &options, &peer, &mut count)?.into_iter().map(Row::from).collect()
+        }
         None => bench::run(file.path(), &options, &mut count)?.into_iter().map(Row::from).collect(),
     };
     drop(progress);
@@ -228,7 +246,11 @@ fn markdown(rows: &[Row]) -> String {
     let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
     // A GPU has layers where the CPU has threads.
     let (workers, limit) = if copies { ("ngl", "of copy bandwidth") } else { ("threads", "of read bandwidth") };
+    let sparse = rows.iter().any(|row| row.record.thermocline.sparsity != Sparsity::Dense.name());
     let mut heads = vec!["model", "size", "params", "backend", workers, "test", "t/s", "GB/s", limit];
+    if sparse {
+        heads.extend(["mode", "active", "read per token", "of it rows"]);
+    }
     if peer {
         heads.extend(["llama.cpp t/s", "ratio"]);
     }
@@ -246,6 +268,14 @@ fn markdown(rows: &[Row]) -> String {
             extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
             extra.bandwidth_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0)),
         ];
+        if sparse {
+            cells.extend([
+                extra.sparsity.clone(),
+                extra.active_neurons.map_or(String::new(), |share| format!("{:.1} %", share * 100.0)),
+                units::bytes(extra.bytes_per_token),
+                units::bytes(extra.scattered_bytes_per_token),
+            ]);
+        }
         if let Some(peer) = peer {
             cells.extend([format!("{:.2} ± {:.2}", peer.mean, peer.deviation), format!("{:.2}", peer.ratio)]);
         }
@@ -260,6 +290,9 @@ fn markdown(rows: &[Row]) -> String {
             text += &format!("kernels {}, {} used, {}\n", extra.isa, units::bytes(extra.vram_used), record.gpu_info);
         } else {
             text += &format!("\nread bandwidth {:.1} GB/s", extra.read_bandwidth / 1e9);
+            if let Some(rows) = extra.scattered_bandwidth {
+                text += &format!(", of rows here and there {:.1} GB/s", rows / 1e9);
+            }
             text += &format!(", kernels {}, {}\n", extra.isa, record.cpu_info);
         }
     }
@@ -285,6 +318,10 @@ fn csv(rows: &[Row]) -> String {
 fn quoted(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+fn sparsity_modes() -> impl TypedValueParser<Value = Sparsity> {
+    PossibleValuesParser::new(Sparsity::ALL.map(Sparsity::name)).try_map(|name| name.parse::<Sparsity>())
 }
 
 fn pair(text: &str) -> Result<(usize, usize), String> {

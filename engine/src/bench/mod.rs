@@ -1,6 +1,6 @@
 //! Timed loops that return structs: [`run`] gives llama-bench's rows for a model, [`compare`] runs a llama-bench binary
-//! in turns with it, [`profile_kernels`] tells where a GPU's time goes; [`read_bandwidth`] and [`kernel_speed`] measure the
-//! machine and its matrix products alone, [`gpu_speed`] and [`gpu_kernel_speed`] an adapter and its.
+//! in turns with it, [`profile_kernels`] tells where a GPU's time goes; [`read_bandwidth`],
+//! [`scattered_bandwidth`] and [`kernel_speed`] measure the machine and its matrix products alone, [`gpu_speed`] and [`gpu_kernel_speed`] an adapter and its.
 //!
 //! A caller prints: [`Record`] and [`Comparison`] serialise to JSON under llama-bench's field names;
 //! [`Record::test_name`], `avg_ts` and `stddev_ts` make its table.
@@ -10,13 +10,14 @@ mod gpu;
 mod kernels;
 mod peer;
 mod profile;
+mod reads;
 mod record;
 mod run;
 
-pub use bandwidth::read_bandwidth;
+pub use bandwidth::{MemoryKind, read_bandwidth, scattered_bandwidth};
 pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
 pub use kernels::{KernelSpeed, kernel_speed};
-pub use peer::{Comparison, compare};
+pub use peer::{Comparison, Peer, compare};
 pub use profile::{ModelProfile, TestProfile, profile_kernels};
 pub use record::{Extra, Percentiles, Record};
 pub use run::{BenchOptions, Progress, Test, run};

@@ -1,6 +1,9 @@
 //! llama.cpp's `llama-bench` on the same file at the same time: the two take turns, so that both see the same machine.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -10,6 +13,15 @@ use super::{
     run::{Bench, BenchOptions, Progress, Test},
 };
 use crate::error::{Error, Result};
+
+/// What to measure against.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// A llama-bench.
+    pub program: PathBuf,
+    /// The model it runs, where it cannot run ours: of the same shape and types.
+    pub model: Option<PathBuf>,
+}
 
 /// One test, ours and the peer's.
 #[derive(Debug, Clone, Serialize)]
@@ -26,7 +38,7 @@ pub struct Comparison {
     pub ratio: f64,
 }
 
-/// Runs every test `options.repetitions` times here and in `llama_bench`, in turns, with the same number of threads.
+/// Runs every test `options.repetitions` times here and in `peer`, in turns, with the same number of threads.
 ///
 /// # Errors
 /// As [`run`](super::run); [`Error::Io`] if the program cannot be started, [`Error::Invalid`] if it fails or its
@@ -34,12 +46,13 @@ pub struct Comparison {
 pub fn compare(
     path: &Path,
     options: &BenchOptions,
-    llama_bench: &Path,
+    peer: &Peer,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Comparison>> {
     progress(Progress::Preparing);
     let once = BenchOptions { repetitions: 1, ..options.clone() };
     let mut bench = Bench::open(path, &once)?;
+    let theirs_model = peer.model.as_deref().unwrap_or(path);
     let mut comparisons = Vec::new();
     for test in &options.tests {
         let (mut records, mut theirs) = (Vec::new(), Vec::new());
@@ -48,7 +61,7 @@ pub fn compare(
             progress(Progress::Repetition { test: *test, number, of });
             records.push(bench.test(*test, &mut |_| {})?);
             let threads = records[0].n_threads;
-            theirs.push(peer_speed(llama_bench, path, *test, threads, options)?);
+            theirs.push(peer_speed(&peer.program, theirs_model, *test, threads, options)?);
         }
         let Some(comparison) = join(records, theirs) else { continue };
         progress(Progress::Done(&comparison.ours));
@@ -99,10 +112,9 @@ fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
     let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
     let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|ns| *ns as f64).collect::<Vec<_>>());
     let mut ours = records.into_iter().next()?;
-    if let Some(bytes) = &mut ours.thermocline.bytes_per_second {
-        *bytes *= avg_ts / ours.avg_ts;
-        let limit = ours.thermocline.copy_bandwidth.unwrap_or(ours.thermocline.read_bandwidth);
-        ours.thermocline.bandwidth_share = Some(*bytes / limit);
+    let extra = &mut ours.thermocline;
+    for rate in [&mut extra.bytes_per_second, &mut extra.bandwidth_share].into_iter().flatten() {
+        *rate *= avg_ts / ours.avg_ts;
     }
     let ours = Record {
         avg_ts,

@@ -69,13 +69,20 @@ pub struct Extra {
     pub vram_used: u64,
     /// Weights and cached keys and values one generated token reads, averaged over the test.
     pub bytes_per_token: u64,
+    /// Of these, what is read as rows of single neurons here and there; 0 on a GPU, where it is not told.
+    pub scattered_bytes_per_token: u64,
+    /// Share of the neurons that fired for a generated token; null where it was not seen.
+    pub active_neurons: Option<f64>,
     /// Bytes read per second while generating; null for prompts.
     pub bytes_per_second: Option<f64>,
     /// What sequential reads of the computing device's memory reach, measured beside the test.
     pub read_bandwidth: f64,
     /// What copies within a GPU's memory reach, bytes read and written both counted; null on the CPU.
     pub copy_bandwidth: Option<f64>,
-    /// `bytes_per_second / copy_bandwidth`, or by `read_bandwidth` on the CPU.
+    /// What reads of such rows, as many and as long as the test's, reach; null where there were none.
+    pub scattered_bandwidth: Option<f64>,
+    /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
+    /// `read_bandwidth`, as a share of the time it took; on a GPU `bytes_per_second / copy_bandwidth`.
     pub bandwidth_share: Option<f64>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,

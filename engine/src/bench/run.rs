@@ -8,18 +8,19 @@ use serde::Serialize;
 
 use super::{
     GpuEffort, GpuSpeed,
-    bandwidth::read_bandwidth,
+    bandwidth::{MemoryKind, read_bandwidth, scattered_bandwidth},
     gpu::gpu_speed,
+    reads::{Reads, always_read, dense_ffns, neuron_row},
     record::{Extra, Percentiles, Record, cpu_name, mean_and_deviation, now_utc},
 };
 use crate::{
-    cpu::{Cpu, CpuOptions},
+    cpu::{Cpu, CpuOptions, ThreadPool},
     error::{Error, Result},
-    format::{Matrix, ReadMode},
+    format::ReadMode,
     gpu::{Gpu, GpuOptions},
     model::{
-        DEFAULT_CHUNK, Down, Ffn, FfnWeights, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model,
-        Outputs,
+        DEFAULT_CHUNK, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model, Outputs, PredictorKind,
+        Sparsity,
     },
 };
 
@@ -52,6 +53,8 @@ pub struct BenchOptions {
     pub gpu: Option<GpuOptions>,
     /// How a GPU is measured.
     pub effort: GpuEffort,
+    /// What is skipped when tokens are generated.
+    pub sparsity: Sparsity,
     /// Encoding of cached keys and values.
     pub kv_type: KvType,
     /// Prompt tokens computed at once.
@@ -69,6 +72,7 @@ impl Default for BenchOptions {
             cpu: CpuOptions::default(),
             gpu: None,
             effort: GpuEffort::default(),
+            sparsity: Sparsity::Dense,
             kv_type: KvType::default(),
             chunk: DEFAULT_CHUNK,
             load: LoadOptions::default(),
@@ -109,11 +113,13 @@ pub(super) struct Bench<'a> {
     options: &'a BenchOptions,
     forward: Forward,
     device: Device,
+    /// The last measurement of reads of rows, in bytes per second, and of which share of them, in percent.
+    scattered: Option<(u32, f64)>,
 }
 
 /// What computes, and what it was measured to move.
 enum Device {
-    Cpu { threads: usize, isa: String, read_bandwidth: f64 },
+    Cpu { pool: ThreadPool, isa: String, read_bandwidth: f64 },
     Gpu { gpu: Gpu, speed: GpuSpeed },
 }
 
@@ -124,11 +130,12 @@ pub(super) struct Prepared {
     tokens: Vec<u32>,
 }
 
-/// Times of one repetition, in milliseconds.
+/// Times of repetitions, in milliseconds, and what their tokens read.
 #[derive(Default)]
 struct Gaps {
     first: Vec<f64>,
     tokens: Vec<f64>,
+    reads: Reads,
 }
 
 /// Largest logits read back for a generated token: what sampling looks at.
@@ -136,15 +143,20 @@ const SHORTLIST: usize = 40;
 
 impl<'a> Bench<'a> {
     pub fn open(path: &Path, options: &'a BenchOptions) -> Result<Self> {
-        let model = Arc::new(Model::open(path, &options.load)?);
+        let mut model = Model::open(path, &options.load)?;
         let (mut forward, device) = match &options.gpu {
             None => {
                 let cpu = Cpu::new(&options.cpu)?;
-                let read_bandwidth = read_bandwidth(cpu.pool(), BANDWIDTH_BYTES, 3);
-                let (threads, isa) = (cpu.pool().threads(), cpu.isa().to_string());
-                (Forward::new(model, cpu), Device::Cpu { threads, isa, read_bandwidth })
+                let pool = ThreadPool::new(Some(cpu.pool().threads()));
+                let read_bandwidth = read_bandwidth(&pool, BANDWIDTH_BYTES, 3);
+                if options.sparsity != Sparsity::Dense {
+                    model = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(()))?.0;
+                }
+                let isa = cpu.isa().to_string();
+                (Forward::new(Arc::new(model), cpu), Device::Cpu { pool, isa, read_bandwidth })
             }
             Some(gpu) => {
+                let model = Arc::new(model);
                 let gpu = Gpu::open(gpu)?;
                 let speed = gpu_speed(&gpu, &options.effort)?;
                 let load = GpuLoad { chunk: options.chunk, ..GpuLoad::default() };
@@ -153,7 +165,8 @@ impl<'a> Bench<'a> {
             }
         };
         forward.set_chunk(options.chunk);
-        Ok(Bench { options, forward, device })
+        forward.set_sparsity(options.sparsity);
+        Ok(Bench { options, forward, device, scattered: None })
     }
 
     /// The GPU that computes and its speed, if one does.
@@ -206,7 +219,7 @@ impl<'a> Bench<'a> {
         let mut last = Instant::now();
         for token in &rest[..generate] {
             match self.device {
-                Device::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, &mut ())?),
+                Device::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, &mut gaps.reads)?),
                 Device::Gpu { .. } => drop(self.forward.top(&[*token], kv, SHORTLIST, &mut ())?),
             }
             let now = Instant::now();
@@ -225,12 +238,36 @@ impl<'a> Bench<'a> {
             progress(Progress::Repetition { test, number, of });
             seconds.push(self.repeat(&mut prepared, test.generate, &mut gaps)?);
         }
-        let record = self.record(test, time, &seconds, &gaps.first, &gaps.tokens, &prepared.kv);
+        let record = self.record(test, time, &seconds, &gaps, &prepared.kv)?;
         progress(Progress::Done(&record));
         Ok(record)
     }
 
-    fn record(&self, test: Test, time: String, seconds: &[f64], first: &[f64], gaps: &[f64], kv: &KvCache) -> Record {
+    /// What reads of as many rows as the test's tokens fired reach, in bytes per second; `None` where there were none.
+    fn scattered_bandwidth(&mut self, active: f64) -> Result<Option<f64>> {
+        let (Device::Cpu { pool, .. }, Some(row)) = (&self.device, neuron_row(self.forward.model())) else {
+            return Ok(None);
+        };
+        let percent = (active * 100.0).round().max(1.0) as u32;
+        if let Some((_, rate)) = self.scattered.filter(|(of, _)| *of == percent) {
+            return Ok(Some(rate));
+        }
+        let kind = match self.options.load.read_mode {
+            ReadMode::Map => MemoryKind::Small,
+            ReadMode::Read => MemoryKind::Large,
+        };
+        let rate = scattered_bandwidth(pool, kind, BANDWIDTH_BYTES, row, f64::from(percent) / 100.0, 5)?;
+        self.scattered = Some((percent, rate));
+        Ok(Some(rate))
+    }
+
+    fn record(&mut self, test: Test, time: String, seconds: &[f64], gaps: &Gaps, kv: &KvCache) -> Result<Record> {
+        let active = gaps.reads.active(self.forward.model().config.n_ff);
+        let (ffn, scattered) = gaps.reads.per_token().unwrap_or((dense_ffns(self.forward.model()), 0));
+        let scattered_bandwidth = match active {
+            Some(active) if scattered > 0 => self.scattered_bandwidth(active)?,
+            _ => None,
+        };
         let model = self.forward.model();
         let tensors = model.checkpoint.tensors();
         let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
@@ -242,12 +279,15 @@ impl<'a> Bench<'a> {
         let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
         // Half of the generated tokens are behind the average one.
         let context = test.depth + test.prompt + test.generate / 2;
-        let bytes_per_token = weight_bytes_per_token(model) + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
+        let bytes_per_token = always_read(model) + ffn + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
         let generating = test.generate > 0 && test.prompt == 0;
         let bytes_per_second = generating.then_some(bytes_per_token as f64 * avg_ts);
         let kv_name = kv.ty().name().to_lowercase();
         let on = self.device.described(model.config.n_layer());
-        Record {
+        let least = (bytes_per_token - scattered) as f64 / on.read_bandwidth
+            + scattered_bandwidth.map_or(0.0, |rate| scattered as f64 / rate);
+        let share = |bytes: f64| on.copy_bandwidth.map_or(least * avg_ts, |copies| bytes / copies);
+        Ok(Record {
             build_commit: String::new(),
             build_number: 0,
             cpu_info: cpu_name(),
@@ -288,22 +328,25 @@ impl<'a> Bench<'a> {
             samples_ts: speeds,
             thermocline: Extra {
                 isa: on.kernels,
-                sparsity: "dense".to_owned(),
-                predictor: None,
+                sparsity: self.options.sparsity.to_string(),
+                predictor: (self.options.sparsity == Sparsity::Predicted).then(|| predictor_kind(model)).flatten(),
                 hot_fraction: on.hot_fraction,
                 vram_budget: on.vram_budget,
                 vram_used: on.vram_used,
                 bytes_per_token,
+                scattered_bytes_per_token: scattered,
+                active_neurons: active,
                 bytes_per_second,
                 read_bandwidth: on.read_bandwidth,
                 copy_bandwidth: on.copy_bandwidth,
-                bandwidth_share: bytes_per_second.map(|bytes| bytes / on.copy_bandwidth.unwrap_or(on.read_bandwidth)),
-                ttft_ms: (!first.is_empty()).then(|| mean_and_deviation(first).0),
-                itl_ms: Percentiles::of(gaps),
+                scattered_bandwidth,
+                bandwidth_share: bytes_per_second.map(share),
+                ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
+                itl_ms: Percentiles::of(&gaps.tokens),
                 energy_j_per_token: None,
                 power_source: None,
             },
-        }
+        })
     }
 }
 
@@ -324,10 +367,10 @@ struct Described {
 impl Device {
     fn described(&self, n_layer: usize) -> Described {
         match self {
-            Device::Cpu { threads, isa, read_bandwidth } => Described {
+            Device::Cpu { pool, isa, read_bandwidth } => Described {
                 backend: "CPU".to_owned(),
                 gpu: String::new(),
-                threads: *threads,
+                threads: pool.threads(),
                 kernels: isa.clone(),
                 layers: 0,
                 hot_fraction: 0.0,
@@ -378,38 +421,22 @@ fn model_type(model: &Model, params: usize) -> String {
     format!("{} {size} {ty}", model.config.architecture)
 }
 
-/// Bytes of weights a token reads when nothing is skipped: all matrices but the embedding's other rows and experts
-/// the router passes over.
-fn weight_bytes_per_token(model: &Model) -> u64 {
-    let size = |matrix: &Matrix| matrix.data().len() as u64;
-    let ffn = |ffn: &FfnWeights| {
-        let down = match &ffn.down {
-            Down::Outputs(linear) | Down::Neurons(linear) => size(&linear.weight),
-        };
-        ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight) + down
-    };
-    let layers = model.weights.layers.iter().map(|layer| {
-        let attention = &layer.attention;
-        let attention =
-            [&attention.q, &attention.k, &attention.v, &attention.output].map(|linear| size(&linear.weight));
-        let mixture = match &layer.ffn {
-            Ffn::Dense(weights) => ffn(weights),
-            Ffn::Experts(mixture) => {
-                let all: u64 = mixture.experts.iter().map(ffn).sum();
-                let used = model.config.experts.as_ref().map_or(0, |experts| experts.used) as u64;
-                let shared = mixture.shared.as_ref().map_or(0, |shared| ffn(&shared.ffn) + size(&shared.gate.weight));
-                size(&mixture.router.weight) + shared + all * used / (mixture.experts.len() as u64).max(1)
-            }
-        };
-        attention.iter().sum::<u64>() + mixture
-    });
-    layers.sum::<u64>() + size(&model.weights.output.weight) + model.weights.token_embedding.row_bytes() as u64
+/// The kind of the model's predictors, if it has any.
+fn predictor_kind(model: &Model) -> Option<String> {
+    let predictor = model.weights.layers.iter().find_map(|layer| layer.predictor.as_ref())?;
+    Some(match predictor.kind {
+        PredictorKind::LowRank { .. } => "low-rank".to_owned(),
+        PredictorKind::Rows { .. } => "rows".to_owned(),
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{bench::compare, gpu::AdapterChoice};
+    use crate::{
+        bench::{Peer, compare},
+        gpu::AdapterChoice,
+    };
 
     #[test]
     fn a_model_gives_llama_benchs_fields() {
@@ -427,8 +454,8 @@ mod tests {
         assert_eq!(json["samples_ts"].as_array().unwrap().len(), 2);
         assert!(json["avg_ts"].as_f64().unwrap() > 0.0 && json["thermocline"]["bandwidth_share"].is_f64());
 
-        let nowhere = Path::new("/nonexistent/llama-bench");
-        assert!(matches!(compare(&path, &options, nowhere, &mut |_| {}), Err(Error::Io { .. })));
+        let nowhere = Peer { program: "/nonexistent/llama-bench".into(), model: None };
+        assert!(matches!(compare(&path, &options, &nowhere, &mut |_| {}), Err(Error::Io { .. })));
         let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let effort = GpuEffort { bytes: 4 << 20, seconds: 0.002, hand_overs: 5 };
         let on_gpu = BenchOptions { gpu: Some(gpu), effort, ..options.clone() };

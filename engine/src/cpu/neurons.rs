@@ -19,35 +19,42 @@ const PANEL_NEURONS: usize = 128;
 impl Cpu {
     /// `out[t] = W^T a[t] + bias` where row `i` of `weight` `[n_ff, d]` is neuron `i`'s down column and `a` is
     /// `[tokens, n_ff]`; rows whose activation is zero (for all tokens) are not read. `out` is `[tokens, d]`,
-    /// overwritten. The result does not depend on the number of threads.
+    /// overwritten. The result does not depend on the number of threads. Returns how many rows were read.
     ///
     /// # Panics
     /// If shapes disagree.
-    pub fn matmul_neurons(&self, weight: &Matrix, bias: Option<&[f32]>, a: &[f32], tokens: usize, out: &mut [f32]) {
+    pub fn matmul_neurons(
+        &self,
+        weight: &Matrix,
+        bias: Option<&[f32]>,
+        a: &[f32],
+        tokens: usize,
+        out: &mut [f32],
+    ) -> usize {
         assert!(bias.is_none_or(|bias| bias.len() == weight.cols()), "biases of {} outputs", weight.cols());
         match bias {
             Some(bias) => out.chunks_exact_mut(bias.len().max(1)).for_each(|out| out.copy_from_slice(bias)),
             None => out.fill(0.0),
         }
-        self.add_neurons(weight, Picked::All, a, tokens, out);
+        self.add_neurons(weight, Picked::All, a, tokens, out)
     }
 
     /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows of a matrix `[n_ff, d]` that has one per neuron, `a` being
     /// `[tokens, rows.len()]` and `out` `[tokens, d]`. Rows whose activation is zero (for all tokens) are not read. The result
-    /// does not depend on the number of threads.
+    /// does not depend on the number of threads. Returns how many rows were read.
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
-    pub fn accumulate_rows(&self, weight: &Matrix, rows: &[u32], a: &[f32], tokens: usize, out: &mut [f32]) {
-        self.add_neurons(weight, Picked::These(rows), a, tokens, out);
+    pub fn accumulate_rows(&self, weight: &Matrix, rows: &[u32], a: &[f32], tokens: usize, out: &mut [f32]) -> usize {
+        self.add_neurons(weight, Picked::These(rows), a, tokens, out)
     }
 
-    fn add_neurons(&self, weight: &Matrix, picked: Picked<'_>, a: &[f32], tokens: usize, out: &mut [f32]) {
+    fn add_neurons(&self, weight: &Matrix, picked: Picked<'_>, a: &[f32], tokens: usize, out: &mut [f32]) -> usize {
         let (n, d) = (picked.len(weight.rows()), weight.cols());
         assert_eq!(a.len(), tokens * n, "activations of {tokens} tokens, {n} neurons");
         assert_eq!(out.len(), tokens * d, "outputs of {tokens} tokens, {d} wide");
         if out.is_empty() || n == 0 {
-            return;
+            return 0;
         }
         self.scratch.with(|scratch| {
             let active = &mut scratch.active;
@@ -55,7 +62,8 @@ impl Cpu {
             let fires = |i: usize| (0..tokens).any(|t| a[t * n + i] != 0.0);
             active.extend((0..n).filter(|i| fires(*i)).map(|i| i as u32));
             if tokens == 1 {
-                return self.add_one(weight, picked, a, active, scratch.partial.take(PARTS * d), out);
+                self.add_one(weight, picked, a, active, scratch.partial.take(PARTS * d), out);
+                return active.len();
             }
             scratch.float_tiles.fill(self.kernels, self.pool(), a, n, Picked::These(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
@@ -97,7 +105,8 @@ impl Cpu {
                     add_out(out, acc, of_side, width, tokens);
                 });
             });
-        });
+            active.len()
+        })
     }
 
     /// One token: every part sums its share of the active rows, then the parts are added in order.

@@ -24,6 +24,7 @@ pub use checkpoint::{Checkpoint, Container, TokenizerSource};
 pub use hf::HfFolder;
 pub use matrix::Matrix;
 pub use metadata::{Array, Metadata, Value};
+pub(crate) use mmap::anonymous;
 pub use mmap::{ReadMode, explain_lost_files};
 pub use open::{Opened, open};
 pub use tensor::Tensor;

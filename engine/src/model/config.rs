@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::Step;
+use super::{Register, Step};
 use crate::error::{Error, Result};
 
 /// Kind of norm.
@@ -229,6 +229,16 @@ impl ModelConfig {
     /// Number of layers.
     pub fn n_layer(&self) -> usize {
         self.layers.len()
+    }
+
+    /// The register the program's FFN reads, where the residual stream moves on between its norm and the FFN: attention and FFN
+    /// stand side by side, and what the norm saw is gone when the FFN's turn comes.
+    pub fn early_ffn_input(&self) -> Option<Register> {
+        let ffn = self.steps.iter().position(|step| matches!(step, Step::Ffn { .. }))?;
+        let Step::Ffn { from } = self.steps[ffn] else { return None };
+        let norm = |step: &Step| matches!(step, Step::Norm { into, .. } if *into == from);
+        let norm = self.steps[..ffn].iter().rposition(norm)?;
+        self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
     }
 
     /// Elements of all key (or value) heads together.

@@ -4,14 +4,15 @@
 
 mod config;
 mod convert;
-mod cpu_ffn;
-mod cpu_processor;
+mod cpu;
 mod families;
 mod forward;
 mod gpu;
 mod import;
 mod kv_cache;
 mod load;
+pub mod mask;
+mod neuron_major;
 mod predict;
 mod probe;
 mod processor;
@@ -23,10 +24,11 @@ mod weights;
 
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
-pub use cpu_processor::CpuProcessor;
+pub use cpu::{CpuFfn, CpuProcessor, FfnTask, FfnWork, Guess};
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use gpu::{DeviceBytes, GpuLoad, GpuProcessor, LayerBytes, device_row_bytes};
 pub use kv_cache::{KvCache, KvLayer};
+pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use probe::{LayerFiring, Probe};
 pub use processor::Processor;
 pub use rotary::Rotary;

@@ -37,7 +37,8 @@ pub trait Probe {
         false
     }
 
-    /// What a dense FFN's activation is about to see, each `[tokens, n_ff]`; `gate` is empty where there is none.
+    /// What a dense FFN's activation is about to see, each `[tokens, n_ff]`; `gate` is empty where there is none. Not told where
+    /// a sparse mode skips neurons.
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         let _ = (layer, tokens, gate, up);
     }

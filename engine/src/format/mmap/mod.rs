@@ -87,18 +87,20 @@ fn map(path: &Path, file: &File) -> Result<Bytes> {
 }
 
 fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
-    // Anonymous memory rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error value.
-    let mut memory = MmapMut::map_anon(len).map_err(|_| Error::Memory {
-        what: "reading the file into RAM",
-        wanted: len as u64,
-        available: 0,
-    })?;
-    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a wish.
-    #[cfg(target_os = "linux")]
-    memory.advise(memmap2::Advice::HugePage).ok();
+    let mut memory = anonymous(len, "reading the file into RAM")?;
     file.read_exact(&mut memory).map_err(|source| Error::io("read", path, source))?;
     let memory = memory.make_read_only().map_err(|source| Error::io("read", path, source))?;
     Ok(Bytes::new(memory))
+}
+
+/// `len` bytes, at least 1, for weights. Rather than a `Vec`: page-aligned like a map, zeroed lazily, and its failure is an error
+/// value that says `what` it was for.
+pub(crate) fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
+    let memory = MmapMut::map_anon(len).map_err(|_| Error::Memory { what, wanted: len as u64, available: 0 })?;
+    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a wish.
+    #[cfg(target_os = "linux")]
+    memory.advise(memmap2::Advice::HugePage).ok();
+    Ok(memory)
 }
 
 #[cfg(test)]

@@ -242,10 +242,10 @@ mod tests {
         cpu::{Cpu, CpuOptions},
         gpu::{AdapterChoice, GpuOptions, Uploader},
         model::{
-            Activation, Ffn, SharedExpert,
-            cpu_ffn::{
-                FfnScratch,
-                tests::{D, config, ffn, linear, noise},
+            Activation, Ffn, SharedExpert, Sparsity,
+            cpu::{
+                LayerFfn,
+                tests::{D, config, ffn, linear, noise, task},
             },
         },
     };
@@ -294,8 +294,8 @@ mod tests {
                 let mut wanted = vec![0.0; x.len()];
                 let (mut on_cpu, mut on_gpu) = (Chosen::default(), Chosen::default());
                 let ffn = Ffn::Experts(weights.clone());
-                let mut scratch = FfnScratch::default();
-                scratch.run(&cpu, &config, &ffn, 0, &x, &mut wanted, tokens, &mut on_cpu).unwrap();
+                let task = task(&ffn, &x, Sparsity::Dense);
+                LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
 
                 let mut rows = vec![0.0_f32; tokens * pitch(D)];
                 rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));

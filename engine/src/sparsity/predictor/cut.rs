@@ -172,7 +172,9 @@ fn down(cpu: &Cpu, data: &LayerData<'_>, hidden: &[f32], tokens: usize) -> Vec<f
         Down::Outputs(down) => {
             cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: None, out: &mut out }], hidden, tokens);
         }
-        Down::Neurons(down) => cpu.matmul_neurons(&down.weight, None, hidden, tokens, &mut out),
+        Down::Neurons(down) => {
+            cpu.matmul_neurons(&down.weight, None, hidden, tokens, &mut out);
+        }
     }
     out
 }

@@ -20,6 +20,8 @@ pub struct LayerFiring<'a> {
     pub strength: Option<&'a [f32]>,
     /// Bytes of FFN weights and predictor the CPU read.
     pub cpu_bytes: u64,
+    /// Of these, how many as rows of single neurons here and there, which memory gives more slowly than rows in order.
+    pub cpu_scattered: u64,
     /// Bytes that crossed the bus for this layer, both ways.
     pub bus_bytes: u64,
     /// Nanoseconds the CPU worked on the layer's FFN; 0 where not measured, like the other two.

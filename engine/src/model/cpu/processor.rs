@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use super::{
-    Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
-    cpu_ffn::FfnScratch, forward::grow, shortlist,
+    WHAT,
+    layer_ffn::{LayerFfn, LayerTask},
 };
 use crate::{
     cpu::{
@@ -12,6 +12,10 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, RopeRows},
     },
     error::{Error, Result},
+    model::{
+        Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
+        Sparsity, forward::grow, shortlist,
+    },
 };
 
 /// Every operation on the CPU, from RAM.
@@ -37,8 +41,11 @@ pub struct CpuProcessor {
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
-    ffn: FfnScratch,
+    ffn: LayerFfn,
     sparsity: Sparsity,
+    /// What the norm of the coming FFN saw, `[tokens, d_model]`, where the residual stream moves on before the FFN's turn comes
+    /// ([`ModelConfig::early_ffn_input`]).
+    normed_from: Vec<f32>,
     /// `[n_vocab]`, where only the largest are asked for.
     logits: Vec<f32>,
 }
@@ -58,15 +65,15 @@ impl CpuProcessor {
             heads: Vec::new(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
-            ffn: FfnScratch::default(),
+            ffn: LayerFfn::default(),
             sparsity: Sparsity::Dense,
+            normed_from: Vec::new(),
             logits: Vec::new(),
         }
     }
 
     /// Reserves the buffers of `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
-        const WHAT: &str = "scratch memory";
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
@@ -130,6 +137,10 @@ impl Processor for CpuProcessor {
             return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
         };
         let n = self.tokens * model.config.d_model;
+        if model.config.early_ffn_input() == Some(into) {
+            grow(&mut self.normed_from, Some(n), WHAT)?;
+            self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
+        }
         match self.registers.get_disjoint_mut([from as usize, into as usize]) {
             Ok([from, into]) => norm_rows(&self.cpu, &model.config, norm, &mut into[..n], Some(&from[..n])),
             // The same register.
@@ -185,16 +196,33 @@ impl Processor for CpuProcessor {
     }
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
-        let n = self.tokens * model.config.d_model;
-        let ffn = &model.weights.layers[layer].ffn;
-        if matches!(ffn, Ffn::Dense(_)) && probe.wants_ffn_input() {
-            let residual = &self.registers[Register::Residual as usize][..n];
-            probe.ffn_input(layer, self.tokens, &self.registers[from as usize][..n], residual);
-        }
-        let Ok([from, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
+        if from == Register::Out {
             return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
+        }
+        let n = self.tokens * model.config.d_model;
+        let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
+        let weights = &model.weights.layers[layer];
+        let x = &self.registers[from as usize][..n];
+        let residual = match model.config.early_ffn_input() {
+            Some(_) => &self.normed_from[..n],
+            None => &self.registers[Register::Residual as usize][..n],
         };
-        self.ffn.run(&self.cpu, &model.config, ffn, layer, &from[..n], &mut out[..n], self.tokens, probe)
+        if matches!(weights.ffn, Ffn::Dense(_)) && probe.wants_ffn_input() {
+            probe.ffn_input(layer, self.tokens, x, residual);
+        }
+        let task = LayerTask {
+            layer,
+            ffn: &weights.ffn,
+            predictor: weights.predictor.as_ref(),
+            cut: weights.cut,
+            sparsity: self.sparsity,
+            x,
+            residual,
+            tokens: self.tokens,
+        };
+        let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
+        self.registers[Register::Out as usize] = out;
+        done
     }
 
     fn add_out(&mut self) -> Result<()> {
@@ -241,7 +269,8 @@ impl Processor for CpuProcessor {
     }
 
     fn scratch_bytes(&self) -> u64 {
-        let vectors = self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits]);
+        let vectors =
+            self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
         let floats: usize = vectors.map(Vec::capacity).sum();
         (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
     }

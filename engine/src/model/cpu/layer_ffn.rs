@@ -1,0 +1,127 @@
+//! The FFN of a layer, whichever kind it is, and what observers are told of it.
+
+use std::time::Instant;
+
+use super::{CpuFfn, FfnTask, FfnWork, Guess, experts::Mixture};
+use crate::{
+    cpu::Cpu,
+    error::Result,
+    model::{Down, Ffn, FfnWeights, LayerFiring, ModelConfig, Predictor, PredictorInput, Probe, Sparsity, mask},
+};
+
+/// What a layer's FFN is to do.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::model) struct LayerTask<'a> {
+    /// Which layer, for observers.
+    pub layer: usize,
+    pub ffn: &'a Ffn,
+    pub predictor: Option<&'a Predictor>,
+    pub cut: Option<f32>,
+    pub sparsity: Sparsity,
+    /// Inputs, `[tokens, d_model]`.
+    pub x: &'a [f32],
+    /// What the norm before it saw, `[tokens, d_model]`.
+    pub residual: &'a [f32],
+    pub tokens: usize,
+}
+
+/// Computes FFNs of layers. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(in crate::model) struct LayerFfn {
+    ffn: CpuFfn,
+    mixture: Mixture,
+    /// `[tokens, words(n_ff)]`
+    fired: Vec<u32>,
+    /// `[tokens, n_ff]`
+    strength: Vec<f32>,
+}
+
+impl LayerFfn {
+    /// `out = ffn(x)`, both `[tokens, d_model]`.
+    pub(in crate::model) fn run(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        out: &mut [f32],
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let weights = match task.ffn {
+            Ffn::Dense(weights) => weights,
+            Ffn::Experts(weights) => {
+                return self.mixture.run(cpu, config, task, weights, &mut self.ffn, out, probe);
+            }
+        };
+        let started = probe.wants_firing().then(Instant::now);
+        let guess = task.predictor.map(|predictor| {
+            let x = match predictor.input {
+                PredictorInput::Residual => task.residual,
+                PredictorInput::Normed => task.x,
+            };
+            Guess::Predictor { predictor, x }
+        });
+        let part = FfnTask {
+            ffn: weights,
+            activation: config.activation,
+            neurons: None,
+            sparsity: task.sparsity,
+            guess,
+            cut: task.cut,
+            x: task.x,
+            tokens: task.tokens,
+            observed: started.is_some(),
+        };
+        let hidden = probe.wants_ffn_hidden();
+        let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
+            if hidden {
+                probe.ffn_hidden(task.layer, task.tokens, gate, up);
+            }
+        })?;
+        add_bias(weights, out);
+        if let Some(started) = started {
+            self.tell(task, weights.up.weight.rows(), work, started, probe);
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, task: &LayerTask<'_>, n_ff: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        self.fired.clear();
+        self.fired.resize(task.tokens * mask::words(n_ff), 0);
+        self.ffn.fired(&mut self.fired);
+        let strength = probe.wants_strength().then(|| {
+            self.strength.clear();
+            self.strength.resize(task.tokens * n_ff, 0.0);
+            self.ffn.strength(&mut self.strength);
+            &self.strength[..]
+        });
+        probe.firing(&LayerFiring {
+            layer: task.layer,
+            tokens: task.tokens,
+            fired: &self.fired,
+            predicted: self.ffn.predicted(),
+            complete: self.ffn.predicted().is_none(),
+            strength,
+            cpu_bytes: work.bytes(),
+            cpu_scattered: work.scattered,
+            cpu_ns,
+            ..LayerFiring::default()
+        });
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let own = (self.fired.capacity() + self.strength.capacity()) * size_of::<f32>();
+        self.ffn.bytes() + self.mixture.bytes() + own as u64
+    }
+}
+
+/// Adds the bias of the down projection to every token's row of `out`.
+pub(super) fn add_bias(ffn: &FfnWeights, out: &mut [f32]) {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    if let Some(bias) = &down.bias {
+        for out in out.chunks_exact_mut(bias.len().max(1)) {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Sets of neurons as bits, the form in which processors hand them to each other and to observers: bit `i % 32` of word
+//! `i / 32` is neuron `i`'s.
+
+/// Words of a mask of `n` neurons.
+pub const fn words(n: usize) -> usize {
+    n.div_ceil(32)
+}
+
+/// Whether `neuron` is in the set.
+pub fn contains(mask: &[u32], neuron: usize) -> bool {
+    mask.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1)
+}
+
+/// Adds `neuron`.
+///
+/// # Panics
+/// If the mask is not that long.
+pub fn insert(mask: &mut [u32], neuron: usize) {
+    mask[neuron / 32] |= 1 << (neuron % 32);
+}
+
+/// Makes `mask` the set of those below `n` that `is_in` says yes to; the rest of the mask becomes empty.
+///
+/// # Panics
+/// If the mask is not that long.
+pub fn fill(mask: &mut [u32], n: usize, is_in: impl Fn(usize) -> bool) {
+    mask.fill(0);
+    for (at, word) in mask[..words(n)].iter_mut().enumerate() {
+        let first = 32 * at;
+        *word = (0..32.min(n - first)).fold(0, |bits, i| bits | u32::from(is_in(first + i)) << i);
+    }
+}
+
+/// The set's neurons, ascending.
+pub fn neurons(mask: &[u32]) -> impl Iterator<Item = u32> {
+    (0u32..).zip(mask).flat_map(|(at, word)| {
+        let mut left = *word;
+        std::iter::from_fn(move || {
+            let bit = left.trailing_zeros();
+            left &= left.wrapping_sub(1);
+            (bit < 32).then_some(32 * at + bit)
+        })
+    })
+}
+
+/// How many there are.
+pub fn count(mask: &[u32]) -> usize {
+    mask.iter().map(|word| word.count_ones() as usize).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_keep_their_members() {
+        let members = [0, 5, 31, 32, 63, 64, 69];
+        for n in [70, 96] {
+            let mut filled = vec![u32::MAX; words(n) + 1];
+            fill(&mut filled, n, |i| members.contains(&(i as u32)));
+            let mut inserted = vec![0; words(n) + 1];
+            members.iter().for_each(|i| insert(&mut inserted, *i as usize));
+            assert_eq!(filled, inserted);
+            assert_eq!(neurons(&filled).collect::<Vec<_>>(), members);
+            assert_eq!(count(&filled), members.len());
+            assert!((0..200).all(|i| contains(&filled, i) == members.contains(&(i as u32))));
+        }
+        assert_eq!(neurons(&[]).count(), 0);
+    }
+}
