@@ -1,6 +1,6 @@
 //! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`]
 //! and [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
-//! (Ctrl-C), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
+//! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
@@ -17,6 +17,8 @@ mod inspect;
 mod interrupt;
 mod logits;
 mod model_options;
+mod prepare;
+mod prepared;
 mod progress;
 mod run;
 mod synth;
@@ -60,6 +62,7 @@ enum Command {
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),
     Convert(convert::ConvertArgs),
+    Prepare(prepare::PrepareArgs),
     Synth(synth::SynthArgs),
     Bench(bench::BenchArgs),
     Devices(devices::DevicesArgs),
@@ -94,6 +97,7 @@ fn dispatch(command: Option<Command>) -> Outcome {
         Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
         Some(Command::Logits(args)) => logits::logits(&args),
         Some(Command::Convert(args)) => convert::convert(&args),
+        Some(Command::Prepare(args)) => prepare::prepare(&args),
         Some(Command::Synth(args)) => synth::synth(&args),
         Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Devices(args)) => devices::devices(&args),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
 /// What the bar counts.
 #[derive(Debug, Clone, Copy)]
@@ -18,6 +18,8 @@ pub enum Unit {
     Weights,
     /// Runs of a benchmark.
     Runs,
+    /// Shares of work of which the caller knows the time left.
+    Share,
 }
 
 /// Appears on standard error once a second has passed; vanishes when dropped.
@@ -47,6 +49,7 @@ impl Progress {
                 Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {eta}",
                 Unit::Weights => "{msg} {wide_bar} {percent} % of {human_len} weights {eta}",
                 Unit::Runs => "{msg} {wide_bar} run {pos}/{len} {eta}",
+                Unit::Share => "{msg} {wide_bar} {percent} % {prefix}",
             };
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             self.bar = Some(ProgressBar::new(total).with_style(style).with_message(self.label));
@@ -54,6 +57,16 @@ impl Progress {
         if let Some(bar) = &self.bar {
             bar.set_length(total);
             bar.set_position(done);
+        }
+    }
+
+    /// A share from 0 to 1, and the seconds that are left.
+    pub fn set_share(&mut self, done: f64, seconds_left: Option<f64>) {
+        const STEPS: f64 = 1e4;
+        self.set((done * STEPS) as u64, STEPS as u64);
+        if let (Some(bar), Some(seconds)) = (&self.bar, seconds_left) {
+            let left = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+            bar.set_prefix(HumanDuration(left).to_string());
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Hot and cold: which neurons fire how often, who guesses them, where they live, and the forward pass that is split
 //! between a device and the CPU accordingly.
 //!
-//! [`predictor`] guesses which neurons fire, and says how well. [`placement`] decides what is resident under a budget; it
-//! prices time and knows no device. [`sidecar`] is the file beside a model that holds what was found out about it.
+//! [`profile`] counts firings and records what FFNs are given. [`predictor`] guesses which neurons fire, and says how well.
+//! [`placement`] decides what is resident under a budget; it prices time and knows no device. [`sidecar`] is the file beside a
+//! model that holds what was found out about it, and [`prepare`] makes it.
 
 pub mod placement;
 pub mod predictor;
+pub mod prepare;
+pub mod profile;
 pub mod sidecar;

@@ -13,11 +13,13 @@ use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, TensorType, Value},
     model::{Model, ModelConfig},
+    sparsity::sidecar::{self, Attachment, Sidecar},
 };
 
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
+    prepared,
     units,
 };
 use summary::{Group, Summary};
@@ -53,23 +55,40 @@ pub struct InspectArgs {
 pub fn inspect(args: &InspectArgs) -> Outcome {
     let options = ModelOptions { model: args.file.clone(), ..ModelOptions::default() };
     let checkpoint = options.open_checkpoint()?;
-    let vocabulary_only = checkpoint.tensors().is_empty();
-    let (config, problem) = if vocabulary_only {
-        (None, None)
+    let vocabulary_only = checkpoint.tensors().is_empty() && !Sidecar::is_one(&checkpoint);
+    let mut problem = None;
+    let (config, attachment) = if vocabulary_only {
+        (None, Attachment::None)
     } else {
-        match Model::from_checkpoint(checkpoint.clone(), &options.load_options()) {
-            Ok(model) => (Some(model.config), None),
-            Err(error) => (None, Some(error)),
-        }
+        look_inside(&options, &checkpoint).unwrap_or_else(|error| {
+            problem = Some(error);
+            (None, Attachment::None)
+        })
     };
 
     let summary = Summary::new(&checkpoint);
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        let report = to_json(&checkpoint, &summary, config.as_ref(), problem.as_ref(), args.tensors);
+        let mut report = to_json(&checkpoint, &summary, config.as_ref(), problem.as_ref(), args.tensors);
+        report["prepared"] = match &attachment {
+            Attachment::None => Json::Null,
+            Attachment::Attached(sidecar) => prepared::to_json(sidecar),
+            Attachment::Ignored { path, reason } => json!({ "file": path, "ignored": reason }),
+        };
         writeln!(out, "{report:#}")?;
     } else {
         print(&mut out, &checkpoint, &summary, config.as_ref(), args.tensors)?;
+        match &attachment {
+            Attachment::None => {}
+            Attachment::Attached(sidecar) => {
+                writeln!(out, "\nprepared      {}", one_line(&sidecar.path.display().to_string()))?;
+                writeln!(out, "{}\n", one_line(&prepared::origin(sidecar)))?;
+                out.write_all(prepared::layers(sidecar).as_bytes())?;
+            }
+            Attachment::Ignored { path, reason } => {
+                writeln!(out, "\n{} is not used: {}", one_line(&path.display().to_string()), one_line(reason))?;
+            }
+        }
         if vocabulary_only {
             writeln!(out, "\nThis file holds a vocabulary and no weights: it can be tokenized with, not run.")?;
         }
@@ -83,6 +102,16 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         }
         Some(error) => Err(Failure::Engine(error)),
     }
+}
+
+/// The configuration of a model and what was prepared for it, or the latter alone of a sidecar.
+fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<ModelConfig>, Attachment), Error> {
+    if Sidecar::is_one(checkpoint) {
+        return Ok((None, Attachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
+    }
+    let mut model = Model::from_checkpoint(checkpoint.clone(), &options.load_options())?;
+    let attachment = sidecar::attach(&mut model, &options.sidecar_choice(), options.read_mode())?;
+    Ok((Some(model.config), attachment))
 }
 
 fn print(

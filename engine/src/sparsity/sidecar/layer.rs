@@ -3,6 +3,7 @@
 use crate::{
     format::Matrix,
     model::{PredictorInput, PredictorKind, PredictorQuality},
+    sparsity::profile::busiest,
 };
 
 /// One layer's part of a sidecar.
@@ -63,6 +64,12 @@ impl PreparedLayer {
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
         let sum: f64 = frequency.iter().map(|&share| f64::from(share)).sum();
         Some((sum / frequency.len() as f64) as f32)
+    }
+
+    /// The smallest share of the neurons that makes `share` of the firings.
+    pub fn skew(&self, share: f64) -> Option<f64> {
+        let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
+        Some(busiest(frequency.iter().map(|&often| f64::from(often)).collect(), share))
     }
 }
 

@@ -1,0 +1,104 @@
+//! What a sidecar says, as a table and as JSON.
+
+use serde_json::{Value, json};
+use thermocline_engine::sparsity::sidecar::{PreparedLayer, Sidecar};
+
+use super::{table::table, units};
+
+/// Share of the firings whose neurons are counted as the busy ones.
+const SKEW_OF: f64 = 0.8;
+
+/// A line per layer.
+pub fn layers(sidecar: &Sidecar) -> String {
+    let mut heads = vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "by mass", "precision"];
+    heads.extend(["named", "threshold", "cut", "down"]);
+    let mut lines = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    lines.extend(sidecar.layers.iter().enumerate().map(|(n, layer)| line(n, layer)));
+    table(&lines)
+}
+
+fn line(n: usize, layer: &PreparedLayer) -> Vec<String> {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let percent = |share: f32| format!("{:.1} %", 100.0 * share);
+    let predictor = layer.predictor.as_ref();
+    let quality = predictor.map(|predictor| predictor.quality);
+    vec![
+        n.to_string(),
+        or_dash(layer.density().map(percent)),
+        or_dash(layer.skew(SKEW_OF).map(|share| percent(share as f32))),
+        or_dash(predictor.map(|predictor| predictor.kind_name().replace('_', "-"))),
+        or_dash(predictor.and_then(|predictor| predictor.rank()).map(|rank| rank.to_string())),
+        or_dash(predictor.map(|predictor| units::bytes(predictor.bytes()))),
+        or_dash(quality.map(|quality| percent(quality.recall))),
+        or_dash(quality.map(|quality| format!("{:.2} %", 100.0 * quality.mass_recall))),
+        or_dash(quality.map(|quality| percent(quality.precision))),
+        or_dash(quality.map(|quality| percent(quality.density))),
+        or_dash(predictor.map(|predictor| format!("{:.3}", predictor.threshold))),
+        or_dash(layer.cut.map(|cut| format!("{:.4} ({} kept)", cut.value, percent(cut.density)))),
+        or_dash(layer.down.as_ref().map(|down| format!("{} ±{}", down.weight.ty(), percent(down.error)))),
+    ]
+}
+
+/// One line: what it was made from.
+pub fn origin(sidecar: &Sidecar) -> String {
+    let made = &sidecar.provenance;
+    let bytes = sidecar.layers.iter().map(PreparedLayer::bytes).sum();
+    let (profiled, held_out) = (made.tokens_profiled, made.tokens_held_out);
+    let (recall, mass) = (100.0 * made.target_recall, 100.0 * made.target_mass_recall);
+    format!(
+        "{}; {profiled} tokens, {held_out} of them to measure on, from text {}; to be found: {recall} % of the firings, {mass} \
+         % of their mass",
+        units::bytes(bytes),
+        made.corpus,
+    )
+}
+
+/// Everything but the weights.
+pub fn to_json(sidecar: &Sidecar) -> Value {
+    let (identity, made) = (&sidecar.identity, &sidecar.provenance);
+    json!({
+        "file": sidecar.path,
+        "model": {
+            "architecture": identity.architecture,
+            "layers": identity.n_layer,
+            "d_model": identity.d_model,
+            "n_ff": identity.n_ff,
+            "experts": identity.n_expert,
+            "tensors": identity.tensors,
+            "layout_hash": format!("{:016x}", identity.layout),
+            "data_hash": format!("{:016x}", identity.data),
+        },
+        "activation": made.activation.name(),
+        "corpus": made.corpus,
+        "tokens_profiled": made.tokens_profiled,
+        "tokens_held_out": made.tokens_held_out,
+        "target_recall": made.target_recall,
+        "target_mass_recall": made.target_mass_recall,
+        "layers": sidecar.layers.iter().map(layer_json).collect::<Value>(),
+    })
+}
+
+fn layer_json(layer: &PreparedLayer) -> Value {
+    let predictor = layer.predictor.as_ref().map(|predictor| {
+        let quality = predictor.quality;
+        json!({
+            "kind": predictor.kind_name(),
+            "rank": predictor.rank(),
+            "bytes": predictor.bytes(),
+            "threshold": predictor.threshold,
+            "recall": quality.recall,
+            "mass_recall": quality.mass_recall,
+            "precision": quality.precision,
+            "density": quality.density,
+        })
+    });
+    let down = layer.down.as_ref().map(|down| json!({ "type": down.weight.ty().name(), "error": down.error }));
+    json!({
+        "active": layer.density(),
+        "skew": layer.skew(SKEW_OF),
+        "bytes": layer.bytes(),
+        "predictor": predictor,
+        "cut": layer.cut.map(|cut| json!({ "value": cut.value, "density": cut.density })),
+        "down": down,
+    })
+}

@@ -1,0 +1,128 @@
+//! Text files as many short texts in random order.
+
+use std::{io::Read, ops::Range, path::Path};
+
+use rand::{SeedableRng, seq::SliceRandom};
+use rand_chacha::ChaCha8Rng;
+
+use crate::{
+    error::{Error, Result},
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+/// Ends a document, in files made for training.
+const END: &str = "<|endoftext|>";
+/// Most bytes read of one file.
+const LARGEST: u64 = 256 << 20;
+/// Bytes of text that surely make a token, so that a piece of so many times as many as tokens are wanted is long enough.
+const BYTES_PER_TOKEN: usize = 8;
+
+/// Pieces of documents, shuffled, so that those behind are like those before.
+#[derive(Debug)]
+pub(super) struct TextFiles {
+    files: Vec<String>,
+    /// Number of a file and bytes in it.
+    pieces: Vec<(usize, Range<usize>)>,
+}
+
+impl TextFiles {
+    /// Reads `paths`; pieces make about `length` tokens or more, where documents are that long.
+    pub(super) fn open(paths: &[impl AsRef<Path>], length: usize, seed: u64) -> Result<Self> {
+        let files = paths.iter().map(|path| read(path.as_ref())).collect::<Result<Vec<_>>>()?;
+        let mut pieces = Vec::new();
+        for (file, text) in files.iter().enumerate() {
+            cut(text, length.saturating_mul(BYTES_PER_TOKEN), &mut |piece| pieces.push((file, piece)));
+        }
+        pieces.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        Ok(TextFiles { files, pieces })
+    }
+
+    /// Tokens of piece `n`, at most `length`; `None` behind the last.
+    pub(super) fn text(&self, n: usize, tokenizer: &Tokenizer, length: usize) -> Result<Option<Vec<u32>>> {
+        let Some((file, piece)) = self.pieces.get(n) else { return Ok(None) };
+        // The beginning mark, where the model has one, stands before every piece: they are texts of their own.
+        let mut tokens = tokenizer.encode(&self.files[*file][piece.clone()], EncodeOptions::TEXT)?;
+        tokens.truncate(length);
+        Ok(Some(tokens))
+    }
+}
+
+fn read(path: &Path) -> Result<String> {
+    let failed = |source| Error::io("read", path, source);
+    let mut bytes = Vec::new();
+    std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(failed)?;
+    // A file cut at the limit may end within a character; one that is not text says so early.
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(error) if error.utf8_error().error_len().is_none() => {
+            let valid = error.utf8_error().valid_up_to();
+            let mut bytes = error.into_bytes();
+            bytes.truncate(valid);
+            String::from_utf8(bytes).map_err(|error| failed(std::io::Error::other(error)))
+        }
+        Err(error) => {
+            let at = error.utf8_error().valid_up_to() as u64;
+            Err(Error::malformed(path, crate::error::Location::Offset(at), "UTF-8 text", "other bytes"))
+        }
+    }
+}
+
+/// Cuts `text` into documents, and those into pieces of at most `most` bytes, at the end of a line, else a word, else a
+/// character. Blank ones are left out.
+fn cut(text: &str, most: usize, each: &mut dyn FnMut(Range<usize>)) {
+    let mut start = 0;
+    for document in text.split(END) {
+        let mut rest = document;
+        while !rest.trim().is_empty() {
+            let mut end = rest.len();
+            if end > most {
+                end = rest.floor_char_boundary(most);
+                let space = |c: char| c == ' ';
+                end = rest[..end].rfind('\n').or_else(|| rest[..end].rfind(space)).map_or(end, |at| at + 1).max(1);
+                while !rest.is_char_boundary(end) {
+                    end += 1;
+                }
+            }
+            let piece = &rest[..end];
+            if !piece.trim().is_empty() {
+                let from = start + (document.len() - rest.len()) + (piece.len() - piece.trim_start().len());
+                each(from..from + piece.trim().len());
+            }
+            rest = &rest[end..];
+        }
+        start += document.len() + END.len();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pieces(text: &str, most: usize) -> Vec<&str> {
+        let mut pieces = Vec::new();
+        cut(text, most, &mut |piece| pieces.push(&text[piece]));
+        pieces
+    }
+
+    #[test]
+    fn documents_become_pieces() {
+        let text = "one two\n<|endoftext|>\nthree\nfour<|endoftext|> \n<|endoftext|>five";
+        assert_eq!(pieces(text, 100), ["one two", "three\nfour", "five"]);
+        assert_eq!(pieces(text, 8), ["one two", "three", "four", "five"]);
+        assert_eq!(pieces("aaaa bbbb cccc", 7), ["aaaa", "bbbb", "cccc"]);
+        assert_eq!(pieces("水水水水", 4), ["水", "水", "水", "水"]);
+        assert_eq!(pieces("水水", 1), ["水", "水"]);
+        assert_eq!(pieces("", 4), [""; 0]);
+    }
+
+    #[test]
+    fn files_are_read_as_far_as_they_are_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.txt");
+        std::fs::write(&path, "abc水".as_bytes().split_last().unwrap().1).unwrap();
+        assert_eq!(read(&path).unwrap(), "abc");
+        std::fs::write(&path, b"ab\xff\xffcd").unwrap();
+        assert!(read(&path).unwrap_err().to_string().contains("at byte 2"));
+        assert!(matches!(read(&folder.path().join("absent")), Err(Error::Io { .. })));
+    }
+}

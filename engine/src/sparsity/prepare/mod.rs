@@ -1,0 +1,107 @@
+//! Preparing a model: text runs through it ([`corpus`], or what the model [writes itself](generate)), the firing of its
+//! neurons is counted and what its FFNs were given is recorded ([`reading`]); then each layer gets what that makes possible,
+//! a predictor or a cut, and its down projection by neurons ([`layer`]); all of it becomes the model's
+//! [`Sidecar`](super::sidecar::Sidecar).
+//!
+//! It may take hours and may be stopped at any time. What is done is kept in a [`workspace`] beside the file to come, from
+//! which the next [`run`] goes on; because every text and every layer depends on its number and the options only, the result
+//! is the same as if nothing had happened.
+
+mod corpus;
+mod generate;
+mod layer;
+mod options;
+mod reading;
+mod report;
+mod workspace;
+
+use std::{ops::ControlFlow, sync::Arc, time::Instant};
+
+pub use options::{Corpus, Phase, PredictorChoice, PrepareOptions, Progress};
+pub use report::{LayerReport, Prepared};
+
+use super::{
+    predictor::Allowance,
+    sidecar::{Identity, Provenance, Sidecar},
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    format::ReadMode,
+    model::{Ffn, Model},
+};
+use workspace::Workspace;
+
+/// Prepares `model` and writes its sidecar to [`PrepareOptions::out`]. `model` is as its file has it, without a sidecar.
+/// `progress` is told how far things are, several times a second; if it breaks, what is done is kept and the result is
+/// [`Error::Cancelled`].
+///
+/// # Errors
+/// [`Error::Io`] for files that cannot be read or written; [`Error::Invalid`] for options out of range, too little text, or
+/// a workspace that is in use; what training says.
+pub fn run(
+    model: &Arc<Model>,
+    options: &PrepareOptions,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Prepared> {
+    options.check()?;
+    let started = Instant::now();
+    let identity = Identity::of(model);
+    let cpu = Cpu::new(&options.cpu)?;
+    let mut workspace = Workspace::open(model, &identity, options)?;
+    let reading = reading::read(model, &cpu, options, &mut workspace, progress)?;
+
+    let parameters: u64 = model.checkpoint.tensors().iter().map(|tensor| tensor.len() as u64).sum();
+    let dense = model.weights.layers.iter().filter(|layer| matches!(layer.ffn, Ffn::Dense(_))).count();
+    let mut allowance = Allowance::new(parameters, dense);
+    let mut meter = options::Meter::new(Phase::Layers);
+    let n_layer = model.config.n_layer();
+    let blank = Sidecar {
+        path: options.out.clone(),
+        identity,
+        provenance: Provenance {
+            activation: model.config.activation,
+            corpus: reading.corpus.clone(),
+            tokens_profiled: reading.profile.tokens,
+            tokens_held_out: layer::held_out(reading.recorded),
+            target_recall: options.target.recall as f32,
+            target_mass_recall: options.target.mass as f32,
+        },
+        layers: vec![Default::default(); n_layer],
+    };
+    let mut sidecar = blank.clone();
+    let mut reports = Vec::with_capacity(n_layer);
+    for n in 0..n_layer {
+        let (prepared, report) = match workspace.layer(&blank, n) {
+            Some(done) => {
+                meter.skip(1.0 / n_layer as f64);
+                done
+            }
+            None => {
+                let done = layer::Work { model, cpu: &cpu, options, reading: &reading, folder: workspace.folder(), n }
+                    .run(allowance.next(), &mut |share| {
+                        let done = (n as f64 + share) / n_layer as f64;
+                        match progress(&meter.progress(done, Some(n))) {
+                            ControlFlow::Continue(()) => Ok(()),
+                            ControlFlow::Break(()) => Err(Error::Cancelled),
+                        }
+                    })?;
+                workspace.keep_layer(&blank, n, &done.0, &done.1)?;
+                // What is mapped takes no memory.
+                workspace.layer(&blank, n).unwrap_or(done)
+            }
+        };
+        allowance.take(report.parameters());
+        sidecar.layers[n] = prepared;
+        reports.push(report);
+    }
+
+    // Stopping now would save no time.
+    let _ = progress(&options::Meter::new(Phase::Writing).progress(0.0, None));
+    sidecar.write(&options.out)?;
+    drop(sidecar);
+    let sidecar = Sidecar::open(&options.out, ReadMode::Map)?;
+    workspace.remove();
+    let share = reports.iter().map(LayerReport::parameters).sum::<u64>() as f64 / parameters.max(1) as f64;
+    Ok(Prepared { sidecar, layers: reports, predictor_share: share, seconds: started.elapsed().as_secs_f64() })
+}

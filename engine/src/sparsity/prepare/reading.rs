@@ -1,0 +1,199 @@
+//! Text runs through the model: firing is counted, and what FFNs are given is recorded.
+
+use std::{
+    ops::ControlFlow,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Corpus, Phase, PrepareOptions, Progress,
+    corpus::TextFiles,
+    generate::Author,
+    options::Meter,
+    workspace::{ReadingState, Workspace},
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    model::{Forward, KvCache, KvType, Model, Outputs, Probe},
+    sparsity::profile::{InputRecorder, Profile, Profiler},
+    tokenizer::Tokenizer,
+};
+
+/// How much work may be lost.
+const SAVE_EVERY: Duration = Duration::from_secs(5);
+
+/// What came of it.
+#[derive(Debug)]
+pub(super) struct Reading {
+    /// Firings.
+    pub profile: Profile,
+    /// Tokens whose inputs are in the workspace.
+    pub recorded: u64,
+    /// What was read, in words.
+    pub corpus: String,
+}
+
+/// Texts by number.
+enum Source {
+    Author(Author),
+    Files(TextFiles, Tokenizer),
+    Tokens(Vec<Vec<u32>>),
+}
+
+impl Source {
+    fn open(model: &Model, options: &PrepareOptions, length: usize) -> Result<Self> {
+        let checkpoint = &model.checkpoint;
+        Ok(match &options.corpus {
+            Corpus::Generated => Source::Author(Author::new(checkpoint, length, options.seed)?),
+            Corpus::Files(paths) => {
+                let files = TextFiles::open(paths, length, options.seed)?;
+                Source::Files(files, Tokenizer::from_checkpoint(checkpoint)?)
+            }
+            Corpus::Tokens(texts) => Source::Tokens(texts.clone()),
+        })
+    }
+
+    /// Runs text `n` from an empty cache of `length` tokens; whether there was one.
+    fn run(
+        &self,
+        n: usize,
+        length: usize,
+        forward: &mut Forward,
+        kv: &mut KvCache,
+        probe: &mut dyn Probe,
+    ) -> Result<bool> {
+        let text = match self {
+            Source::Author(author) => return author.write(n, forward, kv, probe).map(|()| true),
+            Source::Files(files, tokenizer) => files.text(n, tokenizer, length)?,
+            Source::Tokens(texts) => texts.get(n).map(|text| text[..text.len().min(length)].to_vec()),
+        };
+        let Some(text) = text else { return Ok(false) };
+        if !text.is_empty() {
+            forward.run(&text, kv, Outputs::None, probe)?;
+        }
+        Ok(true)
+    }
+}
+
+/// Reads, or goes on reading, or finds that all is read.
+pub(super) fn read(
+    model: &Arc<Model>,
+    cpu: &Cpu,
+    options: &PrepareOptions,
+    workspace: &mut Workspace,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Reading> {
+    let mut state = workspace.reading(model);
+    if !state.complete {
+        continue_reading(model, cpu, options, workspace, &mut state, progress)?;
+    }
+    if state.profile.tokens == 0 || state.recorded == 0 {
+        return Err(Error::invalid("text to prepare from", "at least one token", 0));
+    }
+    let ReadingState { profile, recorded, .. } = state;
+    Ok(Reading { profile, recorded, corpus: options.corpus.to_string() })
+}
+
+fn continue_reading(
+    model: &Arc<Model>,
+    cpu: &Cpu,
+    options: &PrepareOptions,
+    workspace: &mut Workspace,
+    state: &mut ReadingState,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<()> {
+    let length = options.length.min(model.config.context_length);
+    let source = Source::open(model, options, length)?;
+    let mut forward = Forward::new(Arc::clone(model), Cpu::new(&options.cpu)?);
+    let mut kv = forward.kv_cache(length, KvType::F16)?;
+    let room = options.disk / InputRecorder::bytes_per_token(model).max(1);
+    let mut meter = Meter::new(Phase::Reading);
+    meter.skip(state.profile.tokens as f64 / options.tokens as f64);
+    let mut observer = Observer {
+        profiler: Profiler::new(cpu, model),
+        recorder: InputRecorder::open(workspace.folder(), model, state.recorded)?,
+        before: state.profile.tokens,
+        wanted: options.tokens,
+        meter,
+        progress,
+    };
+    let mut saved = Instant::now();
+    while state.profile.tokens < options.tokens {
+        // Of more text than there is room for, texts evenly spread are kept.
+        let due = state.profile.tokens as f64 * (room as f64 / options.tokens as f64).min(1.0);
+        let keep = state.recorded + length as u64 <= room && state.recorded as f64 <= due;
+        observer.recorder.set_on(keep);
+        observer.profiler.clear();
+        kv.truncate(0);
+        let more = match source.run(state.texts, length, &mut forward, &mut kv, &mut observer) {
+            Ok(more) => more,
+            Err(error) => {
+                // What is complete stays; the text that is not is read again.
+                let fault = observer.recorder.keep(0).err();
+                observer.recorder.drop_rest()?;
+                workspace.save_reading(state)?;
+                return Err(fault.unwrap_or(error));
+            }
+        };
+        if !more {
+            break;
+        }
+        let read = observer.profiler.profile();
+        let kept = if keep { read.tokens } else { 0 };
+        state.profile.add(read);
+        state.texts += 1;
+        state.recorded += kept;
+        observer.before = state.profile.tokens;
+        observer.recorder.keep(kept)?;
+        if saved.elapsed() > SAVE_EVERY {
+            workspace.save_reading(state)?;
+            saved = Instant::now();
+        }
+    }
+    state.complete = true;
+    workspace.save_reading(state)
+}
+
+/// Counter, recorder and progress as one probe.
+struct Observer<'a, 'p> {
+    profiler: Profiler<'a>,
+    recorder: InputRecorder,
+    /// Tokens of the texts before this one.
+    before: u64,
+    wanted: u64,
+    meter: Meter,
+    progress: &'p mut dyn FnMut(&Progress) -> ControlFlow<()>,
+}
+
+impl Probe for Observer<'_, '_> {
+    fn cancelled(&mut self) -> bool {
+        let done = (self.before + self.profiler.profile().tokens) as f64 / self.wanted as f64;
+        self.recorder.failed() || (self.progress)(&self.meter.progress(done, None)).is_break()
+    }
+
+    fn wants_ffn_input(&mut self) -> bool {
+        self.recorder.wants_ffn_input()
+    }
+
+    fn ffn_input(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
+        self.recorder.ffn_input(layer, tokens, normed, residual);
+    }
+
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
+        self.profiler.ffn_hidden(layer, tokens, gate, up);
+    }
+
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, layer: usize, chosen: &[usize]) {
+        self.profiler.router(layer, chosen);
+    }
+}

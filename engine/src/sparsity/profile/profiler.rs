@@ -1,0 +1,117 @@
+//! Counting while text runs.
+
+use super::Profile;
+use crate::{
+    cpu::Cpu,
+    model::{Activation, Ffn, Model, Probe},
+    sparsity::predictor::metrics::{MASS_OF_ACTIVE, down_norms, heaviest, ones},
+};
+
+/// A [`Probe`] that counts.
+#[derive(Debug)]
+pub struct Profiler<'a> {
+    cpu: &'a Cpu,
+    activation: Activation,
+    /// Experts a token is sent to, where there are experts.
+    used: usize,
+    /// Per layer, `[n_ff]`: norms of the neurons' columns of the down projection, where firing is a matter of mass.
+    norms: Vec<Vec<f32>>,
+    profile: Profile,
+    /// `[tokens, n_ff]`
+    hidden: Vec<f32>,
+    /// `[tokens, n_ff.div_ceil(32)]`
+    masks: Vec<u32>,
+}
+
+impl<'a> Profiler<'a> {
+    /// Nothing counted yet. Where firing is a matter of mass, the down projections are read once, and `cpu` computes; it must
+    /// not be the one that computes the forward pass.
+    pub fn new(cpu: &'a Cpu, model: &Model) -> Self {
+        let activation = model.config.activation;
+        let norms = |ffn: &Ffn| match ffn {
+            Ffn::Dense(ffn) if !activation.is_sparse() => down_norms(ffn),
+            _ => Vec::new(),
+        };
+        Profiler {
+            cpu,
+            activation,
+            used: model.config.experts.map_or(1, |experts| experts.used),
+            norms: model.weights.layers.iter().map(|layer| norms(&layer.ffn)).collect(),
+            profile: Profile::new(model),
+            hidden: Vec::new(),
+            masks: Vec::new(),
+        }
+    }
+
+    /// What was counted.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// Begins again from nothing.
+    pub fn clear(&mut self) {
+        self.profile.clear();
+    }
+
+    /// Neurons fire where what their activation sees is positive: the gate (the up matrix's output without one), or both.
+    fn count_positive(&mut self, layer: usize, gate: &[f32], up: &[f32]) {
+        let counts = &mut self.profile.counts[layer];
+        let n_ff = counts.len().max(1);
+        let both = self.activation == Activation::DRelu && !gate.is_empty();
+        let decides = if gate.is_empty() { up } else { gate };
+        for (decides, up) in decides.chunks_exact(n_ff).zip(up.chunks_exact(n_ff)) {
+            for ((count, decides), up) in counts.iter_mut().zip(decides).zip(up) {
+                *count += u64::from(*decides > 0.0 && (!both || *up > 0.0));
+            }
+        }
+    }
+
+    /// The heaviest neurons of each token fire.
+    fn count_heaviest(&mut self, layer: usize, gate: &[f32], up: &[f32]) {
+        let norms = &self.norms[layer];
+        let n_ff = norms.len().max(1);
+        self.hidden.clear();
+        self.hidden.extend_from_slice(if gate.is_empty() { up } else { gate });
+        self.cpu.activate(self.activation.into(), &mut self.hidden, (!gate.is_empty()).then_some(up));
+        let words = n_ff.div_ceil(32);
+        self.masks.resize(up.len() / n_ff * words, 0);
+        let mut tokens: Vec<_> = self.hidden.chunks_exact_mut(n_ff).zip(self.masks.chunks_exact_mut(words)).collect();
+        self.cpu.pool().for_each(&mut tokens, |_, (mass, mask)| {
+            mass.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
+            heaviest(mass, MASS_OF_ACTIVE, mask);
+        });
+        let counts = &mut self.profile.counts[layer];
+        self.masks.chunks_exact(words).flat_map(ones).for_each(|neuron| counts[neuron] += 1);
+    }
+
+    /// Layers see the same tokens; those of the first are counted.
+    fn count_tokens(&mut self, layer: usize, tokens: usize) {
+        if layer == 0 {
+            self.profile.tokens += tokens as u64;
+        }
+    }
+}
+
+impl Probe for Profiler<'_> {
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
+        self.count_tokens(layer, tokens);
+        if self.activation.is_sparse() {
+            self.count_positive(layer, gate, up);
+        } else {
+            self.count_heaviest(layer, gate, up);
+        }
+    }
+
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, layer: usize, chosen: &[usize]) {
+        self.count_tokens(layer, chosen.len() / self.used.max(1));
+        chosen.iter().for_each(|&expert| self.profile.counts[layer][expert] += 1);
+    }
+}

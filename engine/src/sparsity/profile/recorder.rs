@@ -1,0 +1,208 @@
+//! What FFNs were given, on disk.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{BufWriter, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+};
+
+use half::{f16, slice::HalfFloatSliceExt};
+
+use crate::{
+    error::{Error, Result},
+    model::{Ffn, Model, PredictorInput, Probe},
+};
+
+/// Bytes gathered per file before they are written.
+const BUFFER: usize = 1 << 16;
+
+/// A [`Probe`] that appends what each dense FFN is given to a file of its layer, as F16, a row of `d_model` numbers per token;
+/// and the residual stream to another, in layers whose own predictor looks at that. What one text gives becomes part of the
+/// files when it is [kept](InputRecorder::keep).
+#[derive(Debug)]
+pub struct InputRecorder {
+    width: usize,
+    /// Per layer; `None` for mixtures.
+    layers: Vec<Option<LayerFiles>>,
+    /// Tokens that are kept.
+    tokens: u64,
+    /// Whether it listens.
+    on: bool,
+    halves: Vec<f16>,
+    failed: Option<Error>,
+}
+
+#[derive(Debug)]
+struct LayerFiles {
+    normed: InputFile,
+    residual: Option<InputFile>,
+}
+
+#[derive(Debug)]
+struct InputFile {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+impl InputRecorder {
+    /// Opens the files of `model` in `folder`, of which the first `tokens` rows are kept and the rest is cut off: 0 begins
+    /// anew.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Invalid`] if a file has fewer rows.
+    pub fn open(folder: &Path, model: &Model, tokens: u64) -> Result<Self> {
+        let width = model.config.d_model;
+        let open = |layer: usize, input| InputFile::open(&path(folder, layer, input), tokens, width);
+        let files = |(n, layer): (usize, &crate::model::LayerWeights)| {
+            Ok(match &layer.ffn {
+                Ffn::Experts(_) => None,
+                Ffn::Dense(_) => {
+                    let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
+                    let residual = asks.then(|| open(n, PredictorInput::Residual)).transpose()?;
+                    Some(LayerFiles { normed: open(n, PredictorInput::Normed)?, residual })
+                }
+            })
+        };
+        let layers = model.weights.layers.iter().enumerate().map(files).collect::<Result<_>>()?;
+        Ok(InputRecorder { width, layers, tokens, on: true, halves: Vec::new(), failed: None })
+    }
+
+    /// Bytes a token takes on the disk.
+    pub fn bytes_per_token(model: &Model) -> u64 {
+        let rows = model.weights.layers.iter().map(|layer| match (&layer.ffn, &layer.predictor) {
+            (Ffn::Experts(_), _) => 0,
+            (Ffn::Dense(_), Some(own)) if own.input == PredictorInput::Residual => 2,
+            (Ffn::Dense(_), _) => 1,
+        });
+        rows.sum::<u64>() * (model.config.d_model * size_of::<f16>()) as u64
+    }
+
+    /// Tokens that are kept.
+    pub fn tokens(&self) -> u64 {
+        self.tokens
+    }
+
+    /// Whether to listen from now on.
+    pub fn set_on(&mut self, on: bool) {
+        self.on = on;
+    }
+
+    /// Keeps what came since the last time, `tokens` rows: it is in the files when this returns.
+    ///
+    /// # Errors
+    /// Whatever went wrong since.
+    pub fn keep(&mut self, tokens: u64) -> Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        self.tokens += tokens;
+        self.files().try_for_each(|file| file.out.flush().map_err(|source| Error::io("write", &file.path, source)))
+    }
+
+    /// Drops what came since the last time.
+    ///
+    /// # Errors
+    /// [`Error::Io`]
+    pub fn drop_rest(&mut self) -> Result<()> {
+        self.failed = None;
+        let bytes = self.tokens * (self.width * size_of::<f16>()) as u64;
+        self.files().try_for_each(|file| file.cut(bytes))
+    }
+
+    /// What went wrong, if anything did: a probe cannot say so where it happens.
+    pub fn failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    fn files(&mut self) -> impl Iterator<Item = &mut InputFile> {
+        self.layers.iter_mut().flatten().flat_map(|files| std::iter::once(&mut files.normed).chain(&mut files.residual))
+    }
+
+    /// The rows of `layer` recorded in `folder`: `tokens` of `width` numbers, as F16. `None` if that input was not recorded.
+    ///
+    /// # Errors
+    /// [`Error::Io`], and [`Error::Invalid`] if there are fewer.
+    pub fn read(
+        folder: &Path,
+        layer: usize,
+        input: PredictorInput,
+        tokens: u64,
+        width: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        let path = path(folder, layer, input);
+        let mut bytes = match std::fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::io("read", path, error)),
+        };
+        let wanted = tokens * (width * size_of::<f16>()) as u64;
+        if (bytes.len() as u64) < wanted {
+            return Err(short(wanted, bytes.len() as u64));
+        }
+        bytes.truncate(wanted as usize);
+        Ok(Some(bytes))
+    }
+}
+
+impl InputFile {
+    fn open(path: &Path, tokens: u64, width: usize) -> Result<Self> {
+        let failed = |source| Error::io("open", path, source);
+        let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(failed)?;
+        let (wanted, length) = (tokens * (width * size_of::<f16>()) as u64, file.metadata().map_err(failed)?.len());
+        if length < wanted {
+            return Err(short(wanted, length));
+        }
+        let mut file = InputFile { path: path.to_path_buf(), out: BufWriter::with_capacity(BUFFER, file) };
+        file.cut(wanted)?;
+        Ok(file)
+    }
+
+    /// Makes the file `bytes` long and goes on behind them.
+    fn cut(&mut self, bytes: u64) -> Result<()> {
+        let failed = |source| Error::io("write", &self.path, source);
+        // Seeking writes what the buffer holds, which is then cut off with the rest.
+        self.out.seek(SeekFrom::Start(bytes)).map_err(failed)?;
+        self.out.get_ref().set_len(bytes).map_err(failed)
+    }
+
+    fn append(&mut self, rows: &[f16]) -> Result<()> {
+        let failed = |source| Error::io("write", &self.path, source);
+        rows.iter().try_for_each(|number| self.out.write_all(&number.to_le_bytes())).map_err(failed)
+    }
+}
+
+fn path(folder: &Path, layer: usize, input: PredictorInput) -> PathBuf {
+    let name = match input {
+        PredictorInput::Normed => "normed",
+        PredictorInput::Residual => "residual",
+    };
+    folder.join(format!("{name}-{layer}.f16"))
+}
+
+fn short(wanted: u64, got: u64) -> Error {
+    Error::invalid("recorded inputs", format!("{wanted} bytes"), got)
+}
+
+impl Probe for InputRecorder {
+    fn wants_ffn_input(&mut self) -> bool {
+        self.on && self.failed.is_none()
+    }
+
+    fn ffn_input(&mut self, layer: usize, _: usize, normed: &[f32], residual: &[f32]) {
+        let Some(files) = &mut self.layers[layer] else { return };
+        let mut append = |file: &mut InputFile, rows: &[f32]| {
+            self.halves.resize(rows.len(), f16::ZERO);
+            // What is beyond F16's range becomes the largest number it has, not infinity.
+            self.halves.convert_from_f32_slice(rows);
+            for half in &mut self.halves {
+                *half = half.max(f16::MIN).min(f16::MAX);
+            }
+            file.append(&self.halves)
+        };
+        let normed = append(&mut files.normed, normed);
+        let residual = files.residual.as_mut().map_or(Ok(()), |file| append(file, residual));
+        if let Err(error) = normed.and(residual) {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
