@@ -19,8 +19,7 @@ use thermocline_engine::{
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    prepared,
-    units,
+    prepared, units,
 };
 use summary::{Group, Summary};
 
