@@ -37,7 +37,7 @@ use Access::{Read, Write};
 
 /// Every kernel there is.
 pub const KERNELS: &[Kernel] = &[
-    kernel::<params::Elements>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
+    kernel::<params::Activation>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
     kernel::<params::ActiveList>("active_list", &[Read, Read, Write, Write], include_str!("../wgsl/active_list.wgsl")),
     kernel::<params::ActiveMask>("active_mask", &[Read, Write, Write], include_str!("../wgsl/active_mask.wgsl")),
     kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
@@ -81,6 +81,7 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
     kernel::<params::Route>("route", &[Read, Write, Write], include_str!("../wgsl/route.wgsl")),
     kernel::<params::CountFired>("count_fired", &[Read, Write], include_str!("../wgsl/count_fired.wgsl")),
+    kernel::<params::SlotList>("slot_list", &[Read, Read, Write, Write, Write], include_str!("../wgsl/slot_list.wgsl")),
     typed(kernel::<params::SparseDown>(
         "sparse_down",
         &[Read, Read, Read, Read, Write],

@@ -19,6 +19,12 @@ pub const SPARSE_DOWN_TOKENS: u32 = 8;
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
 pub const SPARSE_NEURONS: u32 = 2;
 
+/// Words from one extent's grid to the next's, as `slot_list` writes them.
+pub const SLOT_GRID: u32 = 4;
+
+/// What stands in `slot_list`'s table for a slot without a neuron.
+pub const NO_NEURON: u32 = u32::MAX;
+
 /// Tokens of a workgroup of `attention_prompt`.
 pub const ATTENTION_QUERIES: u32 = 32;
 
@@ -49,6 +55,7 @@ mod tests {
         assert_size("route", "MOST_USED", super::ROUTE_USED);
         assert_size("sparse_gate_up", "NEURONS", super::SPARSE_NEURONS);
         assert_size("sparse_down", "MOST_TOKENS", super::SPARSE_DOWN_TOKENS);
+        assert_size("slot_list", "GRID", super::SLOT_GRID);
         assert_size("attention_prompt", "QUERIES", super::ATTENTION_QUERIES);
         assert_size("attention_decode", "TILE", super::ATTENTION_TILE);
         assert_size("attention_decode", "MOST_HEADS", super::ATTENTION_HEADS);

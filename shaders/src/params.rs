@@ -25,7 +25,7 @@ macro_rules! params {
 }
 
 params! {
-    /// One element per invocation: `add`, `activation` and their like.
+    /// One element per invocation: `add` and its like.
     Elements {
         /// Elements of a row that count.
         cols: u32,
@@ -35,6 +35,20 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
+    }
+
+    /// `activation`
+    Activation {
+        /// Neurons.
+        cols: u32,
+        /// Elements from one row of the output to the next.
+        pitch: u32,
+        /// Rows.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Neurons whose gate's activation is not above this, as a magnitude, give 0; negative: none.
+        cut: f32,
     }
 
     /// `read_bandwidth`
@@ -258,6 +272,14 @@ params! {
         tokens: u32,
     }
 
+    /// `slot_list`, one workgroup per extent
+    SlotList {
+        /// Neurons a workgroup of the kernel that runs over the list takes.
+        per_workgroup: u32,
+        /// Its workgroups in one row of the grid.
+        stride: u32,
+    }
+
     /// `sparse_gate_up`
     SparseGateUp {
         /// 32-column chunks of a row of weights.
@@ -280,8 +302,12 @@ params! {
         tokens: u32,
         /// Elements from one token's hidden activations to the next's; a multiple of 4.
         hidden_pitch: u32,
-        /// Shares the neurons are split into, each a row of `32 * chunks` partial sums.
+        /// Shares the neurons are split into, each with a row of `32 * chunks` partial sums per token.
         splits: u32,
+        /// Place of the first share among those of other matrices.
+        first: u32,
+        /// Whether the sums are added to what is there: 0 or 1.
+        accumulate: u32,
     }
 
     /// `sum_splits`
@@ -290,9 +316,9 @@ params! {
         cols: u32,
         /// Elements from one row of the sum to the next.
         pitch: u32,
-        /// Rows of the sum.
+        /// Rows of the sum, and of each partial sum.
         tokens: u32,
-        /// Partial sums of a row.
+        /// Partial sums.
         splits: u32,
         /// Elements from one partial sum to the next.
         partial_pitch: u32,

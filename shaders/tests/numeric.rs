@@ -62,29 +62,31 @@ fn activation_matches_its_equation() {
     let (rows, cols, pitch) = (5, 200, 224);
     // Wide enough to reach where tanh and exp saturate.
     let input: Vec<f32> = noise(rows * pitch * 2, 5).iter().map(|v| v * 60.0).collect();
+    let forms = [(0, false, -1.0), (1, false, -1.0), (1, true, -1.0), (1, true, 0.5), (1, false, 0.0), (0, false, 2.0)];
     for tier in gpu.tiers() {
-        for kind in 0..6 {
-            for gated in [0, 1] {
-                // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
-                let params = params::Elements { cols: 200, pitch: 224, rows: 5, stride: 640 };
-                let out = vec![0.0_f32; rows * pitch];
-                let call = Call {
-                    kernel: "activation",
-                    tier,
-                    weights: None,
-                    overrides: &[("KIND", f64::from(kind)), ("GATED", gated as f64)],
-                    params: bytes_of(&params),
-                    buffers: &[bytes(&input), bytes(&out)],
-                    workgroups: (5, 2, 1),
-                };
-                let mut expected = vec![0.0; rows * pitch];
-                for (t, i) in (0..rows).flat_map(|t| (0..cols).map(move |i| (t, i))) {
-                    let at = |i: usize| f64::from(input[t * pitch * (1 + gated) + i]);
-                    let up = (gated == 1).then(|| at(cols + i));
-                    expected[t * pitch + i] = activation(kind, at(i), up);
+        for (kind, (gated, turns, cut)) in (0..6).flat_map(|kind| forms.map(|form| (kind, form))) {
+            // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
+            let params = params::Activation { cols: 200, pitch: 224, rows: 5, stride: 640, cut };
+            let out = vec![0.0_f32; rows * pitch];
+            let call = Call {
+                kernel: "activation",
+                tier,
+                weights: None,
+                overrides: &[("KIND", f64::from(kind)), ("GATED", gated as f64), ("TURNS", f64::from(u8::from(turns)))],
+                params: bytes_of(&params),
+                buffers: &[bytes(&input), bytes(&out)],
+                workgroups: (5, 2, 1),
+            };
+            let mut expected = vec![0.0; rows * pitch];
+            for (t, i) in (0..rows).flat_map(|t| (0..cols).map(move |i| (t, i))) {
+                let at = |i: usize| f64::from(input[t * pitch * (1 + gated) + i]);
+                let (gate, up) = if turns { (at(2 * i), at(2 * i + 1)) } else { (at(i), at(gated * cols + i)) };
+                if activation(kind, gate, None).abs() > f64::from(cut) {
+                    expected[t * pitch + i] = activation(kind, gate, (gated == 1).then_some(up));
                 }
-                assert_close(&gpu.run(&call, 1), &expected, 1e-5, &format!("kind {kind} gated {gated} {tier}"));
             }
+            let what = format!("kind {kind} gated {gated} turns {turns} cut {cut} {tier}");
+            assert_close(&gpu.run(&call, 1), &expected, 1e-5, &what);
         }
     }
 }

@@ -5,7 +5,11 @@ mod gpu;
 
 use bytemuck::{bytes_of, cast_slice};
 use gpu::{Call, Gpu, activation, bytes, noise};
-use thermocline_shaders::{Tier, params};
+use thermocline_shaders::{
+    Tier,
+    limits::{NO_NEURON, SLOT_GRID},
+    params,
+};
 
 const WORKGROUPS: [u32; 3] = [32, 96, 256];
 
@@ -141,6 +145,58 @@ fn counts_grow_by_what_fired() {
             };
             let [counts] = gpu.run_for(&call, [1]);
             assert_eq!(counts, expected, "{neurons} {tokens} {tier}");
+        }
+    }
+}
+
+#[test]
+fn slots_are_listed_by_extent() {
+    let gpu = Gpu::get();
+    let (neurons, most, per_workgroup, stride) = (1000_usize, 3_usize, 3_u32, 40_u32);
+    // Slots, the last of them without a neuron.
+    for (sizes, empty) in [(vec![64_usize], 0_usize), (vec![512, 192], 5), (vec![64, 128, 768], 64)] {
+        let slots: usize = sizes.iter().sum();
+        let held = |slot: usize| (slot < slots - empty).then_some((slot * 7 + 3) % neurons);
+        let starts: Vec<usize> = sizes.iter().scan(0, |end, size| Some(std::mem::replace(end, *end + size))).collect();
+        let mut table: Vec<u32> = starts.iter().zip(&sizes).flat_map(|(at, size)| [*at as u32, *size as u32]).collect();
+        table.resize(2 * most, 0);
+        table.extend((0..slots).map(|slot| held(slot).map_or(NO_NEURON, |neuron| neuron as u32)));
+        for (tier, density) in gpu.tiers().into_iter().flat_map(|tier| [0.0, 0.1, 1.0].map(|d| (tier, d))) {
+            let active: Vec<bool> = noise(neurons, 6).iter().map(|v| (v + 1.0) / 2.0 < density).collect();
+            for workgroup in WORKGROUPS {
+                let params = params::SlotList { per_workgroup, stride };
+                let (mask, lists) = (mask_of(&active), vec![u32::MAX; slots + 64 * most]);
+                let (grids, hidden) = (vec![u32::MAX; SLOT_GRID as usize * most], vec![f32::NAN; slots + 1]);
+                let call = Call {
+                    kernel: "slot_list",
+                    tier,
+                    weights: None,
+                    overrides: &[("WORKGROUP_SIZE", f64::from(workgroup)), ("EXTENTS", most as f64)],
+                    params: bytes_of(&params),
+                    buffers: &[
+                        cast_slice(&mask),
+                        cast_slice(&table),
+                        cast_slice(&lists),
+                        cast_slice(&grids),
+                        bytes(&hidden),
+                    ],
+                    workgroups: (sizes.len() as u32, 1, 1),
+                };
+                let [lists, grids, hidden] = gpu.run_for(&call, [2, 3, 4]);
+                let what = format!("{sizes:?} {tier} {workgroup} {density}");
+                assert!(hidden[..slots].iter().all(|bits| *bits == 0) && hidden[slots] != 0, "{what}");
+                for (at, (start, size)) in starts.iter().zip(&sizes).enumerate() {
+                    let on = |slot: &u32| held(start + *slot as usize).is_some_and(|neuron| active[neuron]);
+                    let expected: Vec<u32> = (0..*size as u32).filter(on).collect();
+                    let list = &lists[start + 64 * at..][..size + 64];
+                    assert_eq!(list[0] as usize, expected.len(), "{what}");
+                    assert_eq!(list[1..=expected.len()], expected, "{what}");
+                    assert!(list[1 + expected.len()..].iter().all(|slot| *slot == u32::MAX), "{what}");
+                    let wanted = (expected.len() as u32).div_ceil(per_workgroup);
+                    let grid = &grids[SLOT_GRID as usize * at..][..3];
+                    assert_eq!(grid, [wanted.min(stride), wanted.div_ceil(stride).max(1), 1], "{what}");
+                }
+            }
         }
     }
 }

@@ -16,12 +16,13 @@ struct Grid {
     /// Tokens a workgroup takes.
     tokens: u32,
     skip: bool,
+    accumulate: bool,
 }
 
 const GRIDS: [Grid; 3] = [
-    Grid { workgroup: 96, strip: 12, splits: 5, tokens: 3, skip: true },
-    Grid { workgroup: 128, strip: 64, splits: 1, tokens: 8, skip: false },
-    Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true },
+    Grid { workgroup: 96, strip: 12, splits: 5, tokens: 3, skip: true, accumulate: true },
+    Grid { workgroup: 128, strip: 64, splits: 1, tokens: 8, skip: false, accumulate: false },
+    Grid { workgroup: 256, strip: 16, splits: 64, tokens: 2, skip: true, accumulate: false },
 ];
 
 /// All of them for a type of floats and one of blocks; how the others are read does not depend on the grid.
@@ -57,8 +58,21 @@ fn down(
     let most = if input.list.is_some() { 1 } else { SPARSE_DOWN_TOKENS };
     // Room for tokens that are not there.
     let len = (tokens * grid.splits * cols) as usize;
-    let partials = vec![f32::NAN; len + (most * grid.splits * cols) as usize];
-    let params = params::SparseDown { chunks, neurons: rows, tokens, hidden_pitch: pitch, splits: grid.splits };
+    // And for a share of another matrix before them.
+    let before = (tokens * cols) as usize;
+    let mut partials = vec![f32::NAN; before + len + (most * cols) as usize];
+    if grid.accumulate {
+        partials[before..before + len].fill(0.5);
+    }
+    let params = params::SparseDown {
+        chunks,
+        neurons: rows,
+        tokens,
+        hidden_pitch: pitch,
+        splits: grid.splits,
+        first: 1,
+        accumulate: u32::from(grid.accumulate),
+    };
     let call = Call {
         kernel: "sparse_down",
         tier,
@@ -81,7 +95,11 @@ fn down(
         workgroups: ((chunks * 4).div_ceil(grid.strip), grid.splits, tokens.div_ceil(grid.tokens.min(most))),
     };
     let partials = gpu.run(&call, 4);
-    assert!(partials[len..].iter().all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written past the tokens");
+    let (others, written) = partials.split_at(before);
+    let mut untouched = others.iter().chain(&written[len..]);
+    assert!(untouched.all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written beside its shares");
+    let added = if grid.accumulate { 0.5 } else { 0.0 };
+    let partials: Vec<f32> = written.iter().map(|partial| partial - added).collect();
     let out = vec![7.0_f32; (tokens * (cols + 3)) as usize];
     let params = params::SumSplits {
         cols,

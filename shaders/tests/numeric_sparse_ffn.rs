@@ -92,8 +92,8 @@ impl Ffn {
         let call = plain("sparse_gate_up", &overrides, bytes_of(&params), &buffers, (0, 0, 0));
         let [hidden] = gpu.run_over(&Call { weights: Some(ty), ..call }, &grid, [6]);
 
-        let params =
-            params::SparseDown { chunks: COLS as u32 / 32, neurons: 0, tokens: 1, hidden_pitch: 0, splits: SPLITS };
+        let chunks = COLS as u32 / 32;
+        let params = params::SparseDown { chunks, tokens: 1, splits: SPLITS, ..Default::default() };
         let partials = vec![f32::NAN; COLS * SPLITS as usize];
         let overrides = [("WORKGROUP_SIZE", WORKGROUP), ("SKIP", 1.0)];
         let [main, aux] = [&self.down.main, &self.down.aux].map(|stream| cast_slice(stream));

@@ -18,15 +18,17 @@ struct Form {
     bias: bool,
     step: usize,
     up_at: usize,
+    scatter: bool,
 }
 
-const FORMS: [Form; 6] = [
-    Form { kind: 0, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS },
-    Form { kind: 2, gated: true, gates_known: false, bias: true, step: 2, up_at: 1 },
-    Form { kind: 5, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS },
-    Form { kind: 0, gated: false, gates_known: false, bias: true, step: 1, up_at: 0 },
-    Form { kind: 1, gated: false, gates_known: false, bias: false, step: 1, up_at: 0 },
-    Form { kind: 0, gated: true, gates_known: true, bias: true, step: 1, up_at: NEURONS },
+const FORMS: [Form; 7] = [
+    Form { kind: 0, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS, scatter: false },
+    Form { kind: 2, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: false },
+    Form { kind: 5, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS, scatter: false },
+    Form { kind: 0, gated: false, gates_known: false, bias: true, step: 1, up_at: 0, scatter: false },
+    Form { kind: 1, gated: false, gates_known: false, bias: false, step: 1, up_at: 0, scatter: false },
+    Form { kind: 0, gated: true, gates_known: true, bias: true, step: 1, up_at: NEURONS, scatter: false },
+    Form { kind: 5, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: true },
 ];
 
 const SIZES: [(u32, u32); 3] = [(96, 8), (32, 32), (128, 64)];
@@ -59,7 +61,11 @@ fn sparse_gate_up_matches_its_equation() {
                 }
             };
             // One element more, which nothing may touch.
-            let expected: Vec<f64> = list.iter().map(hidden).chain([7.0]).collect();
+            let mut expected: Vec<f64> = list.iter().map(hidden).chain([7.0]).collect();
+            if form.scatter {
+                let found = std::mem::replace(&mut expected, vec![7.0; NEURONS]);
+                list.iter().zip(found).for_each(|(neuron, value)| expected[*neuron as usize] = value);
+            }
             let listed: Vec<u32> = [list.len() as u32].iter().chain(list).copied().chain([u32::MAX]).collect();
             for (tier, (workgroup, lanes)) in
                 gpu.tiers().into_iter().flat_map(|tier| sizes.iter().map(move |size| (tier, *size)))
@@ -71,7 +77,7 @@ fn sparse_gate_up_matches_its_equation() {
                 let [step, up_at] = [form.step, form.up_at].map(|v| v as u32);
                 let params = params::SparseGateUp { chunks: cols as u32 / 32, step, up_at, stride };
                 let switch = |on| f64::from(u8::from(on));
-                let hidden = vec![7.0_f32; list.len() + 1];
+                let hidden = vec![7.0_f32; expected.len()];
                 let call = Call {
                     kernel: "sparse_gate_up",
                     tier,
@@ -83,6 +89,7 @@ fn sparse_gate_up_matches_its_equation() {
                         ("GATED", switch(form.gated)),
                         ("GATES_KNOWN", switch(form.gates_known)),
                         ("HAS_BIAS", switch(form.bias)),
+                        ("SCATTER", switch(form.scatter)),
                     ],
                     params: bytes_of(&params),
                     buffers: &[

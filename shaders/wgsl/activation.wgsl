@@ -1,25 +1,53 @@
-// hidden = f(gate) * up, or f(up) where there is no gate; f by KIND, see include/activation.wgsl.
-// Gate and up stand side by side in a row of the input: [rows, gate cols | up cols], 2 * pitch from row to row (pitch when
-// there is no gate). hidden is [rows, cols].
+// hidden = f(gate) * up, or f(up) where there is no gate; f by KIND, see include/activation.wgsl. Neurons whose |f(gate)| (or
+// |f(up)|) is not above `cut` give 0.
+// Gate and up stand side by side in a row of the input, [rows, gate cols | up cols], or take turns, [rows, gate and up of
+// each neuron]; 2 * pitch from row to row (pitch when there is no gate). hidden is [rows, cols].
 #include "activation.wgsl"
-#include "element.wgsl"
+#include "lane.wgsl"
 
 override GATED: bool = true;
+override TURNS: bool = false;
 
+struct Params {
+    cols: u32,
+    pitch: u32,
+    rows: u32,
+    // Invocations in one row of the grid.
+    stride: u32,
+    cut: f32,
+}
+
+var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> gate_up: array<f32>;
 @group(0) @binding(1) var<storage, read_write> hidden: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
-    let element = element_of(id);
-    if !element.inside {
+    let i = id.y * params.stride + id.x;
+    let row = i / params.cols;
+    if row >= params.rows {
         return;
     }
-    let to = element.row * params.pitch + element.col;
-    if !GATED {
-        hidden[to] = activate(gate_up[to]);
-        return;
+    let col = i % params.cols;
+    let to = row * params.pitch + col;
+    var gate = 0.0;
+    var value = 0.0;
+    if GATED {
+        var at = row * params.pitch * 2u + col;
+        var step = params.cols;
+        if TURNS {
+            at += col;
+            step = 1u;
+        }
+        gate = gate_up[at];
+        value = activate_gated(gate, gate_up[at + step]);
+    } else {
+        gate = gate_up[to];
+        value = activate(gate);
     }
-    let at = element.row * params.pitch * 2u + element.col;
-    hidden[to] = activate_gated(gate_up[at], gate_up[at + params.cols]);
+    // What is no number stays.
+    if params.cut >= 0.0 && abs(activate(gate)) <= params.cut {
+        value = 0.0;
+    }
+    hidden[to] = value;
 }

@@ -1,8 +1,8 @@
 // The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
 // (strip, split, group of TOKENS tokens) of the grid writes what its share of the neurons adds to its strip of columns:
-//   partials[t, split, c] = sum over the share of hidden[t, k] * W[list[k], c]
-// `sum_splits` adds the shares up; the partial sums of a single share are the result. Without DENSE there is one token, and
-// `hidden` has an element per neuron of the list; with it every neuron takes part, in order.
+//   partials[first + split, t, c] = sum over the share of hidden[t, k] * W[list[k], c]
+// or adds that to what is there. `sum_splits` adds the shares up. Without DENSE there is one token, and `hidden` has an
+// element per neuron of the list; with it every neuron takes part, in order.
 #include "weights.wgsl"
 
 override WORKGROUP_SIZE: u32 = 128u;
@@ -24,6 +24,10 @@ struct Params {
     // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
+    // The first share's place among those of other matrices.
+    first: u32,
+    // Whether the sums are added to those of another matrix: 0 or 1.
+    accumulate: u32,
 }
 
 var<immediate> params: Params;
@@ -94,8 +98,12 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             for (var other = col + STRIP; other < WORKGROUP_SIZE; other += STRIP) {
                 sum += sums[other];
             }
-            let to = (token * params.splits + split) * params.chunks * 8u;
-            partials[to + select(columns.x, columns.y, i % 2u == 1u)] = sum;
+            let row = (params.first + split) * params.tokens + token;
+            let to = row * params.chunks * 8u + select(columns.x, columns.y, i % 2u == 1u);
+            if params.accumulate != 0u {
+                sum += partials[to];
+            }
+            partials[to] = sum;
         }
     }
 }

@@ -1,7 +1,8 @@
 // The hidden activations of the neurons of a list: hidden[k] = f(gate . x) * (up . x) with the rows of neuron list[k], or
 // f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
 // the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or take turns (2, 1); biases
-// lie as the rows do. Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
+// lie as the rows do. With SCATTER hidden has an element per neuron of the layer and the list's are written to their places.
+// Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
 #include "weights.wgsl"
 
@@ -10,6 +11,7 @@ override GATED: bool = true;
 // The gate's outputs are known, for every neuron: `gates` has them, and only the up rows are read.
 override GATES_KNOWN: bool = false;
 override HAS_BIAS: bool = false;
+override SCATTER: bool = false;
 // A power of two that divides WORKGROUP_SIZE.
 override LANES: u32 = 32u;
 const NEURONS: u32 = 2u;
@@ -78,10 +80,11 @@ fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
         if GATES_KNOWN {
             gate = gates[neurons[n]];
         }
+        let to = select(first + n, neurons[n], SCATTER);
         if GATED {
-            hidden[first + n] = activate_gated(gate, up);
+            hidden[to] = activate_gated(gate, up);
         } else {
-            hidden[first + n] = activate(up);
+            hidden[to] = activate(up);
         }
     }
 }

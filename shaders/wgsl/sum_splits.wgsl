@@ -1,4 +1,4 @@
-// out[t, c] = sum over s of partials[t, s, c] (+ bias[c]), the shares of `sparse_down`. One invocation per element, in a
+// out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), the shares of `sparse_down`. One invocation per element, in a
 // two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override HAS_BIAS: bool = false;
@@ -28,8 +28,8 @@ fn sum_splits(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let col = i % params.cols;
     var sum = 0.0;
-    for (var s = token * params.splits; s < (token + 1u) * params.splits; s += 1u) {
-        sum += partials[s * params.partial_pitch + col];
+    for (var s = 0u; s < params.splits; s += 1u) {
+        sum += partials[(s * params.tokens + token) * params.partial_pitch + col];
     }
     if HAS_BIAS {
         sum += bias[col];

@@ -41,8 +41,8 @@ pub use pipelines::{Pipeline, Pipelines};
 pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;
 pub use thermocline_shaders::{Tier, WeightType, params};
-pub use transfer::{ReadbackRing, UploadRing};
-pub use uploader::Uploader;
+pub use transfer::{Coming, ReadbackRing, UploadRing};
+pub use uploader::{RowOf, Uploader};
 pub use vram::{VramReading, VramSource};
 /// What was submitted, to wait for.
 pub use wgpu::SubmissionIndex as Submission;

@@ -114,6 +114,15 @@ pub struct ReadbackRing {
     gpu: Gpu,
     slots: Vec<Buffer>,
     next: usize,
+    /// Whether something is on its way into the next slot.
+    coming: bool,
+}
+
+/// Results on their way into a [`ReadbackRing`].
+#[derive(Debug)]
+pub struct Coming {
+    index: wgpu::SubmissionIndex,
+    bytes: u64,
 }
 
 impl ReadbackRing {
@@ -124,7 +133,12 @@ impl ReadbackRing {
     pub fn new(gpu: &Gpu, depth: usize, bytes: u64) -> Result<Self> {
         let slot = || gpu.arena().buffer(Purpose::Staging, "readback", bytes, Usage::Readback);
         let slots = (0..depth.max(1)).map(|_| slot()).collect::<Result<_>>()?;
-        Ok(ReadbackRing { gpu: gpu.clone(), slots, next: 0 })
+        Ok(ReadbackRing { gpu: gpu.clone(), slots, next: 0, coming: false })
+    }
+
+    /// Bytes one slot holds.
+    pub fn bytes(&self) -> u64 {
+        self.slots.first().map_or(0, Buffer::bytes)
     }
 
     /// Submits `recorder` with copies of `pieces` (buffer, offset, bytes; multiples of 4) behind it, waits, and hands the
@@ -134,12 +148,29 @@ impl ReadbackRing {
     /// [`Error::Gpu`] if the device is lost or does not answer.
     pub fn read<R>(
         &mut self,
-        mut recorder: Recorder,
+        recorder: Recorder,
         pieces: &[(&Buffer, u64, u64)],
         submitted: impl FnOnce(),
         read: impl FnOnce(&[u8]) -> R,
     ) -> Result<R> {
+        let coming = self.submit(recorder, pieces)?;
+        submitted();
+        self.take(coming, read)
+    }
+
+    /// The first half of [`ReadbackRing::read`], which does not wait. What is not taken before the next call is lost.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the pieces are longer than a slot, [`Error::Gpu`] if the device is lost.
+    pub fn submit(&mut self, mut recorder: Recorder, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
         let slot = &self.slots[self.next];
+        let wanted = pieces.iter().map(|(.., length)| length).sum::<u64>();
+        if wanted > slot.bytes() {
+            return Err(Error::Memory { what: "one readback", wanted, available: slot.bytes() });
+        }
+        if std::mem::take(&mut self.coming) {
+            slot.raw().unmap();
+        }
         let mut bytes = 0;
         for (from, offset, length) in pieces {
             recorder.copy(from, *offset, slot, bytes, *length);
@@ -147,15 +178,25 @@ impl ReadbackRing {
         }
         recorder.map_for_reading(slot, bytes);
         let index = recorder.submit()?;
-        submitted();
-        self.gpu.wait(index)?;
-        let view = slot.raw().get_mapped_range(0..bytes).map_err(|error| {
+        self.coming = true;
+        Ok(Coming { index, bytes })
+    }
+
+    /// The second half: waits and hands the bytes to `read`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost or does not answer.
+    pub fn take<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        self.gpu.wait(coming.index)?;
+        let slot = &self.slots[self.next];
+        let view = slot.raw().get_mapped_range(0..coming.bytes).map_err(|error| {
             let reason = format!("readback: {error}");
             self.gpu.check().err().unwrap_or(Error::Gpu { adapter: self.gpu.report().name.clone(), reason })
         })?;
         let result = read(&view);
         drop(view);
         slot.raw().unmap();
+        self.coming = false;
         self.next = (self.next + 1) % self.slots.len();
         Ok(result)
     }

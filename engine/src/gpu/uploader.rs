@@ -1,6 +1,11 @@
 //! Weights on their way to the device: repacked row by row from where they lie in the file into a small ring.
 
-use std::{ops::ControlFlow, thread};
+use std::{
+    ops::{ControlFlow, Range},
+    thread,
+};
+
+use thermocline_shaders::WeightType;
 
 use super::{
     Buffer, Gpu, GpuMatrix, Purpose, Recorder, UploadRing, Usage,
@@ -15,10 +20,15 @@ use crate::{
 
 /// Most bytes of one load.
 const LOAD: u64 = 4 << 20;
+/// Pieces of at most a load's `SMALL`th part go up together.
+const SMALL: usize = 8;
 /// Fewer bytes than this are repacked on one thread.
 const PER_THREAD: usize = 256 << 10;
 /// Most threads: past a few the bus is the limit.
 const MOST_THREADS: usize = 8;
+
+/// Which row of which matrix a row on the device is; `None`: zeros.
+pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
 
 /// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time.
 pub struct Uploader<'a> {
@@ -29,6 +39,9 @@ pub struct Uploader<'a> {
     done: u64,
     total: u64,
     packed: Vec<u8>,
+    /// Small pieces that go up together: their bytes, and where each goes.
+    staged: Vec<u8>,
+    places: Vec<(Range<usize>, Buffer, u64)>,
     threads: usize,
 }
 
@@ -49,12 +62,27 @@ impl<'a> Uploader<'a> {
         let load = (gpu.arena().available() / 64).clamp(16 << 10, LOAD) / 16 * 16;
         let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
         let ring = UploadRing::new(gpu, 2, load)?;
-        Ok(Uploader { gpu: gpu.clone(), ring, progress, done: 0, total: 0, packed: Vec::new(), threads })
+        Ok(Uploader {
+            gpu: gpu.clone(),
+            ring,
+            progress,
+            done: 0,
+            total: 0,
+            packed: Vec::new(),
+            staged: Vec::new(),
+            places: Vec::new(),
+            threads,
+        })
     }
 
     /// `bytes` more of files will be uploaded.
     pub fn expect(&mut self, bytes: u64) {
         self.total += bytes;
+    }
+
+    /// Bytes of files that went up.
+    pub fn done(&self) -> u64 {
+        self.done
     }
 
     /// One matrix of the rows of `stacked`, in order. They have the same columns and the same [`device_type`].
@@ -95,7 +123,6 @@ impl<'a> Uploader<'a> {
             return Err(Error::invalid("matrices to stack", format!("{ty} with {cols} columns"), got));
         }
         let rows = stacked.iter().map(|it| it.rows()).sum();
-        let matrix = GpuMatrix::new(&self.gpu, purpose, what, ty, (rows, cols), unit)?;
         let starts: Vec<usize> = stacked
             .iter()
             .scan(0, |end, it| {
@@ -105,25 +132,51 @@ impl<'a> Uploader<'a> {
             .collect();
         let row = |row: usize| {
             let at = starts.partition_point(|start| *start <= row) - 1;
-            (stacked[at], row - starts[at])
+            Some((stacked[at], row - starts[at]))
         };
-        for part in matrix.parts() {
-            self.part(&matrix, part, &row)?;
-        }
+        self.gathered((purpose, what), ty, (rows, cols), unit, &row)
+    }
+
+    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `unit` of them are never cut apart.
+    ///
+    /// # Errors
+    /// As [`Uploader::matrix`].
+    pub fn gathered<'m>(
+        &mut self,
+        (purpose, what): (Purpose, &'static str),
+        ty: WeightType,
+        shape: (usize, usize),
+        unit: usize,
+        row: RowOf<'_, 'm>,
+    ) -> Result<GpuMatrix> {
+        let matrix = GpuMatrix::new(&self.gpu, purpose, what, ty, shape, unit)?;
+        self.rewrite(&matrix, 0..shape.0, row)?;
         Ok(matrix)
     }
 
-    /// The rows of one part, as many at a time as a load holds.
+    /// Writes `rows` of `matrix` again.
+    ///
+    /// # Errors
+    /// As [`Uploader::matrix`].
+    pub fn rewrite<'m>(&mut self, matrix: &GpuMatrix, rows: Range<usize>, row: RowOf<'_, 'm>) -> Result<()> {
+        for part in matrix.parts() {
+            let of_part = part.rows();
+            self.part(matrix, part, rows.start.max(of_part.start)..rows.end.min(of_part.end), row)?;
+        }
+        Ok(())
+    }
+
+    /// Some rows of one part, as many at a time as a load holds.
     fn part<'m>(
         &mut self,
         matrix: &GpuMatrix,
         part: &MatrixPart,
-        row: &(dyn Fn(usize) -> (&'m Matrix, usize) + Sync),
+        rows: Range<usize>,
+        row: RowOf<'_, 'm>,
     ) -> Result<()> {
         let (ty, cols) = (matrix.ty(), matrix.cols());
         let (main_row, aux_row) = (ty.main_len(cols) * 16, ty.aux_len(cols) * 4);
         let step = (self.ring.bytes() as usize / (main_row + aux_row)).max(1);
-        let rows = part.rows();
         for start in rows.clone().step_by(step) {
             let count = step.min(rows.end - start);
             // Taken out for the time of the load, so that what reads it may use the ring.
@@ -132,10 +185,11 @@ impl<'a> Uploader<'a> {
             let (main, aux) = packed.split_at_mut(count * main_row);
             let threads = (count * (main_row + aux_row) / PER_THREAD).clamp(1, self.threads);
             pack(start, (main, main_row), (aux, aux_row), threads, row)?;
-            let at = (start - rows.start) as u64;
+            let at = (start - part.rows().start) as u64;
             self.send(part.buffer(), [(main, at * main_row as u64), (aux, part.aux_offset() + at * aux_row as u64)])?;
             self.packed = packed;
-            self.advance((start..start + count).map(|at| row(at).0.row_bytes() as u64).sum())?;
+            let bytes = |at| row(at).map_or(0, |(matrix, _)| matrix.row_bytes() as u64);
+            self.advance((start..start + count).map(bytes).sum())?;
         }
         Ok(())
     }
@@ -151,18 +205,57 @@ impl<'a> Uploader<'a> {
         Ok(buffer)
     }
 
+    /// Bytes, a multiple of 4, to an offset in `to`, a multiple of 4 as well.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn bytes(&mut self, to: &Buffer, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.send(to, [(bytes, offset), (&[], 0)])
+    }
+
     /// Waits until everything has arrived.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
-    pub fn finish(self) -> Result<()> {
+    pub fn finish(mut self) -> Result<()> {
+        self.flush()?;
         self.gpu.idle()
+    }
+
+    /// Submits what waits for company, without waiting for its arrival.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn flush(&mut self) -> Result<()> {
+        let (mut staged, mut places) = (std::mem::take(&mut self.staged), std::mem::take(&mut self.places));
+        if !staged.is_empty() {
+            let pieces = places.iter().map(|(range, to, offset)| (&staged[range.clone()], to, *offset));
+            self.load(&pieces.collect::<Vec<_>>())?;
+        }
+        staged.clear();
+        places.clear();
+        (self.staged, self.places) = (staged, places);
+        Ok(())
     }
 
     /// Two pieces to their offsets in `to`, in one load if they fit.
     fn send(&mut self, to: &Buffer, [first, second]: [(&[u8], u64); 2]) -> Result<()> {
         let room = self.ring.bytes() as usize;
-        if first.0.len() + second.0.len() <= room {
+        let both = first.0.len() + second.0.len();
+        if both <= room / SMALL {
+            if self.staged.len() + both > room {
+                self.flush()?;
+            }
+            for (bytes, offset) in [first, second].into_iter().filter(|(bytes, _)| !bytes.is_empty()) {
+                let start = self.staged.len();
+                self.staged.extend_from_slice(bytes);
+                self.places.push((start..self.staged.len(), to.clone(), offset));
+            }
+            return Ok(());
+        }
+        // What was written first must not come last.
+        self.flush()?;
+        if both <= room {
             return self.load(&[(first.0, to, first.1), (second.0, to, second.1)]);
         }
         for (bytes, offset) in [first, second] {
@@ -196,13 +289,16 @@ fn pack<'m>(
     (main, main_row): (&mut [u8], usize),
     (aux, aux_row): (&mut [u8], usize),
     threads: usize,
-    row: &(dyn Fn(usize) -> (&'m Matrix, usize) + Sync),
+    row: RowOf<'_, 'm>,
 ) -> Result<()> {
     let share = (main.len() / main_row).div_ceil(threads);
     let work = |first: usize, main: &mut [u8], aux: &mut [u8]| {
         for (at, main) in main.chunks_exact_mut(main_row).enumerate() {
-            let (matrix, row) = row(first + at);
-            repack(matrix.ty(), matrix.row(row), main, &mut aux[at * aux_row..(at + 1) * aux_row])?;
+            let aux = &mut aux[at * aux_row..(at + 1) * aux_row];
+            match row(first + at) {
+                Some((matrix, row)) => repack(matrix.ty(), matrix.row(row), main, aux)?,
+                None => [main, aux].into_iter().for_each(|bytes| bytes.fill(0)),
+            }
         }
         Ok(())
     };

@@ -175,6 +175,7 @@ impl Forward {
                 written += rows.len();
                 processor.head(model, rows, logits)?;
             }
+            processor.report(model, probe);
             kv.advance(part.len());
         }
         Ok(&self.logits[..wanted * n_vocab])
@@ -200,6 +201,7 @@ impl Forward {
             } else {
                 processor.finish()?;
             }
+            processor.report(model, probe);
             kv.advance(part.len());
         }
         Ok(Shortlist { ids, logits })

@@ -7,7 +7,7 @@ mod convert;
 mod cpu;
 mod families;
 mod forward;
-mod gpu;
+pub(crate) mod gpu;
 mod import;
 mod kv_cache;
 mod load;

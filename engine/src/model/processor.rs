@@ -53,6 +53,11 @@ pub trait Processor: Debug + Send {
     /// Ends a chunk of which no logits are wanted.
     fn finish(&mut self) -> Result<()>;
 
+    /// Tells `probe` what fired in the chunk that has just ended, where that was not known while its layers were computed.
+    fn report(&mut self, model: &Model, probe: &mut dyn Probe) {
+        let _ = (model, probe);
+    }
+
     /// What is skipped when single tokens are computed, from the next chunk on.
     fn set_sparsity(&mut self, mode: Sparsity);
 

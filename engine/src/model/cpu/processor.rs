@@ -72,6 +72,44 @@ impl CpuProcessor {
         }
     }
 
+    /// The CPU.
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// `Residual = residual`, `[tokens, d_model]`, for the head of a chunk that somebody else began.
+    pub(crate) fn take_residual(&mut self, model: &Model, residual: &[f32], tokens: usize) -> Result<()> {
+        self.fit(&model.config, tokens)?;
+        (self.tokens, self.d_model) = (tokens, model.config.d_model);
+        self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
+        Ok(())
+    }
+
+    /// `out = ffn(x)` of a layer that somebody else computes otherwise, both `[tokens, d_model]`. Without what the norm before it
+    /// saw, no predictor is asked.
+    pub(crate) fn ffn_of(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, residual): (&[f32], Option<&[f32]>),
+        out: &mut [f32],
+        tokens: usize,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let weights = &model.weights.layers[layer];
+        let task = LayerTask {
+            layer,
+            ffn: &weights.ffn,
+            predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
+            cut: weights.cut,
+            sparsity: self.sparsity,
+            x,
+            residual: residual.unwrap_or(x),
+            tokens,
+        };
+        self.ffn.run(&self.cpu, &model.config, &task, out, probe)
+    }
+
     /// Reserves the buffers of `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
         for register in &mut self.registers {

@@ -6,6 +6,7 @@ use super::{
     attention::AttentionBuffers,
     ffn::Hidden,
     head::{self, Head},
+    hot::HotBuffers,
     loader::chunk_within,
     neurons::PartialSums,
     processor::upload_bytes,
@@ -87,8 +88,11 @@ impl DeviceBytes {
             }
         }
         let neurons = weights.layers.iter().map(|layer| neurons_of(&layer.ffn)).max().unwrap_or(0);
-        // One token's scores, its list of active neurons, their hidden values.
-        let sparse = 4 * floats(pitch(neurons));
+        // One token's scores, masks and lists, and masks of what fired: in every layer, or of a chunk.
+        let slots = HotBuffers::slots(neurons);
+        let words = 2 * slots / 32;
+        let logged = floats(words * config.n_layer().max(chunk));
+        let sparse = 4 * floats(pitch(neurons)) + 2 * floats(chunk * words) + logged + PIECES;
         let quantised = quantised_bytes(model);
         let logits = floats(Head::logits_floats(caps, config, chunk));
         let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
@@ -99,7 +103,7 @@ impl DeviceBytes {
         Ok(DeviceBytes {
             chunk,
             scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
-            staging: 2 * up + logits + handed,
+            staging: 2 * up + logits + handed + logged,
             layers: layers.collect::<Result<_>>()?,
             head: matrix(caps, &[&weights.output])?,
             head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
@@ -168,7 +172,7 @@ fn predictor_bytes(caps: &Caps, predictor: &Predictor) -> Result<u64> {
         GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
     };
     match &predictor.kind {
-        PredictorKind::LowRank { fc1, fc2 } => Ok(of(fc1)? + of(fc2)? + vector(fc1.rows())),
+        PredictorKind::LowRank { fc1, fc2 } => Ok(of(fc1)? + of(fc2)? + floats(fc1.rows().next_multiple_of(256))),
         PredictorKind::Rows { rows, bias } => Ok(of(rows)? + bias.as_ref().map_or(0, |bias| vector(bias.len()))),
     }
 }
@@ -245,7 +249,7 @@ fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usi
     let ty = device_type(down.weight.ty());
     let chunks = config.d_model.next_multiple_of(ty.block()) / 32;
     let sums = floats(PartialSums::rows(caps, chunks, chunk) * chunks * 32) + floats(chunk * pitch(config.d_model));
-    hidden_bytes(chunk, ffn.up.weight.rows(), ffn.gate.is_some()) + sums
+    hidden_bytes(chunk, HotBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some()) + sums
 }
 
 fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u64 {

@@ -2,7 +2,11 @@
 
 use crate::{
     error::Result,
-    gpu::{Binding, Buffer, Gpu, Op, Recorder, grid, params::Elements},
+    gpu::{
+        Binding, Buffer, Gpu, Op, Recorder, grid,
+        params::{self, Elements},
+    },
+    model::Activation,
 };
 
 /// Invocations of a workgroup.
@@ -42,5 +46,49 @@ impl Elementwise {
         let (groups, stride) = flat_grid(&self.gpu, rows * self.cols, self.op.pipeline().workgroup());
         let [cols, pitch, rows] = [self.cols, self.pitch, rows].map(|n| n as u32);
         recorder.dispatch(&self.op, &Elements { cols, pitch, rows, stride }, groups);
+    }
+}
+
+/// What stands between gate and up, and down.
+#[derive(Debug, Clone)]
+pub(super) struct ActivationOp {
+    gpu: Gpu,
+    op: Op,
+    pitch: usize,
+}
+
+impl ActivationOp {
+    /// From gate and up, side by side or neuron after neuron (`turns`), to hidden activations in rows `pitch` apart.
+    pub fn new(
+        gpu: &Gpu,
+        activation: Activation,
+        (gated, turns): (bool, bool),
+        (gate_up, hidden): (&Buffer, &Buffer),
+        pitch: usize,
+    ) -> Result<Self> {
+        let switch = |on: bool| f64::from(u8::from(on));
+        let overrides = [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("TURNS", switch(turns))];
+        let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
+        Ok(ActivationOp { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &[gate_up.into(), hidden.into()])?, pitch })
+    }
+
+    /// Records it for the first `neurons` of the first `rows`; those whose gate's activation is not above `cut` are silent.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize, cut: Option<f32>) {
+        let (groups, stride) = flat_grid(&self.gpu, rows * neurons, self.op.pipeline().workgroup());
+        let [cols, pitch, rows] = [neurons, self.pitch, rows].map(|n| n as u32);
+        let params = params::Activation { cols, pitch, rows, stride, cut: cut.unwrap_or(-1.0) };
+        recorder.dispatch(&self.op, &params, groups);
+    }
+}
+
+/// Number of the form in `activation.wgsl`.
+pub(super) const fn kind(activation: Activation) -> u32 {
+    match activation {
+        Activation::Relu => 0,
+        Activation::ReluSquared => 1,
+        Activation::Silu => 2,
+        Activation::GeluTanh => 3,
+        Activation::GeluErf => 4,
+        Activation::DRelu => 5,
     }
 }

@@ -282,7 +282,7 @@ mod tests {
 
             let mut progress = |_, _| ControlFlow::Continue(());
             let uploader = Uploader::new(&gpu, &mut progress).unwrap();
-            let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
+            let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, predictors: false, uploader };
             let from = loader.scratch("from", 20 * pitch(D)).unwrap();
             let out = loader.scratch("out", 20 * pitch(D)).unwrap();
             let ops = ExpertOps::new(&mut loader, None, &weights, &from, (&out, pitch(D))).unwrap();

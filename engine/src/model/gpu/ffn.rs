@@ -1,59 +1,86 @@
 //! The FFN of a layer.
 
 use super::{
-    elementwise::Elementwise, experts::ExpertOps, loader::Loader, neurons::NeuronsDown, product::Product,
+    elementwise::ActivationOp,
+    experts::ExpertOps,
+    hot::HotOps,
+    loader::{FfnShare, Loader},
+    neurons::NeuronsDown,
+    product::Product,
+    registers::Registers,
     segment::Segment,
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
     gpu::{Buffer, Purpose, Recorder, pitch},
-    model::{Activation, Down, Ffn, FfnWeights, Probe},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Probe, Register},
 };
 
 /// The FFN of one layer, prepared.
 #[derive(Debug)]
 pub(super) enum FfnOps {
-    /// One FFN for every token.
+    /// One FFN for every token, in the file's order.
     Dense(Box<DenseOps>),
     /// A mixture.
     Experts(Box<ExpertOps>),
+    /// As many neurons of an FFN as are hot.
+    Hot(Box<HotOps>),
+    /// None of it: somebody else computes the FFN.
+    Away,
 }
 
 impl FfnOps {
-    /// `before` is another layer's, whose temporaries are shared where they fit.
+    /// `before` are other layers', whose temporaries are shared where they fit.
     pub fn new(
         loader: &mut Loader<'_, '_>,
-        before: Option<&FfnOps>,
-        weights: &Ffn,
-        from: &Buffer,
+        before: &[&FfnOps],
+        weights: &LayerWeights,
+        share: FfnShare<'_>,
+        (registers, from): (&Registers, Register),
         into: (&Buffer, usize),
     ) -> Result<Self> {
-        match weights {
-            Ffn::Dense(weights) => {
-                let (n_ff, gated) = (weights.up.weight.rows(), weights.gate.is_some());
-                let before = match before {
-                    Some(FfnOps::Dense(before)) => Some(&**before),
-                    _ => None,
+        let dense = before.iter().rev().find_map(|ffn| match ffn {
+            FfnOps::Dense(ffn) => Some(&**ffn),
+            _ => None,
+        });
+        let experts = before.iter().rev().find_map(|ffn| match ffn {
+            FfnOps::Experts(ffn) => Some(&**ffn),
+            _ => None,
+        });
+        let hot = before.iter().rev().find_map(|ffn| ffn.hot());
+        match (&weights.ffn, share) {
+            (_, FfnShare::None) if !HotOps::can_hold(&weights.ffn) => Ok(FfnOps::Away),
+            (Ffn::Dense(ffn), share) if HotOps::can_hold(&weights.ffn) => {
+                let (several, neurons) = match share {
+                    FfnShare::All => (false, (0..ffn.up.weight.rows() as u32).collect()),
+                    FfnShare::Hot(neurons) => (true, neurons.to_vec()),
+                    FfnShare::None => (false, Vec::new()),
                 };
-                let hidden = match before.filter(|before| before.hidden.fits(n_ff, gated)) {
+                let ops = HotOps::new(loader, hot, weights, &neurons, several, (registers, from))?;
+                Ok(FfnOps::Hot(Box::new(ops)))
+            }
+            (_, FfnShare::Hot(neurons)) => Err(Error::Unsupported {
+                what: "a part of an FFN on the GPU",
+                got: format!("{} neurons of a mixture, or of a matrix with a row per output", neurons.len()),
+                supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
+            }),
+            (Ffn::Dense(ffn), _) => {
+                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
+                let hidden = match dense.filter(|before| before.hidden.fits(n_ff, gated)) {
                     Some(before) => before.hidden.clone(),
                     None => Hidden::new(loader, loader.chunk, n_ff, gated)?,
                 };
-                let dense = DenseOps::new(loader, before, &hidden, weights, from, into)?;
+                let dense = DenseOps::new(loader, dense, &hidden, ffn, registers.get(from), into)?;
                 Ok(FfnOps::Dense(Box::new(dense)))
             }
-            Ffn::Experts(weights) => {
-                let before = match before {
-                    Some(FfnOps::Experts(before)) => Some(&**before),
-                    _ => None,
-                };
-                let experts = ExpertOps::new(loader, before, weights, from, into)?;
+            (Ffn::Experts(ffn), _) => {
+                let experts = ExpertOps::new(loader, experts, ffn, registers.get(from), into)?;
                 Ok(FfnOps::Experts(Box::new(experts)))
             }
         }
     }
 
-    /// Records it for the first `tokens` rows.
+    /// Records a whole FFN for the first `tokens` rows.
     pub fn record(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
         match self {
             FfnOps::Dense(dense) => {
@@ -65,6 +92,26 @@ impl FfnOps {
                 Ok(())
             }
             FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe),
+            FfnOps::Hot(_) | FfnOps::Away => {
+                Err(Error::invalid("FFN on the GPU", "all of it", format!("a part of layer {layer}'s")))
+            }
+        }
+    }
+
+    /// The hot part, if neurons are placed one by one.
+    pub fn hot(&self) -> Option<&HotOps> {
+        match self {
+            FfnOps::Hot(hot) => Some(hot),
+            _ => None,
+        }
+    }
+
+    /// Whether nobody else is needed.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            FfnOps::Dense(_) | FfnOps::Experts(_) => true,
+            FfnOps::Hot(hot) => hot.is_whole(),
+            FfnOps::Away => false,
         }
     }
 
@@ -73,19 +120,9 @@ impl FfnOps {
         match self {
             FfnOps::Dense(dense) => dense.work(),
             FfnOps::Experts(experts) => experts.work(),
+            FfnOps::Hot(hot) => hot.work(),
+            FfnOps::Away => 0,
         }
-    }
-}
-
-/// Number of the form in `activation.wgsl`.
-const fn kind(activation: Activation) -> u32 {
-    match activation {
-        Activation::Relu => 0,
-        Activation::ReluSquared => 1,
-        Activation::Silu => 2,
-        Activation::GeluTanh => 3,
-        Activation::GeluErf => 4,
-        Activation::DRelu => 5,
     }
 }
 
@@ -98,7 +135,7 @@ pub(super) struct Hidden {
     pub gate_up_pitch: usize,
     /// `[rows, pitch(n_ff)]`, after the activation.
     pub hidden: Buffer,
-    activation: Elementwise,
+    activation: ActivationOp,
     pub n_ff: usize,
     pub gated: bool,
 }
@@ -108,9 +145,8 @@ impl Hidden {
         let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
         let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
-        let overrides = [("KIND", f64::from(kind(loader.config.activation))), ("GATED", f64::from(u8::from(gated)))];
-        let sizes = (n_ff, pitch(n_ff));
-        let activation = Elementwise::new(loader.gpu, "activation", &overrides, &[&gate_up, &hidden], sizes)?;
+        let buffers = (&gate_up, &hidden);
+        let activation = ActivationOp::new(loader.gpu, loader.config.activation, (gated, false), buffers, pitch(n_ff))?;
         Ok(Hidden { gate_up, gate_up_pitch, hidden, activation, n_ff, gated })
     }
 
@@ -142,7 +178,7 @@ impl Hidden {
 
     /// Records the activation of the first `rows`.
     pub fn activate(&self, recorder: &mut Recorder, rows: usize) {
-        self.activation.record(recorder, rows);
+        self.activation.record(recorder, rows, self.n_ff, None);
     }
 }
 
@@ -177,10 +213,10 @@ impl DenseOps {
             Down::Outputs(down) => DownOps::Outputs(Product::new(loader, what, &[down], &hidden.hidden, into)?),
             Down::Neurons(down) => {
                 let before = match before {
-                    Some(DenseOps { down: DownOps::Neurons(before), .. }) => Some(&before.sums),
+                    Some(DenseOps { down: DownOps::Neurons(before), .. }) => Some(before),
                     _ => None,
                 };
-                DownOps::Neurons(NeuronsDown::new(loader, before, down, &hidden.hidden, into)?)
+                DownOps::Neurons(NeuronsDown::new(loader, before, down, &hidden.hidden, into.0)?)
             }
         };
         Ok(DenseOps { hidden: hidden.clone(), gate_up, down })

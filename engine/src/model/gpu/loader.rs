@@ -4,10 +4,14 @@ use crate::{
     error::Result,
     format::Matrix,
     gpu::{Buffer, Caps, Gpu, Purpose, Uploader, Usage, pitch},
-    model::{Down, Ffn, FfnWeights, ModelConfig, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, ModelConfig, PredictorKind, Weights},
 };
 
-use super::{attention::AttentionBuffers, ffn::Hidden};
+use super::{
+    attention::AttentionBuffers,
+    ffn::Hidden,
+    hot::{HotBuffers, HotOps},
+};
 
 /// How to load a model onto a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,22 +21,57 @@ pub struct GpuLoad {
     /// Multiply-adds after which the work of several tokens is submitted. A desktop stays responsive between submissions,
     /// and no watchdog of a driver fires.
     pub submission: u64,
+    /// Whether predictors are resident with their layers even while no mode asks them.
+    pub predictors: bool,
 }
 
 impl Default for GpuLoad {
     /// 2^35 multiply-adds are some 10 ms on a card, and a few 100 ms on a slow integrated GPU.
     fn default() -> Self {
-        GpuLoad { chunk: 256, submission: 1 << 35 }
+        GpuLoad { chunk: 256, submission: 1 << 35, predictors: true }
+    }
+}
+
+/// How much of a layer's FFN goes to the device.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum FfnShare<'a> {
+    /// All of it.
+    All,
+    /// These neurons, hottest first.
+    Hot(&'a [u32]),
+    /// Nothing.
+    None,
+}
+
+/// Which part of a model goes to a device: its last layers, all or some of their neurons, and perhaps the head.
+#[derive(Debug, Clone)]
+pub(crate) struct Share<'a> {
+    /// Layers from this one on.
+    pub first_layer: usize,
+    /// Of each of those.
+    pub ffn: Vec<FfnShare<'a>>,
+    /// Whether the head is there.
+    pub head: bool,
+    /// Whether predictors are.
+    pub predictors: bool,
+}
+
+impl Share<'_> {
+    /// All of a model of `n_layer` layers.
+    pub fn all(n_layer: usize) -> Self {
+        Share { first_layer: 0, ffn: vec![FfnShare::All; n_layer], head: true, predictors: true }
     }
 }
 
 /// A model on its way to a device.
 #[derive(Debug)]
-pub(super) struct Loader<'a, 'p> {
+pub(crate) struct Loader<'a, 'p> {
     pub gpu: &'a Gpu,
     pub config: &'a ModelConfig,
     /// Rows of a register.
     pub chunk: usize,
+    /// Whether predictors come with their layers.
+    pub predictors: bool,
     pub uploader: Uploader<'p>,
 }
 
@@ -51,7 +90,11 @@ impl Loader<'_, '_> {
 /// As many tokens of `wanted` as keep every buffer within a binding.
 pub(super) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights, wanted: usize) -> usize {
     let ffn = weights.layers.iter().map(|layer| match &layer.ffn {
-        Ffn::Dense(ffn) => Hidden::gate_up_pitch(ffn.up.weight.rows(), ffn.gate.is_some()),
+        Ffn::Dense(ffn) => {
+            let hidden = Hidden::gate_up_pitch(HotBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some());
+            // Two shares of the down projection's sums.
+            hidden.max(2 * config.d_model.next_multiple_of(256))
+        }
         Ffn::Experts(mixture) => {
             let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
             let shared = mixture.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
@@ -65,26 +108,44 @@ pub(super) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
 }
 
 /// Bytes of the file that go up.
-pub(super) fn bytes_to_upload(weights: &Weights) -> u64 {
-    let size = |matrix: &Matrix| matrix.data().len() as u64;
+pub(super) fn bytes_to_upload(weights: &Weights, share: &Share<'_>) -> u64 {
+    let layers = weights.layers[share.first_layer..].iter().zip(&share.ffn);
+    let head = if share.head { size(&weights.output.weight) } else { 0 };
+    layers.map(|(layer, ffn)| layer_bytes(layer, *ffn, share.predictors)).sum::<u64>() + head
+}
+
+fn size(matrix: &Matrix) -> u64 {
+    matrix.data().len() as u64
+}
+
+/// Those of one layer.
+fn layer_bytes(layer: &LayerWeights, share: FfnShare<'_>, predictors: bool) -> u64 {
+    let attention = &layer.attention;
+    let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
+    let attention: u64 = attention.iter().map(|linear| size(&linear.weight)).sum();
+    let asked = layer.predictor.as_ref().filter(|_| predictors && HotOps::can_hold(&layer.ffn));
+    let predictor = match asked.map(|predictor| &predictor.kind) {
+        Some(PredictorKind::LowRank { fc1, fc2 }) => size(fc1) + size(fc2),
+        Some(PredictorKind::Rows { rows, .. }) => size(rows),
+        None => 0,
+    };
     let ffn = |ffn: &FfnWeights| {
         let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
         ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight) + size(&down.weight)
     };
-    let layers = weights.layers.iter().map(|layer| {
-        let attention = &layer.attention;
-        let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
-        let attention: u64 = attention.iter().map(|linear| size(&linear.weight)).sum();
-        attention
-            + match &layer.ffn {
-                Ffn::Dense(weights) => ffn(weights),
-                Ffn::Experts(mixture) => {
-                    let shared = mixture.shared.as_ref();
-                    size(&mixture.router.weight)
-                        + mixture.experts.iter().map(ffn).sum::<u64>()
-                        + shared.map_or(0, |shared| size(&shared.gate.weight) + ffn(&shared.ffn))
-                }
-            }
-    });
-    layers.sum::<u64>() + size(&weights.output.weight)
+    let all = match &layer.ffn {
+        Ffn::Dense(weights) => ffn(weights),
+        Ffn::Experts(mixture) => {
+            let shared = mixture.shared.as_ref();
+            size(&mixture.router.weight)
+                + mixture.experts.iter().map(ffn).sum::<u64>()
+                + shared.map_or(0, |shared| size(&shared.gate.weight) + ffn(&shared.ffn))
+        }
+    };
+    let here = match (share, &layer.ffn) {
+        (FfnShare::None, _) => 0,
+        (FfnShare::Hot(neurons), Ffn::Dense(ffn)) => all / ffn.up.weight.rows().max(1) as u64 * neurons.len() as u64,
+        _ => all,
+    };
+    attention + here + predictor
 }

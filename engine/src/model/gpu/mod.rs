@@ -9,21 +9,31 @@
 
 mod attention;
 mod bytes;
+mod cold;
 mod elementwise;
 mod experts;
+mod extent;
 mod ffn;
+mod firing;
 mod head;
+mod hot;
 mod kv;
 mod loader;
+mod moves;
 mod neurons;
 mod norm;
+mod predictor;
 mod processor;
 mod product;
 mod registers;
 mod segment;
+mod split;
 
 pub use bytes::{DeviceBytes, LayerBytes, device_row_bytes};
+pub(crate) use cold::{ColdSide, ColdWork};
 pub use loader::GpuLoad;
+pub(crate) use loader::{FfnShare, Loader, Share};
+pub(crate) use moves::Holding;
 pub use processor::GpuProcessor;
 
 pub(crate) use kv::GpuKv;

@@ -6,38 +6,46 @@ use std::{
 };
 
 use super::{
-    GpuKv, GpuLoad,
+    GpuKv, GpuLoad, Share,
     attention::{AttentionBuffers, AttentionOps, rotations},
+    cold::NoOther,
     ffn::FfnOps,
+    firing::FiringLog,
     head::Head,
-    loader::{Loader, bytes_to_upload, chunk_within},
+    hot::HotOps,
+    loader::{FfnShare, Loader, bytes_to_upload, chunk_within},
     norm::{NormOp, NormWeights},
     registers::Registers,
     segment::Segment,
+    split::{HandOver, unpad},
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
+    gpu::{Buffer, Gpu, Purpose, Uploader, Usage, pitch},
     model::{
-        KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Rotary, Sparsity, Step,
+        Ffn, KvCache, KvType, LayerFiring, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Rotary,
+        Sparsity, Steering, Step, mask,
     },
 };
 
-/// A model in a device's memory, with every dispatch prepared.
+/// A model, or its last layers, in a device's memory, with every dispatch prepared.
 #[derive(Debug)]
 pub struct GpuProcessor {
-    gpu: Gpu,
+    pub(super) gpu: Gpu,
     /// Tells its caches from those of others.
     identity: Arc<()>,
-    chunk: usize,
-    registers: Registers,
-    attention: AttentionBuffers,
-    layers: Vec<LayerOps>,
-    head: Head,
-    segment: Segment,
-    sparsity: Sparsity,
+    pub(super) chunk: usize,
+    pub(super) registers: Registers,
+    pub(super) attention: AttentionBuffers,
+    /// Those before are somebody else's.
+    pub(super) first_layer: usize,
+    pub(super) layers: Vec<LayerOps>,
+    pub(super) head: Option<Head>,
+    pub(super) segment: Segment,
+    pub(super) sparsity: Sparsity,
+    pub(super) steering: Steering,
     /// Tokens of the current chunk, and the position of its first.
-    tokens: usize,
+    pub(super) tokens: usize,
     first: usize,
     /// Whether `Residual += Out` is still to be done.
     due: bool,
@@ -46,16 +54,26 @@ pub struct GpuProcessor {
     turns: Vec<Vec<f32>>,
     /// The stream as an observer sees it.
     seen: Vec<f32>,
+    pub(super) hand_over: HandOver,
+    pub(super) log: FiringLog,
+    fired: Vec<u32>,
 }
+
+/// A norm of a layer's program.
+type NormStep = (NormSlot, Register, Register);
 
 /// The prepared steps of one layer.
 #[derive(Debug)]
-struct LayerOps {
-    norms: Vec<((NormSlot, Register, Register), NormOp)>,
+pub(super) struct LayerOps {
+    norms: Vec<(NormStep, NormOp)>,
     attention: AttentionOps,
     attention_from: Register,
-    ffn: FfnOps,
-    ffn_from: Register,
+    pub ffn: FfnOps,
+    pub ffn_from: Register,
+    /// The norm whose output the FFN reads: where the predictor looks.
+    feeds_ffn: Option<NormStep>,
+    /// Whether the residual stream is still what that norm saw when the FFN's turn comes.
+    pub keeps_residual: bool,
 }
 
 impl GpuProcessor {
@@ -71,44 +89,64 @@ impl GpuProcessor {
         load: &GpuLoad,
         progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
     ) -> Result<Self> {
+        Self::load_share(gpu, model, &Share::all(model.config.n_layer()), load, progress)
+    }
+
+    /// The same for a part of `model`. Whoever has the rest calls [`GpuProcessor::ffn_with`] for its layers.
+    pub(crate) fn load_share(
+        gpu: &Gpu,
+        model: &Model,
+        share: &Share<'_>,
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
         let (config, weights) = (&model.config, &model.weights);
         let mut uploader = Uploader::new(gpu, progress)?;
-        let (wanted, available) = (bytes_to_upload(weights), gpu.arena().available());
+        let (wanted, available) = (bytes_to_upload(weights, share), gpu.arena().available());
         // No type is smaller there than in the file: what cannot fit is not begun.
         if wanted > available {
             return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
         }
         uploader.expect(wanted);
         let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
-        let mut loader = Loader { gpu, config, chunk, uploader };
+        let mut loader = Loader { gpu, config, chunk, predictors: share.predictors, uploader };
 
         let registers = Registers::new(&loader)?;
         let attention = AttentionBuffers::new(&loader)?;
-        let mut layers = Vec::with_capacity(config.n_layer());
-        for layer in 0..config.n_layer() {
-            let ffn_before = layers.last().map(|layer: &LayerOps| &layer.ffn);
-            layers.push(LayerOps::new(&mut loader, &registers, &attention, ffn_before, model, layer)?);
+        let mut layers: Vec<LayerOps> = Vec::with_capacity(share.ffn.len());
+        for (layer, ffn) in (share.first_layer..config.n_layer()).zip(&share.ffn) {
+            let before: Vec<&FfnOps> = layers.iter().map(|layer| &layer.ffn).collect();
+            layers.push(LayerOps::new(&mut loader, &registers, &attention, &before, model, layer, *ffn)?);
         }
-        let head = Head::new(&mut loader, &registers, weights)?;
+        let head = if share.head { Some(Head::new(&mut loader, &registers, weights)?) } else { None };
         loader.uploader.finish()?;
         let turns = vec![Vec::new(); attention.tables.len()];
-        let segment = Segment::new(gpu, upload_bytes(config, chunk), head.bytes(), load.submission)?;
+        let log = firing_log(gpu, &layers, config.n_layer(), chunk)?;
+        let residual = chunk as u64 * registers.row_bytes();
+        let down = head.as_ref().map_or(residual, Head::bytes) + log.bytes();
+        let mut segment = Segment::new(gpu, upload_bytes(config, chunk), down, load.submission)?;
+        segment.reserve(hand_over_bytes(&layers, &registers, chunk))?;
         Ok(GpuProcessor {
             gpu: gpu.clone(),
             identity: Arc::new(()),
             chunk,
             registers,
             attention,
+            first_layer: share.first_layer,
             layers,
             head,
             segment,
             sparsity: Sparsity::Dense,
+            steering: Steering::default(),
             tokens: 0,
             first: 0,
             due: false,
             rows: Vec::new(),
             turns,
             seen: Vec::new(),
+            hand_over: HandOver::default(),
+            log,
+            fired: Vec::new(),
         })
     }
 
@@ -117,36 +155,130 @@ impl GpuProcessor {
         &self.gpu
     }
 
-    fn kv_layer(&self, model: &Model, layer: usize, rotary: Option<&Rotary>, of: (usize, KvType)) -> Result<GpuKv> {
-        let (attention, table) = (&self.layers[layer].attention, rotary.map(|rotary| rotary.table_of(layer)));
+    pub(super) fn kv_layer(
+        &self,
+        model: &Model,
+        layer: usize,
+        rotary: Option<&Rotary>,
+        of: (usize, KvType),
+    ) -> Result<GpuKv> {
+        let (attention, table) = (&self.layer(layer)?.attention, rotary.map(|rotary| rotary.table_of(layer)));
         GpuKv::new(&self.gpu, &model.config, &self.identity, &self.attention, attention, table, of)
     }
 
     /// Does what is due.
-    fn add_due(&mut self) {
+    pub(super) fn add_due(&mut self) {
         if std::mem::take(&mut self.due) {
             self.registers.add.record(self.segment.recorder(), self.tokens);
         }
     }
+
+    /// A layer's steps.
+    pub(super) fn layer(&self, layer: usize) -> Result<&LayerOps> {
+        let ops = layer.checked_sub(self.first_layer).and_then(|at| self.layers.get(at));
+        let expected = || format!("one from {} on", self.first_layer);
+        ops.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
+    }
+
+    /// Whether neurons of `ffn` can be resident one by one: where a neuron is a row of each matrix.
+    pub(crate) fn places_neurons(ffn: &Ffn) -> bool {
+        HotOps::can_hold(ffn)
+    }
+
+    /// Which neurons of a layer are resident, [`LayerFiring::hot`]; `None` if they are not placed one by one.
+    pub(crate) fn resident(&self, layer: usize) -> Option<&[u32]> {
+        Some(&self.layer(layer).ok()?.ffn.hot()?.resident)
+    }
+
+    /// Announces a chunk of `tokens` tokens at the end of `kv`.
+    pub(crate) fn place(&mut self, tokens: usize, kv: &KvCache) {
+        (self.tokens, self.first, self.due) = (tokens, kv.len(), false);
+        self.log.clear();
+        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+        for (turns, table) in self.turns.iter_mut().zip(tables) {
+            turns.clear();
+            table.extend_turns(self.first, tokens, turns);
+        }
+    }
+
+    /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was placed.
+    pub(crate) fn begin_from(&mut self, residual: &[f32]) -> Result<()> {
+        super::split::pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
+        self.start()
+    }
+
+    /// Uploads the rows and turns of the chunk.
+    fn start(&mut self) -> Result<()> {
+        let residual = self.registers.get(Register::Residual);
+        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(bytemuck::cast_slice(&self.rows), residual, 0)];
+        let turns = self.turns.iter().zip(&self.attention.tables);
+        pieces.extend(turns.map(|(turns, table)| (bytemuck::cast_slice(turns), table, 0)));
+        self.segment.begin(&pieces)
+    }
+
+    /// The residual stream of some of the chunk's tokens, `[tokens.len(), d_model]`.
+    pub(crate) fn residual_of(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.add_due();
+        let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
+        let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
+        let seen = &mut self.seen;
+        let piece = (self.registers.get(Register::Residual), start, bytes);
+        self.segment.read(&[piece], |read| unpad(read, row_bytes as usize, d_model, seen))?;
+        Ok(&self.seen)
+    }
+
+    /// Reads the residual stream of some of the chunk's tokens, which ends the chunk.
+    pub(crate) fn end_with(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.log.bring(&mut self.segment);
+        self.residual_of(tokens)?;
+        self.log.brought(&self.segment);
+        Ok(&self.seen)
+    }
+
+    fn no_head() -> Error {
+        Error::invalid("head on the GPU", "one that is loaded", "none")
+    }
 }
 
-/// Bytes that go up with a chunk: the embedding's rows, and each rotation's turns.
+/// Room for the masks of a token in every layer, or of a chunk in one.
+pub(super) fn firing_log(gpu: &Gpu, layers: &[LayerOps], n_layer: usize, chunk: usize) -> Result<FiringLog> {
+    let hot = layers.iter().filter_map(|layer| layer.ffn.hot());
+    let Some(words) = hot.map(|hot| hot.buffers.slots / 32 + mask::words(hot.neurons())).max() else {
+        return Ok(FiringLog::new(None));
+    };
+    let bytes = (words * 4 * n_layer.max(chunk)) as u64;
+    let buffer = gpu.arena().buffer(Purpose::Scratch, "masks of hot neurons", bytes, Usage::Storage)?;
+    Ok(FiringLog::new(Some(buffer)))
+}
+
+/// Bytes handed over at most where a layer is not all here.
+pub(super) fn hand_over_bytes(layers: &[LayerOps], registers: &Registers, chunk: usize) -> u64 {
+    let split = layers.iter().map(|layer| &layer.ffn).filter(|ffn| !ffn.is_whole());
+    let words = split.map(|ffn| ffn.hot().map_or(0, |hot| mask::words(hot.neurons())));
+    words.max().map_or(0, |words| 2 * chunk as u64 * registers.row_bytes() + words as u64 * 4)
+}
+
+/// Bytes that go up at once: the embedding's rows (or whatever the residual stream begins with), and each rotation's turns; or
+/// somebody else's part of an FFN's output, in rows as wide as any type's blocks make them.
 pub(super) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
     let (dims, tables) = rotations(config);
-    (chunk * (pitch(config.d_model) + dims * tables) * size_of::<f32>()) as u64
+    let begin = pitch(config.d_model) + dims * tables;
+    (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }
 
 impl LayerOps {
-    fn new(
+    pub fn new(
         loader: &mut Loader<'_, '_>,
         registers: &Registers,
         attention: &AttentionBuffers,
-        ffn_before: Option<&FfnOps>,
+        ffn_before: &[&FfnOps],
         model: &Model,
         layer: usize,
+        share: FfnShare<'_>,
     ) -> Result<Self> {
         let (config, weights) = (&model.config, &model.weights.layers[layer]);
         let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
+        let mut feeds_ffn: Option<NormStep> = None;
         for step in &config.steps {
             match *step {
                 Step::Norm { norm, from, into } => {
@@ -158,7 +290,10 @@ impl LayerOps {
                     norms.push(((norm, from, into), op));
                 }
                 Step::Attention { from } => attention_from = from,
-                Step::Ffn { from } => ffn_from = from,
+                Step::Ffn { from } => {
+                    let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
+                    (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
+                }
                 Step::AddOut => {}
             }
         }
@@ -171,8 +306,9 @@ impl LayerOps {
         let window = config.layers[layer].window;
         let from = registers.get(attention_from);
         let attention = AttentionOps::new(loader, attention, &weights.attention, window, from, out)?;
-        let ffn = FfnOps::new(loader, ffn_before, &weights.ffn, registers.get(ffn_from), out)?;
-        Ok(LayerOps { norms, attention, attention_from, ffn, ffn_from })
+        let ffn = FfnOps::new(loader, ffn_before, weights, share, (registers, ffn_from), out)?;
+        let keeps_residual = config.early_ffn_input().is_none();
+        Ok(LayerOps { norms, attention, attention_from, ffn, ffn_from, feeds_ffn, keeps_residual })
     }
 }
 
@@ -181,7 +317,7 @@ fn no_norm(layer: usize, norm: NormSlot) -> Error {
 }
 
 /// A step may only read what it was prepared for.
-fn same(prepared: Register, asked: Register) -> Result<()> {
+pub(super) fn same(prepared: Register, asked: Register) -> Result<()> {
     if prepared == asked {
         return Ok(());
     }
@@ -194,6 +330,7 @@ impl Processor for GpuProcessor {
     }
 
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        let mine = self.first_layer..self.first_layer + self.layers.len();
         let all = GpuKv::bytes_of(&model.config, capacity, ty).saturating_mul(self.layers.len() as u64);
         let available = self.gpu.arena().available();
         if all > available {
@@ -201,15 +338,23 @@ impl Processor for GpuProcessor {
         }
         let rotary = Rotary::new(&model.config, capacity);
         let of = (capacity, ty);
-        KvCache::split(&model.config, capacity, ty, |layer| self.kv_layer(model, layer, rotary.as_ref(), of).map(Some))
+        KvCache::split(&model.config, capacity, ty, |layer| match mine.contains(&layer) {
+            true => self.kv_layer(model, layer, rotary.as_ref(), of).map(Some),
+            false => Ok(None),
+        })
     }
 
     fn holds(&self, kv: &KvCache) -> bool {
-        (0..self.layers.len()).all(|layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)))
+        let here = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+        (0..self.first_layer).all(|layer| kv.device_layer(layer).is_none())
+            && (self.first_layer..self.first_layer + self.layers.len()).all(here)
     }
 
     fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
-        for layer in 0..self.layers.len() {
+        for layer in 0..self.first_layer {
+            kv.move_to_ram(layer, &mut self.segment)?;
+        }
+        for layer in self.first_layer..self.first_layer + self.layers.len() {
             if kv.device_layer(layer).is_none() {
                 let to = self.kv_layer(model, layer, kv.rotary(), (kv.capacity(), kv.ty()))?;
                 kv.move_to_device(layer, to, &mut self.segment)?;
@@ -219,7 +364,7 @@ impl Processor for GpuProcessor {
     }
 
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
-        for layer in 0..self.layers.len() {
+        for layer in 0..self.first_layer + self.layers.len() {
             if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
                 kv.move_to_ram(layer, &mut self.segment)?;
             }
@@ -233,7 +378,7 @@ impl Processor for GpuProcessor {
 
     fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
-        (self.tokens, self.first, self.due) = (tokens.len(), kv.len(), false);
+        self.place(tokens.len(), kv);
         let (d_model, pitch) = (self.registers.d_model, self.registers.pitch);
         self.rows.clear();
         self.rows.resize(tokens.len() * pitch, 0.0);
@@ -250,22 +395,17 @@ impl Processor for GpuProcessor {
                 row.iter_mut().zip(position).for_each(|(x, position)| *x += *position);
             }
         }
-        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
-        for (turns, table) in self.turns.iter_mut().zip(tables) {
-            turns.clear();
-            table.extend_turns(self.first, tokens.len(), turns);
-        }
-        let residual = self.registers.get(Register::Residual);
-        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(bytemuck::cast_slice(&self.rows), residual, 0)];
-        let turns = self.turns.iter().zip(&self.attention.tables);
-        pieces.extend(turns.map(|(turns, table)| (bytemuck::cast_slice(turns), table, 0)));
-        self.segment.begin(&pieces)
+        self.start()
     }
 
     fn norm(&mut self, _: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
-        let prepared = self.layers[layer].norms.iter().find(|(of, _)| *of == (norm, from, into));
-        let Some((_, op)) = prepared else { return Err(no_norm(layer, norm)) };
-        if self.due && !op.adds() && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out)) {
+        let step = (norm, from, into);
+        let touched = self.due && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
+        let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == step);
+        let Some(at) = prepared else { return Err(no_norm(layer, norm)) };
+        let ops = &self.layers[layer - self.first_layer];
+        let op = &ops.norms[at].1;
+        if touched && !op.adds() {
             self.due = false;
             self.registers.add.record(self.segment.recorder(), self.tokens);
         }
@@ -273,14 +413,20 @@ impl Processor for GpuProcessor {
         if op.adds() {
             self.due = false;
         }
+        if let Some(hot) = ops.ffn.hot().filter(|hot| ops.feeds_ffn == Some(step) && self.asks(hot))
+            && let Some(predictor) = &hot.predictor
+        {
+            let shift = self.steering.shift.get(layer).copied().unwrap_or(0.0);
+            predictor.record(self.segment.recorder(), shift);
+        }
         Ok(())
     }
 
     fn attention(&mut self, _: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
         self.add_due();
         let capacity = kv.capacity();
-        let ops = &self.layers[layer];
-        same(ops.attention_from, from)?;
+        same(self.layer(layer)?.attention_from, from)?;
+        let ops = &self.layers[layer - self.first_layer];
         let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
             return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
         };
@@ -290,11 +436,7 @@ impl Processor for GpuProcessor {
     }
 
     fn ffn(&mut self, _: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
-        self.add_due();
-        let ops = &self.layers[layer];
-        same(ops.ffn_from, from)?;
-        ops.ffn.record(&mut self.segment, self.tokens, layer, probe)?;
-        self.segment.worked(ops.ffn.work() * self.tokens as u64, self.tokens)
+        self.ffn_with(layer, from, probe, &mut NoOther)
     }
 
     fn add_out(&mut self) -> Result<()> {
@@ -304,36 +446,71 @@ impl Processor for GpuProcessor {
     }
 
     fn residual(&mut self) -> Result<&[f32]> {
-        self.add_due();
-        let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
-        let bytes = self.tokens as u64 * row_bytes;
-        let seen = &mut self.seen;
-        seen.resize(self.tokens * d_model, 0.0);
-        self.segment.read(&[(self.registers.get(Register::Residual), 0, bytes)], |read| {
-            for (to, from) in seen.chunks_exact_mut(d_model).zip(read.chunks_exact(row_bytes as usize)) {
-                bytemuck::cast_slice_mut(to).copy_from_slice(&from[..d_model * 4]);
-            }
-        })?;
-        Ok(&self.seen)
+        self.residual_of(0..self.tokens)
     }
 
     fn head(&mut self, _: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         let due = std::mem::take(&mut self.due);
-        self.head.logits(&mut self.segment, &self.registers, due, tokens, logits)
+        let head = self.head.as_ref().ok_or_else(Self::no_head)?;
+        self.log.bring(&mut self.segment);
+        head.logits(&mut self.segment, &self.registers, due, tokens, logits)?;
+        self.log.brought(&self.segment);
+        Ok(())
     }
 
     fn top(&mut self, _: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
         let due = std::mem::take(&mut self.due);
-        self.head.top(&mut self.segment, &self.registers, due, token, ids, logits)
+        let head = self.head.as_ref().ok_or_else(Self::no_head)?;
+        self.log.bring(&mut self.segment);
+        head.top(&mut self.segment, &self.registers, due, token, ids, logits)?;
+        self.log.brought(&self.segment);
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
         self.due = false;
-        self.segment.submit()
+        if !self.log.bring(&mut self.segment) {
+            return self.segment.submit();
+        }
+        self.segment.read(&[], |_| ())?;
+        self.log.brought(&self.segment);
+        Ok(())
+    }
+
+    fn report(&mut self, _: &Model, probe: &mut dyn Probe) {
+        for entry in &self.log.entries {
+            let hot = self.layers.get(entry.layer - self.first_layer).and_then(|layer| layer.ffn.hot());
+            let (slots, predicted) = self.log.masks(entry);
+            self.fired.clear();
+            self.fired.extend(&entry.work.fired);
+            if let Some(hot) = hot {
+                self.fired.resize(entry.tokens * mask::words(hot.neurons()), 0);
+                hot.spread(slots, &mut self.fired);
+            }
+            probe.firing(&LayerFiring {
+                layer: entry.layer,
+                tokens: entry.tokens,
+                fired: &self.fired,
+                predicted,
+                hot: hot.map(|hot| &hot.resident[..]),
+                complete: entry.complete,
+                strength: None,
+                cpu_bytes: entry.work.bytes,
+                cpu_scattered: entry.work.scattered,
+                bus_bytes: entry.bus_bytes,
+                cpu_ns: entry.work.cpu_ns,
+                gpu_ns: 0,
+                wait_ns: entry.wait_ns,
+            });
+        }
     }
 
     fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
+    }
+
+    fn steer(&mut self, steering: &Steering) {
+        self.steering.clone_from(steering);
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -1,8 +1,8 @@
 //! What reaches the device at once.
 
 use crate::{
-    error::Result,
-    gpu::{Buffer, Gpu, ReadbackRing, Recorder, Submission, UploadRing},
+    error::{Error, Result},
+    gpu::{Buffer, Coming, Gpu, ReadbackRing, Recorder, Submission, UploadRing},
 };
 
 /// The segment being recorded, and the rings that carry data along with it.
@@ -12,7 +12,11 @@ pub(crate) struct Segment {
     recorder: Option<Recorder>,
     up: UploadRing,
     down: ReadbackRing,
-    down_bytes: u64,
+    /// What the CPU goes on with in the middle of a chunk; made when the first layer needs it.
+    hand: Option<ReadbackRing>,
+    /// What the next read brings along, and what it brought.
+    along: Option<(Buffer, u64)>,
+    brought: Vec<u8>,
     /// Multiply-adds recorded, and how many are submitted together.
     work: u64,
     most_work: u64,
@@ -28,7 +32,9 @@ impl Segment {
             recorder: None,
             up: UploadRing::new(gpu, 2, up_bytes)?,
             down: ReadbackRing::new(gpu, 1, down_bytes)?,
-            down_bytes,
+            hand: None,
+            along: None,
+            brought: Vec::new(),
             work: 0,
             most_work,
             flying: None,
@@ -38,8 +44,14 @@ impl Segment {
     /// Forgets what was recorded and not submitted, and begins anew with an upload of `pieces` to buffers and offsets.
     pub fn begin(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
         self.recorder = None;
+        self.along = None;
         self.work = 0;
-        let mut recorder = Recorder::new(&self.gpu);
+        self.upload(pieces)
+    }
+
+    /// Records an upload of `pieces`; one between two submissions.
+    pub fn upload(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        let mut recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
         self.up.record(&mut recorder, pieces)?;
         self.recorder = Some(recorder);
         Ok(())
@@ -52,7 +64,53 @@ impl Segment {
 
     /// Bytes that [`Segment::read`] takes without allocating.
     pub fn room_down(&self) -> u64 {
-        self.down_bytes
+        self.down.bytes()
+    }
+
+    /// Room for handing over `bytes`, if that is more than nothing.
+    pub fn reserve(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.hand.as_ref().map_or(0, ReadbackRing::bytes) {
+            self.hand = Some(ReadbackRing::new(&self.gpu, 1, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Room for reading `bytes`.
+    pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.down.bytes() {
+            self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Submits what was recorded with copies of `pieces` behind it, which [`Segment::take`] waits for while more may be
+    /// submitted.
+    pub fn hand_over(&mut self, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
+        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
+        let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
+        let refused = Error::Memory { what: "what is handed over", wanted, available: 0 };
+        let coming = self.hand.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
+        self.up.submitted();
+        self.work = 0;
+        // Whoever waits for this has waited for all before it.
+        self.flying = None;
+        Ok(coming)
+    }
+
+    /// Waits for what [`Segment::hand_over`] copied and hands it to `read`.
+    pub fn take<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let none = Error::Memory { what: "what is handed over", wanted: 1, available: 0 };
+        self.hand.as_mut().ok_or(none)?.take(coming, read)
+    }
+
+    /// The next [`Segment::read`] brings the first `bytes` of `buffer` along.
+    pub fn bring(&mut self, buffer: &Buffer, bytes: u64) {
+        self.along = Some((buffer.clone(), bytes));
+    }
+
+    /// What it brought.
+    pub fn brought(&self) -> &[u8] {
+        &self.brought
     }
 
     /// To record into.
@@ -85,16 +143,24 @@ impl Segment {
     /// Submits what was recorded, waits, and hands the bytes of `pieces` (buffer, offset, length), one after the other, to
     /// `read`.
     pub fn read<R>(&mut self, pieces: &[(&Buffer, u64, u64)], read: impl FnOnce(&[u8]) -> R) -> Result<R> {
-        let bytes = pieces.iter().map(|(.., bytes)| bytes).sum();
-        if bytes > self.down_bytes {
+        let along = self.along.take();
+        let all: Vec<(&Buffer, u64, u64)> =
+            pieces.iter().copied().chain(along.iter().map(|(buffer, bytes)| (buffer, 0, *bytes))).collect();
+        let [bytes, in_all] = [pieces, &all].map(|pieces| pieces.iter().map(|(.., bytes)| bytes).sum::<u64>());
+        if in_all > self.down.bytes() {
             // Only observers want more than logits.
-            self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
-            self.down_bytes = bytes;
+            self.down = ReadbackRing::new(&self.gpu, 1, in_all)?;
         }
         let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
         self.work = 0;
         self.flying = None;
-        let up = &mut self.up;
-        self.down.read(recorder, pieces, || up.submitted(), read)
+        let (up, brought) = (&mut self.up, &mut self.brought);
+        brought.clear();
+        let read = |all: &[u8]| {
+            let (asked, more) = all.split_at(bytes as usize);
+            brought.extend_from_slice(more);
+            read(asked)
+        };
+        self.down.read(recorder, &all, || up.submitted(), read)
     }
 }

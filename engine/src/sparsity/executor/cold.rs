@@ -1,0 +1,72 @@
+//! The CPU's part of the device's layers.
+
+use std::time::Instant;
+
+use crate::{
+    error::{Error, Result},
+    model::{
+        CpuFfn, CpuProcessor, Ffn, FfnTask, Guess, Model, Probe, Sparsity,
+        gpu::{ColdSide, ColdWork},
+        mask,
+    },
+};
+
+/// The CPU, lent to a device for one layer.
+#[derive(Debug)]
+pub(super) struct Cold<'a> {
+    pub model: &'a Model,
+    pub cpu: &'a mut CpuProcessor,
+    pub ffn: &'a mut CpuFfn,
+    /// Neurons of the layer that are not resident, ascending.
+    pub neurons: &'a [u32],
+    pub sparsity: Sparsity,
+    pub tokens: usize,
+}
+
+impl ColdSide for Cold<'_> {
+    fn partial(
+        &mut self,
+        layer: usize,
+        x: &[f32],
+        out: &mut [f32],
+        predicted: Option<&[u32]>,
+        watched: bool,
+    ) -> Result<ColdWork> {
+        let started = Instant::now();
+        let weights = &self.model.weights.layers[layer];
+        let Ffn::Dense(ffn) = &weights.ffn else {
+            return Err(Error::invalid("cold neurons", "an FFN of neurons", "a mixture"));
+        };
+        let task = FfnTask {
+            ffn,
+            activation: self.model.config.activation,
+            neurons: Some(self.neurons),
+            sparsity: self.sparsity,
+            guess: predicted.map(Guess::Mask),
+            cut: weights.cut,
+            x,
+            tokens: self.tokens,
+            observed: watched,
+        };
+        let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
+        let mut fired = Vec::new();
+        if watched {
+            fired.resize(self.tokens * mask::words(ffn.up.weight.rows()), 0);
+            self.ffn.fired(&mut fired);
+        }
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
+    }
+
+    fn whole(
+        &mut self,
+        layer: usize,
+        x: &[f32],
+        residual: Option<&[f32]>,
+        out: &mut [f32],
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        self.cpu.ffn_of(self.model, layer, (x, residual), out, self.tokens, probe)
+    }
+}

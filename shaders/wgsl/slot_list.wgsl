@@ -1,0 +1,74 @@
+// Which slots of a layer's extents hold neurons whose bit is set in mask, in ascending order, and the grids of the kernels
+// that run over the lists. `table` has for each of EXTENTS extents its first slot and how many it has, and behind them the
+// neuron of each slot of the layer, NO_NEURON where there is none. Workgroup `extent` writes, counting slots from its
+// extent's first,
+//   lists[64 * extent + first slot]: how many, then which
+//   grids[GRID * extent]: what an indirect dispatch takes, for `per_workgroup` neurons to a workgroup, `stride` workgroups
+//     in one row
+//   hidden: zeros for every slot of the extent, so that those not on the list are silent
+#include "lane.wgsl"
+
+override EXTENTS: u32 = 8u;
+// Words from one extent's grid to the next's.
+const GRID: u32 = 4u;
+const NO_NEURON: u32 = 0xffffffffu;
+
+struct Params {
+    per_workgroup: u32,
+    stride: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> mask: array<u32>;
+@group(0) @binding(1) var<storage, read> table: array<u32>;
+@group(0) @binding(2) var<storage, read_write> lists: array<u32>;
+@group(0) @binding(3) var<storage, read_write> grids: array<u32>;
+@group(0) @binding(4) var<storage, read_write> hidden: array<f32>;
+
+// How many the slots up to and with this one hold, of those the workgroup looks at at once.
+var<workgroup> ends: array<u32, WORKGROUP_SIZE>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn slot_list(builtins: Builtins) {
+    let lane = lane_of(builtins).index;
+    let extent = builtins.workgroup.x;
+    let start = table[2u * extent];
+    let slots = table[2u * extent + 1u];
+    let list = start + 64u * extent;
+    var before = 0u;
+    // Rounds are the same for the whole workgroup.
+    for (var round = 0u; round < (slots + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE; round += 1u) {
+        let slot = round * WORKGROUP_SIZE + lane;
+        var own = 0u;
+        if slot < slots {
+            hidden[start + slot] = 0.0;
+            let neuron = table[2u * EXTENTS + start + slot];
+            if neuron != NO_NEURON {
+                own = (mask[neuron / 32u] >> (neuron % 32u)) & 1u;
+            }
+        }
+        workgroupBarrier();
+        ends[lane] = own;
+        for (var distance = 1u; distance < WORKGROUP_SIZE; distance *= 2u) {
+            workgroupBarrier();
+            var left = 0u;
+            if lane >= distance {
+                left = ends[lane - distance];
+            }
+            workgroupBarrier();
+            ends[lane] += left;
+        }
+        workgroupBarrier();
+        if own == 1u {
+            lists[list + before + ends[lane]] = slot;
+        }
+        before += ends[WORKGROUP_SIZE - 1u];
+    }
+    if lane == 0u {
+        let workgroups = (before + params.per_workgroup - 1u) / params.per_workgroup;
+        lists[list] = before;
+        grids[GRID * extent] = min(workgroups, params.stride);
+        grids[GRID * extent + 1u] = max((workgroups + params.stride - 1u) / params.stride, 1u);
+        grids[GRID * extent + 2u] = 1u;
+    }
+}
