@@ -6,6 +6,7 @@
 //! [`sidecar`] is the file beside a model that holds what was found out about it, and [`prepare`] makes it.
 
 pub mod executor;
+pub mod migration;
 pub mod placement;
 pub mod predictor;
 pub mod prepare;

@@ -1,0 +1,191 @@
+//! What following is worth: the share of firings that hit a hot neuron, token by token, with a hot set that stays and one that
+//! follows, while the text changes its topic.
+
+use super::{FollowOptions, Follower, Seen};
+use crate::{
+    error::{Error, Result},
+    model::{Ffn, Forward, KvCache, KvType, LayerFiring, Model, Outputs, Probe},
+    sparsity::placement::Placement,
+};
+
+/// Tokens computed at once; what is counted does not depend on it.
+const CHUNK: usize = 64;
+
+/// One token, over all layers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TokenHits {
+    /// Neurons that fired.
+    pub fired: u64,
+    /// Of them, those in the hot set that stays.
+    pub fixed: u64,
+    /// Those in the hot set that follows.
+    pub adaptive: u64,
+    /// Bytes sent for it to follow.
+    pub moved: u64,
+}
+
+/// A run.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FollowTrace {
+    /// One per token.
+    pub tokens: Vec<TokenHits>,
+    /// Where each text begins.
+    pub begins: Vec<usize>,
+}
+
+impl FollowTrace {
+    /// Hit rates of the hot set that stays and of the one that follows over tokens `range`; 0 where nothing fired.
+    pub fn hit_rates(&self, range: std::ops::Range<usize>) -> (f64, f64) {
+        let tokens = self.tokens.get(range).unwrap_or_default();
+        let sum = |of: fn(&TokenHits) -> u64| tokens.iter().map(of).sum::<u64>() as f64;
+        let fired = sum(|token| token.fired).max(1.0);
+        (sum(|token| token.fixed) / fired, sum(|token| token.adaptive) / fired)
+    }
+}
+
+/// Reads `profile`, makes the share `hot` of each layer's neurons that fired most often in it hot, then reads `texts` and counts.
+/// `progress` hears how many tokens are done and how many there are.
+///
+/// # Errors
+/// [`Error::Invalid`] for a share that is none or a model without neurons to place; as [`Forward::run`].
+pub fn follow(
+    forward: &mut Forward,
+    profile: &[u32],
+    texts: &[&[u32]],
+    hot: f32,
+    options: FollowOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<FollowTrace> {
+    if !(0.0..=1.0).contains(&hot) {
+        return Err(Error::invalid("share of hot neurons", "0 to 1", hot));
+    }
+    let model = std::sync::Arc::clone(forward.model());
+    let shape = shape(&model);
+    if shape.iter().all(|(neurons, _)| *neurons == 0) {
+        return Err(Error::invalid("model", "neurons to place", "mixtures only"));
+    }
+    let all = profile.len() + texts.iter().map(|text| text.len()).sum::<usize>();
+    let capacity = model.config.context_length.clamp(1, 1024);
+    let mut kv = forward.kv_cache(capacity, KvType::F16)?;
+    let mut done = 0;
+
+    let mut counts: Vec<Vec<f32>> = shape.iter().map(|(neurons, _)| vec![0.0; *neurons]).collect();
+    read(forward, &mut kv, profile, &mut |fired| {
+        for (counts, fired) in counts.iter_mut().zip(fired) {
+            let fires = |neuron: usize| fired.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1);
+            counts.iter_mut().enumerate().filter(|(neuron, _)| fires(*neuron)).for_each(|(_, count)| *count += 1.0);
+        }
+        done += 1;
+        progress(done, all);
+    })?;
+    counts.iter_mut().flatten().for_each(|count| *count /= profile.len().max(1) as f32);
+
+    let mut placement =
+        Placement { hot: counts.iter().map(|counts| hottest(counts, hot)).collect(), ..Placement::default() };
+    let fixed = masks(&placement, &shape);
+    let mut moving = fixed.clone();
+    let known: Vec<(usize, u64, Option<&[f32]>)> =
+        shape.iter().zip(&counts).map(|((neurons, bytes), counts)| (*neurons, *bytes, Some(&counts[..]))).collect();
+    let mut follower = Follower::of_layers(&known, options);
+    let mut trace = FollowTrace::default();
+    for text in texts {
+        trace.begins.push(trace.tokens.len());
+        read(forward, &mut kv, text, &mut |fired| {
+            let mut hits = TokenHits::default();
+            for (layer, fired) in fired.iter().enumerate() {
+                hits.fired += common(fired, fired);
+                hits.fixed += common(fired, &fixed[layer]);
+                hits.adaptive += common(fired, &moving[layer]);
+                follower.layer(Seen { layer, tokens: 1, fired, predicted: None }, false);
+            }
+            follower.tokens(1);
+            let before = follower.moved();
+            if let Some(revised) = follower.revise(&placement) {
+                placement = revised;
+                moving = masks(&placement, &shape);
+            }
+            hits.moved = follower.moved() - before;
+            trace.tokens.push(hits);
+            done += 1;
+            progress(done, all);
+        })?;
+    }
+    Ok(trace)
+}
+
+/// Neurons of each layer and the bytes of one; none of a mixture.
+fn shape(model: &Model) -> Vec<(usize, u64)> {
+    let layers = model.weights.layers.iter().map(|layer| match &layer.ffn {
+        Ffn::Dense(ffn) => {
+            let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
+            (ffn.up.weight.rows(), (gate + 2 * ffn.up.weight.row_bytes()) as u64)
+        }
+        Ffn::Experts(_) => (0, 0),
+    });
+    layers.collect()
+}
+
+/// The share of neurons with the largest counts, hottest first.
+fn hottest(counts: &[f32], share: f32) -> Vec<u32> {
+    let mut order: Vec<u32> = (0..counts.len() as u32).collect();
+    order.sort_by(|a, b| counts[*b as usize].total_cmp(&counts[*a as usize]));
+    order.truncate((counts.len() as f32 * share).round() as usize);
+    order
+}
+
+/// A bit per neuron and layer.
+fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
+    let mask = |(hot, (neurons, _)): (&Vec<u32>, &(usize, u64))| {
+        let mut mask = vec![0; neurons.div_ceil(32)];
+        hot.iter().for_each(|neuron| mask[*neuron as usize / 32] |= 1 << (neuron % 32));
+        mask
+    };
+    placement.hot.iter().zip(shape).map(mask).collect()
+}
+
+fn common(a: &[u32], b: &[u32]) -> u64 {
+    a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
+}
+
+/// Computes `text`, in contexts as long as the cache, and shows every token's masks.
+fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn FnMut(&[Vec<u32>])) -> Result<()> {
+    kv.truncate(0);
+    let layers = forward.model().config.n_layer();
+    let mut rest = text;
+    while !rest.is_empty() {
+        if kv.len() == kv.capacity() {
+            kv.truncate(0);
+        }
+        let (now, later) = rest.split_at(CHUNK.min(rest.len()).min(kv.capacity() - kv.len()));
+        rest = later;
+        let mut seen = Masks { tokens: vec![vec![Vec::new(); layers]; now.len()], next: 0 };
+        for part in now.chunks(forward.chunk()) {
+            forward.run(part, kv, Outputs::None, &mut seen)?;
+            seen.next += part.len();
+        }
+        seen.tokens.iter().for_each(|token| show(token));
+    }
+    Ok(())
+}
+
+/// Masks by token and layer.
+struct Masks {
+    tokens: Vec<Vec<Vec<u32>>>,
+    /// First token of the chunk.
+    next: usize,
+}
+
+impl Probe for Masks {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let words = firing.fired.len() / firing.tokens.max(1);
+        for (at, fired) in firing.fired.chunks_exact(words.max(1)).enumerate() {
+            if let Some(layer) = self.tokens.get_mut(self.next + at).and_then(|token| token.get_mut(firing.layer)) {
+                *layer = fired.to_vec();
+            }
+        }
+    }
+}

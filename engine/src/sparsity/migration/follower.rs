@@ -1,0 +1,192 @@
+//! A whole model, token by token.
+
+use super::{Heat, Recall, exchange};
+use crate::{
+    model::{Ffn, Model, Steering},
+    sparsity::placement::Placement,
+};
+
+/// How eagerly to follow.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FollowOptions {
+    /// Tokens after which a firing counts half.
+    pub half_life: f32,
+    /// Standard deviations by which a neuron has to be ahead of the one whose place it takes.
+    pub certainty: f32,
+    /// Most bytes to send to the device per token, on average.
+    pub bytes_per_token: u64,
+    /// Share of the firings that predictors have to find.
+    pub recall: f32,
+}
+
+impl Default for FollowOptions {
+    /// A megabyte is 0.05 ms on a bus of 20 GB/s: nothing beside a token.
+    fn default() -> Self {
+        FollowOptions { half_life: 96.0, certainty: 3.5, bytes_per_token: 1 << 20, recall: 0.95 }
+    }
+}
+
+/// What one layer did in one chunk; see [`LayerFiring`](crate::model::LayerFiring).
+#[derive(Debug, Clone, Copy)]
+pub struct Seen<'a> {
+    /// Which layer.
+    pub layer: usize,
+    /// Tokens.
+    pub tokens: usize,
+    /// `[tokens, n_ff.div_ceil(32)]`
+    pub fired: &'a [u32],
+    /// The predictor's guess.
+    pub predicted: Option<&'a [u32]>,
+}
+
+/// Tokens between two looks at a layer.
+const PERIOD: usize = 8;
+/// Most tokens' worth of bytes that may be saved up.
+const BURST: u64 = 16;
+
+/// Watches firings and says what should be hot, and where predictors should cut.
+#[derive(Debug)]
+pub struct Follower {
+    options: FollowOptions,
+    layers: Vec<Layer>,
+    tokens: u64,
+    /// Bytes that may be sent now.
+    purse: u64,
+    /// Layers to look at next, and to audit next.
+    next: usize,
+    audited: usize,
+    moved: u64,
+}
+
+/// One with an FFN for every token; nothing is known of a mixture.
+#[derive(Debug)]
+struct Layer {
+    heat: Heat,
+    /// Bytes of a neuron.
+    bytes: u64,
+    recall: Option<Recall>,
+    /// What of the first tokens of a chunk was seen already.
+    fresh: bool,
+}
+
+impl Follower {
+    /// Of `model`, whose own frequencies are where the counting starts.
+    pub fn new(model: &Model, options: FollowOptions) -> Self {
+        let layers = model.weights.layers.iter().map(|layer| {
+            let Ffn::Dense(ffn) = &layer.ffn else { return Layer::new(0, 0, None, None, &options) };
+            let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
+            let neurons = ffn.up.weight.rows();
+            let up = ffn.up.weight.row_bytes();
+            // A column of the down matrix is as long as a row of the others.
+            let bytes = (gate + 2 * up) as u64;
+            let recall = layer.predictor.is_some().then(|| Recall::new(options.recall));
+            Layer::new(neurons, bytes, layer.frequency.as_deref(), recall, &options)
+        });
+        Self::with(layers.collect(), options)
+    }
+
+    /// Of layers of so many neurons with so many bytes each, known to fire so often.
+    pub fn of_layers(layers: &[(usize, u64, Option<&[f32]>)], options: FollowOptions) -> Self {
+        let layers = layers.iter().map(|(neurons, bytes, frequency)| {
+            Layer::new(*neurons, *bytes, *frequency, Some(Recall::new(options.recall)), &options)
+        });
+        Self::with(layers.collect(), options)
+    }
+
+    fn with(layers: Vec<Layer>, options: FollowOptions) -> Self {
+        Follower { options, layers, tokens: 0, purse: 0, next: 0, audited: 0, moved: 0 }
+    }
+
+    /// A layer's share of a chunk. `audited`: its predictor was asked and not followed.
+    pub fn layer(&mut self, seen: Seen<'_>, audited: bool) {
+        let Some(layer) = self.layers.get_mut(seen.layer) else { return };
+        let words = layer.heat.neurons().div_ceil(32);
+        if words == 0 || seen.fired.len() < words * seen.tokens {
+            return;
+        }
+        for token in seen.fired.chunks_exact(words).take(seen.tokens) {
+            layer.heat.token(token);
+        }
+        layer.fresh = true;
+        if let (true, Some(predicted), Some(recall)) = (audited, seen.predicted, &mut layer.recall) {
+            let fired: u32 = seen.fired.iter().map(|bits| bits.count_ones()).sum();
+            let missed: u32 =
+                seen.fired.iter().zip(predicted).map(|(fired, guess)| (fired & !guess).count_ones()).sum();
+            recall.audit(fired as usize, missed as usize);
+        }
+    }
+
+    /// So many tokens are complete.
+    pub fn tokens(&mut self, tokens: usize) {
+        self.tokens += tokens as u64;
+        let most = self.options.bytes_per_token.saturating_mul(BURST);
+        let earned = self.options.bytes_per_token.saturating_mul(tokens as u64);
+        self.purse = self.purse.saturating_add(earned).min(most);
+    }
+
+    /// A placement in which a few neurons have changed places, if that is worth it. Layers are looked at in turn, and no more
+    /// bytes are asked for than tokens have earned.
+    pub fn revise(&mut self, now: &Placement) -> Option<Placement> {
+        let layers = self.layers.len().min(now.hot.len());
+        let mut revised: Option<Placement> = None;
+        for _ in 0..layers.div_ceil(PERIOD) {
+            let at = self.next % layers;
+            self.next += 1;
+            let layer = &mut self.layers[at];
+            if !std::mem::take(&mut layer.fresh) {
+                continue;
+            }
+            let most = self.purse.checked_div(layer.bytes).unwrap_or(0);
+            let exchanges = exchange(&layer.heat, &now.hot[at], most as usize, self.options.certainty);
+            if exchanges.is_empty() {
+                continue;
+            }
+            let bytes = exchanges.len() as u64 * layer.bytes;
+            self.purse -= bytes;
+            self.moved += bytes;
+            let hot = &mut revised.get_or_insert_with(|| now.clone()).hot[at];
+            for exchange in exchanges {
+                hot[exchange.place] = exchange.comes;
+            }
+        }
+        revised
+    }
+
+    /// What predicted layers are to do with the next token: one of them, in turn, is audited.
+    pub fn steering(&mut self) -> Steering {
+        let shift = self.layers.iter().map(|layer| layer.recall.as_ref().map_or(0.0, Recall::shift)).collect();
+        let all = self.layers.len();
+        let with_predictor = |layer: &usize| self.layers[*layer].recall.is_some();
+        let audited = (0..all).map(|i| (self.audited + i) % all).find(with_predictor);
+        if let Some(layer) = audited {
+            self.audited = layer + 1;
+        }
+        Steering { shift, audited }
+    }
+
+    /// Share of a layer's firings that its predictor found lately, as far as audits tell.
+    pub fn found(&self, layer: usize) -> Option<f32> {
+        self.layers.get(layer)?.recall.as_ref()?.found()
+    }
+
+    /// Bytes asked for so far.
+    pub fn moved(&self) -> u64 {
+        self.moved
+    }
+}
+
+impl Layer {
+    fn new(
+        neurons: usize,
+        bytes: u64,
+        frequency: Option<&[f32]>,
+        recall: Option<Recall>,
+        options: &FollowOptions,
+    ) -> Self {
+        let mut heat = Heat::new(neurons, options.half_life);
+        if let Some(frequency) = frequency {
+            heat = heat.after(frequency);
+        }
+        Layer { heat, bytes, recall, fresh: false }
+    }
+}
