@@ -13,10 +13,12 @@ use std::{
 
 use super::{
     DeviceChoice, DeviceStatus, Session, SparsityChoice, SparsityReport,
+    adapt::Adapt,
     context::Context,
     device::Board,
     loader::{GpuSource, Source},
     outbox::{Stopped, stopped_error},
+    sparsity,
     wish::{Wish, Wishes},
     worker::{self, Command},
 };
@@ -109,6 +111,7 @@ pub(super) struct Shared {
     pub neurons: Arc<NeuronBoard>,
     pub device: Board,
     pub wishes: Wishes,
+    pub adapt: Adapt,
     pub recall: f32,
     pub sparsity: Mutex<SparsityReport>,
     pub stopped: Stopped,
@@ -166,8 +169,9 @@ impl Engine {
         }
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
-        let model = Arc::new(model);
-        let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&options.cpu)?);
+        let cpu = Cpu::new(&options.cpu)?;
+        let model = Arc::new(sparsity::turned(model, options.sparsity, cpu.pool()));
+        let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
@@ -179,6 +183,8 @@ impl Engine {
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
         forward.set_sparsity(sparsity.mode);
+        let adapt = Adapt::default();
+        adapt.switch(options.adaptive, &model, options.recall);
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
         let shared = Arc::new(Shared {
             model,
@@ -189,6 +195,7 @@ impl Engine {
             neurons,
             device,
             wishes: Wishes::new(wish),
+            adapt,
             recall: options.recall,
             sparsity: Mutex::new(sparsity),
             stopped,

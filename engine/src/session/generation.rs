@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
+    adapt::Adapt,
     context::{Computed, Context, Wanted},
     engine::Shared,
     observer::Observer,
@@ -123,6 +124,7 @@ impl<'a> Generation<'a> {
         forward: &mut Forward,
         events: &Outbox,
         cancelled: &AtomicU64,
+        adapt: &Adapt,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
         let mut cancel = Observer::new(cancelled, self.number);
@@ -167,8 +169,10 @@ impl<'a> Generation<'a> {
         };
         let neurons = meter.neurons();
         neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
-        let computed = context.compute(forward, tokens, wanted, &mut cancel.recording(neurons));
+        let mut observer = cancel.recording(neurons).followed(adapt);
+        let computed = context.compute(forward, tokens, wanted, &mut observer);
         meter.neurons().end();
+        adapt.tokens(chunk);
         let computed = match computed {
             Ok(computed) => computed,
             Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),

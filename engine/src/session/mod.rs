@@ -8,8 +8,9 @@
 //! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, moves back to the CPU when the
 //! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
 //! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
-//! skipped) is a [`wish`], taken up between two tokens.
+//! skipped) is a [`wish`], taken up between two tokens. [`adapt`] lets the hot neurons follow what is said.
 
+mod adapt;
 mod context;
 mod device;
 mod engine;

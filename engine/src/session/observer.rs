@@ -2,23 +2,31 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use super::adapt::Adapt;
 use crate::{
     model::{LayerFiring, Probe},
     telemetry::neurons::{NeuronRecorder, Watch},
 };
 
-/// Lets the computation of a prompt notice a cancellation between layers, and writes down which neurons fire.
+/// Lets the computation of a prompt notice a cancellation between layers, and tells which neurons fire to those who want to
+/// know.
 pub(super) struct Observer<'a> {
     cancelled: &'a AtomicU64,
     number: u64,
     neurons: Option<&'a mut NeuronRecorder>,
     watch: Watch,
+    adapt: Option<&'a Adapt>,
 }
 
 impl<'a> Observer<'a> {
     /// Of the `number`-th request of a session, of which those before `cancelled` are. Nobody looks at its neurons.
     pub fn new(cancelled: &'a AtomicU64, number: u64) -> Self {
-        Observer { cancelled, number, neurons: None, watch: Watch::Off }
+        Observer { cancelled, number, neurons: None, watch: Watch::Off, adapt: None }
+    }
+
+    /// The hot set follows its neurons, if it follows any.
+    pub fn followed(self, adapt: &'a Adapt) -> Self {
+        Observer { adapt: Some(adapt).filter(|adapt| adapt.is_on()), ..self }
     }
 
     /// Its neurons are recorded, as far as the board wants them.
@@ -34,7 +42,7 @@ impl Probe for Observer<'_> {
     }
 
     fn wants_firing(&mut self) -> bool {
-        self.watch != Watch::Off
+        self.watch != Watch::Off || self.adapt.is_some()
     }
 
     fn wants_strength(&mut self) -> bool {
@@ -44,6 +52,9 @@ impl Probe for Observer<'_> {
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         if let Some(neurons) = &mut self.neurons {
             neurons.layer(firing);
+        }
+        if let Some(adapt) = self.adapt {
+            adapt.layer(firing);
         }
     }
 }

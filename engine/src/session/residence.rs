@@ -172,12 +172,14 @@ impl Residence {
         }
     }
 
-    /// Moves a bounded number of bytes, if any are to be moved.
+    /// Moves a bounded number of bytes, if any are to be moved; where neurons are to follow the text (`follows`), some always
+    /// may be.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
-    pub fn settle(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> Result<()> {
-        if !self.moving {
+    pub fn settle(&mut self, follows: bool, forward: &mut Forward, contexts: &mut [&mut Context]) -> Result<()> {
+        let due = self.moving || (follows && self.on_device());
+        if !due {
             return Ok(());
         }
         match forward.settle(&mut caches(contexts)) {

@@ -1,10 +1,12 @@
 //! Which neurons an engine computes: what a caller chooses, and what that comes to with the model at hand.
 
-use std::{fmt, str::FromStr};
+use std::{fmt, ops::ControlFlow, str::FromStr};
 
 use crate::{
+    cpu::ThreadPool,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, LayerWeights, Model, Sparsity},
+    format::TensorType,
+    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, Sparsity},
 };
 
 /// What a caller wants skipped.
@@ -164,6 +166,40 @@ impl Facts {
             Sparsity::Threshold => "neurons whose gates are under their layer's cut are skipped".to_owned(),
         }
     }
+}
+
+/// `model` with a row per neuron in its down projections where `asked` gains by that. Unasked, only floats are turned: other
+/// weights have to be rounded anew, which changes answers, if by little.
+pub(super) fn turned(model: Model, asked: SparsityChoice, pool: &ThreadPool) -> Model {
+    let wanted = match asked {
+        SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(&model),
+        SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
+    };
+    if !wanted {
+        return model;
+    }
+    match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
+        Ok((turned, report)) => {
+            if report.matrices > 0 {
+                tracing::info!(report.matrices, report.bytes, report.error, "down projections have a row per neuron");
+            }
+            turned
+        }
+        Err(error) => {
+            tracing::warn!(%error, "down projections stay as they are");
+            model
+        }
+    }
+}
+
+/// Whether no down projection of one FFN for every token has its outputs in quantised rows.
+fn only_floats(model: &Model) -> bool {
+    model.weights.layers.iter().all(|layer| match &layer.ffn {
+        Ffn::Dense(FfnWeights { down: Down::Outputs(down), .. }) => {
+            matches!(down.weight.ty(), TensorType::F32 | TensorType::F16 | TensorType::BF16)
+        }
+        _ => true,
+    })
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::Forward,
+    model::{Forward, Sparsity, Steering},
     telemetry::{Meter, neurons::NeuronRecorder},
 };
 
@@ -201,6 +201,11 @@ impl Worker<'_> {
             self.forward.set_sparsity(now.mode);
         }
         *self.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner) = now;
+        let adapt = &self.shared.adapt;
+        if adapt.is_on() && !wish.adaptive {
+            self.forward.steer(&Steering::default());
+        }
+        adapt.switch(wish.adaptive, &self.shared.model, self.shared.recall);
         if let Some(bytes) = wish.budget {
             let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
             let event = self.residence.set_budget(&mut self.forward, &mut contexts, bytes);
@@ -263,7 +268,8 @@ impl Worker<'_> {
             self.step(at);
         }
         let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        if let Err(error) = self.residence.settle(&mut self.forward, &mut contexts) {
+        let follows = self.shared.adapt.is_on();
+        if let Err(error) = self.residence.settle(follows, &mut self.forward, &mut contexts) {
             self.fail(error);
         }
     }
@@ -287,7 +293,11 @@ impl Worker<'_> {
             *running = start(self.shared, *id, job, context, cancelled, &self.meter);
         }
         let Some((generation, events)) = running else { return true };
-        let end = match generation.step(context, &mut self.forward, events, cancelled, &mut self.meter) {
+        let adapt = &self.shared.adapt;
+        if self.forward.sparsity() == Sparsity::Predicted && adapt.is_on() {
+            self.forward.steer(&adapt.steering());
+        }
+        let end = match generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter) {
             Ok(None) => return true,
             Ok(Some(reason)) => Ok(reason),
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {

@@ -41,6 +41,7 @@ impl Shared<'_> {
             neurons: None,
             sparsity: self.sparsity,
             guess: None,
+            audited: false,
             cut: None,
             x,
             tokens,

@@ -27,6 +27,8 @@ pub struct FfnTask<'a> {
     pub sparsity: Sparsity,
     /// Which of them may fire, for [`Sparsity::Predicted`].
     pub guess: Option<Guess<'a>>,
+    /// Whether the guess is only to be held against the truth: it rules nobody out.
+    pub audited: bool,
     /// The cut of [`Sparsity::Threshold`].
     pub cut: Option<f32>,
     /// Inputs, `[tokens, d]`.
@@ -48,6 +50,8 @@ pub enum Guess<'a> {
         predictor: &'a Predictor,
         /// What it sees, `[d]`.
         x: &'a [f32],
+        /// Added to its threshold.
+        shift: f32,
     },
 }
 
@@ -241,7 +245,7 @@ impl CpuFfn {
             self.guess(cpu, task, &mut work)?;
         }
         let CpuFfn { hidden, up, wide, candidates, held, last, .. } = self;
-        let list = if last.predicted { Some(&candidates[..]) } else { task.neurons };
+        let list = if last.predicted && !task.audited { Some(&candidates[..]) } else { task.neurons };
         let (ffn, form) = (task.ffn, Hidden::from(task.activation));
         let n = list.map_or(last.n_ff, <[u32]>::len);
         grow(hidden, Some(n), WHAT)?;
@@ -283,10 +287,10 @@ impl CpuFfn {
         self.predicted.resize(mask::words(n_ff), 0);
         match task.guess {
             Some(Guess::Mask(guess)) => self.predicted.copy_from_slice(guess),
-            Some(Guess::Predictor { predictor, x }) => {
+            Some(Guess::Predictor { predictor, x, shift }) => {
                 let [hidden, scores] = &mut self.predictor;
                 let scores = predictor.scores(cpu, x, 1, hidden, scores)?;
-                mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold);
+                mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
                 work.sequential += predictor.bytes();
             }
             None => return Ok(()),

@@ -18,6 +18,10 @@ pub(in crate::model) struct LayerTask<'a> {
     pub predictor: Option<&'a Predictor>,
     pub cut: Option<f32>,
     pub sparsity: Sparsity,
+    /// Added to the predictor's threshold.
+    pub shift: f32,
+    /// Whether the predictor is only held against the truth.
+    pub audited: bool,
     /// Inputs, `[tokens, d_model]`.
     pub x: &'a [f32],
     /// What the norm before it saw, `[tokens, d_model]`.
@@ -58,7 +62,7 @@ impl LayerFfn {
                 PredictorInput::Residual => task.residual,
                 PredictorInput::Normed => task.x,
             };
-            Guess::Predictor { predictor, x }
+            Guess::Predictor { predictor, x, shift: task.shift }
         });
         let part = FfnTask {
             ffn: weights,
@@ -66,6 +70,7 @@ impl LayerFfn {
             neurons: None,
             sparsity: task.sparsity,
             guess,
+            audited: task.audited,
             cut: task.cut,
             x: task.x,
             tokens: task.tokens,
@@ -100,7 +105,7 @@ impl LayerFfn {
             tokens: task.tokens,
             fired: &self.fired,
             predicted: self.ffn.predicted(),
-            complete: self.ffn.predicted().is_none(),
+            complete: task.audited || self.ffn.predicted().is_none(),
             strength,
             cpu_bytes: work.bytes(),
             cpu_scattered: work.scattered,

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Result},
     model::{
         Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
-        Sparsity, forward::grow, shortlist,
+        Sparsity, Steering, forward::grow, shortlist,
     },
 };
 
@@ -43,6 +43,7 @@ pub struct CpuProcessor {
     attention: AttentionScratch,
     ffn: LayerFfn,
     sparsity: Sparsity,
+    steering: Steering,
     /// What the norm of the coming FFN saw, `[tokens, d_model]`, where the residual stream moves on before the FFN's turn comes
     /// ([`ModelConfig::early_ffn_input`]).
     normed_from: Vec<f32>,
@@ -67,6 +68,7 @@ impl CpuProcessor {
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
             sparsity: Sparsity::Dense,
+            steering: Steering::default(),
             normed_from: Vec::new(),
             logits: Vec::new(),
         }
@@ -254,6 +256,8 @@ impl Processor for CpuProcessor {
             predictor: weights.predictor.as_ref(),
             cut: weights.cut,
             sparsity: self.sparsity,
+            shift: self.steering.shift.get(layer).copied().unwrap_or(0.0),
+            audited: self.steering.audited == Some(layer),
             x,
             residual,
             tokens: self.tokens,
@@ -304,6 +308,10 @@ impl Processor for CpuProcessor {
 
     fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
+    }
+
+    fn steer(&mut self, steering: &Steering) {
+        self.steering.clone_from(steering);
     }
 
     fn scratch_bytes(&self) -> u64 {

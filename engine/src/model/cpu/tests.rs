@@ -128,6 +128,7 @@ fn close(got: &[f32], wanted: &[f64]) {
 struct Seen {
     fired: Vec<u32>,
     predicted: Option<Vec<u32>>,
+    complete: bool,
     strength: Vec<f32>,
     bytes: (u64, u64),
 }
@@ -145,6 +146,7 @@ impl Probe for Seen {
         *self = Seen {
             fired: firing.fired.to_vec(),
             predicted: firing.predicted.map(<[u32]>::to_vec),
+            complete: firing.complete,
             strength: firing.strength.map(<[f32]>::to_vec).unwrap_or_default(),
             bytes: (firing.cpu_bytes, firing.cpu_scattered),
         };
@@ -153,7 +155,9 @@ impl Probe for Seen {
 
 /// A task for a layer that does nothing special.
 pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
-    LayerTask { layer: 0, ffn, predictor: None, cut: None, sparsity, x, residual: x, tokens: x.len() / D }
+    let tokens = x.len() / D;
+    let (predictor, cut) = (None, None);
+    LayerTask { layer: 0, ffn, predictor, cut, sparsity, shift: 0.0, audited: false, x, residual: x, tokens }
 }
 
 fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[f64]) -> Vec<f64>) {
@@ -228,6 +232,7 @@ fn parts_add_up() {
                         neurons: Some(list),
                         sparsity,
                         guess: None,
+                        audited: false,
                         cut: None,
                         x: &x,
                         tokens,
@@ -293,11 +298,26 @@ fn only_what_is_predicted_counts() {
             close(&out, &project(&weights, &masked));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (masked[i] != 0.0)));
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
-            let predicted = seen.predicted.unwrap();
+            let predicted = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&predicted, i) == guessed[i]));
             // The predictor's own bytes, the candidates' firing rows, the other rows of those that fire.
             let (candidates, row) = (guessed.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
             assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
+
+            // A lower threshold lets more through.
+            let lower = LayerTask { shift: -0.1, ..task };
+            layer.run(&cpu, &config(activation, None), &lower, &mut out, &mut seen).unwrap();
+            let more = seen.predicted.clone().unwrap();
+            assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= 0.1)));
+            assert!(mask::count(&more) > mask::count(&predicted));
+
+            // An audited predictor is asked and not followed: nothing is missed, and what would have been can be seen.
+            assert!(!seen.complete);
+            let audited = LayerTask { audited: true, ..task };
+            layer.run(&cpu, &config(activation, None), &audited, &mut out, &mut seen).unwrap();
+            close(&out, &project(&weights, &all));
+            assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
+            assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
 
             // The same guess from elsewhere, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
@@ -307,6 +327,7 @@ fn only_what_is_predicted_counts() {
                 neurons: Some(&some),
                 sparsity: Sparsity::Predicted,
                 guess: Some(Guess::Mask(&predicted)),
+                audited: false,
                 cut: None,
                 x: &x,
                 tokens: 1,

@@ -1,7 +1,7 @@
 //! What following is worth: the share of firings that hit a hot neuron, token by token, with a hot set that stays and one that
 //! follows, while the text changes its topic.
 
-use super::{FollowOptions, Follower, Seen};
+use super::{FollowOptions, Follower};
 use crate::{
     error::{Error, Result},
     model::{Ffn, Forward, KvCache, KvType, LayerFiring, Model, Outputs, Probe},
@@ -96,7 +96,7 @@ pub fn follow(
                 hits.fired += common(fired, fired);
                 hits.fixed += common(fired, &fixed[layer]);
                 hits.adaptive += common(fired, &moving[layer]);
-                follower.layer(Seen { layer, tokens: 1, fired, predicted: None }, false);
+                follower.layer(&LayerFiring { layer, tokens: 1, fired, ..LayerFiring::default() });
             }
             follower.tokens(1);
             let before = follower.moved();

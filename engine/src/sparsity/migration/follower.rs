@@ -4,6 +4,7 @@ use super::{Heat, Recall, exchange};
 use crate::{
     model::{Ffn, Model, Steering},
     sparsity::placement::Placement,
+    telemetry::neurons::LayerFiring,
 };
 
 /// How eagerly to follow.
@@ -24,19 +25,6 @@ impl Default for FollowOptions {
     fn default() -> Self {
         FollowOptions { half_life: 96.0, certainty: 3.5, bytes_per_token: 1 << 20, recall: 0.95 }
     }
-}
-
-/// What one layer did in one chunk; see [`LayerFiring`](crate::model::LayerFiring).
-#[derive(Debug, Clone, Copy)]
-pub struct Seen<'a> {
-    /// Which layer.
-    pub layer: usize,
-    /// Tokens.
-    pub tokens: usize,
-    /// `[tokens, n_ff.div_ceil(32)]`
-    pub fired: &'a [u32],
-    /// The predictor's guess.
-    pub predicted: Option<&'a [u32]>,
 }
 
 /// Tokens between two looks at a layer.
@@ -65,7 +53,7 @@ struct Layer {
     /// Bytes of a neuron.
     bytes: u64,
     recall: Option<Recall>,
-    /// What of the first tokens of a chunk was seen already.
+    /// Whether it was heard of since it was last looked at.
     fresh: bool,
 }
 
@@ -97,22 +85,22 @@ impl Follower {
         Follower { options, layers, tokens: 0, purse: 0, next: 0, audited: 0, moved: 0 }
     }
 
-    /// A layer's share of a chunk. `audited`: its predictor was asked and not followed.
-    pub fn layer(&mut self, seen: Seen<'_>, audited: bool) {
-        let Some(layer) = self.layers.get_mut(seen.layer) else { return };
+    /// What a layer did in a chunk. Where a predictor was asked and every neuron looked at all the same, the predictor is
+    /// audited.
+    pub fn layer(&mut self, firing: &LayerFiring<'_>) {
+        let Some(layer) = self.layers.get_mut(firing.layer) else { return };
         let words = layer.heat.neurons().div_ceil(32);
-        if words == 0 || seen.fired.len() < words * seen.tokens {
+        if words == 0 || firing.fired.len() < words * firing.tokens {
             return;
         }
-        for token in seen.fired.chunks_exact(words).take(seen.tokens) {
+        for token in firing.fired.chunks_exact(words).take(firing.tokens) {
             layer.heat.token(token);
         }
         layer.fresh = true;
-        if let (true, Some(predicted), Some(recall)) = (audited, seen.predicted, &mut layer.recall) {
-            let fired: u32 = seen.fired.iter().map(|bits| bits.count_ones()).sum();
-            let missed: u32 =
-                seen.fired.iter().zip(predicted).map(|(fired, guess)| (fired & !guess).count_ones()).sum();
-            recall.audit(fired as usize, missed as usize);
+        if let (true, Some(predicted), Some(recall)) = (firing.complete, firing.predicted, &mut layer.recall) {
+            let fired: u32 = firing.fired.iter().map(|bits| bits.count_ones()).sum();
+            let missed = firing.fired.iter().zip(predicted).map(|(fired, guess)| (fired & !guess).count_ones());
+            recall.audit(fired as usize, missed.sum::<u32>() as usize);
         }
     }
 

@@ -14,6 +14,6 @@ mod tests;
 
 pub use exchange::{Exchange, exchange};
 pub use experiment::{FollowTrace, TokenHits, follow};
-pub use follower::{FollowOptions, Follower, Seen};
+pub use follower::{FollowOptions, Follower};
 pub use heat::Heat;
 pub use recall::Recall;

@@ -3,7 +3,7 @@
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::*;
-use crate::sparsity::placement::Placement;
+use crate::{sparsity::placement::Placement, telemetry::neurons::LayerFiring};
 
 const NEURONS: usize = 1024;
 const HOT: usize = 256;
@@ -79,7 +79,7 @@ impl Run {
         let token = |_| {
             for layer in 0..LAYERS {
                 let fired = topic.token(layer, &mut self.rng);
-                self.follower.layer(Seen { layer, tokens: 1, fired: &fired, predicted: None }, false);
+                self.follower.layer(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
             }
             self.follower.tokens(1);
             let Some(revised) = self.follower.revise(&self.placement) else { return 0 };
@@ -162,7 +162,15 @@ fn layers_are_audited_in_turn_and_steered_by_themselves() {
         // The predictor of layer 0 misses half, the others nothing.
         let predicted: Vec<u32> =
             fired.iter().map(|bits| if layer == 0 { bits & 0x5555_5555 } else { *bits }).collect();
-        run.follower.layer(Seen { layer, tokens: 1, fired: &fired, predicted: Some(&predicted) }, true);
+        let (fired, predicted) = (&fired[..], Some(&predicted[..]));
+        run.follower.layer(&LayerFiring {
+            layer,
+            tokens: 1,
+            fired,
+            predicted,
+            complete: true,
+            ..LayerFiring::default()
+        });
     }
     assert_eq!(audits, [100; LAYERS]);
     let shift = run.follower.steering().shift;
@@ -175,7 +183,7 @@ fn layers_are_audited_in_turn_and_steered_by_themselves() {
 fn what_does_not_fit_is_ignored() {
     let mut follower = Follower::of_layers(&[(64, 10, None), (0, 0, None)], FollowOptions::default());
     for (layer, tokens, fired) in [(0, 2, &[1, 2][..]), (1, 1, &[1]), (7, 1, &[1, 2]), (0, 1, &[])] {
-        follower.layer(Seen { layer, tokens, fired, predicted: None }, true);
+        follower.layer(&LayerFiring { layer, tokens, fired, complete: true, ..LayerFiring::default() });
     }
     follower.tokens(1);
     assert_eq!(follower.revise(&Placement::default()), None);
