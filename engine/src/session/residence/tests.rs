@@ -302,7 +302,9 @@ fn what_will_not_get_better_is_not_tried_again() {
         let engine = engine(&[fate, Fate::Works]);
         let (ids, heard) = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
         assert_eq!(ids, want, "{fate:?}");
-        assert!(heard.last().is_some_and(|last| last.starts_with("cpu: ") && last.contains(why)), "{heard:?}");
+        // A load that fails at once may have failed before anybody listened.
+        let told = heard.last().is_some_and(|last| last.starts_with("cpu: ") && last.contains(why));
+        assert!(told || (heard.is_empty() && !matches!(fate, Fate::FullAtChunk(_))), "{fate:?}: {heard:?}");
         let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
         assert!(reason.to_string().contains(why), "{reason}");
         engine.retry_device().unwrap();
