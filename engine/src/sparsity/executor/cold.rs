@@ -43,6 +43,7 @@ impl ColdSide for Cold<'_> {
             neurons: Some(self.neurons),
             sparsity: self.sparsity,
             guess: predicted.map(Guess::Mask),
+            audited: false,
             cut: weights.cut,
             x,
             tokens: self.tokens,
