@@ -105,6 +105,8 @@ impl CpuProcessor {
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
             cut: weights.cut,
             sparsity: self.sparsity,
+            shift: self.steering.shift.get(layer).copied().unwrap_or(0.0),
+            audited: self.steering.audited == Some(layer),
             x,
             residual: residual.unwrap_or(x),
             tokens,
