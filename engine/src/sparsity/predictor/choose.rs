@@ -142,8 +142,8 @@ mod tests {
     #[test]
     fn costs_are_those_of_what_is_read() {
         assert_eq!(COST.dense(), 3000.0);
-        assert_eq!(COST.exact(0.1), 1000.0 + 300.0);
-        assert_eq!(COST.predicted(100, 0.2, 0.1), 100.0 + 300.0 + 300.0);
+        assert_eq!(COST.exact(0.125), 1000.0 + 375.0);
+        assert_eq!(COST.predicted(100, 0.25, 0.125), 100.0 + 375.0 + 375.0);
         assert_eq!(COST.exact(0.9), 3000.0, "never more than everything");
     }
 

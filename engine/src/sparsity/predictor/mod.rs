@@ -24,3 +24,6 @@ pub use options::{Allowance, PREDICTOR_SHARE, Progress, Target, TrainOptions};
 pub use report::{Limit, PredictorReport, assess};
 pub use rows::{LOW_BIT_TYPES, low_bit};
 pub use train::{Trained, train};
+
+#[cfg(test)]
+mod tests;

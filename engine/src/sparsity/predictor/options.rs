@@ -48,7 +48,10 @@ pub struct TrainOptions {
     pub tokens: usize,
     /// Most passes over them, for each size that is tried.
     pub epochs: usize,
-    /// Seconds after which no further pass is begun; the result then depends on the machine.
+    /// Most multiplications spent on the layer, all sizes together: what bounds the time for wide models. A desktop core does
+    /// some 3e10 in a second.
+    pub work: f64,
+    /// Seconds after which training ends with what there is; the result then depends on the machine.
     pub seconds: Option<f64>,
 }
 
@@ -59,8 +62,9 @@ impl Default for TrainOptions {
             parameters: u64::MAX,
             ty: TensorType::F16,
             seed: 0,
-            tokens: 1 << 16,
+            tokens: 1 << 15,
             epochs: 12,
+            work: 1e13,
             seconds: None,
         }
     }

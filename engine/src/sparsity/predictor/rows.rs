@@ -22,8 +22,9 @@ use crate::{
     model::{Predictor, PredictorInput, PredictorKind},
 };
 
-/// Types the rows may have, smallest first; the K types need a width of whole blocks of 256.
-pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_0, TensorType::Q5_0, TensorType::Q8_0];
+/// Types the rows may have, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of whole blocks of 256.
+/// What devices would widen (fewer than 4 bits) is not among them.
+pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_K, TensorType::Q4_0, TensorType::Q8_0];
 
 /// Rows a worker quantises at a time.
 const ROWS: usize = 16;

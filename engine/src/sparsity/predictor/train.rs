@@ -138,6 +138,8 @@ struct Trial {
     cost: f64,
     /// Whether the time was over before it was done.
     cut_short: bool,
+    /// Multiplications it took.
+    work: f64,
 }
 
 type Tell<'t> = dyn FnMut(f64, usize) -> Result<()> + 't;
@@ -146,12 +148,13 @@ impl Trainer<'_, '_> {
     /// The size that costs least, of at most `most`, and what limits it.
     fn search(&self, most: usize, tell: &mut Tell<'_>) -> Result<(Trial, Option<Limit>)> {
         let first = self.first_rank().min(most);
-        // A size costs in proportion to itself; how many will be tried is not known, so what is told is careful.
-        let mut done = PREPARED;
+        // How many sizes will be tried is not known: each takes at most half of the work that is left.
+        let (mut done, mut left) = (PREPARED, self.options.work);
         let mut trial = |rank: usize, tell: &mut Tell<'_>| {
             let share = 0.4 * (1.0 - done);
-            let trial = self.trial(rank, &mut |at, rank| tell(done + share * at, rank));
+            let trial = self.trial(rank, 0.5 * left, &mut |at, rank| tell(done + share * at, rank));
             done += share;
+            left = trial.as_ref().map_or(left, |trial| left - trial.work);
             trial
         };
         let mut best = trial(first, tell)?;
@@ -210,8 +213,8 @@ impl Trainer<'_, '_> {
         self.options.seconds.is_some_and(|seconds| self.started.elapsed().as_secs_f64() > seconds)
     }
 
-    /// One size, from the beginning.
-    fn trial(&self, rank: usize, tell: &mut Tell<'_>) -> Result<Trial> {
+    /// One size, from the beginning, in at most `work` multiplications (but one step at least).
+    fn trial(&self, rank: usize, work: f64, tell: &mut Tell<'_>) -> Result<Trial> {
         tell(0.0, rank)?;
         let mut rng = ChaCha8Rng::seed_from_u64(self.options.seed);
         rng.set_stream(rank as u64);
@@ -221,12 +224,14 @@ impl Trainer<'_, '_> {
         let fc1 = self.first_layer(rank, &mut rng);
         let mut network = LowRank::new(fc1, &x, &self.counts, tokens, self.data.d(), &mut rng).map_err(failed)?;
         let epochs = self.options.epochs.max(1);
-        let steps = (epochs * tokens.div_ceil(BATCH)) as f64;
+        // The product itself and those for the gradients of its two sides.
+        let work_of_step = (3 * BATCH.min(tokens) * rank * (self.data.d() + self.data.n_ff())) as f64;
+        let steps = ((epochs * tokens.div_ceil(BATCH)) as f64).min(work / work_of_step).max(1.0).floor();
         let (mut step, mut worse) = (0.0, 0);
         let mut best: Option<Trial> = None;
-        for _ in 0..epochs {
+        while step < steps {
             let order = permutation(&mut rng, tokens);
-            for batch in order.chunks(BATCH) {
+            for batch in order.chunks(BATCH).take((steps - step) as usize) {
                 tell(step / steps, rank)?;
                 let mut x = vec![0.0; batch.len() * self.data.d()];
                 self.data.gather(self.first, batch, &mut x);
@@ -253,13 +258,15 @@ impl Trainer<'_, '_> {
             if best.as_ref().is_none_or(|best| cost < best.cost) {
                 let much = best.as_ref().is_none_or(|best| cost < best.cost * (1.0 - 0.2 * WORTH));
                 worse = if much { 0 } else { worse };
-                best = Some(Trial { rank, predictor, calibration, cost, cut_short });
+                best = Some(Trial { rank, predictor, calibration, cost, cut_short, work: 0.0 });
             }
             if cut_short || worse >= PATIENCE {
                 break;
             }
         }
-        best.ok_or_else(|| Error::Training(format!("nothing came of rank {rank}")))
+        let done = step * work_of_step;
+        best.map(|best| Trial { work: done, ..best })
+            .ok_or_else(|| Error::Training(format!("nothing came of rank {rank}")))
     }
 
     /// `[rank, d]`: random mixtures of the layer's firing rows, those of busy neurons in larger parts. What decides about
