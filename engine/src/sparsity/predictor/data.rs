@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::metrics::{self, bit, heaviest};
+use super::metrics::{self, heaviest};
 use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
@@ -221,22 +221,23 @@ impl Firings {
             data.copy(PredictorInput::Normed, start..range.end.min(start + BLOCK), &mut x)?;
             data.hidden(cpu, &x, &mut hidden, &mut other);
             for hidden in hidden.chunks_exact_mut(n_ff.max(1)) {
-                hidden.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
                 if data.activation.is_sparse() {
-                    firings.push(hidden.iter().enumerate().filter(|(_, mass)| **mass != 0.0));
+                    let fired = hidden.iter().zip(norms).enumerate().filter(|(_, (a, _))| **a != 0.0);
+                    firings.push(fired.map(|(i, (a, norm))| (i, a.abs() * norm)));
                 } else {
+                    hidden.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
                     heaviest(hidden, metrics::MASS_OF_ACTIVE, &mut mask);
-                    firings.push(hidden.iter().enumerate().filter(|(i, _)| bit(&mask, *i)));
+                    firings.push(metrics::ones(&mask).map(|i| (i, hidden[i])));
                 }
             }
         }
         Ok(firings)
     }
 
-    fn push<'a>(&mut self, fired: impl Iterator<Item = (usize, &'a f32)>) {
+    fn push(&mut self, fired: impl Iterator<Item = (usize, f32)>) {
         for (i, mass) in fired {
             self.neurons.push(i as u32);
-            self.mass.push(*mass);
+            self.mass.push(mass);
         }
         self.starts.push(self.neurons.len());
     }

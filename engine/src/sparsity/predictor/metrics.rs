@@ -14,34 +14,16 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Down, FfnWeights};
+use crate::model::{Down, FfnWeights, mask};
+
+pub use crate::model::mask::{contains as bit, fill as fill_mask};
 
 /// Share of a token's mass that its active neurons hold, where activations are never exactly zero.
 pub const MASS_OF_ACTIVE: f64 = 0.99;
 
-/// Whether bit `i` of a mask is set.
-pub fn bit(mask: &[u32], i: usize) -> bool {
-    mask[i / 32] >> (i % 32) & 1 == 1
-}
-
-/// Sets bit `i` of `mask` where `is` says so, for `i` in `0..n`; the bits behind are zero.
-pub fn fill_mask(mask: &mut [u32], n: usize, is: impl Fn(usize) -> bool) {
-    for (at, word) in mask.iter_mut().enumerate() {
-        let bits = (32 * at).min(n)..(32 * at + 32).min(n);
-        *word = bits.rev().fold(0, |word, i| word << 1 | u32::from(is(i)));
-    }
-}
-
-/// Numbers of the set bits, in order.
+/// Neurons of a mask, as indices.
 pub fn ones(mask: &[u32]) -> impl Iterator<Item = usize> {
-    mask.iter().enumerate().flat_map(|(at, &word)| {
-        let mut left = word;
-        std::iter::from_fn(move || {
-            let bit = (left != 0).then_some(left.trailing_zeros())?;
-            left &= left - 1;
-            Some(32 * at + bit as usize)
-        })
-    })
+    mask::neurons(mask).map(|neuron| neuron as usize)
 }
 
 /// The smallest set of neurons that holds the share `share` of `mass` (of one token): a mask of `mass.len()` bits.
@@ -55,7 +37,7 @@ pub fn heaviest(mass: &[f32], share: f64, mask: &mut [u32]) {
             break;
         }
         missing -= f64::from(mass[i as usize]);
-        mask[i as usize / 32] |= 1 << (i % 32);
+        mask::insert(mask, i as usize);
     }
 }
 
@@ -144,8 +126,7 @@ impl Tally {
     /// One token: masks of active and predicted neurons, and the neurons' mass `[n_ff]` (of which that of neurons that are
     /// not active is not looked at). Without masses mass recall stays undefined.
     pub fn add(&mut self, active: &[u32], predicted: &[u32], mass: Option<&[f32]>) {
-        let count = |mask: &[u32]| mask.iter().map(|word| u64::from(word.count_ones())).sum::<u64>() as f64;
-        let (fires, guessed) = (count(active), count(predicted));
+        let (fires, guessed) = (mask::count(active) as f64, mask::count(predicted) as f64);
         let found: f64 = active.iter().zip(predicted).map(|(a, p)| f64::from((a & p).count_ones())).sum();
         let weigh = |mass: &[f32]| {
             let (mut found, mut whole) = (0.0, 0.0);

@@ -10,10 +10,14 @@ use std::ops::Range;
 
 use super::{
     data::{BLOCK, Firings, LayerData},
-    metrics::{Prediction, Tally, fill_mask},
+    metrics::{Prediction, Tally},
     options::Target,
 };
-use crate::{cpu::Cpu, error::Result, model::Predictor};
+use crate::{
+    cpu::Cpu,
+    error::Result,
+    model::{Predictor, mask},
+};
 
 /// Standard errors between the target and what the threshold is set for: other text falls short of the target once in forty times.
 const MARGIN: f64 = 2.0;
@@ -57,10 +61,10 @@ pub(super) fn evaluate(
         active.fill(0);
         let (neurons, masses) = firings.token(t);
         for (i, m) in neurons.iter().zip(masses) {
-            active[*i as usize / 32] |= 1 << (i % 32);
+            mask::insert(&mut active, *i as usize);
             mass[*i as usize] = *m;
         }
-        fill_mask(&mut predicted, n_ff, |i| scores[i] >= predictor.threshold);
+        mask::fill(&mut predicted, n_ff, |i| scores[i] >= predictor.threshold);
         tally.add(&active, &predicted, Some(&mass));
     })?;
     Ok(tally.figures())
