@@ -62,7 +62,7 @@ pub fn cut(cpu: &Cpu, data: &LayerData<'_>, goal: CutGoal) -> Result<Cut> {
     };
     let split = data.split()?;
     let tokens = |range: std::ops::Range<usize>| range.start..range.end.min(range.start + MOST_TOKENS);
-    let mut sample = Sample::new(cpu, data, gate, tokens(split.tune))?;
+    let mut sample = Sample::new(cpu, data, gate, tokens(split.set))?;
     let chosen = match goal {
         CutGoal::Sparsity(share) => sample.percentile(share),
         CutGoal::OutputError(error) => {

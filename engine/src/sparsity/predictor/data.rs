@@ -50,25 +50,27 @@ impl Rows<'_> {
 pub struct Split {
     /// Gradients.
     pub train: Range<usize>,
-    /// When to stop, which size, which threshold.
+    /// When to stop, and which size.
     pub tune: Range<usize>,
+    /// The threshold: not where the choice between predictors was made, which flatters the chosen one.
+    pub set: Range<usize>,
     /// The figures that are reported.
     pub test: Range<usize>,
 }
 
-/// Most tokens of [`Split::tune`] and of [`Split::test`]: more would not make the estimates better than they have to be.
-const MOST_HELD_OUT: usize = 4096;
+/// Most tokens of a twentieth: more would not make the estimates better than they have to be.
+const MOST_HELD_OUT: usize = 2048;
 
 impl Split {
-    /// Of `tokens` tokens, the last fifth is held out, half of it to tune and half to test. With very few tokens the parts
-    /// are the same.
+    /// Of `tokens` tokens, the last quarter is held out: a twentieth to tune, two to set, two to test. With very few tokens
+    /// the parts are the same.
     pub fn of(tokens: usize) -> Self {
-        let held_out = (tokens / 10).min(MOST_HELD_OUT);
-        if held_out == 0 {
-            return Split { train: 0..tokens, tune: 0..tokens, test: 0..tokens };
+        let part = (tokens / 20).min(MOST_HELD_OUT);
+        if part == 0 {
+            return Split { train: 0..tokens, tune: 0..tokens, set: 0..tokens, test: 0..tokens };
         }
-        let (test, tune) = (tokens - held_out, tokens - 2 * held_out);
-        Split { train: 0..tune, tune: tune..test, test: test..tokens }
+        let [tune, set, test] = [5, 4, 2].map(|parts| tokens - parts * part);
+        Split { train: 0..tune, tune: tune..set, set: set..test, test: test..tokens }
     }
 }
 

@@ -77,8 +77,8 @@ pub fn low_bit(cpu: &Cpu, data: &LayerData<'_>, ty: TensorType, target: Target) 
     let mut predictor = Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None };
     let norms = down_norms(data.ffn());
     let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
-    let (tune, test) = (firings(split.tune.clone())?, firings(split.test.clone())?);
-    predictor.threshold = calibrate(cpu, data, &predictor, &tune, split.tune.start, target)?.threshold;
+    let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
+    predictor.threshold = calibrate(cpu, data, &predictor, &set, split.set.start, target)?.threshold;
     let seconds = started.elapsed().as_secs_f64();
     let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
     report.seconds = seconds;

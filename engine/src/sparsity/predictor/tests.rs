@@ -318,9 +318,9 @@ fn halves_are_read_as_what_they_are() {
 
 #[test]
 fn text_is_split_into_stretches() {
-    assert_eq!(Split::of(1000), Split { train: 0..800, tune: 800..900, test: 900..1000 });
+    assert_eq!(Split::of(1000), Split { train: 0..750, tune: 750..800, set: 800..900, test: 900..1000 });
     assert_eq!(Split::of(1_000_000).test, 1_000_000 - 4096..1_000_000);
-    assert_eq!(Split::of(3), Split { train: 0..3, tune: 0..3, test: 0..3 });
+    assert_eq!(Split::of(3), Split { train: 0..3, tune: 0..3, set: 0..3, test: 0..3 });
 }
 
 #[test]

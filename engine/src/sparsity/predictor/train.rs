@@ -16,7 +16,7 @@ use super::{
     metrics::down_norms,
     options::{Progress, TrainOptions},
     report::{Limit, PredictorReport},
-    threshold::{Calibration, calibrate},
+    threshold::calibrate,
 };
 use crate::{
     cpu::Cpu,
@@ -82,9 +82,10 @@ pub fn train(
     let mut firings = |range, from: f64, to: f64| {
         Firings::of(cpu, data, &norms, range, &mut |done| tell(from + (to - from) * done, 0))
     };
-    let fired = firings(split.train.clone(), 0.0, 0.06)?;
-    let tune = firings(split.tune.clone(), 0.06, 0.08)?;
-    let test = firings(split.test.clone(), 0.08, PREPARED)?;
+    let fired = firings(split.train.clone(), 0.0, 0.07)?;
+    let tune = firings(split.tune.clone(), 0.07, 0.08)?;
+    let set = firings(split.set.clone(), 0.08, 0.09)?;
+    let test = firings(split.test.clone(), 0.09, PREPARED)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(cpu.pool().threads()).build();
     let trainer = Trainer {
         cpu,
@@ -101,10 +102,11 @@ pub fn train(
     };
     let (best, limit) = trainer.search(most, &mut tell)?;
     let mut predictor = best.predictor;
-    predictor.threshold = best.calibration.threshold;
+    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, options.target)?;
+    predictor.threshold = calibration.threshold;
     let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, options.target)?;
     report.seconds = started.elapsed().as_secs_f64();
-    report.limit = limit.or(best.calibration.unsure.then_some(Limit::Text));
+    report.limit = limit.or(calibration.unsure.then_some(Limit::Text));
     predictor.quality = Some(report.quality());
     tell(1.0, report.rank.unwrap_or(0))?;
     Ok(Trained { predictor, report })
@@ -133,7 +135,6 @@ struct Trainer<'a, 'd> {
 struct Trial {
     rank: usize,
     predictor: Predictor,
-    calibration: Calibration,
     /// Of one token, see [`FfnCost`].
     cost: f64,
     /// Whether the time was over before it was done.
@@ -258,7 +259,7 @@ impl Trainer<'_, '_> {
             if best.as_ref().is_none_or(|best| cost < best.cost) {
                 let much = best.as_ref().is_none_or(|best| cost < best.cost * (1.0 - 0.2 * WORTH));
                 worse = if much { 0 } else { worse };
-                best = Some(Trial { rank, predictor, calibration, cost, cut_short, work: 0.0 });
+                best = Some(Trial { rank, predictor, cost, cut_short, work: 0.0 });
             }
             if cut_short || worse >= PATIENCE {
                 break;
