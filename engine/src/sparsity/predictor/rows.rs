@@ -13,7 +13,7 @@ use super::{
     metrics::down_norms,
     options::Target,
     report::PredictorReport,
-    threshold::calibrate,
+    threshold::{MARGIN, calibrate},
 };
 use crate::{
     cpu::Cpu,
@@ -78,7 +78,7 @@ pub fn low_bit(cpu: &Cpu, data: &LayerData<'_>, ty: TensorType, target: Target) 
     let norms = down_norms(data.ffn());
     let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
     let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
-    predictor.threshold = calibrate(cpu, data, &predictor, &set, split.set.start, target)?.threshold;
+    predictor.threshold = calibrate(cpu, data, &predictor, &set, split.set.start, target, MARGIN)?.threshold;
     let seconds = started.elapsed().as_secs_f64();
     let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
     report.seconds = seconds;

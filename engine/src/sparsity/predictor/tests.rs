@@ -102,7 +102,7 @@ fn few_directions_need_a_small_rank() {
 fn harder_layers_get_a_larger_rank() {
     // As wide as the benefit of a larger rank needs it to be: more neurons than a predictor has parameters per unit.
     let (d, n_ff) = (96, 1024);
-    let x = inputs(d, 8_000, 3);
+    let x = inputs(d, 12_000, 3);
     let rank = |directions| {
         let ffn = layer(d, n_ff, directions, 1.3, 4);
         trained(&data(&ffn, &x), &TrainOptions { epochs: 6, ..TrainOptions::default() }).report

@@ -19,8 +19,8 @@ use crate::{
     model::{Predictor, mask},
 };
 
-/// Standard errors between the target and what the threshold is set for. What is missed has a long tail, so two would not do.
-const MARGIN: f64 = 3.0;
+/// Standard errors between the target and what a threshold that will be used is set for. What is missed has a long tail, so two would not do.
+pub(super) const MARGIN: f64 = 3.0;
 /// Tokens of a stretch of text.
 const STRETCH: usize = 64;
 
@@ -79,8 +79,8 @@ struct Firing {
     mass: f32,
 }
 
-/// The highest threshold with which `predictor` meets `target` on the tokens of `firings` with a margin, and the share of the
-/// neurons it then names. Where nothing fires, nothing seen is named.
+/// The highest threshold with which `predictor` meets `target` on the tokens of `firings`, `margin` standard errors to spare, and
+/// the share of the neurons it then names. Where nothing fires, nothing seen is named.
 pub(super) fn calibrate(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -88,6 +88,7 @@ pub(super) fn calibrate(
     firings: &Firings,
     first: usize,
     target: Target,
+    margin: f64,
 ) -> Result<Calibration> {
     let mut fired = Vec::new();
     let mut scores_seen = ScoreSample::new(firings.tokens() * data.n_ff());
@@ -109,8 +110,8 @@ pub(super) fn calibrate(
     let (threshold, unsure) = match fired.is_empty() {
         true => (scores_seen.largest.next_up().min(f32::MAX), true),
         false => {
-            let (by_count, unsure) = quantile(&fired, firings.tokens(), target.recall, |firing| firing.count);
-            let (by_mass, also) = quantile(&fired, firings.tokens(), target.mass, |firing| firing.mass);
+            let (by_count, unsure) = quantile(&fired, firings.tokens(), target.recall, margin, |firing| firing.count);
+            let (by_mass, also) = quantile(&fired, firings.tokens(), target.mass, margin, |firing| firing.mass);
             (below(by_count.min(by_mass)), unsure || also)
         }
     };
@@ -135,7 +136,7 @@ fn below(score: f32) -> f32 {
 
 /// The score from which on the firings (in descending order) have the share `target` of all weight, plus the margin; and
 /// whether the margin should have been larger.
-fn quantile(fired: &[Firing], tokens: usize, target: f64, weight: impl Fn(&Firing) -> f32) -> (f32, bool) {
+fn quantile(fired: &[Firing], tokens: usize, target: f64, margin: f64, weight: impl Fn(&Firing) -> f32) -> (f32, bool) {
     let whole: f64 = fired.iter().map(|firing| f64::from(weight(firing))).sum();
     let reached = |share: f64| {
         let mut missing = share * whole;
@@ -164,7 +165,7 @@ fn quantile(fired: &[Firing], tokens: usize, target: f64, weight: impl Fn(&Firin
     };
     // Never so much that the last misses are what decides: half of what may be missed is always missed.
     let most = 0.5 * (1.0 - target);
-    (fired[reached(target + (MARGIN * error).min(most))].score, MARGIN * error > most)
+    (fired[reached(target + (margin * error).min(most))].score, margin * error > most)
 }
 
 /// A sample of scores, for densities.

@@ -16,7 +16,7 @@ use super::{
     metrics::down_norms,
     options::{Progress, TrainOptions},
     report::{Limit, PredictorReport},
-    threshold::calibrate,
+    threshold::{MARGIN, calibrate},
 };
 use crate::{
     cpu::Cpu,
@@ -102,7 +102,7 @@ pub fn train(
     };
     let (best, limit) = trainer.search(most, &mut tell)?;
     let mut predictor = best.predictor;
-    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, options.target)?;
+    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, options.target, MARGIN)?;
     predictor.threshold = calibration.threshold;
     let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, options.target)?;
     report.seconds = started.elapsed().as_secs_f64();
@@ -251,7 +251,8 @@ impl Trainer<'_, '_> {
             let cut_short = self.time_is_over();
             let predictor = network.predictor(self.options.ty)?;
             let (tune, first, target) = (&self.tune, self.tune_first, self.options.target);
-            let calibration = calibrate(self.cpu, self.data, &predictor, tune, first, target)?;
+            // Without a margin: sizes are compared at the target itself.
+            let calibration = calibrate(self.cpu, self.data, &predictor, tune, first, target, 0.0)?;
             let active =
                 self.counts.iter().map(|c| f64::from(*c)).sum::<f64>() / (self.counts.len() * tokens).max(1) as f64;
             let cost = self.cost.predicted(predictor.bytes(), calibration.density, active.min(calibration.density));
