@@ -8,7 +8,7 @@
 use std::{
     fs::{self, File, TryLockError},
     hash::{DefaultHasher, Hash, Hasher},
-    io::{BufReader, BufWriter, Write},
+    io::{BufReader, BufWriter, ErrorKind, Write},
     path::{Path, PathBuf},
 };
 
@@ -20,7 +20,7 @@ use crate::{
     format::ReadMode,
     model::Model,
     sparsity::{
-        profile::Profile,
+        profile::{InputRecorder, Profile},
         sidecar::{Identity, PreparedLayer, Sidecar},
     },
 };
@@ -66,7 +66,10 @@ impl Workspace {
     /// [`Error::Io`]; [`Error::Invalid`] if another preparation is at work in it.
     pub(super) fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
         let folder = options.workspace();
-        fs::create_dir_all(&folder).map_err(|source| Error::io("create", &folder, source))?;
+        match fs::create_dir(&folder) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(Error::io("create", &folder, error)),
+            _ => {}
+        }
         let path = folder.join(LOCK);
         let opened = File::options().create(true).truncate(false).write(true).open(&path);
         let lock = opened.map_err(|source| Error::io("open", &path, source))?;
@@ -86,7 +89,7 @@ impl Workspace {
         let layers = format!("{target:?} {predictors:?} {cut:?} {down}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
-            Some(state) if state.reading == workspace.reading && fits(&state.state, model) => {
+            Some(state) if state.reading == workspace.reading && workspace.fits(&state.state, model) => {
                 if state.layers != workspace.layers {
                     workspace.clear(|name| name.starts_with("layer-"));
                     workspace.save_reading(&state.state)?;
@@ -168,6 +171,16 @@ impl Workspace {
         }
     }
 
+    /// Whether a state can be one of `model`, and what it speaks of is there.
+    fn fits(&self, state: &ReadingState, model: &Model) -> bool {
+        let (profile, blank) = (&state.profile, Profile::new(model));
+        let lengths = |profile: &Profile| profile.counts.iter().map(Vec::len).collect::<Vec<_>>();
+        lengths(profile) == lengths(&blank)
+            && state.recorded <= profile.tokens
+            && profile.counts.iter().flatten().all(|&count| count <= profile.tokens)
+            && InputRecorder::has(&self.folder, model, state.recorded)
+    }
+
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let path = self.folder.join(name);
         let failed = |source| Error::io("write", &path, source);
@@ -198,15 +211,6 @@ fn is_ours(name: &str) -> bool {
 /// Nothing or damage is as good as no file.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
-}
-
-/// Whether a state can be one of `model`.
-fn fits(state: &ReadingState, model: &Model) -> bool {
-    let (profile, blank) = (&state.profile, Profile::new(model));
-    let lengths = |profile: &Profile| profile.counts.iter().map(Vec::len).collect::<Vec<_>>();
-    lengths(profile) == lengths(&blank)
-        && state.recorded <= profile.tokens
-        && profile.counts.iter().flatten().all(|&count| count <= profile.tokens)
 }
 
 /// What tells corpora apart.

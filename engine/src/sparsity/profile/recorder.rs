@@ -10,7 +10,7 @@ use half::{f16, slice::HalfFloatSliceExt};
 
 use crate::{
     error::{Error, Result},
-    model::{Ffn, Model, PredictorInput, Probe},
+    model::{Ffn, LayerWeights, Model, PredictorInput, Probe},
 };
 
 /// Bytes gathered per file before they are written.
@@ -22,20 +22,14 @@ const BUFFER: usize = 1 << 16;
 #[derive(Debug)]
 pub struct InputRecorder {
     width: usize,
-    /// Per layer; `None` for mixtures.
-    layers: Vec<Option<LayerFiles>>,
+    /// Per layer; none for mixtures.
+    layers: Vec<Vec<(PredictorInput, InputFile)>>,
     /// Tokens that are kept.
     tokens: u64,
     /// Whether it listens.
     on: bool,
     halves: Vec<f16>,
     failed: Option<Error>,
-}
-
-#[derive(Debug)]
-struct LayerFiles {
-    normed: InputFile,
-    residual: Option<InputFile>,
 }
 
 #[derive(Debug)]
@@ -52,29 +46,26 @@ impl InputRecorder {
     /// [`Error::Io`], and [`Error::Invalid`] if a file has fewer rows.
     pub fn open(folder: &Path, model: &Model, tokens: u64) -> Result<Self> {
         let width = model.config.d_model;
-        let open = |layer: usize, input| InputFile::open(&path(folder, layer, input), tokens, width);
-        let files = |(n, layer): (usize, &crate::model::LayerWeights)| {
-            Ok(match &layer.ffn {
-                Ffn::Experts(_) => None,
-                Ffn::Dense(_) => {
-                    let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
-                    let residual = asks.then(|| open(n, PredictorInput::Residual)).transpose()?;
-                    Some(LayerFiles { normed: open(n, PredictorInput::Normed)?, residual })
-                }
-            })
-        };
-        let layers = model.weights.layers.iter().enumerate().map(files).collect::<Result<_>>()?;
+        let mut layers = Vec::new();
+        for (n, layer) in model.weights.layers.iter().enumerate() {
+            let open = |input| Ok((input, InputFile::open(&path(folder, n, input), tokens, width)?));
+            layers.push(inputs(layer).map(open).collect::<Result<_>>()?);
+        }
         Ok(InputRecorder { width, layers, tokens, on: true, halves: Vec::new(), failed: None })
+    }
+
+    /// Whether the files of `model` in `folder` have `tokens` rows or more.
+    pub fn has(folder: &Path, model: &Model, tokens: u64) -> bool {
+        let wanted = tokens * (model.config.d_model * size_of::<f16>()) as u64;
+        let whole = |layer, input| path(folder, layer, input).metadata().is_ok_and(|file| file.len() >= wanted);
+        tokens == 0
+            || model.weights.layers.iter().enumerate().all(|(n, layer)| inputs(layer).all(|input| whole(n, input)))
     }
 
     /// Bytes a token takes on the disk.
     pub fn bytes_per_token(model: &Model) -> u64 {
-        let rows = model.weights.layers.iter().map(|layer| match (&layer.ffn, &layer.predictor) {
-            (Ffn::Experts(_), _) => 0,
-            (Ffn::Dense(_), Some(own)) if own.input == PredictorInput::Residual => 2,
-            (Ffn::Dense(_), _) => 1,
-        });
-        rows.sum::<u64>() * (model.config.d_model * size_of::<f16>()) as u64
+        let rows: usize = model.weights.layers.iter().map(|layer| inputs(layer).count()).sum();
+        (rows * model.config.d_model * size_of::<f16>()) as u64
     }
 
     /// Tokens that are kept.
@@ -115,7 +106,7 @@ impl InputRecorder {
     }
 
     fn files(&mut self) -> impl Iterator<Item = &mut InputFile> {
-        self.layers.iter_mut().flatten().flat_map(|files| std::iter::once(&mut files.normed).chain(&mut files.residual))
+        self.layers.iter_mut().flatten().map(|(_, file)| file)
     }
 
     /// The rows of `layer` recorded in `folder`: `tokens` of `width` numbers, as F16. `None` if that input was not recorded.
@@ -171,6 +162,14 @@ impl InputFile {
     }
 }
 
+/// What is recorded of a layer.
+fn inputs(layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> {
+    let dense = matches!(layer.ffn, Ffn::Dense(_));
+    let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
+    let residual = (dense && asks).then_some(PredictorInput::Residual);
+    dense.then_some(PredictorInput::Normed).into_iter().chain(residual)
+}
+
 fn path(folder: &Path, layer: usize, input: PredictorInput) -> PathBuf {
     let name = match input {
         PredictorInput::Normed => "normed",
@@ -189,20 +188,18 @@ impl Probe for InputRecorder {
     }
 
     fn ffn_input(&mut self, layer: usize, _: usize, normed: &[f32], residual: &[f32]) {
-        let Some(files) = &mut self.layers[layer] else { return };
-        let mut append = |file: &mut InputFile, rows: &[f32]| {
+        for (input, file) in &mut self.layers[layer] {
+            let rows = match input {
+                PredictorInput::Normed => normed,
+                PredictorInput::Residual => residual,
+            };
             self.halves.resize(rows.len(), f16::ZERO);
-            // What is beyond F16's range becomes the largest number it has, not infinity.
             self.halves.convert_from_f32_slice(rows);
-            for half in &mut self.halves {
-                *half = half.max(f16::MIN).min(f16::MAX);
+            // What is beyond F16's range becomes the largest number it has, not infinity.
+            self.halves.iter_mut().for_each(|half| *half = half.max(f16::MIN).min(f16::MAX));
+            if let Err(error) = file.append(&self.halves) {
+                self.failed.get_or_insert(error);
             }
-            file.append(&self.halves)
-        };
-        let normed = append(&mut files.normed, normed);
-        let residual = files.residual.as_mut().map_or(Ok(()), |file| append(file, residual));
-        if let Err(error) = normed.and(residual) {
-            self.failed.get_or_insert(error);
         }
     }
 }
