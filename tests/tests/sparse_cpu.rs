@@ -4,7 +4,7 @@
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
 use thermocline_engine::{
-    cpu::{Cpu, CpuOptions, Isa},
+    cpu::{Activations, Cpu, CpuOptions, Isa},
     model::{
         Down, Ffn, Forward, KvType, LayerFiring, LoadOptions, Model, Outputs, Predictor, PredictorInput, PredictorKind,
         Probe, Sparsity, mask,
@@ -132,20 +132,26 @@ fn differing(masks: &[Vec<u32>], n_ff: usize, wanted: &[u8]) -> (usize, Vec<usiz
 fn powerinfers_masks_and_logits() {
     let expected = Expected::read(&here("powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
-    // 8-bit activations against exact arithmetic, for the quantised file.
-    for (ty, tolerance, flips) in [("f16", 1e-3, 0.0), ("q4_0", 0.6, 0.02)] {
+    // Activations rounded to 8 bits, where weights are quantised, are not those of the reference.
+    let cases = [
+        ("f16", Activations::Int8, 1e-3, 0.0),
+        ("q4_0", Activations::Float, 1e-3, 0.0),
+        ("q4_0", Activations::Int8, 0.9, 0.02),
+    ];
+    for (ty, activations, tolerance, flips) in cases {
         let model = Arc::new(open(&format!("powerinfer/llama-relu-{ty}.powerinfer.gguf")));
         let wanted = expected.f32(&format!("{ty}.masked_logits"));
         let dense = expected.f32(&format!("{ty}.dense_logits"));
         let guess = expected.u8(&format!("{ty}.pred_mask")).unwrap();
         let near = expected.i32(&format!("{ty}.pred_near_threshold")).unwrap();
+        let cpu = |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, activations }).unwrap();
+        assert!(max_diff(&wanted, &dense) > 2.0 * tolerance, "{ty}: what is masked cannot be told from what is dense");
         for isa in Isa::available() {
             for threads in [1, 2] {
                 let mut seen = Seen::of(&model);
                 let logits = run(&model, cpu(threads, Some(isa)), Sparsity::Predicted, 1, &ids, &mut seen);
                 let error = max_diff(&logits, &wanted);
                 assert!(error <= tolerance, "{ty} {isa}: masked logits differ by {error}");
-                assert!(error < max_diff(&logits, &dense) / 2.0, "{ty} {isa}: as dense as masked");
                 let hidden = max_diff(&seen.outputs.concat(), &expected.f32(&format!("{ty}.masked_hidden")));
                 assert!(hidden <= tolerance, "{ty} {isa}: hidden states differ by {hidden}");
                 let (of, wrong) = differing(&seen.predicted, model.config.n_ff, &guess);
