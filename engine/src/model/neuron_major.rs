@@ -17,6 +17,10 @@ use crate::{
 const TILE: usize = 256;
 /// Rows decoded before they are turned: a cache line of each turned row.
 const ROWS: usize = 16;
+/// Types a turned matrix may have: those whose rows are summed by kernels made for them, on every instruction set. The others
+/// of as many bits are several times as slow.
+const TYPES: [TensorType; 5] =
+    [TensorType::Q4_0, TensorType::Q4_K, TensorType::Q5_K, TensorType::Q6_K, TensorType::Q8_0];
 /// Neurons from which the type is chosen.
 const SAMPLE: usize = 24;
 /// An error that is small whatever the file's type: about what 8 bits lose.
@@ -174,12 +178,13 @@ fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
         let neurons = own.block_len().min(down.cols() - first);
         sample.extend_from_slice(&decode(down, first, neurons)[..neurons.min(SAMPLE / picked.len()) * d]);
     }
-    let mut types: Vec<(TensorType, Result<f64>)> = blocks::QUANTISABLE
-        .into_iter()
-        .filter(|ty| ty.block_len() > 1 && ty.row_bytes(d).is_some())
-        .map(|ty| (ty, Ok(0.0)))
-        .collect();
+    let mut types: Vec<(TensorType, Result<f64>)> =
+        TYPES.into_iter().filter(|ty| ty.row_bytes(d).is_some()).map(|ty| (ty, Ok(0.0))).collect();
     types.sort_by_key(|(ty, _)| (ty.block_bytes() * 256 / ty.block_len(), *ty));
+    if blocks::QUANTISABLE.contains(&own) && !TYPES.contains(&own) && own.row_bytes(d).is_some() {
+        // Not to be chosen, but to be known.
+        types.push((own, Ok(0.0)));
+    }
     pool.for_each(&mut types, |_, (ty, error)| *error = sample_error(*ty, &sample));
     let mut errors = Vec::with_capacity(types.len());
     for (ty, error) in types {
@@ -189,7 +194,7 @@ fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
     // adds an eighth to the noise.
     let lost = errors.iter().find(|(ty, _)| *ty == own).map_or(2.0 * COARSE_ERROR, |(_, error)| *error);
     let allowed = (lost / 2.0).max(SMALL_ERROR);
-    let cheapest = errors.into_iter().find(|(_, error)| *error <= allowed);
+    let cheapest = errors.into_iter().find(|(ty, error)| TYPES.contains(ty) && *error <= allowed);
     Ok(cheapest.map_or(TensorType::F16, |(ty, _)| ty))
 }
 
