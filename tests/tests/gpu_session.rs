@@ -6,18 +6,18 @@
 use std::{
     ops::ControlFlow,
     path::{Path, PathBuf},
-    sync::mpsc::Receiver,
+    sync::{Arc, mpsc::Receiver},
     time::{Duration, Instant},
 };
 
 use thermocline_engine::{
     Error,
-    cpu::CpuOptions,
-    gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose},
-    model::{GpuLoad, GpuProcessor, LoadOptions, Model},
+    cpu::{CpuOptions, ThreadPool},
+    gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions, Purpose},
+    model::{KvType, LoadOptions, Model, Sparsity},
     session::{
-        ContextPolicy, DeviceChoice, DeviceEvent, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request,
-        Sampling, Session, SessionOptions, StopReason,
+        ContextPolicy, DeviceChoice, DeviceEvent, DeviceStatus, Engine, EngineOptions, Event, PlaceOptions, Prompt,
+        Request, Sampling, Session, SessionOptions, StopReason, Terms, place,
     },
 };
 
@@ -130,10 +130,12 @@ fn settled(engine: &Engine) -> DeviceStatus {
 
 /// Submissions of a load.
 fn submits_of_a_load() -> u64 {
-    let gpu = Gpu::open(&gpu()).unwrap();
     let model = Model::open(&tiny(), &LoadOptions::default()).unwrap();
-    let load = GpuLoad { chunk: CHUNK, ..GpuLoad::default() };
-    let processor = GpuProcessor::load(&gpu, &model, &load, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let pool = ThreadPool::new(Some(1));
+    let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let terms = Arc::new(Terms::new(Sparsity::Exact, model.config.context_length, KvType::F16));
+    let options = PlaceOptions { gpu: gpu(), chunk: CHUNK, ..PlaceOptions::default() };
+    let (processor, gpu) = place(&model, &options, &terms, &mut |_, _| ControlFlow::Continue(())).unwrap();
     let submits = gpu.submits();
     drop(processor);
     submits
@@ -278,12 +280,13 @@ fn silent_sessions_make_room_for_the_one_that_speaks() {
         assert_eq!(heard.ids, first.ids, "turn {turn}");
         assert!(heard.device.is_empty(), "turn {turn}: {heard:?}");
     }
-    // Two that speak at the same time do not fit.
+    // Where two that speak at the same time do not fit, neurons make room for the second.
     let events = [sessions[0].generate(greedy(20)), sessions[1].generate(greedy(20))];
     for events in &events {
         assert_eq!(hear(events).ids, undisturbed(20));
     }
-    assert!(matches!(engine.device(), DeviceStatus::Cpu { reason: Some(_) }), "{:?}", engine.device());
+    let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+    assert!(memory.accounted <= memory.budget.unwrap(), "{memory:?}");
 }
 
 #[test]

@@ -6,9 +6,11 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     Error,
     cpu::{Activations, Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, Gpu, GpuOptions, Tier, adapters},
-    model::{Forward, GpuLoad, GpuProcessor, KvType, Model},
-    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, SparsityChoice},
+    gpu::{AdapterChoice, GpuOptions, Tier, adapters},
+    model::{Forward, KvType, Model},
+    session::{
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, PlaceOptions, SparsityChoice, SparsityReport, Terms, place,
+    },
 };
 
 use super::{
@@ -148,22 +150,30 @@ pub fn open_engine(
     Ok(engine)
 }
 
-/// The model's forward pass, on the device that was asked for.
+/// The model's forward pass, on the device that was asked for, or as much of it there as the budget allows.
 pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
-    if let DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) = device.choice()? {
+    let choice = device.choice()?;
+    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
+    if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
         let mut progress = Progress::new(LOADING, Unit::Bytes);
         let mut show = |done, total| {
             progress.set(done, total);
             ControlFlow::Continue(())
         };
-        let load = |gpu: Gpu| GpuProcessor::load(&gpu, model, &GpuLoad::default(), &mut show);
-        match Gpu::open(&options).and_then(load) {
-            Ok(processor) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
+        let defaults = EngineOptions::default();
+        let mode = SparsityReport::new(SparsityChoice::Auto, model, defaults.recall).mode;
+        let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
+        let (cpu, chunk, machine) = (cpu.options(), defaults.chunk, None);
+        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, machine }, &terms, &mut show) {
+            Ok((processor, _)) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
             Err(error) => device.refused(&error)?,
         }
     }
     Ok(Forward::new(Arc::clone(model), Cpu::new(&cpu.options())?))
 }
+
+/// Tokens of a context that is planned for where nobody knows how many there will be.
+const PLANNED: usize = 1024;
 
 /// Over the bar.
 const LOADING: &str = "loading the model into the GPU";

@@ -4,7 +4,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
     model::{Model, Steering},
-    sparsity::migration::{FollowOptions, Follower},
+    sparsity::{
+        migration::{FollowOptions, Follower},
+        placement::Placement,
+    },
     telemetry::neurons::LayerFiring,
 };
 
@@ -43,6 +46,11 @@ impl Adapt {
         if let Some(follower) = &mut *self.lock() {
             follower.tokens(tokens);
         }
+    }
+
+    /// What should change places.
+    pub fn revise(&self, now: &Placement) -> Option<Placement> {
+        self.lock().as_mut()?.revise(now)
     }
 
     /// How predictors are to be steered at the next token; without a follower, not at all.

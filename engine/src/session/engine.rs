@@ -13,11 +13,11 @@ use std::{
 
 use super::{
     DeviceChoice, DeviceStatus, Session, SparsityChoice, SparsityReport,
-    adapt::Adapt,
     context::Context,
     device::Board,
     loader::{GpuSource, Source},
     outbox::{Stopped, stopped_error},
+    place::{PlaceOptions, Terms},
     sparsity,
     wish::{Wish, Wishes},
     worker::{self, Command},
@@ -27,6 +27,7 @@ use crate::{
     error::{Error, Result},
     format::ReadMode,
     model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
+    sparsity::placement::Machine,
     telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
@@ -61,6 +62,15 @@ pub struct EngineOptions {
     /// Whether neurons that fire often lately take the places in VRAM of those that do not, and predictors are corrected while
     /// they work.
     pub adaptive: bool,
+    /// Measured speeds of this machine, to plan with; without them those of a typical desktop.
+    pub machine: Option<Machine>,
+}
+
+impl EngineOptions {
+    fn place(&self) -> PlaceOptions {
+        let (cpu, chunk, machine) = (self.cpu.clone(), self.chunk, self.machine.clone());
+        PlaceOptions { cpu, chunk, machine, ..PlaceOptions::default() }
+    }
 }
 
 impl Default for EngineOptions {
@@ -76,6 +86,7 @@ impl Default for EngineOptions {
             sparsity: SparsityChoice::Auto,
             recall: 0.95,
             adaptive: false,
+            machine: None,
         }
     }
 }
@@ -111,7 +122,9 @@ pub(super) struct Shared {
     pub neurons: Arc<NeuronBoard>,
     pub device: Board,
     pub wishes: Wishes,
-    pub adapt: Adapt,
+    pub terms: Arc<Terms>,
+    /// How devices are opened, but for which.
+    pub place: PlaceOptions,
     pub recall: f32,
     pub sparsity: Mutex<SparsityReport>,
     pub stopped: Stopped,
@@ -154,7 +167,7 @@ impl Engine {
 
     /// Takes a loaded model. `options.activation` and `options.read_mode` had their say when it was loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
-        let source = source(&options.device, options.chunk);
+        let source = source(&options.device, &options.place());
         Self::start(model, options, source)
     }
 
@@ -183,8 +196,9 @@ impl Engine {
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
         forward.set_sparsity(sparsity.mode);
-        let adapt = Adapt::default();
-        adapt.switch(options.adaptive, &model, options.recall);
+        let terms = Arc::new(Terms::new(sparsity.mode, context, options.kv_type));
+        terms.adapt.switch(options.adaptive, &model, options.recall);
+        let place = options.place();
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
         let shared = Arc::new(Shared {
             model,
@@ -195,7 +209,8 @@ impl Engine {
             neurons,
             device,
             wishes: Wishes::new(wish),
-            adapt,
+            terms,
+            place,
             recall: options.recall,
             sparsity: Mutex::new(sparsity),
             stopped,
@@ -302,7 +317,7 @@ impl Engine {
         let budget = choice.budget();
         // With the command below the thread looks at all wishes anyway.
         let _ = self.handle.shared.wishes.change(|wish| wish.budget = budget);
-        self.command(Command::Device { source: source(choice, self.handle.shared.chunk) })
+        self.command(Command::Device { source: source(choice, &self.handle.shared.place) })
     }
 
     /// Tries the chosen device again, if it is not in use: after the engine has given it up for lost, or full.
@@ -385,11 +400,12 @@ impl Engine {
     }
 }
 
-fn source(choice: &DeviceChoice, chunk: usize) -> Option<Arc<dyn Source>> {
+fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>> {
+    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
     match choice {
         DeviceChoice::Cpu => None,
-        DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) => {
-            Some(Arc::new(GpuSource { options: options.clone(), chunk }))
+        DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) => {
+            Some(Arc::new(GpuSource(PlaceOptions { gpu: gpu.clone(), only_if_quicker, ..place.clone() })))
         }
     }
 }

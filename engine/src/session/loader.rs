@@ -16,12 +16,13 @@ use std::{
 use super::{
     device::DeviceMemory,
     engine::Shared,
+    place::{PlaceOptions, Terms, place},
     worker::{Command, panic_message},
 };
 use crate::{
     error::{Error, Result},
     gpu::{Gpu, GpuOptions, Purpose},
-    model::{GpuLoad, GpuProcessor, Model, Processor},
+    model::{Model, Processor},
 };
 
 /// Told how many bytes of how many have arrived; says whether to go on.
@@ -31,7 +32,7 @@ pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 pub(super) trait Source: Debug + Send + Sync {
     /// Opens the device and loads as much of `model` as is to be there under a budget of so many bytes (`None`: what is
     /// free). [`Error::Cancelled`] if `progress` says so.
-    fn load(&self, model: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded>;
+    fn load(&self, model: &Model, terms: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded>;
 }
 
 /// A model in a device.
@@ -48,17 +49,13 @@ pub(super) trait Ledger: Debug + Send {
 
 /// A GPU.
 #[derive(Debug)]
-pub(super) struct GpuSource {
-    pub options: GpuOptions,
-    pub chunk: usize,
-}
+pub(super) struct GpuSource(pub PlaceOptions);
 
 impl Source for GpuSource {
-    fn load(&self, model: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
-        let gpu = Gpu::open(&GpuOptions { budget, ..self.options.clone() })?;
-        // A longer chunk costs memory and keeps a desktop waiting.
-        let chunk = self.chunk.min(GpuLoad::default().chunk);
-        let processor = GpuProcessor::load(&gpu, model, &GpuLoad { chunk, ..GpuLoad::default() }, progress)?;
+    fn load(&self, model: &Model, terms: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
+        let PlaceOptions { gpu, .. } = self.0.clone();
+        let options = PlaceOptions { gpu: GpuOptions { budget, ..gpu }, ..self.0.clone() };
+        let (processor, gpu) = place(model, &options, terms, progress)?;
         Ok(Loaded { processor: Box::new(processor), memory: Box::new(gpu) })
     }
 }
@@ -101,7 +98,8 @@ impl Loader {
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.
-            let loaded = catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, budget, &mut progress)));
+            let loaded =
+                catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, &shared.terms, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
             // If the engine is gone, nobody needs it.

@@ -5,7 +5,8 @@
 //! chunk of tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and
 //! passes it through [`text`] (whole characters, no stop strings) into the [`outbox`].
 //!
-//! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, moves back to the CPU when the
+//! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, or as much of it as [`place`] finds
+//! the budget best used for, moves back to the CPU when the
 //! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
 //! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
 //! skipped) is a [`wish`], taken up between two tokens. [`adapt`] lets the hot neurons follow what is said.
@@ -20,6 +21,7 @@ mod handle;
 mod loader;
 mod observer;
 mod outbox;
+mod place;
 mod request;
 mod residence;
 pub mod sampling;
@@ -33,5 +35,6 @@ pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
 pub use engine::{Engine, EngineOptions, MemoryReport, SessionOptions};
 pub use event::{Event, GenerationStats, StopReason};
 pub use handle::Session;
+pub use place::{PlaceOptions, Terms, place};
 pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};
 pub use sparsity::{SparsityChoice, SparsityReport};

@@ -172,6 +172,23 @@ impl Residence {
         }
     }
 
+    /// Plans anew under the same budget, because what plans depend on has changed. Returns whether that went well.
+    pub fn replan(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> bool {
+        let State::Device { memory, .. } = &self.state else { return false };
+        let bytes = memory.read().budget.unwrap_or(u64::MAX);
+        match forward.set_budget(bytes, &mut caches(contexts)) {
+            Ok(()) => {
+                self.moving = true;
+                true
+            }
+            // Things stay as they are; a device that is lost is noticed with the next token.
+            Err(error) => {
+                tracing::warn!(%error, "the plan stays as it is");
+                false
+            }
+        }
+    }
+
     /// Moves a bounded number of bytes, if any are to be moved; where neurons are to follow the text (`follows`), some always
     /// may be.
     ///

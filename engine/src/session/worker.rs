@@ -75,7 +75,7 @@ pub(super) fn serve(
 ) {
     let residence = Residence::new(Arc::clone(shared), commands, source);
     let meter = Meter::new(&shared.telemetry, neurons);
-    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter };
+    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter, squeezed: false };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
@@ -108,6 +108,8 @@ struct Worker<'a> {
     residence: Residence,
     conversations: Vec<Conversation<'a>>,
     meter: Meter<'a>,
+    /// Whether neurons have given way to caches since the last token.
+    squeezed: bool,
 }
 
 impl Worker<'_> {
@@ -199,18 +201,35 @@ impl Worker<'_> {
         if self.forward.sparsity() != now.mode {
             tracing::info!(mode = %now.mode, reason = now.reason, "sparsity");
             self.forward.set_sparsity(now.mode);
+            self.shared.terms.set_sparsity(now.mode);
+            self.replan();
         }
         *self.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        let adapt = &self.shared.adapt;
+        let adapt = &self.shared.terms.adapt;
         if adapt.is_on() && !wish.adaptive {
             self.forward.steer(&Steering::default());
         }
         adapt.switch(wish.adaptive, &self.shared.model, self.shared.recall);
+        self.reckon();
         if let Some(bytes) = wish.budget {
             let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
             let event = self.residence.set_budget(&mut self.forward, &mut contexts, bytes);
             self.announce(event);
         }
+    }
+
+    /// Tells planners how many tokens the caches that are on the device, or soon will be, have room for.
+    fn reckon(&self) {
+        let speaks = |it: &&Conversation<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
+        let tokens = self.conversations.iter().filter(speaks).map(|it| it.context.capacity()).sum();
+        self.shared.terms.set_tokens(tokens);
+    }
+
+    /// Plans anew. Returns whether that went well.
+    fn replan(&mut self) -> bool {
+        self.reckon();
+        let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+        self.residence.replan(&mut self.forward, &mut contexts)
     }
 
     /// Ends what was cancelled before it began; a request that begins is asked between its tokens.
@@ -262,13 +281,18 @@ impl Worker<'_> {
         silent.map(|it| it.context.bring_home(&mut self.forward)).count() > 0
     }
 
+    /// Lets neurons give way to caches, unless that has just been tried. Returns whether they did.
+    fn squeeze(&mut self) -> bool {
+        !std::mem::replace(&mut self.squeezed, true) && self.replan()
+    }
+
     /// One step of every session that has work, and one of what moves.
     fn turn(&mut self) {
         for at in 0..self.conversations.len() {
             self.step(at);
         }
         let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        let follows = self.shared.adapt.is_on();
+        let follows = self.shared.terms.adapt.is_on();
         if let Err(error) = self.residence.settle(follows, &mut self.forward, &mut contexts) {
             self.fail(error);
         }
@@ -293,18 +317,23 @@ impl Worker<'_> {
             *running = start(self.shared, *id, job, context, cancelled, &self.meter);
         }
         let Some((generation, events)) = running else { return true };
-        let adapt = &self.shared.adapt;
+        let adapt = &self.shared.terms.adapt;
         if self.forward.sparsity() == Sparsity::Predicted && adapt.is_on() {
             self.forward.steer(&adapt.steering());
         }
         let end = match generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter) {
-            Ok(None) => return true,
+            Ok(None) => {
+                self.squeezed = false;
+                return true;
+            }
             Ok(Some(reason)) => Ok(reason),
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {
-                // The step is done again: with the room of others, or on the CPU.
-                if !(matches!(error, Error::Memory { .. }) && self.make_room()) {
-                    self.fail(error);
+                // The step is done again: with the room of silent sessions, with that of neurons, or on the CPU.
+                let full = matches!(error, Error::Memory { .. });
+                if full && (self.make_room() || self.squeeze()) {
+                    return true;
                 }
+                self.fail(error);
                 return true;
             }
             Err(error) => Err(error),

@@ -14,7 +14,7 @@ use crate::{
     model::{CpuProcessor, KvType, LoadOptions, Model, NormSlot, Probe, Register, Sparsity},
     session::{
         Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice, StopReason,
-        loader::Progress,
+        loader::Progress, place::Terms,
     },
 };
 
@@ -39,7 +39,7 @@ fn lost() -> Error {
 }
 
 impl Source for Fates {
-    fn load(&self, _: &Model, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
+    fn load(&self, _: &Model, _: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
         let purse = Purse::new(budget)?;
         let fate = self.0[self.1.fetch_add(1, SeqCst).min(self.0.len() - 1)];
         let mut fail = None;
