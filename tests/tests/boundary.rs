@@ -127,7 +127,7 @@ fn keys_and_values_move_as_they_are() {
         ("llama-relu", KvType::F32, 1e-4),
         ("llama-relu", KvType::F16, 2e-3),
         ("gemma3", KvType::F16, 5e-3),
-        ("opt-relu", KvType::F32, 1e-4),
+        ("opt", KvType::F32, 1e-4),
         ("llama-relu", KvType::Q8_0, 5e-2),
     ] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name);
