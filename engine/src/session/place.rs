@@ -146,17 +146,28 @@ impl BudgetPlanner {
             });
         }
         // Asked for by name, it is used, if it is the slower of the two.
-        let typical = Machine::typical();
-        let plan = Frontier::new(demand, &typical).plan(demand, &typical, budget);
+        let eager = eager();
+        let plan = Frontier::new(demand, &eager).plan(demand, &eager, budget);
         if nothing(&plan) {
-            return Err(Error::Memory {
-                what: "a useful part of the model in VRAM",
-                wanted: budget + 1,
-                available: budget,
-            });
+            let wanted = least.max(budget.saturating_add(1));
+            return Err(Error::Memory { what: "the least of the model in VRAM", wanted, available: budget });
         }
         Ok(plan.placement)
     }
+}
+
+/// A machine on which everything pays that is done on the GPU.
+fn eager() -> Machine {
+    let mut machine = Machine::typical();
+    machine.cpu.memory /= 1e4;
+    for rate in machine.cpu.rates.values_mut() {
+        rate.sequential /= 1e4;
+        rate.scattered /= 1e4;
+    }
+    if let Some(gpu) = &mut machine.gpu {
+        (gpu.dispatch, gpu.hand_over) = (0.0, 0.0);
+    }
+    machine
 }
 
 impl Planner for BudgetPlanner {
