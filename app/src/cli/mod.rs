@@ -11,6 +11,7 @@ mod chat;
 mod convert;
 mod devices;
 mod engine_options;
+mod eval;
 mod failure;
 mod generation_options;
 mod inspect;
@@ -65,6 +66,7 @@ enum Command {
     Prepare(prepare::PrepareArgs),
     Synth(synth::SynthArgs),
     Bench(bench::BenchArgs),
+    Eval(eval::EvalArgs),
     Devices(devices::DevicesArgs),
 }
 
@@ -100,6 +102,7 @@ fn dispatch(command: Option<Command>) -> Outcome {
         Some(Command::Prepare(args)) => prepare::prepare(&args),
         Some(Command::Synth(args)) => synth::synth(&args),
         Some(Command::Bench(args)) => bench::bench(&args),
+        Some(Command::Eval(args)) => eval::eval(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
     }
 }

@@ -19,5 +19,6 @@ pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
 pub use kernels::{KernelSpeed, kernel_speed};
 pub use peer::{Comparison, Peer, compare};
 pub use profile::{ModelProfile, TestProfile, profile_kernels};
+pub(crate) use reads::{always_read, dense_ffns};
 pub use record::{Extra, Percentiles, Record};
 pub use run::{BenchOptions, Progress, Test, run};

@@ -16,7 +16,7 @@ fn ffn_bytes(ffn: &FfnWeights) -> u64 {
 
 /// Bytes of weights that every token reads: all matrices but dense FFNs, the embedding's other rows and experts the router
 /// passes over.
-pub(super) fn always_read(model: &Model) -> u64 {
+pub(crate) fn always_read(model: &Model) -> u64 {
     let layers = model.weights.layers.iter().map(|layer| {
         let attention = &layer.attention;
         let attention =
@@ -37,7 +37,7 @@ pub(super) fn always_read(model: &Model) -> u64 {
 }
 
 /// Bytes of dense FFNs when nothing is skipped.
-pub(super) fn dense_ffns(model: &Model) -> u64 {
+pub(crate) fn dense_ffns(model: &Model) -> u64 {
     let ffn = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn_bytes(ffn),
         Ffn::Experts(_) => 0,

@@ -1,0 +1,124 @@
+//! `thermocline eval kl`
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::{
+    eval::{self, Base, BaseFile, BaseWriter, Corpus, Divergence},
+    session::SparsityChoice,
+};
+
+use super::{
+    report::{Report, estimate, megabytes, number, percent},
+    setup::{Setup, Shared, Watcher, measured},
+};
+use crate::cli::{
+    engine_options::sparsity_choices,
+    failure::{Failure, Outcome},
+};
+
+/// How far the model's probabilities are from those of the dense model, or of another
+#[derive(Debug, Args)]
+pub struct KlArgs {
+    /// Which neurons are computed
+    #[arg(long, value_name = "MODE", default_value = "auto", value_parser = sparsity_choices())]
+    sparsity: SparsityChoice,
+    /// What to compare with: dense, computed beside it, or a file of llama.cpp's llama-perplexity
+    /// --kl-divergence-base (without --text its text is used)
+    #[arg(long, value_name = "dense|FILE", default_value = "dense")]
+    base: PathBuf,
+    /// Compare nothing, but write the model's probabilities to such a file
+    #[arg(long, value_name = "FILE")]
+    write_base: Option<PathBuf>,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// Runs the measurement.
+pub fn kl(args: &KlArgs) -> Outcome {
+    let mut setup = args.shared.open(args.sparsity)?;
+    if let Some(path) = &args.write_base {
+        return write_base(args, &mut setup, path);
+    }
+    if args.base == Path::new("dense") {
+        let corpus = args.shared.text.corpus(&setup)?;
+        return compare(args, &mut setup, &corpus, Base::Dense, 2 * corpus.computed());
+    }
+    let mut file = BaseFile::open(&args.base)?;
+    let corpus = match &args.shared.text.text {
+        Some(_) => args.shared.text.corpus(&setup)?,
+        None => {
+            let bos = setup.tokenizer.bos().filter(|_| setup.tokenizer.adds_bos());
+            let name = format!("the text of {}", args.base.display());
+            Corpus::of_windows(&name, file.raw.clone(), bos, file.context, None)?
+        }
+    };
+    let total = corpus.computed();
+    compare(args, &mut setup, &corpus, Base::File(&mut file), total)
+}
+
+fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, total: usize) -> Outcome {
+    let mut watcher = Watcher::new("comparing", total);
+    let of = measured(eval::divergence(&mut setup.forward, corpus, setup.method, base, &setup.device, &mut watcher))?;
+    drop(watcher);
+    let report = report(&of);
+    let figures = json!({ "divergence": of, "active": of.activity.active(), "layers": of.activity.layers() });
+    report.finish(&of.conditions, &args.shared.output, figures)
+}
+
+fn report(of: &Divergence) -> Report {
+    let mut report = Report::new(&["figure", "value", "standard error"]);
+    let shares = |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
+    for (name, figure, decimals) in [
+        ("perplexity", of.perplexity, 4),
+        ("perplexity of the base", of.base_perplexity, 4),
+        ("ln(perplexity / base)", of.ln_ratio, 6),
+        ("perplexity / base", of.ratio, 6),
+        ("perplexity - base", of.difference, 5),
+        ("KL divergence [nats]", of.kld, 6),
+        ("same likeliest token [%]", shares(of.same_top), 3),
+        ("mean change of p [%]", shares(of.dp), 4),
+        ("RMS change of p [%]", shares(of.dp_rms), 4),
+    ] {
+        report.row([name.to_owned()].into_iter().chain(estimate(figure, decimals)));
+    }
+    let (kld, dp) = (&of.kld_percentiles, &of.dp_percentiles);
+    let points = |name: &str, values: [f64; 11], scale: f64, decimals: usize| {
+        let labels = ["min", "0.1 %", "1 %", "5 %", "10 %", "median", "90 %", "95 %", "99 %", "99.9 %", "max"];
+        let line =
+            |(label, value): (&str, f64)| [format!("{name}, {label}"), number(scale * value, decimals), String::new()];
+        labels.into_iter().zip(values).map(line).collect::<Vec<_>>()
+    };
+    let all = |p: &eval::Percentiles| [p.min, p.p0_1, p.p1, p.p5, p.p10, p.median, p.p90, p.p95, p.p99, p.p99_9, p.max];
+    let rows =
+        points("KL divergence", all(kld), 1.0, 6).into_iter().chain(points("change of p [%]", all(dp), 100.0, 3));
+    rows.for_each(|row| report.row(row));
+    for (name, value) in [
+        ("correlation of ln p", number(of.correlation, 5)),
+        ("compared with", of.base.clone()),
+        ("active neurons [%]", percent(of.activity.active(), 2)),
+        ("predicted neurons [%]", percent(of.activity.predicted(), 2)),
+        ("read per token [MB]", megabytes(of.bytes_per_token)),
+        ("tokens per second", format!("{:.1}", of.tokens_per_second)),
+        ("of the base", of.base_tokens_per_second.map_or("-".to_owned(), |speed| format!("{speed:.1}"))),
+    ] {
+        report.row([name.to_owned(), value, String::new()]);
+    }
+    report
+}
+
+/// Beside `path` first, then renamed, so that what is there under that name is whole.
+fn write_base(args: &KlArgs, setup: &mut Setup, path: &Path) -> Outcome {
+    let corpus = args.shared.text.corpus(setup)?;
+    let failed = |error: std::io::Error| Failure::write(path, error);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let file = tempfile::Builder::new().prefix(".thermocline-").tempfile_in(folder).map_err(failed)?;
+    let vocabulary = setup.model.config.n_vocab;
+    let mut writer = BaseWriter::create(file.path(), corpus.context, vocabulary, &corpus.raw)?;
+    let mut watcher = Watcher::new("computing", corpus.computed());
+    measured(eval::write_base(&mut setup.forward, &corpus, setup.method, &mut writer, &mut watcher))?;
+    writer.finish()?;
+    file.persist(path).map_err(|error| failed(error.error))?;
+    Ok(())
+}

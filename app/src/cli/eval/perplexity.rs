@@ -1,0 +1,43 @@
+//! `thermocline eval perplexity`
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::{eval, session::SparsityChoice};
+
+use super::{
+    report::{Report, estimate, megabytes, percent},
+    setup::{Shared, Watcher, measured},
+};
+use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
+
+/// How well the model foresees a text
+#[derive(Debug, Args)]
+pub struct PerplexityArgs {
+    /// Which neurons are computed
+    #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
+    sparsity: SparsityChoice,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// Runs the measurement.
+pub fn perplexity(args: &PerplexityArgs) -> Outcome {
+    let mut setup = args.shared.open(args.sparsity)?;
+    let corpus = args.shared.text.corpus(&setup)?;
+    let mut watcher = Watcher::new("scoring", corpus.computed());
+    let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
+    drop(watcher);
+    let mut report = Report::new(&["figure", "value", "standard error"]);
+    for (name, figure, decimals) in [("perplexity", of.perplexity, 4), ("nats per token", of.nll, 5)] {
+        report.row([name.to_owned()].into_iter().chain(estimate(figure, decimals)));
+    }
+    for (name, value) in [
+        ("active neurons [%]", percent(of.activity.active(), 2)),
+        ("read per token [MB]", megabytes(of.bytes_per_token)),
+        ("tokens per second", format!("{:.1}", of.tokens_per_second)),
+    ] {
+        report.row([name.to_owned(), value, String::new()]);
+    }
+    let figures = json!({ "perplexity": of, "active": of.activity.active(), "layers": of.activity.layers() });
+    report.finish(&of.conditions, &args.shared.output, figures)
+}

@@ -1,0 +1,46 @@
+//! `thermocline eval recall`
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::{cpu::Cpu, eval, session::SparsityChoice};
+
+use super::{
+    report::{Report, percent},
+    setup::{Shared, Watcher, measured},
+};
+use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
+
+/// How well predictors, or cuts, find the neurons that fire, layer by layer
+#[derive(Debug, Args)]
+pub struct RecallArgs {
+    /// Which neurons are computed: predicted measures predictors, threshold measures cuts
+    #[arg(long, value_name = "MODE", default_value = "predicted", value_parser = sparsity_choices())]
+    sparsity: SparsityChoice,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// Runs the measurement.
+pub fn recall(args: &RecallArgs) -> Outcome {
+    let mut setup = args.shared.open(args.sparsity)?;
+    let corpus = args.shared.text.corpus(&setup)?;
+    let cpu = Cpu::new(&args.shared.cpu.options())?;
+    let mut watcher = Watcher::new("measuring", corpus.computed());
+    let (method, device) = (setup.method, &setup.device);
+    let of = measured(eval::recall(&mut setup.forward, &cpu, &corpus, method, device, &mut watcher))?;
+    drop(watcher);
+    let heads =
+        ["layer", "recall [%]", "of the mass [%]", "precision [%]", "predicted [%]", "active [%]", "output error [%]"];
+    let mut report = Report::new(&heads);
+    for layer in &of.layers {
+        let it = &layer.figures;
+        let cells = [it.recall, it.mass_recall, it.precision, it.density, it.active, layer.output_error];
+        let cells = cells.into_iter().map(|share| percent(Some(share), 2));
+        report.row([layer.layer.to_string()].into_iter().chain(cells));
+    }
+    for (name, recall, mass) in [("least", of.recall.0, of.mass_recall.0), ("median", of.recall.1, of.mass_recall.1)] {
+        let cells = [Some(recall), Some(mass), None, None, None, None].map(|share| percent(share, 2));
+        report.row([name.to_owned()].into_iter().chain(cells));
+    }
+    report.finish(&of.conditions, &args.shared.output, json!({ "recall": of }))
+}

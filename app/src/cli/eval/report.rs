@@ -1,0 +1,151 @@
+//! How measurements are printed and written.
+
+use std::{io::Write, path::Path};
+
+use serde_json::{Value, json};
+use thermocline_engine::eval::{Conditions, Estimate};
+
+use super::setup::OutputArgs;
+use crate::cli::{
+    failure::{Failure, Outcome},
+    table::table,
+};
+
+/// Rows of cells, of which the first are the heads.
+pub struct Report {
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Report {
+    /// With these heads.
+    pub fn new(heads: &[&str]) -> Self {
+        Report { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
+    }
+
+    /// One more row.
+    pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        self.rows.push(cells.into_iter().collect());
+    }
+
+    /// Prints the table below its conditions, and writes the files that were asked for.
+    pub fn finish(&self, conditions: &Conditions, output: &OutputArgs, figures: Value) -> Outcome {
+        let mut out = std::io::stdout().lock();
+        write!(out, "{}\n\n{}", sentence(conditions), table(&self.rows))?;
+        if conditions.is_dense_after_all() {
+            let mode = &conditions.sparsity;
+            writeln!(
+                out,
+                "\nChunks of a text are computed densely: these figures are the dense model's, not those of {mode}."
+            )?;
+        }
+        out.flush()?;
+        if let Some(path) = &output.csv {
+            write(path, &self.csv(conditions))?;
+        }
+        if let Some(path) = &output.json {
+            let build = json!({ "name": "thermocline", "version": env!("CARGO_PKG_VERSION") });
+            let text = serde_json::to_string_pretty(&json!({ "build": build, "result": figures }));
+            write(path, &(text.map_err(|error| Failure::write(path, error.into()))? + "\n"))?;
+        }
+        Ok(())
+    }
+
+    /// The table with the conditions in every row, so that rows of several runs may be put together.
+    fn csv(&self, conditions: &Conditions) -> String {
+        let (heads, cells): (Vec<&str>, Vec<String>) = conditions_of(conditions).into_iter().unzip();
+        let mut text = String::new();
+        for (number, row) in self.rows.iter().enumerate() {
+            let line: Vec<String> = match number {
+                0 => row.iter().cloned().chain(heads.iter().map(|head| (*head).to_owned())).collect(),
+                _ => row.iter().chain(&cells).cloned().collect(),
+            };
+            let line: Vec<String> = line.iter().map(|cell| quoted(cell)).collect();
+            text += &(line.join(",") + "\r\n");
+        }
+        text
+    }
+}
+
+/// A cell as RFC 4180 has it.
+fn quoted(cell: &str) -> String {
+    if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
+}
+
+/// Names and values.
+fn conditions_of(of: &Conditions) -> Vec<(&'static str, String)> {
+    vec![
+        ("model", of.model.clone()),
+        ("sparsity", of.sparsity.clone()),
+        ("predictor", of.predictor.clone().unwrap_or_else(|| "none".to_owned())),
+        ("phase", of.phase.name().to_owned()),
+        ("kv_type", of.kv_type.clone()),
+        ("device", of.device.clone()),
+        ("text", of.text.clone()),
+        ("context", of.context.to_string()),
+        ("chunks", of.chunks.to_string()),
+        ("tokens", of.tokens.to_string()),
+    ]
+}
+
+/// The conditions in a line.
+pub fn sentence(of: &Conditions) -> String {
+    let predictor = of.predictor.as_ref().map_or(String::new(), |kind| format!(" ({kind})"));
+    format!(
+        "{}: {}{predictor}, {}, {} KV cache, {}; {}: {} tokens scored in {} contexts of {}",
+        of.model,
+        of.sparsity,
+        of.phase.name(),
+        of.kv_type,
+        of.device,
+        of.text,
+        of.tokens,
+        of.chunks,
+        of.context
+    )
+}
+
+/// A figure with as many decimals as its error has meaning.
+pub fn estimate(of: Estimate, decimals: usize) -> [String; 2] {
+    [number(of.value, decimals), number(of.stderr, decimals)]
+}
+
+/// Small numbers keep their digits.
+pub fn number(value: f64, decimals: usize) -> String {
+    let least = 10f64.powi(-(decimals as i32) + 1);
+    if value != 0.0 && value.abs() < least { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
+}
+
+/// A share in percent, or nothing.
+pub fn percent(share: Option<f64>, decimals: usize) -> String {
+    share.map_or("-".to_owned(), |share| format!("{:.decimals$}", 100.0 * share))
+}
+
+/// Bytes in units of 10^6, or nothing.
+pub fn megabytes(bytes: Option<f64>) -> String {
+    bytes.map_or("-".to_owned(), |bytes| format!("{:.2}", bytes / 1e6))
+}
+
+/// Writes a file.
+pub fn write(path: &Path, text: &str) -> Outcome {
+    std::fs::write(path, text).map_err(|error| Failure::write(path, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_with_commas_and_quotes_are_quoted() {
+        assert_eq!(quoted("a b"), "a b");
+        assert_eq!(quoted("a,\"b\"\n"), "\"a,\"\"b\"\"\n\"");
+    }
+
+    #[test]
+    fn small_numbers_keep_their_digits() {
+        assert_eq!(
+            [number(0.0, 3), number(12.3456, 3), number(0.0123, 3), number(0.00123, 3)],
+            ["0.000", "12.346", "0.012", "1.23e-3"]
+        );
+        assert_eq!((percent(Some(0.1234), 1), percent(None, 1)), ("12.3".to_owned(), "-".to_owned()));
+    }
+}

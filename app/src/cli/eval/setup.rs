@@ -1,0 +1,198 @@
+//! Options all measurements share, and what they open.
+
+use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
+
+use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use thermocline_engine::{
+    Error,
+    cpu::Cpu,
+    eval::{Control, Corpus, Method, Phase},
+    model::{Forward, KvType, Model, Sparsity},
+    session::{EngineOptions, SparsityChoice, SparsityReport},
+    tokenizer::Tokenizer,
+};
+
+use crate::{
+    cli::{
+        engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
+        failure::{Failure, Outcome},
+        interrupt::Watch,
+        model_options::ModelOptions,
+        progress::{Progress, Unit},
+        text_input,
+    },
+    units::parse_tokens,
+};
+
+/// Which text is scored.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Text")]
+pub struct TextArgs {
+    /// The text to score
+    #[arg(long, value_name = "FILE")]
+    pub text: Option<PathBuf>,
+    /// Tokens of a context [default: 512, or fewer if the model has learned no more positions]
+    #[arg(long, value_name = "TOKENS", value_parser = parse_tokens)]
+    pub ctx: Option<usize>,
+    /// Score no more than the first N contexts
+    #[arg(long, value_name = "N", value_parser = parse_tokens)]
+    pub chunks: Option<usize>,
+    /// The text is documents with SEPARATOR between them, like '<|endoftext|>'
+    #[arg(long, value_name = "SEPARATOR")]
+    pub documents: Option<String>,
+}
+
+/// How it is computed.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Method")]
+pub struct MethodArgs {
+    /// Feed the text in chunks, as prompts are, or token by token, as they are generated [default: prefill for
+    /// dense, decode for every other mode]
+    #[arg(long, value_name = "PHASE", value_parser = phases())]
+    pub phase: Option<Phase>,
+    /// Element type of the KV cache
+    #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = kv_types())]
+    pub kv_type: KvType,
+}
+
+/// Where results go beside standard output.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Results")]
+pub struct OutputArgs {
+    /// Write everything measured to a JSON file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Write the table to a CSV file
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+}
+
+/// What every measurement takes.
+#[derive(Debug, Clone, Args)]
+pub struct Shared {
+    #[command(flatten)]
+    pub text: TextArgs,
+    #[command(flatten)]
+    pub method: MethodArgs,
+    #[command(flatten)]
+    pub output: OutputArgs,
+    #[command(flatten)]
+    pub model: ModelOptions,
+    #[command(flatten)]
+    pub cpu: CpuArgs,
+    #[command(flatten)]
+    pub device: DeviceArgs,
+}
+
+fn phases() -> impl TypedValueParser<Value = Phase> {
+    PossibleValuesParser::new(["prefill", "decode"]).map(|name| match name.as_str() {
+        "prefill" => Phase::Prefill,
+        _ => Phase::Decode,
+    })
+}
+
+/// An opened model, ready to be measured.
+pub struct Setup {
+    pub model: Arc<Model>,
+    pub tokenizer: Tokenizer,
+    pub forward: Forward,
+    pub method: Method,
+    /// What computes, for the reader.
+    pub device: String,
+}
+
+impl Shared {
+    /// Opens the model in `choice`'s mode.
+    pub fn open(&self, choice: SparsityChoice) -> Outcome<Setup> {
+        let mut model = self.model.open_model()?;
+        let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+        let report = SparsityReport::new(choice, &model, EngineOptions::default().recall);
+        let sparsity = report.mode;
+        if sparsity != Sparsity::Dense {
+            // Files with a row per output would be read whole.
+            let cpu = Cpu::new(&self.cpu.options())?;
+            model = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0;
+        }
+        let model = Arc::new(model);
+        let mut forward = open_forward(&model, &self.cpu, &self.device)?;
+        let phase = self.method.phase.unwrap_or_else(|| Phase::of(sparsity));
+        let method = Method { sparsity, phase, kv_type: self.method.kv_type };
+        let device = self.device_name(&mut forward, self.method.kv_type)?;
+        if report.asked != SparsityChoice::Mode(sparsity) {
+            eprintln!("[{sparsity}: {}]", report.reason);
+        }
+        Ok(Setup { model, tokenizer, forward, method, device })
+    }
+
+    /// What `forward` computes on.
+    fn device_name(&self, forward: &mut Forward, kv_type: KvType) -> Outcome<String> {
+        if !forward.kv_cache(1, kv_type)?.on_host() {
+            let asked = self.device.device.as_ref().map(|_| "gpu");
+            return Ok(match self.device.vram {
+                Some(bytes) => format!("{} with {}", asked.unwrap_or("gpu"), crate::units::bytes(bytes)),
+                None => asked.unwrap_or("gpu").to_owned(),
+            });
+        }
+        let cpu = Cpu::new(&self.cpu.options())?;
+        Ok(format!("cpu ({}, {} threads)", cpu.isa(), cpu.pool().threads()))
+    }
+}
+
+impl TextArgs {
+    /// The text as passages, for a model.
+    pub fn corpus(&self, setup: &Setup) -> Outcome<Corpus> {
+        let ways = "--text FILE or a pipe";
+        let text = text_input::read(None, self.text.as_deref(), ways)?;
+        let name = match &self.text {
+            Some(path) => path.display().to_string(),
+            None => "standard input".to_owned(),
+        };
+        let context = self.context(setup);
+        Ok(match &self.documents {
+            Some(separator) => {
+                let separator = separator.replace("\\n", "\n");
+                Corpus::documents(&setup.tokenizer, &name, &text, &separator, context, self.chunks)?
+            }
+            None => Corpus::windows(&setup.tokenizer, &name, &text, context, self.chunks)?,
+        })
+    }
+
+    /// Tokens of a context.
+    pub fn context(&self, setup: &Setup) -> usize {
+        self.ctx.unwrap_or_else(|| 512.min(setup.model.config.context_length).max(4))
+    }
+}
+
+/// Shows how far a measurement is and hears Ctrl-C.
+pub struct Watcher {
+    watch: Watch,
+    progress: Progress,
+    done: u64,
+    total: u64,
+}
+
+impl Watcher {
+    /// Of so many tokens.
+    pub fn new(label: &'static str, total: usize) -> Self {
+        Watcher { watch: Watch::start(), progress: Progress::new(label, Unit::Tokens), done: 0, total: total as u64 }
+    }
+}
+
+impl Control for Watcher {
+    fn cancelled(&mut self) -> bool {
+        self.watch.pressed()
+    }
+
+    fn computed(&mut self, tokens: u64) {
+        self.done += tokens;
+        self.progress.set(self.done.min(self.total), self.total);
+    }
+}
+
+/// An interrupted measurement is no error of the engine.
+pub fn measured<T>(result: Result<T, Error>) -> Outcome<T> {
+    result.map_err(|error| match error {
+        Error::Cancelled => Failure::Interrupted,
+        error => Failure::Engine(error),
+    })
+}

@@ -1,0 +1,189 @@
+//! `thermocline eval sweep`
+
+use std::{path::PathBuf, sync::Arc};
+
+use clap::Args;
+use serde_json::json;
+use thermocline_engine::{
+    Error,
+    eval::{
+        self, Estimate, SweepPoint, Walk,
+        plot::{Axis, Curve, Figure, Panel, Point, svg},
+    },
+    model::{Model, Sparsity},
+    session::SparsityChoice,
+};
+
+use super::{
+    report::{Report, megabytes, number, percent, sentence, write},
+    setup::{Shared, Watcher, measured},
+};
+use crate::cli::{
+    engine_options::open_forward,
+    failure::{Failure, Outcome},
+};
+
+/// Contexts that levels are taken from, unless told otherwise.
+const CALIBRATION: usize = 8;
+
+/// What accuracy costs how much sparsity: a row per level
+#[derive(Debug, Args)]
+pub struct SweepArgs {
+    /// Walk the predictors' thresholds: shares of the firings that are to be found
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
+    recall: Vec<f64>,
+    /// Walk the predictors' thresholds: what is added to each
+    #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true, group = "walk")]
+    shift: Vec<f64>,
+    /// Walk the cuts of the gates' activations: shares of the neurons that are left out
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
+    cut: Vec<f64>,
+    /// Text that thresholds and cuts are taken from [default: the first 8 contexts of the text itself]
+    #[arg(long, value_name = "FILE")]
+    calibrate: Option<PathBuf>,
+    /// Draw the curves
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+impl SweepArgs {
+    /// What is walked: what was asked for, or what the model has.
+    fn walk(&self, model: &Model) -> Walk {
+        let has_predictor = model.weights.layers.iter().any(|layer| layer.predictor.is_some());
+        match (&self.recall[..], &self.shift[..], &self.cut[..]) {
+            ([_, ..], ..) => Walk::Recall(self.recall.clone()),
+            (_, [_, ..], _) => Walk::Shift(self.shift.clone()),
+            (.., [_, ..]) => Walk::Sparsity(self.cut.clone()),
+            _ if has_predictor => Walk::Recall(vec![0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999]),
+            _ => Walk::Sparsity(vec![0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]),
+        }
+    }
+}
+
+/// Runs the measurement.
+pub fn sweep(args: &SweepArgs) -> Outcome {
+    let mode = if args.cut.is_empty() { Sparsity::Predicted } else { Sparsity::Threshold };
+    let mut setup = args.shared.open(SparsityChoice::Mode(mode))?;
+    let walk = args.walk(&setup.model);
+    let corpus = args.shared.text.corpus(&setup)?;
+    let mut of_calibration = args.shared.text.clone();
+    of_calibration.chunks = Some(of_calibration.chunks.map_or(CALIBRATION, |most| most.min(CALIBRATION)));
+    if let Some(path) = &args.calibrate {
+        of_calibration.text = Some(path.clone());
+        of_calibration.chunks = None;
+    }
+    let calibration = if args.calibrate.is_none() && args.shared.text.text.is_none() {
+        // Standard input cannot be read twice.
+        let mut first = corpus.clone();
+        first.passages.truncate(CALIBRATION);
+        first
+    } else {
+        of_calibration.corpus(&setup)?
+    };
+    let total = walk.values().len() * 2 * corpus.computed() + calibration.computed();
+    let mut watcher = Watcher::new("sweeping", total);
+    let mut reopen = |model: Arc<Model>| {
+        open_forward(&model, &args.shared.cpu, &args.shared.device).map_err(|failure| match failure {
+            Failure::Engine(error) => error,
+            other => Error::invalid("device", "one that holds the model", other.message().unwrap_or_default()),
+        })
+    };
+    let cpu = thermocline_engine::cpu::Cpu::new(&args.shared.cpu.options())?;
+    let how = (&walk, args.shared.method.kv_type, setup.device.as_str());
+    let points =
+        eval::sweep(&mut setup.forward, &cpu, &corpus, &calibration, how, &mut reopen, &mut watcher, &mut |_| ());
+    let points = measured(points)?;
+    drop(watcher);
+    let Some(first) = points.first() else { return Err(Failure::usage("a sweep of no steps")) };
+    if let Some(path) = &args.svg {
+        write(path, &svg(&figure(&walk, &points, first)))?;
+    }
+    let figures = json!({ "walk": walk.label(), "points": points });
+    report(&walk, &points).finish(&first.divergence.conditions, &args.shared.output, figures)
+}
+
+fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
+    let heads = [
+        walk.label(),
+        "active [%]",
+        "predicted [%]",
+        "perplexity",
+        "+-",
+        "over dense [%]",
+        "KL [nats]",
+        "+-",
+        "same top [%]",
+        "read [MB/token]",
+        "tokens/s",
+        "dense tokens/s",
+    ];
+    let mut report = Report::new(&heads);
+    for point in points {
+        let it = &point.divergence;
+        report.row([
+            number(point.level, 4),
+            percent(point.active, 2),
+            percent(point.predicted, 2),
+            number(it.perplexity.value, 4),
+            number(it.perplexity.stderr, 4),
+            number(100.0 * (it.ratio.value - 1.0), 3),
+            number(it.kld.value, 6),
+            number(it.kld.stderr, 6),
+            percent(Some(it.same_top.value), 2),
+            megabytes(it.bytes_per_token),
+            format!("{:.1}", it.tokens_per_second),
+            it.base_tokens_per_second.map_or("-".to_owned(), |speed| format!("{speed:.1}")),
+        ]);
+    }
+    report
+}
+
+/// Curves over the share of neurons that were computed.
+fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
+    let computed = |point: &SweepPoint| 100.0 * point.predicted.or(point.active).unwrap_or(1.0);
+    let curve = |name: &str, of: &dyn Fn(&SweepPoint) -> Option<Estimate>| {
+        let points = points.iter().filter_map(|point| {
+            let y = of(point)?;
+            Some(Point { x: computed(point), y: y.value, error: y.stderr })
+        });
+        Curve { name: name.to_owned(), points: points.collect() }
+    };
+    let exact = |value: f64| Estimate { value, stderr: 0.0 };
+    let panel = |y: Axis, curve: Curve, marks: Vec<(String, f64)>| Panel { y, curves: vec![curve], marks };
+    let name = first.divergence.conditions.sparsity.clone();
+    let base = &first.divergence;
+    let mut panels = vec![
+        panel(
+            Axis::new("perplexity", ""),
+            // The error of the difference: both models see the same tokens.
+            curve(&name, &|point| {
+                let it = &point.divergence;
+                Some(Estimate { value: it.perplexity.value, stderr: it.difference.stderr })
+            }),
+            vec![("dense".to_owned(), base.base_perplexity.value)],
+        ),
+        panel(Axis::new("KL from dense", "nats").log(), curve(&name, &|point| Some(point.divergence.kld)), Vec::new()),
+    ];
+    if base.bytes_per_token.is_some() {
+        let dense = base.activity.cpu_bytes().zip(base.bytes_per_token);
+        let dense = dense.map(|(ffns, all)| (all - ffns + base.activity.dense_bytes() as f64) / 1e6);
+        panels.push(panel(
+            Axis::new("read per token", "MB").from_zero(),
+            curve(&name, &|point| point.divergence.bytes_per_token.map(|bytes| exact(bytes / 1e6))),
+            dense.map(|bytes| ("dense".to_owned(), bytes)).into_iter().collect(),
+        ));
+    }
+    panels.push(panel(
+        Axis::new("speed", "tokens/s").from_zero(),
+        curve(&name, &|point| Some(exact(point.divergence.tokens_per_second))),
+        base.base_tokens_per_second.map(|speed| ("dense".to_owned(), speed)).into_iter().collect(),
+    ));
+    Figure {
+        title: format!("What sparsity costs ({} walked)", walk.label()),
+        subtitle: sentence(&base.conditions),
+        x: Axis::new("neurons computed", "%"),
+        panels,
+    }
+}

@@ -1,0 +1,67 @@
+//! Perplexity: `exp` of the mean of `-ln p(token)`.
+
+use serde::Serialize;
+
+use super::{
+    Activity, Conditions, Control, Corpus, Estimate, Method,
+    score::{Scorer, nll},
+    statistics::Moments,
+    watch::Observer,
+};
+use crate::{error::Result, model::Forward};
+
+/// How well a model foresees a text.
+#[derive(Debug, Clone, Serialize)]
+pub struct Perplexity {
+    /// How it was measured.
+    pub conditions: Conditions,
+    /// `exp(mean)`; its error is `exp(mean) * stderr(mean)`.
+    pub perplexity: Estimate,
+    /// Mean of `-ln p(token)`, in nats.
+    pub nll: Estimate,
+    /// Tokens computed per second, those that are not scored among them.
+    pub tokens_per_second: f64,
+    /// Bytes of weights a token reads, if all of them are read by the CPU.
+    pub bytes_per_token: Option<f64>,
+    /// What the neurons did.
+    #[serde(skip)]
+    pub activity: Activity,
+}
+
+/// Measures it.
+///
+/// # Errors
+/// As [`Forward::run`]; [`Error::Cancelled`](crate::Error::Cancelled) if `control` says so.
+pub fn perplexity(
+    forward: &mut Forward,
+    corpus: &Corpus,
+    method: Method,
+    device: &str,
+    control: &mut dyn Control,
+) -> Result<Perplexity> {
+    let model = std::sync::Arc::clone(forward.model());
+    let mut activity = Activity::new(&model);
+    let mut scorer = Scorer::new(forward, corpus, method)?;
+    let mut sum = Moments::default();
+    let mut observer = Observer { control, activity: &mut activity, inputs: None };
+    for passage in &corpus.passages {
+        scorer.score(passage, &mut observer, &mut |at, logits| {
+            sum.add(nll(logits, passage.target(at)));
+            Ok(())
+        })?;
+    }
+    Ok(Perplexity {
+        conditions: Conditions::new(&model, corpus, method, scorer.kv_type(), device),
+        perplexity: of_mean(sum.estimate()),
+        nll: sum.estimate(),
+        tokens_per_second: scorer.tokens as f64 / scorer.time.as_secs_f64().max(1e-9),
+        bytes_per_token: scorer.bytes_per_token(&activity),
+        activity,
+    })
+}
+
+/// The perplexity of a mean.
+pub(super) fn of_mean(nll: Estimate) -> Estimate {
+    let value = nll.value.exp();
+    Estimate { value, stderr: value * nll.stderr }
+}

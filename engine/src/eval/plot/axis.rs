@@ -1,0 +1,173 @@
+//! Where numbers lie on an axis, and which of them are written at it.
+
+/// How numbers become places.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// Equal differences, equal distances.
+    #[default]
+    Linear,
+    /// Equal ratios, equal distances; what is not above 0 is left out.
+    Log,
+}
+
+/// One direction.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Axis {
+    /// What it is.
+    pub label: String,
+    /// In which unit, or empty.
+    pub unit: String,
+    /// How it is divided.
+    pub scale: Scale,
+    /// Whether 0 is shown, if it is linear.
+    pub from_zero: bool,
+}
+
+impl Axis {
+    /// A linear axis.
+    pub fn new(label: &str, unit: &str) -> Self {
+        Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() }
+    }
+
+    /// The same, divided by ratios.
+    pub fn log(self) -> Self {
+        Axis { scale: Scale::Log, ..self }
+    }
+
+    /// The same with 0 on it.
+    pub fn from_zero(self) -> Self {
+        Axis { from_zero: true, ..self }
+    }
+
+    /// What is written at it.
+    pub(super) fn title(&self) -> String {
+        if self.unit.is_empty() { self.label.clone() } else { format!("{} [{}]", self.label, self.unit) }
+    }
+
+    /// Whether a number has a place on it.
+    pub(super) fn holds(&self, value: f64) -> bool {
+        value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
+    }
+
+    /// The stretch that shows `values`, and its ticks.
+    pub(super) fn span(&self, values: impl Iterator<Item = f64>) -> Span {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values.filter(|value| self.holds(*value)) {
+            (low, high) = (low.min(value), high.max(value));
+        }
+        if low > high {
+            (low, high) = if self.scale == Scale::Log { (1.0, 10.0) } else { (0.0, 1.0) };
+        }
+        match self.scale {
+            Scale::Linear => linear(if self.from_zero { low.min(0.0) } else { low }, high),
+            Scale::Log => logarithmic(low, high),
+        }
+    }
+}
+
+/// A stretch of an axis.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Span {
+    scale: Scale,
+    /// Its ends; logarithms on a logarithmic scale.
+    low: f64,
+    high: f64,
+    /// Numbers that are written.
+    pub ticks: Vec<f64>,
+    /// Decimals they need.
+    decimals: usize,
+}
+
+impl Span {
+    /// Where a number lies, from 0 to 1.
+    pub fn place(&self, value: f64) -> f64 {
+        let value = if self.scale == Scale::Log { value.log10() } else { value };
+        (value - self.low) / (self.high - self.low)
+    }
+
+    /// How a tick is written.
+    pub fn text(&self, tick: f64) -> String {
+        let far = tick.abs() >= 1e6 || (tick != 0.0 && tick.abs() < 1e-3);
+        match self.scale {
+            _ if far => format!("{tick:.0e}").replace("e", " e"),
+            Scale::Linear => format!("{tick:.*}", self.decimals),
+            Scale::Log => format!("{tick}"),
+        }
+    }
+}
+
+/// About this many ticks.
+const TICKS: f64 = 6.0;
+
+/// Ticks at multiples of 1, 2 or 5 times a power of ten, ends at ticks.
+fn linear(low: f64, high: f64) -> Span {
+    // One number alone, or several that no f64 can tell apart.
+    let room = if high - low > 1e-12 * high.abs().max(low.abs()) { 0.0 } else { 0.5 * high.abs().max(1.0) };
+    let (low, high) = (low - room, high + room);
+    let rough = (high - low) / TICKS;
+    let power = rough.log10().floor();
+    let unit = 10f64.powf(power);
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * unit >= rough).unwrap_or(10.0) * unit;
+    let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
+    let ticks: Vec<f64> = (0..=(last - first) as usize).map(|i| (first + i as f64) * step).collect();
+    let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+    Span { scale: Scale::Linear, low: first * step, high: last * step, ticks, decimals }
+}
+
+/// Ticks at powers of ten, and at 2 and 5 times those where there are few.
+fn logarithmic(low: f64, high: f64) -> Span {
+    let (first, last) = (low.log10().floor(), high.log10().ceil().max(low.log10().floor() + 1.0));
+    let decades = (last - first) as usize;
+    let every = decades.div_ceil(8).max(1);
+    let between: &[f64] = if decades <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+    let mut ticks = Vec::new();
+    for decade in (0..=decades).step_by(every) {
+        // By its text, so that 1e-3 is 0.001 and not its neighbour.
+        let power = format!("1e{}", first as i64 + decade as i64).parse::<f64>().unwrap_or(1.0);
+        ticks.extend(between.iter().map(|times| times * power).filter(|tick| tick.log10() <= last + 1e-9));
+    }
+    Span { scale: Scale::Log, low: first, high: last, ticks, decimals: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_round_and_hold_every_value() {
+        let axis = Axis::new("share", "%");
+        assert_eq!(axis.title(), "share [%]");
+        let span = axis.span([3.0, 97.0, f64::NAN].into_iter());
+        assert_eq!(span.ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!((span.place(0.0), span.place(100.0), span.text(20.0)), (0.0, 1.0, "20".to_owned()));
+        let span = axis.span([6.94, 6.981].into_iter());
+        assert!(span.ticks.len() >= 4 && span.place(6.94) >= -1e-6 && span.place(6.981) <= 1.0, "{span:?}");
+        assert_eq!(span.text(span.ticks[0]), "6.94");
+        for values in [vec![], vec![5.0], vec![0.0, 0.0], vec![-1e30, 1e30], vec![1e-30, 2e-30]] {
+            let span = axis.span(values.iter().copied());
+            assert!((3..20).contains(&span.ticks.len()), "{values:?}: {span:?}");
+            assert!(
+                values.iter().all(|value| (-1e-6..=1.000_001).contains(&span.place(*value))),
+                "{values:?}: {span:?}"
+            );
+        }
+        assert_eq!(axis.from_zero().span([50.0, 60.0].into_iter()).ticks[0], 0.0);
+    }
+
+    #[test]
+    fn powers_of_ten_on_a_logarithmic_axis() {
+        let axis = Axis::new("KL", "nats").log();
+        let span = axis.span([0.0, -1.0, 3e-4, 0.2].into_iter());
+        assert_eq!(span.ticks, [1e-4, 1e-3, 1e-2, 1e-1, 1.0]);
+        assert!((span.place(1e-2) - 0.5).abs() < 1e-12 && !axis.holds(0.0));
+        assert_eq!(
+            span.ticks.iter().map(|tick| span.text(*tick)).collect::<Vec<_>>(),
+            ["1 e-4", "0.001", "0.01", "0.1", "1"]
+        );
+        assert_eq!(axis.span([2.0, 30.0].into_iter()).ticks, [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
+        for values in [vec![], vec![1.0], vec![1e-300, 1e300]] {
+            let span = axis.span(values.iter().copied());
+            assert!((2..20).contains(&span.ticks.len()), "{values:?}: {span:?}");
+        }
+    }
+}
