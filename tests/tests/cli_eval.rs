@@ -1,0 +1,76 @@
+//! `thermocline eval`, as a person or a script runs it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use thermocline_tests::terminal::thermocline;
+
+const TEXT: &str = "Once upon a time there was a little dog. He liked to run in the park and play with his red ball. \
+One day the ball was gone. The dog was sad, so he asked the bird. The bird said: \"Look in the tree!\" ";
+
+#[test]
+fn measurements_print_tables_and_write_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(12)).unwrap();
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    let run = |args: &[&str]| {
+        let shared = ["--text", &path("text"), "--ctx", "96", "--chunks", "3", "--device", "cpu", "-t", "2"];
+        thermocline(&[&["eval"], args, &shared].concat())
+    };
+
+    let table = run(&["perplexity", "--json", &path("ppl.json"), "--csv", &path("ppl.csv")]).ok();
+    for word in ["storyteller", "dense", "prefill", "f16 KV cache", "cpu", "141 tokens scored in 3 contexts of 96"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&read("ppl.json")).unwrap();
+    let result = &json["result"]["perplexity"];
+    assert!(result["perplexity"]["value"].as_f64().unwrap() > 1.0, "{json}");
+    assert_eq!((&result["conditions"]["tokens"], &result["conditions"]["phase"]), (&141.into(), &"prefill".into()));
+    let csv = read("ppl.csv");
+    let mut lines = csv.lines();
+    let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert!(heads.contains(&"figure") && heads.contains(&"phase") && lines.next().unwrap().starts_with("perplexity,"));
+
+    let table = run(&["kl", "--sparsity", "exact"]).ok();
+    assert!(table.contains("exact, decode") && table.contains("same likeliest token [%]"), "{table}");
+    let row = table.lines().find(|line| line.contains("same likeliest token")).unwrap();
+    assert!(row.contains("100.000"), "{row}");
+    let table = run(&["kl", "--sparsity", "exact", "--phase", "prefill"]).ok();
+    assert!(table.contains("the dense model's"), "{table}");
+
+    run(&["kl", "--write-base", &path("base"), "--sparsity", "dense"]).ok();
+    let from_file = thermocline(&["eval", "kl", "--base", &path("base"), "--sparsity", "dense", "--device", "cpu"]).ok();
+    assert!(from_file.contains("141 tokens scored in 3 contexts of 96"), "{from_file}");
+
+    let table = run(&["firing", "--svg", &path("firing.svg")]).ok();
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 2 + 6, "{table}");
+    let sweep = ["sweep", "--cut", "0,0.5,0.98", "--svg", &path("sweep.svg"), "--csv", &path("sweep.csv")];
+    let table = run(&sweep).ok();
+    assert!(table.contains("threshold, decode") && table.contains("KL [nats]"), "{table}");
+    assert_eq!(read("sweep.csv").lines().count(), 4);
+    for name in ["firing.svg", "sweep.svg"] {
+        let svg = read(name);
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("tokens scored"), "{name}");
+    }
+    assert!(read("sweep.svg").contains("perplexity") && read("sweep.svg").contains("dense"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7 + 1, "a temporary file is left");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (short, bytes) = (folder.path().join("short"), folder.path().join("bytes"));
+    std::fs::write(&short, "Once upon a time.").unwrap();
+    std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (short, bytes) = (text(&short), text(&bytes));
+    let refused = |args: &[&str]| thermocline(&[&["eval"], args, &["--device", "cpu"]].concat()).refusal();
+    assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, two windows of 512"));
+    assert!(refused(&["perplexity", "--text", &bytes]).contains("UTF-8"));
+    assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
+    assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
+    assert!(refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1"]).contains("predictors"));
+    assert!(refused(&["sweep", "--text", &short, "--ctx", "4", "--cut", "2"]).contains("a share from 0 to 1"));
+}

@@ -1,0 +1,160 @@
+//! Which neurons fire, as a running engine tells it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::SeqCst},
+};
+
+use thermocline_engine::{
+    cpu::CpuOptions,
+    session::{Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
+    model::{KvType, Sparsity},
+    telemetry::neurons::{LayerTally, TokenTrace, Watch, neurons_of},
+};
+use thermocline_tests::golden::Expected;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu")
+}
+
+fn engine(chunk: usize) -> Engine {
+    let options = EngineOptions {
+        chunk,
+        kv_type: KvType::F32,
+        cpu: CpuOptions { threads: Some(2), ..CpuOptions::default() },
+        ..EngineOptions::default()
+    };
+    Engine::open(&folder(), options).unwrap()
+}
+
+fn request(prompt: Vec<u32>, tokens: usize) -> Request {
+    let sampling = Sampling::greedy();
+    Request { sampling, max_tokens: Some(tokens), ignore_eos: true, ..Request::new(Prompt::Tokens(prompt)) }
+}
+
+/// Runs a request to its end; returns the tokens.
+fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let events = session.generate(request(prompt, tokens));
+    events
+        .iter()
+        .filter_map(|event| match event {
+            Event::Token { id, .. } => Some(id),
+            Event::Error(error) => panic!("{error}"),
+            _ => None,
+        })
+        .collect()
+}
+
+/// What the reference says of a prompt, `[layers, T, n_ff]`.
+fn recorded() -> (Vec<u32>, Vec<u8>) {
+    let expected = Expected::read(&folder().join("expected.safetensors"));
+    (expected.ids("input_ids"), expected.u8("ffn_active").unwrap())
+}
+
+fn fired(engine: &Engine, token: &TokenTrace, layer: usize) -> Vec<usize> {
+    neurons_of(token.fired(engine.neurons().shape(), layer).unwrap()).collect()
+}
+
+#[test]
+fn prompts_in_any_chunks_fire_as_recorded() {
+    let (ids, active) = recorded();
+    for chunk in [512, 5, 1] {
+        let engine = engine(chunk);
+        let shape = engine.neurons().shape().clone();
+        let (layers, n_ff) = (engine.config().n_layer(), engine.config().n_ff);
+        assert_eq!((shape.layers(), shape.neurons(0), shape.total()), (layers, n_ff, layers * n_ff));
+        generate(&engine, ids.clone(), 1);
+        let board = engine.neurons();
+        assert_eq!(board.kept().tokens, 0..ids.len() as u64);
+        for (t, token) in board.tokens(0..u64::MAX).iter().enumerate() {
+            assert_eq!((token.token, token.position, token.decoded), (ids[t], t, false));
+            for layer in 0..layers {
+                let row = &active[(layer * ids.len() + t) * n_ff..][..n_ff];
+                let want: Vec<usize> = (0..n_ff).filter(|n| row[*n] != 0).collect();
+                assert_eq!(fired(&engine, token, layer), want, "chunks of {chunk}, token {t}, layer {layer}");
+                let figures = token.layers[layer];
+                assert_eq!((figures.fired as usize, figures.hot, figures.cold() as usize), (want.len(), 0, want.len()));
+            }
+            assert!(token.total().cpu_bytes > 0);
+        }
+        for layer in 0..layers {
+            let tally = board.tally(layer);
+            let counts: Vec<u32> = (0..n_ff)
+                .map(|n| (0..ids.len()).map(|t| u32::from(active[(layer * ids.len() + t) * n_ff + n])).sum())
+                .collect();
+            assert_eq!((tally.tokens, tally.counts), (ids.len() as u64, counts), "chunks of {chunk}, layer {layer}");
+        }
+    }
+}
+
+#[test]
+fn decoded_tokens_fire_alike_in_every_exact_mode_and_can_be_left_unwatched() {
+    let (ids, _) = recorded();
+    let engine = engine(512);
+    let run = |mode: Sparsity| {
+        engine.set_sparsity(SparsityChoice::Mode(mode)).unwrap();
+        let first = engine.neurons().kept().tokens.end;
+        let tokens = generate(&engine, ids.clone(), 12);
+        let all = engine.neurons().tokens(first..u64::MAX);
+        // The last token that is chosen is not computed.
+        assert_eq!(all.iter().filter(|token| token.decoded).count(), 11);
+        let decoded: Vec<TokenTrace> = all.into_iter().filter(|token| token.decoded).collect();
+        assert_eq!(decoded.iter().map(|token| token.token).collect::<Vec<_>>(), &tokens[..11]);
+        assert_eq!(decoded[0].position, ids.len());
+        (0..11).map(|t| (0..2).map(|layer| fired(&engine, &decoded[t], layer)).collect()).collect::<Vec<Vec<_>>>()
+    };
+    let dense = run(Sparsity::Dense);
+    assert_eq!(run(Sparsity::Exact), dense);
+    assert!(dense.iter().flatten().any(|fired| !fired.is_empty()));
+
+    let (board, before) = (engine.neurons(), engine.neurons().kept());
+    board.set_watch(Watch::Off);
+    generate(&engine, ids.clone(), 3);
+    assert_eq!(board.kept(), before);
+    board.set_watch(Watch::Strength);
+    generate(&engine, ids, 3);
+    let token = board.latest().unwrap();
+    let masks = token.masks.as_ref().unwrap();
+    let shape = board.shape();
+    assert_eq!((masks.strength.len(), masks.greatest.len()), (shape.total(), shape.layers()));
+    for layer in 0..shape.layers() {
+        let strength = &masks.strength[shape.range(layer)];
+        let strong: Vec<usize> = (0..strength.len()).filter(|n| strength[*n] > 0).collect();
+        assert_eq!(strong, fired(&engine, &token, layer), "whatever fires has a strength");
+        assert!(masks.greatest[layer] > 0.0 && strength.contains(&255));
+    }
+}
+
+#[test]
+fn readers_disturb_nothing() {
+    let (ids, _) = recorded();
+    let undisturbed = generate(&engine(512), ids.clone(), 60);
+    let engine = engine(512);
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let (board, mut tally) = (engine.neurons(), LayerTally::default());
+                while !done.load(SeqCst) {
+                    let all = board.tokens(0..u64::MAX);
+                    assert!(all.windows(2).all(|two| two[0].index + 1 == two[1].index));
+                    board.read_tally(0, &mut tally);
+                    assert!(tally.counts.iter().all(|count| u64::from(*count) <= tally.tokens));
+                }
+            });
+        }
+        assert_eq!(generate(&engine, ids.clone(), 60), undisturbed);
+        done.store(true, SeqCst);
+    });
+    // What readers were in the way of arrives when the engine is idle.
+    let end = ids.len() as u64 + 59;
+    let started = std::time::Instant::now();
+    while engine.neurons().kept().tokens.end < end {
+        assert!(started.elapsed().as_secs() < 10, "{:?}", engine.neurons().kept());
+        std::thread::yield_now();
+    }
+    assert_eq!(engine.neurons().kept().tokens, 0..end);
+}
