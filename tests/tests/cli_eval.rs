@@ -41,7 +41,8 @@ fn measurements_print_tables_and_write_files() {
     assert!(table.contains("the dense model's"), "{table}");
 
     run(&["kl", "--write-base", &path("base"), "--sparsity", "dense"]).ok();
-    let from_file = thermocline(&["eval", "kl", "--base", &path("base"), "--sparsity", "dense", "--device", "cpu"]).ok();
+    let from_file =
+        thermocline(&["eval", "kl", "--base", &path("base"), "--sparsity", "dense", "--device", "cpu"]).ok();
     assert!(from_file.contains("141 tokens scored in 3 contexts of 96"), "{from_file}");
 
     let table = run(&["firing", "--svg", &path("firing.svg")]).ok();

@@ -75,7 +75,8 @@ fn perplexity_of_recorded_logits() {
     let spread = terms.iter().map(|nll| (nll - mean).powi(2)).sum::<f64>() / n;
     let stderr = (spread / (n - 1.0)).sqrt();
     let passage = Passage { scored: 0..ids.len() - 1, tokens: ids.clone() };
-    let corpus = Corpus { passages: vec![passage], ..Corpus::of_windows("ids", ids.clone(), None, ids.len(), None).unwrap() };
+    let corpus =
+        Corpus { passages: vec![passage], ..Corpus::of_windows("ids", ids.clone(), None, ids.len(), None).unwrap() };
     for method in [PREFILL, DECODE] {
         let got = eval::perplexity(&mut on_cpu(&model), &corpus, method, "cpu", &mut ()).unwrap();
         assert!((got.perplexity.value / mean.exp() - 1.0).abs() < 1e-4, "{got:?} {mean}");
@@ -95,7 +96,10 @@ fn the_storyteller_foresees_held_out_stories_as_recorded() {
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
     let corpus = Corpus::documents(&tokenizer, "stories", &text, "<|endoftext|>", 512, None).unwrap();
     let computed: usize = corpus.passages.iter().map(|passage| passage.tokens.len()).sum();
-    assert_eq!((corpus.passages.len() as u64, computed as u64), (expected["stories"].as_u64().unwrap(), expected["tokens"].as_u64().unwrap()));
+    assert_eq!(
+        (corpus.passages.len() as u64, computed as u64),
+        (expected["stories"].as_u64().unwrap(), expected["tokens"].as_u64().unwrap())
+    );
     assert_eq!(corpus.scored() as u64, expected["scored"].as_u64().unwrap());
     let got = eval::perplexity(&mut on_cpu(&model), &corpus, PREFILL, "cpu", &mut ()).unwrap();
     let mean = expected["mean_nll"].as_f64().unwrap();
@@ -114,7 +118,10 @@ fn a_model_is_no_distance_from_itself() {
     let model = tiny(None);
     let corpus = noise(&model, 3, 80);
     let same = eval::divergence(&mut on_cpu(&model), &corpus, DECODE, Base::Dense, "cpu", &mut ()).unwrap();
-    assert_eq!((same.kld.value, same.kld_percentiles.max, same.same_top.value, same.dp_rms.value), (0.0, 0.0, 1.0, 0.0));
+    assert_eq!(
+        (same.kld.value, same.kld_percentiles.max, same.same_top.value, same.dp_rms.value),
+        (0.0, 0.0, 1.0, 0.0)
+    );
     assert_eq!((same.ln_ratio.value, same.ratio.value, same.difference.value), (0.0, 1.0, 0.0));
     let exact = Method { sparsity: Sparsity::Exact, ..DECODE };
     let exact = eval::divergence(&mut on_cpu(&model), &corpus, exact, Base::Dense, "cpu", &mut ()).unwrap();
@@ -279,16 +286,10 @@ fn sweeps_walk_from_much_to_little() {
         let mut reopen = |model: Arc<Model>| Ok(on_cpu(&model));
         let how = (&walk, KvType::F32, "cpu");
         let mut heard = 0;
-        let points = eval::sweep(
-            &mut on_cpu(&model),
-            &cpu(),
-            &corpus,
-            &calibration,
-            how,
-            &mut reopen,
-            &mut (),
-            &mut |_| heard += 1,
-        );
+        let points =
+            eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| {
+                heard += 1
+            });
         points.inspect(|points| assert_eq!(points.len(), heard))
     };
     for (steps, some) in [

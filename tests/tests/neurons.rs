@@ -9,8 +9,8 @@ use std::{
 
 use thermocline_engine::{
     cpu::CpuOptions,
-    session::{Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
     model::{KvType, Sparsity},
+    session::{Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
     telemetry::neurons::{LayerTally, TokenTrace, Watch, neurons_of},
 };
 use thermocline_tests::golden::Expected;
