@@ -91,8 +91,8 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: tokens.len(), raw })
     }
 
-    /// Every document by itself: BOS and its text without blanks around it, cut at `context` tokens, every token after the
-    /// first scored. Documents of fewer than two tokens are left out.
+    /// Every document by itself: BOS and all that is between two separators, cut at `context` tokens, every token after the
+    /// first scored. Documents of blanks alone, or of fewer than two tokens, are left out.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a document, or an empty `separator`.
@@ -108,7 +108,7 @@ impl Corpus {
             return Err(Error::invalid("separator of documents", "at least one character", "none"));
         }
         let (mut passages, mut all) = (Vec::new(), 0);
-        for document in text.split(separator).map(str::trim).filter(|document| !document.is_empty()) {
+        for document in text.split(separator).filter(|document| !document.trim().is_empty()) {
             if most.is_some_and(|most| passages.len() == most) {
                 break;
             }
