@@ -253,9 +253,12 @@ fn predictors_rule_out_what_the_reference_does() {
     }
 }
 
+/// Layer and tokens of what was told, the mask of what fired, and the guess.
+type Told = (usize, usize, Vec<u32>, Option<Vec<u32>>);
+
 /// What is told of each layer.
 #[derive(Default)]
-struct Heard(Vec<(usize, usize, Vec<u32>, Option<Vec<u32>>)>);
+struct Heard(Vec<Told>);
 
 impl Probe for Heard {
     fn wants_firing(&mut self) -> bool {
