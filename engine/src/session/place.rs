@@ -4,7 +4,7 @@ use std::{
     ops::ControlFlow,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
 };
 
@@ -27,6 +27,8 @@ pub struct Terms {
     /// Tokens that caches have to have room for, and the least of them to reckon with.
     tokens: AtomicUsize,
     least: usize,
+    /// Bytes of the budget that plans have turned out to need beside what they expected.
+    reserve: AtomicU64,
     kv_type: KvType,
     pub(super) adapt: Adapt,
 }
@@ -35,7 +37,8 @@ impl Terms {
     /// For caches of so many tokens altogether.
     pub fn new(sparsity: Sparsity, tokens: usize, kv_type: KvType) -> Self {
         let (least, tokens) = (tokens, AtomicUsize::new(tokens));
-        Terms { sparsity: Mutex::new(sparsity), tokens, least, kv_type, adapt: Adapt::default() }
+        let (sparsity, reserve) = (Mutex::new(sparsity), AtomicU64::new(0));
+        Terms { sparsity, tokens, least, reserve, kv_type, adapt: Adapt::default() }
     }
 
     fn sparsity(&self) -> Sparsity {
@@ -44,6 +47,16 @@ impl Terms {
 
     pub(super) fn set_sparsity(&self, mode: Sparsity) {
         *self.sparsity.lock().unwrap_or_else(PoisonError::into_inner) = mode;
+    }
+
+    /// Plans are to leave `bytes` more of the budget alone.
+    pub(super) fn reserve_more(&self, bytes: u64) {
+        self.reserve.fetch_add(bytes, Relaxed);
+    }
+
+    /// Another budget, another plan.
+    pub(super) fn reserve_nothing(&self) {
+        self.reserve.store(0, Relaxed);
     }
 
     pub(super) fn set_tokens(&self, tokens: usize) {
@@ -128,6 +141,7 @@ impl BudgetPlanner {
             self.solved = Some((now, demand, frontier));
         }
         let Some((_, demand, frontier)) = &self.solved else { return Ok(Placement::cpu(model.config.n_layer())) };
+        let budget = budget.saturating_sub(self.terms.reserve.load(Relaxed));
         let plan = frontier.plan(demand, &self.machine, budget);
         let nothing = |plan: &Plan| plan.placement.first_resident >= demand.layers.len();
         if !nothing(&plan) {

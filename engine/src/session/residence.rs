@@ -147,6 +147,7 @@ impl Residence {
                 if now.budget == Some(bytes) {
                     return None;
                 }
+                self.shared.terms.reserve_nothing();
                 let done = match bytes {
                     0 => Err(Error::Memory { what: "VRAM budget", wanted: now.accounted, available: 0 }),
                     bytes => forward.set_budget(bytes, &mut caches(contexts)),
@@ -169,6 +170,14 @@ impl Residence {
                     }
                 }
             }
+        }
+    }
+
+    /// Bytes held on the device.
+    pub fn held(&self) -> u64 {
+        match &self.state {
+            State::Device { memory, .. } => memory.read().accounted,
+            _ => 0,
         }
     }
 

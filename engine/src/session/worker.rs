@@ -27,6 +27,9 @@ use crate::{
     telemetry::{Meter, neurons::NeuronRecorder},
 };
 
+/// How often neurons give way to what there is no room for before the CPU takes over.
+const SQUEEZES: usize = 4;
+
 /// A request on its way to the thread.
 #[derive(Debug)]
 pub(super) struct Job {
@@ -75,7 +78,7 @@ pub(super) fn serve(
 ) {
     let residence = Residence::new(Arc::clone(shared), commands, source);
     let meter = Meter::new(&shared.telemetry, neurons);
-    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter, squeezed: false };
+    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter, squeezed: 0 };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
@@ -108,8 +111,8 @@ struct Worker<'a> {
     residence: Residence,
     conversations: Vec<Conversation<'a>>,
     meter: Meter<'a>,
-    /// Whether neurons have given way to caches since the last token.
-    squeezed: bool,
+    /// How often neurons have given way since the last token.
+    squeezed: usize,
 }
 
 impl Worker<'_> {
@@ -281,9 +284,19 @@ impl Worker<'_> {
         silent.map(|it| it.context.bring_home(&mut self.forward)).count() > 0
     }
 
-    /// Lets neurons give way to caches, unless that has just been tried. Returns whether they did.
-    fn squeeze(&mut self) -> bool {
-        !std::mem::replace(&mut self.squeezed, true) && self.replan()
+    /// Lets neurons give way to what there was no room for, unless that has been tried often. Returns whether they did.
+    fn squeeze(&mut self, error: &Error) -> bool {
+        if self.squeezed == SQUEEZES {
+            return false;
+        }
+        // At first the caches that are new may be all that plans did not know of.
+        if let Error::Memory { wanted, available, .. } = error
+            && self.squeezed > 0
+        {
+            self.shared.terms.reserve_more(wanted.saturating_sub(*available).max(self.residence.held() / 16));
+        }
+        self.squeezed += 1;
+        self.replan()
     }
 
     /// One step of every session that has work, and one of what moves.
@@ -323,14 +336,14 @@ impl Worker<'_> {
         }
         let end = match generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter) {
             Ok(None) => {
-                self.squeezed = false;
+                self.squeezed = 0;
                 return true;
             }
             Ok(Some(reason)) => Ok(reason),
             Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {
                 // The step is done again: with the room of silent sessions, with that of neurons, or on the CPU.
                 let full = matches!(error, Error::Memory { .. });
-                if full && (self.make_room() || self.squeeze()) {
+                if full && (self.make_room() || self.squeeze(&error)) {
                     return true;
                 }
                 self.fail(error);

@@ -1,6 +1,6 @@
 //! Keys and values on the device.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use half::f16;
 use thermocline_shaders::head_pitch;
@@ -104,21 +104,24 @@ impl GpuKv {
 
     /// Takes over the first `len` rows of every head, in loads of `segment`'s size.
     pub(crate) fn fill(&self, from: &KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
-        let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
-        let step = at.step(segment.room_up())?;
-        let mut bytes = Vec::new();
-        for (buffer, heads) in [(&self.keys, &from.keys), (&self.values, &from.values)] {
-            for (head, rows) in heads.iter().enumerate() {
-                for start in (0..len).step_by(step) {
-                    bytes.clear();
-                    for i in start..len.min(start + step) {
-                        rows.get(i, &mut row);
-                        at.encode(&row, &mut bytes);
-                    }
-                    segment.begin(&[(&bytes, buffer, at.offset(head, start))])?;
-                    segment.submit()?;
+        let (at, mut row, mut bytes) = (self.rows, vec![0.0; self.rows.head_dim], Vec::new());
+        let heads = [(&self.keys, &from.keys), (&self.values, &from.values)];
+        for load in at.loads(len, segment.room_up())? {
+            bytes.clear();
+            for Run { values, head, rows } in &load {
+                for i in rows.clone() {
+                    heads[usize::from(*values)].1[*head].get(i, &mut row);
+                    at.encode(&row, &mut bytes);
                 }
             }
+            let mut rest = &bytes[..];
+            let pieces = load.iter().map(|Run { values, head, rows }| {
+                let (piece, after) = rest.split_at(rows.len() * at.row_bytes());
+                rest = after;
+                (piece, heads[usize::from(*values)].0, at.offset(*head, rows.start))
+            });
+            segment.begin(&pieces.collect::<Vec<_>>())?;
+            segment.submit()?;
         }
         Ok(())
     }
@@ -126,22 +129,32 @@ impl GpuKv {
     /// Gives the first `len` rows of every head to `into`, which has none yet.
     pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
-        let step = at.step(segment.room_down())?;
-        for (buffer, heads) in [(&self.keys, &mut into.keys), (&self.values, &mut into.values)] {
-            for (head, rows) in heads.iter_mut().enumerate() {
-                for start in (0..len).step_by(step) {
-                    let bytes = (len.min(start + step) - start) * at.row_bytes();
-                    segment.read(&[(buffer, at.offset(head, start), bytes as u64)], |read| {
-                        for bytes in read.chunks_exact(at.row_bytes()) {
-                            at.decode(bytes, &mut row);
-                            rows.push(&row);
-                        }
-                    })?;
+        for load in at.loads(len, segment.room_down())? {
+            let pieces = load.iter().map(|Run { values, head, rows }| {
+                let buffer = if *values { &self.values } else { &self.keys };
+                (buffer, at.offset(*head, rows.start), (rows.len() * at.row_bytes()) as u64)
+            });
+            segment.read(&pieces.collect::<Vec<_>>(), |read| {
+                let mut read = read.chunks_exact(at.row_bytes());
+                for Run { values, head, rows } in &load {
+                    let heads = if *values { &mut into.values } else { &mut into.keys };
+                    for bytes in read.by_ref().take(rows.len()) {
+                        at.decode(bytes, &mut row);
+                        heads[*head].push(&row);
+                    }
                 }
-            }
+            })?;
         }
         Ok(())
     }
+}
+
+/// Rows that follow each other on the device: of a head's keys, or of its values.
+#[derive(Debug)]
+struct Run {
+    values: bool,
+    head: usize,
+    rows: Range<usize>,
 }
 
 /// Of one element on the device.
@@ -167,13 +180,31 @@ impl DeviceRows {
         (head * self.capacity + row) as u64 * self.row_bytes() as u64
     }
 
-    /// Rows that `room` bytes hold.
-    fn step(self, room: u64) -> Result<usize> {
+    /// The first `len` rows of every head's keys and values in loads of `room` bytes.
+    fn loads(self, len: usize, room: u64) -> Result<Vec<Vec<Run>>> {
         let wanted = self.row_bytes() as u64;
         if room < wanted {
             return Err(Error::Memory { what: "staging of one row of the KV cache", wanted, available: room });
         }
-        Ok((room / wanted) as usize)
+        let most = (room / wanted) as usize;
+        let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);
+        for values in [false, true] {
+            for head in 0..self.heads {
+                let mut start = 0;
+                while start < len {
+                    let end = len.min(start + left);
+                    left -= end - start;
+                    load.push(Run { values, head, rows: start..end });
+                    start = end;
+                    if left == 0 {
+                        loads.push(std::mem::take(&mut load));
+                        left = most;
+                    }
+                }
+            }
+        }
+        loads.extend((!load.is_empty()).then_some(load));
+        Ok(loads)
     }
 
     fn encode(self, row: &[f32], into: &mut Vec<u8>) {
@@ -245,5 +276,30 @@ impl KvOps {
             Ok(direct.variant(&pipeline))
         });
         Ok(KvOps { rope, decode: direct, decode_split: split, prompt: prompt.transpose()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loads_hold_every_row_once_and_no_more_than_there_is_room() {
+        let rows = DeviceRows { heads: 3, capacity: 50, head_dim: 6, bytes: 2 };
+        for room in [16, 40, 16 * 7, 1 << 20] {
+            for len in [0, 1, 13] {
+                let mut seen = Vec::new();
+                for load in rows.loads(len, room).unwrap() {
+                    let count: usize = load.iter().map(|run| run.rows.len()).sum();
+                    assert!(count > 0 && (count * rows.row_bytes()) as u64 <= room);
+                    seen.extend(load.into_iter().flat_map(|run| run.rows.map(move |row| (run.values, run.head, row))));
+                }
+                let all = [false, true].into_iter();
+                let all =
+                    all.flat_map(|values| (0..3).flat_map(move |head| (0..len).map(move |row| (values, head, row))));
+                assert_eq!(seen, all.collect::<Vec<_>>(), "{len} rows, {room} bytes");
+            }
+        }
+        assert!(matches!(rows.loads(1, 15), Err(Error::Memory { wanted: 16, available: 15, .. })));
     }
 }
