@@ -91,8 +91,9 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: tokens.len(), raw })
     }
 
-    /// Every document by itself: BOS and all that is between two separators, cut at `context` tokens, every token after the
-    /// first scored. Documents of blanks alone, or of fewer than two tokens, are left out.
+    /// Every document by itself: BOS, if the vocabulary has one (the first token has to be foreseen from something), and its
+    /// text without blanks around it, cut at `context` tokens, every token after the first scored. Documents of fewer than two
+    /// tokens are left out.
     ///
     /// # Errors
     /// [`Error::Invalid`] without a document, or an empty `separator`.
@@ -108,11 +109,12 @@ impl Corpus {
             return Err(Error::invalid("separator of documents", "at least one character", "none"));
         }
         let (mut passages, mut all) = (Vec::new(), 0);
-        for document in text.split(separator).filter(|document| !document.trim().is_empty()) {
+        for document in text.split(separator).map(str::trim).filter(|document| !document.is_empty()) {
             if most.is_some_and(|most| passages.len() == most) {
                 break;
             }
-            let mut tokens = tokenizer.encode(document, EncodeOptions::TEXT)?;
+            let mut tokens: Vec<u32> = tokenizer.bos().into_iter().collect();
+            tokens.extend(tokenizer.encode(document, EncodeOptions::PLAIN)?);
             all += tokens.len();
             tokens.truncate(context);
             if tokens.len() > 1 {

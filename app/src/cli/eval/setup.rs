@@ -37,7 +37,7 @@ pub struct TextArgs {
     /// Score no more than the first N contexts
     #[arg(long, value_name = "N", value_parser = parse_tokens)]
     pub chunks: Option<usize>,
-    /// The text is documents with SEPARATOR between them, like '<|endoftext|>\n'
+    /// The text is documents with SEPARATOR between them, like '<|endoftext|>'
     #[arg(long, value_name = "SEPARATOR")]
     pub documents: Option<String>,
 }
