@@ -81,6 +81,7 @@ impl Sample {
         let mut uploader = Uploader::new(gpu, &mut progress)?;
         let matrix = uploader.matrix(Purpose::Scratch, "sample", &[&file])?;
         let x = uploader.vector(Purpose::Scratch, "sample", &noise(TOKENS * COLS))?;
+        uploader.finish()?;
         let y = gpu.arena().buffer(Purpose::Scratch, "sample", (TOKENS * ROWS * 4) as u64, Usage::Storage)?;
         Ok(Sample { matrix, x, y })
     }

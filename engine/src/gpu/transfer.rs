@@ -28,6 +28,9 @@ struct Slot {
     refused: Arc<AtomicBool>,
 }
 
+/// Pieces of a load begin at multiples of this.
+pub(super) const PIECE: usize = wgpu::MAP_ALIGNMENT as usize;
+
 impl UploadRing {
     /// `depth` buffers of `bytes`.
     ///
@@ -47,13 +50,14 @@ impl UploadRing {
         self.bytes
     }
 
-    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4. To be
+    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; what is not
+    /// one of 8 takes the room of the next that is. To be
     /// followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is given up.
     ///
     /// # Errors
     /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost.
     pub fn record(&mut self, recorder: &mut Recorder, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
-        let wanted = pieces.iter().map(|(data, ..)| data.len() as u64).sum::<u64>();
+        let wanted = pieces.iter().fold(0, |end: usize, (data, ..)| end.next_multiple_of(PIECE) + data.len()) as u64;
         if wanted > self.bytes {
             return Err(Error::Memory { what: "one upload", wanted, available: self.bytes });
         }
@@ -67,12 +71,13 @@ impl UploadRing {
             self.gpu.idle()?;
         }
         let raw = slot.buffer.raw();
-        let mut at = 0;
+        let mut at = 0_u64;
         for (data, to, offset) in pieces {
             let length = data.len() as u64;
             if length == 0 {
                 continue;
             }
+            at = at.next_multiple_of(PIECE as u64);
             let view = raw.get_mapped_range_mut(at..at + length);
             view.map_err(|error| self.lost(error))?.copy_from_slice(data);
             recorder.copy(&slot.buffer, at, to, *offset, length);

@@ -12,6 +12,7 @@ use super::{
     layout::{device_type, repack},
     matrix::MatrixPart,
     op::pitch,
+    transfer::PIECE,
 };
 use crate::{
     error::{Error, Result},
@@ -241,7 +242,7 @@ impl<'a> Uploader<'a> {
     /// Two pieces to their offsets in `to`, in one load if they fit.
     fn send(&mut self, to: &Buffer, [first, second]: [(&[u8], u64); 2]) -> Result<()> {
         let room = self.ring.bytes() as usize;
-        let both = first.0.len() + second.0.len();
+        let both = first.0.len().next_multiple_of(PIECE) + second.0.len();
         if both <= room / SMALL {
             if self.staged.len() + both > room {
                 self.flush()?;
@@ -250,6 +251,7 @@ impl<'a> Uploader<'a> {
                 let start = self.staged.len();
                 self.staged.extend_from_slice(bytes);
                 self.places.push((start..self.staged.len(), to.clone(), offset));
+                self.staged.resize(self.staged.len().next_multiple_of(PIECE), 0);
             }
             return Ok(());
         }

@@ -32,7 +32,9 @@ fn noise(len: usize, seed: u64) -> Vec<f32> {
 fn upload(gpu: &Gpu, stacked: &[&Matrix]) -> GpuMatrix {
     let mut progress = |_, _| ControlFlow::Continue(());
     let mut uploader = Uploader::new(gpu, &mut progress).unwrap();
-    uploader.matrix(Purpose::Ffn, "test", stacked).unwrap()
+    let matrix = uploader.matrix(Purpose::Ffn, "test", stacked).unwrap();
+    uploader.finish().unwrap();
+    matrix
 }
 
 /// Tokens in rows of padded activations.
@@ -130,7 +132,9 @@ fn matrices_are_stacked_and_cut_into_parts() {
         let x = Activations::random(&gpu, 33, 512);
         let bias = noise(351, 5);
         let mut progress = |_, _| ControlFlow::Continue(());
-        let on_device = Uploader::new(&gpu, &mut progress).unwrap().vector(Purpose::Vectors, "bias", &bias).unwrap();
+        let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
+        let on_device = uploader.vector(Purpose::Vectors, "bias", &bias).unwrap();
+        uploader.finish().unwrap();
         for tokens in [1, 2, 33] {
             let got = product(&gpu, &matrix, &x, Some(&on_device), tokens);
             check(&got, &stacked, &x, &bias, tokens, &format!("{ty} in {} parts", matrix.parts().len()));
@@ -195,6 +199,7 @@ fn tokens_go_to_their_experts() {
         let ids = [4_u32, 0, 1, 3, 2, 4];
         let as_floats = ids.map(f32::from_bits);
         let ids_buffer = uploader.vector(Purpose::Scratch, "ids", &as_floats).unwrap();
+        uploader.finish().unwrap();
         let x = Activations::random(&gpu, tokens * used, cols);
         let y_pitch = rows + OFFSET;
         let bytes = (ids.len() * y_pitch * 4) as u64;
