@@ -63,18 +63,18 @@ fn measurements_print_tables_and_write_files() {
 fn what_makes_no_sense_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (short, bytes) = (folder.path().join("short"), folder.path().join("bytes"));
-    std::fs::write(&short, "Once upon a time.").unwrap();
+    std::fs::write(&short, "Once upon a time. And so on and on.").unwrap();
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let wrong = folder.path().join("wrong");
-    std::fs::write(&wrong, "Once upon a time there was no base here.").unwrap();
-    let (short, bytes, wrong) = (text(&short), text(&bytes), text(&wrong));
+    let cut = folder.path().join("cut");
+    std::fs::write(&cut, "_log").unwrap();
+    let (short, bytes, cut) = (text(&short), text(&bytes), text(&cut));
     let refused = |args: &[&str]| thermocline(&[&["eval"], args, &["--device", "cpu"]].concat()).refusal();
     assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, two windows of 512"));
     assert!(refused(&["perplexity", "--text", &bytes]).contains("UTF-8"));
     assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
-    assert!(refused(&["kl", "--base", &short]).contains("expected 20 bytes, got 17"));
-    assert!(refused(&["kl", "--base", &wrong]).contains("_logits_"));
+    assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
+    assert!(refused(&["kl", "--base", &cut]).contains("expected 20 bytes, got 4"));
     assert!(refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1"]).contains("predictors"));
     assert!(refused(&["sweep", "--text", &short, "--ctx", "4", "--cut", "2"]).contains("a share from 0 to 1"));
 }
