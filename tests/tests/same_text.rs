@@ -1,5 +1,6 @@
-//! The likeliest text is the same on the GPU (a software driver where there is none) and on the CPU, token for token, as long
-//! as neither rounds what the other does not.
+//! The likeliest text is the same on the GPU (a software driver where there is none) and on the CPU, token for token, where
+//! nothing is rounded coarsely. What is left is the order of sums, some 2e-5 of a logit. Caches of F16 would make 2e-3 of it: a
+//! key that lies between two halves goes one way here and the other there, on two instruction sets of one CPU as well.
 #![allow(clippy::unwrap_used)]
 
 use std::{path::Path, sync::Arc};
@@ -36,31 +37,25 @@ fn margin(logits: &[f32]) -> f32 {
 }
 
 /// Continues every prompt by `n` tokens on both, side by side.
-fn continue_both(one: &mut Forward, other: &mut Forward, prompts: &[Vec<u32>], n: usize, what: &str) -> Distance {
+fn continue_both([one, other]: [&mut Forward; 2], kv: KvType, prompts: &[Vec<u32>], n: usize, what: &str) -> Distance {
     let mut distance = Distance { logits: 0.0, margin: f32::INFINITY };
     for (at, prompt) in prompts.iter().enumerate() {
         let capacity = prompt.len() + n;
-        let mut caches = [&*one, &*other].map(|_| None);
+        let mut caches = [one.kv_cache(capacity, kv).unwrap(), other.kv_cache(capacity, kv).unwrap()];
         let mut next = prompt.clone();
         for step in 0..n {
             let [kv, other_kv] = &mut caches;
-            let run = |forward: &mut Forward, kv: &mut Option<_>| {
-                let kv = match kv {
-                    Some(kv) => kv,
-                    None => kv.insert(forward.kv_cache(capacity, KvType::F16).unwrap()),
-                };
-                forward.run(&next, kv, Outputs::Last, &mut ()).unwrap().to_vec()
-            };
-            let (a, b) = (run(one, kv), run(other, other_kv));
-            let (apart, lead) = (max_diff(&a, &b), margin(&a));
+            let a = one.run(&next, kv, Outputs::Last, &mut ()).unwrap();
+            let b = other.run(&next, other_kv, Outputs::Last, &mut ()).unwrap();
+            let (apart, lead) = (max_diff(a, b), margin(a));
             assert_eq!(
-                argmax(&a),
-                argmax(&b),
+                argmax(a),
+                argmax(b),
                 "{what}: prompt {at}, token {step}: logits differ by {apart}, the likeliest leads by {lead}"
             );
             distance.logits = distance.logits.max(apart);
             distance.margin = distance.margin.min(lead);
-            next = vec![argmax(&a)];
+            next = vec![argmax(a)];
         }
     }
     distance
@@ -111,10 +106,10 @@ fn the_built_in_model_writes_the_same_stories() {
         REQUESTS.iter().map(|text| tokenizer.encode(&chat(text), EncodeOptions::CHAT).unwrap()).collect();
     prompts.extend(BEGINNINGS.iter().map(|text| tokenizer.encode(text, EncodeOptions::TEXT).unwrap()));
     let mut gpu = forward(shared(FULL), &model, 64);
-    let mut cpu = golden::forward(&model, Setup { kv: KvType::F16, ..Setup::default() });
-    let distance = continue_both(&mut gpu, &mut cpu, &prompts, 160, "storyteller");
-    println!("{} prompts of 160 tokens each: {distance:?}", prompts.len());
-    assert!(distance.logits < 0.01, "{distance:?}");
+    let mut cpu = golden::forward(&model, Setup::default());
+    let distance = continue_both([&mut gpu, &mut cpu], KvType::F32, &prompts, 140, "storyteller");
+    println!("{} prompts of 140 tokens each: {distance:?}", prompts.len());
+    assert!(distance.logits < 2e-4, "{distance:?}");
 }
 
 #[test]
@@ -129,8 +124,8 @@ fn quantised_models_write_the_same_text_when_activations_stay_floats() {
             .collect();
         let mut gpu = forward(shared(FULL), &model, 64);
         let mut cpu = golden::forward(&model, Setup { activations: Activations::Float, ..Setup::default() });
-        let distance = continue_both(&mut gpu, &mut cpu, &prompts, 64, file);
+        let distance = continue_both([&mut gpu, &mut cpu], KvType::F32, &prompts, 64, file);
         println!("{file}: {distance:?}");
-        assert!(distance.logits < 0.02, "{file}: {distance:?}");
+        assert!(distance.logits < 2e-4, "{file}: {distance:?}");
     }
 }
