@@ -1,16 +1,18 @@
 //! The time model: how long a layer takes, depending on how much of it is where.
 //!
 //! Decoding is reading, so a product takes its bytes at the measured rate of its type. A resident layer whose neurons are all
-//! hot takes the device's time. Otherwise the CPU has to be told the FFN's input, and its part of the sum has to come back;
-//! while that happens and the CPU works, the device computes the hot neurons:
+//! hot takes the device's time. Otherwise the CPU has to be told the FFN's input and its part of the sum has to come back, while
+//! the device computes the hot neurons:
 //!
-//! `layer = attention + max(hot, hand-over + cold)`
+//! `layer = attention + hand-over + max(hot, cold)`
+//!
+//! The device hides some of the hand-over behind its own work, but pays for it with submissions of its own for every layer.
 //!
 //! Where both processors share one memory, what they do at the same time takes longer by what was measured
 //! ([`Together`]).
 
 use super::{
-    demand::{Demand, HeadDemand, LayerDemand, Reads, Skips},
+    demand::{Demand, HeadDemand, LayerDemand, Load, Reads, Skips},
     machine::{CpuRates, GpuRates, Machine, Rate, Together},
 };
 
@@ -23,35 +25,6 @@ const HEAD_DISPATCHES: f64 = 4.0;
 /// Times the CPU's workers are called for attention, and for an FFN.
 const ATTENTION_JOINS: f64 = 4.0;
 const FFN_JOINS: f64 = 3.0;
-
-/// How much of some neurons a token needs: expected numbers.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Load {
-    /// Neurons.
-    pub neurons: f64,
-    /// Those whose firing row is read.
-    pub looked: f64,
-    /// Those whose other rows are read.
-    pub fired: f64,
-}
-
-impl Load {
-    pub fn minus(self, other: Load) -> Load {
-        Load {
-            neurons: (self.neurons - other.neurons).max(0.0),
-            looked: (self.looked - other.looked).max(0.0),
-            fired: (self.fired - other.fired).max(0.0),
-        }
-    }
-
-    fn plus(self, other: Load) -> Load {
-        Load {
-            neurons: self.neurons + other.neurons,
-            looked: self.looked + other.looked,
-            fired: self.fired + other.fired,
-        }
-    }
-}
 
 /// Seconds of one layer.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -74,8 +47,6 @@ pub(super) struct LayerCost<'a> {
     /// Seconds of everything but the neurons.
     cpu_rest: f64,
     gpu_rest: f64,
-    /// What the first `units` need, from none to all.
-    hot: Vec<Load>,
 }
 
 impl<'a> LayerCost<'a> {
@@ -87,47 +58,12 @@ impl<'a> LayerCost<'a> {
         let gpu_rest = machine.gpu.as_ref().map_or(f64::INFINITY, |gpu| {
             reads().map(|it| on_gpu(gpu, it)).sum::<f64>() + ATTENTION_DISPATCHES * gpu.dispatch
         });
-        let mut hot = vec![Load::default()];
-        let mut sum = Load::default();
-        for unit in 0..demand.units() {
-            for at in demand.first(unit)..demand.first(unit + 1) {
-                sum = sum.plus(Self::one(demand, at));
-            }
-            hot.push(sum);
-        }
-        LayerCost { demand, machine, cpu_rest, gpu_rest, hot }
-    }
-
-    /// What the neuron at `at` of the order needs.
-    fn one(demand: &LayerDemand, at: usize) -> Load {
-        let (fires, named) = (f64::from(demand.frequency[at]), f64::from(demand.named[at]));
-        let (looked, fired) = match demand.skips {
-            Skips::Nothing => (1.0, 1.0),
-            Skips::Silent => (1.0, fires),
-            Skips::RuledOut => (named, fires),
-            Skips::Unchosen => (0.0, fires),
-        };
-        Load { neurons: 1.0, looked, fired }
-    }
-
-    /// What the neurons at these places of the order need.
-    pub fn of(&self, places: impl Iterator<Item = usize>) -> Load {
-        places.map(|at| Self::one(self.demand, at)).fold(Load::default(), Load::plus)
-    }
-
-    /// What the first `units` need.
-    pub fn first(&self, units: usize) -> Load {
-        self.hot[units.min(self.hot.len() - 1)]
-    }
-
-    /// What all need.
-    pub fn all(&self) -> Load {
-        self.first(usize::MAX)
+        LayerCost { demand, machine, cpu_rest, gpu_rest }
     }
 
     /// The layer on the CPU alone.
     pub fn on_cpu(&self) -> LayerTime {
-        let cpu = self.cpu_rest + self.cold(self.all());
+        let cpu = self.cpu_rest + self.cold(self.demand.all());
         LayerTime { cpu, seconds: cpu, ..LayerTime::default() }
     }
 
@@ -136,13 +72,13 @@ impl<'a> LayerCost<'a> {
         let Some(gpu) = &self.machine.gpu else { return LayerTime { seconds: f64::INFINITY, ..LayerTime::default() } };
         let hot_time = self.hot(gpu, hot);
         let working = self.gpu_rest + hot_time;
-        let cold = self.all().minus(hot);
+        let cold = self.demand.all().minus(hot);
         // Half a neuron is what rounding leaves of none.
         if cold.neurons < 0.5 {
             return LayerTime { gpu: working, seconds: working, ..LayerTime::default() };
         }
         let cpu = self.cold(cold);
-        let beside = beside((hot_time - gpu.hand_over).max(0.0), cpu, gpu.together);
+        let beside = beside(hot_time, cpu, gpu.together);
         LayerTime { gpu: working, cpu, hand_over: gpu.hand_over, seconds: self.gpu_rest + gpu.hand_over + beside }
     }
 
@@ -165,7 +101,7 @@ impl<'a> LayerCost<'a> {
     }
 
     fn sum(&self, load: Load, time: impl Fn(&Reads, f64) -> f64) -> f64 {
-        let others = self.demand.other_reads.iter().map(|reads| time(reads, load.fired)).sum::<f64>();
+        let others = self.demand.other_reads.iter().map(|reads| time(reads, load.read)).sum::<f64>();
         time(&self.demand.firing_read, load.looked) + others
     }
 

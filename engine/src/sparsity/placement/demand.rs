@@ -42,6 +42,39 @@ pub enum Skips {
     Unchosen,
 }
 
+/// How much of some neurons a token needs: expected numbers.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Load {
+    /// Neurons.
+    pub neurons: f64,
+    /// Those whose firing row is read.
+    pub looked: f64,
+    /// Those whose other rows are read.
+    pub read: f64,
+    /// Those that fire.
+    pub fires: f64,
+}
+
+impl Load {
+    pub fn minus(self, other: Load) -> Load {
+        Load {
+            neurons: (self.neurons - other.neurons).max(0.0),
+            looked: (self.looked - other.looked).max(0.0),
+            read: (self.read - other.read).max(0.0),
+            fires: (self.fires - other.fires).max(0.0),
+        }
+    }
+
+    fn plus(self, other: Load) -> Load {
+        Load {
+            neurons: self.neurons + other.neurons,
+            looked: self.looked + other.looked,
+            read: self.read + other.read,
+            fires: self.fires + other.fires,
+        }
+    }
+}
+
 /// One layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerDemand {
@@ -79,6 +112,8 @@ pub struct LayerDemand {
     pub firing_read: Reads,
     /// Of a neuron that fires: its other rows. Of an expert: all.
     pub other_reads: Vec<Reads>,
+    /// What the first units need, from none to all of them.
+    pub(super) loads: Vec<Load>,
 }
 
 /// The head.
@@ -271,6 +306,7 @@ impl LayerDemand {
             routing_reads: Vec::new(),
             firing_read: Reads { ty: TensorType::F32, cpu: 0, device: 0 },
             other_reads: Vec::new(),
+            loads: Vec::new(),
         }
     }
 
@@ -293,7 +329,7 @@ impl LayerDemand {
 
     /// Puts neurons in the order of their `frequency`, hottest first; equal ones in their own order. The predictor names
     /// `excess` for each that fires.
-    fn sort(&mut self, frequency: &[f32], excess: f32) {
+    pub(super) fn sort(&mut self, frequency: &[f32], excess: f32) {
         let of = |neuron: u32| frequency[neuron as usize].clamp(0.0, 1.0);
         self.order = (0..frequency.len() as u32).collect();
         self.order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
@@ -301,6 +337,41 @@ impl LayerDemand {
         let asked = self.skips == Skips::RuledOut;
         let named = |fires: &f32| if asked { (fires * excess).clamp(0.0, 1.0) } else { 1.0 };
         self.named = self.frequency.iter().map(named).collect();
+        let mut sum = Load::default();
+        self.loads = vec![sum];
+        for unit in 0..self.units() {
+            sum = (self.first(unit)..self.first(unit + 1)).map(|place| self.one(place)).fold(sum, Load::plus);
+            self.loads.push(sum);
+        }
+    }
+
+    /// What the neuron at `place` of the order needs.
+    fn one(&self, place: usize) -> Load {
+        let (fires, named) = (f64::from(self.frequency[place]), f64::from(self.named[place]));
+        let (looked, read) = match self.skips {
+            Skips::Nothing => (1.0, 1.0),
+            Skips::Silent => (1.0, fires),
+            Skips::RuledOut => (named, fires),
+            Skips::Unchosen => (0.0, fires),
+        };
+        Load { neurons: 1.0, looked, read, fires }
+    }
+
+    /// What `hot` need.
+    pub(super) fn load(&self, hot: &[u32]) -> Load {
+        let units = hot.len().div_ceil(self.unit);
+        if self.first(units) == hot.len() && self.order.starts_with(hot) {
+            return self.loads.get(units).copied().unwrap_or_default();
+        }
+        let mut is_hot = vec![false; self.neurons()];
+        hot.iter().for_each(|neuron| is_hot[*neuron as usize] = true);
+        let places = (0..self.neurons()).filter(|place| is_hot[self.order[*place] as usize]);
+        places.map(|place| self.one(place)).fold(Load::default(), Load::plus)
+    }
+
+    /// What all need.
+    pub(super) fn all(&self) -> Load {
+        self.loads.last().copied().unwrap_or_default()
     }
 
     /// Bytes of a resident layer with no neuron hot, as part of a plan that splits it or not.

@@ -10,6 +10,8 @@ mod machine;
 mod place;
 mod plan;
 mod solve;
+#[cfg(test)]
+mod tests;
 
 pub use cost::LayerTime;
 pub use demand::{Assumption, BLOCK, Demand, DemandOptions, HeadDemand, LayerDemand, Reads, Skips};

@@ -40,6 +40,9 @@ impl Placement {
             if at < self.first_resident {
                 hot.clear();
             }
+            if layer.order.starts_with(hot) {
+                continue;
+            }
             let mut seen = vec![false; layer.neurons()];
             hot.retain(|neuron| seen.get_mut(*neuron as usize).is_some_and(|seen| !std::mem::replace(seen, true)));
         }

@@ -129,14 +129,7 @@ impl Plan {
         for (at, (layer, cost)) in demand.layers.iter().zip(&costs).enumerate() {
             let resident = at >= placement.first_resident;
             let hot = &placement.hot[at];
-            let mut is_hot = vec![false; layer.neurons()];
-            hot.iter().for_each(|neuron| is_hot[*neuron as usize] = true);
-            let load = cost.of((0..layer.neurons()).filter(|place| is_hot[layer.order[*place] as usize]));
-            let firings = |places: &mut dyn Iterator<Item = usize>| -> f64 {
-                places.map(|place| f64::from(layer.frequency[place])).sum()
-            };
-            let all = firings(&mut (0..layer.neurons()));
-            let hot_firings = firings(&mut (0..layer.neurons()).filter(|place| is_hot[layer.order[*place] as usize]));
+            let load = layer.load(hot);
             let mut of_layer = 0;
             if resident {
                 let ffn = layer.routing + layer.split + hot.len() as u64 * layer.neuron;
@@ -151,8 +144,8 @@ impl Plan {
                 resident,
                 hot: hot.len(),
                 neurons: layer.neurons(),
-                firings: all,
-                hot_firings,
+                firings: layer.all().fires,
+                hot_firings: load.fires,
                 bytes: of_layer,
                 time: if resident { cost.resident(load) } else { cost.on_cpu() },
             });
