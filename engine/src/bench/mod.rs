@@ -5,20 +5,19 @@
 //! A caller prints: [`Record`] and [`Comparison`] serialise to JSON under llama-bench's field names;
 //! [`Record::test_name`], `avg_ts` and `stddev_ts` make its table.
 
-mod bandwidth;
-mod gpu;
-mod kernels;
 mod peer;
 mod profile;
 mod reads;
 mod record;
 mod run;
 
-pub use bandwidth::{MemoryKind, read_bandwidth, scattered_bandwidth};
-pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
-pub use kernels::{KernelSpeed, kernel_speed};
 pub use peer::{Comparison, Peer, compare};
 pub use profile::{ModelProfile, TestProfile, profile_kernels};
 pub(crate) use reads::{always_read, dense_ffns};
 pub use record::{Extra, Percentiles, Record};
 pub use run::{BenchOptions, Progress, Test, run};
+
+pub use crate::sparsity::measure::{
+    GpuEffort, GpuSpeed, HandOver, KernelSpeed, MemoryKind, gpu_kernel_speed, gpu_speed, kernel_speed, read_bandwidth,
+    scattered_bandwidth,
+};

@@ -142,14 +142,6 @@ impl Record {
     }
 }
 
-/// The system's name of the processor, or its architecture.
-pub(super) fn cpu_name() -> String {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name =
-        info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':').map(|(_, name)| name.trim()));
-    name.unwrap_or(std::env::consts::ARCH).to_owned()
-}
-
 /// The time now, `2026-01-31T12:00:00Z`.
 pub(super) fn now_utc() -> String {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

@@ -7,11 +7,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Serialize;
 
 use super::{
-    GpuEffort, GpuSpeed,
-    bandwidth::{MemoryKind, read_bandwidth, scattered_bandwidth},
-    gpu::gpu_speed,
     reads::{Reads, always_read, dense_ffns, neuron_row},
-    record::{Extra, Percentiles, Record, cpu_name, mean_and_deviation, now_utc},
+    record::{Extra, Percentiles, Record, mean_and_deviation, now_utc},
 };
 use crate::{
     cpu::{Cpu, CpuOptions, ThreadPool},
@@ -22,6 +19,7 @@ use crate::{
         DEFAULT_CHUNK, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model, Outputs, PredictorKind,
         Sparsity,
     },
+    sparsity::measure::{GpuEffort, GpuSpeed, MemoryKind, cpu_name, gpu_speed, read_bandwidth, scattered_bandwidth},
 };
 
 /// Bytes read to measure the machine: many times any desktop's last cache.

@@ -2,11 +2,12 @@
 //! between a device and the CPU accordingly.
 //!
 //! [`profile`] counts firings and records what FFNs are given. [`predictor`] guesses which neurons fire, and says how well.
-//! [`placement`] decides what is resident under a budget; it prices time and knows no device. [`migration`] lets what is hot
-//! follow the text. [`executor`] computes that way. [`sidecar`] is the file beside a model that holds what was found out about
-//! it, and [`prepare`] makes it.
+//! [`placement`] decides what is resident under a budget; it prices time, which [`measure`] finds out, and knows no device.
+//! [`migration`] lets what is hot follow the text. [`executor`] computes that way. [`sidecar`] is the file beside a model that
+//! holds what was found out about it, and [`prepare`] makes it.
 
 pub mod executor;
+pub mod measure;
 pub mod migration;
 pub mod placement;
 pub mod predictor;

@@ -2,10 +2,12 @@
 //! [`Placement`] comes out.
 //!
 //! [`Demand`] is what a model asks for, [`Machine`] how fast the processors are. `cost` prices a layer by how much of it is
-//! where; [`solve`] finds the best [`Plan`] for a budget, a [`Frontier`] those for all budgets.
+//! where; [`solve`] finds the best [`Plan`] for a budget, a [`Frontier`] those for all budgets. A split of PowerInfer's becomes a
+//! placement, too ([`Placement::from_gpuidx`]).
 
 mod cost;
 mod demand;
+mod gpu_index;
 mod machine;
 mod place;
 mod plan;

@@ -58,7 +58,7 @@ pub fn kernel_speed(
 }
 
 /// Numbers from -1 to 1.
-fn noise() -> impl FnMut() -> f32 {
+pub(super) fn noise() -> impl FnMut() -> f32 {
     let mut state = 1u32;
     move || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -4,7 +4,7 @@ use std::{ops::ControlFlow, time::Instant};
 
 use serde::Serialize;
 
-use super::kernels::{KernelSpeed, repeated};
+use super::cpu::{KernelSpeed, repeated};
 use crate::{
     error::{Error, Result},
     format::TensorType,
@@ -116,7 +116,7 @@ fn seconds(gpu: &Gpu, record: impl FnOnce(&mut Recorder)) -> Result<f64> {
 
 /// Bytes per second of `record`, which moves `bytes`: as many of it in one submission as take half the time wanted, so that
 /// the submission's own time does not count.
-fn rate(gpu: &Gpu, effort: &GpuEffort, bytes: u64, mut record: impl FnMut(&mut Recorder)) -> Result<f64> {
+pub(super) fn rate(gpu: &Gpu, effort: &GpuEffort, bytes: u64, mut record: impl FnMut(&mut Recorder)) -> Result<f64> {
     let mut times = 1_u32;
     let mut run = |times: u32| seconds(gpu, |recorder| (0..times).for_each(|_| record(recorder)));
     // The first touches memory and compiles what is compiled late.

@@ -1,0 +1,13 @@
+//! How fast this machine is, found out by doing what decoding does: memory read in order and here and there, products of every
+//! type of weights on either processor, copies, the bus, hand-overs. [`cached_machine`] keeps what placements are priced
+//! with on disk; the benchmarks show the same loops' figures.
+
+mod cpu;
+mod gpu;
+mod machine;
+mod memory;
+
+pub use cpu::{KernelSpeed, kernel_speed};
+pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
+pub use machine::{MachineOptions, MeasureEffort, cached_machine, cpu_name, measure_machine};
+pub use memory::{MemoryKind, read_bandwidth, scattered_bandwidth};
