@@ -18,6 +18,7 @@ mod inspect;
 mod interrupt;
 mod logits;
 mod model_options;
+mod plan;
 mod prepare;
 mod prepared;
 mod progress;
@@ -68,6 +69,7 @@ enum Command {
     Bench(bench::BenchArgs),
     Eval(eval::EvalArgs),
     Devices(devices::DevicesArgs),
+    Plan(plan::PlanArgs),
 }
 
 /// Parses the command line and runs it.
@@ -104,6 +106,7 @@ fn dispatch(command: Option<Command>) -> Outcome {
         Some(Command::Bench(args)) => bench::bench(&args),
         Some(Command::Eval(args)) => eval::eval(&args),
         Some(Command::Devices(args)) => devices::devices(&args),
+        Some(Command::Plan(args)) => plan::plan(&args),
     }
 }
 

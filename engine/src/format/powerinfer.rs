@@ -40,7 +40,12 @@ impl GpuIndex {
 
     /// Reads the index at `path`.
     pub fn open(path: &Path) -> Result<Self> {
-        let file = gguf::open(path, ReadMode::Read)?;
+        Self::from_checkpoint(&gguf::open(path, ReadMode::Read)?)
+    }
+
+    /// Reads an index that is in memory.
+    pub fn from_checkpoint(file: &Checkpoint) -> Result<Self> {
+        let path = &file.path;
         let architecture = file.metadata.str("general.architecture")?;
         if architecture != Some(gguf::GPU_INDEX_ARCHITECTURE) {
             let location = Location::Key("general.architecture".to_owned());
@@ -55,7 +60,7 @@ impl GpuIndex {
             return Err(Error::malformed(path, location, "two tensors per layer", got));
         }
         let vram_capacity = file.metadata.get(VRAM_CAPACITY).and_then(|value| value.as_u64());
-        let layers = file.tensors().chunks_exact(2).map(|pair| layer(&file, &pair[0], &pair[1]));
+        let layers = file.tensors().chunks_exact(2).map(|pair| layer(file, &pair[0], &pair[1]));
         Ok(GpuIndex { vram_capacity, layers: layers.collect::<Result<_>>()? })
     }
 }

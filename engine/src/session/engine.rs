@@ -73,6 +73,13 @@ impl EngineOptions {
     }
 }
 
+impl EngineOptions {
+    /// Tokens of a session's context that has no length of its own.
+    pub fn context_of(&self, config: &ModelConfig) -> usize {
+        self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
@@ -172,7 +179,7 @@ impl Engine {
     }
 
     pub(super) fn start(model: Model, options: EngineOptions, source: Option<Arc<dyn Source>>) -> Result<Self> {
-        let context = options.context.unwrap_or(model.config.context_length.min(DEFAULT_CONTEXT));
+        let context = options.context_of(&model.config);
         check_context(&model, context)?;
         if options.chunk == 0 {
             return Err(Error::invalid("chunk", "at least 1 token", 0));

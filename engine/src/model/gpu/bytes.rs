@@ -293,3 +293,54 @@ fn quantised_bytes(model: &Model) -> u64 {
     });
     layers.sum::<u64>() + of(&model.weights.output)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{ops::ControlFlow, path::Path};
+
+    use super::*;
+    use crate::{
+        gpu::{AdapterChoice, Gpu, GpuOptions, Purpose},
+        model::{GpuLoad, GpuProcessor, LoadOptions, Processor},
+    };
+
+    /// What was reckoned is enough for what is allocated, purpose by purpose, and not much more.
+    #[test]
+    fn whole_models_take_what_was_reckoned() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
+        for name in ["llama-relu", "mixtral", "gemma2", "opt", "falcon-mqa"] {
+            let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
+            let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+            let bytes = DeviceBytes::of(gpu.caps(), &model, 24, KvType::F32).unwrap();
+            let load = GpuLoad { chunk: 24, ..GpuLoad::default() };
+            let mut processor = GpuProcessor::load(&gpu, &model, &load, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            let kv = processor.kv_cache(&model, 40, KvType::F32).unwrap();
+            let sum = |of: fn(&LayerBytes) -> u64| bytes.layers.iter().map(of).sum::<u64>();
+            let ffn =
+                bytes.layers.iter().zip(&model.weights.layers).map(|(layer, weights)| {
+                    layer.routing + layer.split + layer.neuron * neurons_of(&weights.ffn) as u64
+                });
+            // A neuron's biases are reckoned with its rows.
+            let with_vectors = ffn.sum::<u64>() + sum(|layer| layer.vectors) + bytes.head_vectors;
+            let used = gpu.arena().used_for(Purpose::Ffn) + gpu.arena().used_for(Purpose::Vectors);
+            assert!(used <= with_vectors, "{name}, FFN and vectors: {used} bytes, {with_vectors} reckoned");
+            let mut total = with_vectors;
+            for (purpose, reckoned) in [
+                (Purpose::Attention, sum(|layer| layer.attention)),
+                (Purpose::Kv, sum(|layer| layer.kv_token) * 40),
+                (Purpose::Head, bytes.head),
+                (Purpose::Scratch, bytes.scratch + bytes.head_scratch),
+                (Purpose::Staging, bytes.staging),
+                (Purpose::Predictor, sum(|layer| layer.predictor)),
+            ] {
+                let used = gpu.arena().used_for(purpose);
+                assert!(used <= reckoned, "{name}, {}: {used} bytes, {reckoned} reckoned", purpose.name());
+                total += reckoned;
+            }
+            let (used, slack) = (gpu.arena().used(), 64 << 10);
+            let most = used + used / 2 + bytes.layers.len() as u64 * slack;
+            assert!(total <= most, "{name}: {used} bytes, {total} reckoned");
+            drop(kv);
+        }
+    }
+}

@@ -136,8 +136,20 @@ fn rate(rates: &Rates, ty: TensorType, memory: f64) -> Rate {
 }
 
 impl Machine {
-    /// A machine of these speeds.
-    pub fn new(cpu: CpuRates, gpu: Option<GpuRates>) -> Self {
+    /// A machine of these speeds, to four digits: no measurement has more, and that many survive being written and read.
+    pub fn new(mut cpu: CpuRates, mut gpu: Option<GpuRates>) -> Self {
+        let round = |figure: &mut f64| *figure = format!("{figure:.3e}").parse().unwrap_or(*figure);
+        let all = |rates: &mut Rates| {
+            rates.values_mut().flat_map(|rate| [&mut rate.sequential, &mut rate.scattered]).for_each(round);
+        };
+        [&mut cpu.memory, &mut cpu.join].into_iter().for_each(round);
+        all(&mut cpu.rates);
+        if let Some(gpu) = &mut gpu {
+            let figures = [&mut gpu.memory, &mut gpu.dispatch, &mut gpu.hand_over, &mut gpu.upload, &mut gpu.download];
+            figures.into_iter().for_each(round);
+            gpu.together.iter_mut().flat_map(|it| [&mut it.cpu, &mut it.gpu]).for_each(round);
+            all(&mut gpu.rates);
+        }
         Machine { version: VERSION, cpu, gpu, assumed: false }
     }
 
@@ -168,10 +180,15 @@ impl Machine {
                 download: 10e9,
                 rates: rates(240e9, 0.8),
                 together: None,
-                limits: Limits { max_buffer: 1 << 32, max_binding: (1 << 31) - 4, binding_alignment: 256 },
+                limits: Self::typical_limits(),
             }),
             assumed: true,
         }
+    }
+
+    /// Limits that every usual adapter keeps, for reckoning where there is none.
+    pub const fn typical_limits() -> Limits {
+        Limits { max_buffer: 1 << 32, max_binding: (1 << 31) - 4, binding_alignment: 256 }
     }
 
     /// Whether all of `types` were measured, on every processor there is.

@@ -1,0 +1,369 @@
+//! `thermocline plan`: what would be in GPU memory under a budget, and how fast that would be.
+
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+use serde_json::{Value, json};
+use thermocline_engine::{
+    cpu::Cpu,
+    gpu::{Caps, Gpu, GpuOptions},
+    model::{DeviceBytes, GpuLoad, KvType, Model},
+    session::{EngineOptions, SparsityChoice, SparsityReport},
+    sparsity::{
+        measure::{MachineOptions, cached_machine},
+        placement::{Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan},
+    },
+};
+
+use super::{
+    engine_options::{ContextOptions, CpuArgs, DeviceArgs, sparsity_choices},
+    failure::{Failure, Outcome, one_line},
+    model_options::ModelOptions,
+    table::table,
+    units,
+};
+use crate::folders::Folders;
+
+const EXAMPLES: &str = "\
+Examples:
+  thermocline plan -m model.gguf --vram 8GiB
+  thermocline plan -m model.gguf --vram 6GiB --context 8k --sparsity exact --json
+  thermocline plan -m model.gguf --vram 8GiB --machine other-pc.json
+
+The speeds of this machine are measured once and kept; --save-machine writes them to a file, with which --machine plans
+for this machine on another one.";
+
+/// Shows what would be in GPU memory under a budget, and how fast that would be
+#[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct PlanArgs {
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    context: ContextOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+    #[command(flatten)]
+    device: DeviceArgs,
+    /// Neurons to skip: dense, exact, predicted, threshold [default: auto, the quickest that does
+    /// not change answers]
+    #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
+    sparsity: Option<SparsityChoice>,
+    /// Contexts held at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    sessions: u16,
+    /// Show this split of PowerInfer's (a .gpuidx file) instead of the best one
+    #[arg(long, value_name = "FILE")]
+    split: Option<PathBuf>,
+    /// Plan with the speeds in this file instead of this machine's
+    #[arg(long, value_name = "FILE", conflicts_with = "measure")]
+    machine: Option<PathBuf>,
+    /// Write the speeds to this file
+    #[arg(long, value_name = "FILE")]
+    save_machine: Option<PathBuf>,
+    /// Measure this machine again
+    #[arg(long)]
+    measure: bool,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command.
+pub fn plan(args: &PlanArgs) -> Outcome {
+    let model = args.model.open_model()?;
+    let defaults = EngineOptions::default();
+    let sparsity = SparsityReport::new(args.sparsity.unwrap_or_default(), &model, defaults.recall);
+    let options = DemandOptions {
+        context: args.context.context.unwrap_or_else(|| defaults.context_of(&model.config)),
+        sessions: usize::from(args.sessions),
+        kv_type: args.context.kv_type.unwrap_or(defaults.kv_type),
+        sparsity: sparsity.mode,
+        filled: None,
+    };
+    let (machine, free) = args.machine(&model, &options)?;
+    let limits = machine.gpu.as_ref().map_or(Machine::typical_limits(), |gpu| gpu.limits);
+    let demand = Demand::of(&model, &device_bytes(&model, limits, options.kv_type)?, &options)?;
+    let frontier = Frontier::new(&demand, &machine);
+    let everything = Plan::of(&demand, &machine, Placement::all(&demand)).bytes.total();
+    // So much that everything fits beside what the driver keeps for itself.
+    let most = everything + everything / 8 + (1 << 20);
+    let without = if machine.gpu.is_some() { most } else { 0 };
+    let budget = args.device.vram.or(free).unwrap_or(without).min(most);
+    let plan = match &args.split {
+        Some(path) => Plan::of(&demand, &machine, Placement::from_gpuidx(path, &demand)?),
+        None => frontier.plan(&demand, &machine, budget),
+    };
+    let ladder: Vec<(u64, Plan)> = if machine.gpu.is_some() {
+        let budgets = rungs(everything, budget, most).into_iter();
+        budgets.map(|budget| (budget, frontier.plan(&demand, &machine, budget))).collect()
+    } else {
+        Vec::new()
+    };
+
+    let report = Report { machine: &machine, sparsity: &sparsity, options: &options, budget, everything, plan, ladder };
+    let mut out = std::io::stdout().lock();
+    if args.json {
+        writeln!(out, "{:#}", report.json())?;
+    } else {
+        out.write_all(report.text(args.split.as_deref()).as_bytes())?;
+    }
+    Ok(())
+}
+
+impl PlanArgs {
+    /// The speeds to plan with, and the bytes of GPU memory that can be had.
+    fn machine(&self, model: &Model, options: &DemandOptions) -> Outcome<(Machine, Option<u64>)> {
+        let (machine, free) = match &self.machine {
+            Some(path) => (Machine::load(path)?, None),
+            None => self.measured(model, options)?,
+        };
+        if let Some(path) = &self.save_machine {
+            machine.store(path)?;
+        }
+        if self.device.vram.is_some_and(|bytes| bytes > 0) && machine.gpu.is_none() {
+            return Err(Failure::Usage {
+                message: "--vram: expected a GPU to take memory of, got none".to_owned(),
+                hint: Some("--device chooses one; --machine plans with the speeds of another machine".to_owned()),
+            });
+        }
+        Ok((machine, free))
+    }
+
+    fn measured(&self, model: &Model, options: &DemandOptions) -> Outcome<(Machine, Option<u64>)> {
+        let cpu = Cpu::new(&self.cpu.options())?;
+        let gpu = self.device.gpu()?.map(|options| Gpu::open(&GpuOptions { budget: None, ..options })).transpose()?;
+        let folder = Folders::system().map(|folders| folders.cache);
+        let how = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
+        let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| {
+            let caps = gpu.caps();
+            let (max_buffer, max_binding) = (caps.max_buffer, caps.max_binding);
+            Limits { max_buffer, max_binding, binding_alignment: caps.binding_alignment }
+        });
+        let types = Demand::of(model, &device_bytes(model, limits, options.kv_type)?, options)?.types();
+        let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
+        match cached_machine(&cpu, gpu.as_ref(), &types, &how) {
+            Ok(machine) => Ok((machine, free)),
+            Err(error) => {
+                eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));
+                Ok((Machine::typical(), free))
+            }
+        }
+    }
+}
+
+/// What the model's parts take on a device.
+fn device_bytes(model: &Model, limits: Limits, kv_type: KvType) -> Outcome<DeviceBytes> {
+    let Limits { max_buffer, max_binding, binding_alignment } = limits;
+    let caps = Caps { max_buffer, max_binding, binding_alignment, ..Caps::default() };
+    Ok(DeviceBytes::of(&caps, model, GpuLoad::default().chunk, kv_type)?)
+}
+
+/// Sizes of memory that cards have, in GiB.
+const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
+
+/// Budgets to compare: nothing, cards' sizes (or eighths of it all, where the model is small for them), everything, and the one
+/// asked for.
+fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
+    let cards: Vec<u64> = CARDS.into_iter().map(|gib| gib << 30).filter(|bytes| *bytes < everything).collect();
+    let eighths = (1..8).map(|n| everything / 8 * n).collect();
+    let mut all: Vec<u64> = if cards.len() < 3 { eighths } else { cards };
+    all.extend([0, most, budget]);
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// What is shown.
+struct Report<'a> {
+    machine: &'a Machine,
+    sparsity: &'a SparsityReport,
+    options: &'a DemandOptions,
+    budget: u64,
+    everything: u64,
+    plan: Plan,
+    ladder: Vec<(u64, Plan)>,
+}
+
+impl Report<'_> {
+    fn text(&self, split: Option<&Path>) -> String {
+        let cpu = &self.machine.cpu;
+        let gb = |rate: f64| format!("{:.1} GB/s", rate / 1e9);
+        let mut text = format!("CPU       {}, {} threads, reads {}\n", cpu.name, cpu.threads, gb(cpu.memory));
+        text += &match &self.machine.gpu {
+            Some(gpu) => format!(
+                "GPU       {}, reads {}; a hand-over takes {:.0} us\n",
+                one_line(&gpu.adapter),
+                gb(gpu.memory),
+                gpu.hand_over * 1e6
+            ),
+            None => "GPU       none\n".to_owned(),
+        };
+        let options = self.options;
+        text += &format!(
+            "context   {} of {} tokens, {}\n",
+            if options.sessions == 1 { "one".to_owned() } else { options.sessions.to_string() },
+            options.context,
+            options.kv_type
+        );
+        text += &format!("sparsity  {}: {}\n", self.sparsity.mode, self.sparsity.reason);
+        text += &match split {
+            Some(path) => format!("split     {}\n", one_line(&path.display().to_string())),
+            None => format!("budget    {}\n", self.budget_text(self.budget)),
+        };
+        for assumption in &self.plan.assumptions {
+            text += &format!("note      {assumption}\n");
+        }
+        let plan = &self.plan;
+        text += &format!(
+            "\n{:.2} tokens/s, {} of GPU memory, {} of firings hot; the limit is {}\n\n",
+            plan.tokens_per_second(),
+            units::bytes(plan.bytes.total()),
+            percent(plan.hot_share()),
+            plan.bottleneck().name()
+        );
+        text += &layers_table(&plan.layers);
+        let mut purposes = vec![["memory for", "size"].map(str::to_owned).to_vec()];
+        let used = plan.bytes.by_name().into_iter().filter(|(_, bytes)| *bytes > 0);
+        purposes.extend(used.map(|(name, bytes)| vec![name.to_owned(), units::bytes(bytes)]));
+        if purposes.len() > 1 {
+            text += &format!("\n{}", table(&purposes));
+        }
+        if !self.ladder.is_empty() {
+            text += &format!("\n{}", self.ladder_table());
+        }
+        text
+    }
+
+    fn budget_text(&self, budget: u64) -> String {
+        match budget {
+            0 => "nothing: the CPU alone".to_owned(),
+            budget if budget >= self.everything => {
+                format!("everything ({})", units::bytes(self.everything))
+            }
+            budget => units::bytes(budget),
+        }
+    }
+
+    fn ladder_table(&self) -> String {
+        let heads = ["budget", "tokens/s", "GPU layers", "hot neurons", "of firings", "limit"];
+        let mut lines = vec![heads.map(str::to_owned).to_vec()];
+        for (budget, plan) in &self.ladder {
+            let (hot, all) = neurons(&plan.layers);
+            let mark = if *budget == self.budget { " *" } else { "" };
+            lines.push(vec![
+                format!("{}{mark}", self.budget_text(*budget)),
+                format!("{:.2}", plan.tokens_per_second()),
+                plan.layers.iter().filter(|layer| layer.resident).count().to_string(),
+                percent(hot as f64 / all.max(1) as f64),
+                percent(plan.hot_share()),
+                plan.bottleneck().name().to_owned(),
+            ]);
+        }
+        table(&lines)
+    }
+
+    fn json(&self) -> Value {
+        let layer = |layer: &LayerPlan| {
+            json!({
+                "resident": layer.resident,
+                "hot": layer.hot,
+                "neurons": layer.neurons,
+                "firings": layer.firings,
+                "hot_firings": layer.hot_firings,
+                "bytes": layer.bytes,
+                "seconds": layer.time.seconds,
+                "gpu_seconds": layer.time.gpu,
+                "cpu_seconds": layer.time.cpu,
+                "hand_over_seconds": layer.time.hand_over,
+            })
+        };
+        let short = |budget: u64, plan: &Plan| {
+            let (hot, all) = neurons(&plan.layers);
+            json!({
+                "budget": budget,
+                "bytes": plan.bytes.total(),
+                "tokens_per_second": plan.tokens_per_second(),
+                "resident_layers": plan.layers.iter().filter(|layer| layer.resident).count(),
+                "head": plan.placement.head,
+                "hot_neurons": hot,
+                "neurons": all,
+                "hot_share": plan.hot_share(),
+                "bottleneck": plan.bottleneck().name(),
+            })
+        };
+        let mut object = short(self.budget, &self.plan);
+        let bytes: serde_json::Map<String, Value> =
+            self.plan.bytes.by_name().iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
+        object["bytes_by_purpose"] = json!(bytes);
+        object["everything"] = json!(self.everything);
+        object["context"] = json!(self.options.context);
+        object["sessions"] = json!(self.options.sessions);
+        object["kv_type"] = json!(self.options.kv_type.name());
+        object["sparsity"] = json!({ "mode": self.sparsity.mode.name(), "reason": self.sparsity.reason });
+        object["assumptions"] = self.plan.assumptions.iter().map(ToString::to_string).collect();
+        object["head_seconds"] = json!(self.plan.head_seconds);
+        object["token_seconds"] = json!(self.plan.token_seconds);
+        object["seconds"] = json!(self.plan.seconds);
+        object["layers"] = self.plan.layers.iter().map(layer).collect();
+        object["ladder"] = self.ladder.iter().map(|(budget, plan)| short(*budget, plan)).collect();
+        object["machine"] = json!(self.machine);
+        object
+    }
+}
+
+/// Hot neurons, and all.
+fn neurons(layers: &[LayerPlan]) -> (usize, usize) {
+    (layers.iter().map(|layer| layer.hot).sum(), layers.iter().map(|layer| layer.neurons).sum())
+}
+
+/// `0.5` as `50.0 %`.
+fn percent(share: f64) -> String {
+    format!("{:.1} %", share * 100.0)
+}
+
+/// A line per layer; layers that are alike, one behind the other, share one.
+fn layers_table(layers: &[LayerPlan]) -> String {
+    let heads = ["layers", "where", "hot", "of neurons", "of firings", "size", "ms", "GPU ms", "CPU ms"];
+    let mut lines = vec![heads.map(str::to_owned).to_vec()];
+    let mut first = 0;
+    for alike in layers.chunk_by(|a, b| a == b) {
+        let layer = &alike[0];
+        let last = first + alike.len() - 1;
+        let place = match layer {
+            LayerPlan { resident: false, .. } => "CPU",
+            LayerPlan { hot, neurons, .. } if hot == neurons => "GPU",
+            _ => "both",
+        };
+        let ms = |seconds: f64| format!("{:.3}", seconds * 1e3);
+        lines.push(vec![
+            if alike.len() == 1 { first.to_string() } else { format!("{first} to {last}") },
+            place.to_owned(),
+            layer.hot.to_string(),
+            percent(layer.hot as f64 / layer.neurons.max(1) as f64),
+            percent(layer.hot_firings / layer.firings.max(f64::MIN_POSITIVE)),
+            units::bytes(layer.bytes),
+            ms(layer.time.seconds),
+            ms(layer.time.gpu),
+            ms(layer.time.cpu),
+        ]);
+        first = last + 1;
+    }
+    table(&lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_to_compare_go_from_nothing_to_everything() {
+        let large = rungs(20 << 30, 5 << 30, 23 << 30);
+        assert_eq!(large[..5], [0, 2 << 30, 3 << 30, 4 << 30, 5 << 30]);
+        assert!(large[large.len() - 1] == 23 << 30 && large.is_sorted());
+        assert_eq!(rungs(800, 300, 1000), [0, 100, 200, 300, 400, 500, 600, 700, 1000]);
+    }
+}

@@ -1,0 +1,101 @@
+//! `thermocline plan`: tables and JSON, for this machine and for another.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thermocline_engine::sparsity::placement::Machine;
+use thermocline_tests::terminal::{command, run, thermocline};
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).to_str().unwrap().to_owned()
+}
+
+/// The speeds of a usual desktop, in a file.
+fn typical(folder: &Path) -> String {
+    let path: PathBuf = folder.join("desktop.json");
+    Machine::typical().store(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn speed(plan: &Value) -> f64 {
+    plan["tokens_per_second"].as_f64().unwrap()
+}
+
+#[test]
+fn the_built_in_model_is_planned_for_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = typical(folder.path());
+    let plan = |vram: &str, more: &[&str]| {
+        thermocline(&[&["plan", "--machine", &machine, "--vram", vram, "--json"], more].concat()).json()
+    };
+    let all = plan("4GiB", &[]);
+    assert_eq!(all["resident_layers"], all["layers"].as_array().unwrap().len());
+    assert!(all["hot_neurons"] == all["neurons"] && all["head"] == true);
+    let everything = all["everything"].as_u64().unwrap();
+    let purposes: u64 =
+        all["bytes_by_purpose"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!((all["bytes"].as_u64(), purposes), (Some(everything), everything));
+    let rungs = all["ladder"].as_array().unwrap();
+    assert!(rungs.windows(2).all(|pair| speed(&pair[0]) <= speed(&pair[1])), "{rungs:?}");
+    assert!(rungs.iter().all(|rung| rung["bytes"].as_u64() <= rung["budget"].as_u64()), "{rungs:?}");
+
+    let half = plan(&(everything / 2).to_string(), &["--sparsity", "exact", "--context", "256"]);
+    assert!(half["bytes"].as_u64().unwrap() <= everything / 2 && half["bytes"] != 0);
+    assert!(speed(&rungs[0]) < speed(&half) && half["context"] == 256 && half["sparsity"]["mode"] == "exact");
+    let longer = plan("4GiB", &["--context", "2k", "--sessions", "3"]);
+    let kv = |plan: &Value| plan["bytes_by_purpose"]["KV cache"].as_u64().unwrap();
+    assert_eq!(
+        kv(&longer) / 3 / 2048,
+        kv(&half) / (256 * half["resident_layers"].as_u64().unwrap()) * longer["resident_layers"].as_u64().unwrap()
+    );
+
+    let text = thermocline(&["plan", "--machine", &machine, "--vram", "8MiB"]).ok();
+    for part in ["tokens/s", "a card of the middle class", "nobody has counted", "| layers", "| memory for", "| budget"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn this_machine_is_measured_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let saved = folder.path().join("saved.json");
+    let plan = |args: &[&str]| {
+        let mut command = command(&[&["plan", "--json", "--vram", "16MiB"], args].concat());
+        command.env("XDG_CACHE_HOME", &cache);
+        run(command, b"").json()
+    };
+    let first = plan(&["--device", "0", "--save-machine", saved.to_str().unwrap()]);
+    assert!(first["machine"]["gpu"]["hand_over"].as_f64().unwrap() > 0.0 && speed(&first) > 0.0);
+    assert_eq!(first["machine"], plan(&["--device", "0"])["machine"], "measured once");
+    assert_eq!(first, plan(&["--machine", saved.to_str().unwrap()]), "planned elsewhere");
+}
+
+#[test]
+fn a_split_of_powerinfers_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (machine, model) = (typical(folder.path()), fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf"));
+    let split = format!("{model}.generated.gpuidx");
+    let plan = |split: &str| thermocline(&["plan", "--machine", &machine, "-m", &model, "--split", split, "--json"]);
+    let shown = plan(&split).json();
+    assert!(shown["hot_neurons"].as_u64() > Some(0) && shown["hot_neurons"].as_u64() < shown["neurons"].as_u64());
+    assert!(plan(&model).refusal().contains("generic.gpu_index"));
+    let other = fixture("powerinfer/llama-relu-f16.powerinfer.gguf.generated.gpuidx");
+    plan(&other).ok();
+    let refused = thermocline(&["plan", "--machine", &machine, "--split", &split]).refusal();
+    assert!(refused.contains("as the model has"), "{refused}");
+}
+
+#[test]
+fn what_makes_no_plan_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.json");
+    std::fs::write(&broken, "{}").unwrap();
+    let broken = broken.to_str().unwrap();
+    assert!(thermocline(&["plan", "--machine", broken]).refusal().contains("version"));
+    assert!(thermocline(&["plan", "--machine", "/nowhere/m.json"]).refusal().contains("/nowhere/m.json"));
+    assert!(thermocline(&["plan", "--device", "cpu", "--vram", "1GiB"]).refusal().contains("--vram"));
+}
