@@ -158,7 +158,7 @@ fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
 fn join(cpu: &Cpu) -> f64 {
     const TIMES: u32 = 20;
     // Often, so that once nobody else was in the way.
-    let seconds = best(20, || (0..TIMES).for_each(|_| cpu.pool().run(|worker| drop(black_box(worker)))));
+    let seconds = best(20, || (0..TIMES).for_each(|_| cpu.pool().run(|worker| _ = black_box(worker))));
     seconds / f64::from(TIMES)
 }
 

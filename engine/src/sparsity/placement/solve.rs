@@ -17,10 +17,10 @@ use super::{
 
 /// Plans kept after each layer: at most twice as many as this.
 const PLANS: u64 = 2048;
-/// A number of hot neurons is considered if it makes the layer faster by this share of what can be gained there, or has by
-/// this factor more neurons than the last number considered.
-const LEAST_GAIN: f64 = 1.0 / 40.0;
-const LEAST_GROWTH: f64 = 1.2;
+/// A number of hot neurons is considered if it makes the layer faster by this share than the last number considered, or has by
+/// this factor more neurons.
+const LEAST_GAIN: f64 = 0.04;
+const LEAST_GROWTH: f64 = 1.5;
 /// Layers of up to so many units have every number considered.
 const FEW_UNITS: usize = 24;
 
@@ -199,14 +199,13 @@ fn options(cost: &LayerCost<'_>, layer: &LayerDemand) -> Vec<LayerOption> {
     let units = layer.units();
     let every: Vec<LayerOption> = (0..=units).map(|units| option(cost, layer, units)).collect();
     let best = every.iter().map(|option| option.seconds).fold(f64::INFINITY, f64::min);
-    let least = (every[0].seconds - best) * LEAST_GAIN;
     let mut chosen = vec![every[0]];
     for option in &every[1..] {
         let last = chosen[chosen.len() - 1];
         let gain = last.seconds - option.seconds;
         let grown = option.units as f64 >= last.units as f64 * LEAST_GROWTH;
         let end = option.units == units || option.seconds == best;
-        if gain > 0.0 && (units <= FEW_UNITS || end || grown || gain >= least) {
+        if gain > 0.0 && (units <= FEW_UNITS || end || grown || gain >= last.seconds * LEAST_GAIN) {
             chosen.push(*option);
         }
     }
