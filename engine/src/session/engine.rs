@@ -71,9 +71,7 @@ impl EngineOptions {
         let (cpu, chunk, machine) = (self.cpu.clone(), self.chunk, self.machine.clone());
         PlaceOptions { cpu, chunk, machine, ..PlaceOptions::default() }
     }
-}
 
-impl EngineOptions {
     /// Tokens of a session's context that has no length of its own.
     pub fn context_of(&self, config: &ModelConfig) -> usize {
         self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
