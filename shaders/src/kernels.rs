@@ -59,6 +59,12 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/rope_append.wgsl"),
     ),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
+    typed(kernel::<params::Embedding>("embedding", &[Read, Read, Read, Write], include_str!("../wgsl/embedding.wgsl"))),
+    typed(kernel::<params::ExpertMatmul>(
+        "expert_gemm",
+        &[Read, Read, Read, Read, Read, Read, Write],
+        include_str!("../wgsl/expert_gemm.wgsl"),
+    )),
     typed(kernel::<params::ExpertMatmul>(
         "expert_gemv",
         &[Read, Read, Read, Read, Read, Write],
@@ -70,12 +76,18 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Read, Write],
         include_str!("../wgsl/gemm_coop.wgsl"),
     ))),
+    typed(kernel::<params::SparseDown>(
+        "gemm_neurons",
+        &[Read, Read, Read, Write],
+        include_str!("../wgsl/gemm_neurons.wgsl"),
+    )),
     typed(kernel::<params::Matmul>("gemv", &[Read, Read, Read, Read, Write], include_str!("../wgsl/gemv.wgsl"))),
     packed(kernel::<params::Matmul>(
         "gemv_dot",
         &[Read, Read, Read, Read, Write],
         include_str!("../wgsl/gemv_dot.wgsl"),
     )),
+    kernel::<params::GroupSlots>("group_slots", &[Read, Write, Write], include_str!("../wgsl/group_slots.wgsl")),
     kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl")),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),

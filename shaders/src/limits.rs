@@ -12,6 +12,18 @@ pub const ROUTE_EXPERTS: u32 = 512;
 /// Most experts `route` chooses for a token.
 pub const ROUTE_USED: u32 = 32;
 
+/// Slots of a tile of `group_slots`.
+pub const EXPERT_TILE: u32 = 64;
+
+/// Most tiles that `slots` slots of `experts` experts fill: whole ones, and one of each expert that is not.
+pub const fn expert_tiles(slots: usize, experts: usize) -> usize {
+    let partial = if slots < experts { slots } else { experts };
+    slots / EXPERT_TILE as usize + partial
+}
+
+/// Columns of a workgroup of `gemm_neurons`.
+pub const GEMM_NEURONS_COLUMNS: u32 = 64;
+
 /// Most tokens (`TOKENS`) a workgroup of `sparse_down` takes.
 pub const SPARSE_DOWN_TOKENS: u32 = 8;
 
@@ -53,6 +65,10 @@ mod tests {
         assert_size("top_k", "SHARE", super::TOP_K_SHARE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
+        assert_size("group_slots", "MOST_EXPERTS", super::ROUTE_EXPERTS);
+        assert_size("group_slots", "TOKENS", super::EXPERT_TILE);
+        assert_size("expert_gemm", "TOKENS", super::EXPERT_TILE);
+        assert_size("gemm_neurons", "COLUMNS", super::GEMM_NEURONS_COLUMNS);
         assert_size("sparse_gate_up", "NEURONS", super::SPARSE_NEURONS);
         assert_size("sparse_down", "MOST_TOKENS", super::SPARSE_DOWN_TOKENS);
         assert_size("slot_list", "GRID", super::SLOT_GRID);

@@ -182,7 +182,35 @@ params! {
         stride: u32,
     }
 
-    /// `expert_gemv`
+    /// `embedding`
+    Embedding {
+        /// The first row bound.
+        first_row: u32,
+        /// Rows bound.
+        rows: u32,
+        /// 32-column chunks of a row of weights.
+        chunks: u32,
+        /// Rows of the output.
+        tokens: u32,
+        /// Elements from one row of the output to the next; a multiple of 32.
+        pitch: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Factor on every element.
+        scale: f32,
+    }
+
+    /// `group_slots`
+    GroupSlots {
+        /// Experts to choose from, at most [`ROUTE_EXPERTS`](crate::limits::ROUTE_EXPERTS).
+        experts: u32,
+        /// Pairs of a token and one of its experts.
+        slots: u32,
+        /// Tiles of the grid that follows: [`expert_tiles`](crate::limits::expert_tiles).
+        tiles: u32,
+    }
+
+    /// `expert_gemv` and `expert_gemm`
     ExpertMatmul {
         /// Rows of an expert.
         rows: u32,
@@ -292,7 +320,7 @@ params! {
         stride: u32,
     }
 
-    /// `sparse_down`
+    /// `sparse_down` and `gemm_neurons`
     SparseDown {
         /// 32-column chunks of a row of weights.
         chunks: u32,

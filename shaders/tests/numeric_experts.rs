@@ -4,9 +4,10 @@
 mod gpu;
 
 use bytemuck::{bytes_of, cast_slice, cast_vec};
-use gpu::{Call, Gpu, assert_close, bytes, noise};
+use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{
-    limits::{ROUTE_EXPERTS, ROUTE_USED},
+    Tier, WeightType,
+    limits::{EXPERT_TILE, ROUTE_EXPERTS, ROUTE_USED, expert_tiles},
     params,
 };
 
@@ -115,6 +116,140 @@ fn combine_sums_what_the_experts_say() {
                 expected[t * pitch + c] = (0..used).map(said).sum::<f64>() + open * f64::from(shared[t * pitch + c]);
             }
             assert_close(&gpu.run(&call, 4), &expected, 1e-5, &format!("{cols} {used} {tier} shared {with_shared}"));
+        }
+    }
+}
+
+/// Expert of each slot: some have many, some none.
+fn chosen(slots: usize, experts: usize) -> Vec<u32> {
+    let skewed = |v: &f32| ((v * v) * experts as f32) as u32;
+    noise(slots, slots as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect()
+}
+
+/// The order and the tiles of slots.
+fn grouped(tier: Tier, ids: &[u32], experts: usize, workgroup: f64) -> (Vec<u32>, Vec<u32>) {
+    let tiles = expert_tiles(ids.len(), experts);
+    let [slots, experts, tiles32] = [ids.len(), experts, tiles].map(|n| n as u32);
+    let params = params::GroupSlots { experts, slots, tiles: tiles32 };
+    let out = [vec![9_u32; ids.len()], vec![9_u32; 3 * tiles]];
+    let call = Call {
+        kernel: "group_slots",
+        tier,
+        weights: None,
+        overrides: &[("WORKGROUP_SIZE", workgroup)],
+        params: bytes_of(&params),
+        buffers: &[cast_slice(ids), cast_slice(&out[0]), cast_slice(&out[1])],
+        workgroups: (1, 1, 1),
+    };
+    let [order, tiles] = Gpu::get().run_for(&call, [1, 2]);
+    (order, tiles)
+}
+
+#[test]
+fn slots_are_grouped_by_their_experts() {
+    for (slots, experts) in [(1, 1), (64, 1), (65, 1), (40, 8), (300, 8), (1200, 3), (2100, 512)] {
+        let ids = chosen(slots, experts);
+        let mut order: Vec<u32> = (0..slots as u32).collect();
+        order.sort_by_key(|slot| ids[*slot as usize]);
+        let (mut tiles, mut first) = (Vec::new(), 0);
+        for expert in 0..experts as u32 {
+            let end = first + ids.iter().filter(|id| **id == expert).count() as u32;
+            (first..end).step_by(EXPERT_TILE as usize).for_each(|at| tiles.push([expert, at, end]));
+            first = end;
+        }
+        for (tier, workgroup) in Gpu::get().tiers().into_iter().flat_map(|tier| [(tier, 96.0), (tier, 256.0)]) {
+            let (got_order, got_tiles) = grouped(tier, &ids, experts, workgroup);
+            let what = format!("{slots} slots of {experts} {tier} {workgroup}");
+            assert_eq!(got_order, order, "{what}");
+            let (used, rest) = got_tiles.split_at(tiles.len() * 3);
+            assert_eq!(used, tiles.as_flattened(), "{what}");
+            assert!(rest.chunks_exact(3).all(|tile| tile[0] == u32::MAX), "{what}");
+        }
+    }
+}
+
+/// Both products with experts, `[slots, rows]` behind `OFFSET` columns, of all experts but the first and the last.
+#[test]
+fn products_with_experts_match_their_equation() {
+    const OFFSET: usize = 3;
+    let gpu = Gpu::get();
+    for ty in WeightType::ALL {
+        let (experts, rows, cols) = (5, 70, 2 * ty.block());
+        let weights = Weights::random(ty, (experts - 2) * rows, cols, 9);
+        for (tokens, used) in [(1, 2), (90, 2)] {
+            let slots = tokens * used;
+            let ids = chosen(slots, experts);
+            let bias = noise(experts * rows, 11);
+            for share in [1, used] {
+                let x = noise(slots / share * cols, 10);
+                let pitch = rows + OFFSET;
+                let mut expected = vec![0.25; slots * pitch];
+                for (slot, id) in ids.iter().enumerate().filter(|(_, id)| (1..experts as u32 - 1).contains(id)) {
+                    let x = &x[slot / share * cols..][..cols];
+                    for r in 0..rows {
+                        let weights = &weights.values[((*id as usize - 1) * rows + r) * cols..][..cols];
+                        let sum: f64 = weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
+                        expected[slot * pitch + OFFSET + r] = sum + f64::from(bias[*id as usize * rows + r]);
+                    }
+                }
+                let params = params::ExpertMatmul {
+                    rows: rows as u32,
+                    chunks: cols as u32 / 32,
+                    slots: slots as u32,
+                    share: share as u32,
+                    x_pitch: cols as u32,
+                    y_pitch: pitch as u32,
+                    y_offset: OFFSET as u32,
+                    first_expert: 1,
+                    experts: experts as u32 - 2,
+                    stride: 2,
+                };
+                let out = vec![0.25_f32; slots * pitch];
+                for tier in gpu.tiers() {
+                    let call = Call {
+                        kernel: "expert_gemv",
+                        tier,
+                        weights: Some(ty),
+                        overrides: &[("HAS_BIAS", 1.0)],
+                        params: bytes_of(&params),
+                        buffers: &[
+                            cast_slice(&weights.main),
+                            cast_slice(&weights.aux),
+                            bytes(&x),
+                            bytes(&bias),
+                            cast_slice(&ids),
+                            bytes(&out),
+                        ],
+                        workgroups: (2, rows.div_ceil(8) as u32, slots as u32),
+                    };
+                    let what = format!("{ty} {tier} {slots} slots, {share} share");
+                    assert_close(&gpu.run(&call, 5), &expected, 2e-5, &what);
+
+                    let (order, tiles) = grouped(tier, &ids, experts, 64.0);
+                    let buffers = [
+                        cast_slice(&weights.main),
+                        cast_slice(&weights.aux),
+                        bytes(&x),
+                        bytes(&bias),
+                        cast_slice(&order),
+                        cast_slice(&tiles),
+                        bytes(&out),
+                    ];
+                    for workgroup in [128.0, 32.0] {
+                        let overrides = [("HAS_BIAS", 1.0), ("WORKGROUP_SIZE", workgroup)];
+                        let groups = (rows as f64 / workgroup) as u32 + 1;
+                        let workgroups = (tiles.len() as u32 / 3, 2, groups);
+                        let call = Call {
+                            kernel: "expert_gemm",
+                            overrides: &overrides,
+                            buffers: &buffers,
+                            workgroups,
+                            ..call
+                        };
+                        assert_close(&gpu.run(&call, 6), &expected, 2e-5, &format!("{what} {workgroup}"));
+                    }
+                }
+            }
         }
     }
 }

@@ -1,13 +1,18 @@
 //! Products with the experts that a router chose on the device.
 
-use thermocline_shaders::params;
+use thermocline_shaders::{limits::expert_tiles, params};
 
 use super::{
-    Buffer, Gpu, GpuMatrix, MatmulOutput, Op, Recorder, grid,
-    matmul::{ROWS, gemv_workgroup},
+    Buffer, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder, Usage, grid,
+    matmul::{GEMM_WORKGROUP, ROWS, gemv_workgroup},
     pitch,
 };
 use crate::error::{Error, Result};
+
+/// Invocations of `group_slots`, which is one workgroup.
+const GROUP_WORKGROUP: u32 = 256;
+/// With fewer slots than this for each expert, on average, grouping them costs more than it saves.
+const FEW: usize = 4;
 
 /// What an [`ExpertMatmul`] reads.
 #[derive(Debug, Clone)]
@@ -18,16 +23,70 @@ pub struct ExpertInput<'a> {
     pub share: usize,
     /// Per slot its expert.
     pub ids: &'a Buffer,
+    /// What [`ExpertGroups`] makes of them.
+    pub groups: &'a ExpertGroups,
     /// One number per row of every expert.
     pub bias: Option<&'a Buffer>,
+}
+
+/// Slots in the order of their experts, so that many slots of one share its weights.
+#[derive(Debug, Clone)]
+pub struct ExpertGroups {
+    /// `[slots]`
+    order: Buffer,
+    /// `[tiles, 3]`: expert, first and end in the order.
+    tiles: Buffer,
+    op: Op,
+    experts: usize,
+}
+
+impl ExpertGroups {
+    /// For up to `slots` slots whose choice among `experts` experts is in `ids`.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
+    pub fn new(gpu: &Gpu, ids: &Buffer, slots: usize, experts: usize) -> Result<Self> {
+        let [order, tiles] = Self::words(slots, experts).map(|words| words as u64 * 4);
+        let order = gpu.arena().buffer(Purpose::Scratch, "slots in order", order, Usage::Storage)?;
+        let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of slots", tiles, Usage::Storage)?;
+        let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
+        let op = Op::new(gpu, &pipeline, &[ids.into(), (&order).into(), (&tiles).into()])?;
+        Ok(ExpertGroups { order, tiles, op, experts })
+    }
+
+    /// Words of its two buffers.
+    pub const fn words(slots: usize, experts: usize) -> [usize; 2] {
+        [slots, 3 * expert_tiles(slots, experts)]
+    }
+
+    /// Whether `slots` slots are so many that their experts' weights are better read once for many of them.
+    pub fn pay(&self, slots: usize) -> bool {
+        slots >= FEW * self.experts
+    }
+
+    /// Groups the first `slots` slots.
+    pub fn record(&self, recorder: &mut Recorder, slots: usize) {
+        let [experts, slots32, tiles] = [self.experts, slots, expert_tiles(slots, self.experts)].map(|n| n as u32);
+        recorder.dispatch(&self.op, &params::GroupSlots { experts, slots: slots32, tiles }, [1, 1, 1]);
+    }
 }
 
 /// `y[s, offset + r] = W[ids[s], r] . x[s / share] (+ bias[ids[s], r])`, a slot `s` being a token and one of its experts.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
-    /// With as many slots as are recorded still to be filled in.
-    parts: Vec<(params::ExpertMatmul, Op)>,
+    parts: Vec<Part>,
+    experts: usize,
     max_groups: u32,
+}
+
+#[derive(Debug, Clone)]
+struct Part {
+    /// With as many slots as are recorded still to be filled in.
+    params: params::ExpertMatmul,
+    /// Slot by slot.
+    each: Op,
+    /// Tile by tile of [`ExpertGroups`].
+    grouped: Op,
 }
 
 impl ExpertMatmul {
@@ -49,18 +108,16 @@ impl ExpertMatmul {
             let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.share);
             return Err(Error::invalid("a product with experts", "whole experts, stored", got));
         }
-        let overrides = [("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), ("ROWS", f64::from(ROWS))];
-        let workgroup = gemv_workgroup(matrix.chunks());
-        let pipeline = gpu.pipelines().get("expert_gemv", Some(matrix.ty()), workgroup, &overrides)?;
+        let (has_bias, ty) = (("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), Some(matrix.ty()));
+        let overrides = [has_bias, ("ROWS", f64::from(ROWS))];
+        let each = gpu.pipelines().get("expert_gemv", ty, gemv_workgroup(matrix.chunks()), &overrides)?;
+        let grouped = gpu.pipelines().get("expert_gemm", ty, GEMM_WORKGROUP, &[has_bias])?;
         let parts = matrix.parts().iter().map(|part| {
-            let bindings = [
-                part.main(),
-                part.aux(gpu.nothing()),
-                input.x.into(),
-                input.bias.unwrap_or(gpu.nothing()).into(),
-                input.ids.into(),
-                output.buffer.into(),
-            ];
+            let bias = input.bias.unwrap_or(gpu.nothing());
+            let (main, aux, out) = (part.main(), part.aux(gpu.nothing()), output.buffer);
+            let one_by_one = [main.clone(), aux.clone(), input.x.into(), bias.into(), input.ids.into(), out.into()];
+            let (order, tiles) = (&input.groups.order, &input.groups.tiles);
+            let in_order = [main, aux, input.x.into(), bias.into(), order.into(), tiles.into(), out.into()];
             let params = params::ExpertMatmul {
                 rows: rows as u32,
                 chunks: matrix.chunks() as u32,
@@ -73,17 +130,24 @@ impl ExpertMatmul {
                 experts: (part.rows().len() / rows) as u32,
                 stride: 0,
             };
-            Ok((params, Op::new(gpu, &pipeline, &bindings)?))
+            Ok(Part { params, each: Op::new(gpu, &each, &one_by_one)?, grouped: Op::new(gpu, &grouped, &in_order)? })
         });
-        Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, max_groups: gpu.caps().max_groups })
+        Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups: gpu.caps().max_groups })
     }
 
-    /// Records the products of the first `slots` slots.
-    pub fn record(&self, recorder: &mut Recorder, slots: usize) {
-        for (params, op) in &self.parts {
-            let [x, y] = grid(params.rows.div_ceil(ROWS) as usize, self.max_groups);
-            let params = params::ExpertMatmul { slots: slots as u32, stride: x, ..*params };
-            recorder.dispatch(op, &params, [x, y, slots as u32]);
+    /// Records the products of the first `slots` slots; `grouped`: [`ExpertGroups::record`] has been.
+    pub fn record(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
+        for part in &self.parts {
+            let rows = if grouped { part.grouped.pipeline().workgroup() / 2 } else { ROWS };
+            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
+            let params = params::ExpertMatmul { slots: slots as u32, stride: a, ..part.params };
+            if grouped {
+                // Neighbours share weights.
+                let tiles = expert_tiles(slots, self.experts) as u32;
+                recorder.dispatch(&part.grouped, &params, [tiles, a, b]);
+            } else {
+                recorder.dispatch(&part.each, &params, [a, b, slots as u32]);
+            }
         }
     }
 }

@@ -13,7 +13,7 @@ const TOKENS: u32 = 4;
 /// weights once for every four.
 const FEW: usize = 16;
 /// Invocations of `gemm`.
-const GEMM_WORKGROUP: u32 = 128;
+pub(super) const GEMM_WORKGROUP: u32 = 128;
 /// Tokens of its workgroups.
 const GEMM_TOKENS: u32 = 64;
 

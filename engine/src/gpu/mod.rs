@@ -32,7 +32,7 @@ pub use adapter::{AdapterChoice, AdapterKind, AdapterReport, adapters};
 pub use arena::{Arena, Buffer, Purpose, Usage};
 pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
-pub use experts::{ExpertInput, ExpertMatmul};
+pub use experts::{ExpertGroups, ExpertInput, ExpertMatmul};
 pub use faults::{FaultPoint, Faults};
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixPart};

@@ -38,6 +38,11 @@ pub const fn device_type(ty: TensorType) -> WeightType {
     }
 }
 
+/// Whether a matrix of `ty` is the same on the device, but for how it lies there.
+pub const fn is_exact(ty: TensorType) -> bool {
+    !matches!(ty, TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q2_K | TensorType::IQ4_XS)
+}
+
 /// Takes `row`, whole blocks of `ty`, apart into `main` and `aux`, which are as long as
 /// [`WeightType::main_len`] and [`WeightType::aux_len`] of [`device_type`] say; all of both is written.
 ///

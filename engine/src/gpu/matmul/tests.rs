@@ -8,7 +8,8 @@ use super::*;
 use crate::{
     format::{Bytes, Matrix, TensorType},
     gpu::{
-        AdapterChoice, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing, Uploader, Usage,
+        AdapterChoice, ExpertGroups, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
+        Uploader, Usage,
         layout::tests::{WEIGHTS, random_row, widening_error},
     },
 };
@@ -205,11 +206,15 @@ fn tokens_go_to_their_experts() {
         let bytes = (ids.len() * y_pitch * 4) as u64;
         let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
         let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
-        for share in [used, 1] {
-            let input = ExpertInput { x: &x.buffer, share, ids: &ids_buffer, bias: Some(&bias_buffer) };
-            let matmul = ExpertMatmul::new(&gpu, &matrix, experts, &input, &output).unwrap();
+        let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts).unwrap();
+        let input = |share, bias| ExpertInput { x: &x.buffer, share, ids: &ids_buffer, groups: &groups, bias };
+        for (share, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
+            let matmul = ExpertMatmul::new(&gpu, &matrix, experts, &input(share, Some(&bias_buffer)), &output).unwrap();
             let mut recorder = Recorder::new(&gpu);
-            matmul.record(&mut recorder, ids.len());
+            if grouped {
+                groups.record(&mut recorder, ids.len());
+            }
+            matmul.record(&mut recorder, ids.len(), grouped);
             let mut ring = ReadbackRing::new(&gpu, 1, bytes).unwrap();
             let got: Vec<f32> = ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap();
             for (slot, expert) in ids.into_iter().enumerate() {
@@ -220,12 +225,11 @@ fn tokens_go_to_their_experts() {
                     buffer: x.buffer.clone(),
                 };
                 let got = &got[slot * y_pitch..][..y_pitch];
-                let what = format!("{ty} slot {slot} share {share}");
+                let what = format!("{ty} slot {slot} share {share} grouped {grouped}");
                 check(got, &stacked[expert * 2..][..2], &own, &bias[expert * rows..][..rows], 1, &what);
             }
         }
-        let input = ExpertInput { x: &x.buffer, share: 1, ids: &ids_buffer, bias: None };
-        assert!(ExpertMatmul::new(&gpu, &matrix, experts + 1, &input, &output).is_err());
+        assert!(ExpertMatmul::new(&gpu, &matrix, experts + 1, &input(1, None), &output).is_err());
     }
 }
 

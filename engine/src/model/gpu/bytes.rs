@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::Result,
     format::TensorType,
-    gpu::{Caps, GpuMatrix, layout::device_type, pitch},
+    gpu::{Caps, ExpertGroups, GpuMatrix, layout::device_type, pitch},
     model::{
         Down, ExpertWeights, Ffn, FfnWeights, KvType, LayerWeights, Linear, Model, ModelConfig, Norm, Predictor,
         PredictorKind,
@@ -107,7 +107,8 @@ impl DeviceBytes {
             layers: layers.collect::<Result<_>>()?,
             head: matrix(caps, &[&weights.output])?,
             head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
-            head_scratch: logits + shortlists,
+            // A tied head also has the tokens' ids.
+            head_scratch: logits + shortlists + floats(chunk),
         })
     }
 }
@@ -264,6 +265,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             });
             floats(chunk * pitch(mixture.experts.len()))
                 + 2 * floats(slots)
+                + ExpertGroups::words(slots, mixture.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, true)
                 + floats(slots * row)
                 + shared

@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{
-        Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder,
+        Buffer, Epilogue, ExpertGroups, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder,
         layout::device_type, params, pitch,
     },
     model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe},
@@ -31,6 +31,7 @@ struct Temporaries {
     scores: Buffer,
     /// `[slots]`: which expert.
     ids: Buffer,
+    groups: ExpertGroups,
     /// Of slots.
     hidden: Hidden,
     /// `[slots, pitch(d_model)]`
@@ -71,6 +72,7 @@ impl Temporaries {
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
         let ids = loader.scratch("chosen experts", slots)?;
         let shares = loader.scratch("shares of experts", slots)?;
+        let groups = ExpertGroups::new(gpu, &ids, slots, experts.count)?;
         let hidden = Hidden::new(loader, slots, experts.n_ff, true)?;
         let outputs = loader.scratch("outputs of experts", slots * pitch(d_model))?;
         let shared = shared_ff.map(|n_ff| {
@@ -93,6 +95,7 @@ impl Temporaries {
             combine: Op::new(gpu, &combine, &bindings)?,
             scores,
             ids,
+            groups,
             hidden,
             outputs,
             shared,
@@ -139,7 +142,8 @@ impl ExpertOps {
                 let matrices: Vec<&Matrix> = linears.iter().map(|linear| &linear.weight).collect();
                 let matrix = loader.uploader.experts(WHAT.0, WHAT.1, &matrices, experts.count)?;
                 let bias = Product::stacked_bias(linears).map(|bias| loader.vector("a bias", &bias)).transpose()?;
-                let input = ExpertInput { x, share, ids: &temporaries.ids, bias: bias.as_ref() };
+                let (ids, groups) = (&temporaries.ids, &temporaries.groups);
+                let input = ExpertInput { x, share, ids, groups, bias: bias.as_ref() };
                 let output = MatmulOutput { buffer: y, pitch, offset, epilogue: Epilogue::Store };
                 ExpertMatmul::new(gpu, &matrix, experts.count, &input, &output)
             };
@@ -187,9 +191,13 @@ impl ExpertOps {
             probe.router(layer, &chosen);
         }
         let recorder = segment.recorder();
-        self.gate_up.iter().for_each(|product| product.record(recorder, slots));
+        let grouped = temporaries.groups.pay(slots);
+        if grouped {
+            temporaries.groups.record(recorder, slots);
+        }
+        self.gate_up.iter().for_each(|product| product.record(recorder, slots, grouped));
         temporaries.hidden.activate(recorder, slots);
-        self.down.record(recorder, slots);
+        self.down.record(recorder, slots, grouped);
         if let Some((gate, ffn)) = &self.shared {
             gate.record(recorder, tokens);
             ffn.record_gate_up(recorder, tokens);

@@ -6,6 +6,7 @@ use thermocline_shaders::limits::{TOP_K_MOST, TOP_K_SHARE};
 
 use super::{
     elementwise::{WORKGROUP, flat_grid},
+    embedding::Embedding,
     loader::Loader,
     norm::{NormOp, NormWeights},
     product::Product,
@@ -32,6 +33,8 @@ pub(super) struct Head {
     /// `Normed = norm(Normed)`, for rows that were copied there.
     in_place: NormOp,
     output: Product,
+    /// Where its matrix is the embedding.
+    pub embedding: Option<Embedding>,
     /// With its cap.
     soft_cap: Option<(Op, f32)>,
     top: TopK,
@@ -50,6 +53,10 @@ impl Head {
         let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
         let norm = NormWeights::new(loader, &weights.output_norm)?;
         let output = Product::new(loader, (Purpose::Head, "the head"), &[&weights.output], normed, (&logits, row))?;
+        let embedding = match &output.matrices[..] {
+            [matrix] => Embedding::new(loader, weights, matrix, residual)?,
+            _ => None,
+        };
         let soft_cap = match config.final_softcap {
             Some(cap) => {
                 let pipeline = gpu.pipelines().get("soft_cap", None, WORKGROUP, &[])?;
@@ -62,6 +69,7 @@ impl Head {
             norm: NormOp::new(loader, &norm, residual, Some(out), normed)?,
             in_place: NormOp::new(loader, &norm, normed, None, normed)?,
             output,
+            embedding,
             soft_cap,
             top: TopK::new(loader, &logits, config.n_vocab)?,
             logits,

@@ -1,8 +1,8 @@
 //! The GPU as a [`Processor`](super::Processor): the same program that the CPU walks, recorded and submitted at once. When a
 //! model is loaded, its weights are uploaded by role and every dispatch is prepared with its buffers ([`Loader`]); what
 //! depends on a context is prepared when its cache is made ([`GpuKv`]). A chunk is then recorded into one [`Segment`]: up go
-//! the embedding's rows, decoded on the CPU, and the positions' rotations; down come the logits that were asked for. Decoding
-//! a token makes nothing, submits once and reads back once.
+//! the tokens' ids where the embedding is on the device as the head, else its rows, decoded on the CPU, and the positions'
+//! rotations; down come the logits that were asked for. Decoding a token makes nothing, submits once and reads back once.
 //!
 //! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until
 //! somebody reads the stream: usually the next norm, which adds on the way.
@@ -11,6 +11,7 @@ mod attention;
 mod bytes;
 mod cold;
 mod elementwise;
+mod embedding;
 mod experts;
 mod extent;
 mod ffn;

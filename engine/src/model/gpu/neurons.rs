@@ -1,7 +1,10 @@
 //! The down projection with a neuron for a row: sums of rows instead of products with them. The neurons of a layer may lie in
 //! several matrices; each adds its shares of the sum, and the shares are then added up.
 
-use thermocline_shaders::{WeightType, limits::SPARSE_DOWN_TOKENS};
+use thermocline_shaders::{
+    WeightType,
+    limits::{GEMM_NEURONS_COLUMNS, SPARSE_DOWN_TOKENS},
+};
 
 use super::{
     elementwise::{WORKGROUP, flat_grid},
@@ -22,6 +25,10 @@ const MATRICES: usize = 8;
 /// Invocations of a workgroup of `sparse_down`, and those that read a row side by side, eight columns each.
 const DOWN_WORKGROUP: u32 = 128;
 const STRIP: usize = 32;
+/// With more tokens than this tiles are quicker, as in a product with rows of outputs.
+const FEW: usize = 16;
+/// Invocations of a workgroup of `gemm_neurons`, which takes half as many tokens.
+const GEMM_WORKGROUP: u32 = 128;
 
 /// Where shares of sums go; layers of one width have it in common.
 #[derive(Debug, Clone)]
@@ -103,6 +110,8 @@ pub(super) struct NeuronRows {
     fired: Op,
     /// Several tokens share what is read: what is silent for one is mostly not silent for all of them.
     few: Op,
+    /// Many tokens, in tiles.
+    many: Op,
 }
 
 impl NeuronRows {
@@ -130,11 +139,15 @@ impl NeuronRows {
             (&sums.buffer).into(),
         ];
         let all = Op::new(gpu, &down(1, 0.0)?, &bindings)?;
+        let gemm = gpu.pipelines().get("gemm_neurons", Some(ty), GEMM_WORKGROUP, &[])?;
+        let [main, aux, hidden, _, sums_of] = bindings;
+        let many = Op::new(gpu, &gemm, &[main, aux, hidden, sums_of])?;
         Ok(NeuronRows {
             neurons: part.rows().len(),
             sums: sums.clone(),
             fired: all.variant(&down(1, 1.0)?),
             few: all.variant(&down(SPARSE_DOWN_TOKENS, 0.0)?),
+            many,
             all,
         })
     }
@@ -142,9 +155,17 @@ impl NeuronRows {
     /// Records their part of the sums; rows of hidden activations are `pitch` apart. `skip`: many are zero.
     pub fn record(&self, recorder: &mut Recorder, pitch: usize, skip: bool, shares: &mut Shares) {
         let tokens = shares.tokens;
-        let strips = strips(self.sums.chunks);
-        let groups = if tokens == 1 { 1 } else { tokens.div_ceil(SPARSE_DOWN_TOKENS as usize) };
-        let wanted = WORKGROUPS / (strips * groups) * self.neurons / shares.neurons;
+        // Workgroups across the columns and the tokens of a share.
+        let (across, groups, op) = match (tokens, skip) {
+            (1, true) => (strips(self.sums.chunks), 1, &self.fired),
+            (1, false) => (strips(self.sums.chunks), 1, &self.all),
+            (..=FEW, _) => (strips(self.sums.chunks), tokens.div_ceil(SPARSE_DOWN_TOKENS as usize), &self.few),
+            _ => {
+                let at_once = self.many.pipeline().workgroup() as usize / 2;
+                ((self.sums.chunks * 32).div_ceil(GEMM_NEURONS_COLUMNS as usize), tokens.div_ceil(at_once), &self.many)
+            }
+        };
+        let wanted = WORKGROUPS / (across * groups) * self.neurons / shares.neurons;
         let wanted = wanted.min(self.neurons / LEAST_SHARE).max(1);
         // One stays free for the CPU's.
         let room = (self.sums.rows / tokens).saturating_sub(shares.used + 1);
@@ -162,12 +183,9 @@ impl NeuronRows {
             first: first as u32,
             accumulate: u32::from(!fresh),
         };
-        let op = match (tokens, skip) {
-            (1, true) => &self.fired,
-            (1, false) => &self.all,
-            _ => &self.few,
-        };
-        recorder.dispatch(op, &params, [strips, splits, groups].map(|n| n as u32));
+        // In tiles, neighbours share weights.
+        let grid = if tokens > FEW { [groups, across, splits] } else { [across, splits, groups] };
+        recorder.dispatch(op, &params, grid.map(|n| n as u32));
     }
 }
 

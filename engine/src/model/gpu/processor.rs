@@ -204,13 +204,16 @@ impl GpuProcessor {
     /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was placed.
     pub(crate) fn begin_from(&mut self, residual: &[f32]) -> Result<()> {
         super::split::pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
-        self.start()
+        self.start(None)
     }
 
-    /// Uploads the rows and turns of the chunk.
-    fn start(&mut self) -> Result<()> {
-        let residual = self.registers.get(Register::Residual);
-        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(bytemuck::cast_slice(&self.rows), residual, 0)];
+    /// Uploads what the chunk begins with, the residual stream's rows or the ids of `tokens`, and its turns.
+    fn start(&mut self, tokens: Option<(&[u32], &Buffer)>) -> Result<()> {
+        let (begins, to) = match tokens {
+            Some((ids, to)) => (bytemuck::cast_slice(ids), to),
+            None => (bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual)),
+        };
+        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(begins, to, 0)];
         let turns = self.turns.iter().zip(&self.attention.tables);
         pieces.extend(turns.map(|(turns, table)| (bytemuck::cast_slice(turns), table, 0)));
         self.segment.begin(&pieces)
@@ -379,6 +382,11 @@ impl Processor for GpuProcessor {
     fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         self.place(tokens.len(), kv);
+        if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
+            self.start(Some((tokens, &embedding.ids)))?;
+            embedding.record(self.segment.recorder(), tokens.len());
+            return Ok(());
+        }
         let (d_model, pitch) = (self.registers.d_model, self.registers.pitch);
         self.rows.clear();
         self.rows.resize(tokens.len() * pitch, 0.0);
@@ -395,7 +403,7 @@ impl Processor for GpuProcessor {
                 row.iter_mut().zip(position).for_each(|(x, position)| *x += *position);
             }
         }
-        self.start()
+        self.start(None)
     }
 
     fn norm(&mut self, _: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {

@@ -4,7 +4,7 @@ use super::loader::Loader;
 use crate::{
     error::Result,
     format::Matrix,
-    gpu::{Buffer, Matmul, Purpose, Recorder, layout::device_type},
+    gpu::{Buffer, GpuMatrix, Matmul, Purpose, Recorder, layout::device_type},
     model::Linear,
 };
 
@@ -12,6 +12,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Product {
     matmuls: Vec<Matmul>,
+    /// What was uploaded.
+    pub matrices: Vec<GpuMatrix>,
     /// Multiply-adds of a token.
     pub work: u64,
 }
@@ -27,7 +29,7 @@ impl Product {
         (y, pitch): (&Buffer, usize),
     ) -> Result<Self> {
         let ty = |linear: &Linear| device_type(linear.weight.ty());
-        let (mut matmuls, mut offset, mut work) = (Vec::new(), 0, 0);
+        let (mut matmuls, mut uploaded, mut offset, mut work) = (Vec::new(), Vec::new(), 0, 0);
         for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {
             let matrices: Vec<&Matrix> = stack.iter().map(|linear| &linear.weight).collect();
             let matrix = loader.uploader.matrix(purpose, what, &matrices)?;
@@ -35,8 +37,9 @@ impl Product {
             matmuls.push(Matmul::new(loader.gpu, &matrix, x, bias.as_ref(), y, pitch, offset)?);
             offset += matrix.rows();
             work += (matrix.rows() * matrix.cols()) as u64;
+            uploaded.push(matrix);
         }
-        Ok(Product { matmuls, work })
+        Ok(Product { matmuls, matrices: uploaded, work })
     }
 
     /// Records it for the first `tokens` rows.

@@ -1,0 +1,41 @@
+// out[t] = scale * W[ids[t]], rows of the embedding. One invocation per quarter of a chunk, in a two-dimensional grid. The
+// weights bound are rows first_row .. + rows; tokens of others are left alone.
+#include "lane.wgsl"
+#include "weights.wgsl"
+
+struct Params {
+    first_row: u32,
+    rows: u32,
+    chunks: u32,
+    tokens: u32,
+    // Elements from one row of `out` to the next, a multiple of 32.
+    pitch: u32,
+    // Invocations in one row of the grid.
+    stride: u32,
+    scale: f32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(2) var<storage, read> ids: array<u32>;
+@group(0) @binding(3) var<storage, read_write> out: array<vec4<f32>>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn embedding(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.y * params.stride + id.x;
+    // Rows of weights may be padded further than those of `out`.
+    let items = params.pitch / 8u;
+    let token = i / items;
+    if token >= params.tokens {
+        return;
+    }
+    // Rows before the first wrap around and are too large as well.
+    let row = ids[token] - params.first_row;
+    if row >= params.rows {
+        return;
+    }
+    let chunk = i % items / 4u;
+    let w = quarter(row, chunk, i % 4u, params.chunks);
+    let columns = token * (params.pitch / 4u) + chunk * 8u + quarter_columns(i % 4u);
+    out[columns.x] = (w.low * w.scale + w.offset) * params.scale;
+    out[columns.y] = (w.high * w.scale + w.offset) * params.scale;
+}

@@ -1,0 +1,34 @@
+// What the products with the experts that tokens chose share, slot s being a token and one of its experts.
+//   y[s, y_offset + r] = W[ids[s], r] . x[s / share] (+ bias[ids[s], r])
+// The weights bound are those of experts first_expert .. + experts, one behind the other; slots of others are left alone.
+override HAS_BIAS: bool = false;
+
+struct Params {
+    // Of an expert.
+    rows: u32,
+    chunks: u32,
+    slots: u32,
+    // Slots in a row that read one row of x.
+    share: u32,
+    x_pitch: u32,
+    y_pitch: u32,
+    y_offset: u32,
+    first_expert: u32,
+    experts: u32,
+    stride: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(3) var<storage, read> bias: array<f32>;
+
+// Writes a sum, unless its row is past the end; `expert` counts from the first bound.
+fn finish(slot: u32, expert: u32, row: u32, sum: f32) {
+    if row >= params.rows {
+        return;
+    }
+    var value = sum;
+    if HAS_BIAS {
+        value += bias[(expert + params.first_expert) * params.rows + row];
+    }
+    y[slot * params.y_pitch + params.y_offset + row] = value;
+}
