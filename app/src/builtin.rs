@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use thermocline_engine::session::Sampling;
+use thermocline_engine::{model::KvType, session::Sampling};
 
 /// What error messages and `inspect` call the built-in model's file.
 pub const NAME: &str = "built-in storyteller";
@@ -23,6 +23,9 @@ pub fn file() -> &'static [u8] {
 pub fn path() -> &'static Path {
     Path::new(NAME)
 }
+
+/// Its caches are a few MiB at most. Rounding them to halves would be the one thing that makes texts part between processors.
+pub const KV_TYPE: KvType = KvType::F32;
 
 /// Sampling that suits it.
 pub fn sampling() -> Sampling {

@@ -46,6 +46,10 @@ fn a_gpu_that_was_asked_for_or_an_error() {
         error.refusal();
         assert!(words.iter().all(|word| all.contains(word)), "{flags:?}: {all}");
     }
+    // A model that fits, with a context that does not.
+    let long = ["--device", "0", "--vram", "64MiB", "--context", "256k"];
+    let error = thermocline(&[&run[..], &long].concat()).refusal();
+    assert!(error.contains("KV cache") && error.contains("wanted"), "{error}");
     // Without a wish, the CPU is good enough.
     thermocline(&[&run[..], &["--vram", "0"]].concat()).ok();
     thermocline(&[&run[..], &["--device", "auto", "--vram", "1MiB"]].concat()).ok();

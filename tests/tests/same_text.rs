@@ -5,6 +5,7 @@
 
 use std::{path::Path, sync::Arc};
 
+use thermocline::builtin::KV_TYPE;
 use thermocline_engine::{
     cpu::Activations,
     model::{Forward, KvType, LoadOptions, Model, Outputs},
@@ -107,7 +108,7 @@ fn the_built_in_model_writes_the_same_stories() {
     prompts.extend(BEGINNINGS.iter().map(|text| tokenizer.encode(text, EncodeOptions::TEXT).unwrap()));
     let mut gpu = forward(shared(FULL), &model, 64);
     let mut cpu = golden::forward(&model, Setup::default());
-    let distance = continue_both([&mut gpu, &mut cpu], KvType::F32, &prompts, 140, "storyteller");
+    let distance = continue_both([&mut gpu, &mut cpu], KV_TYPE, &prompts, 140, "storyteller");
     println!("{} prompts of 140 tokens each: {distance:?}", prompts.len());
     assert!(distance.logits < 2e-4, "{distance:?}");
 }

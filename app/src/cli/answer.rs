@@ -13,6 +13,7 @@ use thermocline_engine::{
 };
 
 use super::{
+    engine_options::DeviceArgs,
     failure::{Failure, Outcome, one_line},
     interrupt::Watch,
     progress::{Progress, Unit},
@@ -34,8 +35,14 @@ pub struct Answer {
     pub stats: GenerationStats,
 }
 
-/// Generates; `show` gets every token with the text that became complete with it. If `show` fails, generation stops.
-pub fn answer(session: &mut Session, request: Request, show: &mut dyn FnMut(u32, &str) -> Outcome) -> Outcome<Answer> {
+/// Generates; `show` gets every token with the text that became complete with it. If `show` fails, generation stops; so it does
+/// if the GPU turns out to have no room for the answer's beginning and `device` has no patience with that.
+pub fn answer(
+    session: &mut Session,
+    request: Request,
+    device: Option<&DeviceArgs>,
+    show: &mut dyn FnMut(u32, &str) -> Outcome,
+) -> Outcome<Answer> {
     let watch = Watch::start();
     let events = session.generate(request);
     let mut progress = Some(Progress::new("reading the prompt", Unit::Tokens));
@@ -64,7 +71,15 @@ pub fn answer(session: &mut Session, request: Request, show: &mut dyn FnMut(u32,
                     session.cancel();
                 }
             }
-            Ok(Event::Device(event)) => eprintln!("{}", device_line(&event)),
+            Ok(Event::Device(event)) => match (&event, device) {
+                (DeviceEvent::Cpu { reason }, Some(device)) if tokens.is_empty() && failure.is_none() => {
+                    if let Err(refused) = device.refused(reason) {
+                        failure = Some(refused);
+                        session.cancel();
+                    }
+                }
+                _ => eprintln!("{}", device_line(&event)),
+            },
             Ok(Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Done { reason, stats }) => {
                 return match failure {

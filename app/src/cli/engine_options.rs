@@ -107,7 +107,7 @@ pub struct ContextOptions {
     /// with, at most 4096]
     #[arg(short, long, value_name = "TOKENS", value_parser = parse_tokens)]
     pub context: Option<usize>,
-    /// Element type of the KV cache [default: f16]
+    /// Element type of the KV cache [default: f16; storyteller: f32]
     #[arg(long, value_name = "TYPE", value_parser = kv_types())]
     pub kv_type: Option<KvType>,
 }
@@ -120,8 +120,9 @@ pub fn open_engine(
     device: &DeviceArgs,
     sparsity: &SparsityArgs,
 ) -> Outcome<Engine> {
-    let mut options = EngineOptions {
+    let options = EngineOptions {
         context: context.context,
+        kv_type: context.kv_type.unwrap_or(model.kv_type()),
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
@@ -130,9 +131,6 @@ pub fn open_engine(
         adaptive: sparsity.adaptive,
         ..EngineOptions::default()
     };
-    if let Some(kv_type) = context.kv_type {
-        options.kv_type = kv_type;
-    }
     let engine = Engine::from_model(model.open_model()?, options)?;
     let mut progress = Progress::new(LOADING, Unit::Bytes);
     let status = loop {
@@ -215,7 +213,7 @@ impl DeviceArgs {
 
     /// The GPU cannot be had: an error if it was asked for. Otherwise the CPU does it, and nobody needs to be told that there
     /// is no GPU.
-    fn refused(&self, reason: &Error) -> Outcome {
+    pub fn refused(&self, reason: &Error) -> Outcome {
         match (&self.device, reason) {
             (Some(Device::Gpu(_)), _) => Err(Failure::Usage {
                 message: format!("--device: {reason}"),

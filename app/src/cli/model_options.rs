@@ -9,8 +9,8 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use tempfile::NamedTempFile;
 use thermocline_engine::{
     format::{self, Bytes, Checkpoint, ReadMode},
-    model::{Activation, LoadOptions, Model},
-    session::Sampling,
+    model::{Activation, KvType, LoadOptions, Model},
+    session::{EngineOptions, Sampling},
     sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
@@ -109,6 +109,11 @@ impl ModelOptions {
             return Ok(ModelFile::Temporary(file));
         };
         Ok(ModelFile::Given(path.clone()))
+    }
+
+    /// Element type of its KV cache, unless the user chooses one.
+    pub fn kv_type(&self) -> KvType {
+        if self.model.is_none() { builtin::KV_TYPE } else { EngineOptions::default().kv_type }
     }
 
     /// Sampling to start from, before the user's own settings.

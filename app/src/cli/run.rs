@@ -81,11 +81,12 @@ pub fn run(args: &RunArgs) -> Outcome {
     };
     let mut session = engine.session(SessionOptions::default())?;
     let request = args.length.request(prompt, args.sampling.over(args.model.sampling()));
-    let answered = answer(&mut session, request, &mut |id, piece| match (args.json, args.stream) {
-        (false, _) => answer::print(piece),
-        (true, true) => Ok(writeln!(std::io::stdout(), "{}", json!({ "token": id, "text": piece }))?),
-        (true, false) => Ok(()),
-    })?;
+    let answered =
+        answer(&mut session, request, Some(&args.device), &mut |id, piece| match (args.json, args.stream) {
+            (false, _) => answer::print(piece),
+            (true, true) => Ok(writeln!(std::io::stdout(), "{}", json!({ "token": id, "text": piece }))?),
+            (true, false) => Ok(()),
+        })?;
 
     if args.json {
         writeln!(std::io::stdout(), "{}", answer::to_json(&answered))?;

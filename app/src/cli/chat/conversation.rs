@@ -74,7 +74,7 @@ impl Conversation {
         // A fixed seed would give the same answer again.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(self.regenerations));
         let request = self.length.request(prompt, sampling);
-        let answered = answer(&mut self.session, request, &mut |_, piece| answer::print(piece))?;
+        let answered = answer(&mut self.session, request, None, &mut |_, piece| answer::print(piece))?;
         if !answered.text.ends_with('\n') {
             answer::print("\n")?;
         }
