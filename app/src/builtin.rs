@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use thermocline_engine::{model::KvType, session::Sampling};
+use thermocline_engine::{format::Bytes, model::KvType, session::Sampling, sparsity::sidecar::SidecarChoice};
 
 /// What error messages and `inspect` call the built-in model's file.
 pub const NAME: &str = "built-in storyteller";
@@ -17,6 +17,13 @@ static FILE: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller
 /// The model's GGUF file, aligned to 64 bytes.
 pub fn file() -> &'static [u8] {
     &FILE.0
+}
+
+static SIDECAR: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller/storyteller-F16.thermocline.gguf"));
+
+/// What `thermocline prepare` found out about it.
+pub fn sidecar() -> SidecarChoice {
+    SidecarChoice::Memory("built-in sidecar".into(), Bytes::new(&SIDECAR.0))
 }
 
 /// The path its errors name.

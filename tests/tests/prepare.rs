@@ -375,6 +375,82 @@ fn nonsense_is_refused() {
     refused(PrepareOptions { corpus: absent, ..good }, "absent.txt");
 }
 
+/// A story it has not seen.
+const STORY: &str = "Once upon a time, there was a little frog named Tim. Tim lived near a big pond with his mom. One day, he saw a \
+    red ball in the water. \"Mom, look! A ball!\" he said. His mom smiled and said, \"You can play with it, but you must be careful.\" \
+    Tim jumped into the water and swam to the ball. He was very happy. But then a big bird came and took the ball away. Tim was sad. \
+    He cried and cried. A kind fish heard him. \"Why are you sad?\" asked the fish. \"The bird took my ball,\" said Tim. The fish \
+    said, \"Let us ask the bird to share.\" They went to the bird and asked. The bird felt sorry and gave the ball back. They all \
+    played together until the sun went down. Tim learned that it is good to share with friends.";
+
+/// What dense FFNs are given and what their gates say, of one chunk.
+#[derive(Default)]
+struct Gates(Vec<(Vec<f32>, Vec<f32>)>);
+
+impl Probe for Gates {
+    fn wants_ffn_input(&mut self) -> bool {
+        true
+    }
+
+    fn ffn_input(&mut self, _: usize, _: usize, normed: &[f32], _: &[f32]) {
+        self.0.push((normed.to_vec(), Vec::new()));
+    }
+
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, _: usize, gate: &[f32], _: &[f32]) {
+        self.0[layer].1 = gate.to_vec();
+    }
+}
+
+/// Mean of the negative logarithms of what `tokens` were given, token by token.
+fn loss(model: &Arc<Model>, mode: Sparsity, tokens: &[u32]) -> f64 {
+    let mut forward = Forward::new(Arc::clone(model), cpu());
+    forward.set_sparsity(mode);
+    let mut kv = forward.kv_cache(tokens.len(), KvType::F32).unwrap();
+    let losses = tokens.windows(2).map(|pair| {
+        let logits = forward.run(&pair[..1], &mut kv, Outputs::Last, &mut ()).unwrap();
+        let sum: f64 = logits.iter().map(|logit| f64::from(*logit).exp()).sum();
+        sum.ln() - f64::from(logits[pair[1] as usize])
+    });
+    losses.sum::<f64>() / (tokens.len() - 1) as f64
+}
+
+#[test]
+fn the_built_in_sidecar_belongs_and_keeps_its_word() {
+    let folder = here("../assets/storyteller");
+    let mut model = Model::open(&folder.join("storyteller-F16.gguf"), &LoadOptions::default()).unwrap();
+    // Beside the model, where the program has it in memory.
+    let Attachment::Attached(sidecar) = attach(&mut model, &SidecarChoice::Beside, ReadMode::Map).unwrap() else {
+        panic!("the sidecar is not the model's: prepare it again (assets/storyteller/README.md)")
+    };
+    let target = sidecar.provenance.target_recall;
+    assert!(sidecar.layers.iter().all(|layer| layer.predictor.as_ref().is_some_and(|p| p.quality.recall >= target)));
+
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
+    let (model, cpu) = (Arc::new(model), cpu());
+    let tokens = tokenizer.encode(STORY, EncodeOptions::TEXT).unwrap();
+    let (mut gates, mut forward) = (Gates::default(), Forward::new(Arc::clone(&model), self::cpu()));
+    let mut kv = forward.kv_cache(tokens.len(), KvType::F32).unwrap();
+    forward.run(&tokens, &mut kv, Outputs::None, &mut gates).unwrap();
+    for (layer, (x, gate)) in gates.0.iter().enumerate() {
+        let predictor = model.weights.layers[layer].predictor.as_ref().unwrap();
+        let (mut inner, mut scores) = (Vec::new(), vec![0.0; gate.len()]);
+        predictor.scores(&cpu, x, tokens.len(), &mut inner, &mut scores).unwrap();
+        let fired = gate.iter().filter(|gate| **gate > 0.0).count();
+        let found = gate.iter().zip(&scores).filter(|(gate, score)| **gate > 0.0 && **score >= predictor.threshold);
+        let recall = found.count() as f32 / fired as f32;
+        println!("layer {layer}: {recall:.3}");
+        // One short text; the target is a mean over many.
+        assert!(recall > target - 0.03, "layer {layer}: {recall}");
+    }
+    let (dense, predicted) = (loss(&model, Sparsity::Dense, &tokens), loss(&model, Sparsity::Predicted, &tokens));
+    println!("perplexity {:.3} dense, {:.3} predicted", dense.exp(), predicted.exp());
+    assert!((predicted - dense).exp() < 1.01, "{dense} {predicted}");
+}
+
 #[test]
 fn the_program_prepares_shows_and_can_be_stopped() {
     let folder = tempfile::tempdir().unwrap();

@@ -94,8 +94,8 @@ impl ModelOptions {
         match &self.sidecar {
             Some(path) if path.as_os_str() == "none" => SidecarChoice::Without,
             Some(path) => SidecarChoice::File(path.clone()),
-            // The built-in model lies beside nothing.
-            None if self.model.is_none() => SidecarChoice::Without,
+            // With another activation than its own, the built-in model is another model.
+            None if self.model.is_none() && self.activation.is_none() => builtin::sidecar(),
             None => SidecarChoice::Beside,
         }
     }

@@ -9,6 +9,7 @@ use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, Container, ReadMode, TensorType, gguf},
     model::{Activation, Down, Ffn, LoadOptions, Model},
+    sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
 use crate::builtin;
@@ -36,12 +37,20 @@ impl ModelId {
         if key == ModelId::Builtin.key() { ModelId::Builtin } else { ModelId::Path(PathBuf::from(key)) }
     }
 
-    /// Opens it.
+    /// Opens it, with its sidecar if it has one that is of use.
     ///
     /// # Errors
     /// What is wrong with it.
     pub fn open(&self, options: &LoadOptions) -> Result<Model> {
-        Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)
+        let mut model = Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)?;
+        let sidecar = match self {
+            ModelId::Builtin if options.activation.is_none() => builtin::sidecar(),
+            ModelId::Builtin | ModelId::Path(_) => SidecarChoice::Beside,
+        };
+        if let Attachment::Ignored { path, reason } = sidecar::attach(&mut model, &sidecar, options.read_mode)? {
+            tracing::warn!(path = %path.display(), reason, "the sidecar is not used");
+        }
+        Ok(model)
     }
 
     fn checkpoint(&self, mode: ReadMode) -> Result<Checkpoint> {

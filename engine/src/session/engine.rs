@@ -27,7 +27,10 @@ use crate::{
     error::{Error, Result},
     format::ReadMode,
     model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
-    sparsity::placement::Machine,
+    sparsity::{
+        placement::Machine,
+        sidecar::{Attachment, SidecarChoice, attach},
+    },
     telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
@@ -50,6 +53,8 @@ pub struct EngineOptions {
     pub activation: Option<Activation>,
     /// Map the file or read it into RAM.
     pub read_mode: ReadMode,
+    /// What `prepare` found out about the model: where to look for it.
+    pub sidecar: SidecarChoice,
     /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
     pub chunk: usize,
     /// Where to compute.
@@ -86,6 +91,7 @@ impl Default for EngineOptions {
             cpu: CpuOptions::default(),
             activation: None,
             read_mode: ReadMode::Map,
+            sidecar: SidecarChoice::Beside,
             chunk: 512,
             device: DeviceChoice::Cpu,
             sparsity: SparsityChoice::Auto,
@@ -167,10 +173,14 @@ impl Engine {
     /// Opens a GGUF file, a PowerInfer GGUF or a Hugging Face folder.
     pub fn open(path: &Path, options: EngineOptions) -> Result<Self> {
         let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
-        Self::from_model(Model::open(path, &load)?, options)
+        let mut model = Model::open(path, &load)?;
+        if let Attachment::Ignored { path, reason } = attach(&mut model, &options.sidecar, options.read_mode)? {
+            tracing::warn!(path = %path.display(), reason, "the sidecar is not used");
+        }
+        Self::from_model(model, options)
     }
 
-    /// Takes a loaded model. `options.activation` and `options.read_mode` had their say when it was loaded.
+    /// Takes a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` had their say when it was loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
         let source = source(&options.device, &options.place());
         Self::start(model, options, source)
