@@ -4,7 +4,8 @@
 
 use thermocline_tests::terminal::{command, run, thermocline};
 
-const COMMANDS: [&str; 9] = ["run", "chat", "inspect", "tokenize", "logits", "convert", "synth", "bench", "devices"];
+const COMMANDS: [&str; 10] =
+    ["run", "chat", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
 
 #[test]
 fn every_command_explains_itself() {
