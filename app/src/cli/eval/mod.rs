@@ -1,6 +1,7 @@
 //! `thermocline eval`: what a model is worth, and what leaving neurons out costs. [`setup`] opens what a measurement needs,
 //! [`report`] prints tables and writes files; each measurement is a file of its own.
 
+mod adapt;
 mod firing;
 mod kl;
 mod perplexity;
@@ -24,7 +25,8 @@ Examples:
   thermocline eval perplexity -m model.gguf --text wiki.test.raw
   thermocline eval kl -m model.gguf --text wiki.test.raw --sparsity predicted --chunks 20
   thermocline eval recall -m model.gguf --text wiki.test.raw --chunks 4
-  thermocline eval sweep -m model.gguf --text wiki.test.raw --recall 0.8,0.9,0.95,0.99 --svg sweep.svg";
+  thermocline eval sweep -m model.gguf --text wiki.test.raw --recall 0.8,0.9,0.95,0.99 --svg sweep.svg
+  thermocline eval adapt --profile stories.txt --text stories.txt tales.txt --svg adapt.svg";
 
 /// Measures how well a model foresees a text, and what sparsity costs.
 #[derive(Debug, Args)]
@@ -42,6 +44,7 @@ enum What {
     Recall(recall::RecallArgs),
     Sweep(sweep::SweepArgs),
     Firing(firing::FiringArgs),
+    Adapt(adapt::AdaptArgs),
 }
 
 /// Runs the command.
@@ -52,5 +55,6 @@ pub fn eval(args: &EvalArgs) -> Outcome {
         What::Recall(args) => recall::recall(args),
         What::Sweep(args) => sweep::sweep(args),
         What::Firing(args) => firing::firing(args),
+        What::Adapt(args) => adapt::adapt(args),
     }
 }

@@ -1,0 +1,176 @@
+//! `thermocline eval adapt`
+
+use std::{fmt::Write as _, fs, io::Write as _, path::PathBuf, sync::Arc};
+
+use clap::Args;
+use thermocline_engine::{
+    cpu::Cpu,
+    eval::plot::{Axis, Curve, Figure, Panel, svg},
+    model::Forward,
+    sparsity::migration::{FollowOptions, FollowTrace, follow},
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+
+use super::report::{percent, write};
+use crate::{
+    cli::{
+        engine_options::CpuArgs,
+        failure::{Failure, Outcome},
+        model_options::ModelOptions,
+        progress::{Progress, Unit},
+        table::table,
+    },
+    units::{parse_bytes, parse_tokens},
+};
+
+/// How often firings hit hot neurons, if those stay and if they follow the text
+///
+/// The share --hot of each layer's neurons that fire most often in the profile text is hot at first. Then the texts are read,
+/// one after the other: each is a topic.
+#[derive(Debug, Args)]
+pub struct AdaptArgs {
+    /// The text that says what is hot at first
+    #[arg(long, value_name = "FILE")]
+    profile: PathBuf,
+    /// The texts to read, in order
+    #[arg(long, value_name = "FILE", required = true, num_args = 1..)]
+    text: Vec<PathBuf>,
+    /// Most tokens to read of each
+    #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
+    tokens: usize,
+    /// Share of the neurons that is hot
+    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    hot: f32,
+    /// Tokens after which a firing counts half
+    #[arg(long, value_name = "TOKENS", default_value_t = FollowOptions::default().half_life)]
+    half_life: f32,
+    /// Most bytes that may move per token, on average [default: 1MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    bytes: Option<u64>,
+    /// Write every token's hits
+    #[arg(long, value_name = "FILE")]
+    csv: Option<PathBuf>,
+    /// Draw the hit rates
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelOptions,
+    #[command(flatten)]
+    cpu: CpuArgs,
+}
+
+/// Tokens that a point of a curve is the mean of.
+const WINDOW: usize = 64;
+
+/// Runs the experiment.
+pub fn adapt(args: &AdaptArgs) -> Outcome {
+    let model = Arc::new(args.model.open_model()?);
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
+    let read = |path: &PathBuf| -> Outcome<Vec<u32>> {
+        let text = fs::read_to_string(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
+        // Far more than that many tokens.
+        let end = text.char_indices().nth(args.tokens.saturating_mul(32)).map_or(text.len(), |(end, _)| end);
+        let mut tokens = tokenizer.encode(&text[..end], EncodeOptions::PLAIN)?;
+        tokens.truncate(args.tokens);
+        Ok(tokens)
+    };
+    let profile = read(&args.profile)?;
+    let texts = args.text.iter().map(read).collect::<Outcome<Vec<_>>>()?;
+    let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&args.cpu.options())?);
+    let default = FollowOptions::default();
+    let bytes_per_token = args.bytes.unwrap_or(default.bytes_per_token);
+    let options = FollowOptions { half_life: args.half_life, bytes_per_token, ..default };
+    let mut progress = Progress::new("reading", Unit::Tokens);
+    let mut show = |done, all| progress.set(done as u64, all as u64);
+    let parts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
+    let trace = follow(&mut forward, &profile, &parts, args.hot, options, &mut show)?;
+    drop(progress);
+
+    std::io::stdout().write_all(table(&rows(args, &trace)).as_bytes())?;
+    if let Some(path) = &args.csv {
+        write(path, &csv(&trace))?;
+    }
+    if let Some(path) = &args.svg {
+        let subtitle = format!(
+            "{}: {} of the neurons hot; {} read in turn",
+            model.config.name,
+            percent(Some(f64::from(args.hot)), 0) + " %",
+            args.text.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+        write(path, &svg(&figure(subtitle, &trace)))?;
+    }
+    Ok(())
+}
+
+/// The range of each text.
+fn texts(trace: &FollowTrace) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+    let ends = trace.begins.iter().copied().skip(1).chain([trace.tokens.len()]);
+    trace.begins.iter().copied().zip(ends).map(|(begin, end)| begin..end)
+}
+
+fn rows(args: &AdaptArgs, trace: &FollowTrace) -> Vec<Vec<String>> {
+    let heads =
+        ["text", "tokens", "static [%]", "adaptive [%]", "static, 2nd half [%]", "adaptive, 2nd half [%]", "MB moved"];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    for (range, path) in texts(trace).zip(&args.text) {
+        let (all, late) = (trace.hit_rates(range.clone()), trace.hit_rates(range.start.midpoint(range.end)..range.end));
+        let moved: u64 = trace.tokens[range.clone()].iter().map(|token| token.moved).sum();
+        let mut row = vec![path.display().to_string(), range.len().to_string()];
+        row.extend([all.0, all.1, late.0, late.1].map(|rate| percent(Some(rate), 2)));
+        row.push(format!("{:.2}", moved as f64 / 1e6));
+        rows.push(row);
+    }
+    rows
+}
+
+fn csv(trace: &FollowTrace) -> String {
+    let mut text = "token,text,fired,static_hits,adaptive_hits,bytes_moved\r\n".to_owned();
+    for (number, range) in texts(trace).enumerate() {
+        for at in range {
+            let token = trace.tokens[at];
+            // Writing to a string does not fail.
+            let _ =
+                write!(text, "{at},{number},{},{},{},{}\r\n", token.fired, token.fixed, token.adaptive, token.moved);
+        }
+    }
+    text
+}
+
+fn figure(subtitle: String, trace: &FollowTrace) -> Figure {
+    let starts = || (0..trace.tokens.len()).step_by(WINDOW / 4);
+    let range = |start: usize| start..(start + WINDOW).min(trace.tokens.len());
+    let middle = |start: usize| range(start).start.midpoint(range(start).end) as f64;
+    let rates: Vec<(f64, (f64, f64))> = starts().map(|start| (middle(start), trace.hit_rates(range(start)))).collect();
+    let curve =
+        |name: &str, of: fn(&(f64, f64)) -> f64| Curve::of(name, rates.iter().map(|(x, y)| (*x, 100.0 * of(y))));
+    let moved = starts().map(|start| {
+        let bytes: u64 = trace.tokens[range(start)].iter().map(|token| token.moved).sum();
+        (middle(start), bytes as f64 / range(start).len() as f64 / 1e3)
+    });
+    let hits = vec![curve("hot set that stays", |rates| rates.0), curve("hot set that follows", |rates| rates.1)];
+    let moves = vec![Curve::of("hot set that follows", moved)];
+    let panel = |y: Axis, curves: Vec<Curve>| Panel { y, curves, marks: Vec::new() };
+    Figure {
+        title: "How often a firing neuron is hot".to_owned(),
+        subtitle,
+        x: Axis::new("tokens read", ""),
+        panels: vec![panel(Axis::new("hits", "%"), hits), panel(Axis::new("moved per token", "kB").from_zero(), moves)],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::sparsity::migration::TokenHits;
+
+    use super::*;
+
+    #[test]
+    fn every_token_is_a_line_under_its_text() {
+        let token = TokenHits { fired: 4, fixed: 1, adaptive: 3, moved: 7 };
+        let trace = FollowTrace { tokens: vec![token; 3], begins: vec![0, 2] };
+        let lines: Vec<String> = csv(&trace).lines().map(str::to_owned).collect();
+        assert_eq!(lines[1..], ["0,0,4,1,3,7", "1,0,4,1,3,7", "2,1,4,1,3,7"]);
+        let figure = figure(String::new(), &trace);
+        assert!(figure.panels[0].curves.iter().all(|curve| curve.points.iter().all(|point| point.y <= 100.0)));
+    }
+}
