@@ -1,12 +1,16 @@
 //! The Thermocline application: everything of the program that is not the engine. [`cli`] is the terminal; [`builtin`]
 //! is the model inside the binary; [`folders`] are the places for files and [`settings`] what the user chose; [`store`]
-//! keeps the chats, [`library`] knows the models on disk, [`download`] brings more of them; [`units`] are sizes as people
-//! write them.
+//! keeps the chats, [`library`] knows the models on disk, [`download`] brings more of them; [`host`] is the engine as a
+//! window sees it; [`units`] are sizes as people write them.
+
+// Whether a thread may have an engine is asked through all that wgpu is made of.
+#![recursion_limit = "256"]
 
 pub mod builtin;
 pub mod cli;
 pub mod download;
 pub mod folders;
+pub mod host;
 pub mod library;
 pub mod settings;
 pub mod store;

@@ -1,0 +1,167 @@
+//! A generation under way, or ended.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Receiver},
+    thread,
+};
+
+use thermocline_engine::session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason};
+
+use super::Host;
+
+/// How a generation ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum End {
+    /// As [`StopReason`] says.
+    Done(StopReason, GenerationStats),
+    /// By an error, in sentences. What was said before it stands.
+    Failed(String),
+}
+
+/// What is new since the last time.
+#[derive(Debug, Default)]
+pub struct Update {
+    /// More text.
+    pub text: String,
+    /// Ids of the tokens that made it.
+    pub tokens: Vec<u32>,
+    /// Tokens of the prompt in the cache, and of how many; once, while it is computed.
+    pub prompt: Option<(usize, usize)>,
+    /// Running figures.
+    pub stats: Option<GenerationStats>,
+    /// What happened to the device.
+    pub device: Vec<DeviceEvent>,
+    /// The end.
+    pub end: Option<End>,
+}
+
+/// Collects what a generation says. Dropping it cancels the generation.
+#[derive(Debug)]
+pub struct Answer {
+    news: Arc<Mutex<Update>>,
+    session: Arc<Session>,
+}
+
+impl Answer {
+    /// Asks.
+    pub fn begin(host: &Host, session: Arc<Session>, request: Request) -> Self {
+        let events = session.generate(request);
+        let news = Arc::new(Mutex::new(Update::default()));
+        let (host, to) = (host.clone(), Arc::clone(&news));
+        let listen = move || listen(&events, &to, &host);
+        if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(listen) {
+            session.cancel();
+            lock(&news).end = Some(End::Failed(format!("no thread to listen with: {error}")));
+        }
+        Answer { news, session }
+    }
+
+    /// What is new.
+    pub fn take(&self) -> Update {
+        std::mem::take(&mut lock(&self.news))
+    }
+
+    /// Ends it after the token being computed; what was said stands.
+    pub fn stop(&self) {
+        self.session.cancel();
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.session.cancel();
+    }
+}
+
+fn lock(news: &Mutex<Update>) -> MutexGuard<'_, Update> {
+    news.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn listen(events: &Receiver<Event>, news: &Mutex<Update>, host: &Host) {
+    let mut ended = false;
+    for event in events {
+        ended |= matches!(event, Event::Done { .. } | Event::Error(_));
+        let mut news = lock(news);
+        match event {
+            Event::Prompt { done, total } => news.prompt = Some((done, total)),
+            Event::Token { id, text } => {
+                news.tokens.push(id);
+                news.text.push_str(&text);
+            }
+            Event::Device(event) => news.device.push(event),
+            Event::Stats(stats) => news.stats = Some(stats),
+            Event::Done { reason, stats } => news.end = Some(End::Done(reason, stats)),
+            Event::Error(error) => news.end = Some(End::Failed(error.to_string())),
+        }
+        drop(news);
+        host.notify();
+    }
+    if !ended {
+        lock(news).end = Some(End::Failed("the engine has ended; open the model again".to_owned()));
+        host.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use thermocline_engine::session::{EngineOptions, Message, Prompt, Role, Sampling, SessionOptions};
+
+    use super::*;
+    use crate::{host::HostState, library::ModelId};
+
+    fn ready() -> Host {
+        let host = Host::new(|| ());
+        host.open(ModelId::Builtin, EngineOptions::default());
+        while !matches!(host.state(), HostState::Ready { .. }) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        host
+    }
+
+    fn request() -> Request {
+        let question = Message { role: Role::User, content: "Tell me a story about a frog.".to_owned() };
+        Request { sampling: Sampling::greedy(), ..Request::new(Prompt::Chat(vec![question])) }
+    }
+
+    /// Everything until the end.
+    fn all(answer: &Answer) -> (String, End) {
+        let (began, mut text) = (Instant::now(), String::new());
+        loop {
+            let Update { text: more, end, .. } = answer.take();
+            text.push_str(&more);
+            if let Some(end) = end {
+                return (text, end);
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "no end within 30 s of {text:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn an_answer_arrives_whole_and_can_be_stopped() {
+        let host = ready();
+        let session = Arc::new(host.session(SessionOptions::default()).unwrap());
+        let (text, end) = all(&Answer::begin(&host, Arc::clone(&session), request()));
+        assert!(text.contains("Once upon a time") && text.to_lowercase().contains("frog"), "{text}");
+        assert!(matches!(end, End::Done(StopReason::EndOfText | StopReason::ContextFull, _)), "{end:?}");
+
+        let endless = Answer::begin(&host, session, Request { ignore_eos: true, ..request() });
+        while endless.take().text.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        endless.stop();
+        let (_, end) = all(&endless);
+        assert!(matches!(end, End::Done(StopReason::Cancelled | StopReason::ContextFull, _)), "{end:?}");
+    }
+
+    #[test]
+    fn what_cannot_be_computed_ends_with_a_sentence() {
+        let host = ready();
+        let session = Arc::new(host.session(SessionOptions::default()).unwrap());
+        let nonsense = Request { sampling: Sampling { top_p: 7.0, ..Sampling::greedy() }, ..request() };
+        let (_, end) = all(&Answer::begin(&host, session, nonsense));
+        assert!(matches!(&end, End::Failed(why) if why.contains("top_p")), "{end:?}");
+    }
+}
