@@ -107,10 +107,8 @@ fn stories(model: &Model, file: &Path, tokens: usize) -> Vec<Vec<u32>> {
     stories
 }
 
-/// The built-in model's predictors, judged on stories nobody trained on. Slow, and its texts are not in the repository:
-/// `cargo test -p thermocline-tests --test predictor -- --ignored --nocapture`.
+/// The built-in model's predictors, judged on stories nobody trained on. Its texts are not in the repository.
 #[test]
-#[ignore = "minutes, and needs ../shared/model"]
 fn the_storyteller_is_predicted_within_a_tenth_of_its_parameters() {
     let shared = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/model");
     let model = Arc::new(Model::open(&shared.join("storyteller-F16.gguf"), &LoadOptions::default()).unwrap());

@@ -507,7 +507,6 @@ impl Processor for GpuProcessor {
                 cpu_scattered: entry.work.scattered,
                 bus_bytes: entry.bus_bytes,
                 cpu_ns: entry.work.cpu_ns,
-                gpu_ns: 0,
                 wait_ns: entry.wait_ns,
             });
         }

@@ -233,7 +233,6 @@ fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>) -
         cpu_bytes: share(firing.cpu_bytes),
         bus_bytes: share(firing.bus_bytes),
         cpu_ns: share(firing.cpu_ns),
-        gpu_ns: share(firing.gpu_ns),
         wait_ns: share(firing.wait_ns),
     }
 }

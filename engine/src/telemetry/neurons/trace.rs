@@ -41,10 +41,8 @@ pub struct LayerTrace {
     pub cpu_bytes: u64,
     /// Bytes that crossed the bus.
     pub bus_bytes: u64,
-    /// Nanoseconds the CPU worked; 0 where not measured, like the other two.
+    /// Nanoseconds the CPU worked; 0 where not measured, like the next.
     pub cpu_ns: u64,
-    /// Nanoseconds the device worked.
-    pub gpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,
 }
@@ -69,7 +67,6 @@ impl LayerTrace {
             cpu_bytes: self.cpu_bytes.saturating_add(other.cpu_bytes),
             bus_bytes: self.bus_bytes.saturating_add(other.bus_bytes),
             cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns),
-            gpu_ns: self.gpu_ns.saturating_add(other.gpu_ns),
             wait_ns: self.wait_ns.saturating_add(other.wait_ns),
         }
     }
