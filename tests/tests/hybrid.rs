@@ -12,7 +12,8 @@ use thermocline_engine::{
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose, Tier},
     model::{
-        DeviceBytes, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Sparsity, mask,
+        DeviceBytes, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Processor,
+        Sparsity, mask,
     },
     sparsity::{
         executor::{HybridProcessor, Planner},
@@ -514,8 +515,10 @@ fn in_the_end_everything_is_where_it_was_wanted() {
             steps += 1;
             assert!(steps < 100, "{what}: no end");
         }
+        let held = processor.resident(&model).unwrap_or_default();
         for layer in to.first_resident..model.config.n_layer() {
-            let resident = processor.resident(layer).unwrap();
+            assert_eq!((held.first_layer, held.head), (to.first_resident, to.head), "{what}");
+            let resident = &held.hot[layer];
             assert!(to.hot[layer].iter().all(|i| mask::contains(resident, *i as usize)), "{what}, layer {layer}");
             // Memory is given back in blocks of neurons.
             let most = to.hot[layer].len().next_multiple_of(BLOCK);

@@ -161,8 +161,8 @@ pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> O
         let defaults = EngineOptions::default();
         let mode = SparsityReport::new(SparsityChoice::Auto, model, defaults.recall).mode;
         let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
-        let (cpu, chunk, machine) = (cpu.options(), defaults.chunk, None);
-        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, machine }, &terms, &mut show) {
+        let (cpu, chunk) = (cpu.options(), defaults.chunk);
+        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker }, &terms, &mut show) {
             Ok((processor, _)) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
             Err(error) => device.refused(&error)?,
         }

@@ -9,11 +9,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use thermocline_engine::{
     cpu::Cpu,
-    gpu::{Caps, Gpu, GpuOptions},
+    gpu::{Gpu, GpuOptions},
     model::{DeviceBytes, GpuLoad, KvType, Model},
     session::{EngineOptions, SparsityChoice, SparsityReport},
     sparsity::{
-        measure::{MachineOptions, cached_machine},
+        measure::{MachineOptions, cached_machine, caps_of, limits_of},
         placement::{Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan},
     },
 };
@@ -138,11 +138,7 @@ impl PlanArgs {
         let gpu = self.device.gpu()?.map(|options| Gpu::open(&GpuOptions { budget: None, ..options })).transpose()?;
         let folder = Folders::system().map(|folders| folders.cache);
         let how = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
-        let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| {
-            let caps = gpu.caps();
-            let (max_buffer, max_binding) = (caps.max_buffer, caps.max_binding);
-            Limits { max_buffer, max_binding, binding_alignment: caps.binding_alignment }
-        });
+        let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| limits_of(gpu.caps()));
         let types = Demand::of(model, &device_bytes(model, limits, options.kv_type)?, options)?.types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
         match cached_machine(&cpu, gpu.as_ref(), &types, &how) {
@@ -157,9 +153,7 @@ impl PlanArgs {
 
 /// What the model's parts take on a device.
 fn device_bytes(model: &Model, limits: Limits, kv_type: KvType) -> Outcome<DeviceBytes> {
-    let Limits { max_buffer, max_binding, binding_alignment } = limits;
-    let caps = Caps { max_buffer, max_binding, binding_alignment, ..Caps::default() };
-    Ok(DeviceBytes::of(&caps, model, GpuLoad::default().chunk, kv_type)?)
+    Ok(DeviceBytes::of(&caps_of(limits), model, GpuLoad::default().chunk, kv_type)?)
 }
 
 /// Sizes of memory that cards have, in GiB.

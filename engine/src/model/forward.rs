@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{
-    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Shortlist, Sparsity, Steering,
-    Step,
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Model, Position, Probe, Processor, Resident, Shortlist, Sparsity,
+    Steering, Step,
 };
 use crate::{
     cpu::Cpu,
@@ -134,6 +134,16 @@ impl Forward {
     /// As there.
     pub fn settle(&mut self, caches: &mut [&mut KvCache]) -> Result<bool> {
         self.processor.settle(&self.model, caches)
+    }
+
+    /// See [`Processor::resident`].
+    pub fn resident(&self) -> Option<Resident> {
+        self.processor.resident(&self.model)
+    }
+
+    /// See [`Processor::moves`].
+    pub fn moves(&self) -> u64 {
+        self.processor.moves()
     }
 
     /// Bytes of the buffers held, beside weights and caches.

@@ -2,7 +2,7 @@
 
 use std::{fmt::Debug, ops::Range};
 
-use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Sparsity, Steering};
+use super::{KvCache, KvType, Model, NormSlot, Probe, Register, Resident, Sparsity, Steering};
 use crate::error::Result;
 
 /// The coarse operations a model's program is made of. A processor owns the registers (`[tokens, d_model]` each) and its
@@ -109,6 +109,17 @@ pub trait Processor: Debug + Send {
     fn settle(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<bool> {
         let _ = (model, caches);
         Ok(false)
+    }
+
+    /// What of `model` is on a device now; `None`: there is none.
+    fn resident(&self, model: &Model) -> Option<Resident> {
+        let _ = model;
+        None
+    }
+
+    /// Counts how often what is on a device has changed: only then [`Processor::resident`] has to be asked again.
+    fn moves(&self) -> u64 {
+        0
     }
 
     /// Bytes of registers and scratch memory held.

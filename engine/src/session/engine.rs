@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    DeviceChoice, DeviceStatus, Session, SparsityChoice, SparsityReport,
+    DeviceChoice, DeviceStatus, Forecast, Frequencies, Session, SparsityChoice, SparsityReport,
     context::Context,
     device::Board,
     loader::{GpuSource, Source},
@@ -26,7 +26,7 @@ use crate::{
     cpu::{Cpu, CpuOptions},
     error::{Error, Result},
     format::ReadMode,
-    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position},
+    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident},
     sparsity::{
         placement::Machine,
         sidecar::{Attachment, SidecarChoice, attach},
@@ -73,8 +73,7 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     fn place(&self) -> PlaceOptions {
-        let (cpu, chunk, machine) = (self.cpu.clone(), self.chunk, self.machine.clone());
-        PlaceOptions { cpu, chunk, machine, ..PlaceOptions::default() }
+        PlaceOptions { cpu: self.cpu.clone(), chunk: self.chunk, ..PlaceOptions::default() }
     }
 
     /// Tokens of a session's context that has no length of its own.
@@ -134,6 +133,10 @@ pub(super) struct Shared {
     pub device: Board,
     pub wishes: Wishes,
     pub terms: Arc<Terms>,
+    /// The device asked for last.
+    choice: Mutex<DeviceChoice>,
+    /// What is on the device now.
+    pub resident: Mutex<Option<Arc<Resident>>>,
     /// How devices are opened, but for which.
     pub place: PlaceOptions,
     pub recall: f32,
@@ -211,7 +214,11 @@ impl Engine {
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
         forward.set_sparsity(sparsity.mode);
-        let terms = Arc::new(Terms::new(sparsity.mode, context, options.kv_type));
+        let mut terms = Terms::new(sparsity.mode, context, options.kv_type);
+        if let Some(machine) = options.machine.clone() {
+            terms = terms.on(machine);
+        }
+        terms.set_chunk(options.chunk);
         terms.adapt.switch(options.adaptive, &model, options.recall);
         let place = options.place();
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
@@ -224,7 +231,9 @@ impl Engine {
             neurons,
             device,
             wishes: Wishes::new(wish),
-            terms,
+            terms: Arc::new(terms),
+            choice: Mutex::new(options.device),
+            resident: Mutex::default(),
             place,
             recall: options.recall,
             sparsity: Mutex::new(sparsity),
@@ -332,6 +341,7 @@ impl Engine {
         let budget = choice.budget();
         // With the command below the thread looks at all wishes anyway.
         let _ = self.handle.shared.wishes.change(|wish| wish.budget = budget);
+        *self.handle.shared.choice.lock().unwrap_or_else(PoisonError::into_inner) = choice.clone();
         self.command(Command::Device { source: source(choice, &self.handle.shared.place) })
     }
 
@@ -354,6 +364,52 @@ impl Engine {
     /// The budget asked for last; `None`: what is free. What is in force, [`Engine::device`] tells.
     pub fn vram_budget(&self) -> Option<u64> {
         self.handle.shared.wishes.read().budget
+    }
+
+    /// What a budget of `bytes` would give, with the model, the context and the mode as they are: speed, memory by purpose,
+    /// hot neurons, bytes to move. Nothing happens. May be called from any thread while the engine works, for every picture of
+    /// a slider: the first call after a change of context, mode or device takes some time, the others next to none.
+    ///
+    /// Where there is no GPU, or none was asked for, it is what the CPU gives, for any budget.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the device's limits are too narrow for a row of the model's weights, [`Error::Invalid`] if its
+    /// sidecar has not one frequency per neuron.
+    pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
+        let shared = &self.handle.shared;
+        let prospect = shared.terms.prospect(&shared.model)?;
+        let only_if_quicker = match *shared.choice.lock().unwrap_or_else(PoisonError::into_inner) {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Auto(_) => Some(true),
+            DeviceChoice::Gpu(_) => Some(false),
+        };
+        let (reserved, absent) = match self.device() {
+            DeviceStatus::Cpu { reason } => (0, reason.filter(|why| is_absence(why))),
+            // Its plan may have turned out to need more than expected.
+            DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (shared.terms.reserved(), None),
+            _ => (0, None),
+        };
+        let cpu = prospect.on_cpu();
+        let (plan, reason) = match (only_if_quicker, absent) {
+            (None, _) => (cpu.clone(), None),
+            (_, Some(reason)) => (cpu.clone(), Some(reason)),
+            (Some(quicker), None) => match prospect.plan(bytes.saturating_sub(reserved), quicker) {
+                Ok(plan) => (plan, None),
+                Err(error) => (cpu.clone(), Some(Arc::new(error))),
+            },
+        };
+        Ok(Forecast::new(bytes, plan, &cpu, prospect.demand(), self.placement().as_deref(), reason))
+    }
+
+    /// What of the model is in VRAM now, neuron by neuron; `None` if nothing is. Never waits.
+    pub fn placement(&self) -> Option<Arc<Resident>> {
+        self.handle.shared.resident.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// How often the neurons of `layer` fire: as the profile says, or, where there is none, as the engine has counted.
+    /// `None` for a layer of which nothing is known yet, or whose FFN is a mixture.
+    pub fn frequencies(&self, layer: usize) -> Option<Frequencies> {
+        Frequencies::of(self.model(), self.neurons(), layer)
     }
 
     /// Skips other neurons from the next token on.
@@ -423,6 +479,11 @@ fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>
             Some(Arc::new(GpuSource(PlaceOptions { gpu: gpu.clone(), only_if_quicker, ..place.clone() })))
         }
     }
+}
+
+/// Whether a device is not in use because there is none.
+fn is_absence(reason: &Error) -> bool {
+    matches!(reason, Error::Unsupported { what: "GPU", .. })
 }
 
 /// Whether the model can see `context` tokens.

@@ -1,7 +1,7 @@
 //! Which processor an engine's forward pass has: the CPU, or a device that is loaded in the background and may be lost.
 
 use std::{
-    sync::{Arc, mpsc::Sender},
+    sync::{Arc, PoisonError, mpsc::Sender},
     time::{Duration, Instant},
 };
 
@@ -41,6 +41,8 @@ pub(super) struct Residence {
     too_small: Option<u64>,
     /// Whether weights are on their way to or from the device.
     moving: bool,
+    /// Which [`Forward::moves`] were shown last; `None`: that nothing is on a device.
+    shown: Option<(u64, u64)>,
 }
 
 #[derive(Debug)]
@@ -68,6 +70,7 @@ impl Residence {
             attempts: 0,
             too_small: None,
             moving: false,
+            shown: None,
         };
         if new.source.is_some() {
             new.load(true);
@@ -116,6 +119,16 @@ impl Residence {
         telemetry.device_budget.set(memory.as_ref().and_then(|memory| memory.budget).unwrap_or(0));
         if let Some(memory) = memory {
             self.shared.device.write(DeviceStatus::Gpu(memory));
+        }
+    }
+
+    /// Shows what of the model is on the device, if that has changed.
+    pub fn show(&mut self, forward: &Forward) {
+        let now = self.on_device().then(|| (self.loads, forward.moves()));
+        if now != self.shown {
+            self.shown = now;
+            let resident = now.and_then(|_| forward.resident()).map(Arc::new);
+            *self.shared.resident.lock().unwrap_or_else(PoisonError::into_inner) = resident;
         }
     }
 

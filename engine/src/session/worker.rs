@@ -360,11 +360,12 @@ impl Worker<'_> {
     }
 
     /// Writes down the bytes that are held.
-    fn account(&self) {
+    fn account(&mut self) {
         let telemetry = self.meter.telemetry();
         telemetry.kv_bytes.set(self.conversations.iter().map(|it| it.context.bytes()).sum());
         telemetry.scratch_bytes.set(self.forward.scratch_bytes());
         self.residence.account();
+        self.residence.show(&self.forward);
     }
 }
 

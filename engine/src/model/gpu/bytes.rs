@@ -217,7 +217,8 @@ fn routing_bytes(caps: &Caps, mixture: &ExpertWeights) -> Result<u64> {
     Ok(matrix(caps, &[&mixture.router])? + bias_bytes(&mixture.router) + shared)
 }
 
-fn neurons_of(ffn: &Ffn) -> usize {
+/// Neurons of an FFN, or experts.
+pub(super) fn neurons_of(ffn: &Ffn) -> usize {
     match ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
         Ffn::Experts(mixture) => mixture.experts.len(),

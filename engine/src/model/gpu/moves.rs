@@ -6,6 +6,7 @@ use thermocline_shaders::limits::NO_NEURON;
 
 use super::{
     GpuProcessor,
+    bytes::neurons_of,
     ffn::FfnOps,
     head::Head,
     hot::{HotOps, neuron_weights},
@@ -15,7 +16,7 @@ use super::{
 use crate::{
     error::Result,
     gpu::Uploader,
-    model::{KvCache, Model},
+    model::{KvCache, Model, Resident, mask},
 };
 
 /// What the FFN of a layer has on the device.
@@ -44,6 +45,22 @@ impl GpuProcessor {
             FfnOps::Hot(hot) => Holding::Neurons(hot.by_slot().map(|(_, neuron)| neuron).collect()),
             ffn => Holding::Whole(ffn.is_whole()),
         })
+    }
+
+    /// What of `model` is here.
+    pub(super) fn held(&self, model: &Model) -> Resident {
+        let mut hot = vec![Vec::new(); self.first_layer];
+        hot.extend(self.layers.iter().zip(&model.weights.layers[self.first_layer..]).map(|(ops, weights)| {
+            let mut all = vec![0; mask::words(neurons_of(&weights.ffn))];
+            match &ops.ffn {
+                FfnOps::Hot(hot) => hot.resident.clone(),
+                ffn => {
+                    mask::fill(&mut all, neurons_of(&weights.ffn), |_| ffn.is_whole());
+                    all
+                }
+            }
+        }));
+        Resident { first_layer: self.first_layer, hot, head: self.head.is_some() }
     }
 
     /// Gives up the layers before `first`, whose keys and values go back to RAM.

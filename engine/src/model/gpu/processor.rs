@@ -23,8 +23,8 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Purpose, Uploader, Usage, pitch},
     model::{
-        Ffn, KvCache, KvType, LayerFiring, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Rotary,
-        Sparsity, Steering, Step, mask,
+        Ffn, KvCache, KvType, LayerFiring, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register,
+        Resident, Rotary, Sparsity, Steering, Step, mask,
     },
 };
 
@@ -186,7 +186,7 @@ impl GpuProcessor {
     }
 
     /// Which neurons of a layer are resident, [`LayerFiring::hot`]; `None` if they are not placed one by one.
-    pub(crate) fn resident(&self, layer: usize) -> Option<&[u32]> {
+    pub(crate) fn hot_mask(&self, layer: usize) -> Option<&[u32]> {
         Some(&self.layer(layer).ok()?.ffn.hot()?.resident)
     }
 
@@ -518,6 +518,10 @@ impl Processor for GpuProcessor {
 
     fn steer(&mut self, steering: &Steering) {
         self.steering.clone_from(steering);
+    }
+
+    fn resident(&self, model: &Model) -> Option<Resident> {
+        Some(self.held(model))
     }
 
     fn scratch_bytes(&self) -> u64 {

@@ -63,6 +63,7 @@ impl HybridProcessor {
             }
         }
         (0..n_layer).for_each(|layer| self.find_cold(model, layer));
+        self.moves += 1;
         Ok(())
     }
 
@@ -79,6 +80,7 @@ impl HybridProcessor {
         let mut moved = Moved::default();
         let done = self.step(model, caches, bytes, &mut moved);
         (0..model.config.n_layer()).for_each(|layer| self.find_cold(model, layer));
+        self.moves += 1;
         match done {
             Ok(more) => (moved.more, self.settled) = (more, !more),
             Err(error @ Error::Memory { .. }) => {

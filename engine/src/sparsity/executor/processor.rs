@@ -9,7 +9,7 @@ use crate::{
     gpu::Gpu,
     model::{
         CpuFfn, CpuProcessor, Ffn, GpuLoad, GpuProcessor, KvCache, KvType, Model, NormSlot, Probe, Processor, Register,
-        Sparsity, Steering,
+        Resident, Sparsity, Steering,
         gpu::{FfnShare, Share},
         mask,
     },
@@ -36,6 +36,8 @@ pub struct HybridProcessor {
     tokens: usize,
     /// Whether the residual stream is on the device.
     crossed: bool,
+    /// Counts what has changed on the device.
+    pub(super) moves: u64,
 }
 
 impl HybridProcessor {
@@ -74,6 +76,7 @@ impl HybridProcessor {
             steering: Steering::default(),
             tokens: 0,
             crossed: false,
+            moves: 0,
         };
         (0..n_layer).for_each(|layer| processor.find_cold(model, layer));
         Ok(processor)
@@ -96,15 +99,10 @@ impl HybridProcessor {
         &self.gpu
     }
 
-    /// Which neurons of `layer` are resident now, a bit each; `None` where they are not placed one by one.
-    pub fn resident(&self, layer: usize) -> Option<&[u32]> {
-        self.device.as_ref()?.resident(layer)
-    }
-
     /// Notes which neurons of a layer the CPU has to compute.
     pub(super) fn find_cold(&mut self, model: &Model, layer: usize) {
         let n = neurons(model, layer) as u32;
-        let mask = self.device.as_ref().and_then(|device| device.resident(layer));
+        let mask = self.device.as_ref().and_then(|device| device.hot_mask(layer));
         self.cold[layer].clear();
         if let Some(mask) = mask {
             self.cold[layer].extend((0..n).filter(|i| !mask::contains(mask, *i as usize)));
@@ -337,6 +335,14 @@ impl Processor for HybridProcessor {
         }
         let bytes = self.planner.as_ref().map_or(u64::MAX, |planner| planner.bytes_per_move());
         Ok(self.advance(model, caches, bytes)?.more)
+    }
+
+    fn resident(&self, model: &Model) -> Option<Resident> {
+        self.device.as_ref()?.resident(model)
+    }
+
+    fn moves(&self) -> u64 {
+        self.moves
     }
 
     fn scratch_bytes(&self) -> u64 {

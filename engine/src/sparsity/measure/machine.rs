@@ -18,7 +18,7 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     format::{Matrix, TensorType},
-    gpu::{AdapterKind, Binding, Gpu, Op, Purpose, Usage, WeightType, layout::device_type, params},
+    gpu::{AdapterKind, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, layout::device_type, params},
     sparsity::placement::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together},
 };
 
@@ -118,14 +118,22 @@ pub fn measure_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], effor
             download: speed.download_bytes_per_second,
             rates: gpu_rates(gpu, types, &effort.gpu)?,
             together: if shares_memory { Some(together(cpu, gpu, effort)?) } else { None },
-            limits: Limits {
-                max_buffer: report.caps.max_buffer,
-                max_binding: report.caps.max_binding,
-                binding_alignment: report.caps.binding_alignment,
-            },
+            limits: limits_of(&report.caps),
         })
     });
     Ok(Machine::new(cpu_speeds, gpu_speeds.transpose()?))
+}
+
+/// Those of an adapter's limits that decide how much memory a model takes.
+pub fn limits_of(caps: &Caps) -> Limits {
+    let Caps { max_buffer, max_binding, binding_alignment, .. } = *caps;
+    Limits { max_buffer, max_binding, binding_alignment }
+}
+
+/// An adapter of which no more is known than that.
+pub fn caps_of(limits: Limits) -> Caps {
+    let Limits { max_buffer, max_binding, binding_alignment } = limits;
+    Caps { max_buffer, max_binding, binding_alignment, ..Caps::default() }
 }
 
 /// The system's name of the processor, or its architecture.

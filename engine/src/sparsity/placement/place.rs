@@ -1,6 +1,7 @@
 //! The answer: where everything is.
 
 use super::demand::Demand;
+use crate::model::{Resident, mask};
 
 /// What is resident in VRAM. Whatever is not is computed by the CPU, which keeps all weights in RAM anyway.
 ///
@@ -47,5 +48,32 @@ impl Placement {
             hot.retain(|neuron| seen.get_mut(*neuron as usize).is_some_and(|seen| !std::mem::replace(seen, true)));
         }
         self
+    }
+
+    /// Bytes of weights, keys and values that come to the device, and that leave it, on the way here from `now`. The placement
+    /// is one of this model ([`Placement::within`]).
+    pub fn moves(&self, demand: &Demand, now: Option<&Resident>) -> (u64, u64) {
+        let nothing = Resident { first_layer: usize::MAX, ..Resident::default() };
+        let now = now.unwrap_or(&nothing);
+        let (mut arriving, mut leaving) = (0, 0);
+        let mut moves = |bytes: u64, before: bool, after: bool| match (before, after) {
+            (false, true) => arriving += bytes,
+            (true, false) => leaving += bytes,
+            _ => {}
+        };
+        moves(demand.head.matrix + demand.head.vectors, now.head, self.head);
+        for (at, (layer, hot)) in demand.layers.iter().zip(&self.hot).enumerate() {
+            moves(layer.base(), at >= now.first_layer, at >= self.first_resident);
+            let mut after = vec![0; mask::words(layer.neurons())];
+            hot.iter().for_each(|neuron| mask::insert(&mut after, *neuron as usize));
+            let mut before = now.hot.get(at).cloned().unwrap_or_default();
+            before.resize(after.len(), 0);
+            let only = |here: &[u32], there: &[u32]| -> u64 {
+                here.iter().zip(there).map(|(here, there)| u64::from((here & !there).count_ones())).sum()
+            };
+            moves(layer.neuron * only(&after, &before), false, true);
+            moves(layer.neuron * only(&before, &after), true, false);
+        }
+        (arriving, leaving)
     }
 }

@@ -9,7 +9,10 @@ use super::{
     cost::{self, LayerCost},
     *,
 };
-use crate::format::TensorType;
+use crate::{
+    format::TensorType,
+    model::{Resident, mask},
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -290,6 +293,38 @@ fn a_large_model_is_placed_between_two_frames() {
         assert!(plan.seconds > 0.0);
     }
     assert!(best < Duration::from_millis(50), "{best:?}");
+}
+
+#[test]
+fn once_solved_every_budget_is_a_look_away() {
+    let (demand, machine) = (large(Skips::RuledOut, 3), Machine::typical());
+    let frontier = Frontier::new(&demand, &machine);
+    let now = frontier.plan(&demand, &machine, 10 << 30);
+    let resident = resident(&demand, &now.placement);
+    assert_eq!(now.placement.moves(&demand, Some(&resident)), (0, 0));
+    let mut best = Duration::MAX;
+    for budget in (0..48).step_by(4).map(|gib| gib << 30) {
+        let started = Instant::now();
+        let plan = frontier.plan(&demand, &machine, budget);
+        let (arriving, leaving) = plan.placement.moves(&demand, Some(&resident));
+        best = best.min(started.elapsed());
+        // Scratch memory and rings do not move.
+        let of = |plan: &Plan| plan.bytes.total() - plan.bytes.scratch - plan.bytes.staging;
+        assert_eq!(of(&now) + arriving, of(&plan) + leaving, "{budget} bytes");
+        assert_eq!(plan.placement.moves(&demand, None), (of(&plan), 0), "from nothing");
+    }
+    assert!(best < Duration::from_millis(30), "{best:?}");
+}
+
+/// What a device holds that holds `placement`.
+fn resident(demand: &Demand, placement: &Placement) -> Resident {
+    let layers = placement.hot.iter().zip(&demand.layers);
+    let hot = layers.map(|(hot, layer)| {
+        let mut held = vec![0; mask::words(layer.neurons())];
+        hot.iter().for_each(|neuron| mask::insert(&mut held, *neuron as usize));
+        held
+    });
+    Resident { first_layer: placement.first_resident, hot: hot.collect(), head: placement.head }
 }
 
 #[test]

@@ -1,0 +1,41 @@
+//! How often neurons fire, from whoever knows it.
+
+use crate::{
+    model::{LayerWeights, Model},
+    telemetry::neurons::NeuronBoard,
+};
+
+/// Who has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// `prepare`, on its text. Plans go by it.
+    Profile,
+    /// The engine, on so many tokens since the model was opened.
+    Counted(u64),
+}
+
+/// How often the neurons of a layer fire.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Frequencies {
+    /// `[n_ff]`: a share of the tokens each, from 0 to 1.
+    pub values: Vec<f32>,
+    /// Who has counted them.
+    pub origin: Origin,
+}
+
+impl Frequencies {
+    /// Of `layer`: the profile's if there is one, else what was counted. `None` for a layer of which nothing is known, or whose
+    /// FFN is a mixture.
+    pub(super) fn of(model: &Model, board: &NeuronBoard, layer: usize) -> Option<Self> {
+        let neurons = board.shape().neurons(layer);
+        let profile = model.weights.layers.get(layer).and_then(|layer: &LayerWeights| layer.frequency.as_ref());
+        if let Some(values) = profile.filter(|values| values.len() == neurons) {
+            return Some(Frequencies { values: values.clone(), origin: Origin::Profile });
+        }
+        let tally = board.tally(layer);
+        let known = tally.tokens > 0 && !tally.counts.is_empty();
+        let share = |count: &u32| (f64::from(*count) / tally.tokens as f64) as f32;
+        let values = || tally.counts.iter().map(share).collect();
+        known.then(|| Frequencies { values: values(), origin: Origin::Counted(tally.tokens) })
+    }
+}
