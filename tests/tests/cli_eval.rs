@@ -75,6 +75,9 @@ fn what_makes_no_sense_is_refused() {
     assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
     assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
     assert!(refused(&["kl", "--base", &cut]).contains("expected 20 bytes, got 4"));
-    assert!(refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1"]).contains("predictors"));
+    assert!(
+        refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1", "--sidecar", "none"])
+            .contains("predictors")
+    );
     assert!(refused(&["sweep", "--text", &short, "--ctx", "4", "--cut", "2"]).contains("a share from 0 to 1"));
 }

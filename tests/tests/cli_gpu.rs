@@ -17,7 +17,8 @@ fn adapter() -> String {
 
 #[test]
 fn run_says_the_same_on_both() {
-    let run = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "24", "--quiet"];
+    // What predictors of quantised rows find depends on the processor's rounding.
+    let run = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "24", "--quiet", "--sparsity", "exact"];
     let want = thermocline(&[&run[..], &["--device", "cpu"]].concat()).ok();
     assert!(want.len() > 20, "{want}");
     assert_eq!(thermocline(&[&run[..], &GPU].concat()).ok(), want);
@@ -47,9 +48,10 @@ fn a_gpu_that_was_asked_for_or_an_error() {
         assert!(words.iter().all(|word| all.contains(word)), "{flags:?}: {all}");
     }
     // A model that fits, with a context that does not.
-    let long = ["--device", "0", "--vram", "64MiB", "--context", "256k"];
-    let error = thermocline(&[&run[..], &long].concat()).refusal();
-    assert!(error.contains("KV cache") && error.contains("wanted"), "{error}");
+    let with = |context| thermocline(&[&run[..], &["--device", "0", "--vram", "64MiB", "--context", context]].concat());
+    with("256").ok();
+    let error = with("256k").refusal();
+    assert!(error.contains("in VRAM") && error.contains("wanted"), "{error}");
     // Without a wish, the CPU is good enough.
     thermocline(&[&run[..], &["--vram", "0"]].concat()).ok();
     thermocline(&[&run[..], &["--device", "auto", "--vram", "1MiB"]].concat()).ok();

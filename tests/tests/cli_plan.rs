@@ -41,17 +41,18 @@ fn the_built_in_model_is_planned_for_another_machine() {
     assert!(rungs.windows(2).all(|pair| speed(&pair[0]) <= speed(&pair[1])), "{rungs:?}");
     assert!(rungs.iter().all(|rung| rung["bytes"].as_u64() <= rung["budget"].as_u64()), "{rungs:?}");
 
-    let half = plan(&(everything / 2).to_string(), &["--sparsity", "exact", "--context", "256"]);
-    assert!(half["bytes"].as_u64().unwrap() <= everything / 2 && half["bytes"] != 0);
-    assert!(speed(&rungs[0]) < speed(&half) && half["context"] == 256 && half["sparsity"]["mode"] == "exact");
+    let most = everything * 4 / 5;
+    let part = plan(&most.to_string(), &["--sparsity", "exact", "--context", "256"]);
+    assert!(part["bytes"].as_u64().unwrap() <= most && part["bytes"] != 0, "{part}");
+    assert!(speed(&rungs[0]) < speed(&part) && part["context"] == 256 && part["sparsity"]["mode"] == "exact");
     let longer = plan("4GiB", &["--context", "2k", "--sessions", "3"]);
     let kv = |plan: &Value| plan["bytes_by_purpose"]["KV cache"].as_u64().unwrap();
     assert_eq!(
         kv(&longer) / 3 / 2048,
-        kv(&half) / (256 * half["resident_layers"].as_u64().unwrap()) * longer["resident_layers"].as_u64().unwrap()
+        kv(&part) / (256 * part["resident_layers"].as_u64().unwrap()) * longer["resident_layers"].as_u64().unwrap()
     );
 
-    let text = thermocline(&["plan", "--machine", &machine, "--vram", "4GiB"]).ok();
+    let text = thermocline(&["plan", "--machine", &machine, "--vram", "4GiB", "--sidecar", "none"]).ok();
     for part in ["tokens/s", "a card of the middle class", "nobody has counted", "| layers", "| memory for", "| budget"]
     {
         assert!(text.contains(part), "{part}: {text}");

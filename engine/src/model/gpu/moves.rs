@@ -14,7 +14,7 @@ use super::{
     processor::{LayerOps, firing_log, hand_over_bytes},
 };
 use crate::{
-    error::Result,
+    error::{Error, Result},
     gpu::Uploader,
     model::{KvCache, Model, Resident, mask},
 };
@@ -189,6 +189,26 @@ impl GpuProcessor {
         let brought = hot.bring(loader, weights, &wanted[..wanted.len().min(most)], unwanted);
         self.fit_rings(model)?;
         brought
+    }
+
+    /// Makes room for what the layers that are here now hand over, now that some of them may be split: where there is none,
+    /// neurons of the layer with most of them give way.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is none without any neuron either.
+    pub(crate) fn make_room(&mut self, model: &Model) -> Result<()> {
+        loop {
+            let error = match self.fit_rings(model) {
+                Err(error @ Error::Memory { .. }) => error,
+                done => return done,
+            };
+            let split = self.layers.iter_mut().filter_map(|layer| match &mut layer.ffn {
+                FfnOps::Hot(hot) if hot.slots() > 0 => Some(hot),
+                _ => None,
+            });
+            let Some(largest) = split.max_by_key(|hot| hot.slots()) else { return Err(error) };
+            largest.drop_to(largest.slots() - 1);
+        }
     }
 
     /// Room for what the layers that are here now hand over and tell.

@@ -61,6 +61,13 @@ impl HybridProcessor {
                     Holding::Whole(_) => {}
                 }
             }
+            match device.make_room(model) {
+                Err(Error::Memory { .. }) => {
+                    device.drop_layers(n_layer, caches)?;
+                    self.device = None;
+                }
+                done => done?,
+            }
         }
         (0..n_layer).for_each(|layer| self.find_cold(model, layer));
         self.moves += 1;

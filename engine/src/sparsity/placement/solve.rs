@@ -16,10 +16,10 @@ use super::{
 };
 
 /// Plans kept after each layer: at most twice as many as this.
-const PLANS: u64 = 2048;
+const PLANS: u64 = 3072;
 /// A number of hot neurons is considered if it makes the layer faster by this share than the last number considered, or has by
 /// this factor more neurons.
-const LEAST_GAIN: f64 = 0.04;
+const LEAST_GAIN: f64 = 0.02;
 const LEAST_GROWTH: f64 = 1.5;
 /// Layers of up to so many units have every number considered.
 const FEW_UNITS: usize = 24;
