@@ -8,14 +8,18 @@ use std::{
 };
 
 use thermocline_engine::{
-    cpu::CpuOptions,
-    gpu::{AdapterChoice, GpuOptions},
+    cpu::{Cpu, CpuOptions},
+    format::TensorType,
+    gpu::{AdapterChoice, Gpu, GpuOptions},
     model::{Sparsity, mask},
     session::{
         DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Forecast, Origin, Prompt, Request, Sampling,
         SessionOptions, SparsityChoice,
     },
-    sparsity::placement::Machine,
+    sparsity::{
+        measure::{GpuEffort, MachineOptions, MeasureEffort, cached_machine},
+        placement::{Assumption, Machine, Plan},
+    },
 };
 
 const MIB: u64 = 1 << 20;
@@ -199,4 +203,34 @@ fn mixtures_are_resident_by_expert() {
     let (resident, experts) = (engine.placement().unwrap(), engine.config().experts.unwrap().count);
     assert!(resident.hot.iter().all(|hot| mask::count(hot) == experts), "{resident:?}");
     assert_there(&engine, &engine.forecast(64 * MIB).unwrap());
+}
+
+#[test]
+fn speeds_that_are_kept_are_planned_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let threads = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let cpu = Cpu::new(&threads).unwrap();
+    let device = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+    let effort = MeasureEffort {
+        cpu_bytes: 1 << 20,
+        gpu: GpuEffort { bytes: 1 << 20, seconds: 0.001, hand_overs: 5 },
+        rounds: 1,
+    };
+    let how = MachineOptions { folder: Some(folder.path().to_owned()), effort, ..MachineOptions::default() };
+    let measured = cached_machine(&cpu, Some(&device), &[TensorType::F16], &how).unwrap();
+    let told = |speeds: Option<PathBuf>| {
+        let device = gpu(AdapterChoice::Index(0), 32 * MIB);
+        let (cpu, context) = (threads.clone(), Some(128));
+        let options = EngineOptions { context, cpu, device, speeds, ..EngineOptions::default() };
+        let engine = Engine::open(&storyteller(), options).unwrap();
+        engine.wait_for_device(Duration::from_secs(60));
+        engine.forecast(32 * MIB).unwrap().plan
+    };
+    let (kept, usual) = (told(how.folder), told(None));
+    let assumed = |plan: &Plan| plan.assumptions.contains(&Assumption::TypicalMachine);
+    assert!(!assumed(&kept) && assumed(&usual));
+    // The head is a product of F16 weights on the device, or on the CPU.
+    let head = kept.placement.head.then(|| measured.gpu.unwrap().rate(TensorType::F16));
+    let rate = head.unwrap_or(measured.cpu.rate(TensorType::F16)).sequential;
+    assert!(kept.head_seconds > 2048.0 * 256.0 / rate && kept.head_seconds != usual.head_seconds);
 }

@@ -19,6 +19,7 @@ use super::{
     progress::{Progress, Unit},
     units::{parse_bytes, parse_tokens},
 };
+use crate::folders::Folders;
 
 /// What the CPU is to use.
 #[derive(Debug, Clone, Default, Args)]
@@ -129,6 +130,7 @@ pub fn open_engine(
         device: device.choice()?,
         sparsity: sparsity.sparsity.unwrap_or_default(),
         adaptive: sparsity.adaptive,
+        speeds: Folders::system().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
     let engine = Engine::from_model(model.open_model()?, options)?;
@@ -161,8 +163,8 @@ pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> O
         let defaults = EngineOptions::default();
         let mode = SparsityReport::new(SparsityChoice::Auto, model, defaults.recall).mode;
         let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
-        let (cpu, chunk) = (cpu.options(), defaults.chunk);
-        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker }, &terms, &mut show) {
+        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::system().map(|folders| folders.cache));
+        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds }, &terms, &mut show) {
             Ok((processor, _)) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
             Err(error) => device.refused(&error)?,
         }

@@ -1,7 +1,7 @@
 //! The engine: a model, its tokenizer, and the thread that computes.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -67,13 +67,17 @@ pub struct EngineOptions {
     /// Whether neurons that fire often lately take the places in VRAM of those that do not, and predictors are corrected while
     /// they work.
     pub adaptive: bool,
-    /// Measured speeds of this machine, to plan with; without them those of a typical desktop.
+    /// Speeds of this machine to plan with; `None`: those in [`EngineOptions::speeds`], else those of a typical desktop.
     pub machine: Option<Machine>,
+    /// Folder in which the speeds of machines are kept
+    /// ([`cached_machine`](crate::sparsity::measure::cached_machine) measures them).
+    pub speeds: Option<PathBuf>,
 }
 
 impl EngineOptions {
     fn place(&self) -> PlaceOptions {
-        PlaceOptions { cpu: self.cpu.clone(), chunk: self.chunk, ..PlaceOptions::default() }
+        let (cpu, chunk, speeds) = (self.cpu.clone(), self.chunk, self.speeds.clone());
+        PlaceOptions { cpu, chunk, speeds, ..PlaceOptions::default() }
     }
 
     /// Tokens of a session's context that has no length of its own.
@@ -97,6 +101,7 @@ impl Default for EngineOptions {
             recall: 0.95,
             adaptive: false,
             machine: None,
+            speeds: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     ops::ControlFlow,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -19,6 +20,7 @@ use crate::{
     model::{GpuLoad, KvType, Model, Sparsity},
     sparsity::{
         executor::{HybridProcessor, Planner},
+        measure::known_machine,
         placement::{Machine, Placement},
     },
 };
@@ -117,6 +119,9 @@ pub struct PlaceOptions {
     pub chunk: usize,
     /// Whether the CPU alone will do where that is expected to be quicker. Otherwise the GPU is used for whatever fits.
     pub only_if_quicker: bool,
+    /// Folder in which the speeds of machines are kept ([`known_machine`]): this one's are planned with, if they are there and the
+    /// terms name no others.
+    pub speeds: Option<PathBuf>,
 }
 
 /// How often a load is tried with less, where what a plan takes turns out to be more than it expected.
@@ -136,9 +141,16 @@ pub fn place(
 ) -> Result<(HybridProcessor, Gpu)> {
     let gpu = Gpu::open(&options.gpu)?;
     terms.set_chunk(options.chunk);
+    let known = match &options.speeds {
+        Some(folder) => known_machine(&Cpu::new(&options.cpu)?, Some(&gpu), folder),
+        None => None,
+    };
     let chunk = {
         let mut basis = terms.basis();
         basis.caps = Some(*gpu.caps());
+        if let Some(machine) = known.filter(|_| basis.machine.assumed) {
+            basis.machine = Arc::new(machine);
+        }
         basis.chunk
     };
     let load = GpuLoad { chunk, predictors: false, ..GpuLoad::default() };

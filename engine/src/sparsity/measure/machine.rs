@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     hint::black_box,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
     time::Instant,
@@ -56,19 +56,27 @@ pub struct MachineOptions {
 const COLS: usize = 4096;
 const FEW: usize = 10;
 
+/// What an earlier call of [`cached_machine`] has found out about `cpu` and `gpu`, if it is in `folder`. Takes no time.
+pub fn known_machine(cpu: &Cpu, gpu: Option<&Gpu>, folder: &Path) -> Option<Machine> {
+    Machine::load(&file(folder, cpu, gpu)).ok()
+}
+
+/// Where the speeds of these processors are kept.
+fn file(folder: &Path, cpu: &Cpu, gpu: Option<&Gpu>) -> PathBuf {
+    let threads = format!("{}, {} threads, {}", cpu_name(), cpu.pool().threads(), cpu.isa());
+    let report = gpu.map(Gpu::report);
+    let driver = report.map(|report| format!("{} {}", report.backend, report.driver));
+    let device = report.zip(driver.as_ref()).map(|(report, driver)| (report.name.as_str(), driver.as_str()));
+    Machine::file(folder, &threads, device)
+}
+
 /// The speeds of `cpu` and `gpu` with weights of `types`: from the file of an earlier call, or measured and written there. A file
 /// that does not know all types is added to; one that is damaged is written anew.
 ///
 /// # Errors
 /// As [`measure_machine`]. That a file cannot be written is no error: it only costs time.
 pub fn cached_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], options: &MachineOptions) -> Result<Machine> {
-    let path = options.folder.as_ref().map(|folder| {
-        let threads = format!("{}, {} threads, {}", cpu_name(), cpu.pool().threads(), cpu.isa());
-        let report = gpu.map(Gpu::report);
-        let driver = report.map(|report| format!("{} {}", report.backend, report.driver));
-        let device = report.zip(driver.as_ref()).map(|(report, driver)| (report.name.as_str(), driver.as_str()));
-        Machine::file(folder, &threads, device)
-    });
+    let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu));
     let known = path.as_ref().filter(|_| !options.again).and_then(|path| Machine::load(path).ok());
     let machine = match known {
         Some(known) if known.knows(types) => return Ok(known),
@@ -303,6 +311,9 @@ mod tests {
 
         let again = cached_machine(&cpu, Some(&gpu), &types, &options).unwrap();
         assert_eq!(again, measured);
+        let there = options.folder.as_deref().unwrap();
+        assert_eq!(known_machine(&cpu, Some(&gpu), there), Some(measured.clone()));
+        assert_eq!(known_machine(&cpu, None, there), None);
         let more = cached_machine(&cpu, Some(&gpu), &[TensorType::Q8_0, TensorType::Q5_0], &options).unwrap();
         assert!(more.knows(&[TensorType::Q8_0, TensorType::Q5_0, TensorType::F16]));
         assert_eq!(more.cpu.rates["F16"], measured.cpu.rates["F16"]);
