@@ -47,6 +47,54 @@ fn logits_of_a_folder_match_the_reference() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "a temporary file is left");
 }
 
+fn bits(file: &SafeTensors<'_>, name: &str) -> (Vec<usize>, Vec<bool>) {
+    let tensor = file.tensor(name).unwrap();
+    assert_eq!(tensor.dtype(), safetensors::Dtype::U8, "{name}");
+    assert!(tensor.data().iter().all(|byte| *byte < 2), "{name}");
+    (tensor.shape().to_vec(), tensor.data().iter().map(|byte| *byte == 1).collect())
+}
+
+/// On the CPU, and with the neurons in two places.
+#[test]
+fn sparse_modes_tell_what_fired() {
+    let model = fixture("powerinfer/llama-relu-f16.powerinfer.gguf");
+    let reference = std::fs::read(fixture("powerinfer/expected.safetensors")).unwrap();
+    let reference = SafeTensors::deserialize(&reference).unwrap();
+    let tokens = ids(&reference, "input_ids").iter().map(i32::to_string).collect::<Vec<_>>().join(",");
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("logits.safetensors");
+    for device in [&["--device", "cpu"][..], &["--device", "0", "--vram", "5200000"]] {
+        for (mode, logits) in [("exact", "f16.dense_logits"), ("predicted", "f16.masked_logits")] {
+            let args = ["logits", "-m", model.to_str().unwrap(), "--tokens", &tokens, "--sparsity", mode, "--out"];
+            thermocline(&[&args[..], &[out.to_str().unwrap()], device].concat()).ok();
+            let file = std::fs::read(&out).unwrap();
+            let file = SafeTensors::deserialize(&file).unwrap();
+            let (shape, fired) = bits(&file, "ffn_active");
+            let (wanted_shape, gates) = bits(&reference, "f16.dense_ffn_active");
+            let (_, named) = bits(&reference, "f16.pred_mask");
+            assert_eq!((&shape, shape.iter().product::<usize>()), (&wanted_shape, fired.len()));
+            // Sums in another order: a gate that is nearly zero, or a score near the threshold, may fall on the other side.
+            let few = fired.len() / 500;
+            let count = |is: &dyn Fn(usize) -> bool| (0..fired.len()).filter(|at| is(*at)).count();
+            if mode == "exact" {
+                assert!(count(&|at| fired[at] != gates[at]) <= few, "{device:?}");
+            } else {
+                assert!(count(&|at| fired[at] && !named[at]) <= few, "{device:?}");
+                // Behind the first layer, gates see what predictors left.
+                let first = fired.len() / shape[0];
+                let wrong = (0..first).filter(|at| fired[*at] != (gates[*at] && named[*at])).count();
+                assert!(wrong <= few, "{device:?}: {wrong}");
+                assert!(count(&|at| fired[at]) < count(&|at| gates[at]), "{device:?}: nothing was skipped");
+            }
+            let (got, expected) = (floats(&file, "logits"), floats(&reference, logits));
+            let range =
+                expected.iter().copied().fold(f32::MIN, f32::max) - expected.iter().copied().fold(f32::MAX, f32::min);
+            let error = got.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(error <= 2e-3 * range, "{mode} {device:?}: largest error {error} of a range of {range}");
+        }
+    }
+}
+
 #[test]
 fn what_logits_refuses() {
     let folder = tempfile::tempdir().unwrap();

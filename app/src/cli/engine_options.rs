@@ -7,10 +7,8 @@ use thermocline_engine::{
     Error,
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, GpuOptions, Tier, adapters},
-    model::{Forward, KvType, Model},
-    session::{
-        DeviceChoice, DeviceStatus, Engine, EngineOptions, PlaceOptions, SparsityChoice, SparsityReport, Terms, place,
-    },
+    model::{Forward, KvType, Model, Sparsity},
+    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, PlaceOptions, SparsityChoice, Terms, place},
 };
 
 use super::{
@@ -150,8 +148,8 @@ pub fn open_engine(
     Ok(engine)
 }
 
-/// The model's forward pass, on the device that was asked for, or as much of it there as the budget allows.
-pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
+/// The model's forward pass in `mode`, on the device that was asked for, or as much of it there as the budget allows.
+pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
     let choice = device.choice()?;
     let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
     if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
@@ -161,15 +159,22 @@ pub fn open_forward(model: &Arc<Model>, cpu: &CpuArgs, device: &DeviceArgs) -> O
             ControlFlow::Continue(())
         };
         let defaults = EngineOptions::default();
-        let mode = SparsityReport::new(SparsityChoice::Auto, model, defaults.recall).mode;
         let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
         let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::system().map(|folders| folders.cache));
         match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds }, &terms, &mut show) {
-            Ok((processor, _)) => return Ok(Forward::on(Arc::clone(model), Box::new(processor))),
+            Ok((processor, _)) => {
+                let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
+                forward.set_sparsity(mode);
+                // What the mode wants beside weights comes after them.
+                while forward.settle(&mut [])? {}
+                return Ok(forward);
+            }
             Err(error) => device.refused(&error)?,
         }
     }
-    Ok(Forward::new(Arc::clone(model), Cpu::new(&cpu.options())?))
+    let mut forward = Forward::new(Arc::clone(model), Cpu::new(&cpu.options())?);
+    forward.set_sparsity(mode);
+    Ok(forward)
 }
 
 /// Tokens of a context that is planned for where nobody knows how many there will be.

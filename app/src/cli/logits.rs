@@ -84,10 +84,9 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     }
 
     let capacity = tokens.len().checked_add(args.greedy).ok_or_else(|| Failure::usage("--greedy: too many tokens"))?;
-    let mut forward = open_forward(&model, &args.cpu, &args.device)?;
-    let mut kv = forward.kv_cache(capacity, args.kv_type)?;
     let mode = SparsityReport::new(args.sparsity, &model, EngineOptions::default().recall).mode;
-    forward.set_sparsity(mode);
+    let mut forward = open_forward(&model, mode, &args.cpu, &args.device)?;
+    let mut kv = forward.kv_cache(capacity, args.kv_type)?;
     let (logits, firing) = if mode == Sparsity::Dense {
         (forward.run(&tokens, &mut kv, Outputs::All, &mut ())?.to_vec(), None)
     } else {

@@ -114,7 +114,7 @@ impl Shared {
             model = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0;
         }
         let model = Arc::new(model);
-        let mut forward = open_forward(&model, &self.cpu, &self.device)?;
+        let mut forward = open_forward(&model, sparsity, &self.cpu, &self.device)?;
         let phase = self.method.phase.unwrap_or_else(|| Phase::of(sparsity));
         let method = Method { sparsity, phase, kv_type: self.method.kv_type };
         let device = self.device_name(&mut forward, self.method.kv_type)?;

@@ -85,7 +85,7 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     let total = walk.values().len() * 2 * corpus.computed() + calibration.computed();
     let mut watcher = Watcher::new("sweeping", total);
     let mut reopen = |model: Arc<Model>| {
-        open_forward(&model, &args.shared.cpu, &args.shared.device).map_err(|failure| match failure {
+        open_forward(&model, walk.mode(), &args.shared.cpu, &args.shared.device).map_err(|failure| match failure {
             Failure::Engine(error) => error,
             other => Error::invalid("device", "one that holds the model", other.message().unwrap_or_default()),
         })
