@@ -5,6 +5,7 @@
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
 mod answer;
+mod app;
 mod bench;
 mod bench_kernels;
 mod chat;
@@ -36,7 +37,7 @@ use crate::units;
 use failure::Outcome;
 
 const EXAMPLES: &str = "\
-Without a command, a chat begins. Without --model, commands use the storyteller inside this program.
+Without a command, the app opens (a chat in the terminal where there is no display). Without --model, commands use the storyteller inside this program.
 A model is a GGUF file (split or not), a PowerInfer file or a Hugging Face folder.
 
 Examples:
@@ -52,6 +53,8 @@ Examples:
 #[command(name = "thermocline", version, max_term_width = 100, after_help = EXAMPLES)]
 #[command(subcommand_help_heading = "Commands", disable_help_subcommand = true)]
 struct Cli {
+    #[command(flatten)]
+    app: app::AppArgs,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -83,7 +86,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
-    match dispatch(cli.command) {
+    match dispatch(&cli.app, cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             failure.report();
@@ -92,9 +95,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(command: Option<Command>) -> Outcome {
+fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
     match command {
-        None => start(),
+        None => app::app(app),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Chat(args)) => chat::chat(&args),
         Some(Command::Inspect(args)) => inspect::inspect(&args),
@@ -108,11 +111,6 @@ fn dispatch(command: Option<Command>) -> Outcome {
         Some(Command::Devices(args)) => devices::devices(&args),
         Some(Command::Plan(args)) => plan::plan(&args),
     }
-}
-
-/// What happens without a command.
-fn start() -> Outcome {
-    chat::chat(&chat::ChatArgs::default())
 }
 
 /// Instead of a backtrace nobody asked for.

@@ -55,6 +55,13 @@ pub struct ChatArgs {
     sparsity: SparsityArgs,
 }
 
+impl ChatArgs {
+    /// With this model, or the built-in one.
+    pub fn on(model: Option<std::path::PathBuf>) -> Self {
+        ChatArgs { model: ModelOptions { model, ..ModelOptions::default() }, ..ChatArgs::default() }
+    }
+}
+
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
     let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device, &args.sparsity)?;

@@ -1,0 +1,78 @@
+//! What can be asked of the window, from the keyboard or by a panel.
+
+use egui::{Context, Key, KeyboardShortcut, Modifiers};
+
+use crate::{library::ModelId, store::ChatId};
+
+/// What the middle of the window shows.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Page {
+    /// The conversation.
+    #[default]
+    Chat,
+    /// Library and downloads.
+    Models,
+    /// What the user may choose.
+    Preferences,
+}
+
+/// A wish.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    /// An empty conversation.
+    NewChat,
+    /// This conversation.
+    OpenChat(ChatId),
+    /// Put the cursor where chats are searched.
+    Search,
+    /// Put the cursor where messages are written.
+    Compose,
+    /// End the answer that is being written.
+    Stop,
+    /// Another version of the last answer.
+    Regenerate,
+    /// Copy the last answer.
+    CopyAnswer,
+    /// Open a model in place of the one that is open.
+    OpenModel(ModelId),
+    /// Open the model again that is open: its settings have changed.
+    ReopenModel,
+    /// Close the model.
+    CloseModel,
+    /// Show a page.
+    Show(Page),
+    /// Show or hide the column of chats.
+    ToggleChats,
+    /// Show or hide the column of neurons.
+    ToggleNeurons,
+    /// Show or hide the list of keys.
+    CheatSheet,
+}
+
+const fn ctrl(key: Key) -> KeyboardShortcut {
+    KeyboardShortcut::new(Modifiers::COMMAND, key)
+}
+
+/// Keys of the window, with what they do in words. Keys that belong to one panel are described by it.
+pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
+    (Command::NewChat, ctrl(Key::N), "New chat"),
+    (Command::Search, ctrl(Key::K), "Search all chats"),
+    (Command::Compose, ctrl(Key::L), "Write a message"),
+    (Command::Regenerate, ctrl(Key::R), "Answer again"),
+    (
+        Command::CopyAnswer,
+        KeyboardShortcut::new(Modifiers::COMMAND.plus(Modifiers::SHIFT), Key::C),
+        "Copy the last answer",
+    ),
+    (Command::ToggleChats, ctrl(Key::B), "Show or hide the chats"),
+    (Command::ToggleNeurons, ctrl(Key::J), "Show or hide the neurons"),
+    (Command::Show(Page::Models), ctrl(Key::M), "Models"),
+    (Command::Show(Page::Preferences), ctrl(Key::Comma), "Settings"),
+    (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
+];
+
+/// Wishes that were typed since the last frame.
+pub fn typed(ctx: &Context) -> Vec<Command> {
+    let pressed = |shortcut| ctx.input_mut(|input| input.consume_shortcut(shortcut));
+    SHORTCUTS.iter().filter(|(_, shortcut, _)| pressed(shortcut)).map(|(command, ..)| command.clone()).collect()
+}

@@ -1,0 +1,160 @@
+//! What every panel has at hand.
+
+use std::time::{Duration, Instant};
+
+use egui::Context;
+use egui_notify::Toasts;
+use thermocline_engine::{
+    gpu::{AdapterChoice, GpuOptions},
+    session::{DeviceChoice, EngineOptions},
+};
+
+use super::{command::Command, theme};
+use crate::{
+    builtin,
+    download::Downloads,
+    folders::Folders,
+    host::Host,
+    library::ModelId,
+    settings::{Budget, ModelSettings, Settings},
+    store::Store,
+};
+
+/// Shortest time between two frames that news of the engine ask for.
+pub const FRAME: Duration = Duration::from_millis(33);
+
+/// Settings are written this long after they were changed.
+const SETTLED: Duration = Duration::from_secs(1);
+
+/// The world outside a panel.
+pub struct Shell {
+    /// Where files are.
+    pub folders: Folders,
+    /// What the user chose; written soon after it is changed.
+    pub settings: Settings,
+    /// The chats.
+    pub store: Store,
+    /// The model.
+    pub host: Host,
+    /// Models on their way.
+    pub downloads: Downloads,
+    /// Short notices in a corner.
+    pub toasts: Toasts,
+    commands: Vec<Command>,
+    written: Settings,
+    changed: Option<Instant>,
+}
+
+impl std::fmt::Debug for Shell {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shell").field("folders", &self.folders).field("host", &self.host).finish_non_exhaustive()
+    }
+}
+
+impl Shell {
+    /// Reads settings and chats below `folders`. News of the engine and of downloads wake `ctx`.
+    ///
+    /// # Errors
+    /// A sentence, if there is no place to keep chats.
+    pub fn new(ctx: &Context, folders: Folders) -> Result<Self, String> {
+        let mut toasts = Toasts::default();
+        let (settings, trouble) = Settings::load(&folders.settings())
+            .map_err(|error| format!("settings: reading {}: {error}", folders.settings().display()))?;
+        if let Some(trouble) = trouble {
+            toasts.warning(trouble).duration(None);
+        }
+        let (store, salvage) = Store::open(&folders.chats()).map_err(|error| error.to_string())?;
+        if let Some(salvage) = salvage {
+            let (chats, messages) = (salvage.chats, salvage.messages);
+            let aside = salvage.aside.display();
+            let saved = format!("{chats} chats with {messages} messages could be saved");
+            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {aside}.")).duration(None);
+        }
+        let wake = |ctx: &Context| {
+            let ctx = ctx.clone();
+            move || ctx.request_repaint_after(FRAME)
+        };
+        let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
+        let host = Host::new(wake(ctx));
+        theme::choose(ctx, settings.theme);
+        ctx.set_zoom_factor(settings.zoom.into());
+        let written = settings.clone();
+        Ok(Shell { folders, settings, store, host, downloads, toasts, commands: Vec::new(), written, changed: None })
+    }
+
+    /// Asks the window for something, to be done after this frame.
+    pub fn ask(&mut self, command: Command) {
+        self.commands.push(command);
+    }
+
+    /// What was asked for.
+    pub fn asked(&mut self) -> Vec<Command> {
+        std::mem::take(&mut self.commands)
+    }
+
+    /// Shows what went wrong, until it is clicked away.
+    pub fn complain(&mut self, what: impl std::fmt::Display) {
+        self.toasts.error(what.to_string()).duration(None).closable(true);
+    }
+
+    /// What `result` holds; what went wrong is shown.
+    pub fn hear<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
+        result.map_err(|error| self.complain(error)).ok()
+    }
+
+    /// What was chosen for a model.
+    pub fn model_settings(&mut self, model: &ModelId) -> &mut ModelSettings {
+        self.settings.models.entry(model.key()).or_default()
+    }
+
+    /// Opens a model as its settings say.
+    pub fn open_model(&mut self, model: ModelId) {
+        self.settings.used(&model.key());
+        let options = self.engine_options(&model);
+        self.host.open(model, options);
+    }
+
+    /// How a model is to be opened.
+    pub fn engine_options(&mut self, model: &ModelId) -> EngineOptions {
+        let pipeline_cache = Some(self.folders.cache.join("pipelines"));
+        let chosen = self.model_settings(model).clone();
+        let budget = match chosen.budget {
+            Some(Budget::AtMost(bytes)) => Some(bytes),
+            // What is free is known when the device is open; the VRAM panel sets it then.
+            Some(Budget::LeaveFree(_)) | None => None,
+        };
+        let gpu = |adapter| GpuOptions { adapter, budget, pipeline_cache, ..GpuOptions::default() };
+        let device = match chosen.device.as_deref() {
+            None => DeviceChoice::Auto(gpu(AdapterChoice::Best)),
+            Some("") => DeviceChoice::Cpu,
+            Some(name) => DeviceChoice::Gpu(gpu(AdapterChoice::Name(name.to_owned()))),
+        };
+        let defaults = EngineOptions::default();
+        let usual = if *model == ModelId::Builtin { builtin::KV_TYPE } else { defaults.kv_type };
+        EngineOptions {
+            context: chosen.context,
+            kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(usual),
+            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or_default(),
+            device,
+            ..defaults
+        }
+    }
+
+    /// Writes settings that have changed and been left alone since; `now`: at once.
+    pub fn keep_settings(&mut self, ctx: &Context, now: bool) {
+        if self.settings == self.written {
+            self.changed = None;
+            return;
+        }
+        let since = *self.changed.get_or_insert_with(Instant::now);
+        if !now && since.elapsed() < SETTLED {
+            ctx.request_repaint_after(SETTLED);
+            return;
+        }
+        self.changed = None;
+        self.written = self.settings.clone();
+        let path = self.folders.settings();
+        let saved = self.settings.save(&path).map_err(|error| format!("settings: writing {}: {error}", path.display()));
+        self.hear(saved);
+    }
+}

@@ -1,0 +1,221 @@
+//! The window: three columns that make room for each other, and what happens when something is asked for.
+
+use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, Stroke, Ui, Vec2};
+
+use super::{
+    chats::ChatsPanel,
+    command::{self, Command, Page},
+    conversation::Conversation,
+    models::ModelsPage,
+    neurons::NeuronsPanel,
+    preferences::PreferencesPage,
+    shell::Shell,
+    theme::{self, Palette},
+    top_bar,
+    vram::VramPanel,
+};
+use crate::{folders::Folders, host::HostState, library::ModelId};
+
+/// Title of the window.
+const TITLE: &str = "Thermocline";
+
+/// Identity of the program for the system.
+const APPLICATION: &str = "org.thermocline.Thermocline";
+
+/// Widths below which a side column lies over the middle one, in points.
+const ROOM_FOR_NEURONS: f32 = 1100.0;
+const ROOM_FOR_CHATS: f32 = 760.0;
+
+/// Widths of the side columns, in points.
+const CHATS: f32 = 232.0;
+const NEURONS: f32 = 448.0;
+
+/// Opens the window and returns when it is closed. `model` is opened instead of the one used last.
+///
+/// # Errors
+/// A sentence, if there cannot be a window.
+pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
+    let viewport = egui::ViewportBuilder::default()
+        .with_title(TITLE)
+        .with_app_id(APPLICATION)
+        .with_inner_size([1440.0, 900.0])
+        .with_min_inner_size([480.0, 400.0]);
+    let options = eframe::NativeOptions {
+        viewport,
+        persistence_path: Some(folders.config.join("window.ron")),
+        ..eframe::NativeOptions::default()
+    };
+    let create: eframe::AppCreator<'_> =
+        Box::new(move |creation| Ok(Box::new(Window::new(&creation.egui_ctx, folders, model)?)));
+    eframe::run_native(TITLE, options, create).map_err(|error| format!("no window: {error}"))
+}
+
+/// The window's contents.
+#[derive(Debug)]
+pub struct Window {
+    shell: Shell,
+    page: Page,
+    chats: ChatsPanel,
+    conversation: Conversation,
+    neurons: NeuronsPanel,
+    vram: VramPanel,
+    models: ModelsPage,
+    preferences: PreferencesPage,
+    /// Columns that lie over the middle one now.
+    over: Option<Side>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Chats,
+    Neurons,
+}
+
+impl Window {
+    /// Everything below `folders`; opens `model`, or the one used last, or the built-in one.
+    ///
+    /// # Errors
+    /// A sentence, if there is no place to keep chats.
+    pub fn new(ctx: &Context, folders: Folders, model: Option<ModelId>) -> Result<Self, String> {
+        theme::install(ctx);
+        let mut shell = Shell::new(ctx, folders)?;
+        let last = || shell.settings.recent.first().map(|key| ModelId::of(key));
+        let model = model.or_else(last).unwrap_or(ModelId::Builtin);
+        shell.open_model(model);
+        Ok(Window {
+            shell,
+            page: Page::default(),
+            chats: ChatsPanel::default(),
+            conversation: Conversation::default(),
+            neurons: NeuronsPanel::default(),
+            vram: VramPanel::default(),
+            models: ModelsPage::default(),
+            preferences: PreferencesPage::default(),
+            over: None,
+        })
+    }
+
+    /// What panels share.
+    pub fn shell(&self) -> &Shell {
+        &self.shell
+    }
+
+    /// What happens whether or not anything is seen.
+    pub fn tick(&mut self, ctx: &Context) {
+        self.conversation.tick(&mut self.shell);
+        self.chats.tick(&mut self.shell);
+        self.models.tick(&mut self.shell);
+        self.shell.keep_settings(ctx, false);
+    }
+
+    /// One frame.
+    pub fn show(&mut self, ui: &mut Ui) {
+        for command in command::typed(ui) {
+            self.shell.ask(command);
+        }
+        let (palette, width) = (Palette::of(ui), ui.available_width());
+        let frame = |fill: Color32| Frame::new().fill(fill).inner_margin(Margin::symmetric(16, 12));
+        let (room_for_chats, room_for_neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
+        if room_for_chats && self.shell.settings.panels.chats {
+            let column = Panel::left("chats").default_size(CHATS).size_range(180.0..=360.0).frame(frame(palette.panel));
+            column.show(ui, |ui| self.chats.show(ui, &mut self.shell));
+        }
+        if room_for_neurons && self.shell.settings.panels.neurons {
+            let column =
+                Panel::right("neurons").default_size(NEURONS).size_range(360.0..=900.0).frame(frame(palette.panel));
+            column.show(ui, |ui| self.right(ui));
+        }
+        Panel::top("top").frame(frame(palette.background)).show(ui, |ui| top_bar::show(ui, &mut self.shell));
+        CentralPanel::no_frame().frame(frame(palette.background)).show(ui, |ui| match self.page {
+            Page::Chat => self.conversation.show(ui, &mut self.shell),
+            Page::Models => self.models.show(ui, &mut self.shell),
+            Page::Preferences => self.preferences.show(ui, &mut self.shell),
+        });
+        match self.over {
+            Some(Side::Chats) if !room_for_chats => {
+                over(ui, "chats over", Align2::LEFT_TOP, CHATS, palette, |ui| self.chats.show(ui, &mut self.shell));
+            }
+            Some(Side::Neurons) if !room_for_neurons => {
+                over(ui, "neurons over", Align2::RIGHT_TOP, NEURONS.min(width), palette, |ui| self.right(ui));
+            }
+            _ => {}
+        }
+        self.shell.toasts.show(ui);
+        for command in self.shell.asked() {
+            self.obey(command, room_for_chats, room_for_neurons);
+        }
+    }
+
+    fn right(&mut self, ui: &mut Ui) {
+        egui::ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            self.neurons.show(ui, &mut self.shell);
+            ui.separator();
+            self.vram.show(ui, &mut self.shell);
+        });
+    }
+
+    fn obey(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {
+        let panels = &mut self.shell.settings.panels;
+        let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
+        match command {
+            Command::NewChat | Command::OpenChat(_) | Command::Compose => {
+                (self.page, self.over) = (Page::Chat, None);
+                self.conversation.obey(&command, &mut self.shell);
+            }
+            Command::Stop | Command::Regenerate | Command::CopyAnswer => {
+                self.conversation.obey(&command, &mut self.shell);
+            }
+            Command::Search => {
+                if room_for_chats {
+                    panels.chats = true
+                } else {
+                    self.over = Some(Side::Chats)
+                }
+                self.chats.focus_search();
+            }
+            Command::OpenModel(model) => self.shell.open_model(model),
+            Command::ReopenModel => {
+                if let HostState::Ready { model, .. } | HostState::Failed { model, .. } = self.shell.host.state() {
+                    self.shell.open_model(model);
+                }
+            }
+            Command::CloseModel => self.shell.host.close(),
+            Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, None),
+            Command::ToggleChats if room_for_chats => panels.chats = !panels.chats,
+            Command::ToggleChats => switch(&mut self.over, Side::Chats),
+            Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
+            Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
+            Command::CheatSheet => {}
+        }
+    }
+}
+
+/// A column over the middle one.
+fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, contents: impl FnOnce(&mut Ui)) {
+    let height = ui.content_rect().height();
+    Area::new(egui::Id::unique(id)).order(Order::Middle).anchor(corner, Vec2::ZERO).show(ui, |ui| {
+        let frame = Frame::new()
+            .fill(palette.panel)
+            .stroke(Stroke::new(1.0, palette.line))
+            .inner_margin(Margin::symmetric(16, 12));
+        frame.show(ui, |ui| {
+            ui.set_width(width - 32.0);
+            ui.set_height(height - 24.0);
+            contents(ui);
+        });
+    });
+}
+
+impl eframe::App for Window {
+    fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
+        self.tick(ctx);
+    }
+
+    fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        self.show(ui);
+    }
+
+    fn on_exit(&mut self) {
+        self.shell.keep_settings(&Context::default(), true);
+    }
+}
