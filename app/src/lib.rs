@@ -1,7 +1,7 @@
 //! The Thermocline application: everything of the program that is not the engine. [`cli`] is the terminal; [`builtin`]
 //! is the model inside the binary; [`folders`] are the places for files and [`settings`] what the user chose; [`store`]
 //! keeps the chats, [`library`] knows the models on disk, [`download`] brings more of them; [`host`] is the engine as a
-//! window sees it and [`ui`] the window; [`units`] are sizes as people write them.
+//! window sees it, [`talk`] what is being said and [`ui`] the window; [`units`] are sizes as people write them.
 
 // Whether a thread may have an engine is asked through all that wgpu is made of.
 #![recursion_limit = "256"]
@@ -14,5 +14,6 @@ pub mod host;
 pub mod library;
 pub mod settings;
 pub mod store;
+pub mod talk;
 pub mod ui;
 pub mod units;

@@ -12,6 +12,13 @@ use super::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChatId(pub(super) i64);
 
+impl ChatId {
+    /// As settings remember it.
+    pub fn number(self) -> i64 {
+        self.0
+    }
+}
+
 /// A conversation without its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chat {
@@ -75,6 +82,12 @@ impl Store {
             format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NULL ORDER BY pinned DESC, updated DESC, id DESC");
         let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
         query.query_map([], Chat::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+    }
+
+    /// The chat with this number, unless it is deleted or was never there.
+    pub fn find_chat(&self, number: i64) -> Result<Option<Chat>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1 AND deleted IS NULL");
+        self.db.query_row(&sql, [number], Chat::read).optional().doing("reading a chat")
     }
 
     /// A chat, deleted or not.

@@ -110,6 +110,27 @@ impl Store {
         &self.path
     }
 
+    /// Rows that were changed through this connection, and a number that changes with the file when somebody else changes it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn version(&self) -> Result<(u64, i64), StoreError> {
+        let query = self.db.prepare_cached("PRAGMA data_version").doing("looking for news of the chats");
+        let others = query?.query_row([], |row| row.get(0)).doing("looking for news of the chats")?;
+        Ok((self.db.total_changes(), others))
+    }
+
+    /// When the user's today and yesterday began, in milliseconds since 1970.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn days(&self) -> Result<(i64, i64), StoreError> {
+        let sql = "SELECT unixepoch('now', 'localtime', 'start of day', 'utc') * 1000,
+            unixepoch('now', 'localtime', 'start of day', '-1 day', 'utc') * 1000";
+        let days = self.db.query_row(sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
+        days.doing("looking at the calendar")
+    }
+
     /// Everything `work` does, or nothing of it.
     fn transaction<T>(
         &mut self,

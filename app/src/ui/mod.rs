@@ -16,6 +16,7 @@ pub mod shell;
 pub mod theme;
 pub mod top_bar;
 pub mod vram;
+pub mod widgets;
 pub mod window;
 
 pub use window::{Window, run};

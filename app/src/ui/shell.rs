@@ -18,6 +18,7 @@ use crate::{
     library::ModelId,
     settings::{Budget, ModelSettings, Settings},
     store::Store,
+    talk::Talk,
 };
 
 /// Shortest time between two frames that news of the engine ask for.
@@ -36,6 +37,8 @@ pub struct Shell {
     pub store: Store,
     /// The model.
     pub host: Host,
+    /// Answers that are being written in any chat.
+    pub talk: Talk,
     /// Models on their way.
     pub downloads: Downloads,
     /// Short notices in a corner.
@@ -79,7 +82,7 @@ impl Shell {
         theme::choose(ctx, settings.theme);
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
-        Ok(Shell { folders, settings, store, host, downloads, toasts, commands: Vec::new(), written, changed: None })
+        Ok(Shell { folders, settings, store, host, talk: Talk::default(), downloads, toasts, commands: Vec::new(), written, changed: None })
     }
 
     /// Asks the window for something, to be done after this frame.
@@ -110,6 +113,10 @@ impl Shell {
     /// Opens a model as its settings say.
     pub fn open_model(&mut self, model: ModelId) {
         self.settings.used(&model.key());
+        // Otherwise sessions would hold the model that is to be closed.
+        for error in self.talk.leave(&mut self.store) {
+            self.complain(error);
+        }
         let options = self.engine_options(&model);
         self.host.open(model, options);
     }

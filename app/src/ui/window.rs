@@ -216,6 +216,7 @@ impl eframe::App for Window {
     }
 
     fn on_exit(&mut self) {
+        self.conversation.leave(&mut self.shell);
         self.shell.keep_settings(&Context::default(), true);
     }
 }

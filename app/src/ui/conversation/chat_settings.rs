@@ -1,0 +1,225 @@
+//! What belongs to one chat beside its messages: what the model is told first, how tokens are chosen, and presets of both.
+
+use egui::{Grid, Slider, TextEdit, Ui};
+use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
+use thermocline_engine::session::Sampling;
+
+use crate::{
+    store::{Preset, PresetId, Store, StoreError},
+    talk::Choices,
+    ui::widgets::{icon_button, muted},
+};
+
+/// The window with a chat's settings.
+#[derive(Debug, Default)]
+pub struct ChatSettings {
+    /// Whether it is shown.
+    pub open: bool,
+    presets: Option<Vec<(PresetId, Preset)>>,
+    name: String,
+    /// Whether a new preset is for the open model only.
+    only_here: bool,
+}
+
+/// What can be set.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Told {
+    /// What the model is told first.
+    pub system_prompt: String,
+    /// How tokens are chosen.
+    pub choices: Choices,
+}
+
+impl ChatSettings {
+    /// Shows them, if they are open. `model`: the key of the open model; `base`: its own sampling.
+    ///
+    /// # Errors
+    /// What the store says.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        store: &mut Store,
+        told: &mut Told,
+        model: Option<&str>,
+        base: &Sampling,
+    ) -> Result<(), StoreError> {
+        let mut open = self.open;
+        let mut result = Ok(());
+        let anchor = ui.max_rect().right_bottom() - egui::vec2(16.0, 132.0);
+        egui::Window::new("Chat settings")
+            .open(&mut open)
+            .collapsible(false)
+            .resizable(false)
+            .pivot(egui::Align2::RIGHT_BOTTOM)
+            .default_pos(anchor)
+            .default_width(400.0)
+            .vscroll(true)
+            .show(ui, |ui| result = self.contents(ui, store, told, model, base));
+        if !open {
+            self.presets = None;
+        }
+        self.open = open;
+        result
+    }
+
+    fn contents(
+        &mut self,
+        ui: &mut Ui,
+        store: &mut Store,
+        told: &mut Told,
+        model: Option<&str>,
+        base: &Sampling,
+    ) -> Result<(), StoreError> {
+        let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
+        let field = TextEdit::multiline(&mut told.system_prompt).desired_rows(3).desired_width(f32::INFINITY);
+        ui.add(field.hint_text("You are a helpful assistant.")).labelled_by(label.id);
+        ui.add_space(8.0);
+        sampling(ui, &mut told.choices, base);
+        ui.separator();
+        self.presets(ui, store, told, model)
+    }
+
+    fn presets(
+        &mut self,
+        ui: &mut Ui,
+        store: &mut Store,
+        told: &mut Told,
+        model: Option<&str>,
+    ) -> Result<(), StoreError> {
+        if self.presets.is_none() {
+            self.presets = Some(store.presets(model)?);
+        }
+        let mut changed = false;
+        ui.label("Presets");
+        for (id, preset) in self.presets.iter().flatten() {
+            ui.horizontal(|ui| {
+                let of_model = if preset.model.is_some() { "for this model only" } else { "for any model" };
+                if ui.button(&preset.name).on_hover_text(format!("Use this preset here ({of_model})")).clicked() {
+                    told.system_prompt.clone_from(&preset.system_prompt);
+                    told.choices = Choices::of(preset.sampling.as_deref());
+                }
+                let duplicate = icon_button(ui, ICON_CONTENT_COPY, &format!("Duplicate {}", preset.name)).clicked();
+                let replace = ui.button("Replace").on_hover_text("Put this chat's settings into the preset").clicked();
+                let remove = icon_button(ui, ICON_DELETE, &format!("Remove {}", preset.name)).clicked();
+                changed |= duplicate || replace || remove;
+                if duplicate {
+                    store.add_preset(preset)?;
+                }
+                if replace {
+                    let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.json());
+                    store.set_preset(*id, &Preset { system_prompt, sampling, ..preset.clone() })?;
+                }
+                if remove {
+                    store.remove_preset(*id)?;
+                }
+                Ok::<(), StoreError>(())
+            })
+            .inner?;
+        }
+        if self.presets.iter().flatten().next().is_none() {
+            muted(ui, "None yet. Give these settings a name to use them in other chats.");
+        }
+        ui.horizontal(|ui| {
+            let field = TextEdit::singleline(&mut self.name).desired_width(160.0).hint_text("Name");
+            ui.add(field).widget_info(|| egui::WidgetInfo::labeled(egui::Role::TextInput, true, "Name of the preset"));
+            let named = !self.name.trim().is_empty();
+            if ui.add_enabled(named, egui::Button::new("Save as preset")).clicked() {
+                let model = model.filter(|_| self.only_here).map(str::to_owned);
+                let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.json());
+                store.add_preset(&Preset { name: self.name.trim().to_owned(), model, system_prompt, sampling })?;
+                self.name.clear();
+                changed = true;
+            }
+            ui.add_enabled_ui(model.is_some(), |ui| ui.checkbox(&mut self.only_here, "this model only"));
+            Ok::<(), StoreError>(())
+        })
+        .inner?;
+        if changed {
+            self.presets = None;
+        }
+        Ok(())
+    }
+}
+
+/// Sliders for what can be chosen.
+fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
+    Grid::new("sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
+        let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, most: f32| {
+            let label = ui.label(name).on_hover_text(help);
+            let mut now = value.unwrap_or(usual);
+            let slider = ui.add(Slider::new(&mut now, 0.0..=most).step_by(0.01)).labelled_by(label.id);
+            if slider.on_hover_text(help).changed() {
+                *value = Some(now).filter(|now| *now != usual);
+            }
+            ui.end_row();
+        };
+        let it = choices;
+        real(
+            "Temperature",
+            "How adventurous the choice of words is. 0 always takes the likeliest one.",
+            &mut it.temperature,
+            base.temperature,
+            2.0,
+        );
+        real(
+            "Top-p",
+            "Only the likeliest words that together have this probability are considered. 1 considers all.",
+            &mut it.top_p,
+            base.top_p,
+            1.0,
+        );
+        real(
+            "Min-p",
+            "Words less likely than this part of the likeliest one are left out. 0 leaves out none.",
+            &mut it.min_p,
+            base.min_p,
+            1.0,
+        );
+        let mut penalty = it.repeat_penalty.unwrap_or(base.repeat_penalty);
+        let help = "Makes words said lately less likely. 1 is off; above 1.3 texts become odd.";
+        let label = ui.label("Repeat penalty").on_hover_text(help);
+        if ui.add(Slider::new(&mut penalty, 1.0..=2.0).step_by(0.01)).labelled_by(label.id).on_hover_text(help).changed() {
+            it.repeat_penalty = Some(penalty).filter(|now| *now != base.repeat_penalty);
+        }
+        ui.end_row();
+        let mut whole = |name: &str, help: &str, value: usize, most: usize| {
+            let label = ui.label(name).on_hover_text(help);
+            let mut now = value;
+            let slider = Slider::new(&mut now, 0..=most).logarithmic(most > 1000);
+            let changed = ui.add(slider).labelled_by(label.id).on_hover_text(help).changed();
+            ui.end_row();
+            changed.then_some(now)
+        };
+        let help = "Only so many of the likeliest words are considered. 0 considers all.";
+        if let Some(k) = whole("Top-k", help, it.top_k.unwrap_or(base.top_k), 200) {
+            it.top_k = Some(k).filter(|k| *k != base.top_k);
+        }
+        let help = "An answer ends after so many tokens (a token is about three quarters of a word). 0 sets no limit.";
+        if let Some(most) = whole("Longest answer", help, it.max_tokens.unwrap_or(0), 8192) {
+            it.max_tokens = Some(most).filter(|most| *most > 0);
+        }
+        let help = "Penalty on repeating whole phrases (DRY). 0 is off, 0.8 is usual.";
+        let label = ui.label("Phrase penalty").on_hover_text(help);
+        let mut dry = it.dry_multiplier.unwrap_or(base.dry_multiplier);
+        if ui.add(Slider::new(&mut dry, 0.0..=2.0).step_by(0.05)).labelled_by(label.id).on_hover_text(help).changed() {
+            it.dry_multiplier = Some(dry).filter(|now| *now != base.dry_multiplier);
+        }
+        ui.end_row();
+        let mut fixed = it.seed.is_some();
+        let help = "With the same seed, the same question is answered in the same words.";
+        if ui.checkbox(&mut fixed, "Fixed seed").on_hover_text(help).changed() {
+            it.seed = fixed.then_some(1);
+        }
+        if let Some(seed) = &mut it.seed {
+            let drag = ui.add(egui::DragValue::new(seed));
+            drag.widget_info(|| egui::WidgetInfo::labeled(egui::Role::SpinButton, true, "Seed"));
+        }
+        ui.end_row();
+    });
+    let help = "Otherwise the older half of the chat is forgotten, and the answer goes on.";
+    ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
+    let own = *choices == Choices::default();
+    if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {
+        *choices = Choices::default();
+    }
+}

@@ -1,0 +1,281 @@
+//! One message as it is shown, with what can be done to it.
+
+use egui::{Align, Frame, Label, Layout, Margin, RichText, TextEdit, Ui};
+use egui_commonmark::CommonMarkCache;
+use egui_material_icons::icons::{
+    ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
+};
+
+use super::blocks::Blocks;
+use crate::{
+    store::{Message, MessageId, MessageState, Speaker},
+    talk::{Figures, Progress},
+    ui::{
+        command::{Command, Page},
+        theme::{Palette, RADIUS},
+        widgets::{icon_button, muted, small},
+    },
+};
+
+/// Widest line of text, in points.
+pub const MEASURE: f32 = 760.0;
+
+/// What the user wants of a message.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Act {
+    /// Put it on the clipboard.
+    Copy(String),
+    /// Change it.
+    Edit(MessageId),
+    /// Keep the change.
+    Keep,
+    /// Forget the change.
+    Forget,
+    /// Answer what it answers once more.
+    Again(Option<MessageId>),
+    /// Go on with it.
+    Resume(MessageId),
+    /// Show another version of it.
+    Version(MessageId, usize),
+    /// Something for the window.
+    Ask(Command),
+}
+
+/// What is known about a message while it is shown.
+pub struct Context<'a> {
+    /// It.
+    pub message: &'a Message,
+    /// Its answer under way, if it is the one being written.
+    pub progress: Option<Progress<'a>>,
+    /// Whether something is being written in the chat: then nothing can be changed.
+    pub busy: bool,
+    /// Whether nothing comes after it.
+    pub last: bool,
+    /// Whether there is an engine that can answer.
+    pub alive: bool,
+}
+
+/// Shows a message. `blocks` are the pieces of an answer, `draft` its changed words while it is edited.
+pub fn show(
+    ui: &mut Ui,
+    context: &Context<'_>,
+    blocks: &mut Blocks,
+    cache: &mut CommonMarkCache,
+    draft: Option<&mut String>,
+) -> Option<Act> {
+    match (draft, context.message.speaker) {
+        (Some(draft), _) => edit(ui, context.message.speaker, draft),
+        (None, Speaker::User) => user(ui, context),
+        (None, Speaker::Assistant) => assistant(ui, context, blocks, cache),
+    }
+}
+
+fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
+    let (palette, message) = (Palette::of(ui), context.message);
+    let widest = (ui.available_width() * 0.8).min(MEASURE) - 32.0;
+    ui.with_layout(Layout::top_down(Align::Max), |ui| {
+        let frame = Frame::new().fill(palette.raised).corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
+        frame.show(ui, |ui| {
+            ui.set_max_width(widest);
+            ui.with_layout(Layout::top_down(Align::Min), |ui| {
+                ui.add(Label::new(&message.content).wrap());
+            });
+        });
+    });
+    let mut act = None;
+    ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+        ui.set_height(24.0);
+        ui.spacing_mut().item_spacing.x = 4.0;
+        if icon_button(ui, ICON_CONTENT_COPY, "Copy message").clicked() {
+            act = Some(Act::Copy(message.content.clone()));
+        }
+        if !context.busy {
+            if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
+                act = Some(Act::Edit(message.id));
+            }
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                act = versions(ui, message, true).or(act.take());
+            });
+        }
+    });
+    act
+}
+
+fn assistant(
+    ui: &mut Ui,
+    context: &Context<'_>,
+    blocks: &mut Blocks,
+    cache: &mut CommonMarkCache,
+) -> Option<Act> {
+    let (palette, message) = (Palette::of(ui), context.message);
+    ui.set_max_width(ui.available_width().min(MEASURE));
+    ui.set_width(ui.available_width());
+    if let Some(progress) = &context.progress {
+        blocks.update(progress.content, false);
+        blocks.show(ui, cache);
+        let line = match (progress.prompt, progress.figures) {
+            _ if progress.waits => "Waiting for the model …".to_owned(),
+            (Some((done, total)), _) if progress.content.is_empty() => {
+                format!("Reading what was said: {done} of {total} tokens")
+            }
+            (_, Some(figures)) if figures.generated_tokens > 0 => figures.line(),
+            _ => "Thinking …".to_owned(),
+        };
+        muted(ui, line);
+        return None;
+    }
+    blocks.update(&message.content, true);
+    blocks.show(ui, cache);
+    let figures = Figures::of(message.stats.as_deref());
+    let mut act = None;
+    match message.state {
+        MessageState::Failed => {
+            let why = figures.as_ref().and_then(|figures| figures.error.clone());
+            ui.add(Label::new(small(why.unwrap_or_else(|| "The answer failed.".to_owned()), palette.bad)).wrap());
+            ui.horizontal(|ui| {
+                if context.alive && !context.busy && ui.button("Try again").clicked() {
+                    act = Some(Act::Again(message.parent));
+                }
+                if !context.alive && context.last {
+                    if ui.button("Open the model again").clicked() {
+                        act = Some(Act::Ask(Command::ReopenModel));
+                    }
+                    if ui.button("Choose a model").clicked() {
+                        act = Some(Act::Ask(Command::Show(Page::Models)));
+                    }
+                }
+            });
+        }
+        MessageState::Interrupted => {
+            muted(ui, "The program ended while this was being written.");
+        }
+        MessageState::Streaming => {
+            muted(ui, "This is being written in another window.");
+        }
+        MessageState::Complete | MessageState::Stopped | MessageState::Cut => {}
+    }
+    ui.horizontal(|ui| {
+        ui.spacing_mut().item_spacing.x = 4.0;
+        if icon_button(ui, ICON_CONTENT_COPY, "Copy answer").clicked() {
+            act = Some(Act::Copy(message.content.clone()));
+        }
+        if !context.busy {
+            if icon_button(ui, ICON_EDIT, "Edit answer").clicked() {
+                act = Some(Act::Edit(message.id));
+            }
+            if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {
+                act = Some(Act::Again(message.parent));
+            }
+            let ended_early = !matches!(message.state, MessageState::Complete | MessageState::Streaming);
+            if context.last && ended_early && icon_button(ui, ICON_PLAY_ARROW, "Continue").clicked() {
+                act = Some(Act::Resume(message.id));
+            }
+            act = versions(ui, message, false).or(act.take());
+        }
+        let mut line = figures.map(|figures| figures.line()).unwrap_or_default();
+        if message.edited {
+            line.push_str(if line.is_empty() { "edited" } else { "   edited" });
+        }
+        if !line.is_empty() {
+            ui.add_space(4.0);
+            ui.label(small(line, palette.muted));
+        }
+    });
+    act
+}
+
+/// Arrows between the versions of a message; `backwards`: laid out from the right.
+fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<Act> {
+    let (now, count) = message.version;
+    if count < 2 {
+        return None;
+    }
+    let mut act = None;
+    let earlier = |ui: &mut Ui, act: &mut Option<Act>| {
+        ui.add_enabled_ui(now > 1, |ui| {
+            if icon_button(ui, ICON_CHEVRON_LEFT, "Earlier version").clicked() {
+                *act = Some(Act::Version(message.id, now - 1));
+            }
+        });
+    };
+    let later = |ui: &mut Ui, act: &mut Option<Act>| {
+        ui.add_enabled_ui(now < count, |ui| {
+            if icon_button(ui, ICON_CHEVRON_RIGHT, "Later version").clicked() {
+                *act = Some(Act::Version(message.id, now + 1));
+            }
+        });
+    };
+    let number = |ui: &mut Ui| muted(ui, format!("{now}/{count}"));
+    if backwards {
+        later(ui, &mut act);
+        number(ui);
+        earlier(ui, &mut act);
+    } else {
+        earlier(ui, &mut act);
+        number(ui);
+        later(ui, &mut act);
+    }
+    act
+}
+
+fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
+    let palette = Palette::of(ui);
+    let (name, keep, note) = match speaker {
+        Speaker::User => ("Changed message", "Send", "A new version; the old one and its answers are kept."),
+        Speaker::Assistant => ("Changed answer", "Keep", "The words are replaced; the model will take them for its own."),
+    };
+    let mut act = None;
+    let frame = Frame::new()
+        .fill(palette.panel)
+        .stroke(egui::Stroke::new(1.0, palette.cold))
+        .corner_radius(RADIUS)
+        .inner_margin(Margin::same(12));
+    frame.show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        let field = TextEdit::multiline(draft).frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY);
+        let response = ui.add(field);
+        response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, name));
+        ui.horizontal(|ui| {
+            let empty = draft.trim().is_empty();
+            if ui.add_enabled(!empty, egui::Button::new(RichText::new(keep))).clicked() {
+                act = Some(Act::Keep);
+            }
+            if ui.button("Cancel").clicked() {
+                act = Some(Act::Forget);
+            }
+            muted(ui, note);
+        });
+    });
+    act
+}
+
+/// The first thing a new user sees; returns what was chosen to be said.
+pub fn start(ui: &mut Ui, title: &str, suggestions: &[&str; 3], ready: bool) -> Option<String> {
+    let palette = Palette::of(ui);
+    let mut said = None;
+    ui.vertical_centered(|ui| {
+        ui.add_space((ui.available_height() * 0.5 - 160.0).max(24.0));
+        ui.label(RichText::new(title).font(crate::ui::theme::strong(24.0)));
+        ui.add_space(4.0);
+        muted(ui, if ready { "Begin with one of these, or write your own." } else { "You can write already." });
+        ui.add_space(16.0);
+        for suggestion in suggestions {
+            if ui.add(egui::Button::new(*suggestion).min_size(egui::vec2(360.0, 40.0))).clicked() {
+                said = Some((*suggestion).to_owned());
+            }
+        }
+        ui.add_space(24.0);
+        ui.set_max_width(520.0);
+        let mut words = egui::text::LayoutJob { halign: Align::Center, ..Default::default() };
+        let font = egui::FontId::proportional(12.0);
+        let mut add = |text: &str, colour| {
+            words.append(text, 0.0, egui::TextFormat { font_id: font.clone(), color: colour, ..Default::default() });
+        };
+        add("Hot", palette.hot);
+        add(" neurons fire for almost every token and live in the GPU's memory; ", palette.muted);
+        add("cold", palette.cold);
+        add(" ones fire now and then and stay in RAM for the CPU.", palette.muted);
+        ui.add(Label::new(words).wrap());
+    });
+    said
+}

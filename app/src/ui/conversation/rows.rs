@@ -1,0 +1,87 @@
+//! A long list of rows of different heights, of which only those that can be seen are laid out. Heights of rows that were
+//! never seen are guessed; when they turn out otherwise, what is seen stays where it is.
+
+use egui::{Rect, ScrollArea, Ui, UiBuilder, Vec2};
+
+/// Between two rows, in points.
+const GAP: f32 = 16.0;
+
+/// Beyond what is seen, in points.
+const AROUND: f32 = 200.0;
+
+/// Heights of the rows.
+#[derive(Debug, Default)]
+pub struct Rows {
+    heights: Vec<f32>,
+    /// Where to scroll to, because rows above were not as high as guessed.
+    offset: Option<f32>,
+    /// A row to be brought into view.
+    wanted: Option<usize>,
+}
+
+impl Rows {
+    /// Other rows from `first` on: there are now `count`, and `guess` tells how high they may be.
+    pub fn reset(&mut self, first: usize, count: usize, guess: impl Fn(usize) -> f32) {
+        self.heights.truncate(first);
+        let from = self.heights.len();
+        self.heights.extend((from..count).map(guess));
+    }
+
+    /// Brings a row into view with the next frame.
+    pub fn go_to(&mut self, row: usize) {
+        self.wanted = Some(row);
+    }
+
+    /// Shows rows by `row`, newest at the end, which is where one stays unless one scrolls. Returns which were laid out.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        salt: impl egui::AsIdSalt,
+        mut row: impl FnMut(&mut Ui, usize),
+    ) -> std::ops::Range<usize> {
+        let width = ui.available_width();
+        let mut area = ScrollArea::vertical().id_salt(salt).auto_shrink(false).stick_to_bottom(true);
+        let wanted = self.wanted.take().map(|row| self.top(row));
+        if let Some(offset) = wanted.or(self.offset.take()) {
+            area = area.vertical_scroll_offset(offset);
+        }
+        let mut seen = 0..0;
+        let mut moved = 0.0;
+        let output = area.show_viewport(ui, |ui, view| {
+            let total = self.top(self.heights.len());
+            ui.set_height(total);
+            let origin = ui.min_rect().min;
+            let mut top = 0.0;
+            let mut first = 0;
+            while first < self.heights.len() && top + self.heights[first] + GAP < view.min.y - AROUND {
+                top += self.heights[first] + GAP;
+                first += 1;
+            }
+            let mut last = first;
+            while last < self.heights.len() && top < view.max.y + AROUND {
+                let place = Rect::from_min_size(origin + Vec2::new(0.0, top), Vec2::new(width, self.heights[last]));
+                let mut part = ui.new_child(UiBuilder::new().id_salt(last).max_rect(place));
+                row(&mut part, last);
+                let height = part.min_rect().height();
+                let grown = height - self.heights[last];
+                if grown.abs() > 0.5 {
+                    if top + self.heights[last] < view.min.y {
+                        moved += grown;
+                    }
+                    self.heights[last] = height;
+                    ui.request_repaint();
+                }
+                // The next row is placed where this one was thought to end, until the next frame.
+                top += height + GAP;
+                last += 1;
+            }
+            seen = first..last;
+        });
+        self.offset = (moved != 0.0).then(|| output.state.offset().y + moved);
+        seen
+    }
+
+    fn top(&self, row: usize) -> f32 {
+        self.heights[..row.min(self.heights.len())].iter().map(|height| height + GAP).sum()
+    }
+}
