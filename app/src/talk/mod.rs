@@ -116,13 +116,7 @@ impl Talk {
         self.begin(store, host, chat, streaming)
     }
 
-    fn begin(
-        &mut self,
-        store: &mut Store,
-        host: &Host,
-        chat: ChatId,
-        streaming: Streaming,
-    ) -> Result<(), StoreError> {
+    fn begin(&mut self, store: &mut Store, host: &Host, chat: ChatId, streaming: Streaming) -> Result<(), StoreError> {
         self.end(store, chat)?;
         self.answers.insert(chat, UnderWay::new(streaming));
         self.revision += 1;

@@ -30,7 +30,10 @@ fn answers_wait_for_the_model_and_are_kept_with_figures_versions_and_more() {
     until_quiet(&mut talk, &mut store, &host);
     let branch = store.branch(chat).unwrap();
     assert_eq!(store.chat(chat).unwrap().title, "Tell me a story about a frog.");
-    assert_eq!((branch.len(), branch[1].state, branch[1].model.as_deref()), (2, MessageState::Cut, Some("Storyteller")));
+    assert_eq!(
+        (branch.len(), branch[1].state, branch[1].model.as_deref()),
+        (2, MessageState::Cut, Some("Storyteller"))
+    );
     let figures = Figures::of(branch[1].stats.as_deref()).unwrap();
     assert_eq!((&*figures.reason, figures.generated_tokens), ("max_tokens", 12));
     assert!(figures.line().contains("12 tokens"), "{}", figures.line());

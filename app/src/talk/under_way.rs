@@ -97,10 +97,7 @@ impl UnderWay {
             }
             End::Failed(sentence) => {
                 let figures = self.figures.take().unwrap_or_default();
-                (
-                    MessageState::Failed,
-                    Some(Figures { reason: "error".to_owned(), error: Some(sentence), ..figures }),
-                )
+                (MessageState::Failed, Some(Figures { reason: "error".to_owned(), error: Some(sentence), ..figures }))
             }
         })
     }

@@ -2,7 +2,10 @@
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
 
-use crate::{library::ModelId, store::ChatId};
+use crate::{
+    library::ModelId,
+    store::{ChatId, MessageId},
+};
 
 /// What the middle of the window shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -23,6 +26,8 @@ pub enum Command {
     NewChat,
     /// This conversation.
     OpenChat(ChatId),
+    /// This message of a conversation.
+    OpenMessage(ChatId, MessageId),
     /// Put the cursor where chats are searched.
     Search,
     /// Put the cursor where messages are written.

@@ -82,7 +82,18 @@ impl Shell {
         theme::choose(ctx, settings.theme);
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
-        Ok(Shell { folders, settings, store, host, talk: Talk::default(), downloads, toasts, commands: Vec::new(), written, changed: None })
+        Ok(Shell {
+            folders,
+            settings,
+            store,
+            host,
+            talk: Talk::default(),
+            downloads,
+            toasts,
+            commands: Vec::new(),
+            written,
+            changed: None,
+        })
     }
 
     /// Asks the window for something, to be done after this frame.

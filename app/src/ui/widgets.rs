@@ -1,6 +1,6 @@
 //! Small things that several panels draw.
 
-use egui::{Button, Color32, Response, Role, RichText, Ui, WidgetInfo};
+use egui::{Button, Color32, Response, RichText, Role, Ui, WidgetInfo};
 use egui_material_icons::MaterialIcon;
 
 use super::theme::{Palette, strong};

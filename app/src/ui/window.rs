@@ -158,7 +158,7 @@ impl Window {
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
-            Command::NewChat | Command::OpenChat(_) | Command::Compose => {
+            Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose => {
                 (self.page, self.over) = (Page::Chat, None);
                 self.conversation.obey(&command, &mut self.shell);
             }

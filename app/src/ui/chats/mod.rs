@@ -1,25 +1,313 @@
-//! The column of chats.
+//! The column of chats: what there is by when something was last said ([`ChatsPanel`]), what was found, and files of chats
+//! that go out or come in ([`files`]).
 
-use egui::Ui;
+mod files;
+mod row;
 
-use super::{command::Command, shell::Shell};
+use std::time::{Duration, Instant};
+
+use egui::{CollapsingHeader, Layout, RichText, ScrollArea, TextEdit, Ui};
+use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_SETTINGS, ICON_UPLOAD};
+
+use self::{
+    files::Files,
+    row::{Act, Editing},
+};
+use super::{
+    command::{Command, Page},
+    shell::Shell,
+    theme::{Palette, strong},
+    widgets::{icon_button, muted, primary_button, small},
+};
+use crate::store::{Chat, ChatId, Folder, FolderId, Hit};
+
+/// A deleted chat can be brought back by a button for so long.
+const UNDO: Duration = Duration::from_secs(12);
+
+/// Deleted chats are kept this long, in milliseconds.
+const KEPT: i64 = 30 * 24 * 60 * 60 * 1000;
+
+/// The list is read again at most this often.
+const PAUSE: Duration = Duration::from_millis(400);
+
+/// A search begins this long after the last key.
+const SEARCH: Duration = Duration::from_millis(150);
 
 /// The list.
 #[derive(Debug, Default)]
-pub struct ChatsPanel {}
+pub struct ChatsPanel {
+    chats: Vec<Chat>,
+    folders: Vec<Folder>,
+    /// When today and yesterday began, in milliseconds since 1970.
+    days: (i64, i64),
+    /// The store's version when the list was read, and when that was.
+    seen: Option<((u64, i64), Instant)>,
+    purged: bool,
+    query: String,
+    typed: Option<Instant>,
+    hits: Option<Vec<Hit>>,
+    focus: bool,
+    editing: Option<Editing>,
+    deleted: Option<(ChatId, String, Instant)>,
+    files: Files,
+}
 
 impl ChatsPanel {
     /// Reads the list again when the store has changed.
-    pub fn tick(&mut self, _shell: &mut Shell) {}
+    pub fn tick(&mut self, shell: &mut Shell) {
+        if !self.purged {
+            self.purged = true;
+            let purged = shell.store.purge(KEPT);
+            shell.hear(purged);
+        }
+        self.files.tick(shell);
+        if self.deleted.as_ref().is_some_and(|(.., since)| since.elapsed() > UNDO) {
+            self.deleted = None;
+        }
+        let version = shell.store.version();
+        let Some(version) = shell.hear(version) else { return };
+        match self.seen {
+            Some((seen, _)) if seen == version => return,
+            Some((_, when)) if when.elapsed() < PAUSE && shell.talk.is_busy() => return,
+            _ => self.seen = Some((version, Instant::now())),
+        }
+        let read =
+            || Ok::<_, crate::store::StoreError>((shell.store.chats()?, shell.store.folders()?, shell.store.days()?));
+        let read = read();
+        if let Some((chats, folders, days)) = shell.hear(read) {
+            (self.chats, self.folders, self.days) = (chats, folders, days);
+        }
+    }
 
     /// Puts the cursor into the search field.
-    pub fn focus_search(&mut self) {}
+    pub fn focus_search(&mut self) {
+        self.focus = true;
+    }
 
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        ui.heading("Thermocline");
-        if ui.button("New chat").clicked() {
-            shell.ask(Command::NewChat);
+        ui.label(RichText::new("Thermocline").font(strong(18.0)));
+        ui.vertical_centered_justified(|ui| {
+            if primary_button(ui, "New chat", true).clicked() {
+                shell.ask(Command::NewChat);
+            }
+        });
+        self.search_field(ui, shell);
+        let bottom = egui::Panel::bottom("chats bottom").resizable(false).show_separator_line(false);
+        bottom.frame(egui::Frame::NONE).show(ui, |ui| self.bottom(ui, shell));
+        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            ui.spacing_mut().item_spacing.y = 4.0;
+            if self.hits.is_some() { self.found(ui, shell) } else { self.list(ui, shell) }
+        });
+    }
+
+    fn search_field(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let field =
+            TextEdit::singleline(&mut self.query).hint_text("Search chats   Ctrl+K").desired_width(f32::INFINITY);
+        let field = ui.add(field);
+        field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::SearchInput, true, "Search chats"));
+        if std::mem::take(&mut self.focus) {
+            field.request_focus();
+        }
+        if field.changed() {
+            self.typed = Some(Instant::now());
+        }
+        if field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Escape)) {
+            self.query.clear();
+            self.typed = Some(Instant::now());
+        }
+        let Some(since) = self.typed else { return };
+        if self.query.trim().is_empty() {
+            (self.hits, self.typed) = (None, None);
+        } else if since.elapsed() >= SEARCH {
+            self.typed = None;
+            let found = shell.store.search(&self.query);
+            self.hits = shell.hear(found);
+        } else {
+            ui.request_repaint_after(SEARCH);
         }
     }
+
+    fn found(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let hits = self.hits.as_deref().unwrap_or_default();
+        if hits.is_empty() {
+            muted(ui, format!("No chat has \u{201c}{}\u{201d}. Try fewer or shorter words.", self.query.trim()));
+        }
+        for (n, hit) in hits.iter().enumerate() {
+            let clicked = ui.push_id(n, |ui| row::hit(ui, hit).clicked()).inner;
+            if clicked {
+                shell.ask(match hit.message {
+                    Some(message) => Command::OpenMessage(hit.chat, message),
+                    None => Command::OpenChat(hit.chat),
+                });
+            }
+        }
+    }
+
+    fn list(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let mut act = None;
+        let (today, yesterday) = self.days;
+        let show = |ui: &mut Ui, chat: &Chat, editing: &mut Option<Editing>| {
+            let shown = shell.settings.last_chat == Some(chat.id.number());
+            let busy = shell.talk.progress(chat.id).is_some();
+            row::chat(ui, chat, &self.folders, shown, busy, editing)
+        };
+        let mut group = |ui: &mut Ui, name: &str, of: &dyn Fn(&Chat) -> bool, editing: &mut Option<Editing>| {
+            let mut some = false;
+            for chat in self.chats.iter().filter(|chat| of(chat)) {
+                if !some && !name.is_empty() {
+                    some = true;
+                    ui.add_space(8.0);
+                    ui.label(RichText::new(name.to_uppercase()).size(11.0).color(Palette::of(ui).muted));
+                }
+                if let Some(wanted) = show(ui, chat, editing) {
+                    act = Some((chat.id, wanted));
+                }
+            }
+        };
+        group(ui, "Pinned", &|chat| chat.pinned, &mut self.editing);
+        let mut folder_act = None;
+        for folder in &self.folders {
+            let title = RichText::new(&folder.name).size(12.0);
+            let header = CollapsingHeader::new(title).id_salt(("folder", folder.id)).default_open(true);
+            let response = header.show(ui, |ui| {
+                group(ui, "", &|chat| !chat.pinned && chat.folder == Some(folder.id), &mut self.editing);
+            });
+            response.header_response.context_menu(|ui| {
+                if ui.button("Rename folder").clicked() {
+                    folder_act = Some((folder.id, folder.name.clone(), false));
+                }
+                let help = "Its chats are then in no folder.";
+                if ui.button("Remove folder").on_hover_text(help).clicked() {
+                    folder_act = Some((folder.id, folder.name.clone(), true));
+                }
+            });
+            if let Some(Editing::Folder(id, name)) = &mut self.editing
+                && *id == folder.id
+            {
+                folder_act = row::rename_folder(ui, name).map(|kept| (folder.id, kept, false)).or(folder_act);
+            }
+        }
+        let loose = |chat: &Chat| !chat.pinned && chat.folder.is_none();
+        group(ui, "Today", &|chat| loose(chat) && chat.updated >= today, &mut self.editing);
+        let last = |chat: &Chat| loose(chat) && chat.updated < today && chat.updated >= yesterday;
+        group(ui, "Yesterday", &last, &mut self.editing);
+        group(ui, "Earlier", &|chat| loose(chat) && chat.updated < yesterday, &mut self.editing);
+        if self.chats.is_empty() {
+            ui.add_space(8.0);
+            muted(ui, "Chats appear here as soon as you write something.");
+        }
+        if let Some((id, wanted)) = act {
+            self.act(id, wanted, shell);
+        }
+        if let Some((id, name, remove)) = folder_act {
+            self.change_folder(id, name, remove, shell);
+        }
+    }
+
+    fn change_folder(&mut self, id: FolderId, name: String, remove: bool, shell: &mut Shell) {
+        if remove {
+            let removed = shell.store.remove_folder(id);
+            shell.hear(removed);
+        } else if matches!(&self.editing, Some(Editing::Folder(edited, _)) if *edited == id) {
+            self.editing = None;
+            let name = name.trim();
+            if !name.is_empty() {
+                let renamed = shell.store.rename_folder(id, name);
+                shell.hear(renamed);
+            }
+        } else {
+            self.editing = Some(Editing::Folder(id, name));
+        }
+        self.seen = None;
+    }
+
+    fn act(&mut self, id: ChatId, act: Act, shell: &mut Shell) {
+        let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
+        match act {
+            Act::Open => shell.ask(Command::OpenChat(id)),
+            Act::Rename => self.editing = Some(Editing::Chat(id, title)),
+            Act::Named(name) => {
+                self.editing = None;
+                if let Some(name) = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()) {
+                    let renamed = shell.store.rename_chat(id, &name);
+                    shell.hear(renamed);
+                }
+            }
+            Act::Pin(pinned) => {
+                let done = shell.store.pin_chat(id, pinned);
+                shell.hear(done);
+            }
+            Act::Move(folder) => {
+                let done = shell.store.move_chat(id, folder);
+                shell.hear(done);
+            }
+            Act::Delete => {
+                shell.talk.stop(id);
+                let done = shell.store.delete_chat(id);
+                if shell.hear(done).is_some() {
+                    self.deleted = Some((id, title, Instant::now()));
+                    if shell.settings.last_chat == Some(id.number()) {
+                        shell.ask(Command::NewChat);
+                    }
+                }
+            }
+            Act::Markdown => self.files.export_markdown(id, shell),
+            Act::Json => self.files.export_json(&[id], &title, shell),
+        }
+        self.seen = None;
+    }
+
+    fn bottom(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let mut restore = None;
+        if let Some((id, title, since)) = &self.deleted {
+            ui.horizontal_wrapped(|ui| {
+                let title = if title.is_empty() { "New chat" } else { title };
+                ui.label(small(format!("Deleted \u{201c}{title}\u{201d}"), Palette::of(ui).muted));
+                if ui.button("Undo").clicked() {
+                    restore = Some(*id);
+                }
+            });
+            ui.request_repaint_after(UNDO.saturating_sub(since.elapsed()));
+        }
+        if let Some(id) = restore {
+            self.deleted = None;
+            self.seen = None;
+            let restored = shell.store.restore_chat(id);
+            if shell.hear(restored).is_some() {
+                shell.ask(Command::OpenChat(id));
+            }
+        }
+        ui.horizontal(|ui| {
+            if ui.button("Models").clicked() {
+                shell.ask(Command::Show(Page::Models));
+            }
+            ui.with_layout(Layout::right_to_left(egui::Align::Center), |ui| {
+                if icon_button(ui, ICON_SETTINGS, "Settings").clicked() {
+                    shell.ask(Command::Show(Page::Preferences));
+                }
+                ui.menu_button(ICON_UPLOAD, |ui| {
+                    if ui.button("Import chats …").clicked() {
+                        self.files.import();
+                    }
+                    let all: Vec<ChatId> = self.chats.iter().map(|chat| chat.id).collect();
+                    if ui.add_enabled(!all.is_empty(), egui::Button::new("Export all chats …")).clicked() {
+                        self.files.export_json(&all, "chats", shell);
+                    }
+                })
+                .response
+                .on_hover_text("Import and export");
+                if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {
+                    let added = shell.store.add_folder("New folder");
+                    if let Some(id) = shell.hear(added) {
+                        self.editing = Some(Editing::Folder(id, "New folder".to_owned()));
+                        self.seen = None;
+                    }
+                }
+            });
+        });
+    }
 }
+
+#[cfg(test)]
+mod tests;

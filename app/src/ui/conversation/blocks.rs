@@ -159,7 +159,11 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             if whole.trim().starts_with(mark) && whole.trim().chars().all(|c| mark.starts_with(c)) {
                 // The mark may still grow a language, and be another opening: only a full line closes.
                 if more.is_some() || ended {
-                    return Some((Kind::Code(language.to_owned()), &text[at..line], more.map_or(text.len(), |n| line + n)));
+                    return Some((
+                        Kind::Code(language.to_owned()),
+                        &text[at..line],
+                        more.map_or(text.len(), |n| line + n),
+                    ));
                 }
             }
             let Some(more) = more else { break };
@@ -200,7 +204,9 @@ fn goes_on(before: &str, after: &str) -> bool {
     let is_item = |line: &str| {
         let line = line.trim_start();
         let number = line.trim_start_matches(|c: char| c.is_ascii_digit());
-        line.starts_with("- ") || line.starts_with("* ") || line.starts_with("+ ")
+        line.starts_with("- ")
+            || line.starts_with("* ")
+            || line.starts_with("+ ")
             || (number.len() < line.len() && (number.starts_with(". ") || number.starts_with(") ")))
     };
     let next = first_line(after);

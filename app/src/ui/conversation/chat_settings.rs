@@ -31,6 +31,11 @@ pub struct Told {
 }
 
 impl ChatSettings {
+    /// Reads presets again: another chat is shown.
+    pub fn refresh(&mut self) {
+        self.presets = None;
+    }
+
     /// Shows them, if they are open. `model`: the key of the open model; `base`: its own sampling.
     ///
     /// # Errors
@@ -153,7 +158,7 @@ fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
             }
             ui.end_row();
         };
-        let it = choices;
+        let it = &mut *choices;
         real(
             "Temperature",
             "How adventurous the choice of words is. 0 always takes the likeliest one.",
@@ -178,7 +183,12 @@ fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
         let mut penalty = it.repeat_penalty.unwrap_or(base.repeat_penalty);
         let help = "Makes words said lately less likely. 1 is off; above 1.3 texts become odd.";
         let label = ui.label("Repeat penalty").on_hover_text(help);
-        if ui.add(Slider::new(&mut penalty, 1.0..=2.0).step_by(0.01)).labelled_by(label.id).on_hover_text(help).changed() {
+        if ui
+            .add(Slider::new(&mut penalty, 1.0..=2.0).step_by(0.01))
+            .labelled_by(label.id)
+            .on_hover_text(help)
+            .changed()
+        {
             it.repeat_penalty = Some(penalty).filter(|now| *now != base.repeat_penalty);
         }
         ui.end_row();

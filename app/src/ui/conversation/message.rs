@@ -101,12 +101,7 @@ fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
     act
 }
 
-fn assistant(
-    ui: &mut Ui,
-    context: &Context<'_>,
-    blocks: &mut Blocks,
-    cache: &mut CommonMarkCache,
-) -> Option<Act> {
+fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mut CommonMarkCache) -> Option<Act> {
     let (palette, message) = (Palette::of(ui), context.message);
     ui.set_max_width(ui.available_width().min(MEASURE));
     ui.set_width(ui.available_width());
@@ -222,7 +217,9 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
     let palette = Palette::of(ui);
     let (name, keep, note) = match speaker {
         Speaker::User => ("Changed message", "Send", "A new version; the old one and its answers are kept."),
-        Speaker::Assistant => ("Changed answer", "Keep", "The words are replaced; the model will take them for its own."),
+        Speaker::Assistant => {
+            ("Changed answer", "Keep", "The words are replaced; the model will take them for its own.")
+        }
     };
     let mut act = None;
     let frame = Frame::new()

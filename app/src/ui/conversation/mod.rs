@@ -1,22 +1,460 @@
-//! What is said in one chat.
+//! What is said in one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
+//! the text of an answer, [`composer`] is where one writes and [`chat_settings`] what the model is told beside it.
 
-use egui::Ui;
+mod blocks;
+mod chat_settings;
+mod composer;
+mod message;
+mod rows;
 
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use egui::{CentralPanel, Key, Panel, Ui};
+use egui_commonmark::CommonMarkCache;
+
+use self::{
+    blocks::Blocks,
+    chat_settings::{ChatSettings, Told},
+    composer::{Composer, Wish},
+    message::{Act, Context, MEASURE},
+    rows::Rows,
+};
 use super::{command::Command, shell::Shell};
+use crate::{
+    host::HostState,
+    library::ModelId,
+    store::{Chat, ChatId, Message, MessageId, Speaker},
+    talk::{Choices, Figures},
+};
 
-/// The chat that is shown, and answers that are being written in any chat.
-#[derive(Debug, Default)]
-pub struct Conversation {}
+/// A draft is kept this long after the last key.
+const DRAFT: Duration = Duration::from_secs(1);
+
+/// Answers whose pieces are kept ready.
+const READY: usize = 256;
+
+/// Requests that suit the built-in model.
+const STORIES: [&str; 3] = [
+    "Tell me a story about a cat and a boat.",
+    "Tell me a story about a dragon who was cold.",
+    "Tell me a story about a girl, a bird and the rain.",
+];
+
+/// Requests that suit any other.
+const QUESTIONS: [&str; 3] = [
+    "Why is the sky blue? Explain it to a child.",
+    "Give me five ideas for a rainy Sunday.",
+    "Write a short poem about warm and cold water.",
+];
+
+/// The chat that is shown.
+#[derive(Default)]
+pub struct Conversation {
+    /// `None`: a new one.
+    chat: Option<Chat>,
+    /// Whether the last chat was looked for.
+    begun: bool,
+    branch: Vec<Message>,
+    /// [`Talk::revision`](crate::talk::Talk::revision), and what others had written, when the branch was read.
+    seen: Option<(u64, i64)>,
+    blocks: HashMap<MessageId, Blocks>,
+    cache: CommonMarkCache,
+    rows: Rows,
+    composer: Composer,
+    changed: Option<Instant>,
+    editing: Option<(MessageId, String)>,
+    copy: Option<String>,
+    settings: ChatSettings,
+}
+
+impl std::fmt::Debug for Conversation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Conversation { chat, branch, seen, .. } = self;
+        f.debug_struct("Conversation").field("chat", chat).field("branch", branch).field("seen", seen).finish()
+    }
+}
 
 impl Conversation {
     /// Takes what the engine has said since, also while the window is hidden.
-    pub fn tick(&mut self, _shell: &mut Shell) {}
+    pub fn tick(&mut self, shell: &mut Shell) {
+        for error in shell.talk.tick(&mut shell.store, &shell.host) {
+            shell.complain(error);
+        }
+        if !self.begun {
+            self.begun = true;
+            if let Some(number) = shell.settings.last_chat {
+                let found = shell.store.find_chat(number);
+                if let Some(Some(chat)) = shell.hear(found) {
+                    self.open(chat.id, shell);
+                }
+            }
+        }
+        if self.changed.is_some_and(|since| since.elapsed() >= DRAFT) {
+            self.keep_draft(shell);
+        }
+        self.read(shell);
+    }
+
+    /// Keeps what is not kept yet, because the window closes.
+    pub fn leave(&mut self, shell: &mut Shell) {
+        self.keep_draft(shell);
+        for error in shell.talk.leave(&mut shell.store) {
+            shell.complain(error);
+        }
+    }
 
     /// Does what is asked of the conversation.
-    pub fn obey(&mut self, _command: &Command, _shell: &mut Shell) {}
+    pub fn obey(&mut self, command: &Command, shell: &mut Shell) {
+        match command {
+            Command::NewChat => {
+                self.keep_draft(shell);
+                self.close(shell);
+            }
+            Command::OpenChat(chat) => {
+                self.keep_draft(shell);
+                self.open(*chat, shell);
+            }
+            Command::OpenMessage(chat, id) => {
+                self.keep_draft(shell);
+                let version = shell.store.message(*id).and_then(|it| shell.store.show_version(*id, it.version.0));
+                shell.hear(version);
+                self.open(*chat, shell);
+                if let Some(row) = self.branch.iter().position(|message| message.id == *id) {
+                    self.rows.go_to(row);
+                }
+            }
+            Command::Compose => self.composer.focus(),
+            Command::Stop => {
+                if let Some(chat) = &self.chat {
+                    shell.talk.stop(chat.id);
+                }
+            }
+            Command::Regenerate => {
+                if let Some(last) = self.branch.last() {
+                    let parent = if last.speaker == Speaker::User { Some(last.id) } else { last.parent };
+                    self.act(Act::Again(parent), shell);
+                }
+            }
+            Command::CopyAnswer => {
+                let answer = self.branch.iter().rev().find(|message| message.speaker == Speaker::Assistant);
+                self.copy = answer.map(|message| message.content.clone());
+            }
+            _ => {}
+        }
+    }
+
+    fn open(&mut self, id: ChatId, shell: &mut Shell) {
+        let chat = shell.store.chat(id);
+        let Some(chat) = shell.hear(chat) else { return };
+        shell.settings.last_chat = Some(id.number());
+        self.composer = Composer::new(&chat.draft);
+        self.reset(Some(chat));
+        self.read(shell);
+    }
+
+    fn close(&mut self, shell: &mut Shell) {
+        shell.settings.last_chat = None;
+        self.composer = Composer::new("");
+        self.reset(None);
+    }
+
+    fn reset(&mut self, chat: Option<Chat>) {
+        self.branch.clear();
+        self.blocks.clear();
+        self.rows = Rows::default();
+        (self.chat, self.seen, self.editing, self.changed) = (chat, None, None, None);
+        self.settings.refresh();
+    }
+
+    /// Reads the chat again if there is news.
+    fn read(&mut self, shell: &mut Shell) {
+        let Some(chat) = &self.chat else { return };
+        let version = shell.store.version();
+        let Some((_, others)) = shell.hear(version) else { return };
+        let now = (shell.talk.revision(), others);
+        if self.seen == Some(now) {
+            return;
+        }
+        self.seen = Some(now);
+        let read = shell.store.find_chat(chat.id.number()).and_then(|found| match found {
+            Some(chat) => Ok(Some((shell.store.branch(chat.id)?, chat))),
+            None => Ok(None),
+        });
+        match shell.hear(read) {
+            None => {}
+            Some(None) => self.close(shell),
+            Some(Some((branch, chat))) => {
+                let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
+                for old in self.branch.iter().skip(same) {
+                    self.blocks.remove(&old.id);
+                }
+                self.branch = branch;
+                self.chat = Some(chat);
+                let guess = |row: usize| {
+                    let message = &self.branch[row];
+                    let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
+                    lines as f32 * 20.0 + 56.0
+                };
+                self.rows.reset(same, self.branch.len(), guess);
+            }
+        }
+    }
+
+    /// The chat that is shown; a new one becomes real.
+    fn real(&mut self, shell: &mut Shell) -> Option<ChatId> {
+        if self.chat.is_none() {
+            let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
+            let chat = shell.hear(added)?;
+            shell.settings.last_chat = Some(chat.id.number());
+            self.chat = Some(chat);
+            self.seen = None;
+        }
+        self.chat.as_ref().map(|chat| chat.id)
+    }
+
+    fn keep_draft(&mut self, shell: &mut Shell) {
+        if self.changed.take().is_none() || (self.chat.is_none() && self.composer.text().trim().is_empty()) {
+            return;
+        }
+        if let Some(id) = self.real(shell) {
+            let kept = shell.store.set_draft(id, self.composer.text());
+            shell.hear(kept);
+        }
+    }
+
+    fn say(&mut self, text: &str, shell: &mut Shell) {
+        let Some(id) = self.real(shell) else { return };
+        self.read(shell);
+        let parent = self.branch.last().map(|message| message.id);
+        let said = shell.talk.say(&mut shell.store, &shell.host, id, parent, text);
+        if shell.hear(said).is_some() {
+            self.composer = Composer::new("");
+            self.composer.focus();
+            self.changed = None;
+            let kept = shell.store.set_draft(id, "");
+            shell.hear(kept);
+        }
+        self.news(shell);
+    }
+
+    /// Reads the chat again after it was changed here, and shows its end.
+    fn news(&mut self, shell: &mut Shell) {
+        self.seen = None;
+        self.read(shell);
+    }
+
+    /// Whether the chat is being answered.
+    fn busy(&self, shell: &Shell) -> bool {
+        self.chat.as_ref().is_some_and(|chat| shell.talk.progress(chat.id).is_some())
+    }
+
+    fn act(&mut self, act: Act, shell: &mut Shell) {
+        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
+        match act {
+            Act::Copy(text) => self.copy = Some(text),
+            Act::Ask(command) => shell.ask(command),
+            Act::Forget => self.editing = None,
+            _ if self.busy(shell) => {}
+            Act::Edit(id) => {
+                let message = self.branch.iter().find(|message| message.id == id);
+                self.editing = message.map(|message| (id, message.content.clone()));
+            }
+            Act::Keep => {
+                let Some((id, text)) = self.editing.take() else { return };
+                let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
+                let kept = match message.speaker {
+                    Speaker::User => shell.talk.say(&mut shell.store, &shell.host, chat, message.parent, text.trim()),
+                    Speaker::Assistant => shell.store.edit_message(id, &text),
+                };
+                self.blocks.remove(&id);
+                shell.hear(kept);
+            }
+            Act::Again(parent) => {
+                let begun = shell.talk.answer(&mut shell.store, &shell.host, chat, parent);
+                shell.hear(begun);
+            }
+            Act::Resume(id) => {
+                let begun = shell.talk.resume(&mut shell.store, &shell.host, chat, id);
+                self.blocks.remove(&id);
+                shell.hear(begun);
+            }
+            Act::Version(id, version) => {
+                let shown = shell.store.show_version(id, version);
+                shell.hear(shown);
+            }
+        }
+        self.news(shell);
+    }
 
     /// Shows messages and composer.
-    pub fn show(&mut self, ui: &mut Ui, _shell: &mut Shell) {
-        ui.label("Conversation");
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if let Some(text) = self.copy.take() {
+            ui.copy_text(text);
+        }
+        if ui.input(|input| input.key_pressed(Key::Escape)) {
+            if self.editing.take().is_none() {
+                self.obey(&Command::Stop, shell);
+            }
+            self.composer.focus();
+        }
+        self.settings(ui, shell);
+        let wish = Panel::bottom("composer")
+            .resizable(false)
+            .show_separator_line(false)
+            .frame(egui::Frame::NONE)
+            .show(ui, |ui| column(ui, |ui| self.compose(ui, shell)))
+            .inner;
+        match wish {
+            Some(Wish::Send) => {
+                let text = self.composer.text().trim().to_owned();
+                self.say(&text, shell);
+            }
+            Some(Wish::Stop) => self.obey(&Command::Stop, shell),
+            Some(Wish::Settings) => self.settings.open = !self.settings.open,
+            Some(Wish::Typed) => self.changed = Some(Instant::now()),
+            None => {}
+        }
+        if self.changed.is_some() {
+            ui.request_repaint_after(DRAFT);
+        }
+        CentralPanel::no_frame()
+            .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
+    }
+
+    fn compose(&mut self, ui: &mut Ui, shell: &Shell) -> Option<Wish> {
+        let progress = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id));
+        let last = self.branch.iter().rev().find_map(|message| Figures::of(message.stats.as_deref()));
+        let figures = progress.and_then(|progress| progress.figures.cloned()).or(last);
+        let engine = shell.host.engine();
+        let length = engine.as_ref().map(|engine| engine.context());
+        let used = figures.map_or(0, |figures| figures.context_used);
+        let (model, base) = self.model(shell);
+        let choices = Choices::of(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
+        let sampling = choices.over(base);
+        let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
+        let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
+        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), progress.is_some())
+    }
+
+    /// The model that would answer, and its own sampling.
+    fn model(&self, shell: &Shell) -> (Option<ModelId>, thermocline_engine::session::Sampling) {
+        let model = match shell.host.state() {
+            HostState::Ready { model, .. } | HostState::Failed { model, .. } => Some(model),
+            HostState::Opening(opening) => Some(opening.model),
+            HostState::Empty => None,
+        };
+        let base = model.as_ref().map(Choices::base).unwrap_or_default();
+        (model, base)
+    }
+
+    fn settings(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if !self.settings.open {
+            return;
+        }
+        let (model, base) = self.model(shell);
+        let chat = self.chat.as_ref();
+        let before = Told {
+            system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
+            choices: Choices::of(chat.and_then(|chat| chat.sampling.as_deref())),
+        };
+        let mut told = before.clone();
+        let key = model.map(|model| model.key());
+        let shown = self.settings.show(ui, &mut shell.store, &mut told, key.as_deref(), &base);
+        shell.hear(shown);
+        if told != before
+            && let Some(id) = self.real(shell)
+        {
+            let sampling = told.choices.json();
+            let kept = shell.store.set_system_prompt(id, &told.system_prompt);
+            let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
+            shell.hear(kept);
+            if let Some(chat) = &mut self.chat {
+                (chat.system_prompt, chat.sampling) = (told.system_prompt, sampling);
+            }
+        }
+    }
+
+    fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let (title, ready) = match shell.host.state() {
+            HostState::Ready { model, .. } => (format!("{model} is ready"), true),
+            HostState::Opening(opening) => (format!("{} is being opened …", opening.model), false),
+            HostState::Failed { model, reason } => {
+                ui.vertical_centered(|ui| {
+                    ui.add_space(24.0);
+                    let palette = super::theme::Palette::of(ui);
+                    ui.colored_label(palette.bad, format!("{model} could not be opened: {reason}"));
+                    if ui.button("Choose a model").clicked() {
+                        shell.ask(Command::Show(super::command::Page::Models));
+                    }
+                });
+                return;
+            }
+            HostState::Empty => {
+                ui.vertical_centered(|ui| {
+                    ui.add_space(24.0);
+                    ui.label("No model is open.");
+                    if ui.button("Choose a model").clicked() {
+                        shell.ask(Command::Show(super::command::Page::Models));
+                    }
+                });
+                return;
+            }
+        };
+        let (model, _) = self.model(shell);
+        let suggestions = if model == Some(ModelId::Builtin) { &STORIES } else { &QUESTIONS };
+        if let Some(text) = message::start(ui, &title, suggestions, ready) {
+            self.say(&text, shell);
+        }
+    }
+
+    fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
+        let progress = shell.talk.progress(chat);
+        let alive = matches!(shell.host.state(), HostState::Ready { engine, .. } if engine.stopped().is_none());
+        let mut act = None;
+        if self.blocks.len() > READY {
+            self.blocks.clear();
+        }
+        let Conversation { branch, blocks, cache, rows, editing, .. } = self;
+        let count = branch.len();
+        rows.show(ui, ("messages", chat), |ui, row| {
+            let Some(message) = branch.get(row) else { return };
+            let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
+            let own = progress.filter(|progress| progress.id == message.id);
+            let context = Context { message, progress: own, busy: progress.is_some(), last: row + 1 == count, alive };
+            let blocks = blocks.entry(message.id).or_default();
+            column(ui, |ui| {
+                ui.push_id(message.id, |ui| {
+                    if let Some(wanted) = message::show(ui, &context, blocks, cache, draft) {
+                        act = Some(wanted);
+                    }
+                });
+            });
+        });
+        if let Some(act) = act {
+            self.act(act, shell);
+        }
     }
 }
+
+/// A column in the middle, no wider than a line of text should be.
+fn column<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
+    let side = ((ui.available_width() - MEASURE) * 0.5).max(0.0);
+    ui.horizontal_top(|ui| {
+        ui.spacing_mut().item_spacing.x = 0.0;
+        ui.add_space(side);
+        ui.vertical(|ui| {
+            ui.spacing_mut().item_spacing.x = 8.0;
+            ui.set_width(ui.available_width().min(MEASURE));
+            contents(ui)
+        })
+        .inner
+    })
+    .inner
+}
+
+#[cfg(test)]
+mod tests;

@@ -77,7 +77,7 @@ impl Rows {
             }
             seen = first..last;
         });
-        self.offset = (moved != 0.0).then(|| output.state.offset().y + moved);
+        self.offset = (moved != 0.0).then(|| output.state.unclamped_offset().y + moved);
         seen
     }
 

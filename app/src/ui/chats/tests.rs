@@ -1,0 +1,78 @@
+use egui_kittest::{Harness, kittest::Queryable};
+
+use super::*;
+use crate::{
+    folders::Folders,
+    store::{NewMessage, Store},
+    ui::theme,
+};
+
+type State = Option<(Shell, ChatsPanel, Vec<Command>)>;
+
+fn harness(folder: &tempfile::TempDir) -> Harness<'static, State> {
+    let folders = Folders::below(folder.path());
+    let (mut store, _) = Store::open(&folders.chats()).unwrap();
+    for (title, text) in [("Frogs", "A frog sat on a stone."), ("Boats", "A boat in the rain.")] {
+        let chat = store.add_chat(None, "").unwrap();
+        store.rename_chat(chat, title).unwrap();
+        store.add_message(chat, None, &NewMessage::user(text)).unwrap();
+    }
+    let mut harness = Harness::builder().with_size([260.0, 700.0]).build_ui_state(
+        move |ui, state: &mut State| {
+            let (shell, panel, asked) = state.get_or_insert_with(|| {
+                theme::install(ui);
+                (Shell::new(ui, folders.clone()).unwrap(), ChatsPanel::default(), Vec::new())
+            });
+            panel.tick(shell);
+            panel.show(ui, shell);
+            asked.extend(shell.asked());
+        },
+        None,
+    );
+    harness.run_steps(3);
+    harness
+}
+
+fn titles(harness: &Harness<'_, State>) -> Vec<String> {
+    harness.state().as_ref().unwrap().0.store.chats().unwrap().into_iter().map(|chat| chat.title).collect()
+}
+
+fn choose(it: &mut Harness<'_, State>, chat: &str, entry: &str) {
+    it.get_by_label(&format!("More for {chat}")).click();
+    it.run_steps(4);
+    it.get_by_label(entry).click();
+    it.run_steps(4);
+}
+
+#[test]
+fn chats_are_opened_pinned_deleted_and_brought_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    assert!(it.query_by_label("TODAY").is_some());
+    it.get_by_label("Frogs").click();
+    it.run_steps(2);
+    assert!(matches!(it.state().as_ref().unwrap().2.last(), Some(Command::OpenChat(_))));
+    choose(&mut it, "Frogs", "Pin");
+    assert_eq!(titles(&it), ["Frogs", "Boats"]);
+    assert!(it.query_by_label("PINNED").is_some());
+    choose(&mut it, "Boats", "Delete");
+    assert_eq!(titles(&it), ["Frogs"]);
+    it.get_by_label("Undo").click();
+    it.run_steps(3);
+    assert_eq!(titles(&it), ["Frogs", "Boats"]);
+}
+
+#[test]
+fn words_are_found_and_lead_to_their_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    it.state_mut().as_mut().unwrap().1.focus_search();
+    it.run_steps(2);
+    it.get_by_label("Search chats").type_text("stone");
+    it.run_steps(2);
+    std::thread::sleep(SEARCH);
+    it.run_steps(3);
+    it.get_by_label_contains("A frog sat on a").click();
+    it.run_steps(2);
+    assert!(matches!(it.state().as_ref().unwrap().2.last(), Some(Command::OpenMessage(..))));
+}

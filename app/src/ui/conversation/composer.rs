@@ -1,0 +1,132 @@
+//! Where one writes.
+
+use egui::{Align, Frame, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextEdit, Ui};
+use egui_material_icons::icons::ICON_TUNE;
+
+use crate::ui::{
+    theme::{Palette, RADIUS},
+    widgets::{icon_button, muted, primary_button},
+};
+
+/// Highest a message being written becomes before it scrolls, in points.
+const HIGHEST: f32 = 200.0;
+
+/// What the user wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// Say what is written.
+    Send,
+    /// End the answer.
+    Stop,
+    /// Show or hide the chat's settings.
+    Settings,
+    /// Nothing; the text has changed.
+    Typed,
+}
+
+/// The text being written.
+#[derive(Debug, Default)]
+pub struct Composer {
+    text: String,
+    focus: bool,
+}
+
+impl Composer {
+    /// With this text, waiting for more.
+    pub fn new(text: &str) -> Self {
+        Composer { text: text.to_owned(), focus: true }
+    }
+
+    /// The text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Puts the cursor here with the next frame.
+    pub fn focus(&mut self) {
+        self.focus = true;
+    }
+
+    /// Shows it. `context`: tokens in the context, and its length; `busy`: an answer is being written.
+    pub fn show(
+        &mut self,
+        ui: &mut Ui,
+        hint: &str,
+        summary: &str,
+        context: Option<(usize, usize)>,
+        busy: bool,
+    ) -> Option<Wish> {
+        let palette = Palette::of(ui);
+        let mut wish = None;
+        let frame = Frame::new()
+            .fill(palette.panel)
+            .stroke(Stroke::new(1.0, palette.line))
+            .corner_radius(RADIUS + 4)
+            .inner_margin(Margin::symmetric(16, 12));
+        frame.show(ui, |ui| {
+            ui.set_width(ui.available_width());
+            let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
+                let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
+                let field = TextEdit::multiline(&mut self.text)
+                    .hint_text(hint.to_owned())
+                    .frame(Frame::NONE)
+                    .desired_rows(1)
+                    .desired_width(f32::INFINITY)
+                    .return_key(newline);
+                ui.add(field)
+            });
+            let field = field.inner;
+            field.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, "Message"));
+            if std::mem::take(&mut self.focus) {
+                field.request_focus();
+            }
+            if field.changed() {
+                wish = Some(Wish::Typed);
+            }
+            let ready = !busy && !self.text.trim().is_empty();
+            let enter = ui.input(|input| input.key_pressed(Key::Enter) && input.modifiers.is_none());
+            if enter && field.has_focus() && ready {
+                wish = Some(Wish::Send);
+            }
+            ui.add_space(4.0);
+            ui.horizontal(|ui| {
+                if icon_button(ui, ICON_TUNE, "Chat settings").clicked() {
+                    wish = Some(Wish::Settings);
+                }
+                muted(ui, summary);
+                if let Some((used, length)) = context {
+                    gauge(ui, used, length);
+                }
+                ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                    if busy {
+                        if ui.button("Stop").on_hover_text("Esc").clicked() {
+                            wish = Some(Wish::Stop);
+                        }
+                    } else if primary_button(ui, "Send", ready)
+                        .on_hover_text("Enter; Shift+Enter for a new line")
+                        .clicked()
+                    {
+                        wish = Some(Wish::Send);
+                    }
+                });
+            });
+        });
+        wish
+    }
+}
+
+/// How full the context is.
+fn gauge(ui: &mut Ui, used: usize, length: usize) {
+    let palette = Palette::of(ui);
+    let part = (used as f32 / length.max(1) as f32).clamp(0.0, 1.0);
+    let words = muted(ui, format!("Context {used} / {length}"));
+    let (rect, bar) = ui.allocate_exact_size(egui::vec2(80.0, 6.0), egui::Sense::hover());
+    ui.painter().rect_filled(rect, 3.0, palette.raised);
+    let fill = if part > 0.9 { palette.amber } else { palette.cold };
+    ui.painter().rect_filled(egui::Rect::from_min_size(rect.min, rect.size() * egui::vec2(part, 1.0)), 3.0, fill);
+    let help = format!(
+        "{:.0} % of what the model can keep in mind is used. When it is full, the oldest half is forgotten, unless the chat's settings say to stop.",
+        part * 100.0
+    );
+    (words | bar).on_hover_text(help);
+}

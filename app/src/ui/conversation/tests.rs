@@ -1,0 +1,149 @@
+use std::{thread, time::Duration};
+
+use egui_kittest::{Harness, kittest::Queryable};
+
+use super::*;
+use crate::{folders::Folders, store::MessageState, ui::theme};
+
+/// A shell in a folder of its own, with the built-in model on its way.
+fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conversation)>> {
+    let folders = Folders::below(folder.path());
+    let mut harness = Harness::builder().with_size([900.0, 700.0]).with_max_steps(64).build_ui_state(
+        move |ui, state: &mut Option<(Shell, Conversation)>| {
+            let (shell, conversation) = state.get_or_insert_with(|| {
+                theme::install(ui);
+                let mut shell = Shell::new(ui, folders.clone()).unwrap();
+                shell.open_model(ModelId::Builtin);
+                (shell, Conversation::default())
+            });
+            conversation.tick(shell);
+            conversation.show(ui, shell);
+            for command in shell.asked() {
+                conversation.obey(&command, shell);
+            }
+        },
+        None,
+    );
+    until(&mut harness, "a model", |shell, _| shell.host.engine().is_some());
+    harness
+}
+
+fn until(
+    harness: &mut Harness<'_, Option<(Shell, Conversation)>>,
+    what: &str,
+    is: impl Fn(&Shell, &Conversation) -> bool,
+) {
+    let began = Instant::now();
+    loop {
+        harness.step();
+        if harness.state().as_ref().is_some_and(|(shell, conversation)| is(shell, conversation)) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    harness.run_steps(3);
+}
+
+fn quiet(harness: &mut Harness<'_, Option<(Shell, Conversation)>>) {
+    until(harness, "the end", |shell, _| !shell.talk.is_busy());
+}
+
+fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> {
+    harness.state().as_ref().unwrap().1.branch.clone()
+}
+
+#[test]
+fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    it.get_by_label(STORIES[0]).click();
+    it.run_steps(3);
+    quiet(&mut it);
+    let first = branch(&it);
+    assert_eq!((first.len(), &*first[0].content), (2, STORIES[0]));
+    assert!(first[1].content.contains("Once") && first[1].stats.is_some(), "{first:?}");
+
+    it.get_by_label("Answer again").click();
+    it.run_steps(3);
+    quiet(&mut it);
+    assert_eq!(branch(&it)[1].version, (2, 2));
+    it.get_by_label("Earlier version").click();
+    it.run_steps(3);
+    assert_eq!((branch(&it)[1].version, branch(&it)[1].id), ((1, 2), first[1].id));
+
+    it.get_by_label("Edit answer").click();
+    it.run_steps(3);
+    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = "Short.".to_owned();
+    it.run_steps(2);
+    it.get_by_label("Keep").click();
+    it.run_steps(3);
+    assert_eq!((&*branch(&it)[1].content, branch(&it)[1].edited), ("Short.", true));
+
+    it.get_by_label("Edit message").click();
+    it.run_steps(3);
+    it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].to_owned();
+    it.run_steps(2);
+    it.get_all_by_label("Send").next().unwrap().click();
+    it.run_steps(3);
+    quiet(&mut it);
+    let other = branch(&it);
+    assert_eq!((&*other[0].content, other[0].version), (STORIES[1], (2, 2)));
+}
+
+#[test]
+fn enter_sends_escape_stops_and_a_draft_is_there_again() {
+    let folder = tempfile::tempdir().unwrap();
+    {
+        let mut it = harness(&folder);
+        it.get_by_label("Message").focus();
+        it.run_steps(2);
+        it.get_by_label("Message").type_text("Tell me a very long story.");
+        it.run_steps(2);
+        it.key_press(Key::Enter);
+        it.run_steps(2);
+        assert!(it.state().as_ref().unwrap().0.talk.is_busy());
+        it.key_press(Key::Escape);
+        it.run_steps(2);
+        quiet(&mut it);
+        let said = branch(&it);
+        assert_eq!(&*said[0].content, "Tell me a very long story.");
+        assert_eq!(said[1].state, MessageState::Stopped, "{said:?}");
+        it.get_by_label("Message").type_text("not sent");
+        it.run_steps(2);
+        let (shell, conversation) = it.state_mut().as_mut().unwrap();
+        conversation.leave(shell);
+        let context = egui::Context::default();
+        shell.keep_settings(&context, true);
+    }
+    let mut it = harness(&folder);
+    it.run_steps(2);
+    assert_eq!(it.get_by_label("Message").value().as_deref(), Some("not sent"));
+    assert_eq!(branch(&it).len(), 2);
+}
+
+#[test]
+fn ten_thousand_messages_cost_what_is_seen() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut it = harness(&folder);
+    let (shell, conversation) = it.state_mut().as_mut().unwrap();
+    let mut json = Vec::new();
+    for n in 0..10_000 {
+        let (role, parent) = (if n % 2 == 0 { "user" } else { "assistant" }, n - 1);
+        let mut message =
+            serde_json::json!({"role": role, "content": "words ".repeat(n as usize % 60 + 1), "created": n});
+        if n > 0 {
+            message["parent"] = parent.into();
+        }
+        json.push(message);
+    }
+    let file = serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [
+        {"title": "long", "created": 1, "updated": 1, "messages": json}]});
+    let chat = shell.store.import(&file.to_string()).unwrap()[0];
+    conversation.obey(&Command::OpenChat(chat), shell);
+    it.run_steps(8);
+    let (_, conversation) = it.state().as_ref().unwrap();
+    assert_eq!(conversation.branch.len(), 10_000);
+    assert!(conversation.blocks.len() < 100, "{} rows were laid out", conversation.blocks.len());
+    assert!(conversation.blocks.contains_key(&conversation.branch[9_999].id), "one begins at the end");
+}
