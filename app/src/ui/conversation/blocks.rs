@@ -14,6 +14,9 @@ use crate::ui::{
 const THINK: &str = "<think>";
 const THOUGHT: &str = "</think>";
 
+/// Bytes of a line after which it is known whether it begins an item of a list.
+const MARK: usize = 6;
+
 /// What a piece is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
@@ -179,7 +182,12 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             break;
         }
         let upcoming = first_line(rest);
-        let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], blank(rest));
+        let after = blank(rest);
+        if upcoming.trim().is_empty() && !ended && line_end(after).is_none() && after.len() < MARK {
+            // The first bytes of a line do not tell yet whether it is another item of a list.
+            return None;
+        }
+        let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
         if parted || fence(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
             return Some((Kind::Text, &text[start..line], line));
         }
@@ -284,11 +292,11 @@ mod tests {
     fn the_open_end_is_all_that_is_read_again() {
         let mut blocks = Blocks::default();
         let text = "word word\n\n".repeat(1000);
-        blocks.update(&(text.clone() + "tail"), false);
+        blocks.update(&(text.clone() + "the tail"), false);
         let (closed, read) = (blocks.closed.len(), blocks.read);
-        blocks.update(&(text.clone() + "tail grows"), false);
+        blocks.update(&(text.clone() + "the tail grows"), false);
         assert_eq!((blocks.closed.len(), blocks.read), (closed, read));
-        assert_eq!(blocks.open.as_ref().map(|it| it.text.trim()), Some("tail grows"));
+        assert_eq!(blocks.open.as_ref().map(|it| it.text.trim()), Some("the tail grows"));
         blocks.update("other", true);
         assert_eq!(all(&blocks), [(Kind::Text, "other".to_owned())]);
     }

@@ -73,18 +73,19 @@ pub fn show(
 fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
     let (palette, message) = (Palette::of(ui), context.message);
     let widest = (ui.available_width() * 0.8).min(MEASURE) - 32.0;
-    ui.with_layout(Layout::top_down(Align::Max), |ui| {
+    let font = egui::TextStyle::Body.resolve(ui.style());
+    let width = ui.painter().layout(message.content.clone(), font, palette.text, widest).size().x.ceil() + 1.0;
+    ui.horizontal_top(|ui| {
+        ui.add_space((ui.available_width() - width - 32.0).max(0.0));
         let frame = Frame::new().fill(palette.raised).corner_radius(RADIUS + 4).inner_margin(Margin::symmetric(16, 12));
         frame.show(ui, |ui| {
-            ui.set_max_width(widest);
-            ui.with_layout(Layout::top_down(Align::Min), |ui| {
-                ui.add(Label::new(&message.content).wrap());
-            });
+            ui.set_width(width);
+            ui.add(Label::new(&message.content).wrap());
         });
     });
     let mut act = None;
-    ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-        ui.set_height(24.0);
+    let row = egui::vec2(ui.available_width(), 24.0);
+    ui.allocate_ui_with_layout(row, Layout::right_to_left(Align::Center), |ui| {
         ui.spacing_mut().item_spacing.x = 4.0;
         if icon_button(ui, ICON_CONTENT_COPY, "Copy message").clicked() {
             act = Some(Act::Copy(message.content.clone()));
@@ -93,9 +94,7 @@ fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
             if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
                 act = Some(Act::Edit(message.id));
             }
-            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                act = versions(ui, message, true).or(act.take());
-            });
+            act = versions(ui, message, true).or(act.take());
         }
     });
     act
@@ -216,7 +215,7 @@ fn versions(ui: &mut Ui, message: &Message, backwards: bool) -> Option<Act> {
 fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
     let palette = Palette::of(ui);
     let (name, keep, note) = match speaker {
-        Speaker::User => ("Changed message", "Send", "A new version; the old one and its answers are kept."),
+        Speaker::User => ("Changed message", "Send again", "A new version; the old one and its answers are kept."),
         Speaker::Assistant => {
             ("Changed answer", "Keep", "The words are replaced; the model will take them for its own.")
         }

@@ -188,6 +188,7 @@ impl Conversation {
             Some(None) => self.close(shell),
             Some(Some((branch, chat))) => {
                 let same = self.branch.iter().zip(&branch).take_while(|(a, b)| a == b).count();
+                let placed = self.branch.iter().zip(&branch).take_while(|(a, b)| a.id == b.id).count();
                 for old in self.branch.iter().skip(same) {
                     self.blocks.remove(&old.id);
                 }
@@ -198,7 +199,7 @@ impl Conversation {
                     let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
                     lines as f32 * 20.0 + 56.0
                 };
-                self.rows.reset(same, self.branch.len(), guess);
+                self.rows.reset(placed, self.branch.len(), guess);
             }
         }
     }
@@ -294,7 +295,7 @@ impl Conversation {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
         }
-        if ui.input(|input| input.key_pressed(Key::Escape)) {
+        if ui.input(|input| input.key_pressed(Key::Escape)) && !egui::Popup::is_any_open(ui) {
             if self.editing.take().is_none() {
                 self.obey(&Command::Stop, shell);
             }
