@@ -20,7 +20,9 @@ pub struct Settings {
     pub theme: Theme,
     /// Size of everything; 1 is normal.
     pub zoom: Zoom,
-    /// Folders that models are looked for in, beside the one for downloads.
+    /// Whether the window does without movement that is only pleasant.
+    pub reduced_motion: bool,
+    /// Folders (and files) that models are looked for in, beside the one for downloads.
     pub folders: Vec<PathBuf>,
     /// Models used lately, the last one first.
     pub recent: Vec<String>,
@@ -87,6 +89,8 @@ pub struct ModelSettings {
     pub kv_type: Option<String>,
     /// Sparsity, by name.
     pub sparsity: Option<String>,
+    /// Whether what is hot follows the text.
+    pub adaptive: bool,
     /// Of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,

@@ -9,12 +9,12 @@ use thermocline_engine::{
     session::{DeviceChoice, EngineOptions},
 };
 
-use super::{command::Command, theme};
+use super::{adapters::Adapters, command::Command, theme};
 use crate::{
     builtin,
     download::Downloads,
     folders::Folders,
-    host::Host,
+    host::{Host, HostState},
     library::ModelId,
     settings::{Budget, ModelSettings, Settings},
     store::Store,
@@ -41,6 +41,8 @@ pub struct Shell {
     pub talk: Talk,
     /// Models on their way.
     pub downloads: Downloads,
+    /// GPUs of this machine.
+    pub adapters: Adapters,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
@@ -80,6 +82,7 @@ impl Shell {
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let host = Host::new(wake(ctx));
         theme::choose(ctx, settings.theme);
+        theme::move_less(ctx, settings.reduced_motion);
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
         Ok(Shell {
@@ -89,6 +92,7 @@ impl Shell {
             host,
             talk: Talk::default(),
             downloads,
+            adapters: Adapters::default(),
             toasts,
             commands: Vec::new(),
             written,
@@ -132,6 +136,16 @@ impl Shell {
         self.host.open(model, options);
     }
 
+    /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
+    /// and whenever it is opened.
+    pub fn choose_device(&mut self, name: Option<String>) {
+        let HostState::Ready { model, engine } = self.host.state() else { return };
+        self.model_settings(&model).device = name;
+        let device = self.engine_options(&model).device;
+        let chosen = engine.set_device(&device);
+        self.hear(chosen);
+    }
+
     /// How a model is to be opened.
     pub fn engine_options(&mut self, model: &ModelId) -> EngineOptions {
         let pipeline_cache = Some(self.folders.cache.join("pipelines"));
@@ -154,6 +168,7 @@ impl Shell {
             kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(usual),
             sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or_default(),
             device,
+            adaptive: chosen.adaptive,
             ..defaults
         }
     }

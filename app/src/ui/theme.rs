@@ -118,6 +118,12 @@ pub fn choose(ctx: &Context, theme: settings::Theme) {
     });
 }
 
+/// Whether what opens and closes does so at once.
+pub fn move_less(ctx: &Context, less: bool) {
+    let usual = Style::default().animation_time;
+    ctx.all_styles_mut(|style| style.animation_time = if less { 0.0 } else { usual });
+}
+
 fn fonts() -> FontDefinitions {
     let mut fonts = FontDefinitions::default();
     for (name, bytes) in [

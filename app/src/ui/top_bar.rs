@@ -1,14 +1,17 @@
-//! The line above the page: which model, where it computes, how quick it is.
+//! The line above the page: which model, where it computes, what it skips, how quick it is.
 
-use egui::{Align, Layout, RichText, Ui};
+use egui::{Align, Button, Layout, ProgressBar, RichText, Ui, containers::menu::MenuButton};
 use egui_material_icons::icons::{ICON_MEMORY, ICON_VIEW_SIDEBAR};
+use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 
 use super::{
     command::{Command, Page},
+    parts,
     shell::Shell,
-    theme::Palette,
+    theme::{self, Palette},
+    vram::picker,
 };
-use crate::host::HostState;
+use crate::{host::HostState, library::ModelId};
 
 /// Shows it.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
@@ -16,25 +19,99 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         if ui.button(ICON_VIEW_SIDEBAR).on_hover_text("Show or hide the chats").clicked() {
             shell.ask(Command::ToggleChats);
         }
-        let model = match shell.host.state() {
+        let state = shell.host.state();
+        let model = match &state {
             HostState::Empty => "No model".to_owned(),
             HostState::Opening(opening) => format!("Opening {} …", opening.model),
             HostState::Ready { model, .. } => model.to_string(),
             HostState::Failed { model, .. } => format!("{model} could not be opened"),
         };
-        if ui.button(model).on_hover_text("Models").clicked() {
+        if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
             shell.ask(Command::Show(Page::Models));
+        }
+        if let HostState::Ready { model, engine } = &state {
+            device_chip(ui, shell, model, engine);
+            mode_chip(ui, shell, model, engine);
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             if ui.button(ICON_MEMORY).on_hover_text("Show or hide the neurons").clicked() {
                 shell.ask(Command::ToggleNeurons);
             }
-            if let Some(engine) = shell.host.engine() {
+            if let HostState::Ready { engine, .. } = &state {
                 let rate = engine.telemetry().decode_rate;
                 if rate > 0.0 {
-                    ui.label(RichText::new(format!("{rate:.0} tok/s")).strong().color(Palette::of(ui).amber));
+                    let text = RichText::new(format!("{rate:.0} tok/s")).font(theme::strong(14.0));
+                    ui.label(text.color(Palette::of(ui).amber)).on_hover_text("Tokens per second, lately");
                 }
             }
         });
     });
+}
+
+fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
+    let palette = Palette::of(ui);
+    let (text, colour, hint) = match engine.device() {
+        DeviceStatus::Cpu { reason: None } => ("CPU".to_owned(), palette.text, "The CPU computes everything".to_owned()),
+        DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, parts::sentence(reason)),
+        DeviceStatus::Loading { done, total } => {
+            let share = if total == 0 { 0.0 } else { done as f32 / total as f32 };
+            ui.add(ProgressBar::new(share).desired_width(96.0).text(format!("Loading {:.0} %", share * 100.0)));
+            ui.request_repaint_after(super::shell::FRAME);
+            return;
+        }
+        DeviceStatus::Gpu(memory) => {
+            let whole = engine.placement().is_some_and(|it| it.first_layer == 0 && it.head);
+            let cpu = if whole { "" } else { " + CPU" };
+            (format!("{}{cpu}", memory.adapter), palette.text, format!("Computed by {}{cpu}", memory.adapter))
+        }
+        DeviceStatus::Lost { adapter, reason } => {
+            ("GPU lost".to_owned(), palette.bad, parts::sentence(format!("{adapter} was lost: {reason}")))
+        }
+    };
+    let chosen = shell.model_settings(model).device.clone();
+    let mut wish = None;
+    let button = MenuButton::from_button(Button::new(RichText::new(text).color(colour)).truncate());
+    let (response, _) = button.ui(ui, |ui| picker::choices(ui, shell, chosen.as_deref(), &mut wish));
+    response.on_hover_text(hint);
+    if let Some(device) = wish {
+        shell.choose_device(device);
+    }
+}
+
+/// What a mode does, for those who choose one.
+fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
+    match choice.name() {
+        "dense" => ("Dense", "Every neuron is computed"),
+        "exact" => ("Exact", "Neurons whose gate is silent are skipped; answers stay the same"),
+        "predicted" => ("Predicted", "Predictors rule neurons out before anything is computed; quickest, an approximation"),
+        "threshold" => ("Threshold", "Neurons that say little are skipped, also without ReLU; an approximation"),
+        _ => ("Automatic", "The quickest that is as good as the whole model"),
+    }
+}
+
+fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
+    let report = engine.sparsity();
+    let good = Palette::of(ui).good;
+    let button = MenuButton::from_button(Button::new(RichText::new(report.mode.name()).color(good)));
+    let (response, _) = button.ui(ui, |ui| {
+        for choice in SparsityChoice::ALL {
+            let (name, what) = about(choice);
+            if ui.selectable_label(report.asked == choice, name).on_hover_text(what).clicked() {
+                shell.model_settings(model).sparsity = Some(choice.name().to_owned());
+                let set = engine.set_sparsity(choice);
+                shell.hear(set);
+                ui.close();
+            }
+        }
+        ui.separator();
+        let mut adaptive = engine.adaptive();
+        let check = ui.checkbox(&mut adaptive, "Follow the text");
+        let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
+        if check.on_hover_text(hint).changed() {
+            shell.model_settings(model).adaptive = adaptive;
+            let set = engine.set_adaptive(adaptive);
+            shell.hear(set);
+        }
+    });
+    response.on_hover_text(format!("Sparsity: {}", parts::sentence(&report.reason)));
 }

@@ -8,7 +8,7 @@ use super::{
     conversation::Conversation,
     models::ModelsPage,
     neurons::NeuronsPanel,
-    preferences::PreferencesPage,
+    preferences::{PreferencesPage, keys},
     shell::Shell,
     theme::{self, Palette},
     top_bar,
@@ -61,6 +61,8 @@ pub struct Window {
     vram: VramPanel,
     models: ModelsPage,
     preferences: PreferencesPage,
+    /// Whether the list of keys lies over everything.
+    keys: bool,
     /// Columns that lie over the middle one now.
     over: Option<Side>,
 }
@@ -91,6 +93,7 @@ impl Window {
             vram: VramPanel::default(),
             models: ModelsPage::default(),
             preferences: PreferencesPage::default(),
+            keys: false,
             over: None,
         })
     }
@@ -104,7 +107,8 @@ impl Window {
     pub fn tick(&mut self, ctx: &Context) {
         self.conversation.tick(&mut self.shell);
         self.chats.tick(&mut self.shell);
-        self.models.tick(&mut self.shell);
+        self.models.tick(ctx, &mut self.shell);
+        self.vram.tick(ctx, &mut self.shell);
         self.shell.keep_settings(ctx, false);
     }
 
@@ -139,6 +143,9 @@ impl Window {
                 over(ui, "neurons over", Align2::RIGHT_TOP, NEURONS.min(width), palette, |ui| self.right(ui));
             }
             _ => {}
+        }
+        if self.keys {
+            self.keys = !keys::modal(ui);
         }
         self.shell.toasts.show(ui);
         for command in self.shell.asked() {
@@ -185,7 +192,7 @@ impl Window {
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
             Command::ToggleNeurons if room_for_neurons => panels.neurons = !panels.neurons,
             Command::ToggleNeurons => switch(&mut self.over, Side::Neurons),
-            Command::CheatSheet => {}
+            Command::CheatSheet => self.keys = !self.keys,
         }
     }
 }

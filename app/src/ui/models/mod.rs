@@ -10,7 +10,7 @@ pub struct ModelsPage {}
 
 impl ModelsPage {
     /// Follows scans, downloads and preparations.
-    pub fn tick(&mut self, _shell: &mut Shell) {}
+    pub fn tick(&mut self, _ctx: &egui::Context, _shell: &mut Shell) {}
 
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, _shell: &mut Shell) {

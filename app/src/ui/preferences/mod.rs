@@ -1,16 +1,131 @@
-//! What the user may choose about the window, and the list of keys.
+//! What the user may choose about the window, where files are, and the list of [`keys`].
 
-use egui::Ui;
+pub mod keys;
 
-use super::shell::Shell;
+use std::path::{Path, PathBuf};
+
+use egui::{RichText, ScrollArea, Slider, Ui};
+
+use super::{
+    command::{Command, Page},
+    parts,
+    shell::Shell,
+    theme::{self, Palette},
+};
+use crate::settings::{Theme, Zoom};
+
+/// Sizes of everything that can be chosen.
+const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 
 /// The page.
 #[derive(Debug, Default)]
-pub struct PreferencesPage {}
+pub struct PreferencesPage {
+    /// The zoom while it is dragged: the window must not grow under the pointer.
+    zoom: Option<f32>,
+}
 
 impl PreferencesPage {
     /// Shows it.
-    pub fn show(&mut self, ui: &mut Ui, _shell: &mut Shell) {
-        ui.heading("Settings");
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            ui.set_max_width(720.0);
+            ui.heading("Settings");
+            ui.add_space(4.0);
+            parts::card(ui, |ui| self.looks(ui, shell));
+            parts::card(ui, |ui| folders(ui, shell));
+            parts::card(ui, |ui| places(ui, shell));
+            parts::card(ui, |ui| {
+                title(ui, "Keys");
+                keys::list(ui);
+            });
+        });
     }
+
+    fn looks(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        title(ui, "Looks");
+        let settings = &mut shell.settings;
+        ui.horizontal(|ui| {
+            ui.label("Colours");
+            for (theme, name) in [(Theme::System, "As the system"), (Theme::Light, "Light"), (Theme::Dark, "Dark")] {
+                if ui.selectable_label(settings.theme == theme, name).clicked() {
+                    settings.theme = theme;
+                    theme::choose(ui, theme);
+                }
+            }
+        });
+        // The keys that zoom do so without asking.
+        if self.zoom.is_none() && f32::from(settings.zoom) != ui.zoom_factor() {
+            settings.zoom = Zoom::from(ui.zoom_factor());
+        }
+        ui.horizontal(|ui| {
+            let label = ui.label("Size of everything").id;
+            let mut zoom = self.zoom.unwrap_or(settings.zoom.into());
+            let show = |factor: f64, _| format!("{:.0} %", factor * 100.0);
+            let read = |text: &str| text.trim().trim_end_matches('%').trim().parse::<f64>().ok().map(|n| n / 100.0);
+            let slider = Slider::new(&mut zoom, ZOOM).step_by(0.05).custom_formatter(show).custom_parser(read);
+            let slider = ui.add(slider).labelled_by(label);
+            if slider.dragged() {
+                self.zoom = Some(zoom);
+            } else if slider.changed() || self.zoom.is_some() {
+                self.zoom = None;
+                settings.zoom = Zoom::from(zoom);
+                ui.set_zoom_factor(settings.zoom.into());
+            }
+            if ui.button("100 %").on_hover_text("Normal size").clicked() {
+                settings.zoom = Zoom::default();
+                ui.set_zoom_factor(1.0);
+            }
+        });
+        if ui.checkbox(&mut settings.reduced_motion, "Less movement: what opens and closes does so at once").changed() {
+            theme::move_less(ui, settings.reduced_motion);
+        }
+    }
+}
+
+fn title(ui: &mut Ui, text: &str) {
+    ui.label(RichText::new(text).font(theme::strong(15.0)));
+}
+
+/// Folders that models are looked for in.
+fn folders(ui: &mut Ui, shell: &mut Shell) {
+    title(ui, "Folders with models");
+    parts::muted(ui, format!("{} (downloads)", shell.folders.models().display()));
+    let mut gone: Option<PathBuf> = None;
+    for folder in &shell.settings.folders {
+        ui.horizontal(|ui| {
+            let name = folder.display().to_string();
+            if ui.button("Remove").on_hover_text(format!("Look no longer into {name}; nothing is deleted")).clicked() {
+                gone = Some(folder.clone());
+            }
+            ui.label(name);
+        });
+    }
+    if let Some(gone) = gone {
+        shell.settings.folders.retain(|folder| *folder != gone);
+    }
+    if ui.button("Add folders on the page of models").clicked() {
+        shell.ask(Command::Show(Page::Models));
+    }
+}
+
+/// Where data is kept.
+fn places(ui: &mut Ui, shell: &mut Shell) {
+    title(ui, "Where data is kept");
+    let (settings, chats) = (shell.folders.settings(), shell.folders.chats());
+    let (models, cache) = (shell.folders.models(), shell.folders.cache.clone());
+    let palette = Palette::of(ui);
+    let mut line = |what: &str, path: &Path| {
+        ui.horizontal_wrapped(|ui| {
+            ui.label(RichText::new(what).color(palette.muted));
+            ui.label(RichText::new(path.display().to_string()).monospace().size(12.0));
+            if ui.button("Copy").on_hover_text(format!("Copy the path: {what}")).clicked() {
+                ui.copy_text(path.display().to_string());
+            }
+        });
+    };
+    line("Chats", &chats);
+    line("Settings", &settings);
+    line("Downloaded models", &models);
+    line("Cache", &cache);
+    parts::muted(ui, "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.");
 }

@@ -1,16 +1,233 @@
-//! Memory of the GPU: how much may be taken, what it is taken for.
+//! Memory of the GPU: how much may be taken, what it is taken for. [`slider`] sets the budget, [`bar`] shows what it holds,
+//! [`picker`] chooses who computes, and [`check`] says when figures contradict each other.
 
-use egui::Ui;
+mod bar;
+mod check;
+pub mod picker;
+mod slider;
 
-use super::shell::Shell;
+use std::time::{Duration, Instant};
+
+use egui::{Align, Context, Layout, ProgressBar, RichText, Ui};
+use thermocline_engine::{
+    gpu::{AdapterKind, Purpose},
+    session::{DeviceMemory, DeviceStatus, Engine},
+};
+
+use self::{
+    bar::Part,
+    slider::{BudgetSlider, Range},
+};
+use super::{
+    adapters::SystemMemory,
+    command::{Command, Page},
+    parts,
+    shell::Shell,
+    theme::{self, Palette},
+};
+use crate::{host::HostState, library::ModelId, settings::Budget, units::bytes};
+
+/// The system is asked about memory this often, while a GPU is in use and something happens.
+const AGE: Duration = Duration::from_secs(10);
+
+/// Free memory that has changed by less than this share does not change the budget.
+const STILL: u64 = 16;
 
 /// The budget and what it buys.
 #[derive(Debug, Default)]
-pub struct VramPanel {}
+pub struct VramPanel {
+    slider: BudgetSlider,
+    /// Bytes held when they last changed, and when that was.
+    held: Option<(u64, Instant)>,
+    /// The answer of the system that "leave free" has followed last.
+    followed: Option<Instant>,
+}
 
 impl VramPanel {
-    /// Shows it.
-    pub fn show(&mut self, ui: &mut Ui, _shell: &mut Shell) {
-        ui.heading("VRAM budget");
+    /// Keeps what is to be left free free.
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
+        let HostState::Ready { model, engine } = shell.host.state() else {
+            self.held = None;
+            return;
+        };
+        let DeviceStatus::Gpu(memory) = engine.device() else {
+            self.held = None;
+            return;
+        };
+        if self.held.is_none_or(|(held, _)| held != memory.accounted) {
+            self.held = Some((memory.accounted, Instant::now()));
+        }
+        shell.adapters.look(ctx, AGE);
+        let Some(Budget::LeaveFree(left)) = shell.model_settings(&model).budget else { return };
+        let (Some(read), Some(system)) = (shell.adapters.read(), system(shell, &memory)) else { return };
+        if memory.moving || self.followed == Some(read) || self.held.is_none_or(|(_, since)| read < since) {
+            return;
+        }
+        self.followed = Some(read);
+        let Some(free) = system.free else { return };
+        let limit = Budget::LeaveFree(left).limit(free, memory.accounted);
+        let now = engine.vram_budget().unwrap_or(u64::MAX);
+        if limit.abs_diff(now) > limit / STILL {
+            let set = engine.set_vram_budget(limit);
+            shell.hear(set);
+        }
     }
+
+    /// Shows it.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        shell.adapters.look(ui, Duration::MAX);
+        let state = shell.host.state();
+        let status = match &state {
+            HostState::Ready { engine, .. } => Some(engine.device()),
+            _ => None,
+        };
+        ui.horizontal(|ui| {
+            ui.label(RichText::new("VRAM budget").font(theme::strong(15.0)));
+            if let Some(DeviceStatus::Gpu(memory)) = &status {
+                let total = system(shell, memory).and_then(|it| it.total);
+                let total = total.map(|total| format!(" of {}", bytes(total))).unwrap_or_default();
+                let figure = format!("{}{total}", bytes(memory.accounted));
+                ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                    ui.label(RichText::new(figure).font(theme::strong(13.0)).color(Palette::of(ui).amber));
+                });
+            }
+        });
+        match (state, status) {
+            (HostState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
+            (HostState::Opening(opening), _) => {
+                parts::muted(ui, format!("{} is being opened.", opening.model));
+            }
+            (HostState::Failed { reason, .. }, _) => {
+                parts::trouble(ui, reason);
+                if ui.button("Try again").clicked() {
+                    shell.ask(Command::ReopenModel);
+                }
+            }
+            _ => {
+                parts::muted(ui, "No model is open, so no memory is taken.");
+                if ui.button("Choose a model").clicked() {
+                    shell.ask(Command::Show(Page::Models));
+                }
+            }
+        }
+    }
+
+    fn ready(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, status: &DeviceStatus) {
+        picker::show(ui, shell);
+        if let Some(why) = engine.stopped() {
+            parts::trouble(ui, format!("the engine has stopped: {why}"));
+            if ui.button("Open the model again").clicked() {
+                shell.ask(Command::ReopenModel);
+            }
+            return;
+        }
+        let retry = |ui: &mut Ui, shell: &mut Shell| {
+            if ui.button("Try the GPU again").clicked() {
+                let retried = engine.retry_device();
+                shell.hear(retried);
+            }
+        };
+        match status {
+            DeviceStatus::Cpu { reason: None } => {
+                parts::muted(ui, "The CPU computes everything; no VRAM is taken.");
+            }
+            DeviceStatus::Cpu { reason: Some(reason) } => {
+                parts::muted(ui, format!("The CPU computes everything. {}", parts::sentence(reason)));
+                retry(ui, shell);
+            }
+            DeviceStatus::Loading { done, total } => {
+                let share = if *total == 0 { 0.0 } else { *done as f32 / *total as f32 };
+                let text = match total {
+                    0 => "Opening the device …".to_owned(),
+                    _ => format!("{} of {} are in VRAM", bytes(*done), bytes(*total)),
+                };
+                ui.add(ProgressBar::new(share).text(text).desired_height(20.0));
+                ui.request_repaint_after(super::shell::FRAME);
+            }
+            DeviceStatus::Lost { adapter, reason } => {
+                parts::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));
+                retry(ui, shell);
+                ui.request_repaint_after(Duration::from_millis(250));
+            }
+            DeviceStatus::Gpu(memory) => self.device(ui, shell, model, engine, memory),
+        }
+    }
+
+    fn device(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, memory: &DeviceMemory) {
+        let system = system(shell, memory);
+        let range = range(memory, system, engine);
+        let now = engine.vram_budget().or(memory.budget).unwrap_or(range.can_have);
+        let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
+        let palette = Palette::of(ui);
+        let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
+        let line = self.slider.line(range, now).min(range.most);
+        bar::show(ui, "Held for the model", &parts, range.most.max(memory.accounted), Some(line), wrong.is_some());
+        self.slider.show(ui, shell, model, engine, range, now);
+        if memory.moving {
+            parts::muted(ui, "Weights are on their way, a little with every token.");
+            ui.request_repaint_after(Duration::from_millis(250));
+        }
+        if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
+            let here = used_here.unwrap_or(memory.accounted).min(used);
+            let part = |name: &str, bytes, colour| Part { name: name.to_owned(), bytes, colour };
+            let all = [
+                part("this program", here, palette.hot),
+                part("other programs", used - here, palette.muted),
+                part("free", total.saturating_sub(used), palette.raised),
+            ];
+            ui.add_space(4.0);
+            bar::show(ui, "The device, as the system tells it", &all, total, None, false);
+            let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
+            parts::muted(ui, format!("Held for the model {}; the system {told}.", bytes(memory.accounted)));
+        }
+        if let Some(wrong) = wrong {
+            parts::trouble(ui, wrong);
+        }
+    }
+
+    /// What the system says, where it can be held against what is held: asked after the last change, about memory of the
+    /// device's own.
+    fn comparable(
+        &self,
+        shell: &Shell,
+        memory: &DeviceMemory,
+        system: Option<SystemMemory>,
+    ) -> Option<SystemMemory> {
+        let kind = shell.adapters.named(&memory.adapter)?.kind;
+        let (read, (_, since)) = (shell.adapters.read()?, self.held?);
+        system.filter(|_| kind == AdapterKind::Discrete && read > since)
+    }
+}
+
+fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
+    shell.adapters.named(&memory.adapter).map(|adapter| SystemMemory::of(&adapter.vram))
+}
+
+/// What a slider may choose from.
+fn range(memory: &DeviceMemory, system: Option<SystemMemory>, engine: &Engine) -> Range {
+    let system = system.unwrap_or_default();
+    let free = system.free.or(system.total).unwrap_or(0);
+    let weights = engine.model().checkpoint.tensor_bytes();
+    let held = engine.telemetry();
+    // All of it, what a forward pass needs beside it, and some room to see that it is all.
+    let useful = weights + held.kv_bytes + weights / 4 + (32 << 20);
+    let can_have = free.saturating_add(memory.accounted).max(memory.accounted).max(1);
+    Range { most: system.total.unwrap_or(u64::MAX).min(useful).max(memory.accounted), can_have }
+}
+
+fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
+    let part = |(purpose, bytes): &(Purpose, u64)| {
+        let (name, colour) = match purpose {
+            Purpose::Attention => ("attention", palette.deep),
+            Purpose::Ffn => ("hot neurons", palette.hot),
+            Purpose::Head => ("head", palette.cold),
+            Purpose::Vectors => ("norms and biases", palette.cold.gamma_multiply(0.5)),
+            Purpose::Kv => ("KV", palette.amber),
+            Purpose::Scratch => ("scratch", palette.muted),
+            Purpose::Staging => ("staging", palette.muted.gamma_multiply(0.5)),
+            Purpose::Predictor => ("predictors", palette.good),
+        };
+        Part { name: name.to_owned(), bytes: *bytes, colour }
+    };
+    memory.by_purpose.iter().map(part).collect()
 }

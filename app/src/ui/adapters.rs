@@ -1,0 +1,115 @@
+//! The GPUs of this machine, and what the system says of their memory. Asking takes a while, so it is done beside the frames.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use egui::Context;
+use thermocline_engine::gpu::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters};
+
+use super::background::Background;
+
+/// What was found when the system was asked last.
+#[derive(Debug, Default)]
+pub struct Adapters {
+    asking: Background<Vec<AdapterReport>>,
+    asked: Option<Instant>,
+    list: Option<Arc<[AdapterReport]>>,
+    /// When the question was asked whose answer the list is.
+    read: Option<Instant>,
+}
+
+/// Memory of an adapter as the system tells it, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SystemMemory {
+    /// All there is.
+    pub total: Option<u64>,
+    /// Used by all programs together.
+    pub used: Option<u64>,
+    /// Used by this one.
+    pub used_here: Option<u64>,
+    /// What this program can still have.
+    pub free: Option<u64>,
+}
+
+impl SystemMemory {
+    /// What the sources say together: each figure from the first that knows it.
+    pub fn of(readings: &[VramReading]) -> Self {
+        let first = |what: fn(&VramReading) -> Option<u64>| readings.iter().find_map(what);
+        SystemMemory {
+            total: first(|it| it.total),
+            used: first(|it| it.used),
+            used_here: first(|it| it.used_here),
+            free: first(VramReading::available),
+        }
+    }
+}
+
+impl Adapters {
+    /// Asks the system, unless it was asked less than `age` ago.
+    pub fn look(&mut self, ctx: &Context, age: Duration) {
+        if let Some(list) = self.asking.take() {
+            (self.list, self.read) = (Some(list.into()), self.asked);
+        }
+        if !self.asking.is_busy() && self.asked.is_none_or(|asked| asked.elapsed() >= age) {
+            self.asked = Some(Instant::now());
+            // Without a thread there is no list, which is shown.
+            let _ = self.asking.start(ctx, adapters);
+        }
+    }
+
+    /// All of them; `None` until the system has answered.
+    pub fn list(&self) -> Option<Arc<[AdapterReport]>> {
+        self.list.clone()
+    }
+
+    /// When the system was asked for what is known now.
+    pub fn read(&self) -> Option<Instant> {
+        self.read
+    }
+
+    /// The first of this name.
+    pub fn named(&self, name: &str) -> Option<&AdapterReport> {
+        self.list.as_deref()?.iter().find(|it| it.name == name)
+    }
+
+    /// The one that is used where none is chosen.
+    pub fn best(&self) -> Option<&AdapterReport> {
+        let all = self.list.as_deref()?;
+        AdapterChoice::Best.among(all).map(|at| &all[at])
+    }
+}
+
+/// What an adapter is, in a word or two.
+pub fn kind(kind: AdapterKind) -> &'static str {
+    match kind {
+        AdapterKind::Discrete => "graphics card",
+        AdapterKind::Integrated => "shares the CPU's memory",
+        AdapterKind::Virtual => "virtual",
+        AdapterKind::Software => "software, slow",
+        AdapterKind::Other => "unknown kind",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_is_asked_once_beside_the_frames() {
+        let (ctx, mut all, began) = (Context::default(), Adapters::default(), Instant::now());
+        while all.list().is_none() {
+            all.look(&ctx, Duration::from_secs(3600));
+            assert!(began.elapsed() < Duration::from_secs(30), "no list within 30 s");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let (list, read) = (all.list().unwrap(), all.read());
+        assert!(!list.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
+        assert_eq!(all.named(&list[0].name).map(|it| it.index), Some(list[0].index));
+        let memory = SystemMemory::of(&list[0].vram);
+        assert!(memory.total.is_some_and(|total| total > 0), "{memory:?}");
+        all.look(&ctx, Duration::from_secs(3600));
+        assert_eq!(all.read(), read);
+    }
+}

@@ -1,0 +1,84 @@
+//! Work that would make a frame wait, done beside it.
+
+use std::{
+    sync::mpsc::{self, Receiver, TryRecvError},
+    thread,
+};
+
+use egui::Context;
+
+/// At most one piece of work at a time, and what came of it.
+#[derive(Debug)]
+pub struct Background<T>(Option<Receiver<T>>);
+
+impl<T> Default for Background<T> {
+    fn default() -> Self {
+        Background(None)
+    }
+}
+
+impl<T: Send + 'static> Background<T> {
+    /// Whether something is being worked on, or was finished and not taken.
+    pub fn is_busy(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Begins `work`; what an earlier one finds is not wanted any more. A frame is asked for at its end.
+    ///
+    /// # Errors
+    /// A sentence, if the system has no thread for it.
+    pub fn start(&mut self, ctx: &Context, work: impl FnOnce() -> T + Send + 'static) -> Result<(), String> {
+        let (sender, receiver) = mpsc::channel();
+        let ctx = ctx.clone();
+        let work = move || {
+            // Nobody may want it any more.
+            let _ = sender.send(work());
+            ctx.request_repaint();
+        };
+        thread::Builder::new()
+            .name("background".to_owned())
+            .spawn(work)
+            .map_err(|error| format!("no thread to work with: {error}"))?;
+        self.0 = Some(receiver);
+        Ok(())
+    }
+
+    /// What was found, once.
+    pub fn take(&mut self) -> Option<T> {
+        let found = match self.0.as_ref()?.try_recv() {
+            Ok(found) => Some(found),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => None,
+        };
+        self.0 = None;
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn the_latest_result_arrives_once_and_a_panic_ends_the_wait() {
+        let (ctx, mut background) = (Context::default(), Background::default());
+        assert!(!background.is_busy() && background.take().is_none());
+        background.start(&ctx, || thread::sleep(Duration::from_millis(1))).unwrap();
+        let wait = |background: &mut Background<()>| {
+            let began = Instant::now();
+            loop {
+                let found = background.take();
+                if found.is_some() || !background.is_busy() {
+                    return found;
+                }
+                assert!(began.elapsed() < Duration::from_secs(10), "no end within 10 s");
+            }
+        };
+        assert_eq!(wait(&mut background), Some(()));
+        assert!(!background.is_busy() && background.take().is_none());
+        background.start(&ctx, || panic!("on purpose")).unwrap();
+        assert_eq!(wait(&mut background), None);
+    }
+}

@@ -1,0 +1,36 @@
+//! The list of keys.
+
+use egui::{Grid, Id, Modal, RichText, Ui};
+
+use crate::ui::{command::SHORTCUTS, parts, theme::Palette};
+
+/// Keys that belong to where one writes.
+const WRITING: [(&str, &str); 3] =
+    [("Enter", "Send the message"), ("Shift+Enter", "Begin a new line"), ("Esc", "Stop the answer")];
+
+/// The list, over everything; whether it is to be closed.
+pub fn modal(ui: &Ui) -> bool {
+    let shown = Modal::new(Id::unique("keys")).show(ui, |ui| {
+        ui.set_width(360.0);
+        ui.heading("Keys");
+        ui.add_space(8.0);
+        list(ui);
+        ui.add_space(8.0);
+        parts::primary(ui, "Close").clicked()
+    });
+    shown.inner || shown.should_close()
+}
+
+/// The list.
+pub fn list(ui: &mut Ui) {
+    let palette = Palette::of(ui);
+    Grid::new("keys").num_columns(2).spacing([24.0, 8.0]).show(ui, |ui| {
+        let typed = SHORTCUTS.iter().map(|(_, shortcut, what)| (ui.format_shortcut(shortcut), *what));
+        let all: Vec<_> = typed.chain(WRITING.map(|(key, what)| (key.to_owned(), what))).collect();
+        for (key, what) in all {
+            ui.label(RichText::new(key).monospace().color(palette.amber));
+            ui.label(what);
+            ui.end_row();
+        }
+    });
+}

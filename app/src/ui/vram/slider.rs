@@ -1,0 +1,151 @@
+//! The budget under one's thumb, and what it would give.
+
+use egui::{Context, RichText, Slider, Ui};
+use thermocline_engine::session::{Engine, Forecast};
+
+use crate::{
+    library::ModelId,
+    settings::Budget,
+    ui::{background::Background, parts, shell::Shell, theme::Palette},
+    units::{bytes, parse_bytes},
+};
+
+/// What a slider is about.
+#[derive(Debug, Clone, Copy)]
+pub struct Range {
+    /// The most that makes sense: all of the device, or all that the model can use.
+    pub most: u64,
+    /// What can be had now, ours included.
+    pub can_have: u64,
+}
+
+impl Range {
+    /// Bytes between two positions.
+    fn step(most: u64) -> u64 {
+        (most / 512).next_power_of_two().max(4096)
+    }
+}
+
+/// The slider's state.
+#[derive(Debug, Default)]
+pub struct BudgetSlider {
+    /// The choice while it is dragged.
+    drag: Option<Budget>,
+    asking: Background<Option<Forecast>>,
+    forecast: Option<Forecast>,
+    /// The budget the latest question was about, and what else the answer depends on.
+    asked: Option<(u64, String)>,
+}
+
+impl BudgetSlider {
+    /// The budget to draw the line at: the one that is dragged, or in force.
+    pub fn line(&self, range: Range, now: u64) -> u64 {
+        self.drag.map_or(now, |choice| choice.limit(range.can_have, 0))
+    }
+
+    /// Both readings and the slider. `now` is the budget in force.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, range: Range, now: u64) {
+        let kept = shell.model_settings(model).budget.unwrap_or(Budget::AtMost(now.min(range.most)));
+        let mut choice = self.drag.unwrap_or(kept);
+        ui.horizontal(|ui| {
+            let most = matches!(choice, Budget::AtMost(_));
+            let limit = choice.limit(range.can_have, 0);
+            if ui.selectable_label(most, "Use at most").clicked() && !most {
+                choice = Budget::AtMost(limit.min(range.most));
+                commit(shell, model, engine, choice, range);
+            }
+            if ui.selectable_label(!most, "Leave free").clicked() && most {
+                choice = Budget::LeaveFree(range.can_have.saturating_sub(limit));
+                commit(shell, model, engine, choice, range);
+            }
+        });
+        let (name, end, value) = match choice {
+            Budget::AtMost(value) => ("VRAM to use at most", range.most, value),
+            Budget::LeaveFree(value) => ("VRAM to leave free", range.can_have, value),
+        };
+        let (end, step) = (end.max(1), Range::step(end));
+        let mut position = value.min(end) as f64;
+        ui.horizontal(|ui| {
+            ui.spacing_mut().slider_width = (ui.available_width() - 112.0).max(80.0);
+            let slider = Slider::new(&mut position, 0.0..=end as f64)
+                .step_by(step as f64)
+                .custom_formatter(|value, _| bytes(value as u64))
+                .custom_parser(|text| parse_bytes(text.trim()).ok().map(|bytes| bytes as f64))
+                .update_while_editing(false);
+            let label = ui.add(slider).on_hover_text(name);
+            let moved = match choice {
+                Budget::AtMost(_) => Budget::AtMost(position as u64),
+                Budget::LeaveFree(_) => Budget::LeaveFree(position as u64),
+            };
+            if label.dragged() {
+                self.drag = Some(moved);
+            } else if label.changed() || self.drag.take().is_some() {
+                self.drag = None;
+                commit(shell, model, engine, moved, range);
+            }
+        });
+        self.foretell(ui, engine, self.line(range, now));
+        self.words(ui);
+    }
+
+    /// Asks for a forecast where the one at hand is about something else.
+    pub fn foretell(&mut self, ctx: &Context, engine: &Engine, budget: u64) {
+        if let Some(answer) = self.asking.take() {
+            self.forecast = answer;
+        }
+        let memory = engine.telemetry();
+        let terms = format!("{} {} {}", engine.sparsity().mode.name(), memory.kv_bytes, engine.context());
+        let question = Some((budget, terms));
+        if self.asking.is_busy() || self.asked == question {
+            return;
+        }
+        self.asked = question;
+        let engine = engine.clone();
+        // Without a thread nothing is foretold.
+        let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
+    }
+
+    /// The forecast that was made last.
+    pub fn forecast(&self) -> Option<&Forecast> {
+        self.forecast.as_ref()
+    }
+
+    fn words(&self, ui: &mut Ui) {
+        let Some(forecast) = &self.forecast else {
+            parts::muted(ui, "Reckoning …");
+            return;
+        };
+        let palette = Palette::of(ui);
+        ui.label(RichText::new(sentence(forecast)).size(12.0).color(palette.muted));
+        if let Some(reason) = &forecast.reason {
+            parts::muted(ui, parts::sentence(reason));
+        } else if self.drag.is_some() {
+            let moves = match (forecast.arriving, forecast.leaving) {
+                (0, 0) => "Nothing moves.".to_owned(),
+                (come, 0) => format!("{} move to VRAM.", bytes(come)),
+                (0, go) => format!("{} leave VRAM.", bytes(go)),
+                (come, go) => format!("{} move to VRAM, {} leave it.", bytes(come), bytes(go)),
+            };
+            parts::muted(ui, moves);
+        }
+    }
+}
+
+fn sentence(forecast: &Forecast) -> String {
+    let rate = forecast.tokens_per_second();
+    let (hot, all) = forecast.neurons();
+    let share = 100.0 * hot as f64 / all.max(1) as f64;
+    let speed = format!("At {}: about {rate:.0} tok/s", bytes(forecast.budget));
+    if hot == 0 {
+        return format!("{speed}, all of it by the CPU.");
+    }
+    let work = 100.0 * forecast.hot_share();
+    format!("{speed}, {share:.0} % of the neurons hot, {work:.0} % of their work.")
+}
+
+/// Keeps a choice and has the engine follow it.
+fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: Budget, range: Range) {
+    shell.model_settings(model).budget = Some(choice);
+    let set = engine.set_vram_budget(choice.limit(range.can_have, 0));
+    shell.hear(set);
+}
