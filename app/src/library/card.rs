@@ -8,7 +8,7 @@ use std::{
 use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, Container, ReadMode, TensorType, gguf},
-    model::{Activation, Down, Ffn, LoadOptions, Model},
+    model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model},
     sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
@@ -100,6 +100,10 @@ pub struct Card {
     pub experts: Option<(usize, usize)>,
     /// What the FFN's neurons do.
     pub activation: Activation,
+    /// Whether it is known how often its neurons fire: it was prepared, or published so.
+    pub prepared: bool,
+    /// Share of what fires that its predictors were measured to find, on average.
+    pub recall: Option<f32>,
     /// Whether every layer has a predictor, in the file or beside it.
     pub predicted: bool,
     /// Whether each neuron's weights lie together.
@@ -147,6 +151,9 @@ impl Card {
             neurons: config.experts.as_ref().map_or(config.n_ff, |experts| experts.n_ff),
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
             activation: config.activation,
+            prepared: !layers.is_empty()
+                && layers.iter().all(|it| it.frequency.is_some() || it.predictor.is_some() || it.cut.is_some()),
+            recall: recall(layers),
             predicted: layers.iter().all(|layer| layer.predictor.is_some()),
             neuron_major,
             chats: checkpoint.metadata.str("tokenizer.chat_template").ok().flatten().is_some()
@@ -162,6 +169,13 @@ impl Card {
     }
 }
 
+/// Mean recall of the predictors; `None` unless all were measured.
+fn recall(layers: &[LayerWeights]) -> Option<f32> {
+    let found: Vec<_> = layers.iter().filter_map(|layer| layer.predictor.as_ref()).collect();
+    let sum: Option<f32> = found.iter().map(|predictor| predictor.quality.map(|quality| quality.recall)).sum();
+    sum.filter(|_| !found.is_empty()).map(|sum| sum / found.len() as f32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -171,6 +185,7 @@ mod tests {
         let card = Card::read(&ModelId::Builtin).unwrap();
         assert_eq!((card.layers, card.neurons, card.context, card.activation), (6, 1024, 512, Activation::Relu));
         assert_eq!((card.weight_type, card.container, card.chats), (TensorType::F16, "GGUF", true));
+        assert!(card.prepared && card.recall.is_some_and(|recall| recall > 0.9), "{card:?}");
         assert!((6_000_000..7_000_000).contains(&card.parameters), "{}", card.parameters);
 
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/mixtral");

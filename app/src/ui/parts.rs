@@ -68,9 +68,6 @@ mod tests {
         assert_eq!(sentence("no GPU"), "No GPU.");
         assert_eq!(sentence("is it? "), "Is it?");
         assert_eq!(sentence(""), "");
-        assert_eq!(
-            [0.4, 59.0, 61.0, 3600.0, 7260.0].map(duration),
-            ["0 s", "59 s", "2 min", "1 h 0 min", "2 h 1 min"]
-        );
+        assert_eq!([0.4, 59.0, 61.0, 3600.0, 7260.0].map(duration), ["0 s", "59 s", "2 min", "1 h 0 min", "2 h 1 min"]);
     }
 }

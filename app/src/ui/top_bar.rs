@@ -51,7 +51,9 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
 fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     let palette = Palette::of(ui);
     let (text, colour, hint) = match engine.device() {
-        DeviceStatus::Cpu { reason: None } => ("CPU".to_owned(), palette.text, "The CPU computes everything".to_owned()),
+        DeviceStatus::Cpu { reason: None } => {
+            ("CPU".to_owned(), palette.text, "The CPU computes everything".to_owned())
+        }
         DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, parts::sentence(reason)),
         DeviceStatus::Loading { done, total } => {
             let share = if total == 0 { 0.0 } else { done as f32 / total as f32 };
@@ -83,7 +85,9 @@ fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
     match choice.name() {
         "dense" => ("Dense", "Every neuron is computed"),
         "exact" => ("Exact", "Neurons whose gate is silent are skipped; answers stay the same"),
-        "predicted" => ("Predicted", "Predictors rule neurons out before anything is computed; quickest, an approximation"),
+        "predicted" => {
+            ("Predicted", "Predictors rule neurons out before anything is computed; quickest, an approximation")
+        }
         "threshold" => ("Threshold", "Neurons that say little are skipped, also without ReLU; an approximation"),
         _ => ("Automatic", "The quickest that is as good as the whole model"),
     }

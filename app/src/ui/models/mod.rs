@@ -1,19 +1,211 @@
-//! Models on this machine, and how to get more.
+//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`], [`preparation`] is work on one of
+//! them, [`downloads`] bring others.
 
-use egui::Ui;
+mod card;
+mod downloads;
+mod preparation;
+mod search;
 
-use super::shell::Shell;
+use std::{path::PathBuf, time::Duration};
+
+use egui::{Context, RichText, ScrollArea, TextEdit, Ui};
+
+use self::{
+    card::{Deed, Room},
+    downloads::DownloadsView,
+    preparation::{Preparation, Stage},
+    search::Search,
+};
+use super::{adapters::SystemMemory, background::Background, command::Command, parts, shell::Shell, theme};
+use crate::library::{Card, ModelId};
+
+/// Tokens of text that a preparation reads.
+const TOKENS: u64 = 32 << 10;
+
+/// Models in the list of those used lately.
+const LATELY: usize = 4;
 
 /// The page.
 #[derive(Debug, Default)]
-pub struct ModelsPage {}
+pub struct ModelsPage {
+    search: Search,
+    downloads: DownloadsView,
+    preparation: Option<Preparation>,
+    /// Whether the preparation that is done has been noticed.
+    noticed: bool,
+    /// What was typed as a folder.
+    typed: String,
+    dialog: Background<Option<PathBuf>>,
+    ram: Option<Option<u64>>,
+}
 
 impl ModelsPage {
     /// Follows scans, downloads and preparations.
-    pub fn tick(&mut self, _ctx: &egui::Context, _shell: &mut Shell) {}
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
+        self.search.follow();
+        if self.downloads.has_brought(shell) {
+            self.look(ctx, shell, true);
+        }
+        if let Some(Some(folder)) = self.dialog.take() {
+            self.add(ctx, shell, folder);
+        }
+        if let Some(preparation) = &self.preparation
+            && !self.noticed
+        {
+            let id = ModelId::Path(preparation.path.clone());
+            match preparation.stage() {
+                Stage::Done => {
+                    self.noticed = true;
+                    self.search.refresh(&id);
+                    shell.toasts.success(format!("{id} is prepared"));
+                }
+                Stage::Failed(reason) => {
+                    self.noticed = true;
+                    shell.complain(format!("preparing {id}: {reason}"));
+                }
+                Stage::Running(_) | Stage::Paused => {}
+            }
+        }
+    }
 
     /// Shows it.
-    pub fn show(&mut self, ui: &mut Ui, _shell: &mut Shell) {
-        ui.heading("Models");
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        shell.adapters.look(ui, Duration::MAX);
+        self.look(ui, shell, false);
+        let dropped: Vec<PathBuf> =
+            ui.input(|input| input.raw.dropped_files.iter().map(|file| file.path().to_owned()).collect());
+        for path in dropped {
+            self.add(ui, shell, path);
+        }
+        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
+            ui.set_max_width(840.0);
+            ui.horizontal(|ui| {
+                ui.heading("Models");
+                if self.search.is_running() {
+                    ui.spinner();
+                    parts::muted(ui, "Looking for models …");
+                } else if ui.button("Look again").on_hover_text("Look for models in all folders again").clicked() {
+                    self.look(ui, shell, true);
+                }
+            });
+            if ui.input(|input| !input.raw.hovered_files.is_empty()) {
+                ui.label("Drop it to add it to the library.");
+            }
+            self.folder(ui, shell);
+            lately(ui, shell);
+            self.cards(ui, shell);
+            self.broken(ui);
+            ui.add_space(8.0);
+            self.downloads.show(ui, shell);
+        });
     }
+
+    fn look(&mut self, ctx: &Context, shell: &mut Shell, again: bool) {
+        let roots = std::iter::once(shell.folders.models()).chain(shell.settings.folders.iter().cloned()).collect();
+        let looked = self.search.look(ctx, roots, again);
+        shell.hear(looked);
+    }
+
+    /// Adds a folder or a file to the library.
+    fn add(&mut self, ctx: &Context, shell: &mut Shell, path: PathBuf) {
+        if !path.exists() {
+            shell.complain(format!("{}: there is no such folder or file", path.display()));
+            return;
+        }
+        if !shell.settings.folders.contains(&path) {
+            shell.settings.folders.push(path);
+        }
+        self.look(ctx, shell, true);
+    }
+
+    fn folder(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let mut typed = None;
+        ui.horizontal(|ui| {
+            let label = ui.label("Folder or file").id;
+            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 208.0).max(96.0));
+            let field = ui.add(field.hint_text("Type a path, or drop it here")).labelled_by(label);
+            let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+            let add = ui.add_enabled(!self.typed.trim().is_empty(), egui::Button::new("Add"));
+            if add.on_hover_text("Look for models there, too").clicked() || entered {
+                typed = Some(PathBuf::from(self.typed.trim()));
+            }
+            let choose = ui.add_enabled(!self.dialog.is_busy(), egui::Button::new("Choose …"));
+            if choose.on_hover_text("Choose a folder with models").clicked() {
+                let started = self.dialog.start(ui, || rfd::FileDialog::new().pick_folder());
+                shell.hear(started);
+            }
+        });
+        if let Some(path) = typed.filter(|path| !path.as_os_str().is_empty()) {
+            self.typed.clear();
+            self.add(ui, shell, path);
+        }
+    }
+
+    fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        let room = self.room(shell);
+        let mut wish: Option<(PathBuf, Deed)> = None;
+        for card in &self.search.cards {
+            let deed = ui.push_id(card.id.key(), |ui| card::show(ui, shell, card, room, self.preparation.as_ref()));
+            if let (Some(deed), ModelId::Path(path)) = (deed.inner, &card.id) {
+                wish = Some((path.clone(), deed));
+            }
+        }
+        if self.search.cards.len() <= 1 && !self.search.is_running() {
+            parts::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
+        }
+        match wish {
+            Some((path, Deed::Prepare)) => {
+                self.noticed = false;
+                self.preparation = Some(Preparation::begin(ui, path, TOKENS));
+            }
+            Some((_, Deed::Pause)) => self.preparation.iter().for_each(Preparation::pause),
+            Some((_, Deed::Dismiss)) => self.preparation = None,
+            None => {}
+        }
+    }
+
+    fn broken(&self, ui: &mut Ui) {
+        if self.search.broken.is_empty() {
+            return;
+        }
+        let title = format!("{} that cannot be used", self.search.broken.len());
+        ui.collapsing(title, |ui| {
+            for (path, reason) in &self.search.broken {
+                parts::muted(ui, path.display().to_string());
+                parts::trouble(ui, reason);
+            }
+        });
+    }
+
+    fn room(&mut self, shell: &Shell) -> Room {
+        let ram = *self.ram.get_or_insert_with(|| {
+            let what = sysinfo::MemoryRefreshKind::nothing().with_ram();
+            let what = sysinfo::RefreshKind::nothing().with_memory(what);
+            sysinfo::System::new_with_specifics(what).ok().map(|system| system.total_memory())
+        });
+        let vram = shell.adapters.best().and_then(|best| SystemMemory::of(&best.vram).total);
+        Room { vram, ram }
+    }
+
+    /// What the library has found so far.
+    pub fn found(&self) -> &[Card] {
+        &self.search.cards
+    }
+}
+
+/// Models used lately, one click away.
+fn lately(ui: &mut Ui, shell: &mut Shell) {
+    let recent: Vec<String> = shell.settings.recent.iter().take(LATELY).cloned().collect();
+    if recent.is_empty() {
+        return;
+    }
+    ui.horizontal_wrapped(|ui| {
+        ui.label(RichText::new("Lately").font(theme::strong(12.0)));
+        for key in recent {
+            let id = ModelId::of(&key);
+            if ui.button(format!("Open {id}")).on_hover_text(key).clicked() {
+                shell.ask(Command::OpenModel(id));
+            }
+        }
+    });
 }

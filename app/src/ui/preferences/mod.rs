@@ -127,5 +127,8 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     line("Settings", &settings);
     line("Downloaded models", &models);
     line("Cache", &cache);
-    parts::muted(ui, "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.");
+    parts::muted(
+        ui,
+        "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.",
+    );
 }

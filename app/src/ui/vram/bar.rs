@@ -35,7 +35,8 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
     for part in parts {
         let end = before + part.bytes;
         let rect = Rect::from_min_max(pos2(at(before), bar.top()), pos2(at(end), bar.bottom()));
-        let corners = if before == 0 { CornerRadius { nw: 4, sw: 4, ..CornerRadius::ZERO } } else { CornerRadius::ZERO };
+        let corners =
+            if before == 0 { CornerRadius { nw: 4, sw: 4, ..CornerRadius::ZERO } } else { CornerRadius::ZERO };
         painter.rect_filled(rect, corners, part.colour);
         before = end;
     }

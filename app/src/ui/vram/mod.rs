@@ -187,12 +187,7 @@ impl VramPanel {
 
     /// What the system says, where it can be held against what is held: asked after the last change, about memory of the
     /// device's own.
-    fn comparable(
-        &self,
-        shell: &Shell,
-        memory: &DeviceMemory,
-        system: Option<SystemMemory>,
-    ) -> Option<SystemMemory> {
+    fn comparable(&self, shell: &Shell, memory: &DeviceMemory, system: Option<SystemMemory>) -> Option<SystemMemory> {
         let kind = shell.adapters.named(&memory.adapter)?.kind;
         let (read, (_, since)) = (shell.adapters.read()?, self.held?);
         system.filter(|_| kind == AdapterKind::Discrete && read > since)

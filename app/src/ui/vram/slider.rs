@@ -105,11 +105,6 @@ impl BudgetSlider {
         let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
     }
 
-    /// The forecast that was made last.
-    pub fn forecast(&self) -> Option<&Forecast> {
-        self.forecast.as_ref()
-    }
-
     fn words(&self, ui: &mut Ui) {
         let Some(forecast) = &self.forecast else {
             parts::muted(ui, "Reckoning …");

@@ -1,0 +1,209 @@
+//! A model on a card.
+
+use egui::{ProgressBar, RichText, Ui};
+use thermocline_engine::sparsity::prepare::Phase;
+
+use super::preparation::{Preparation, Stage};
+use crate::{
+    host::HostState,
+    library::{Card, ModelId},
+    ui::{command::Command, parts, shell::Shell, theme, theme::Palette},
+    units::{bytes, parameters},
+};
+
+/// What the user wants done with a card's model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deed {
+    /// Prepare it, or go on with that.
+    Prepare,
+    /// Stop preparing it for now.
+    Pause,
+    /// Take the note about its preparation away.
+    Dismiss,
+}
+
+/// Memory that models can be in, in bytes, as far as is known.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Room {
+    /// Of the GPU that would be used.
+    pub vram: Option<u64>,
+    /// Of the computer.
+    pub ram: Option<u64>,
+}
+
+/// Shows the card; `preparation` is under way for some model, perhaps this one.
+pub fn show(
+    ui: &mut Ui,
+    shell: &mut Shell,
+    card: &Card,
+    room: Room,
+    preparation: Option<&Preparation>,
+) -> Option<Deed> {
+    parts::card(ui, |ui| {
+        let palette = Palette::of(ui);
+        let state = shell.host.state();
+        let open = matches!(&state, HostState::Ready { model, .. } if *model == card.id);
+        ui.horizontal(|ui| {
+            ui.label(RichText::new(&card.name).font(theme::strong(15.0)));
+            if open {
+                ui.label(RichText::new("open").size(12.0).color(palette.good));
+            }
+        });
+        if let ModelId::Path(path) = &card.id {
+            parts::muted(ui, path.display().to_string());
+        }
+        ui.label(RichText::new(facts(card)).size(12.0));
+        parts::muted(ui, sparsity(card));
+        parts::muted(ui, fit(card, room));
+        if let (true, HostState::Ready { engine, .. }) = (open, &state) {
+            let rate = engine.telemetry().decode_rate;
+            if rate > 0.0 {
+                parts::muted(ui, format!("Measured lately: {rate:.0} tok/s"));
+            }
+        }
+        let mut deed = None;
+        ui.horizontal_wrapped(|ui| {
+            opening(ui, shell, card, &state);
+            deed = prepare_button(ui, card, preparation);
+        });
+        let mine = preparation.filter(|it| card.is_at(&it.path));
+        if let Some(preparation) = mine {
+            deed = progress(ui, shell, preparation, open).or(deed);
+        }
+        deed
+    })
+}
+
+fn facts(card: &Card) -> String {
+    let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
+    format!(
+        "{} · {} · {} parameters · {} · {} tokens of context · {} layers of {} neurons{experts} · {} · {}",
+        card.architecture,
+        card.weight_type,
+        parameters(card.parameters),
+        bytes(card.bytes),
+        card.context,
+        card.layers,
+        card.neurons,
+        card.activation,
+        card.container,
+    )
+}
+
+fn sparsity(card: &Card) -> String {
+    match (card.predicted, card.recall) {
+        (true, Some(recall)) => format!("Prepared: its predictors find {:.1} % of what fires.", 100.0 * recall),
+        (true, None) => "It has predictors; nobody has measured what they find.".to_owned(),
+        (false, _) if card.prepared => "Prepared: it is known how often its neurons fire.".to_owned(),
+        _ if card.activation.is_sparse() => {
+            "Not prepared. Most of its neurons are silent; preparing finds out which can stay in RAM.".to_owned()
+        }
+        _ => "Not prepared. Its neurons are never quite silent; preparing finds those that say little.".to_owned(),
+    }
+}
+
+/// Whether it will fit.
+fn fit(card: &Card, room: Room) -> String {
+    let needed = card.bytes + card.bytes / 16;
+    match (room.vram, room.ram) {
+        (Some(vram), _) if needed <= vram => "Fits in VRAM as a whole.".to_owned(),
+        (_, Some(ram)) if needed > ram => {
+            format!(
+                "Larger than this computer's {} of RAM: it will be read from disk all the time, slowly.",
+                bytes(ram)
+            )
+        }
+        (Some(vram), _) => format!("Larger than the {} of VRAM: hot neurons there, the others in RAM.", bytes(vram)),
+        (None, Some(_)) => "Fits in RAM.".to_owned(),
+        (None, None) => "Whether it fits cannot be told: the system does not say how much memory there is.".to_owned(),
+    }
+}
+
+fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
+    match state {
+        HostState::Ready { model, .. } if *model == card.id => {
+            if ui.button("Close").on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
+                shell.ask(Command::CloseModel);
+            }
+        }
+        HostState::Opening(opening) if opening.model == card.id => {
+            ui.spinner();
+            parts::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
+            if ui.button("Cancel").on_hover_text(format!("Do not open {}", card.name)).clicked() {
+                shell.ask(Command::CloseModel);
+            }
+        }
+        state => {
+            if ui.button("Open").on_hover_text(format!("Open {}", card.name)).clicked() {
+                shell.ask(Command::OpenModel(card.id.clone()));
+            }
+            if let HostState::Failed { model, reason } = state
+                && *model == card.id
+            {
+                parts::trouble(ui, reason);
+            }
+        }
+    }
+}
+
+fn prepare_button(ui: &mut Ui, card: &Card, preparation: Option<&Preparation>) -> Option<Deed> {
+    // The built-in model is prepared.
+    let ModelId::Path(path) = &card.id else { return None };
+    let stage = preparation.map(|it| (it.path == *path, it.stage()));
+    let text = match &stage {
+        Some((true, Stage::Running(_))) => return None,
+        Some((true, Stage::Paused)) => "Go on preparing",
+        _ if card.prepared => "Prepare again",
+        _ => "Prepare",
+    };
+    let other = matches!(&stage, Some((false, Stage::Running(_))));
+    let hint =
+        format!("Find out which neurons of {} fire. Takes minutes to hours; chats go on, more slowly", card.name);
+    let button = ui.add_enabled(!other, egui::Button::new(text)).on_hover_text(hint);
+    let button = button.on_disabled_hover_text("Another model is being prepared");
+    button.clicked().then_some(Deed::Prepare)
+}
+
+fn progress(ui: &mut Ui, shell: &mut Shell, preparation: &Preparation, open: bool) -> Option<Deed> {
+    match preparation.stage() {
+        Stage::Running(progress) => {
+            let (what, share, left) = match progress {
+                None => ("Beginning".to_owned(), 0.0, None),
+                Some(at) => {
+                    let what = match at.phase {
+                        Phase::Reading => "1 of 3: reading text".to_owned(),
+                        Phase::Layers => match at.layer {
+                            Some(layer) => format!("2 of 3: learning what fires in layer {layer}"),
+                            None => "2 of 3: learning what fires".to_owned(),
+                        },
+                        Phase::Writing => "3 of 3: writing".to_owned(),
+                    };
+                    (what, at.done, at.seconds_left)
+                }
+            };
+            let left = left.map(|seconds| format!(", {} left of it", parts::duration(seconds))).unwrap_or_default();
+            ui.add(ProgressBar::new(share as f32).text(format!("{what}, {:.0} %{left}", share * 100.0)));
+            if preparation.is_pausing() {
+                parts::muted(ui, "Pausing …");
+                return None;
+            }
+            ui.button("Pause").on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
+        }
+        Stage::Paused => {
+            parts::muted(ui, "Paused. What is done is kept beside the model.");
+            None
+        }
+        Stage::Done => {
+            parts::muted(ui, "Prepared.");
+            if open && ui.button("Open it again, prepared").clicked() {
+                shell.ask(Command::ReopenModel);
+                return Some(Deed::Dismiss);
+            }
+            None
+        }
+        Stage::Failed(reason) => {
+            parts::trouble(ui, format!("preparing failed: {reason}"));
+            None
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A preparation under way.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+};
+
+use egui::Context;
+use thermocline_engine::{
+    Error,
+    model::{LoadOptions, Model},
+    sparsity::{
+        prepare::{self, PrepareOptions, Progress},
+        sidecar::path_beside,
+    },
+};
+
+/// How it stands.
+#[derive(Debug, Clone)]
+pub enum Stage {
+    /// It goes on; `None`: it is only beginning.
+    Running(Option<Progress>),
+    /// The user paused it. What was done is kept beside the model.
+    Paused,
+    /// The sidecar is written.
+    Done,
+    /// It could not be done, and why.
+    Failed(String),
+}
+
+/// Prepares one model in the background. Dropping it pauses it.
+#[derive(Debug)]
+pub struct Preparation {
+    /// The model's file or folder.
+    pub path: PathBuf,
+    stage: Arc<Mutex<Stage>>,
+    paused: Arc<AtomicBool>,
+}
+
+impl Drop for Preparation {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
+
+fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
+    stage.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Preparation {
+    /// Begins, or goes on from where an earlier one of this model was paused. `tokens` of text are read.
+    pub fn begin(ctx: &Context, path: PathBuf, tokens: u64) -> Self {
+        let (stage, paused) = (Arc::new(Mutex::new(Stage::Running(None))), Arc::new(AtomicBool::new(false)));
+        let (to, stop, model, ctx) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), ctx.clone());
+        let work = move || {
+            let end = run(&model, tokens, &mut |progress| {
+                *lock(&to) = Stage::Running(Some(*progress));
+                ctx.request_repaint_after(super::super::shell::FRAME);
+                if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            });
+            *lock(&to) = match end {
+                Ok(()) => Stage::Done,
+                Err(Error::Cancelled) => Stage::Paused,
+                Err(error) => Stage::Failed(error.to_string()),
+            };
+            ctx.request_repaint();
+        };
+        if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
+            *lock(&stage) = Stage::Failed(format!("no thread to prepare with: {error}"));
+        }
+        Preparation { path, stage, paused }
+    }
+
+    /// How it stands.
+    pub fn stage(&self) -> Stage {
+        lock(&self.stage).clone()
+    }
+
+    /// Stops at the next opportunity, which is soon.
+    pub fn pause(&self) {
+        self.paused.store(true, Relaxed);
+    }
+
+    /// Whether it was told to pause and has not yet.
+    pub fn is_pausing(&self) -> bool {
+        self.paused.load(Relaxed) && matches!(*lock(&self.stage), Stage::Running(_))
+    }
+}
+
+fn run(
+    path: &std::path::Path,
+    tokens: u64,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> thermocline_engine::Result<()> {
+    // What an older sidecar says must not flow into the new one.
+    let model = Model::open(path, &LoadOptions::default())?;
+    let options = PrepareOptions { tokens, ..PrepareOptions::new(path_beside(&model.checkpoint.path)) };
+    prepare::run(&Arc::new(model), &options, progress).map(drop)
+}

@@ -1,0 +1,99 @@
+//! Looking for models in folders, beside the frames.
+
+use std::{
+    ops::ControlFlow,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{self, Receiver, TryRecvError},
+    },
+    thread,
+};
+
+use egui::Context;
+
+use crate::library::{Card, Found, ModelId, scan};
+
+/// What was found so far. Dropping it, or a new search, ends the old one.
+#[derive(Debug, Default)]
+pub struct Search {
+    /// Models.
+    pub cards: Vec<Card>,
+    /// What looks like a model and is none, or cannot be read, with the reason.
+    pub broken: Vec<(PathBuf, String)>,
+    roots: Option<Vec<PathBuf>>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    news: Receiver<Found>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Relaxed);
+    }
+}
+
+impl Search {
+    /// Whether it still goes on.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Looks into `roots`, unless they were looked into already and not `again`.
+    ///
+    /// # Errors
+    /// A sentence, if the system has no thread for it.
+    pub fn look(&mut self, ctx: &Context, roots: Vec<PathBuf>, again: bool) -> Result<(), String> {
+        if self.roots.as_ref() == Some(&roots) && !again {
+            return Ok(());
+        }
+        self.roots = Some(roots.clone());
+        self.running = None;
+        self.cards.clear();
+        self.broken.clear();
+        self.cards.extend(Card::read(&ModelId::Builtin).ok());
+        let (sender, news) = mpsc::channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
+        let work = move || {
+            let _ = scan(&roots, &mut |found| {
+                let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
+                ctx.request_repaint_after(super::super::shell::FRAME);
+                if heard { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            });
+            drop(sender);
+            ctx.request_repaint();
+        };
+        let thread = thread::Builder::new().name("library".to_owned());
+        thread.spawn(work).map_err(|error| format!("no thread to look for models with: {error}"))?;
+        self.running = Some(Running { news, cancelled });
+        Ok(())
+    }
+
+    /// Takes what was found since.
+    pub fn follow(&mut self) {
+        let Some(running) = &self.running else { return };
+        loop {
+            match running.news.try_recv() {
+                Ok(Found::Model(card)) => self.cards.push(*card),
+                Ok(Found::Broken { path, error }) => self.broken.push((path, error.to_string())),
+                Ok(Found::Closed { path, error }) => self.broken.push((path, error.to_string())),
+                Err(TryRecvError::Empty) => return,
+                Err(TryRecvError::Disconnected) => break,
+            }
+        }
+        self.running = None;
+    }
+
+    /// Reads one card anew, after its model was prepared.
+    pub fn refresh(&mut self, id: &ModelId) {
+        if let (Some(card), Ok(new)) = (self.cards.iter_mut().find(|card| card.id == *id), Card::read(id)) {
+            *card = new;
+        }
+    }
+}
