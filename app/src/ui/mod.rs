@@ -17,6 +17,8 @@ pub mod neurons;
 pub mod parts;
 pub mod preferences;
 pub mod shell;
+#[cfg(test)]
+mod testing;
 pub mod theme;
 pub mod top_bar;
 pub mod vram;

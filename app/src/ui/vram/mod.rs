@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use egui::{Align, Context, Layout, ProgressBar, RichText, Ui};
 use thermocline_engine::{
+    Error,
     gpu::{AdapterKind, Purpose},
     session::{DeviceMemory, DeviceStatus, Engine},
 };
@@ -133,7 +134,11 @@ impl VramPanel {
             }
             DeviceStatus::Cpu { reason: Some(reason) } => {
                 parts::muted(ui, format!("The CPU computes everything. {}", parts::sentence(reason)));
-                retry(ui, shell);
+                match **reason {
+                    // With more, the device comes back.
+                    Error::Memory { .. } => self.too_small(ui, shell, model, engine),
+                    _ => retry(ui, shell),
+                }
             }
             DeviceStatus::Loading { done, total } => {
                 let share = if *total == 0 { 0.0 } else { *done as f32 / *total as f32 };
@@ -153,9 +158,22 @@ impl VramPanel {
         }
     }
 
+    /// The slider of a budget that was too small for anything.
+    fn too_small(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
+        let chosen = shell.model_settings(model).device.clone();
+        let adapter = match &chosen {
+            Some(name) => shell.adapters.named(name),
+            None => shell.adapters.best(),
+        };
+        let Some(adapter) = adapter else { return };
+        let range = range(0, Some(SystemMemory::of(&adapter.vram)), engine);
+        let now = engine.vram_budget().unwrap_or(range.can_have);
+        self.slider.show(ui, shell, model, engine, range, now);
+    }
+
     fn device(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, memory: &DeviceMemory) {
         let system = system(shell, memory);
-        let range = range(memory, system, engine);
+        let range = range(memory.accounted, system, engine);
         let now = engine.vram_budget().or(memory.budget).unwrap_or(range.can_have);
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
@@ -199,15 +217,15 @@ fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
 }
 
 /// What a slider may choose from.
-fn range(memory: &DeviceMemory, system: Option<SystemMemory>, engine: &Engine) -> Range {
+fn range(held: u64, system: Option<SystemMemory>, engine: &Engine) -> Range {
     let system = system.unwrap_or_default();
     let free = system.free.or(system.total).unwrap_or(0);
     let weights = engine.model().checkpoint.tensor_bytes();
-    let held = engine.telemetry();
+    let kv = engine.telemetry().kv_bytes;
     // All of it, what a forward pass needs beside it, and some room to see that it is all.
-    let useful = weights + held.kv_bytes + weights / 4 + (32 << 20);
-    let can_have = free.saturating_add(memory.accounted).max(memory.accounted).max(1);
-    Range { most: system.total.unwrap_or(u64::MAX).min(useful).max(memory.accounted), can_have }
+    let useful = weights + kv + weights / 4 + (32 << 20);
+    let can_have = free.saturating_add(held).max(held).max(1);
+    Range { most: system.total.unwrap_or(u64::MAX).min(useful).max(held), can_have }
 }
 
 fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
@@ -225,4 +243,38 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
         Part { name: name.to_owned(), bytes: *bytes, colour }
     };
     memory.by_purpose.iter().map(part).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use egui_kittest::{Harness, kittest::Queryable};
+
+    use super::*;
+    use crate::ui::testing::{shell, until};
+
+    #[test]
+    fn both_readings_of_the_budget_reach_the_engine_and_the_settings() {
+        let (folder, mut world) = shell();
+        let adapters = thermocline_engine::gpu::adapters();
+        world.model_settings(&ModelId::Builtin).device = Some(adapters[0].name.clone());
+        world.open_model(ModelId::Builtin);
+        let show = |ui: &mut Ui, (shell, panel): &mut (Shell, VramPanel)| {
+            panel.tick(ui, shell);
+            panel.show(ui, shell);
+        };
+        let harness = Harness::builder().with_size([448.0, 600.0]);
+        let mut harness = harness.allow_missing_glyphs().build_ui_state(show, (world, VramPanel::default()));
+        until(&mut harness, |harness| harness.query_by_label("Leave free").is_some());
+        harness.get_by_label("Leave free").click();
+        harness.run_steps(3);
+        let kept = |harness: &mut Harness<'_, (Shell, VramPanel)>| {
+            harness.state_mut().0.model_settings(&ModelId::Builtin).budget
+        };
+        assert!(matches!(kept(&mut harness), Some(Budget::LeaveFree(_))));
+        harness.get_by_label("Use at most").click();
+        harness.run_steps(3);
+        let Some(Budget::AtMost(most)) = kept(&mut harness) else { panic!("{:?}", kept(&mut harness)) };
+        assert_eq!(harness.state().0.host.engine().unwrap().vram_budget(), Some(most));
+        drop(folder);
+    }
 }
