@@ -17,8 +17,6 @@ pub mod neurons;
 pub mod parts;
 pub mod preferences;
 pub mod shell;
-#[cfg(test)]
-mod testing;
 pub mod theme;
 pub mod top_bar;
 pub mod vram;

@@ -119,28 +119,3 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
     });
     response.on_hover_text(format!("Sparsity: {}", parts::sentence(&report.reason)));
 }
-
-#[cfg(test)]
-mod tests {
-    use egui_kittest::{Harness, kittest::Queryable};
-
-    use super::*;
-    use crate::ui::testing::{shell, until};
-
-    #[test]
-    fn the_mode_can_be_switched_while_the_model_is_open() {
-        let (folder, mut world) = shell();
-        world.model_settings(&ModelId::Builtin).device = Some(String::new());
-        world.open_model(ModelId::Builtin);
-        let harness = Harness::builder().with_size([900.0, 400.0]).allow_missing_glyphs();
-        let mut harness = harness.build_ui_state(show, world);
-        until(&mut harness, |harness| harness.query_by_label("predicted").is_some());
-        harness.get_by_label("predicted").click();
-        harness.run_steps(3);
-        harness.get_by_label("Dense").click();
-        until(&mut harness, |harness| harness.query_by_label("dense").is_some());
-        let kept = harness.state_mut().model_settings(&ModelId::Builtin).sparsity.clone();
-        assert_eq!(kept.as_deref(), Some("dense"));
-        drop(folder);
-    }
-}

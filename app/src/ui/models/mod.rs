@@ -209,31 +209,3 @@ fn lately(ui: &mut Ui, shell: &mut Shell) {
         }
     });
 }
-
-#[cfg(test)]
-mod tests {
-    use egui_kittest::{Harness, kittest::Queryable};
-
-    use super::*;
-    use crate::ui::testing::{shell, until};
-
-    #[test]
-    fn what_is_in_a_folder_can_be_opened() {
-        let (folder, mut world) = shell();
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/opt");
-        world.settings.folders.push(path.clone());
-        let show = |ui: &mut Ui, (shell, page): &mut (Shell, ModelsPage)| {
-            page.tick(ui, shell);
-            page.show(ui, shell);
-        };
-        let harness = Harness::builder().with_size([1000.0, 1600.0]).allow_missing_glyphs();
-        let mut harness = harness.build_ui_state(show, (world, ModelsPage::default()));
-        until(&mut harness, |harness| harness.state().1.found().len() == 2);
-        harness.run_steps(2);
-        harness.get_all_by_label("Open").last().unwrap().click();
-        harness.run_steps(3);
-        assert_eq!(harness.state_mut().0.asked(), [Command::OpenModel(ModelId::Path(path))]);
-        assert_eq!(harness.get_all_by_label("Prepare").count(), 1);
-        drop(folder);
-    }
-}

@@ -132,28 +132,3 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
         "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.",
     );
 }
-
-#[cfg(test)]
-mod tests {
-    use egui_kittest::{Harness, kittest::Queryable};
-
-    use super::*;
-    use crate::ui::testing::shell;
-
-    #[test]
-    fn choices_are_kept() {
-        let (folder, mut world) = shell();
-        world.settings.folders.push(PathBuf::from("/models/of/mine"));
-        let show = |ui: &mut Ui, (shell, page): &mut (Shell, PreferencesPage)| page.show(ui, shell);
-        let harness = Harness::builder().with_size([800.0, 900.0]).allow_missing_glyphs();
-        let mut harness = harness.build_ui_state(show, (world, PreferencesPage::default()));
-        harness.get_by_label("Light").click();
-        harness.get_by_label_contains("Less movement").click();
-        harness.get_by_label("Remove").click();
-        harness.run_steps(3);
-        let settings = &harness.state().0.settings;
-        assert_eq!((settings.theme, settings.reduced_motion, settings.folders.len()), (Theme::Light, true, 0));
-        harness.get_by_label("New chat");
-        drop(folder);
-    }
-}

@@ -244,37 +244,3 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
     };
     memory.by_purpose.iter().map(part).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use egui_kittest::{Harness, kittest::Queryable};
-
-    use super::*;
-    use crate::ui::testing::{shell, until};
-
-    #[test]
-    fn both_readings_of_the_budget_reach_the_engine_and_the_settings() {
-        let (folder, mut world) = shell();
-        let adapters = thermocline_engine::gpu::adapters();
-        world.model_settings(&ModelId::Builtin).device = Some(adapters[0].name.clone());
-        world.open_model(ModelId::Builtin);
-        let show = |ui: &mut Ui, (shell, panel): &mut (Shell, VramPanel)| {
-            panel.tick(ui, shell);
-            panel.show(ui, shell);
-        };
-        let harness = Harness::builder().with_size([448.0, 600.0]);
-        let mut harness = harness.allow_missing_glyphs().build_ui_state(show, (world, VramPanel::default()));
-        until(&mut harness, |harness| harness.query_by_label("Leave free").is_some());
-        harness.get_by_label("Leave free").click();
-        harness.run_steps(3);
-        let kept = |harness: &mut Harness<'_, (Shell, VramPanel)>| {
-            harness.state_mut().0.model_settings(&ModelId::Builtin).budget
-        };
-        assert!(matches!(kept(&mut harness), Some(Budget::LeaveFree(_))));
-        harness.get_by_label("Use at most").click();
-        harness.run_steps(3);
-        let Some(Budget::AtMost(most)) = kept(&mut harness) else { panic!("{:?}", kept(&mut harness)) };
-        assert_eq!(harness.state().0.host.engine().unwrap().vram_budget(), Some(most));
-        drop(folder);
-    }
-}
