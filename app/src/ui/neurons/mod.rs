@@ -1,4 +1,13 @@
-//! The neurons: who fires, who is hot.
+//! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and the figures beside it.
+//! What dots mean is arithmetic without a window: [`mode`], [`order`], [`grid`], [`picture`], [`atlas`], [`playback`]. All
+//! of it reads the engine's board of neurons and never waits for it; only what is new and visible is drawn.
+
+pub mod atlas;
+pub mod grid;
+pub mod mode;
+pub mod order;
+pub mod picture;
+pub mod playback;
 
 use egui::Ui;
 

@@ -1,0 +1,343 @@
+//! The whole map as dots: every layer's order and dots, and what they are worth now.
+
+use std::{
+    ops::Range,
+    time::{Duration, Instant},
+};
+
+use thermocline_engine::telemetry::neurons::{LayerTally, NeuronBoard, NeuronShape, TokenTrace};
+
+use super::{
+    grid::{Grid, View},
+    mode::Mode,
+    order::Order,
+    picture::Dots,
+};
+
+/// How the map is laid out.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Sheet {
+    /// What is looked at.
+    pub view: View,
+    /// Dots of a layer.
+    pub grid: Grid,
+    /// Whether neurons are in order of frequency, hot ones first, rather than the model's.
+    pub by_frequency: bool,
+}
+
+/// A layer, as it was when it was last looked at.
+#[derive(Debug, Default)]
+struct Page {
+    order: Order,
+    frequencies: Vec<f32>,
+    hot: Vec<u32>,
+    dots: Dots,
+    stale: bool,
+}
+
+/// A neuron under the pointer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// Its layer.
+    pub layer: usize,
+    /// The neuron.
+    pub neuron: usize,
+    /// How many neurons share its dot, itself among them.
+    pub crowd: usize,
+}
+
+/// A map of a model's neurons. What may take long is done piece by piece, within a time that is given.
+#[derive(Debug, Default)]
+pub struct Atlas {
+    sheet: Sheet,
+    pages: Vec<Page>,
+    /// `[layers shown, lines, columns]`
+    codes: Vec<u8>,
+    /// Layer that is looked at next where all take too long.
+    next: usize,
+    tally: LayerTally,
+}
+
+impl Atlas {
+    /// Dots of a model of this shape.
+    pub fn new(shape: &NeuronShape) -> Self {
+        let page = |layer| Page { order: Order::of_model(shape.neurons(layer)), stale: true, ..Page::default() };
+        Atlas { pages: (0..shape.layers()).map(page).collect(), ..Atlas::default() }
+    }
+
+    /// Lays it out. Whether that is new, so that everything has to be drawn again.
+    pub fn lay_out(&mut self, sheet: Sheet) -> bool {
+        if self.sheet == sheet {
+            return false;
+        }
+        if self.sheet.by_frequency != sheet.by_frequency {
+            self.outdate(|_| true);
+        }
+        self.sheet = sheet;
+        self.codes.clear();
+        self.codes.resize(self.shown().len() * sheet.grid.dots(), 0);
+        for page in &mut self.pages {
+            page.dots = Dots::default();
+        }
+        for layer in self.shown() {
+            self.fold(layer);
+        }
+        true
+    }
+
+    /// The layout.
+    pub fn sheet(&self) -> Sheet {
+        self.sheet
+    }
+
+    /// Layers that are shown.
+    pub fn shown(&self) -> Range<usize> {
+        self.sheet.view.layers(self.pages.len())
+    }
+
+    /// What every dot is worth, line by line.
+    pub fn codes(&self) -> &[u8] {
+        &self.codes
+    }
+
+    /// Where hot neurons end in `layer`, as a share of the width; `None` where hot and cold are mixed or nobody is.
+    pub fn boundary(&self, layer: usize) -> Option<f32> {
+        let page = self.pages.get(layer).filter(|page| !page.order.is_empty())?;
+        let ranks = self.sheet.view.ranks(page.order.len());
+        let at = page.order.boundary()?.clamp(ranks.start, ranks.end) - ranks.start;
+        Some(if at == ranks.len() { 1.0 } else { self.sheet.grid.share(at, ranks.len()) })
+    }
+
+    /// How often a neuron fires, if that is known.
+    pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
+        self.pages.get(layer)?.frequencies.get(neuron).copied()
+    }
+
+    /// Says which layers have to be looked at again.
+    pub fn outdate(&mut self, which: impl Fn(usize) -> bool) {
+        for (layer, page) in self.pages.iter_mut().enumerate() {
+            page.stale |= which(layer);
+        }
+    }
+
+    /// Makes `hot`, which is the mask of each layer, what is in VRAM. Whether anything moved.
+    pub fn place(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
+        let mut moved = false;
+        for (layer, page) in self.pages.iter_mut().enumerate() {
+            let hot = hot(layer);
+            if page.hot != hot {
+                (page.hot, page.stale, moved) = (hot, true, true);
+            }
+        }
+        moved
+    }
+
+    /// Sorts layers that are out of date by what `frequencies` says of them, the shown ones first, for no longer than
+    /// `time` or a single layer takes. Returns which of the shown ones changed, and whether some are left.
+    pub fn sort(&mut self, time: Duration, frequencies: impl Fn(usize) -> Option<Vec<f32>>) -> (Vec<usize>, bool) {
+        let (began, shown, mut changed) = (Instant::now(), self.shown(), Vec::new());
+        let others = (0..self.pages.len()).filter(|layer| !shown.contains(layer));
+        for layer in shown.clone().chain(others) {
+            let Some(page) = self.pages.get_mut(layer).filter(|page| page.stale) else { continue };
+            if began.elapsed() >= time {
+                return (changed, true);
+            }
+            page.stale = false;
+            page.frequencies = frequencies(layer).unwrap_or_default();
+            let neurons = page.order.len();
+            let order = match self.sheet.by_frequency {
+                true => Order::by_frequency(neurons, &page.frequencies, &page.hot),
+                false => Order::of_model(neurons),
+            };
+            if page.order != order {
+                page.order = order;
+                if shown.contains(&layer) {
+                    self.fold(layer);
+                    changed.push(layer);
+                }
+            }
+        }
+        (changed, false)
+    }
+
+    fn fold(&mut self, layer: usize) {
+        let Sheet { view, grid, .. } = self.sheet;
+        if let Some(page) = self.pages.get_mut(layer) {
+            page.dots = Dots::new(grid, &page.order, view.ranks(page.order.len()));
+        }
+    }
+
+    /// Draws every shown layer of a token, in a mode that is one token's; with `before`, how it differs from that token.
+    /// Layers of which the token tells nothing any more become empty.
+    pub fn draw_token(&mut self, shape: &NeuronShape, mode: Mode, token: &TokenTrace, before: Option<&TokenTrace>) {
+        let (shown, dots) = (self.shown(), self.sheet.grid.dots());
+        if dots == 0 {
+            return;
+        }
+        for (layer, into) in shown.zip(self.codes.chunks_exact_mut(dots)) {
+            let Some(page) = self.pages.get_mut(layer) else { return };
+            let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else {
+                into.fill(0);
+                continue;
+            };
+            let (words, range) = (shape.words(layer), shape.range(layer));
+            match (mode, before) {
+                (_, Some(before)) => match token.difference(before, shape, layer) {
+                    Some(change) => page.dots.changes(&change.began, &change.ended, into),
+                    None => into.fill(0),
+                },
+                (Mode::Strength, _) => match masks.strength.get(range) {
+                    Some(strength) => page.dots.strongest(fired, strength, into),
+                    None => into.fill(0),
+                },
+                (Mode::Predictor, _) => match masks.predicted.get(words) {
+                    Some(predicted) => page.dots.predictions(fired, predicted, into),
+                    None => into.fill(0),
+                },
+                _ => page.dots.shares(fired, into),
+            }
+        }
+    }
+
+    /// Draws who is in VRAM.
+    pub fn draw_places(&mut self) {
+        let (shown, dots) = (self.shown(), self.sheet.grid.dots());
+        for (layer, into) in shown.zip(self.codes.chunks_exact_mut(dots.max(1))) {
+            if let Some(page) = self.pages.get_mut(layer) {
+                page.dots.places(&page.hot, into);
+            }
+        }
+    }
+
+    /// Draws how often or how lately neurons fire, going on where it stopped the last time, for no longer than `time` or a
+    /// single layer takes. Whether it came to the end of the map.
+    pub fn draw_tally(&mut self, board: &NeuronBoard, mode: Mode, time: Duration) -> bool {
+        let (began, shown, dots) = (Instant::now(), self.shown(), self.sheet.grid.dots());
+        if !shown.contains(&self.next) {
+            self.next = shown.start;
+        }
+        while shown.contains(&self.next) {
+            let (layer, at) = (self.next, (self.next - shown.start) * dots);
+            self.next += 1;
+            let Some(into) = self.codes.get_mut(at..at + dots) else { return true };
+            board.read_tally(layer, &mut self.tally);
+            match mode {
+                Mode::Recency => self.pages[layer].dots.latest(&self.tally.age, into),
+                _ => self.pages[layer].dots.means(&self.tally.recent, into),
+            }
+            if began.elapsed() >= time && shown.contains(&self.next) {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Who is at shares `x` and `y` of the map: of several neurons in a dot the first that `prefers` likes, or the first.
+    pub fn at(&self, x: f32, y: f32, prefers: impl Fn(usize, usize) -> bool) -> Option<Place> {
+        let shown = self.shown();
+        let Sheet { view, grid, .. } = self.sheet;
+        let (at, dot) = grid.at(x, y, shown.len())?;
+        let layer = shown.start + at;
+        let page = self.pages.get(layer)?;
+        let ranks = view.ranks(page.order.len());
+        let some = grid.neurons(dot, ranks.len());
+        let crowd = some.len();
+        let neurons = || some.clone().filter_map(|at| page.order.neuron(ranks.start + at));
+        let neuron = neurons().find(|neuron| prefers(layer, *neuron)).or_else(|| neurons().next())?;
+        Some(Place { layer, neuron, crowd })
+    }
+
+    /// Where a neuron's dot is, as shares of width and height, if it is shown.
+    pub fn find(&self, layer: usize, neuron: usize) -> Option<(f32, f32)> {
+        let shown = self.shown();
+        let page = self.pages.get(layer).filter(|_| shown.contains(&layer))?;
+        let Sheet { view, grid, .. } = self.sheet;
+        let ranks = view.ranks(page.order.len());
+        let at = (*page.order.ranks().get(neuron)? as usize).checked_sub(ranks.start)?;
+        let dot = grid.dot(at, ranks.len());
+        let (column, line) = (dot / grid.lines.max(1), dot % grid.lines.max(1));
+        let rows = (shown.len() * grid.lines) as f32;
+        let row = ((layer - shown.start) * grid.lines + line) as f32;
+        (at < ranks.len()).then_some(((column as f32 + 0.5) / grid.columns as f32, (row + 0.5) / rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::telemetry::neurons::LayerFiring;
+
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(10);
+
+    /// Two layers of four neurons on two columns of two; neurons 3 and 1 of the first layer are hot.
+    fn atlas() -> (Atlas, NeuronShape) {
+        let shape = NeuronShape::new([4, 4]);
+        let mut atlas = Atlas::new(&shape);
+        let sheet = Sheet { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
+        assert!(atlas.lay_out(sheet) && !atlas.lay_out(sheet));
+        assert!(atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        let (changed, left) = atlas.sort(SOON, |_| Some(vec![0.1, 0.2, 0.3, 0.4]));
+        assert_eq!((changed, left), (vec![0, 1], false));
+        (atlas, shape)
+    }
+
+    #[test]
+    fn the_map_is_sorted_and_found_again() {
+        let (mut atlas, _) = atlas();
+        assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), Some(0.0), None));
+        // Layer 0: 3 1 2 0; down the columns.
+        assert_eq!(atlas.at(0.1, 0.1, |_, _| false), Some(Place { layer: 0, neuron: 3, crowd: 1 }));
+        assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(Place { layer: 0, neuron: 0, crowd: 1 }));
+        assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
+        assert_eq!((atlas.frequency(0, 2), atlas.frequency(0, 4)), (Some(0.3), None));
+        assert!(!atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        assert_eq!(atlas.sort(SOON, |_| None), (Vec::new(), false));
+        let model = Sheet { by_frequency: false, ..atlas.sheet() };
+        atlas.lay_out(model);
+        atlas.sort(SOON, |_| None);
+        assert_eq!((atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|place| place.neuron)), (None, Some(0)));
+        atlas.lay_out(Sheet { view: View::of_layer(1), ..model });
+        assert_eq!((atlas.codes().len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer), (4, None, 1));
+    }
+
+    #[test]
+    fn of_several_neurons_in_a_dot_the_interesting_one_is_told() {
+        let (mut atlas, _) = atlas();
+        atlas.lay_out(Sheet { grid: Grid { columns: 1, lines: 1 }, ..atlas.sheet() });
+        assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(Place { layer: 0, neuron: 2, crowd: 4 }));
+        assert_eq!(atlas.at(0.5, 0.2, |_, _| false), Some(Place { layer: 0, neuron: 3, crowd: 4 }));
+    }
+
+    #[test]
+    fn what_a_board_says_is_drawn_in_every_mode() {
+        let (mut atlas, shape) = atlas();
+        let (board, mut recorder) = NeuronBoard::new(shape.clone());
+        for (position, fired) in [(0, [0b1000]), (1, [0b0011])] {
+            recorder.begin(1, position, &[5], true);
+            for layer in 0..2 {
+                let predicted = Some(&[0b0101][..]);
+                let firing = LayerFiring { layer, tokens: 1, fired: &fired, predicted, ..LayerFiring::default() };
+                recorder.layer(&firing);
+            }
+            recorder.end();
+        }
+        let (before, now) = (board.token(0).unwrap(), board.latest().unwrap());
+        // Dots of both layers: 3 2, 1 0 (down the columns: 3 1 2 0) and 3 1, 2 0 (3 2 1 0).
+        atlas.draw_token(&shape, Mode::Fired, &now, None);
+        assert_eq!(atlas.codes(), [0, 0, 255, 255, 0, 255, 0, 255]);
+        atlas.draw_token(&shape, Mode::Predictor, &now, None);
+        assert_eq!(atlas.codes()[..4], [0, 2, 3, 1]);
+        atlas.draw_token(&shape, Mode::Fired, &now, Some(&before));
+        assert_eq!(atlas.codes()[..4], [2, 0, 1, 1]);
+        atlas.draw_token(&shape, Mode::Strength, &now, None);
+        assert_eq!(atlas.codes(), [0; 8], "nobody recorded it");
+        atlas.draw_places();
+        assert_eq!(atlas.codes(), [255, 1, 255, 1, 1, 1, 1, 1]);
+        assert!(!atlas.draw_tally(&board, Mode::Recency, Duration::ZERO), "a layer at a time");
+        assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
+        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        assert!(atlas.draw_tally(&board, Mode::Frequency, SOON));
+        assert!(atlas.codes()[2] > atlas.codes()[0] && atlas.codes()[1] == 0);
+    }
+}

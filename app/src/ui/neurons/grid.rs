@@ -1,0 +1,198 @@
+//! Where on the map a neuron is: folding layers into dots and back.
+
+use std::ops::Range;
+
+/// What part of the neurons is looked at.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct View {
+    /// One layer, or all.
+    pub layer: Option<usize>,
+    /// Shares of every layer's neurons where it begins and ends.
+    pub from: f32,
+    /// See `from`.
+    pub to: f32,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        View { layer: None, from: 0.0, to: 1.0 }
+    }
+}
+
+/// Least share of a layer that fills the map.
+const CLOSEST: f32 = 1.0 / 64.0;
+
+impl View {
+    /// Everything of one layer.
+    pub fn of_layer(layer: usize) -> Self {
+        View { layer: Some(layer), ..View::default() }
+    }
+
+    /// `factor` times closer around `at`, a share of the width.
+    pub fn zoom(&mut self, factor: f32, at: f32) {
+        let width = self.to - self.from;
+        let new = (width / factor.max(0.01)).clamp(CLOSEST, 1.0);
+        self.from = (self.from + at * (width - new)).clamp(0.0, 1.0 - new);
+        self.to = self.from + new;
+    }
+
+    /// Moves by a share of the width.
+    pub fn pan(&mut self, by: f32) {
+        let width = self.to - self.from;
+        self.from = (self.from + by * width).clamp(0.0, 1.0 - width);
+        self.to = self.from + width;
+    }
+
+    /// Whether more than a whole layer's width is hidden.
+    pub fn is_close(&self) -> bool {
+        self.to - self.from < 0.999
+    }
+
+    /// Layers it shows of so many.
+    pub fn layers(&self, layers: usize) -> Range<usize> {
+        match self.layer {
+            Some(layer) if layer < layers => layer..layer + 1,
+            _ => 0..layers,
+        }
+    }
+
+    /// Ranks it shows of a layer of so many neurons.
+    pub fn ranks(&self, neurons: usize) -> Range<usize> {
+        let at = |share: f32| ((f64::from(share) * neurons as f64).round() as usize).min(neurons);
+        let from = at(self.from).min(neurons.saturating_sub(1));
+        from..at(self.to).max(from + 1).min(neurons)
+    }
+}
+
+/// Every layer is a band of `lines` lines of `columns` dots. Neurons go down a column, then on to the next: what stands left
+/// in the order is left on the map. A dot is one neuron if there are dots enough, else a few neighbours.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Grid {
+    /// Dots from left to right.
+    pub columns: usize,
+    /// Dots from top to bottom of a layer.
+    pub lines: usize,
+}
+
+impl Grid {
+    /// For `layers` of at most `neurons`, on so many pixels, and no more dots than `limit` along a side.
+    pub fn new(layers: usize, neurons: usize, width: f32, height: f32, limit: usize) -> Self {
+        let limit = limit.max(1);
+        let (layers, neurons) = (layers.max(1), neurons.max(1));
+        let (width, height) = (width.max(1.0), (height / layers as f32).max(1.0));
+        let side = (width * height / neurons as f32).sqrt().max(1.0);
+        let most = (limit / layers).clamp(1, neurons);
+        let lines = ((height / side).round() as usize).clamp(1, most);
+        let columns = neurons.div_ceil(lines).min(width as usize).clamp(1, limit);
+        Grid { columns, lines }
+    }
+
+    /// Dots of a layer.
+    pub fn dots(&self) -> usize {
+        self.columns * self.lines
+    }
+
+    /// The dot, counted down the columns, of the `at`-th of `shown` neurons.
+    pub fn dot(&self, at: usize, shown: usize) -> usize {
+        if shown <= self.dots() { at } else { at * self.dots() / shown }
+    }
+
+    /// Which of `shown` neurons are in a dot.
+    pub fn neurons(&self, dot: usize, shown: usize) -> Range<usize> {
+        if shown <= self.dots() {
+            return dot.min(shown)..(dot + 1).min(shown);
+        }
+        let first = |dot: usize| (dot * shown).div_ceil(self.dots()).min(shown);
+        first(dot)..first(dot + 1)
+    }
+
+    /// The same dot counted along the lines, as pictures are.
+    pub fn texel(&self, dot: usize) -> usize {
+        dot % self.lines * self.columns + dot / self.lines
+    }
+
+    /// What share of the width the first `at` of `shown` neurons take.
+    pub fn share(&self, at: usize, shown: usize) -> f32 {
+        let dots = if shown <= self.dots() { at as f32 } else { (at * self.dots()) as f32 / shown.max(1) as f32 };
+        (dots / self.dots().max(1) as f32).min(1.0)
+    }
+
+    /// The layer's place among those shown, and the dot, at shares `x` and `y` of a map of `layers`.
+    pub fn at(&self, x: f32, y: f32, layers: usize) -> Option<(usize, usize)> {
+        if !(0.0..1.0).contains(&x) || !(0.0..1.0).contains(&y) {
+            return None;
+        }
+        let row = (y * (layers * self.lines) as f32) as usize;
+        let (layer, line) = (row / self.lines.max(1), row % self.lines.max(1));
+        let column = (x * self.columns as f32) as usize;
+        (layer < layers).then_some((layer, column * self.lines + line))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_neuron_is_in_the_dot_that_lists_it() {
+        for (columns, lines, shown) in [(7, 3, 20), (7, 3, 21), (7, 3, 22), (10, 1, 28_672), (400, 3, 28_672), (1, 1, 5)] {
+            let grid = Grid { columns, lines };
+            let mut seen = 0;
+            for dot in 0..grid.dots() {
+                for at in grid.neurons(dot, shown) {
+                    assert_eq!((at, grid.dot(at, shown)), (seen, dot), "{grid:?} {shown}");
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, shown);
+            let mut texels: Vec<_> = (0..grid.dots()).map(|dot| grid.texel(dot)).collect();
+            texels.sort_unstable();
+            assert!(texels.into_iter().eq(0..grid.dots()));
+        }
+    }
+
+    #[test]
+    fn dots_are_about_square_and_never_smaller_than_a_pixel() {
+        // The built-in model: every neuron has its dot.
+        let small = Grid::new(6, 1024, 370.0, 290.0, 8192);
+        assert!(small.dots() >= 1024 && small.dots() < 1100, "{small:?}");
+        let (w, h) = (370.0 / small.columns as f32, 290.0 / 6.0 / small.lines as f32);
+        assert!((0.6..1.6).contains(&(w / h)), "{w} x {h}");
+        let large = Grid::new(80, 28_672, 400.0, 320.0, 8192);
+        assert_eq!(large, Grid { columns: 400, lines: 4 });
+        // One layer of it on the same place has a pixel for every neuron.
+        assert!(Grid::new(1, 28_672, 400.0, 320.0, 8192).dots() >= 28_672);
+        let limited = Grid::new(80, 28_672, 4000.0, 3200.0, 1024);
+        assert!(limited.columns <= 1024 && limited.lines * 80 <= 1024, "{limited:?}");
+        assert_eq!(Grid::new(0, 0, 0.0, 0.0, 0), Grid { columns: 1, lines: 1 });
+    }
+
+    #[test]
+    fn a_pointer_finds_what_is_drawn_under_it() {
+        let grid = Grid { columns: 4, lines: 2 };
+        assert_eq!(grid.at(0.0, 0.0, 3), Some((0, 0)));
+        assert_eq!(grid.at(0.3, 0.2, 3), Some((0, 3)));
+        assert_eq!(grid.at(0.99, 0.99, 3), Some((2, 7)));
+        assert!(grid.at(1.0, 0.5, 3).is_none() && grid.at(0.5, -0.1, 3).is_none());
+        assert_eq!((grid.share(4, 8), grid.share(8, 16), grid.share(2, 4)), (0.5, 0.5, 0.25));
+    }
+
+    #[test]
+    fn one_can_come_closer_and_move_but_not_leave() {
+        let mut view = View::default();
+        assert!(!view.is_close());
+        view.zoom(4.0, 0.5);
+        assert_eq!((view.from, view.to), (0.375, 0.625));
+        assert_eq!(view.ranks(1000), 375..625);
+        view.pan(10.0);
+        assert_eq!((view.from, view.to), (0.75, 1.0));
+        view.pan(-10.0);
+        assert_eq!((view.from, view.to), (0.0, 0.25));
+        view.zoom(1e9, 0.0);
+        assert_eq!(view.to, CLOSEST);
+        assert_eq!((view.ranks(3), view.ranks(0)), (0..1, 0..0));
+        view.zoom(1e-9, 0.7);
+        assert!(!view.is_close() && view.ranks(5) == (0..5));
+        assert_eq!((View::of_layer(2).layers(4), View::of_layer(9).layers(4), view.layers(4)), (2..3, 0..4, 0..4));
+    }
+}

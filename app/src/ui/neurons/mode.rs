@@ -1,0 +1,162 @@
+//! What the map shows, and in which colours.
+
+/// What a colour of the map means.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Which neurons the token fires.
+    #[default]
+    Fired,
+    /// How strongly.
+    Strength,
+    /// How often they fire lately.
+    Frequency,
+    /// Who is in VRAM.
+    Placement,
+    /// What the predictor got right and wrong.
+    Predictor,
+    /// How long ago they last fired.
+    Recency,
+}
+
+impl Mode {
+    /// All, as they are offered.
+    pub const ALL: [Mode; 6] =
+        [Mode::Fired, Mode::Strength, Mode::Frequency, Mode::Placement, Mode::Predictor, Mode::Recency];
+
+    /// The name it is remembered by.
+    pub fn key(self) -> &'static str {
+        match self {
+            Mode::Fired => "fired",
+            Mode::Strength => "strength",
+            Mode::Frequency => "frequency",
+            Mode::Placement => "placement",
+            Mode::Predictor => "predictor",
+            Mode::Recency => "recency",
+        }
+    }
+
+    /// The mode of that name, or the usual one.
+    pub fn of(key: &str) -> Self {
+        Mode::ALL.into_iter().find(|mode| mode.key() == key).unwrap_or_default()
+    }
+
+    /// Its button.
+    pub fn title(self) -> &'static str {
+        match self {
+            Mode::Fired => "Fired",
+            Mode::Strength => "Strength",
+            Mode::Frequency => "Often",
+            Mode::Placement => "Place",
+            Mode::Predictor => "Predicted",
+            Mode::Recency => "Recent",
+        }
+    }
+
+    /// What it means.
+    pub fn explanation(self) -> &'static str {
+        match self {
+            Mode::Fired => "Which neurons fire for this token",
+            Mode::Strength => "How strongly they fire, as a share of the layer's strongest. Recording it costs some speed",
+            Mode::Frequency => "How often they fire, the last few hundred tokens counting most",
+            Mode::Placement => "Which neurons are hot (in VRAM) and which are cold (in RAM)",
+            Mode::Predictor => "Which firings the predictor found, which it missed, and where it expected one in vain",
+            Mode::Recency => "How many tokens ago they last fired",
+        }
+    }
+
+    /// Ends and middle of its scale, for modes that have one.
+    pub fn ticks(self) -> Option<[&'static str; 3]> {
+        match self {
+            Mode::Fired => Some(["0", "25 % of the neurons in a dot fire", "100 %"]),
+            Mode::Strength => Some(["0", "50 % of the layer's strongest", "100 %"]),
+            Mode::Frequency => Some(["0", "at 25 % of the tokens", "100 %"]),
+            Mode::Recency => Some(["1,000 tokens ago", "30 ago", "now"]),
+            Mode::Placement | Mode::Predictor => None,
+        }
+    }
+
+    /// Whether a picture of it belongs to one token, rather than to all so far.
+    pub fn is_of_token(self) -> bool {
+        matches!(self, Mode::Fired | Mode::Strength | Mode::Predictor)
+    }
+}
+
+/// Colours for figures, dark to bright, that people with any eyes can read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Colours {
+    /// Violet to yellow.
+    Viridis,
+    /// Black over red to pale yellow.
+    #[default]
+    Inferno,
+    /// Blue to yellow.
+    Cividis,
+}
+
+impl Colours {
+    /// All, as they are offered.
+    pub const ALL: [Colours; 3] = [Colours::Inferno, Colours::Viridis, Colours::Cividis];
+
+    /// Its name.
+    pub fn title(self) -> &'static str {
+        match self {
+            Colours::Viridis => "Viridis",
+            Colours::Inferno => "Inferno",
+            Colours::Cividis => "Cividis",
+        }
+    }
+
+    /// The name it is remembered by.
+    pub fn key(self) -> &'static str {
+        match self {
+            Colours::Viridis => "viridis",
+            Colours::Inferno => "inferno",
+            Colours::Cividis => "cividis",
+        }
+    }
+
+    /// The colours of that name, or the usual ones.
+    pub fn of(key: &str) -> Self {
+        Colours::ALL.into_iter().find(|colours| colours.key() == key).unwrap_or_default()
+    }
+
+    /// Red, green and blue of every level from 0 to 255.
+    pub fn table(self) -> [[u8; 3]; 256] {
+        let gradient = match self {
+            Colours::Viridis => colorous::VIRIDIS,
+            Colours::Inferno => colorous::INFERNO,
+            Colours::Cividis => colorous::CIVIDIS,
+        };
+        std::array::from_fn(|level| gradient.eval_rational(level, 256).as_array())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_what_they_name() {
+        for mode in Mode::ALL {
+            assert_eq!(Mode::of(mode.key()), mode);
+            assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor));
+        }
+        for colours in Colours::ALL {
+            assert_eq!(Colours::of(colours.key()), colours);
+        }
+        assert_eq!((Mode::of("no such"), Colours::of("")), (Mode::Fired, Colours::Inferno));
+    }
+
+    #[test]
+    fn brighter_is_more() {
+        for colours in Colours::ALL {
+            let table = colours.table();
+            let light = |at: usize| {
+                let [r, g, b] = table[at].map(f32::from);
+                0.2126 * r + 0.7152 * g + 0.0722 * b
+            };
+            assert!((1..32).all(|step| light(step * 8) > light((step - 1) * 8)), "{colours:?}");
+            assert!(light(255) - light(0) > 120.0, "{colours:?}");
+        }
+    }
+}
