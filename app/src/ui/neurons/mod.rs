@@ -3,7 +3,10 @@
 //! of it reads the engine's board of neurons and never waits for it; only what is new and visible is drawn.
 
 pub mod atlas;
+pub mod colours;
+pub mod facts;
 pub mod grid;
+pub mod map;
 pub mod mode;
 pub mod order;
 pub mod picture;

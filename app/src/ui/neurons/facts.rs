@@ -1,0 +1,141 @@
+//! What can be said of a neuron, in words.
+
+use thermocline_engine::{
+    model::mask,
+    telemetry::neurons::{NeuronShape, TokenTrace},
+};
+
+use super::{atlas::Place, mode::Mode};
+
+/// Sentences about a neuron at a token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Which.
+    pub title: String,
+    /// What it does.
+    pub value: String,
+    /// How often it does.
+    pub frequency: Option<String>,
+    /// Whether it is in VRAM.
+    pub hot: bool,
+    /// What the predictor said of it, where one was asked.
+    pub predicted: Option<&'static str>,
+    /// Who else is in its dot.
+    pub crowd: Option<String>,
+}
+
+/// A share as people write it: `12 %`, `0.4 %`.
+pub fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    match percent {
+        p if p > 0.0 && p < 0.1 => "under 0.1 %".to_owned(),
+        p if p > 0.0 && p < 9.95 => format!("{p:.1} %"),
+        p => format!("{p:.0} %"),
+    }
+}
+
+/// Whether the map's `mode` has something to show of a neuron: of several in a dot the one to speak of.
+pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
+    let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
+    let predicted = predicted(shape, token, layer).is_some_and(|mask| mask::contains(mask, neuron));
+    if mode == Mode::Predictor { fired != predicted } else { fired }
+}
+
+fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Option<&'a [u32]> {
+    token.masks.as_ref()?.predicted.get(shape.words(layer)).filter(|mask| !mask.is_empty())
+}
+
+impl Facts {
+    /// Of the neuron at `place`, which fires with `frequency` and is `hot` or not.
+    pub fn of(shape: &NeuronShape, token: Option<&TokenTrace>, place: Place, frequency: Option<f32>, hot: bool) -> Self {
+        let Place { layer, neuron, crowd } = place;
+        let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
+        let strength = token.and_then(|token| {
+            let masks = token.masks.as_ref()?;
+            let share = *masks.strength.get(shape.range(layer))?.get(neuron)?;
+            Some(f32::from(share) / 255.0 * masks.greatest.get(layer)?)
+        });
+        let value = match (fired, strength) {
+            (None, _) => "Not recorded for this token".to_owned(),
+            (Some(true), Some(strength)) => format!("Fires with {strength:.2}"),
+            (Some(true), None) => "Fires for this token".to_owned(),
+            (Some(false), _) => "Silent for this token".to_owned(),
+        };
+        let guess = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
+        let predicted = match (fired, guess) {
+            (Some(true), Some(true)) => Some("Predicted: a hit"),
+            (Some(true), Some(false)) => Some("Not predicted: a miss"),
+            (Some(false), Some(true)) => Some("Predicted: a false alarm"),
+            (Some(false), Some(false)) => Some("Not predicted, rightly"),
+            _ => None,
+        };
+        Facts {
+            title: format!("Layer {layer}, neuron {neuron}"),
+            value,
+            frequency: frequency.map(|share| format!("Fires at {} of the tokens", percent(share.into()))),
+            hot,
+            predicted,
+            crowd: (crowd > 1).then(|| format!("{} more in this dot: double-click to see them", crowd - 1)),
+        }
+    }
+
+    /// Where it is, in words.
+    pub fn place(&self) -> &'static str {
+        if self.hot { "Hot, in VRAM" } else { "Cold, in RAM" }
+    }
+}
+
+/// A token's firings in one sentence, for those who do not see the map.
+pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
+    let (layers, neurons) = (shape.layers(), shape.total());
+    let Some(token) = token else { return format!("{layers} layers, {neurons} neurons, none has fired yet") };
+    let total = token.total();
+    let share = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
+    let (active, hot) = (share(total.fired, neurons as f64), share(total.hot, total.fired.into()));
+    format!("{layers} layers, token {}: {active} of the neurons fire, {hot} of these are hot", token.index)
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Watch};
+
+    use super::*;
+
+    #[test]
+    fn a_neuron_is_described_with_what_is_known() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([4]));
+        board.set_watch(Watch::Strength);
+        recorder.begin(0, 0, &[9], true);
+        let (fired, predicted, hot, strength) = ([0b0011], [0b0101], [0b0001], [0.5, 1.5, 0.0, 0.0]);
+        recorder.layer(&LayerFiring {
+            tokens: 1,
+            fired: &fired,
+            predicted: Some(&predicted),
+            hot: Some(&hot),
+            strength: Some(&strength),
+            complete: true,
+            ..LayerFiring::default()
+        });
+        recorder.end();
+        let (shape, token) = (board.shape(), board.latest().unwrap());
+        let of = |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, Some(0.123), neuron == 0);
+        let first = of(1, 3);
+        assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
+        assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
+        assert_eq!((first.place(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
+        assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
+        assert_eq!((of(0, 1).predicted, of(2, 1).predicted), (Some("Predicted: a hit"), Some("Predicted: a false alarm")));
+        assert_eq!((of(0, 1).place(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
+        assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
+        assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
+        assert_eq!(summary(shape, Some(&token)), "1 layers, token 0: 50 % of the neurons fire, 50 % of these are hot");
+        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, None, false);
+        assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
+    }
+
+    #[test]
+    fn shares_are_written_shortly() {
+        let all: Vec<_> = [0.0, 0.0004, 0.004, 0.0999, 0.5, 1.0].map(percent).into_iter().collect();
+        assert_eq!(all, ["0 %", "under 0.1 %", "0.4 %", "10 %", "50 %", "100 %"]);
+    }
+}

@@ -1,0 +1,299 @@
+//! The map as one sees it: a texture of dots, the line between hot and cold, and what is under the pointer.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use egui::{
+    Align2, Color32, FontId, Pos2, Rect, Response, RichText, Role, Sense, Stroke, TextureHandle, TextureOptions, Ui, Vec2,
+    WidgetInfo,
+};
+use thermocline_engine::{
+    model::Resident,
+    session::{Engine, Origin},
+    telemetry::neurons::TokenTrace,
+};
+
+use super::{
+    atlas::{Atlas, Place, Sheet},
+    colours,
+    facts::{self, Facts},
+    grid::{Grid, View},
+    mode::{Colours, Mode},
+    playback::Playback,
+};
+use crate::ui::{shell::FRAME, theme::Palette};
+
+/// Time a frame may spend on what takes longer than a frame.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// Pictures of all tokens so far are drawn again after this.
+const PAUSE: Duration = Duration::from_millis(250);
+
+/// Neurons are sorted again after this, where the engine is still counting.
+const RESORT: Duration = Duration::from_secs(5);
+
+/// Room for the layers' names, in points.
+const GUTTER: f32 = 32.0;
+
+/// How the map is shown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Looks {
+    /// What colours mean.
+    pub mode: Mode,
+    /// Which colours.
+    pub colours: Colours,
+    /// Order of the neurons.
+    pub by_frequency: bool,
+}
+
+/// What the texture shows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Drawn {
+    looks: Looks,
+    token: Option<u64>,
+    base: Option<u64>,
+}
+
+/// The map of one model.
+#[derive(Default)]
+pub struct Map {
+    /// What is looked at.
+    pub view: View,
+    atlas: Atlas,
+    texture: Option<TextureHandle>,
+    drawn: Option<Drawn>,
+    drawn_at: Option<Instant>,
+    /// Whether a picture that takes several frames is not whole yet.
+    unfinished: bool,
+    resident: Option<Arc<Resident>>,
+    sorted: Option<(Instant, Option<u64>)>,
+    counting: bool,
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Map").field("view", &self.view).field("drawn", &self.drawn).finish_non_exhaustive()
+    }
+}
+
+impl Map {
+    /// An empty map of a model.
+    pub fn new(engine: &Engine) -> Self {
+        Map { atlas: Atlas::new(engine.neurons().shape()), ..Map::default() }
+    }
+
+    /// How often a neuron fires, as far as the map knows.
+    pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
+        self.atlas.frequency(layer, neuron)
+    }
+
+    /// Whether a neuron is in VRAM.
+    pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
+        self.resident.as_ref().is_some_and(|resident| resident.is_hot(layer, neuron))
+    }
+
+    /// The picture as it is shown.
+    pub fn image(&self) -> Option<egui::ColorImage> {
+        let Drawn { looks, base, .. } = self.drawn?;
+        let table = colours::table(looks.mode, looks.colours, base.is_some());
+        Some(colours::image(self.atlas.codes(), self.atlas.sheet().grid.columns, &table))
+    }
+
+    /// Shows it, `height` points high, with `pins` marked. Returns the neuron that was clicked.
+    pub fn show(
+        &mut self, ui: &mut Ui, engine: &Engine, looks: Looks, playback: &Playback, pins: &[(usize, usize)], height: f32,
+    ) -> Option<Place> {
+        let shape = engine.neurons().shape();
+        let token = playback.token(engine.neurons());
+        let size = Vec2::new(ui.available_width(), height);
+        let (whole, response) = ui.allocate_exact_size(size, Sense::click_and_drag());
+        let rect = Rect::from_min_max(Pos2::new(whole.left() + GUTTER, whole.top()), whole.max);
+        response.widget_info(|| {
+            let text = format!("Map of neurons, {}: {}", looks.mode.title(), facts::summary(shape, token.as_ref()));
+            WidgetInfo::labeled(Role::Image, true, text)
+        });
+        self.navigate(ui, &response, rect);
+        if ui.is_rect_visible(whole) {
+            self.refresh(ui, engine, looks, playback, token.as_ref(), rect);
+            self.paint(ui, rect, pins);
+        }
+        let share = |at: Pos2| ((at.x - rect.left()) / rect.width(), (at.y - rect.top()) / rect.height());
+        let lit = |layer, neuron| token.as_ref().is_some_and(|t| facts::is_lit(shape, looks.mode, t, layer, neuron));
+        let place = response.hover_pos().map(share).and_then(|(x, y)| self.atlas.at(x, y, lit));
+        let clicked = response.clicked() || response.double_clicked();
+        if let Some(place) = place {
+            if response.double_clicked() {
+                self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(place.layer) };
+            }
+            let (frequency, hot) = (self.frequency(place.layer, place.neuron), self.is_hot(place.layer, place.neuron));
+            let facts = Facts::of(shape, token.as_ref(), place, frequency, hot);
+            response.on_hover_ui_at_pointer(|ui| tell(ui, &facts));
+        }
+        place.filter(|_| clicked)
+    }
+
+    fn navigate(&mut self, ui: &Ui, response: &Response, rect: Rect) {
+        if let Some(at) = response.hover_pos() {
+            let factor = ui.input(|input| input.zoom_delta());
+            if factor != 1.0 {
+                self.view.zoom(factor, ((at.x - rect.left()) / rect.width()).clamp(0.0, 1.0));
+            }
+        }
+        if response.dragged() && self.view.is_close() {
+            self.view.pan(-response.drag_delta().x / rect.width());
+        }
+    }
+
+    /// Draws what is new.
+    fn refresh(
+        &mut self, ui: &Ui, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>, rect: Rect,
+    ) {
+        let (board, shape) = (engine.neurons(), engine.neurons().shape());
+        let index = token.map(|token| token.index);
+        let layers = self.view.layers(shape.layers()).len();
+        let neurons = match self.view.layer {
+            Some(layer) => shape.neurons(layer),
+            None => shape.widest(),
+        };
+        let pixels = rect.size() * ui.pixels_per_point();
+        let limit = ui.input(|input| input.max_texture_side);
+        let grid = Grid::new(layers, self.view.ranks(neurons).len(), pixels.x, pixels.y, limit);
+        let mut anew = self.atlas.lay_out(Sheet { view: self.view, grid, by_frequency: looks.by_frequency });
+
+        let resident = engine.placement();
+        let same = match (&self.resident, &resident) {
+            (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+            (None, None) => true,
+            _ => false,
+        };
+        if !same {
+            let hot = |layer| resident.as_ref().and_then(|resident| resident.hot.get(layer)).cloned();
+            anew |= self.atlas.place(|layer| hot(layer).unwrap_or_default());
+            self.resident = resident;
+        }
+        let due = self.sorted.is_none_or(|(at, token)| at.elapsed() >= RESORT && token != index);
+        if due && self.counting && playback.is_live() {
+            self.atlas.outdate(|_| true);
+            self.sorted = Some((Instant::now(), index));
+        }
+        let counting = std::cell::Cell::new(self.counting || self.sorted.is_none());
+        let (changed, left) = self.atlas.sort(SLICE, |layer| {
+            let known = engine.frequencies(layer);
+            let profiled = known.as_ref().is_some_and(|known| known.origin == Origin::Profile);
+            counting.set(!profiled && shape.neurons(layer) > 0 || counting.get() && shape.neurons(layer) == 0);
+            known.map(|known| known.values)
+        });
+        self.counting = counting.get();
+        self.sorted.get_or_insert((Instant::now(), index));
+        anew |= !changed.is_empty();
+
+        let drawn = Drawn { looks, token: index, base: playback.base().map(|base| base.index) };
+        let of_token = looks.mode.is_of_token() || drawn.base.is_some();
+        let other = self.drawn.is_none_or(|was| Drawn { token: index, ..was } != drawn);
+        let new = self.drawn.is_none_or(|was| was != drawn);
+        let pause = if of_token { FRAME } else { PAUSE };
+        let rested = self.drawn_at.map_or(pause, |at| at.elapsed());
+        let now = anew || other || self.unfinished || (new && (rested >= pause || !playback.is_live()));
+        if now {
+            self.draw(engine, looks, playback, token);
+            self.drawn = Some(drawn);
+            self.drawn_at = Some(Instant::now());
+            let table = colours::table(looks.mode, looks.colours, drawn.base.is_some());
+            let image = colours::image(self.atlas.codes(), grid.columns, &table);
+            match &mut self.texture {
+                Some(texture) => texture.set(image, TextureOptions::NEAREST),
+                None => self.texture = Some(ui.load_texture("neurons", image, TextureOptions::NEAREST)),
+            }
+        }
+        if left || self.unfinished {
+            ui.request_repaint();
+        } else if new && !now {
+            ui.request_repaint_after(pause.saturating_sub(rested));
+        }
+        debug_assert_eq!(board.shape().layers(), shape.layers());
+    }
+
+    fn draw(&mut self, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>) {
+        let board = engine.neurons();
+        self.unfinished = false;
+        match (looks.mode, token, playback.base()) {
+            (mode, Some(token), Some(base)) => self.atlas.draw_token(board.shape(), mode, token, Some(base)),
+            (mode, Some(token), None) if mode.is_of_token() => {
+                self.atlas.draw_token(board.shape(), mode, token, None);
+            }
+            (Mode::Placement, ..) => self.atlas.draw_places(),
+            (mode @ (Mode::Frequency | Mode::Recency), ..) => {
+                self.unfinished = !self.atlas.draw_tally(board, mode, SLICE);
+            }
+            _ => {}
+        }
+    }
+
+    fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)]) {
+        let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
+        let Some(texture) = &self.texture else { return };
+        let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
+        painter.image(texture.id(), rect, uv, Color32::WHITE);
+        let shown = self.atlas.shown();
+        let band = rect.height() / shown.len().max(1) as f32;
+        let top = |layer: usize| rect.top() + band * (layer - shown.start) as f32;
+        // Names of as many layers as have room.
+        let every = (14.0 / band).ceil().max(1.0) as usize;
+        for layer in shown.clone().step_by(every) {
+            let at = Pos2::new(rect.left() - 8.0, top(layer) + (band * 0.5).max(6.0).min(rect.height()));
+            painter.text(at, Align2::RIGHT_CENTER, format!("L{layer}"), FontId::proportional(11.0), palette.muted);
+        }
+        if band >= 12.0 {
+            for layer in shown.clone().skip(1) {
+                painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, Palette::DARK.line));
+            }
+        }
+        // The line between hot and cold goes down through the layers, with a step where they differ.
+        let mut line = Vec::new();
+        for layer in shown.clone() {
+            match self.atlas.boundary(layer) {
+                Some(share) => {
+                    let x = rect.left() + share * rect.width();
+                    line.extend([Pos2::new(x, top(layer)), Pos2::new(x, top(layer) + band)]);
+                }
+                None => cut(&painter, std::mem::take(&mut line)),
+            }
+        }
+        cut(&painter, line);
+        for (layer, neuron) in pins {
+            if let Some((x, y)) = self.atlas.find(*layer, *neuron) {
+                let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
+                painter.circle_stroke(at, 5.0, Stroke::new(3.0, Palette::DARK.background));
+                painter.circle_stroke(at, 5.0, Stroke::new(1.5, Palette::DARK.text));
+            }
+        }
+    }
+}
+
+fn cut(painter: &egui::Painter, line: Vec<Pos2>) {
+    if line.len() > 1 {
+        painter.line(line.clone(), Stroke::new(4.0, Palette::DARK.background.gamma_multiply(0.6)));
+        painter.line(line, Stroke::new(2.0, Palette::DARK.boundary));
+    }
+}
+
+/// A neuron's facts.
+fn tell(ui: &mut Ui, facts: &Facts) {
+    let palette = Palette::of(ui);
+    let line = |text: &str, colour| RichText::new(text.to_owned()).size(12.0).color(colour);
+    ui.spacing_mut().item_spacing.y = 4.0;
+    ui.label(RichText::new(&facts.title).strong());
+    ui.label(line(&facts.value, palette.text));
+    if let Some(frequency) = &facts.frequency {
+        ui.label(line(frequency, palette.muted));
+    }
+    ui.label(line(facts.place(), if facts.hot { palette.hot } else { palette.cold }));
+    if let Some(predicted) = facts.predicted {
+        ui.label(line(predicted, palette.text));
+    }
+    if let Some(crowd) = &facts.crowd {
+        ui.label(line(crowd, palette.muted));
+    }
+}
