@@ -338,6 +338,7 @@ mod tests {
         assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
         assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
         assert!(atlas.draw_tally(&board, Mode::Frequency, SOON));
-        assert!(atlas.codes()[2] > atlas.codes()[0] && atlas.codes()[1] == 0);
+        let often = &atlas.codes()[..4];
+        assert!(often[2] >= often[0] && often[0] > 150 && often[1] == 0, "{often:?}");
     }
 }

@@ -150,7 +150,7 @@ impl Map {
     fn refresh(
         &mut self, ui: &Ui, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>, rect: Rect,
     ) {
-        let (board, shape) = (engine.neurons(), engine.neurons().shape());
+        let shape = engine.neurons().shape();
         let index = token.map(|token| token.index);
         let layers = self.view.layers(shape.layers()).len();
         let neurons = match self.view.layer {
@@ -212,7 +212,6 @@ impl Map {
         } else if new && !now {
             ui.request_repaint_after(pause.saturating_sub(rested));
         }
-        debug_assert_eq!(board.shape().layers(), shape.layers());
     }
 
     fn draw(&mut self, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>) {

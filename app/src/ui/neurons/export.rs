@@ -1,0 +1,137 @@
+//! Saving what is on the map, as a picture or as a table. The system asks where to, and before anything is overwritten.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    sync::mpsc,
+};
+
+use egui::{ColorImage, Context};
+use thermocline_engine::{
+    model::mask,
+    telemetry::neurons::{NeuronBoard, TokenTrace},
+};
+
+/// What is to be saved.
+pub enum Export {
+    /// The map, every dot `scale` pixels wide and high.
+    Picture(ColorImage),
+    /// The neurons' figures.
+    Table(String),
+}
+
+/// What became of it: where it is, or why it is not.
+pub type Saved = Result<PathBuf, String>;
+
+impl Export {
+    fn name(&self) -> (&'static str, &'static str) {
+        match self {
+            Export::Picture(_) => ("PNG", "png"),
+            Export::Table(_) => ("CSV", "csv"),
+        }
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// A sentence with the path.
+    pub fn write(&self, path: &Path) -> Result<(), String> {
+        let written = match self {
+            Export::Picture(image) => png(image).and_then(|bytes| std::fs::write(path, bytes).map_err(|e| e.to_string())),
+            Export::Table(table) => std::fs::write(path, table).map_err(|error| error.to_string()),
+        };
+        written.map_err(|error| format!("writing {}: {error}", path.display()))
+    }
+}
+
+/// Asks where to save `export` and does, in a thread of its own. Nothing is sent if the user thinks better of it.
+pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
+    let (ctx, failed) = (ctx.clone(), result.clone());
+    let work = move || {
+        let (name, extension) = export.name();
+        let dialog = rfd::FileDialog::new().add_filter(name, &[extension]).set_file_name(format!("neurons.{extension}"));
+        if let Some(path) = dialog.save_file() {
+            // Whoever asked may be gone.
+            let _ = result.send(export.write(&path).map(|()| path));
+            ctx.request_repaint();
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("save-neurons".to_owned()).spawn(work) {
+        let _ = failed.send(Err(format!("no thread to save with: {error}")));
+    }
+}
+
+fn png(image: &ColorImage) -> Result<Vec<u8>, String> {
+    let [width, height] = image.size.map(|side| u32::try_from(side).unwrap_or(0));
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let pixels: Vec<u8> = image.pixels.iter().flat_map(|pixel| [pixel.r(), pixel.g(), pixel.b()]).collect();
+    let mut writer = encoder.write_header().map_err(|error| error.to_string())?;
+    writer.write_image_data(&pixels).map_err(|error| error.to_string())?;
+    writer.finish().map_err(|error| error.to_string())?;
+    Ok(bytes)
+}
+
+/// A line for every neuron: layer, neuron, whether it fired at `token`, was predicted, is hot, how often it has fired, and at
+/// how many tokens that was counted. What is not known is left empty.
+pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(usize, usize) -> bool) -> String {
+    let mut table = "layer,neuron,fired,predicted,hot,firings,tokens\n".to_owned();
+    let shape = board.shape();
+    for layer in 0..shape.layers() {
+        let tally = board.tally(layer);
+        let fired = token.and_then(|token| token.fired(shape, layer));
+        let predicted = token.and_then(|token| token.masks.as_ref()?.predicted.get(shape.words(layer)));
+        let bit = |mask: Option<&[u32]>, neuron| match mask.map(|mask| mask::contains(mask, neuron)) {
+            Some(true) => "1",
+            Some(false) => "0",
+            None => "",
+        };
+        for (neuron, firings) in tally.counts.iter().enumerate() {
+            let (fired, predicted) = (bit(fired, neuron), bit(predicted, neuron));
+            let (hot, tokens) = (u8::from(is_hot(layer, neuron)), tally.tokens);
+            // Writing to a string does not fail.
+            let _ = writeln!(table, "{layer},{neuron},{fired},{predicted},{hot},{firings},{tokens}");
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use egui::Color32;
+    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronShape};
+
+    use super::*;
+
+    #[test]
+    fn a_table_has_a_line_for_every_neuron() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([2, 0, 1]));
+        recorder.begin(0, 0, &[1], true);
+        for layer in [0, 2] {
+            recorder.layer(&LayerFiring { layer, tokens: 1, fired: &[1], ..LayerFiring::default() });
+        }
+        recorder.end();
+        let token = board.latest();
+        let table = table(&board, token.as_ref(), |layer, _| layer == 2);
+        let lines: Vec<_> = table.lines().skip(1).collect();
+        assert_eq!(lines, ["0,0,1,,0,1,1", "0,1,0,,0,0,1", "2,0,1,,1,1,1"]);
+    }
+
+    #[test]
+    fn files_are_what_they_say_and_failures_name_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let image = ColorImage::new([2, 1], vec![Color32::RED, Color32::from_rgb(1, 2, 3)]);
+        let path = folder.path().join("map.png");
+        Export::Picture(image).write(&path).unwrap();
+        let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(&path).unwrap()));
+        let mut reader = decoder.read_info().unwrap();
+        let mut pixels = vec![0; 6];
+        reader.next_frame(&mut pixels).unwrap();
+        assert_eq!(pixels, [255, 0, 0, 1, 2, 3]);
+        let nowhere = folder.path().join("no/where.csv");
+        let error = Export::Table(String::new()).write(&nowhere).unwrap_err();
+        assert!(error.contains("where.csv"), "{error}");
+    }
+}

@@ -1,0 +1,244 @@
+//! What stands beside the map: bars per layer, plots over time, the curve of how unequally neurons fire, pinned neurons.
+
+use std::sync::{Arc, mpsc};
+
+use egui::{Align, Color32, Layout, Pos2, Rect, RichText, Role, ScrollArea, Sense, Stroke, Ui, Vec2, WidgetInfo};
+use egui_material_icons::icons::ICON_CLOSE;
+use egui_plot::{Line, Plot};
+use thermocline_engine::{
+    session::Engine,
+    telemetry::neurons::{LayerTrace, NeuronBoard, NeuronShape, TokenTrace, curve},
+};
+
+use super::{
+    facts::percent,
+    history::{History, Sample},
+    pins::Pin,
+};
+use crate::{
+    ui::theme::{Palette, RADIUS},
+    units,
+};
+
+/// Height of a layer's bar, and of a plot, in points.
+const ROW: f32 = 16.0;
+const PLOT: f32 = 88.0;
+
+/// Most layers seen at once without scrolling.
+const ROWS: usize = 10;
+
+fn small(text: impl Into<String>, colour: Color32) -> RichText {
+    RichText::new(text).size(11.0).color(colour)
+}
+
+/// A bar per layer: how many neurons the token fires, and how many of these are hot.
+pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace) {
+    let rows = shape.layers();
+    let spacing = ui.spacing().item_spacing.y;
+    let area = ScrollArea::vertical().id_salt("layers").max_height((ROW + spacing) * rows.min(ROWS) as f32);
+    area.show_rows(ui, ROW, rows, |ui, range| {
+        for layer in range {
+            if let Some(figures) = token.layers.get(layer) {
+                bar(ui, layer, shape.neurons(layer), figures);
+            }
+        }
+    });
+}
+
+fn bar(ui: &mut Ui, layer: usize, neurons: usize, figures: &LayerTrace) {
+    let palette = Palette::of(ui);
+    let (rect, response) = ui.allocate_exact_size(Vec2::new(ui.available_width(), ROW), Sense::hover());
+    let of = |part: u32, all: usize| if all == 0 { 0.0 } else { f64::from(part) / all as f64 };
+    let (active, hits) = (of(figures.fired, neurons), of(figures.hot, figures.fired as usize));
+    let text = if neurons == 0 {
+        "a mixture of experts: not recorded".to_owned()
+    } else {
+        format!("{} active, {} hot hits", percent(active), percent(hits))
+    };
+    response.widget_info(|| WidgetInfo::labeled(Role::Meter, true, format!("Layer {layer}: {text}")));
+    let painter = ui.painter_at(rect);
+    let font = egui::FontId::proportional(11.0);
+    let write = |at: Pos2, align, text: String| painter.text(at, align, text, font.clone(), palette.muted);
+    write(rect.left_center(), egui::Align2::LEFT_CENTER, format!("L{layer}"));
+    let left = rect.left() + 32.0;
+    let track = Rect::from_min_max(Pos2::new(left, rect.top() + 4.0), Pos2::new(rect.right() - 164.0, rect.bottom() - 4.0));
+    painter.rect_filled(track, 4.0, palette.raised);
+    let width = |part: u32| track.width() * of(part, neurons) as f32;
+    let part = |from: f32, to: f32| Rect::from_x_y_ranges(track.left() + from..=track.left() + to, track.y_range());
+    painter.rect_filled(part(0.0, width(figures.hot)), 2.0, palette.hot);
+    painter.rect_filled(part(width(figures.hot), width(figures.fired)), 2.0, palette.cold);
+    write(rect.right_center(), egui::Align2::RIGHT_CENTER, text);
+    response.on_hover_ui(|ui| {
+        let cold = figures.fired.saturating_sub(figures.hot);
+        ui.label(RichText::new(format!("Layer {layer}")).strong());
+        ui.label(format!("{} of {neurons} neurons fire: {} hot, {cold} cold", figures.fired, figures.hot));
+        ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
+        ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
+        if figures.cpu_ns > 0 || figures.wait_ns > 0 {
+            let [cpu, wait] = [figures.cpu_ns, figures.wait_ns].map(|ns| ns as f64 / 1e3);
+            ui.label(format!("CPU {cpu:.0} µs, waiting {wait:.0} µs"));
+        }
+        if let Some(missed) = figures.missed {
+            ui.label(format!("{missed} firings were not predicted"));
+        }
+    });
+}
+
+/// Speed, hits and times of the latest tokens.
+pub fn over_time(ui: &mut Ui, history: &History) {
+    let palette = Palette::of(ui);
+    plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
+    plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
+    let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
+    let lines = [("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
+    plot(ui, "Milliseconds per token", None, &lines);
+}
+
+fn plot(ui: &mut Ui, title: &str, top: Option<f64>, lines: &[(&str, Color32, Vec<[f64; 2]>)]) {
+    let palette = Palette::of(ui);
+    ui.horizontal(|ui| {
+        ui.label(small(title, palette.muted));
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            for (name, colour, points) in lines {
+                if let Some([_, value]) = points.last() {
+                    ui.label(small(format!("{name} {value:.1}"), *colour));
+                }
+            }
+        });
+    });
+    if lines.iter().all(|(.., points)| points.is_empty()) {
+        ui.label(small("Nothing measured yet", palette.muted));
+        return;
+    }
+    let mut plot = quiet(title).include_y(0.0);
+    if let Some(top) = top {
+        plot = plot.include_y(top);
+    }
+    plot.show(ui, |plot| {
+        for (name, colour, points) in lines {
+            plot.line(Line::new(*name, points.clone()).color(*colour).width(1.5));
+        }
+    });
+}
+
+/// A plot that stays where it is.
+fn quiet<'a>(id: &str) -> Plot<'a> {
+    Plot::new(id)
+        .height(PLOT)
+        .show_x(false)
+        .allow_zoom(false)
+        .allow_drag(false)
+        .allow_scroll(false)
+        .allow_boxed_zoom(false)
+        .show_axes([false, true])
+        .show_background(false)
+}
+
+/// How unequally the neurons of a layer fire, or of all; computed beside the window.
+#[derive(Debug, Default)]
+pub struct Inequality {
+    of: Option<(Option<usize>, u64)>,
+    work: Option<mpsc::Receiver<(Vec<[f64; 2]>, f64)>>,
+    curve: Vec<[f64; 2]>,
+    /// Share of the neurons that make 80 % of the firings.
+    eighty: f64,
+}
+
+/// Tokens after which the curve is computed again.
+const AGAIN: u64 = 32;
+
+impl Inequality {
+    /// Shows it for `layer`, or for all.
+    pub fn show(&mut self, ui: &mut Ui, board: &Arc<NeuronBoard>, layer: Option<usize>) {
+        let palette = Palette::of(ui);
+        let token = board.latest().map_or(0, |token| token.index + 1);
+        let old = self.of.is_none_or(|(of, at)| of != layer || token >= at + AGAIN || token < at);
+        if token > 0 && old && self.work.is_none() {
+            self.begin(ui, board, layer, token);
+        }
+        if let Some((curve, eighty)) = self.work.as_ref().and_then(|work| work.try_recv().ok()) {
+            (self.curve, self.eighty, self.work) = (curve, eighty, None);
+        }
+        if self.curve.is_empty() {
+            ui.label(small("Nothing has fired yet", palette.muted));
+            return;
+        }
+        let whose = layer.map_or("of all layers".to_owned(), |layer| format!("of layer {layer}"));
+        let sentence = format!("{} of the neurons {whose} make 80 % of the firings", percent(self.eighty));
+        ui.label(RichText::new(sentence).size(12.0));
+        quiet("inequality").include_x(0.0).include_x(100.0).include_y(0.0).include_y(100.0).show(ui, |plot| {
+            plot.line(Line::new("firings", self.curve.clone()).color(palette.hot).width(1.5));
+        });
+        ui.label(small("From left to right: neurons, most frequent first. Up: % of all firings", palette.muted));
+    }
+
+    fn begin(&mut self, ui: &Ui, board: &Arc<NeuronBoard>, layer: Option<usize>, token: u64) {
+        let (send, receive) = mpsc::channel();
+        let (board, ctx) = (Arc::clone(board), ui.ctx().clone());
+        let work = move || {
+            let layers = layer.map_or(0..board.shape().layers(), |layer| layer..layer + 1);
+            let counts: Vec<u32> = layers.flat_map(|layer| board.tally(layer).counts).collect();
+            let shares = curve::shares(&counts, 100);
+            let curve = shares.into_iter().map(|(x, y)| [100.0 * x, 100.0 * y]).collect();
+            let eighty = curve::neurons_for(&counts, 0.8) as f64 / counts.len().max(1) as f64;
+            if send.send((curve, eighty)).is_ok() {
+                ctx.request_repaint();
+            }
+        };
+        if std::thread::Builder::new().name("curve".to_owned()).spawn(work).is_ok() {
+            (self.of, self.work) = (Some((layer, token)), Some(receive));
+        }
+    }
+}
+
+/// A pinned neuron: what it did lately and the words it likes. `true` if it is to be let go.
+pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, frequency: Option<f32>, hot: bool) -> bool {
+    let palette = Palette::of(ui);
+    let mut gone = false;
+    ui.horizontal(|ui| {
+        let (name, colour) = if hot { ("hot", palette.hot) } else { ("cold", palette.cold) };
+        ui.label(RichText::new(format!("Layer {}, neuron {}", pin.layer, pin.neuron)).size(12.0).strong());
+        ui.label(small(name, colour));
+        if let Some(frequency) = frequency {
+            ui.label(small(percent(frequency.into()), palette.muted)).on_hover_text("Share of the tokens it fires at");
+        }
+        ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+            let name = format!("Unpin layer {}, neuron {}", pin.layer, pin.neuron);
+            gone = super::controls::icon(ui, ICON_CLOSE, &name).clicked();
+        });
+    });
+    sparkline(ui, pin, colour_of(hot, &palette));
+    let top = pin.top(5);
+    let words = |(token, times): &(u32, u32)| {
+        let text = engine.tokenizer().decode(&[*token], false);
+        format!("\u{201c}{}\u{201d} {times}×", text.trim().escape_debug())
+    };
+    let text = match top.is_empty() {
+        true => "Has not fired at a token that is still kept".to_owned(),
+        false => format!("Fires most at {}", top.iter().map(words).collect::<Vec<_>>().join("  ")),
+    };
+    ui.label(small(text, palette.muted));
+    gone
+}
+
+fn colour_of(hot: bool, palette: &Palette) -> Color32 {
+    if hot { palette.hot } else { palette.cold }
+}
+
+fn sparkline(ui: &mut Ui, pin: &Pin, colour: Color32) {
+    let palette = Palette::of(ui);
+    let (rect, response) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 24.0), Sense::hover());
+    let shown = (rect.width() / 2.0) as usize;
+    let skip = pin.series.len().saturating_sub(shown);
+    let fired = pin.series.iter().skip(skip).filter(|value| **value > 0.0).count();
+    let text = format!("Fired at {fired} of the last {} tokens", pin.series.len() - skip);
+    response.widget_info(|| WidgetInfo::labeled(Role::Image, true, &text));
+    let painter = ui.painter_at(rect);
+    painter.rect_filled(rect, f32::from(RADIUS) / 2.0, palette.raised);
+    for (at, value) in pin.series.iter().skip(skip).enumerate().filter(|(_, value)| **value > 0.0) {
+        let x = rect.left() + 2.0 * at as f32 + 1.0;
+        let top = rect.bottom() - rect.height() * value.clamp(0.1, 1.0);
+        painter.vline(x, top..=rect.bottom(), Stroke::new(1.5, colour));
+    }
+    response.on_hover_text(text);
+}

@@ -1,0 +1,379 @@
+//! The panel: which map, of which token, and what stands beside it.
+
+use std::sync::{Arc, mpsc};
+
+use egui::{Align, CollapsingHeader, Layout, RichText, ScrollArea, Slider, Ui, ViewportBuilder, ViewportId};
+use egui_material_icons::icons::{
+    ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_OPEN_IN_NEW, ICON_PAUSE, ICON_POWER_SETTINGS_NEW,
+};
+use thermocline_engine::{
+    session::Engine,
+    telemetry::neurons::{NeuronBoard, Watch},
+};
+
+use super::{
+    colours,
+    controls::icon,
+    export::{self, Export, Saved},
+    facts::percent,
+    figures::{self, Inequality},
+    grid::View,
+    history::History,
+    map::{Looks, Map},
+    mode::{Colours, Mode},
+    pins::{MOST_PINS, Pins},
+    playback::Playback,
+};
+use crate::{
+    host::HostState,
+    settings::HeatmapSettings,
+    ui::{
+        command::{Command, Page},
+        shell::Shell,
+        theme::Palette,
+    },
+};
+
+/// Heights of the map in the column, in points.
+const LOW: f32 = 240.0;
+const HIGH: f32 = 320.0;
+
+/// What is kept of one model.
+#[derive(Debug)]
+struct Watched {
+    board: Arc<NeuronBoard>,
+    map: Map,
+    playback: Playback,
+    history: History,
+    pins: Pins,
+    inequality: Inequality,
+}
+
+impl Watched {
+    fn new(engine: &Engine) -> Self {
+        Watched {
+            board: Arc::clone(engine.neurons()),
+            map: Map::new(engine),
+            playback: Playback::default(),
+            history: History::default(),
+            pins: Pins::default(),
+            inequality: Inequality::default(),
+        }
+    }
+}
+
+/// The map and its figures.
+#[derive(Debug)]
+pub struct NeuronsPanel {
+    watched: Option<Watched>,
+    detached: bool,
+    saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
+}
+
+impl Default for NeuronsPanel {
+    fn default() -> Self {
+        NeuronsPanel { watched: None, detached: false, saved: mpsc::channel() }
+    }
+}
+
+fn small(ui: &Ui, text: impl Into<String>) -> RichText {
+    RichText::new(text).size(12.0).color(Palette::of(ui).muted)
+}
+
+impl NeuronsPanel {
+    /// Shows it.
+    pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        while let Ok(saved) = self.saved.1.try_recv() {
+            if let Some(path) = shell.hear(saved) {
+                shell.toasts.success(format!("Saved as {}", path.display()));
+            }
+        }
+        if !self.detached {
+            self.contents(ui, shell, false);
+            return;
+        }
+        ui.heading("Neurons");
+        ui.label(small(ui, "The map is in a window of its own."));
+        let back = ui.button("Bring it back").clicked();
+        let builder = ViewportBuilder::default().with_title("Thermocline: neurons").with_inner_size([960.0, 720.0]);
+        let ctx = ui.ctx().clone();
+        let closed = ctx.show_viewport_immediate(ViewportId::from_hash_of("neurons"), builder, |ui, _class| {
+            egui::CentralPanel::default().show(ui, |ui| {
+                ScrollArea::vertical().auto_shrink(false).show(ui, |ui| self.contents(ui, shell, true));
+            });
+            ui.input(|input| input.viewport().close_requested())
+        });
+        self.detached = !(back || closed);
+    }
+
+    fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
+        let Some(engine) = shell.host.engine() else {
+            self.watched = None;
+            ui.heading("Neurons");
+            nothing(ui, shell);
+            return;
+        };
+        let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
+        let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine));
+        self.head(ui, shell, &engine, &watched, detached);
+        let settings = &shell.settings.heatmap;
+        let looks = Looks {
+            mode: Mode::of(&settings.mode),
+            colours: Colours::of(&settings.colours),
+            by_frequency: settings.by_frequency,
+        };
+        let watch = match (settings.on, looks.mode) {
+            (false, _) => Watch::Off,
+            (true, Mode::Strength) => Watch::Strength,
+            (true, _) => Watch::Firing,
+        };
+        if watched.board.watch() != watch {
+            watched.board.set_watch(watch);
+        }
+        if watch == Watch::Off {
+            ui.label(small(ui, "Neurons are not recorded. Answers come a little quicker without it."));
+            if ui.button("Record neurons").clicked() {
+                shell.settings.heatmap.on = true;
+            }
+        } else {
+            watched.show(ui, shell, &engine, looks, detached);
+        }
+        self.watched = Some(watched);
+    }
+
+    fn head(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, watched: &Watched, detached: bool) {
+        ui.horizontal(|ui| {
+            ui.heading("Neurons");
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                if !detached && icon(ui, ICON_OPEN_IN_NEW, "Show the map in its own window").clicked() {
+                    self.detached = true;
+                }
+                let settings = &mut shell.settings.heatmap;
+                let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
+                if icon(ui, ICON_POWER_SETTINGS_NEW, name).clicked() {
+                    settings.on = !settings.on;
+                }
+                ui.menu_button("Save", |ui| self.save(ui, engine, watched)).response.on_hover_text("Save the map");
+                ui.menu_button("Look", |ui| look(ui, settings)).response.on_hover_text("Order and colours of the map");
+            });
+        });
+        let settings = &mut shell.settings.heatmap;
+        if !settings.on {
+            return;
+        }
+        let chosen = Mode::of(&settings.mode);
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing.x = 4.0;
+            ui.spacing_mut().button_padding.x = 8.0;
+            for mode in Mode::ALL {
+                let title = RichText::new(mode.title()).size(12.0);
+                if ui.selectable_label(mode == chosen, title).on_hover_text(mode.explanation()).clicked() {
+                    settings.mode = mode.key().to_owned();
+                }
+            }
+        });
+    }
+
+    fn save(&self, ui: &mut Ui, engine: &Engine, watched: &Watched) {
+        let image = watched.map.image();
+        if ui.add_enabled(image.is_some(), egui::Button::new("Picture (PNG)")).clicked() {
+            if let Some(image) = image {
+                export::save(ui.ctx(), Export::Picture(image), self.saved.0.clone());
+            }
+            ui.close();
+        }
+        if ui.button("Table (CSV)").clicked() {
+            let token = watched.playback.token(engine.neurons());
+            let is_hot = |layer, neuron| watched.map.is_hot(layer, neuron);
+            let table = export::table(engine.neurons(), token.as_ref(), is_hot);
+            export::save(ui.ctx(), Export::Table(table), self.saved.0.clone());
+            ui.close();
+        }
+    }
+}
+
+/// What there is to do without a model.
+fn nothing(ui: &mut Ui, shell: &mut Shell) {
+    let text = match shell.host.state() {
+        HostState::Opening(_) => "The map appears when the model is open.",
+        _ => "Open a model to see its neurons.",
+    };
+    ui.label(small(ui, text));
+    if !matches!(shell.host.state(), HostState::Opening(_)) && ui.button("Open a model").clicked() {
+        shell.ask(Command::Show(Page::Models));
+    }
+}
+
+fn look(ui: &mut Ui, settings: &mut HeatmapSettings) {
+    ui.label(small(ui, "Order"));
+    ui.radio_value(&mut settings.by_frequency, true, "Hot first, by frequency");
+    ui.radio_value(&mut settings.by_frequency, false, "As in the model");
+    ui.label(small(ui, "Colours"));
+    let mut chosen = Colours::of(&settings.colours);
+    for colours in Colours::ALL {
+        if ui.radio_value(&mut chosen, colours, colours.title()).clicked() {
+            settings.colours = colours.key().to_owned();
+        }
+    }
+}
+
+impl Watched {
+    fn show(&mut self, ui: &mut Ui, shell: &mut Shell, engine: &Engine, looks: Looks, detached: bool) {
+        self.history.update(&self.board, engine.telemetry().decode_rate);
+        self.pins.update(&self.board);
+        let layers = self.board.shape().layers() as f32;
+        let height = if detached { (ui.clip_rect().height() * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH) };
+        self.navigation(ui);
+        let pins = self.pins.places();
+        let clicked = self.map.show(ui, engine, looks, &self.playback, &pins, height);
+        if let Some(place) = clicked
+            && !self.pins.toggle(&self.board, place.layer, place.neuron)
+        {
+            shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
+        }
+        self.sides(ui, engine, looks);
+        colours::legend(ui, looks.mode, looks.colours, self.playback.base().is_some());
+        self.hint(ui, looks);
+        self.scrub(ui, engine);
+        let token = self.playback.token(&self.board);
+        CollapsingHeader::new("Per layer").default_open(true).show(ui, |ui| match &token {
+            Some(token) => figures::layers(ui, self.board.shape(), token),
+            None => _ = ui.label(small(ui, "Send a message to see what each layer does.")),
+        });
+        CollapsingHeader::new("Over time").show(ui, |ui| figures::over_time(ui, &self.history));
+        CollapsingHeader::new("How unequal").show(ui, |ui| self.inequality.show(ui, &self.board, self.map.view.layer));
+        self.pinned(ui, engine);
+    }
+
+    /// Where on the map one is, when it is not everywhere.
+    fn navigation(&mut self, ui: &mut Ui) {
+        let layers = self.board.shape().layers();
+        if self.map.view == View::default() {
+            return;
+        }
+        ui.horizontal(|ui| {
+            if let Some(layer) = self.map.view.layer {
+                let before = ui.add_enabled_ui(layer > 0, |ui| icon(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
+                ui.label(RichText::new(format!("Layer {layer}")).strong());
+                let more = layer + 1 < layers;
+                let after = ui.add_enabled_ui(more, |ui| icon(ui, ICON_CHEVRON_RIGHT, "Layer below").clicked());
+                if before.inner {
+                    self.map.view = View::of_layer(layer - 1);
+                }
+                if after.inner {
+                    self.map.view = View::of_layer(layer + 1);
+                }
+            }
+            if ui.button("Whole map").clicked() {
+                self.map.view = View::default();
+            }
+        });
+    }
+
+    /// What the two sides of the line are.
+    fn sides(&self, ui: &mut Ui, engine: &Engine, looks: Looks) {
+        let (palette, shape) = (Palette::of(ui), self.board.shape());
+        let hot: usize = engine.placement().map_or(0, |resident| (0..shape.layers()).map(|l| resident.count(l)).sum());
+        let share = hot as f64 / shape.total().max(1) as f64;
+        let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
+        ui.horizontal(|ui| {
+            ui.label(side(format!("hot in VRAM, {}", percent(share)), palette.hot));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                ui.label(side(format!("cold in RAM, {}", percent(1.0 - share)), palette.cold));
+                if !looks.by_frequency {
+                    ui.label(small(ui, "mixed in the model's order"));
+                }
+            });
+        });
+    }
+
+    /// Why the map is dark, if it is.
+    fn hint(&self, ui: &mut Ui, looks: Looks) {
+        let token = self.playback.token(&self.board);
+        let masks = token.as_ref().and_then(|token| token.masks.as_ref());
+        let text = match (&token, looks.mode) {
+            (None, _) => {
+                "Hot neurons fire for almost every token and live in VRAM; cold ones seldom fire and wait in RAM. \
+                 Send a message to see them."
+            }
+            (Some(_), _) if masks.is_none() => "Which neurons this token fired is no longer kept.",
+            (Some(_), Mode::Strength) if masks.is_some_and(|masks| masks.strength.is_empty()) => {
+                "Strength is recorded from the next token on."
+            }
+            (Some(_), Mode::Predictor) if masks.is_some_and(|masks| masks.predicted.is_empty()) => {
+                "No predictor was asked for this token."
+            }
+            (Some(token), Mode::Predictor) if token.total().missed.is_none() => {
+                "Misses are known only where every neuron is computed."
+            }
+            _ => return,
+        };
+        ui.label(small(ui, text));
+    }
+
+    /// Which token is looked at.
+    fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
+        let range = Playback::range(&self.board);
+        let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };
+        let palette = Palette::of(ui);
+        ui.horizontal(|ui| {
+            if icon(ui, ICON_CHEVRON_LEFT, "Token before").clicked() {
+                self.playback.step(&self.board, -1);
+            }
+            if self.playback.is_live() {
+                if icon(ui, ICON_PAUSE, "Hold this token").clicked() {
+                    self.playback.hold(&self.board, token.index);
+                }
+            } else if icon(ui, ICON_CHEVRON_RIGHT, "Token after").clicked() {
+                self.playback.step(&self.board, 1);
+            }
+            let mut at = token.index;
+            ui.spacing_mut().slider_width = (ui.available_width() - 80.0).max(80.0);
+            let slider = Slider::new(&mut at, range.start..=range.end - 1).show_value(false);
+            let slider = ui.add(slider);
+            slider.widget_info(|| egui::WidgetInfo::slider(true, at as f64, "Token to look at"));
+            if slider.changed() {
+                self.playback.hold(&self.board, at);
+            }
+            let live = self.playback.is_live();
+            let text = RichText::new("Live").color(if live { palette.good } else { palette.text });
+            if ui.selectable_label(live, text).on_hover_text("Follow the latest token").clicked() {
+                self.playback.go_live();
+            }
+        });
+        ui.horizontal(|ui| {
+            let word = engine.tokenizer().decode(&[token.token], false);
+            let kind = if token.decoded { "answer" } else { "prompt" };
+            let text = format!("token {} \u{201c}{}\u{201d}, {kind}", token.index, word.trim().escape_debug());
+            ui.label(small(ui, text));
+            ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
+                let base = self.playback.base().map(|base| base.index);
+                let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
+                let button = ui.selectable_label(base.is_some(), RichText::new(text).size(12.0));
+                let hover = "Show what other tokens fire that this one does not, and the other way round";
+                if button.on_hover_text(hover).clicked() {
+                    self.playback.compare(&self.board, base.is_none());
+                }
+            });
+        });
+    }
+
+    fn pinned(&mut self, ui: &mut Ui, engine: &Engine) {
+        CollapsingHeader::new("Pinned neurons").default_open(true).show(ui, |ui| {
+            if self.pins.all().is_empty() {
+                ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
+            }
+            let mut gone = None;
+            for pin in self.pins.all() {
+                let (layer, neuron) = (pin.layer, pin.neuron);
+                let (frequency, hot) = (self.map.frequency(layer, neuron), self.map.is_hot(layer, neuron));
+                if figures::pinned(ui, engine, pin, frequency, hot) {
+                    gone = Some((layer, neuron));
+                }
+            }
+            if let Some((layer, neuron)) = gone {
+                self.pins.toggle(&self.board, layer, neuron);
+            }
+        });
+    }
+}

@@ -1,0 +1,135 @@
+//! Neurons that somebody wants to keep an eye on.
+
+use std::collections::{HashMap, VecDeque};
+
+use thermocline_engine::{
+    model::mask,
+    telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, TokenTrace},
+};
+
+/// Most neurons that are pinned at once.
+pub const MOST_PINS: usize = 8;
+
+/// A neuron and what it did.
+#[derive(Debug)]
+pub struct Pin {
+    /// Its layer.
+    pub layer: usize,
+    /// The neuron.
+    pub neuron: usize,
+    /// Per token: 0 for silence, 1 for firing, or its strength as a share of the layer's strongest.
+    pub series: VecDeque<f32>,
+    fired_at: HashMap<u32, u32>,
+    next: u64,
+}
+
+impl Pin {
+    fn new(layer: usize, neuron: usize) -> Self {
+        Pin { layer, neuron, series: VecDeque::new(), fired_at: HashMap::new(), next: 0 }
+    }
+
+    fn see(&mut self, shape: &NeuronShape, token: &TokenTrace) {
+        self.next = token.index + 1;
+        let Some(mask) = token.fired(shape, self.layer) else { return };
+        let fired = mask::contains(mask, self.neuron);
+        let strength = || {
+            let masks = token.masks.as_ref()?;
+            Some(f32::from(*masks.strength.get(shape.range(self.layer))?.get(self.neuron)?) / 255.0)
+        };
+        if fired {
+            *self.fired_at.entry(token.token).or_default() += 1;
+        }
+        self.series.push_back(if fired { strength().unwrap_or(1.0) } else { 0.0 });
+        if self.series.len() > MOST_TOKENS {
+            self.series.pop_front();
+        }
+    }
+
+    /// The tokens it fired at most, by their ids, most often first, and how often.
+    pub fn top(&self, count: usize) -> Vec<(u32, u32)> {
+        let mut all: Vec<_> = self.fired_at.iter().map(|(token, times)| (*token, *times)).collect();
+        all.sort_unstable_by_key(|(token, times)| (std::cmp::Reverse(*times), *token));
+        all.truncate(count);
+        all
+    }
+}
+
+/// The pinned neurons.
+#[derive(Debug, Default)]
+pub struct Pins {
+    pins: Vec<Pin>,
+}
+
+impl Pins {
+    /// Pins a neuron, or lets it go if it is pinned. What the board still knows of it counts. `false` if there are too many.
+    pub fn toggle(&mut self, board: &NeuronBoard, layer: usize, neuron: usize) -> bool {
+        let before = self.pins.len();
+        self.pins.retain(|pin| (pin.layer, pin.neuron) != (layer, neuron));
+        if self.pins.len() < before {
+            return true;
+        }
+        if before >= MOST_PINS {
+            return false;
+        }
+        self.pins.push(Pin::new(layer, neuron));
+        self.update(board);
+        true
+    }
+
+    /// Takes over what is new.
+    pub fn update(&mut self, board: &NeuronBoard) {
+        let Some(next) = self.pins.iter().map(|pin| pin.next).min() else { return };
+        if board.latest().is_none_or(|token| token.index < next) {
+            return;
+        }
+        for token in board.tokens(next..u64::MAX) {
+            for pin in self.pins.iter_mut().filter(|pin| pin.next <= token.index) {
+                pin.see(board.shape(), &token);
+            }
+        }
+    }
+
+    /// All of them, in the order in which they were pinned.
+    pub fn all(&self) -> &[Pin] {
+        &self.pins
+    }
+
+    /// Where they are.
+    pub fn places(&self) -> Vec<(usize, usize)> {
+        self.pins.iter().map(|pin| (pin.layer, pin.neuron)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::telemetry::neurons::LayerFiring;
+
+    use super::*;
+
+    #[test]
+    fn a_pinned_neuron_remembers_when_it_fired() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 32]));
+        let mut fire = |position: usize, token, fired| {
+            recorder.begin(0, position, &[token], true);
+            for layer in 0..2 {
+                recorder.layer(&LayerFiring { layer, tokens: 1, fired: &[fired], ..LayerFiring::default() });
+            }
+            recorder.end();
+        };
+        fire(0, 7, 0b10);
+        fire(1, 8, 0b01);
+        let mut pins = Pins::default();
+        assert!(pins.toggle(&board, 1, 1));
+        fire(2, 9, 0b10);
+        fire(3, 7, 0b11);
+        pins.update(&board);
+        assert!(pins.toggle(&board, 0, 0));
+        pins.update(&board);
+        assert_eq!(pins.all()[0].series, [1.0, 0.0, 1.0, 1.0]);
+        assert_eq!(pins.all()[1].series, [0.0, 1.0, 0.0, 1.0]);
+        assert_eq!((pins.all()[0].top(1), pins.all()[0].top(9)), (vec![(7, 2)], vec![(7, 2), (9, 1)]));
+        assert_eq!(pins.places(), [(1, 1), (0, 0)]);
+        assert!(pins.toggle(&board, 1, 1) && pins.places() == [(0, 0)]);
+        assert!((1..MOST_PINS).all(|neuron| pins.toggle(&board, 0, neuron)) && !pins.toggle(&board, 0, 30));
+    }
+}
