@@ -298,7 +298,10 @@ mod tests {
         atlas.sort(SOON, |_| None);
         assert_eq!((atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|place| place.neuron)), (None, Some(0)));
         atlas.lay_out(Sheet { view: View::of_layer(1), ..model });
-        assert_eq!((atlas.codes().len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer), (4, None, 1));
+        assert_eq!(
+            (atlas.codes().len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
+            (4, None, 1)
+        );
     }
 
     #[test]

@@ -14,7 +14,7 @@ use thermocline_engine::{
 
 /// What is to be saved.
 pub enum Export {
-    /// The map, every dot `scale` pixels wide and high.
+    /// The map, a pixel for every dot.
     Picture(ColorImage),
     /// The neurons' figures.
     Table(String),
@@ -37,7 +37,9 @@ impl Export {
     /// A sentence with the path.
     pub fn write(&self, path: &Path) -> Result<(), String> {
         let written = match self {
-            Export::Picture(image) => png(image).and_then(|bytes| std::fs::write(path, bytes).map_err(|e| e.to_string())),
+            Export::Picture(image) => {
+                png(image).and_then(|bytes| std::fs::write(path, bytes).map_err(|e| e.to_string()))
+            }
             Export::Table(table) => std::fs::write(path, table).map_err(|error| error.to_string()),
         };
         written.map_err(|error| format!("writing {}: {error}", path.display()))
@@ -49,7 +51,8 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
     let (ctx, failed) = (ctx.clone(), result.clone());
     let work = move || {
         let (name, extension) = export.name();
-        let dialog = rfd::FileDialog::new().add_filter(name, &[extension]).set_file_name(format!("neurons.{extension}"));
+        let dialog =
+            rfd::FileDialog::new().add_filter(name, &[extension]).set_file_name(format!("neurons.{extension}"));
         if let Some(path) = dialog.save_file() {
             // Whoever asked may be gone.
             let _ = result.send(export.write(&path).map(|()| path));

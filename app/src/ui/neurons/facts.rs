@@ -47,7 +47,13 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 
 impl Facts {
     /// Of the neuron at `place`, which fires with `frequency` and is `hot` or not.
-    pub fn of(shape: &NeuronShape, token: Option<&TokenTrace>, place: Place, frequency: Option<f32>, hot: bool) -> Self {
+    pub fn of(
+        shape: &NeuronShape,
+        token: Option<&TokenTrace>,
+        place: Place,
+        frequency: Option<f32>,
+        hot: bool,
+    ) -> Self {
         let Place { layer, neuron, crowd } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
@@ -118,13 +124,17 @@ mod tests {
         });
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
-        let of = |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, Some(0.123), neuron == 0);
+        let of =
+            |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, Some(0.123), neuron == 0);
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
         assert_eq!((first.place(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
-        assert_eq!((of(0, 1).predicted, of(2, 1).predicted), (Some("Predicted: a hit"), Some("Predicted: a false alarm")));
+        assert_eq!(
+            (of(0, 1).predicted, of(2, 1).predicted),
+            (Some("Predicted: a hit"), Some("Predicted: a false alarm"))
+        );
         assert_eq!((of(0, 1).place(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));

@@ -61,7 +61,8 @@ fn bar(ui: &mut Ui, layer: usize, neurons: usize, figures: &LayerTrace) {
     let write = |at: Pos2, align, text: String| painter.text(at, align, text, font.clone(), palette.muted);
     write(rect.left_center(), egui::Align2::LEFT_CENTER, format!("L{layer}"));
     let left = rect.left() + 32.0;
-    let track = Rect::from_min_max(Pos2::new(left, rect.top() + 4.0), Pos2::new(rect.right() - 164.0, rect.bottom() - 4.0));
+    let track =
+        Rect::from_min_max(Pos2::new(left, rect.top() + 4.0), Pos2::new(rect.right() - 164.0, rect.bottom() - 4.0));
     painter.rect_filled(track, 4.0, palette.raised);
     let width = |part: u32| track.width() * of(part, neurons) as f32;
     let part = |from: f32, to: f32| Rect::from_x_y_ranges(track.left() + from..=track.left() + to, track.y_range());
@@ -90,7 +91,8 @@ pub fn over_time(ui: &mut Ui, history: &History) {
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
     plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
-    let lines = [("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
+    let lines =
+        [("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
     plot(ui, "Milliseconds per token", None, &lines);
 }
 

@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn every_neuron_is_in_the_dot_that_lists_it() {
-        for (columns, lines, shown) in [(7, 3, 20), (7, 3, 21), (7, 3, 22), (10, 1, 28_672), (400, 3, 28_672), (1, 1, 5)] {
+        for (columns, lines, shown) in
+            [(7, 3, 20), (7, 3, 21), (7, 3, 22), (10, 1, 28_672), (400, 3, 28_672), (1, 1, 5)]
+        {
             let grid = Grid { columns, lines };
             let mut seen = 0;
             for dot in 0..grid.dots() {

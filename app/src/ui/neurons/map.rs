@@ -6,8 +6,8 @@ use std::{
 };
 
 use egui::{
-    Align2, Color32, FontId, Pos2, Rect, Response, RichText, Role, Sense, Stroke, TextureHandle, TextureOptions, Ui, Vec2,
-    WidgetInfo,
+    Align2, Color32, FontId, Pos2, Rect, Response, RichText, Role, Sense, Stroke, TextureHandle, TextureOptions, Ui,
+    Vec2, WidgetInfo,
 };
 use thermocline_engine::{
     model::Resident,
@@ -103,7 +103,13 @@ impl Map {
 
     /// Shows it, `height` points high, with `pins` marked. Returns the neuron that was clicked.
     pub fn show(
-        &mut self, ui: &mut Ui, engine: &Engine, looks: Looks, playback: &Playback, pins: &[(usize, usize)], height: f32,
+        &mut self,
+        ui: &mut Ui,
+        engine: &Engine,
+        looks: Looks,
+        playback: &Playback,
+        pins: &[(usize, usize)],
+        height: f32,
     ) -> Option<Place> {
         let shape = engine.neurons().shape();
         let token = playback.token(engine.neurons());
@@ -148,7 +154,13 @@ impl Map {
 
     /// Draws what is new.
     fn refresh(
-        &mut self, ui: &Ui, engine: &Engine, looks: Looks, playback: &Playback, token: Option<&TokenTrace>, rect: Rect,
+        &mut self,
+        ui: &Ui,
+        engine: &Engine,
+        looks: Looks,
+        playback: &Playback,
+        token: Option<&TokenTrace>,
+        rect: Rect,
     ) {
         let shape = engine.neurons().shape();
         let index = token.map(|token| token.index);

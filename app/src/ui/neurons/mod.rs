@@ -18,5 +18,7 @@ pub mod panel;
 pub mod picture;
 pub mod pins;
 pub mod playback;
+#[cfg(test)]
+mod tests;
 
 pub use panel::NeuronsPanel;

@@ -350,7 +350,7 @@ impl Watched {
                 let base = self.playback.base().map(|base| base.index);
                 let text = base.map_or("Compare".to_owned(), |index| format!("Compared with token {index}"));
                 let button = ui.selectable_label(base.is_some(), RichText::new(text).size(12.0));
-                let hover = "Show what other tokens fire that this one does not, and the other way round";
+                let hover = "Show how the firings of other tokens differ from this one's";
                 if button.on_hover_text(hover).clicked() {
                     self.playback.compare(&self.board, base.is_none());
                 }

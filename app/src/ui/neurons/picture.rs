@@ -109,7 +109,13 @@ impl Dots {
         self.sum(&vain, 1 << 16);
         for (sum, dot) in self.sums.iter().zip(&mut *into) {
             let (hits, vain) = (sum & 0xFFFF, sum >> 16);
-            *dot = if *sum == 0 { 0 } else if hits >= vain { code::HIT } else { code::FALSE_ALARM };
+            *dot = if *sum == 0 {
+                0
+            } else if hits >= vain {
+                code::HIT
+            } else {
+                code::FALSE_ALARM
+            };
         }
         for neuron in neurons_of(&missed) {
             let Some(texel) = self.texels.get(neuron) else { return };

@@ -1,0 +1,175 @@
+//! The panel with the built-in model behind it.
+
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use egui_kittest::{
+    Harness,
+    kittest::{NodeT, Queryable},
+};
+use thermocline_engine::{
+    session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
+    telemetry::neurons::Watch,
+};
+
+use super::NeuronsPanel;
+use crate::{
+    folders::Folders,
+    library::ModelId,
+    ui::{command::Command, shell::Shell, theme},
+};
+
+struct State {
+    panel: NeuronsPanel,
+    shell: Option<Shell>,
+    folders: Folders,
+}
+
+fn harness(folder: &std::path::Path) -> Harness<'static, State> {
+    let state = State { panel: NeuronsPanel::default(), shell: None, folders: Folders::below(folder) };
+    let show = |ui: &mut egui::Ui, state: &mut State| {
+        if state.shell.is_none() {
+            theme::install(ui);
+            state.shell = Shell::new(ui, state.folders.clone()).ok();
+            // Fonts that were just set are there in the next frame.
+            return;
+        }
+        if let Some(shell) = &mut state.shell {
+            egui::ScrollArea::vertical().show(ui, |ui| state.panel.show(ui, shell));
+        }
+    };
+    let mut harness =
+        Harness::builder().with_size([460.0, 1200.0]).with_step_dt(1.0 / 60.0).build_ui_state(show, state);
+    harness.step();
+    harness
+}
+
+fn shell<'a>(harness: &'a mut Harness<'static, State>) -> &'a mut Shell {
+    harness.state_mut().shell.as_mut().unwrap()
+}
+
+/// A model on the CPU that has written a few words.
+fn told(harness: &mut Harness<'static, State>) {
+    let host = shell(harness).host.clone();
+    host.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
+    let began = Instant::now();
+    while host.engine().is_none() {
+        assert!(began.elapsed() < Duration::from_secs(30), "no model within 30 s");
+        thread::sleep(Duration::from_millis(2));
+    }
+    harness.step();
+    tell(harness, 12);
+}
+
+fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
+    let session = Arc::new(shell(harness).host.session(SessionOptions::default()).unwrap());
+    let prompt = Prompt::Text("Once upon a time".to_owned());
+    let request = Request { sampling: Sampling::greedy(), max_tokens: Some(tokens), ..Request::new(prompt) };
+    for event in session.generate(request) {
+        assert!(!matches!(event, Event::Error(_)), "{event:?}");
+    }
+    harness.run_steps(4);
+}
+
+#[test]
+fn without_a_model_the_panel_leads_to_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    harness.step();
+    harness.get_by_label("Open a model").click();
+    harness.step();
+    assert!(matches!(shell(&mut harness).asked()[..], [Command::Show(_)]));
+}
+
+#[test]
+fn the_map_follows_holds_and_steps() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    told(&mut harness);
+    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    let latest = board.latest().unwrap().index;
+    let map = harness.get_by_label_contains("Map of neurons, Fired:");
+    let summary = map.accesskit_node().label().unwrap_or_default();
+    assert!(summary.contains(&format!("token {latest}:")), "{summary}");
+    harness.get_by_label("Hold this token").click();
+    harness.run_steps(2);
+    harness.get_by_label("Token before").click();
+    harness.run_steps(2);
+    tell(&mut harness, 3);
+    assert!(harness.query_by_label_contains(&format!("token {}:", latest - 1)).is_some(), "it is held");
+    harness.get_by_label("Compare").click();
+    harness.run_steps(2);
+    assert!(harness.query_by_label("fires only now").is_some());
+    harness.get_by_label("Live").click();
+    harness.run_steps(2);
+    let now = board.latest().unwrap().index;
+    assert!(now > latest && harness.query_by_label_contains(&format!("token {now}:")).is_some());
+    harness.get_by_label(&format!("Compared with token {}", latest - 1)).click();
+    harness.run_steps(2);
+    assert!(harness.query_by_label("fires only now").is_none());
+}
+
+#[test]
+fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    told(&mut harness);
+    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    for (button, mode) in
+        [("Strength", "strength"), ("Often", "frequency"), ("Place", "placement"), ("Recent", "recency")]
+    {
+        harness.get_by_label(button).click();
+        harness.run_steps(3);
+        assert_eq!(shell(&mut harness).settings.heatmap.mode, mode);
+        assert_eq!(board.watch(), if mode == "strength" { Watch::Strength } else { Watch::Firing });
+        assert!(harness.query_by_label_contains(&format!("Map of neurons, {button}:")).is_some());
+    }
+    harness.get_by_label("Stop recording neurons").click();
+    harness.run_steps(2);
+    assert_eq!(board.watch(), Watch::Off);
+    assert!(harness.query_by_label_contains("Map of neurons").is_none());
+    harness.get_by_label("Record neurons").click();
+    harness.run_steps(2);
+    assert_eq!(board.watch(), Watch::Firing);
+}
+
+#[test]
+fn a_click_pins_a_neuron_and_a_double_click_shows_its_layer() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    told(&mut harness);
+    let rect = harness.get_by_label_contains("Map of neurons").rect();
+    let at = rect.left_top() + egui::vec2(60.0, 20.0);
+    let click = |harness: &mut Harness<'static, State>| {
+        for pressed in [true, false] {
+            harness.event(egui::Event::PointerMoved(at));
+            harness.event(egui::Event::PointerButton {
+                pos: at,
+                button: egui::PointerButton::Primary,
+                pressed,
+                modifiers: egui::Modifiers::NONE,
+            });
+            harness.step();
+        }
+    };
+    click(&mut harness);
+    harness.run_steps(2);
+    assert!(harness.query_by_label_contains("Unpin layer 0, neuron").is_some());
+    harness.get_by_label_contains("Unpin layer 0, neuron").click();
+    // Long enough for the next clicks to be no triple click.
+    harness.run_steps(40);
+    assert!(harness.query_by_label_contains("Unpin").is_none());
+    click(&mut harness);
+    click(&mut harness);
+    harness.run_steps(2);
+    assert!(harness.query_by_label_contains("Unpin").is_none(), "two clicks pin nothing");
+    harness.get_by_label("Layer below").click();
+    harness.run_steps(2);
+    assert!(harness.query_by_label("Layer 1").is_some());
+    harness.get_by_label("Whole map").click();
+    harness.run_steps(2);
+    assert!(harness.query_by_label("Whole map").is_none());
+}
