@@ -2,7 +2,12 @@
 
 use std::process::ExitCode;
 
+use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+
 fn main() -> ExitCode {
+    // Silent unless RUST_LOG asks: what users should know, the program tells them itself.
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::OFF.into()).from_env_lossy();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     thermocline_engine::format::explain_lost_files();
     thermocline::cli::main()
 }

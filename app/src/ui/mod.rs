@@ -1,7 +1,7 @@
 //! The window. [`window`] lays out its columns and obeys [`command`]s; what all panels share is the [`shell`] (chats on disk,
 //! settings, the engine's [`Host`](crate::host::Host), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
-//! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`parts`] and [`widgets`]
+//! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`widgets`]
 //! what several panels draw; [`adapters`] are the GPUs, and [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
@@ -14,7 +14,6 @@ pub mod command;
 pub mod conversation;
 pub mod models;
 pub mod neurons;
-pub mod parts;
 pub mod preferences;
 pub mod shell;
 pub mod theme;

@@ -6,10 +6,10 @@ use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 
 use super::{
     command::{Command, Page},
-    parts,
     shell::Shell,
     theme::{self, Palette},
     vram::picker,
+    widgets,
 };
 use crate::{host::HostState, library::ModelId};
 
@@ -54,7 +54,7 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
         DeviceStatus::Cpu { reason: None } => {
             ("CPU".to_owned(), palette.text, "The CPU computes everything".to_owned())
         }
-        DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, parts::sentence(reason)),
+        DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, widgets::sentence(reason)),
         DeviceStatus::Loading { done, total } => {
             let share = if total == 0 { 0.0 } else { done as f32 / total as f32 };
             ui.add(ProgressBar::new(share).desired_width(96.0).text(format!("Loading {:.0} %", share * 100.0)));
@@ -67,7 +67,7 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
             (format!("{}{cpu}", memory.adapter), palette.text, format!("Computed by {}{cpu}", memory.adapter))
         }
         DeviceStatus::Lost { adapter, reason } => {
-            ("GPU lost".to_owned(), palette.bad, parts::sentence(format!("{adapter} was lost: {reason}")))
+            ("GPU lost".to_owned(), palette.bad, widgets::sentence(format!("{adapter} was lost: {reason}")))
         }
     };
     let chosen = shell.model_settings(model).device.clone();
@@ -117,5 +117,5 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             shell.hear(set);
         }
     });
-    response.on_hover_text(format!("Sparsity: {}", parts::sentence(&report.reason)));
+    response.on_hover_text(format!("Sparsity: {}", widgets::sentence(&report.reason)));
 }

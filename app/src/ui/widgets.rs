@@ -1,9 +1,9 @@
-//! Small things that several panels draw.
+//! Small things that several panels draw, and how they put things into words.
 
-use egui::{Button, Color32, Response, RichText, Role, Ui, WidgetInfo};
+use egui::{Button, Color32, Frame, Margin, Response, RichText, Role, Stroke, Ui, WidgetInfo};
 use egui_material_icons::MaterialIcon;
 
-use super::theme::{Palette, strong};
+use super::theme::{self, Palette, strong};
 
 /// A button with an icon and no frame; `name` is its name for screen readers, and shown on hovering.
 pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
@@ -14,7 +14,7 @@ pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
     response.on_hover_text(name)
 }
 
-/// The button that matters most.
+/// The button of a surface that matters most.
 pub fn primary_button(ui: &mut Ui, text: &str, enabled: bool) -> Response {
     let palette = Palette::of(ui);
     let words = RichText::new(text).font(strong(14.0)).color(palette.on_hot);
@@ -29,4 +29,60 @@ pub fn muted(ui: &mut Ui, text: impl Into<String>) -> Response {
 /// Secondary text in a colour.
 pub fn small(text: impl Into<String>, colour: Color32) -> RichText {
     RichText::new(text).size(12.0).color(colour)
+}
+
+/// A surface above the page's.
+pub fn card<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
+    let palette = Palette::of(ui);
+    let frame = Frame::new()
+        .fill(palette.panel)
+        .stroke(Stroke::new(1.0, palette.line))
+        .corner_radius(theme::RADIUS)
+        .inner_margin(Margin::same(16));
+    let shown = frame.show(ui, |ui| {
+        ui.set_width(ui.available_width());
+        contents(ui)
+    });
+    shown.inner
+}
+
+/// What is wrong, as a sentence.
+pub fn trouble(ui: &mut Ui, text: impl std::fmt::Display) -> Response {
+    let palette = Palette::of(ui);
+    ui.label(small(sentence(text), palette.bad))
+}
+
+/// `text` with a capital at its beginning and a full stop at its end.
+pub fn sentence(text: impl std::fmt::Display) -> String {
+    let text = text.to_string();
+    let mut letters = text.trim().chars();
+    let first: String = letters.next().map(|letter| letter.to_uppercase().collect()).unwrap_or_default();
+    let mut sentence = first + letters.as_str();
+    if !sentence.is_empty() && !sentence.ends_with(['.', '!', '?']) {
+        sentence.push('.');
+    }
+    sentence
+}
+
+/// Seconds as people say them.
+pub fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0).round() as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min", seconds.div_ceil(60)),
+        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences_and_durations() {
+        assert_eq!(sentence("no GPU"), "No GPU.");
+        assert_eq!(sentence("is it? "), "Is it?");
+        assert_eq!(sentence(""), "");
+        assert_eq!([0.4, 59.0, 61.0, 3600.0, 7260.0].map(duration), ["0 s", "59 s", "2 min", "1 h 0 min", "2 h 1 min"]);
+    }
 }

@@ -7,7 +7,7 @@ use super::preparation::{Preparation, Stage};
 use crate::{
     host::HostState,
     library::{Card, ModelId},
-    ui::{command::Command, parts, shell::Shell, theme, theme::Palette},
+    ui::{command::Command, shell::Shell, theme, theme::Palette, widgets},
     units::{bytes, parameters},
 };
 
@@ -39,7 +39,7 @@ pub fn show(
     room: Room,
     preparation: Option<&Preparation>,
 ) -> Option<Deed> {
-    parts::card(ui, |ui| {
+    widgets::card(ui, |ui| {
         let palette = Palette::of(ui);
         let state = shell.host.state();
         let open = matches!(&state, HostState::Ready { model, .. } if *model == card.id);
@@ -50,15 +50,15 @@ pub fn show(
             }
         });
         if let ModelId::Path(path) = &card.id {
-            parts::muted(ui, path.display().to_string());
+            widgets::muted(ui, path.display().to_string());
         }
         ui.label(RichText::new(facts(card)).size(12.0));
-        parts::muted(ui, sparsity(card));
-        parts::muted(ui, fit(card, room));
+        widgets::muted(ui, sparsity(card));
+        widgets::muted(ui, fit(card, room));
         if let (true, HostState::Ready { engine, .. }) = (open, &state) {
             let rate = engine.telemetry().decode_rate;
             if rate > 0.0 {
-                parts::muted(ui, format!("Measured lately: {rate:.0} tok/s"));
+                widgets::muted(ui, format!("Measured lately: {rate:.0} tok/s"));
             }
         }
         let mut deed = None;
@@ -128,7 +128,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
         }
         HostState::Opening(opening) if opening.model == card.id => {
             ui.spinner();
-            parts::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
+            widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
             if ui.button("Cancel").on_hover_text(format!("Do not open {}", card.name)).clicked() {
                 shell.ask(Command::CloseModel);
             }
@@ -140,7 +140,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
             if let HostState::Failed { model, reason } = state
                 && *model == card.id
             {
-                parts::trouble(ui, reason);
+                widgets::trouble(ui, reason);
             }
         }
     }
@@ -181,20 +181,20 @@ fn progress(ui: &mut Ui, shell: &mut Shell, preparation: &Preparation, open: boo
                     (what, at.done, at.seconds_left)
                 }
             };
-            let left = left.map(|seconds| format!(", {} left of it", parts::duration(seconds))).unwrap_or_default();
+            let left = left.map(|seconds| format!(", {} left of it", widgets::duration(seconds))).unwrap_or_default();
             ui.add(ProgressBar::new(share as f32).text(format!("{what}, {:.0} %{left}", share * 100.0)));
             if preparation.is_pausing() {
-                parts::muted(ui, "Pausing …");
+                widgets::muted(ui, "Pausing …");
                 return None;
             }
             ui.button("Pause").on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
         }
         Stage::Paused => {
-            parts::muted(ui, "Paused. What is done is kept beside the model.");
+            widgets::muted(ui, "Paused. What is done is kept beside the model.");
             None
         }
         Stage::Done => {
-            parts::muted(ui, "Prepared.");
+            widgets::muted(ui, "Prepared.");
             if open && ui.button("Open it again, prepared").clicked() {
                 shell.ask(Command::ReopenModel);
                 return Some(Deed::Dismiss);
@@ -202,7 +202,7 @@ fn progress(ui: &mut Ui, shell: &mut Shell, preparation: &Preparation, open: boo
             None
         }
         Stage::Failed(reason) => {
-            parts::trouble(ui, format!("preparing failed: {reason}"));
+            widgets::trouble(ui, format!("preparing failed: {reason}"));
             None
         }
     }

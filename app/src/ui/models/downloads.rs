@@ -9,7 +9,7 @@ use crate::{
         DownloadState, DownloadStatus, Source, Wish, agent,
         hub::{self, HUGGING_FACE, Offer, PICKS},
     },
-    ui::{background::Background, parts, shell::Shell, theme, theme::Palette},
+    ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
     units::bytes,
 };
 
@@ -52,8 +52,8 @@ impl DownloadsView {
         ui.label(RichText::new("Get more").font(theme::strong(15.0)));
         queue(ui, shell);
         let mut wanted: Option<String> = None;
-        parts::card(ui, |ui| {
-            let label = parts::muted(ui, "A Hugging Face repository (owner/name), or the address of a GGUF file").id;
+        widgets::card(ui, |ui| {
+            let label = widgets::muted(ui, "A Hugging Face repository (owner/name), or the address of a GGUF file").id;
             ui.horizontal(|ui| {
                 let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 112.0);
                 let field = ui.add(field.hint_text("owner/name or https://…")).labelled_by(label);
@@ -64,14 +64,14 @@ impl DownloadsView {
             });
             self.offered(ui, shell);
             ui.add_space(4.0);
-            parts::muted(ui, "Models whose neurons fire sparsely, with their predictors:");
+            widgets::muted(ui, "Models whose neurons fire sparsely, with their predictors:");
             for pick in PICKS {
                 ui.horizontal_wrapped(|ui| {
                     let hint = format!("See the files of {}", pick.repository);
                     if ui.button(pick.name).on_hover_text(hint).clicked() {
                         wanted = Some(pick.repository.to_owned());
                     }
-                    parts::muted(ui, pick.about);
+                    widgets::muted(ui, pick.about);
                 });
             }
         });
@@ -111,15 +111,15 @@ impl DownloadsView {
             None if self.asking.is_busy() => {
                 ui.horizontal(|ui| {
                     ui.spinner();
-                    parts::muted(ui, format!("Looking into {repository} …"));
+                    widgets::muted(ui, format!("Looking into {repository} …"));
                 });
             }
             None => {}
             Some(Err(reason)) => {
-                parts::trouble(ui, reason);
+                widgets::trouble(ui, reason);
             }
             Some(Ok(offers)) if offers.is_empty() => {
-                parts::muted(ui, format!("{repository} has no GGUF files. Try another repository."));
+                widgets::muted(ui, format!("{repository} has no GGUF files. Try another repository."));
             }
             Some(Ok(offers)) => {
                 let folder = shell.folders.models();
@@ -132,7 +132,7 @@ impl DownloadsView {
                             }
                         }
                         ui.label(&offer.name);
-                        parts::muted(ui, bytes(offer.bytes()));
+                        widgets::muted(ui, bytes(offer.bytes()));
                     });
                 }
             }
@@ -152,7 +152,7 @@ fn file_of(address: &str) -> Option<String> {
 /// What is under way.
 fn queue(ui: &mut Ui, shell: &mut Shell) {
     for status in shell.downloads.list() {
-        parts::card(ui, |ui| one(ui, shell, &status));
+        widgets::card(ui, |ui| one(ui, shell, &status));
     }
 }
 
@@ -168,19 +168,19 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         ui.add(ProgressBar::new((done as f64 / total as f64) as f32).text(&arrived));
     }
     match &status.state {
-        DownloadState::Waiting => parts::muted(ui, "Waits for the others."),
+        DownloadState::Waiting => widgets::muted(ui, "Waits for the others."),
         DownloadState::Running if status.rate > 0.0 => {
-            let left = total.map(|total| parts::duration(total.saturating_sub(done) as f64 / status.rate));
+            let left = total.map(|total| widgets::duration(total.saturating_sub(done) as f64 / status.rate));
             let left = left.map(|left| format!(", {left} left")).unwrap_or_default();
-            parts::muted(ui, format!("{arrived}, {}/s{left}", bytes(status.rate as u64)))
+            widgets::muted(ui, format!("{arrived}, {}/s{left}", bytes(status.rate as u64)))
         }
-        DownloadState::Running => parts::muted(ui, format!("{arrived} …")),
+        DownloadState::Running => widgets::muted(ui, format!("{arrived} …")),
         DownloadState::Retrying { reason, at } => {
             let wait = at.saturating_duration_since(Instant::now());
             ui.request_repaint_after(std::time::Duration::from_secs(1));
-            parts::trouble(ui, format!("{reason}. Tried again in {} s", wait.as_secs()))
+            widgets::trouble(ui, format!("{reason}. Tried again in {} s", wait.as_secs()))
         }
-        DownloadState::Paused => parts::muted(ui, format!("Paused at {arrived}.")),
+        DownloadState::Paused => widgets::muted(ui, format!("Paused at {arrived}.")),
         DownloadState::Done(fetched) => {
             let sum = if fetched.verified { "the checksum is right" } else { "there is no checksum to compare with" };
             ui.label(
@@ -189,7 +189,7 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
                     .color(Palette::of(ui).good),
             )
         }
-        DownloadState::Failed(reason) => parts::trouble(ui, reason),
+        DownloadState::Failed(reason) => widgets::trouble(ui, reason),
     };
     ui.horizontal(|ui| {
         match &status.state {

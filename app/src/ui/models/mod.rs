@@ -16,7 +16,7 @@ use self::{
     preparation::{Preparation, Stage},
     search::Search,
 };
-use super::{adapters::SystemMemory, background::Background, command::Command, parts, shell::Shell, theme};
+use super::{adapters::SystemMemory, background::Background, command::Command, shell::Shell, theme, widgets};
 use crate::library::{Card, ModelId};
 
 /// Tokens of text that a preparation reads.
@@ -83,7 +83,7 @@ impl ModelsPage {
                 ui.heading("Models");
                 if self.search.is_running() {
                     ui.spinner();
-                    parts::muted(ui, "Looking for models …");
+                    widgets::muted(ui, "Looking for models …");
                 } else if ui.button("Look again").on_hover_text("Look for models in all folders again").clicked() {
                     self.look(ui, shell, true);
                 }
@@ -151,7 +151,7 @@ impl ModelsPage {
             }
         }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
-            parts::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
+            widgets::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
         }
         match wish {
             Some((path, Deed::Prepare)) => {
@@ -171,8 +171,8 @@ impl ModelsPage {
         let title = format!("{} that cannot be used", self.search.broken.len());
         ui.collapsing(title, |ui| {
             for (path, reason) in &self.search.broken {
-                parts::muted(ui, path.display().to_string());
-                parts::trouble(ui, reason);
+                widgets::muted(ui, path.display().to_string());
+                widgets::trouble(ui, reason);
             }
         });
     }

@@ -2,7 +2,7 @@
 
 use egui::{Grid, Id, Modal, RichText, Ui};
 
-use crate::ui::{command::SHORTCUTS, parts, theme::Palette};
+use crate::ui::{command::SHORTCUTS, theme::Palette, widgets};
 
 /// Keys that belong to where one writes.
 const WRITING: [(&str, &str); 3] =
@@ -16,7 +16,7 @@ pub fn modal(ui: &Ui) -> bool {
         ui.add_space(8.0);
         list(ui);
         ui.add_space(8.0);
-        parts::primary(ui, "Close").clicked()
+        widgets::primary_button(ui, "Close", true).clicked()
     });
     shown.inner || shown.should_close()
 }

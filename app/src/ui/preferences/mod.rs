@@ -8,9 +8,9 @@ use egui::{RichText, ScrollArea, Slider, Ui};
 
 use super::{
     command::{Command, Page},
-    parts,
     shell::Shell,
     theme::{self, Palette},
+    widgets,
 };
 use crate::settings::{Theme, Zoom};
 
@@ -31,10 +31,10 @@ impl PreferencesPage {
             ui.set_max_width(720.0);
             ui.heading("Settings");
             ui.add_space(4.0);
-            parts::card(ui, |ui| self.looks(ui, shell));
-            parts::card(ui, |ui| folders(ui, shell));
-            parts::card(ui, |ui| places(ui, shell));
-            parts::card(ui, |ui| {
+            widgets::card(ui, |ui| self.looks(ui, shell));
+            widgets::card(ui, |ui| folders(ui, shell));
+            widgets::card(ui, |ui| places(ui, shell));
+            widgets::card(ui, |ui| {
                 title(ui, "Keys");
                 keys::list(ui);
             });
@@ -89,7 +89,7 @@ fn title(ui: &mut Ui, text: &str) {
 /// Folders that models are looked for in.
 fn folders(ui: &mut Ui, shell: &mut Shell) {
     title(ui, "Folders with models");
-    parts::muted(ui, format!("{} (downloads)", shell.folders.models().display()));
+    widgets::muted(ui, format!("{} (downloads)", shell.folders.models().display()));
     let mut gone: Option<PathBuf> = None;
     for folder in &shell.settings.folders {
         ui.horizontal(|ui| {
@@ -127,7 +127,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     line("Settings", &settings);
     line("Downloaded models", &models);
     line("Cache", &cache);
-    parts::muted(
+    widgets::muted(
         ui,
         "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.",
     );

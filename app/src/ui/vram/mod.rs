@@ -22,9 +22,9 @@ use self::{
 use super::{
     adapters::SystemMemory,
     command::{Command, Page},
-    parts,
     shell::Shell,
     theme::{self, Palette},
+    widgets,
 };
 use crate::{host::HostState, library::ModelId, settings::Budget, units::bytes};
 
@@ -96,16 +96,16 @@ impl VramPanel {
         match (state, status) {
             (HostState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
             (HostState::Opening(opening), _) => {
-                parts::muted(ui, format!("{} is being opened.", opening.model));
+                widgets::muted(ui, format!("{} is being opened.", opening.model));
             }
             (HostState::Failed { reason, .. }, _) => {
-                parts::trouble(ui, reason);
+                widgets::trouble(ui, reason);
                 if ui.button("Try again").clicked() {
                     shell.ask(Command::ReopenModel);
                 }
             }
             _ => {
-                parts::muted(ui, "No model is open, so no memory is taken.");
+                widgets::muted(ui, "No model is open, so no memory is taken.");
                 if ui.button("Choose a model").clicked() {
                     shell.ask(Command::Show(Page::Models));
                 }
@@ -116,7 +116,7 @@ impl VramPanel {
     fn ready(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, status: &DeviceStatus) {
         picker::show(ui, shell);
         if let Some(why) = engine.stopped() {
-            parts::trouble(ui, format!("the engine has stopped: {why}"));
+            widgets::trouble(ui, format!("the engine has stopped: {why}"));
             if ui.button("Open the model again").clicked() {
                 shell.ask(Command::ReopenModel);
             }
@@ -130,10 +130,10 @@ impl VramPanel {
         };
         match status {
             DeviceStatus::Cpu { reason: None } => {
-                parts::muted(ui, "The CPU computes everything; no VRAM is taken.");
+                widgets::muted(ui, "The CPU computes everything; no VRAM is taken.");
             }
             DeviceStatus::Cpu { reason: Some(reason) } => {
-                parts::muted(ui, format!("The CPU computes everything. {}", parts::sentence(reason)));
+                widgets::muted(ui, format!("The CPU computes everything. {}", widgets::sentence(reason)));
                 match **reason {
                     // With more, the device comes back.
                     Error::Memory { .. } => self.too_small(ui, shell, model, engine),
@@ -150,7 +150,7 @@ impl VramPanel {
                 ui.request_repaint_after(super::shell::FRAME);
             }
             DeviceStatus::Lost { adapter, reason } => {
-                parts::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));
+                widgets::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));
                 retry(ui, shell);
                 ui.request_repaint_after(Duration::from_millis(250));
             }
@@ -182,7 +182,7 @@ impl VramPanel {
         bar::show(ui, "Held for the model", &parts, range.most.max(memory.accounted), Some(line), wrong.is_some());
         self.slider.show(ui, shell, model, engine, range, now);
         if memory.moving {
-            parts::muted(ui, "Weights are on their way, a little with every token.");
+            widgets::muted(ui, "Weights are on their way, a little with every token.");
             ui.request_repaint_after(Duration::from_millis(250));
         }
         if let Some(SystemMemory { total: Some(total), used: Some(used), used_here, .. }) = system {
@@ -196,10 +196,10 @@ impl VramPanel {
             ui.add_space(4.0);
             bar::show(ui, "The device, as the system tells it", &all, total, None, false);
             let told = used_here.map_or("does not tell by program".to_owned(), |here| format!("says {}", bytes(here)));
-            parts::muted(ui, format!("Held for the model {}; the system {told}.", bytes(memory.accounted)));
+            widgets::muted(ui, format!("Held for the model {}; the system {told}.", bytes(memory.accounted)));
         }
         if let Some(wrong) = wrong {
-            parts::trouble(ui, wrong);
+            widgets::trouble(ui, wrong);
         }
     }
 

@@ -6,7 +6,7 @@ use thermocline_engine::session::{Engine, Forecast};
 use crate::{
     library::ModelId,
     settings::Budget,
-    ui::{background::Background, parts, shell::Shell, theme::Palette},
+    ui::{background::Background, shell::Shell, theme::Palette, widgets},
     units::{bytes, parse_bytes},
 };
 
@@ -107,13 +107,13 @@ impl BudgetSlider {
 
     fn words(&self, ui: &mut Ui) {
         let Some(forecast) = &self.forecast else {
-            parts::muted(ui, "Reckoning …");
+            widgets::muted(ui, "Reckoning …");
             return;
         };
         let palette = Palette::of(ui);
         ui.label(RichText::new(sentence(forecast)).size(12.0).color(palette.muted));
         if let Some(reason) = &forecast.reason {
-            parts::muted(ui, parts::sentence(reason));
+            widgets::muted(ui, widgets::sentence(reason));
         } else if self.drag.is_some() {
             let moves = match (forecast.arriving, forecast.leaving) {
                 (0, 0) => "Nothing moves.".to_owned(),
@@ -121,7 +121,7 @@ impl BudgetSlider {
                 (0, go) => format!("{} leave VRAM.", bytes(go)),
                 (come, go) => format!("{} move to VRAM, {} leave it.", bytes(come), bytes(go)),
             };
-            parts::muted(ui, moves);
+            widgets::muted(ui, moves);
         }
     }
 }
