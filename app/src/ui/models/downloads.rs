@@ -13,6 +13,9 @@ use crate::{
     units::bytes,
 };
 
+/// What a repository has, or why it did not say.
+type Offers = Result<Vec<Offer>, String>;
+
 /// What one of the fields and lists is for.
 #[derive(Debug)]
 pub struct DownloadsView {
@@ -20,9 +23,9 @@ pub struct DownloadsView {
     typed: String,
     /// Where repositories are.
     hub: String,
-    asking: Background<Result<Vec<Offer>, String>>,
-    /// The repository that was asked about, and what it has.
-    offers: Option<(String, Option<Result<Vec<Offer>, String>>)>,
+    asking: Background<Offers>,
+    /// The repository that was asked about, and what it has, once it has answered.
+    offers: Option<(String, Option<Offers>)>,
     /// How many were complete when somebody looked last.
     complete: usize,
 }
