@@ -31,7 +31,8 @@ pub fn path() -> &'static Path {
     Path::new(NAME)
 }
 
-/// Its caches are a few MiB at most. Rounding them to halves would be the one thing that makes texts part between processors.
+/// Its caches are a few MiB at most. With halves, texts of different processors would part even where every neuron that
+/// fires is computed.
 pub const KV_TYPE: KvType = KvType::F32;
 
 /// Sampling that suits it.

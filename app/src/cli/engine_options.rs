@@ -81,7 +81,7 @@ impl FromStr for Device {
 #[command(next_help_heading = "Sparsity")]
 pub struct SparsityArgs {
     /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
-    /// those under a cut (threshold: changes answers) [default: auto, the quickest that does not change answers]
+    /// those under a cut (threshold: changes answers) [default: auto, the quickest that loses next to nothing]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
     /// Let neurons that fire often lately take the places in GPU memory of those that do not

@@ -48,8 +48,8 @@ pub struct PlanArgs {
     cpu: CpuArgs,
     #[command(flatten)]
     device: DeviceArgs,
-    /// Neurons to skip: dense, exact, predicted, threshold [default: auto, the quickest that does
-    /// not change answers]
+    /// Neurons to skip: dense, exact, predicted, threshold [default: auto, the quickest that
+    /// loses next to nothing]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     sparsity: Option<SparsityChoice>,
     /// Contexts held at once

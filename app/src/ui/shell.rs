@@ -9,7 +9,7 @@ use thermocline_engine::{
     session::{DeviceChoice, EngineOptions},
 };
 
-use super::{adapters::Adapters, command::Command, theme};
+use super::{adapters::Adapters, command::Command, neurons::Tint, theme};
 use crate::{
     builtin,
     download::Downloads,
@@ -43,6 +43,8 @@ pub struct Shell {
     pub downloads: Downloads,
     /// GPUs of this machine.
     pub adapters: Adapters,
+    /// The pinned neuron that is shown in the words of the chat.
+    pub tint: Option<Tint>,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
@@ -93,6 +95,7 @@ impl Shell {
             talk: Talk::default(),
             downloads,
             adapters: Adapters::default(),
+            tint: None,
             toasts,
             commands: Vec::new(),
             written,

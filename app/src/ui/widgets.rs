@@ -1,6 +1,8 @@
 //! Small things that several panels draw, and how they put things into words.
 
-use egui::{Button, Color32, Frame, Margin, Response, RichText, Role, Stroke, Ui, WidgetInfo};
+use egui::{
+    Button, Color32, Frame, Margin, Response, RichText, Role, Stroke, Ui, WidgetInfo, containers::menu::MenuButton,
+};
 use egui_material_icons::MaterialIcon;
 
 use super::theme::{self, Palette, strong};
@@ -12,6 +14,16 @@ pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
     let enabled = ui.is_enabled();
     response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
     response.on_hover_text(name)
+}
+
+/// A menu behind an icon, as [`icon_button`] looks.
+pub fn icon_menu(ui: &mut Ui, icon: MaterialIcon, name: &str, contents: impl FnOnce(&mut Ui)) {
+    let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);
+    let button = Button::new(glyph).frame(false).min_size(egui::vec2(24.0, 24.0));
+    let (response, _) = MenuButton::from_button(button).ui(ui, contents);
+    let enabled = ui.is_enabled();
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, enabled, name));
+    response.on_hover_text(name);
 }
 
 /// The button of a surface that matters most.

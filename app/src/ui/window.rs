@@ -1,6 +1,6 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
-use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, Stroke, Ui, Vec2};
+use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Stroke, Ui, Vec2};
 
 use super::{
     chats::ChatsPanel,
@@ -25,6 +25,9 @@ const APPLICATION: &str = "org.thermocline.Thermocline";
 /// Widths below which a side column lies over the middle one, in points.
 const ROOM_FOR_NEURONS: f32 = 1100.0;
 const ROOM_FOR_CHATS: f32 = 760.0;
+
+/// Height of the right column below which its two panels scroll as one, in points.
+const ROOM_FOR_BOTH: f32 = 720.0;
 
 /// Widths of the side columns, in points.
 const CHATS: f32 = 232.0;
@@ -153,12 +156,22 @@ impl Window {
         }
     }
 
+    /// The map and what memory it has. Both are seen at once where there is room for both.
     fn right(&mut self, ui: &mut Ui) {
-        egui::ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-            self.neurons.show(ui, &mut self.shell);
-            ui.separator();
-            self.vram.show(ui, &mut self.shell);
-        });
+        let scroll = |id: &str| ScrollArea::vertical().id_salt(id).auto_shrink([false, true]);
+        if ui.available_height() < ROOM_FOR_BOTH {
+            scroll("right").auto_shrink(false).show(ui, |ui| {
+                self.neurons.show(ui, &mut self.shell);
+                ui.separator();
+                self.vram.show(ui, &mut self.shell);
+            });
+            return;
+        }
+        let most = ui.available_height() / 2.0;
+        let bottom =
+            Panel::bottom("vram").resizable(false).frame(Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO }));
+        bottom.show(ui, |ui| scroll("vram").max_height(most).show(ui, |ui| self.vram.show(ui, &mut self.shell)));
+        scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
     }
 
     fn obey(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {

@@ -12,8 +12,9 @@ use crate::{
 /// What a caller wants skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SparsityChoice {
-    /// The quickest mode that does not change what the model says: [`Sparsity::Predicted`] where predictors were measured to
-    /// find what fires, else [`Sparsity::Exact`] for the ReLU family, else [`Sparsity::Dense`].
+    /// The quickest mode that loses next to nothing: [`Sparsity::Predicted`] where predictors were measured to find what
+    /// fires (they miss a few neurons, so the text may differ), else [`Sparsity::Exact`] for the ReLU family, else
+    /// [`Sparsity::Dense`]; the text of these two is the model's.
     #[default]
     Auto,
     /// This.

@@ -70,10 +70,8 @@ impl Files {
 
     /// Writes the branch of a chat that is shown as Markdown.
     pub fn export_markdown(&mut self, id: ChatId, shell: &mut Shell) {
-        let read = shell.store.chat(id).and_then(|chat| Ok((shell.store.branch(id)?, chat)));
-        if let Some((branch, chat)) = shell.hear(read) {
-            let text = exchange::markdown(&chat, &branch);
-            self.save(file_name(&chat.title, "md"), "Markdown", "md", text);
+        if let Some((title, text)) = markdown(id, shell) {
+            self.save(file_name(&title, "md"), "Markdown", "md", text);
         }
     }
 
@@ -118,6 +116,14 @@ impl Files {
         let begun = thread::Builder::new().name("file-dialog".to_owned()).spawn(move || drop(send.send(work())));
         self.dialog = begun.is_ok().then_some(receive);
     }
+}
+
+/// A chat's title, and the branch of it that is shown, as Markdown.
+pub fn markdown(id: ChatId, shell: &mut Shell) -> Option<(String, String)> {
+    let read = shell.store.chat(id).and_then(|chat| Ok((shell.store.branch(id)?, chat)));
+    let (branch, chat) = shell.hear(read)?;
+    let text = exchange::markdown(&chat, &branch);
+    Some((chat.title, text))
 }
 
 /// Writes a file beside its place first, so that an old one is not lost half-way.

@@ -17,7 +17,7 @@ use super::{
     command::{Command, Page},
     shell::Shell,
     theme::{Palette, strong},
-    widgets::{icon_button, muted, primary_button, small},
+    widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
 use crate::store::{Chat, ChatId, Folder, FolderId, Hit};
 
@@ -50,6 +50,8 @@ pub struct ChatsPanel {
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
     files: Files,
+    /// What is to go to the clipboard.
+    copy: Option<String>,
 }
 
 impl ChatsPanel {
@@ -86,6 +88,10 @@ impl ChatsPanel {
 
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        if let Some(text) = self.copy.take() {
+            ui.copy_text(text);
+            shell.toasts.success("The chat is on the clipboard");
+        }
         ui.label(RichText::new("Thermocline").font(strong(18.0)));
         ui.vertical_centered_justified(|ui| {
             if primary_button(ui, "New chat", true).clicked() {
@@ -252,6 +258,7 @@ impl ChatsPanel {
                     }
                 }
             }
+            Act::Copy => self.copy = files::markdown(id, shell).map(|(_, text)| text),
             Act::Markdown => self.files.export_markdown(id, shell),
             Act::Json => self.files.export_json(&[id], &title, shell),
         }
@@ -286,7 +293,7 @@ impl ChatsPanel {
                 if icon_button(ui, ICON_SETTINGS, "Settings").clicked() {
                     shell.ask(Command::Show(Page::Preferences));
                 }
-                ui.menu_button(ICON_UPLOAD, |ui| {
+                icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
                     if ui.button("Import chats …").clicked() {
                         self.files.import();
                     }
@@ -294,9 +301,7 @@ impl ChatsPanel {
                     if ui.add_enabled(!all.is_empty(), egui::Button::new("Export all chats …")).clicked() {
                         self.files.export_json(&all, "chats", shell);
                     }
-                })
-                .response
-                .on_hover_text("Import and export");
+                });
                 if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {
                     let added = shell.store.add_folder("New folder");
                     if let Some(id) = shell.hear(added) {

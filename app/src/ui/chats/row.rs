@@ -23,6 +23,8 @@ pub enum Act {
     Move(Option<FolderId>),
     /// Take it off the list.
     Delete,
+    /// All that is shown of it, on the clipboard.
+    Copy,
     /// A file for people.
     Markdown,
     /// A file for programs.
@@ -103,6 +105,7 @@ fn menu(ui: &mut Ui, chat: &Chat, folders: &[Folder]) -> Option<Act> {
         entry(ui, "Take out of the folder", Act::Move(None));
     }
     ui.separator();
+    entry(ui, "Copy the chat", Act::Copy);
     entry(ui, "Export as Markdown …", Act::Markdown);
     entry(ui, "Export as JSON …", Act::Json);
     ui.separator();

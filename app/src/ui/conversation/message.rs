@@ -1,6 +1,6 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{Align, Frame, Label, Layout, Margin, RichText, TextEdit, Ui};
+use egui::{Align, Color32, Frame, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob};
 use egui_commonmark::CommonMarkCache;
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
@@ -12,6 +12,7 @@ use crate::{
     talk::{Figures, Progress},
     ui::{
         command::{Command, Page},
+        neurons::Tint,
         theme::{Palette, RADIUS},
         widgets::{icon_button, muted, small},
     },
@@ -53,6 +54,8 @@ pub struct Context<'a> {
     pub last: bool,
     /// Whether there is an engine that can answer.
     pub alive: bool,
+    /// The neuron whose firings are shown in an answer's words.
+    pub tint: Option<&'a Tint>,
 }
 
 /// Shows a message. `blocks` are the pieces of an answer, `draft` its changed words while it is edited.
@@ -105,8 +108,10 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
     ui.set_max_width(ui.available_width().min(MEASURE));
     ui.set_width(ui.available_width());
     if let Some(progress) = &context.progress {
-        blocks.update(progress.content, false);
-        blocks.show(ui, cache);
+        if !tinted(ui, context.tint, progress.content) {
+            blocks.update(progress.content, false);
+            blocks.show(ui, cache);
+        }
         let line = match (progress.prompt, progress.figures) {
             _ if progress.waits => "Waiting for the model …".to_owned(),
             (Some((done, total)), _) if progress.content.is_empty() => {
@@ -118,8 +123,10 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         muted(ui, line);
         return None;
     }
-    blocks.update(&message.content, true);
-    blocks.show(ui, cache);
+    if !tinted(ui, context.tint, &message.content) {
+        blocks.update(&message.content, true);
+        blocks.show(ui, cache);
+    }
     let figures = Figures::of(message.stats.as_deref());
     let mut act = None;
     match message.state {
@@ -176,6 +183,24 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         }
     });
     act
+}
+
+/// An answer as plain words on the strength of a neuron; `false` if it is not known of this answer.
+fn tinted(ui: &mut Ui, tint: Option<&Tint>, text: &str) -> bool {
+    let Some((tint, pieces)) = tint.and_then(|tint| Some((tint, tint.pieces(text)?))) else { return false };
+    let palette = Palette::of(ui);
+    let colour = if tint.hot { palette.hot } else { palette.cold };
+    let font = egui::TextStyle::Body.resolve(ui.style());
+    let mut words = LayoutJob::default();
+    for (range, strength) in pieces {
+        let background =
+            if strength > 0.0 { colour.gamma_multiply(0.2 + 0.4 * strength) } else { Color32::TRANSPARENT };
+        let format = TextFormat { font_id: font.clone(), color: palette.text, background, ..TextFormat::default() };
+        words.append(&text[range], 0.0, format);
+    }
+    ui.add(Label::new(words).wrap());
+    muted(ui, format!("Coloured where {} fires.", tint.name));
+    true
 }
 
 /// Arrows between the versions of a message; `backwards`: laid out from the right.

@@ -425,7 +425,8 @@ impl Conversation {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
             let own = progress.filter(|progress| progress.id == message.id);
-            let context = Context { message, progress: own, busy: progress.is_some(), last: row + 1 == count, alive };
+            let (busy, last, tint) = (progress.is_some(), row + 1 == count, shell.tint.as_ref());
+            let context = Context { message, progress: own, busy, last, alive, tint };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {
                 ui.push_id(message.id, |ui| {

@@ -17,7 +17,10 @@ use self::{
     search::Search,
 };
 use super::{adapters::SystemMemory, background::Background, command::Command, shell::Shell, theme, widgets};
-use crate::library::{Card, ModelId};
+use crate::{
+    host::HostState,
+    library::{Card, ModelId},
+};
 
 /// Tokens of text that a preparation reads.
 const TOKENS: u64 = 32 << 10;
@@ -78,7 +81,7 @@ impl ModelsPage {
             self.add(ui, shell, path);
         }
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-            ui.set_max_width(840.0);
+            ui.set_max_width(ui.available_width().min(840.0));
             ui.horizontal(|ui| {
                 ui.heading("Models");
                 if self.search.is_running() {
@@ -122,7 +125,7 @@ impl ModelsPage {
         let mut typed = None;
         ui.horizontal(|ui| {
             let label = ui.label("Folder or file").id;
-            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 208.0).max(96.0));
+            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 224.0).max(96.0));
             let field = ui.add(field.hint_text("Type a path, or drop it here")).labelled_by(label);
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let add = ui.add_enabled(!self.typed.trim().is_empty(), egui::Button::new("Add"));
@@ -195,7 +198,12 @@ impl ModelsPage {
 
 /// Models used lately, one click away.
 fn lately(ui: &mut Ui, shell: &mut Shell) {
-    let recent: Vec<String> = shell.settings.recent.iter().take(LATELY).cloned().collect();
+    let open = match shell.host.state() {
+        HostState::Ready { model, .. } => Some(model.key()),
+        _ => None,
+    };
+    let others = shell.settings.recent.iter().filter(|key| open.as_ref() != Some(key));
+    let recent: Vec<String> = others.take(LATELY).cloned().collect();
     if recent.is_empty() {
         return;
     }

@@ -193,10 +193,26 @@ impl Inequality {
     }
 }
 
-/// A pinned neuron: what it did lately and the words it likes. `true` if it is to be let go.
-pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, frequency: Option<f32>, hot: bool) -> bool {
+/// What is wanted of a pinned neuron.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PinAct {
+    /// Let it go.
+    Unpin,
+    /// Show where it fires in the words of the chat, or no longer.
+    Tint,
+}
+
+/// A pinned neuron: what it did lately and the words it likes. `tints`: it is shown in the words of the chat.
+pub fn pinned(
+    ui: &mut Ui,
+    engine: &Engine,
+    pin: &Pin,
+    frequency: Option<f32>,
+    hot: bool,
+    tints: bool,
+) -> Option<PinAct> {
     let palette = Palette::of(ui);
-    let mut gone = false;
+    let mut act = None;
     ui.horizontal(|ui| {
         let (name, colour) = if hot { ("hot", palette.hot) } else { ("cold", palette.cold) };
         ui.label(RichText::new(format!("Layer {}, neuron {}", pin.layer, pin.neuron)).size(12.0).strong());
@@ -206,7 +222,15 @@ pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, frequency: Option<f32>, h
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let name = format!("Unpin layer {}, neuron {}", pin.layer, pin.neuron);
-            gone = super::controls::icon(ui, ICON_CLOSE, &name).clicked();
+            if super::controls::icon(ui, ICON_CLOSE, &name).clicked() {
+                act = Some(PinAct::Unpin);
+            }
+            let words = ui.selectable_label(tints, RichText::new("In the text").size(12.0));
+            let name = format!("Show in the chat's words where layer {}, neuron {} fires", pin.layer, pin.neuron);
+            words.widget_info(|| WidgetInfo::selected(Role::Button, true, tints, &name));
+            if words.on_hover_text(name).clicked() {
+                act = Some(PinAct::Tint);
+            }
         });
     });
     sparkline(ui, pin, colour_of(hot, &palette));
@@ -220,7 +244,7 @@ pub fn pinned(ui: &mut Ui, engine: &Engine, pin: &Pin, frequency: Option<f32>, h
         false => format!("Fires most at {}", top.iter().map(words).collect::<Vec<_>>().join("  ")),
     };
     ui.label(small(text, palette.muted));
-    gone
+    act
 }
 
 fn colour_of(hot: bool, palette: &Palette) -> Color32 {

@@ -1,6 +1,6 @@
 //! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and [`figures`] beside it.
 //! What dots mean is arithmetic without a window: [`mode`], [`order`], [`grid`], [`picture`], [`atlas`], [`playback`],
-//! [`history`], [`pins`], [`facts`]. All of it reads the engine's board of neurons and never waits for it; only what is new
+//! [`history`], [`pins`], [`tint`], [`facts`]. All of it reads the engine's board of neurons and never waits for it; only what is new
 //! and visible is drawn.
 
 pub mod atlas;
@@ -20,5 +20,7 @@ pub mod pins;
 pub mod playback;
 #[cfg(test)]
 mod tests;
+pub mod tint;
 
 pub use panel::NeuronsPanel;
+pub use tint::Tint;

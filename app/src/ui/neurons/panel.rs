@@ -16,13 +16,14 @@ use super::{
     controls::icon,
     export::{self, Export, Saved},
     facts::percent,
-    figures::{self, Inequality},
+    figures::{self, Inequality, PinAct},
     grid::View,
     history::History,
     map::{Looks, Map},
     mode::{Colours, Mode},
     pins::{MOST_PINS, Pins},
     playback::Playback,
+    tint::Tint,
 };
 use crate::{
     host::HostState,
@@ -108,7 +109,7 @@ impl NeuronsPanel {
 
     fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
         let Some(engine) = shell.host.engine() else {
-            self.watched = None;
+            (self.watched, shell.tint) = (None, None);
             ui.heading("Neurons");
             nothing(ui, shell);
             return;
@@ -138,6 +139,7 @@ impl NeuronsPanel {
         } else {
             watched.show(ui, shell, &engine, looks, detached);
         }
+        shell.tint = watched.tint(&engine);
         self.watched = Some(watched);
     }
 
@@ -363,17 +365,27 @@ impl Watched {
             if self.pins.all().is_empty() {
                 ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
             }
-            let mut gone = None;
+            let mut wish = None;
+            let tinting = self.pins.tinting().map(|pin| (pin.layer, pin.neuron));
             for pin in self.pins.all() {
-                let (layer, neuron) = (pin.layer, pin.neuron);
-                let (frequency, hot) = (self.map.frequency(layer, neuron), self.map.is_hot(layer, neuron));
-                if figures::pinned(ui, engine, pin, frequency, hot) {
-                    gone = Some((layer, neuron));
+                let place = (pin.layer, pin.neuron);
+                let (frequency, hot) = (self.map.frequency(place.0, place.1), self.map.is_hot(place.0, place.1));
+                if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
+                    wish = Some((place, act));
                 }
             }
-            if let Some((layer, neuron)) = gone {
-                self.pins.toggle(&self.board, layer, neuron);
+            match wish {
+                Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
+                Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),
+                None => {}
             }
         });
+    }
+
+    /// The neuron that is shown in the words of the chat.
+    fn tint(&self, engine: &Engine) -> Option<Tint> {
+        let pin = self.pins.tinting()?;
+        let hot = self.map.is_hot(pin.layer, pin.neuron);
+        Some(Tint::of(pin, hot, |token| engine.tokenizer().token_bytes(token)))
     }
 }

@@ -19,13 +19,15 @@ pub struct Pin {
     pub neuron: usize,
     /// Per token: 0 for silence, 1 for firing, or its strength as a share of the layer's strongest.
     pub series: VecDeque<f32>,
+    /// The tokens of the series, by their ids.
+    pub words: VecDeque<u32>,
     fired_at: HashMap<u32, u32>,
     next: u64,
 }
 
 impl Pin {
     fn new(layer: usize, neuron: usize) -> Self {
-        Pin { layer, neuron, series: VecDeque::new(), fired_at: HashMap::new(), next: 0 }
+        Pin { layer, neuron, series: VecDeque::new(), words: VecDeque::new(), fired_at: HashMap::new(), next: 0 }
     }
 
     fn see(&mut self, shape: &NeuronShape, token: &TokenTrace) {
@@ -40,8 +42,10 @@ impl Pin {
             *self.fired_at.entry(token.token).or_default() += 1;
         }
         self.series.push_back(if fired { strength().unwrap_or(1.0) } else { 0.0 });
+        self.words.push_back(token.token);
         if self.series.len() > MOST_TOKENS {
             self.series.pop_front();
+            self.words.pop_front();
         }
     }
 
@@ -58,6 +62,8 @@ impl Pin {
 #[derive(Debug, Default)]
 pub struct Pins {
     pins: Vec<Pin>,
+    /// The one whose firings are shown in the words of the chat.
+    tinting: Option<(usize, usize)>,
 }
 
 impl Pins {
@@ -87,6 +93,17 @@ impl Pins {
                 pin.see(board.shape(), &token);
             }
         }
+    }
+
+    /// Shows the firings of a pinned neuron in the words of the chat, or no longer.
+    pub fn toggle_tint(&mut self, layer: usize, neuron: usize) {
+        let place = (layer, neuron);
+        self.tinting = if self.tinting == Some(place) { None } else { Some(place) };
+    }
+
+    /// The pinned neuron whose firings are shown in the words of the chat.
+    pub fn tinting(&self) -> Option<&Pin> {
+        self.pins.iter().find(|pin| self.tinting == Some((pin.layer, pin.neuron)))
     }
 
     /// All of them, in the order in which they were pinned.
@@ -129,7 +146,11 @@ mod tests {
         assert_eq!(pins.all()[1].series, [0.0, 1.0, 0.0, 1.0]);
         assert_eq!((pins.all()[0].top(1), pins.all()[0].top(9)), (vec![(7, 2)], vec![(7, 2), (9, 1)]));
         assert_eq!(pins.places(), [(1, 1), (0, 0)]);
+        assert_eq!(pins.all()[0].words, [7, 8, 9, 7]);
+        pins.toggle_tint(1, 1);
+        assert_eq!(pins.tinting().map(|pin| (pin.layer, pin.neuron)), Some((1, 1)));
         assert!(pins.toggle(&board, 1, 1) && pins.places() == [(0, 0)]);
+        assert!(pins.tinting().is_none());
         assert!((1..MOST_PINS).all(|neuron| pins.toggle(&board, 0, neuron)) && !pins.toggle(&board, 0, 30));
     }
 }

@@ -1,6 +1,6 @@
 //! The list of keys.
 
-use egui::{Grid, Id, Modal, RichText, Ui};
+use egui::{Frame, Grid, Id, KeyboardShortcut, Modal, RichText, Ui};
 
 use crate::ui::{command::SHORTCUTS, theme::Palette, widgets};
 
@@ -10,7 +10,8 @@ const WRITING: [(&str, &str); 3] =
 
 /// The list, over everything; whether it is to be closed.
 pub fn modal(ui: &Ui) -> bool {
-    let shown = Modal::new(Id::unique("keys")).show(ui, |ui| {
+    let modal = Modal::new(Id::unique("keys")).frame(Frame::popup(ui.style()).inner_margin(24));
+    let shown = modal.show(ui, |ui| {
         ui.set_width(360.0);
         ui.heading("Keys");
         ui.add_space(8.0);
@@ -21,11 +22,16 @@ pub fn modal(ui: &Ui) -> bool {
     shown.inner || shown.should_close()
 }
 
+/// What is on the keys.
+fn name(ui: &Ui, shortcut: &KeyboardShortcut) -> String {
+    ui.format_shortcut(shortcut).replace("Comma", ",")
+}
+
 /// The list.
 pub fn list(ui: &mut Ui) {
     let palette = Palette::of(ui);
     Grid::new("keys").num_columns(2).spacing([24.0, 8.0]).show(ui, |ui| {
-        let typed = SHORTCUTS.iter().map(|(_, shortcut, what)| (ui.format_shortcut(shortcut), *what));
+        let typed = SHORTCUTS.iter().map(|(_, shortcut, what)| (name(ui, shortcut), *what));
         let all: Vec<_> = typed.chain(WRITING.map(|(key, what)| (key.to_owned(), what))).collect();
         for (key, what) in all {
             ui.label(RichText::new(key).monospace().color(palette.amber));

@@ -71,7 +71,7 @@ impl PreferencesPage {
                 settings.zoom = Zoom::from(zoom);
                 ui.set_zoom_factor(settings.zoom.into());
             }
-            if ui.button("100 %").on_hover_text("Normal size").clicked() {
+            if ui.button("Reset").on_hover_text("Back to 100 %").clicked() {
                 settings.zoom = Zoom::default();
                 ui.set_zoom_factor(1.0);
             }

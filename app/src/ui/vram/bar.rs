@@ -1,6 +1,9 @@
 //! Memory as a bar of parts.
 
-use egui::{Color32, CornerRadius, Rect, RichText, Role, Sense, Stroke, Ui, WidgetInfo, pos2, vec2};
+use egui::{
+    Color32, CornerRadius, FontId, Label, Rect, Role, Sense, Stroke, TextFormat, Ui, WidgetInfo, pos2, text::LayoutJob,
+    vec2,
+};
 
 use crate::{ui::theme::Palette, units::bytes};
 
@@ -46,13 +49,16 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
     }
     response.on_hover_text(words());
     ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing.x = 4.0;
+        ui.spacing_mut().item_spacing = vec2(12.0, 4.0);
         for part in parts {
-            let (square, _) = ui.allocate_exact_size(vec2(8.0, 8.0), Sense::hover());
+            let mut words = LayoutJob::default();
+            let font = FontId::proportional(12.0);
+            words.append(&part.name, 12.0, TextFormat::simple(font.clone(), palette.muted));
+            words.append(&bytes(part.bytes), 4.0, TextFormat::simple(font, palette.text));
+            // One piece, so that a line never ends within it.
+            let label = ui.add(Label::new(words).extend());
+            let square = Rect::from_center_size(label.rect.left_center() + vec2(4.0, 0.0), vec2(8.0, 8.0));
             ui.painter().rect_filled(square, CornerRadius::same(2), part.colour);
-            ui.label(RichText::new(&part.name).size(12.0).color(palette.muted));
-            ui.label(RichText::new(bytes(part.bytes)).size(12.0));
-            ui.add_space(8.0);
         }
     });
 }

@@ -1,0 +1,81 @@
+//! A pinned neuron in the words of a chat: where its tokens stand in an answer's text.
+
+use std::ops::Range;
+
+use super::pins::Pin;
+
+/// The latest tokens as text, with what one neuron did at each of them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Tint {
+    /// The neuron, as a sentence would name it.
+    pub name: String,
+    /// Whether it is resident in VRAM: it is drawn in that side's colour.
+    pub hot: bool,
+    text: Vec<u8>,
+    /// Where each token's bytes end, and its strength from 0 to 1.
+    tokens: Vec<(usize, f32)>,
+}
+
+impl Tint {
+    /// What `pin` saw, with the words of a vocabulary.
+    pub fn of<'a>(pin: &Pin, hot: bool, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
+        let mut tint = Tint { name: format!("layer {}, neuron {}", pin.layer, pin.neuron), hot, ..Tint::default() };
+        for (token, strength) in pin.words.iter().zip(&pin.series) {
+            tint.text.extend_from_slice(bytes(*token));
+            tint.tokens.push((tint.text.len(), *strength));
+        }
+        tint
+    }
+
+    /// Pieces of `answer` from its beginning to its end, with the strength in each; `None` if these tokens are not of it. Of an
+    /// answer that has just begun or ended, the part that is known is enough.
+    pub fn pieces(&self, answer: &str) -> Option<Vec<(Range<usize>, f32)>> {
+        let wanted = answer.trim();
+        let skipped = answer.len() - answer.trim_start().len();
+        if wanted.is_empty() || wanted.len() > self.text.len() {
+            return None;
+        }
+        let last = self.text.len() - wanted.len();
+        let at = (0..=last).rev().find(|at| self.text[*at..].starts_with(wanted.as_bytes()))?;
+        let mut pieces = Vec::new();
+        let mut done = 0;
+        for (end, strength) in &self.tokens {
+            let Some(end) = end.checked_sub(at).map(|end| (end + skipped).min(answer.len())) else { continue };
+            // A letter of several tokens belongs to the last of them.
+            if end > done && answer.is_char_boundary(end) {
+                pieces.push((done..end, *strength));
+                done = end;
+            }
+        }
+        if done < answer.len() {
+            pieces.push((done..answer.len(), 0.0));
+        }
+        Some(pieces)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, NeuronShape};
+
+    use super::*;
+    use crate::ui::neurons::pins::Pins;
+
+    #[test]
+    fn an_answer_is_found_among_the_latest_tokens() {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+        let vocabulary: [&[u8]; 6] = [b"<user>", b"Hi", b" th", b"\xc3", b"\xa9", b"ere "];
+        for (position, (token, fired)) in [(0, 0), (1, 2), (2, 2), (3, 2), (4, 2), (5, 0)].into_iter().enumerate() {
+            recorder.begin(0, position, &[token], position > 0);
+            recorder.layer(&LayerFiring { tokens: 1, fired: &[fired], ..LayerFiring::default() });
+            recorder.end();
+        }
+        let mut pins = Pins::default();
+        assert!(pins.toggle(&board, 0, 1));
+        let tint = Tint::of(&pins.all()[0], true, |token| vocabulary[token as usize]);
+        assert_eq!(tint.name, "layer 0, neuron 1");
+        assert_eq!(tint.pieces("Hi théere"), Some(vec![(0..2, 1.0), (2..5, 1.0), (5..7, 1.0), (7..10, 0.0)]));
+        assert_eq!(tint.pieces("\n thé"), Some(vec![(0..4, 1.0), (4..6, 1.0)]));
+        assert_eq!((tint.pieces("Ho"), tint.pieces(" "), tint.pieces("")), (None, None, None));
+    }
+}
