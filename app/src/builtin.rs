@@ -3,7 +3,12 @@
 
 use std::path::Path;
 
-use thermocline_engine::{format::Bytes, model::KvType, session::Sampling, sparsity::sidecar::SidecarChoice};
+use thermocline_engine::{
+    format::Bytes,
+    model::{KvType, Sparsity},
+    session::{Sampling, SparsityChoice},
+    sparsity::sidecar::SidecarChoice,
+};
 
 /// What error messages and `inspect` call the built-in model's file.
 pub const NAME: &str = "built-in storyteller";
@@ -31,9 +36,11 @@ pub fn path() -> &'static Path {
     Path::new(NAME)
 }
 
-/// Its caches are a few MiB at most. With halves, texts of different processors would part even where every neuron that
-/// fires is computed.
+/// Its caches are a few MiB at most, and rounding them to halves would make texts of different processors part.
 pub const KV_TYPE: KvType = KvType::F32;
+
+/// It is quick whatever is skipped, and so small that a neuron missed by its predictors now and then spoils a word.
+pub const SPARSITY: SparsityChoice = SparsityChoice::Mode(Sparsity::Exact);
 
 /// Sampling that suits it.
 pub fn sampling() -> Sampling {

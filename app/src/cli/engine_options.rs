@@ -81,7 +81,7 @@ impl FromStr for Device {
 #[command(next_help_heading = "Sparsity")]
 pub struct SparsityArgs {
     /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
-    /// those under a cut (threshold: changes answers) [default: auto, the quickest that loses next to nothing]
+    /// those under a cut (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
     /// Let neurons that fire often lately take the places in GPU memory of those that do not
@@ -126,7 +126,7 @@ pub fn open_engine(
         activation: model.activation,
         read_mode: model.read_mode(),
         device: device.choice()?,
-        sparsity: sparsity.sparsity.unwrap_or_default(),
+        sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive,
         speeds: Folders::system().map(|folders| folders.cache),
         ..EngineOptions::default()

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 use thermocline_engine::{
     format::{self, Bytes, Checkpoint, ReadMode},
     model::{Activation, KvType, LoadOptions, Model},
-    session::{EngineOptions, Sampling},
+    session::{EngineOptions, Sampling, SparsityChoice},
     sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
@@ -114,6 +114,11 @@ impl ModelOptions {
     /// Element type of its KV cache, unless the user chooses one.
     pub fn kv_type(&self) -> KvType {
         if self.model.is_none() { builtin::KV_TYPE } else { EngineOptions::default().kv_type }
+    }
+
+    /// Which of its neurons are skipped, unless the user chooses.
+    pub fn sparsity(&self) -> SparsityChoice {
+        if self.model.is_none() { builtin::SPARSITY } else { SparsityChoice::default() }
     }
 
     /// Sampling to start from, before the user's own settings.

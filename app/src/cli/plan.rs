@@ -49,7 +49,7 @@ pub struct PlanArgs {
     #[command(flatten)]
     device: DeviceArgs,
     /// Neurons to skip: dense, exact, predicted, threshold [default: auto, the quickest that
-    /// loses next to nothing]
+    /// loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     sparsity: Option<SparsityChoice>,
     /// Contexts held at once
@@ -76,7 +76,7 @@ pub struct PlanArgs {
 pub fn plan(args: &PlanArgs) -> Outcome {
     let model = args.model.open_model()?;
     let defaults = EngineOptions::default();
-    let sparsity = SparsityReport::new(args.sparsity.unwrap_or_default(), &model, defaults.recall);
+    let sparsity = SparsityReport::new(args.sparsity.unwrap_or(args.model.sparsity()), &model, defaults.recall);
     let options = DemandOptions {
         context: args.context.context.unwrap_or_else(|| defaults.context_of(&model.config)),
         sessions: usize::from(args.sessions),

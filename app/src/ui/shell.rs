@@ -165,11 +165,14 @@ impl Shell {
             Some(name) => DeviceChoice::Gpu(gpu(AdapterChoice::Name(name.to_owned()))),
         };
         let defaults = EngineOptions::default();
-        let usual = if *model == ModelId::Builtin { builtin::KV_TYPE } else { defaults.kv_type };
+        let (kv_type, sparsity) = match model {
+            ModelId::Builtin => (builtin::KV_TYPE, builtin::SPARSITY),
+            ModelId::Path(_) => (defaults.kv_type, defaults.sparsity),
+        };
         EngineOptions {
             context: chosen.context,
-            kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(usual),
-            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or_default(),
+            kv_type: chosen.kv_type.as_deref().and_then(|name| name.parse().ok()).unwrap_or(kv_type),
+            sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(sparsity),
             device,
             adaptive: chosen.adaptive,
             ..defaults

@@ -157,7 +157,7 @@ fn style(palette: &Palette, base: Visuals) -> Style {
     spacing.window_margin = Margin::same(16);
     spacing.menu_margin = Margin::same(8);
     spacing.tooltip_width = 360.0;
-    spacing.scroll = ScrollStyle { bar_width: 8.0, ..ScrollStyle::floating() };
+    spacing.scroll = ScrollStyle { bar_width: 8.0, floating_allocated_width: 8.0, ..ScrollStyle::floating() };
     style.interaction.tooltip_delay = 0.4;
     style.url_in_tooltip = true;
     style

@@ -62,6 +62,7 @@ pub struct Window {
     conversation: Conversation,
     neurons: NeuronsPanel,
     vram: VramPanel,
+    vram_height: f32,
     models: ModelsPage,
     preferences: PreferencesPage,
     /// Whether the list of keys lies over everything.
@@ -94,6 +95,7 @@ impl Window {
             conversation: Conversation::default(),
             neurons: NeuronsPanel::default(),
             vram: VramPanel::default(),
+            vram_height: 96.0,
             models: ModelsPage::default(),
             preferences: PreferencesPage::default(),
             keys: false,
@@ -167,10 +169,13 @@ impl Window {
             });
             return;
         }
-        let most = ui.available_height() / 2.0;
-        let bottom =
-            Panel::bottom("vram").resizable(false).frame(Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO }));
-        bottom.show(ui, |ui| scroll("vram").max_height(most).show(ui, |ui| self.vram.show(ui, &mut self.shell)));
+        let height = self.vram_height.min(ui.available_height() / 2.0);
+        let frame = Frame::new().inner_margin(Margin { top: 12, ..Margin::ZERO });
+        Panel::bottom("vram").exact_size(height).frame(frame).show(ui, |ui| {
+            let shown = scroll("vram").show(ui, |ui| self.vram.show(ui, &mut self.shell));
+            // As high as what it shows, from the next frame on.
+            self.vram_height = shown.content_size.y + 24.0;
+        });
         scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
     }
 

@@ -57,7 +57,8 @@ impl Blocks {
             *self = Blocks::default();
         }
         while let Some((kind, content, length)) = next(&text[self.read..], ended) {
-            self.closed.push(Block { kind, text: content.to_owned(), size: None });
+            let text = if kind == Kind::Text { lines(content) } else { content.to_owned() };
+            self.closed.push(Block { kind, text, size: None });
             self.read += length;
         }
         let rest = &text[self.read..];
@@ -137,6 +138,21 @@ fn code(ui: &mut Ui, language: &str, text: &str, closed: bool) {
             }
         });
     });
+}
+
+/// Markdown whose lines stay lines: models break them where they mean it, Markdown would run them together.
+fn lines(text: &str) -> String {
+    let mut lines = String::with_capacity(text.len() + 16);
+    for line in text.split_inclusive('\n') {
+        match line.strip_suffix('\n').map(|line| line.strip_suffix('\r').unwrap_or(line)) {
+            Some(words) if !words.trim().is_empty() => {
+                lines.push_str(words);
+                lines.push_str("  \n");
+            }
+            _ => lines.push_str(line),
+        }
+    }
+    lines
 }
 
 /// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
@@ -266,8 +282,8 @@ mod tests {
         whole.update(TEXT, true);
         let want = [
             (Kind::Thought, "Hm, 火?"),
-            (Kind::Text, "First *words*,\nand more."),
-            (Kind::Text, "1. one\n\n2. two\n   more"),
+            (Kind::Text, "First *words*,  \nand more."),
+            (Kind::Text, "1. one  \n\n2. two  \n   more"),
             (Kind::Code("rust".to_owned()), "fn main() {}\n\n// end"),
             (Kind::Text, "Last"),
             (Kind::Code(String::new()), "code"),

@@ -58,7 +58,7 @@ impl DownloadsView {
         widgets::card(ui, |ui| {
             let label = widgets::muted(ui, "A Hugging Face repository (owner/name), or the address of a GGUF file").id;
             ui.horizontal(|ui| {
-                let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 112.0);
+                let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 72.0);
                 let field = ui.add(field.hint_text("owner/name or https://…")).labelled_by(label);
                 let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
                 if (ui.button("Look").clicked() || entered) && !self.typed.trim().is_empty() {

@@ -125,7 +125,7 @@ impl ModelsPage {
         let mut typed = None;
         ui.horizontal(|ui| {
             let label = ui.label("Folder or file").id;
-            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 224.0).max(96.0));
+            let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 176.0).max(96.0));
             let field = ui.add(field.hint_text("Type a path, or drop it here")).labelled_by(label);
             let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
             let add = ui.add_enabled(!self.typed.trim().is_empty(), egui::Button::new("Add"));

@@ -50,6 +50,7 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
     response.on_hover_text(words());
     ui.horizontal_wrapped(|ui| {
         ui.spacing_mut().item_spacing = vec2(12.0, 4.0);
+        ui.spacing_mut().interact_size.y = 16.0;
         for part in parts {
             let mut words = LayoutJob::default();
             let font = FontId::proportional(12.0);
