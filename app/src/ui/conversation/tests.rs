@@ -62,7 +62,7 @@ fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
     quiet(&mut it);
     let first = branch(&it);
     assert_eq!((first.len(), &*first[0].content), (2, STORIES[0]));
-    assert!(first[1].content.contains("Once") && first[1].stats.is_some(), "{first:?}");
+    assert!(first[1].content.len() > 20 && first[1].stats.is_some(), "{first:?}");
 
     it.get_by_label("Answer again").click();
     it.run_steps(3);
