@@ -91,11 +91,13 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
         write(path, &csv(&trace))?;
     }
     if let Some(path) = &args.svg {
+        // A line of a picture has no room for folders.
+        let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let subtitle = format!(
             "{}: {} of the neurons hot; {} read in turn",
             model.config.name,
             percent(Some(f64::from(args.hot)), 0) + " %",
-            args.text.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+            args.text.iter().map(name).collect::<Vec<_>>().join(", ")
         );
         write(path, &svg(&figure(subtitle, &trace)))?;
     }

@@ -48,18 +48,21 @@ pub fn show(ui: &mut Ui, name: &str, parts: &[Part], total: u64, mark: Option<u6
         painter.vline(at(mark), area.y_range(), Stroke::new(2.0, colour));
     }
     response.on_hover_text(words());
-    ui.horizontal_wrapped(|ui| {
-        ui.spacing_mut().item_spacing = vec2(12.0, 4.0);
+    ui.scope(|ui| {
+        // Rows as high as their words, not as buttons.
         ui.spacing_mut().interact_size.y = 16.0;
-        for part in parts {
-            let mut words = LayoutJob::default();
-            let font = FontId::proportional(12.0);
-            words.append(&part.name, 12.0, TextFormat::simple(font.clone(), palette.muted));
-            words.append(&bytes(part.bytes), 4.0, TextFormat::simple(font, palette.text));
-            // One piece, so that a line never ends within it.
-            let label = ui.add(Label::new(words).extend());
-            let square = Rect::from_center_size(label.rect.left_center() + vec2(4.0, 0.0), vec2(8.0, 8.0));
-            ui.painter().rect_filled(square, CornerRadius::same(2), part.colour);
-        }
+        ui.horizontal_wrapped(|ui| {
+            ui.spacing_mut().item_spacing = vec2(12.0, 4.0);
+            for part in parts {
+                let mut words = LayoutJob::default();
+                let font = FontId::proportional(12.0);
+                words.append(&part.name, 12.0, TextFormat::simple(font.clone(), palette.muted));
+                words.append(&bytes(part.bytes), 4.0, TextFormat::simple(font, palette.text));
+                // One piece, so that a line never ends within it.
+                let label = ui.add(Label::new(words).extend());
+                let square = Rect::from_center_size(label.rect.left_center() + vec2(4.0, 0.0), vec2(8.0, 8.0));
+                ui.painter().rect_filled(square, CornerRadius::same(2), part.colour);
+            }
+        });
     });
 }
