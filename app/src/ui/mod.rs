@@ -1,8 +1,8 @@
 //! The window. [`window`] lays out its columns and obeys [`command`]s; what all panels share is the [`shell`] (chats on disk,
 //! settings, the engine's [`Host`](crate::host::Host), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
-//! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`widgets`]
-//! what several panels draw; [`adapters`] are the GPUs, and [`background`] is work that would make a frame wait.
+//! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`icon`] the
+//! program's picture, [`widgets`] what several panels draw; [`adapters`] are the GPUs, and [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
 //! was said. Panels change the world through the shell and ask for anything beyond themselves with a command.
@@ -12,6 +12,7 @@ pub mod background;
 pub mod chats;
 pub mod command;
 pub mod conversation;
+pub mod icon;
 pub mod models;
 pub mod neurons;
 pub mod preferences;

@@ -6,6 +6,7 @@ use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
     conversation::Conversation,
+    icon::icon,
     models::ModelsPage,
     neurons::NeuronsPanel,
     preferences::{PreferencesPage, keys},
@@ -41,6 +42,7 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
     let viewport = egui::ViewportBuilder::default()
         .with_title(TITLE)
         .with_app_id(APPLICATION)
+        .with_icon(icon())
         .with_inner_size([1440.0, 900.0])
         .with_min_inner_size([480.0, 400.0]);
     let options = eframe::NativeOptions {

@@ -3,6 +3,7 @@
 
 mod files;
 mod row;
+mod wordmark;
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,7 @@ use self::{
 use super::{
     command::{Command, Page},
     shell::Shell,
-    theme::{Palette, strong},
+    theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
 use crate::store::{Chat, ChatId, Folder, FolderId, Hit};
@@ -92,7 +93,7 @@ impl ChatsPanel {
             ui.copy_text(text);
             shell.toasts.success("The chat is on the clipboard");
         }
-        ui.label(RichText::new("Thermocline").font(strong(18.0)));
+        wordmark::show(ui);
         ui.vertical_centered_justified(|ui| {
             if primary_button(ui, "New chat", true).clicked() {
                 shell.ask(Command::NewChat);

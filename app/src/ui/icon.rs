@@ -1,0 +1,36 @@
+//! The program's picture, for title bars, docks and task lists. `assets/icon` has the drawing and what is made of it.
+
+use egui::IconData;
+
+/// macOS draws what it is given, so the picture has a margin there as all others have.
+const PNG: &[u8] = if cfg!(target_os = "macos") {
+    include_bytes!("../../../assets/icon/png/mac-512.png")
+} else {
+    include_bytes!("../../../assets/icon/png/128.png")
+};
+
+/// The picture as pixels; nothing, which is the system's own choice, should it be damaged.
+pub fn icon() -> IconData {
+    eframe::icon_data::from_png_bytes(PNG).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn warm_lies_over_cold_in_a_tile_with_round_corners() {
+        let icon = icon();
+        let pixel = |x: f32, y: f32| {
+            let at = |share: f32, size: u32| (share * size as f32) as usize;
+            let first = 4 * (at(y, icon.height) * icon.width as usize + at(x, icon.width));
+            <[u8; 4]>::try_from(&icon.rgba[first..first + 4]).unwrap()
+        };
+        assert_eq!(icon.width, icon.height);
+        assert_eq!(pixel(0.0, 0.0)[3], 0);
+        let ([r, _, b, 255], [cold_r, _, cold_b, 255]) = (pixel(0.5, 0.45), pixel(0.5, 0.65)) else {
+            panic!("the middle can be seen through")
+        };
+        assert!(r > 2 * b && cold_b > 2 * cold_r, "{r} {b}, {cold_r} {cold_b}");
+    }
+}
