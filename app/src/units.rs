@@ -23,6 +23,11 @@ pub fn parameters(count: u64) -> String {
     }
 }
 
+/// `1` as `1 layer`, `12` as `12 layers`; for nouns that only take an s.
+pub fn counted(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
 /// A token count: `4096`, or `4k` for 4 x 1024.
 pub fn parse_tokens(text: &str) -> Result<usize, String> {
     let (digits, factor) = match text.strip_suffix(['k', 'K']) {
@@ -72,6 +77,11 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
         assert_eq!(parameters(6_738_415_616), "6.74 B");
         assert_eq!(parameters(384), "384");
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        assert_eq!([0, 1, 2].map(|count| counted(count, "layer")), ["0 layers", "1 layer", "2 layers"]);
     }
 
     #[test]

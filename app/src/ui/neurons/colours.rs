@@ -1,6 +1,6 @@
 //! What a dot's level looks like, and the legend that says so. The map is a dark screen in both themes.
 
-use egui::{Color32, ColorImage, Pos2, Rect, RichText, Sense, Ui, Vec2, epaint::Mesh};
+use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sense, Ui, UiBuilder, Vec2, epaint::Mesh};
 
 use super::{
     mode::{Colours, Mode},
@@ -88,12 +88,12 @@ pub fn legend(ui: &mut Ui, mode: Mode, colours: Colours, comparing: bool) {
     ui.painter().add(mesh);
     let frame = egui::Stroke::new(1.0, palette.line);
     ui.painter().rect_stroke(rect, f32::from(RADIUS) / 4.0, frame, egui::StrokeKind::Outside);
-    if let Some([low, middle, high]) = mode.ticks() {
-        ui.columns_const(|[left, centre, right]| {
-            left.label(small(low));
-            centre.vertical_centered(|ui| ui.label(small(middle)));
-            right.with_layout(egui::Layout::right_to_left(egui::Align::Min), |ui| ui.label(small(high)));
-        });
+    if let Some(ticks) = mode.ticks() {
+        let (row, _) = ui.allocate_exact_size(Vec2::new(ui.available_width(), 14.0), Sense::hover());
+        for (text, align) in ticks.into_iter().zip([Align::Min, Align::Center, Align::Max]) {
+            let builder = UiBuilder::new().max_rect(row).layout(Layout::top_down(align));
+            ui.scope_builder(builder, |ui| ui.add(Label::new(small(text)).extend()));
+        }
     }
 }
 

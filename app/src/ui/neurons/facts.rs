@@ -6,6 +6,7 @@ use thermocline_engine::{
 };
 
 use super::{atlas::Place, mode::Mode};
+use crate::units::counted;
 
 /// Sentences about a neuron at a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,12 +94,12 @@ impl Facts {
 
 /// A token's firings in one sentence, for those who do not see the map.
 pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
-    let (layers, neurons) = (shape.layers(), shape.total());
-    let Some(token) = token else { return format!("{layers} layers, {neurons} neurons, none has fired yet") };
+    let (layers, neurons) = (counted(shape.layers(), "layer"), shape.total());
+    let Some(token) = token else { return format!("{layers}, {}, none has fired yet", counted(neurons, "neuron")) };
     let total = token.total();
     let share = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
     let (active, hot) = (share(total.fired, neurons as f64), share(total.hot, total.fired.into()));
-    format!("{layers} layers, token {}: {active} of the neurons fire, {hot} of these are hot", token.index)
+    format!("{layers}, token {}: {active} of the neurons fire, {hot} of these are hot", token.index)
 }
 
 #[cfg(test)]
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!((of(0, 1).place(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
-        assert_eq!(summary(shape, Some(&token)), "1 layers, token 0: 50 % of the neurons fire, 50 % of these are hot");
+        assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
         let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, None, false);
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
     }

@@ -80,7 +80,7 @@ fn bar(ui: &mut Ui, layer: usize, neurons: usize, figures: &LayerTrace) {
             ui.label(format!("CPU {cpu:.0} µs, waiting {wait:.0} µs"));
         }
         if let Some(missed) = figures.missed {
-            ui.label(format!("{missed} firings were not predicted"));
+            ui.label(format!("Firings that were not predicted: {missed}"));
         }
     });
 }
@@ -257,7 +257,7 @@ fn sparkline(ui: &mut Ui, pin: &Pin, colour: Color32) {
     let shown = (rect.width() / 2.0) as usize;
     let skip = pin.series.len().saturating_sub(shown);
     let fired = pin.series.iter().skip(skip).filter(|value| **value > 0.0).count();
-    let text = format!("Fired at {fired} of the last {} tokens", pin.series.len() - skip);
+    let text = format!("Fired at {fired} of the last {}", units::counted(pin.series.len() - skip, "token"));
     response.widget_info(|| WidgetInfo::labeled(Role::Image, true, &text));
     let painter = ui.painter_at(rect);
     painter.rect_filled(rect, f32::from(RADIUS) / 2.0, palette.raised);

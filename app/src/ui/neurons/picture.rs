@@ -81,7 +81,7 @@ impl Dots {
         self.sums.fill(0);
         self.sum(mask, 1);
         for ((sum, crowd), dot) in self.sums.iter().zip(&self.crowd).zip(into) {
-            *dot = if *crowd == 0 { 0 } else { (1 + 254 * sum / crowd) as u8 };
+            *dot = if *crowd == 0 { 0 } else { (1 + 254 * u64::from(*sum) / u64::from(*crowd)) as u8 };
         }
     }
 
@@ -104,23 +104,20 @@ impl Dots {
         };
         let (hit, vain, missed) = (pick(|f, p| f & p), pick(|f, p| p & !f), pick(|f, p| f & !p));
         self.sums.fill(0);
-        // A neuron is worth the more the further up it counts: hits at the bottom, then false alarms.
         self.sum(&hit, 1);
-        self.sum(&vain, 1 << 16);
         for (sum, dot) in self.sums.iter().zip(&mut *into) {
-            let (hits, vain) = (sum & 0xFFFF, sum >> 16);
-            *dot = if *sum == 0 {
-                0
-            } else if hits >= vain {
-                code::HIT
-            } else {
-                code::FALSE_ALARM
-            };
+            *dot = if *sum == 0 { 0 } else { code::HIT };
         }
-        for neuron in neurons_of(&missed) {
-            let Some(texel) = self.texels.get(neuron) else { return };
-            if let Some(dot) = into.get_mut(*texel as usize) {
-                *dot = code::MISS;
+        // From here on the sums are hits that no false alarm makes up for.
+        for (mask, sign, code) in [(&vain, -1, code::FALSE_ALARM), (&missed, 0, code::MISS)] {
+            for neuron in neurons_of(mask) {
+                let Some(texel) = self.texels.get(neuron) else { break };
+                let at = *texel as usize;
+                let (Some(sum), Some(dot)) = (self.sums.get_mut(at), into.get_mut(at)) else { continue };
+                *sum = sum.wrapping_add_signed(sign);
+                if code == code::MISS || sum.cast_signed() < 0 {
+                    *dot = code;
+                }
             }
         }
     }
@@ -140,15 +137,17 @@ impl Dots {
 
     /// The mean of every dot's neurons' `values` (0 to 1), on the scale of [`Dots::shares`].
     pub fn means(&mut self, values: &[f32], into: &mut [u8]) {
-        const ONE: f32 = 65_536.0;
+        // A dot's sum must not overflow, whoever is in it.
+        let most = self.crowd.iter().copied().max().unwrap_or(0).max(1);
+        let one = (u32::MAX / most).min(1 << 16) as f32;
         self.sums.fill(0);
         for (texel, value) in self.texels.iter().zip(values) {
             if let Some(sum) = self.sums.get_mut(*texel as usize) {
-                *sum = sum.saturating_add((value.clamp(0.0, 1.0) * ONE) as u32);
+                *sum = sum.saturating_add((value.clamp(0.0, 1.0) * one) as u32);
             }
         }
         for ((sum, crowd), dot) in self.sums.iter().zip(&self.crowd).zip(into) {
-            *dot = level(*sum as f32 / ONE, *crowd);
+            *dot = level(*sum as f32 / one, *crowd);
         }
     }
 
@@ -198,6 +197,32 @@ mod tests {
         assert_eq!(out, [255, 128]);
         dots.latest(&[None, Some(0), None, Some(50)], &mut out);
         assert_eq!(out, [255, 0]);
+    }
+
+    #[test]
+    fn dots_of_very_many_neurons_add_up() {
+        let neurons = 1 << 18;
+        let order = Order::of_model(neurons);
+        let mut dots = Dots::new(Grid { columns: 2, lines: 1 }, &order, 0..neurons);
+        let (all, none, mut out) = (vec![u32::MAX; neurons / 32], vec![0; neurons / 32], [9; 2]);
+        let few: Vec<u32> = (0..neurons / 32).map(|word| u32::from(word % 2 == 0)).collect();
+        let rest: Vec<u32> = few.iter().map(|word| !word).collect();
+        dots.predictions(&all, &all, &mut out);
+        assert_eq!(out, [code::HIT; 2]);
+        dots.predictions(&none, &all, &mut out);
+        assert_eq!(out, [code::FALSE_ALARM; 2]);
+        dots.predictions(&few, &all, &mut out);
+        assert_eq!(out, [code::FALSE_ALARM; 2]);
+        dots.predictions(&rest, &all, &mut out);
+        assert_eq!(out, [code::HIT; 2]);
+        dots.predictions(&none, &none, &mut out);
+        assert_eq!(out, [0; 2]);
+        dots.shares(&all, &mut out);
+        assert_eq!(out, [255; 2]);
+        dots.places(&all, &mut out);
+        assert_eq!(out, [255; 2]);
+        dots.means(&vec![1.0; neurons], &mut out);
+        assert_eq!(out, [255; 2]);
     }
 
     #[test]
