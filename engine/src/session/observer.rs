@@ -31,7 +31,7 @@ impl<'a> Observer<'a> {
 
     /// Its neurons are recorded, as far as the board wants them.
     pub fn recording(self, neurons: &'a mut NeuronRecorder) -> Self {
-        let watch = neurons.board().watch();
+        let watch = neurons.watch();
         Observer { neurons: Some(neurons).filter(|_| watch != Watch::Off), watch, ..self }
     }
 }

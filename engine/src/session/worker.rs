@@ -158,6 +158,9 @@ impl Worker<'_> {
     }
 
     fn obey(&mut self, command: Command) {
+        if matches!(command, Command::Device { .. } | Command::Wish | Command::RetryDevice | Command::Loaded { .. }) {
+            self.meter.neurons().forget_paces();
+        }
         let telemetry = self.meter.telemetry();
         match command {
             Command::Open { id, context, cancelled } => {
@@ -313,6 +316,7 @@ impl Worker<'_> {
 
     /// The device failed: the CPU goes on.
     fn fail(&mut self, error: Error) {
+        self.meter.neurons().forget_paces();
         if matches!(error, Error::Memory { .. }) {
             self.bring_home();
         }

@@ -40,6 +40,7 @@ impl<'a> Meter<'a> {
     pub fn decode(&mut self, time: Duration) {
         self.decode.add(1, time);
         self.telemetry.decode_rate.set(self.decode.get());
+        self.neurons.decoded(time);
     }
 
     /// The context that was worked on holds `used` of `length` tokens.

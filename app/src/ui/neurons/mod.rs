@@ -1,11 +1,12 @@
 //! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and [`figures`] beside it.
 //! What dots mean is arithmetic without a window: [`mode`], [`order`], [`grid`], [`picture`], [`atlas`], [`playback`],
-//! [`history`], [`pins`], [`tint`], [`facts`]. All of it reads the engine's board of neurons and never waits for it; only what is new
-//! and visible is drawn.
+//! [`history`], [`pins`], [`tint`], [`facts`]; [`cost`] is what recording them takes. All of it reads the engine's board of
+//! neurons and never waits for it; only what is new and visible is drawn.
 
 pub mod atlas;
 pub mod colours;
 pub mod controls;
+pub mod cost;
 pub mod export;
 pub mod facts;
 pub mod figures;

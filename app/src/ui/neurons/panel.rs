@@ -14,6 +14,7 @@ use thermocline_engine::{
 use super::{
     colours,
     controls::icon,
+    cost,
     export::{self, Export, Saved},
     facts::percent,
     figures::{self, Inequality, PinAct},
@@ -123,16 +124,13 @@ impl NeuronsPanel {
             colours: Colours::of(&settings.colours),
             by_frequency: settings.by_frequency,
         };
-        let watch = match (settings.on, looks.mode) {
-            (false, _) => Watch::Off,
-            (true, Mode::Strength) => Watch::Strength,
-            (true, _) => Watch::Firing,
-        };
+        let watch = if settings.on { watch_of(looks.mode) } else { Watch::Off };
         if watched.board.watch() != watch {
             watched.board.set_watch(watch);
         }
         if watch == Watch::Off {
-            ui.label(small(ui, "Neurons are not recorded. Answers come a little quicker without it."));
+            let cost = cost::sentence(&watched.board, watch_of(looks.mode));
+            ui.label(small(ui, format!("Neurons are not recorded. {cost}")));
             if ui.button("Record neurons").clicked() {
                 shell.settings.heatmap.on = true;
             }
@@ -152,7 +150,9 @@ impl NeuronsPanel {
                 }
                 let settings = &mut shell.settings.heatmap;
                 let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
-                if icon(ui, ICON_POWER_SETTINGS_NEW, name).clicked() {
+                let switch = icon(ui, ICON_POWER_SETTINGS_NEW, name);
+                let watch = watch_of(Mode::of(&settings.mode));
+                if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
                     settings.on = !settings.on;
                 }
                 ui.menu_button("Save", |ui| self.save(ui, engine, watched)).response.on_hover_text("Save the map");
@@ -169,7 +169,13 @@ impl NeuronsPanel {
             ui.spacing_mut().button_padding.x = 8.0;
             for mode in Mode::ALL {
                 let title = RichText::new(mode.title()).size(12.0);
-                if ui.selectable_label(mode == chosen, title).on_hover_text(mode.explanation()).clicked() {
+                let hover = match watch_of(mode) {
+                    Watch::Strength => {
+                        format!("{}. {}", mode.explanation(), cost::sentence(&watched.board, Watch::Strength))
+                    }
+                    _ => mode.explanation().to_owned(),
+                };
+                if ui.selectable_label(mode == chosen, title).on_hover_text(hover).clicked() {
                     settings.mode = mode.key().to_owned();
                 }
             }
@@ -192,6 +198,11 @@ impl NeuronsPanel {
             ui.close();
         }
     }
+}
+
+/// What has to be recorded for it.
+fn watch_of(mode: Mode) -> Watch {
+    if mode == Mode::Strength { Watch::Strength } else { Watch::Firing }
 }
 
 /// What there is to do without a model.

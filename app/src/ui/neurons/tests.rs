@@ -119,7 +119,7 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
     told(&mut harness);
     let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
     for (button, mode) in
-        [("Strength", "strength"), ("Often", "frequency"), ("Place", "placement"), ("Recent", "recency")]
+        [("Strength", "strength"), ("Frequency", "frequency"), ("Placement", "placement"), ("Recency", "recency")]
     {
         harness.get_by_label(button).click();
         harness.run_steps(3);
@@ -131,9 +131,16 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
     harness.run_steps(2);
     assert_eq!(board.watch(), Watch::Off);
     assert!(harness.query_by_label_contains("Map of neurons").is_none());
+    let cost = "Neurons are not recorded. Recording took the CPU";
+    assert!(harness.query_by_label_contains(cost).is_some());
+    tell(&mut harness, 12);
+    assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
     harness.get_by_label("Record neurons").click();
     harness.run_steps(2);
     assert_eq!(board.watch(), Watch::Firing);
+    harness.get_by_label("Stop recording neurons").hover();
+    harness.run_steps(60);
+    assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
 }
 
 #[test]

@@ -91,6 +91,7 @@ impl LayerFfn {
 
     fn tell(&mut self, task: &LayerTask<'_>, n_ff: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
         let cpu_ns = started.elapsed().as_nanos() as u64;
+        let report = Instant::now();
         self.fired.clear();
         self.fired.resize(task.tokens * mask::words(n_ff), 0);
         self.ffn.fired(&mut self.fired);
@@ -110,6 +111,7 @@ impl LayerFfn {
             cpu_bytes: work.bytes(),
             cpu_scattered: work.scattered,
             cpu_ns,
+            report_ns: report.elapsed().as_nanos() as u64,
             ..LayerFiring::default()
         });
     }

@@ -3,6 +3,7 @@
 use std::{
     ops::{ControlFlow, Range},
     sync::Arc,
+    time::Instant,
 };
 
 use super::{
@@ -487,6 +488,7 @@ impl Processor for GpuProcessor {
 
     fn report(&mut self, _: &Model, probe: &mut dyn Probe) {
         for entry in &self.log.entries {
+            let report = Instant::now();
             let hot = self.layers.get(entry.layer - self.first_layer).and_then(|layer| layer.ffn.hot());
             let (slots, predicted) = self.log.masks(entry);
             self.fired.clear();
@@ -508,6 +510,7 @@ impl Processor for GpuProcessor {
                 bus_bytes: entry.bus_bytes,
                 cpu_ns: entry.work.cpu_ns,
                 wait_ns: entry.wait_ns,
+                report_ns: report.elapsed().as_nanos() as u64,
             });
         }
     }

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use super::{LayerTally, NeuronRecorder, NeuronShape, TokenMasks, TokenTrace, tally::Tally};
+use super::{LayerTally, NeuronRecorder, NeuronShape, Pace, TokenMasks, TokenTrace, pace::SharedPace, tally::Tally};
 
 /// Tokens whose figures are kept.
 pub const MOST_TOKENS: usize = 1000;
@@ -50,6 +50,8 @@ pub struct NeuronBoard {
     shape: NeuronShape,
     pub(super) tally: Tally,
     watch: AtomicU8,
+    /// By [`Watch`].
+    pub(super) paces: [SharedPace; 3],
     budget: AtomicU64,
     ring: Mutex<Ring>,
 }
@@ -71,6 +73,7 @@ impl NeuronBoard {
             tally: Tally::new(&shape),
             shape,
             watch: AtomicU8::new(Watch::default() as u8),
+            paces: Default::default(),
             budget: AtomicU64::new(DEFAULT_BUDGET),
             ring: Mutex::default(),
         });
@@ -90,6 +93,12 @@ impl NeuronBoard {
     /// Changes what is recorded, from the next chunk or token on.
     pub fn set_watch(&self, watch: Watch) {
         self.watch.store(watch as u8, Relaxed);
+    }
+
+    /// How fast tokens were decoded lately while `watch` was recorded. `None` if none was since the model was opened, or since
+    /// where or how it is computed changed.
+    pub fn pace(&self, watch: Watch) -> Option<Pace> {
+        self.paces[watch as usize].get()
     }
 
     /// Most bytes of masks to keep.

@@ -28,4 +28,6 @@ pub struct LayerFiring<'a> {
     pub cpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,
+    /// Nanoseconds it took to make this report.
+    pub report_ns: u64,
 }

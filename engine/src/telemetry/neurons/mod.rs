@@ -6,6 +6,8 @@
 //! are shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
 //! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is.
 //!
+//! What watching costs is measured, too: a [`Pace`] for each [`Watch`].
+//!
 //! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
 //! came and went with [`TokenTrace::difference`], and colours neurons by [`NeuronBoard::tally`].
 
@@ -13,6 +15,7 @@ mod board;
 mod count;
 pub mod curve;
 mod firing;
+mod pace;
 mod recorder;
 mod shape;
 mod tally;
@@ -22,6 +25,7 @@ mod trace;
 
 pub use board::{DEFAULT_BUDGET, Kept, MOST_TOKENS, NeuronBoard, Watch};
 pub use firing::LayerFiring;
+pub use pace::Pace;
 pub use recorder::NeuronRecorder;
 pub use shape::NeuronShape;
 pub use tally::LayerTally;

@@ -1,8 +1,16 @@
 //! The writing side: what the thread that computes tells of every chunk.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use super::{LayerFiring, LayerTrace, MOST_TOKENS, NeuronBoard, TokenMasks, TokenTrace, Watch, tally::Tallier};
+use super::{
+    LayerFiring, LayerTrace, MOST_TOKENS, NeuronBoard, TokenMasks, TokenTrace, Watch,
+    pace::{PaceMeter, SharedPace},
+    tally::Tallier,
+};
 
 /// Writes to a [`NeuronBoard`]; there is one of it. Between [`NeuronRecorder::begin`] and [`NeuronRecorder::end`] it hears of
 /// the layers of one or more chunks, in order. Only whole chunks become tokens of the board.
@@ -12,6 +20,10 @@ pub struct NeuronRecorder {
     tallier: Tallier,
     /// Index of the next token.
     next: u64,
+    /// What is recorded of what was begun, and how long that took so far.
+    watch: Watch,
+    spent: Duration,
+    paces: [PaceMeter; 3],
     /// What was begun: the tokens still to come, and where the first of them stands.
     ids: Vec<u32>,
     done: usize,
@@ -45,6 +57,9 @@ impl NeuronRecorder {
         NeuronRecorder {
             tallier: Tallier::new(board.shape()),
             next: 0,
+            watch: board.watch(),
+            spent: Duration::ZERO,
+            paces: Default::default(),
             ids: Vec::new(),
             done: 0,
             session: 0,
@@ -71,11 +86,35 @@ impl NeuronRecorder {
         self.ids.extend_from_slice(tokens);
         (self.done, self.session, self.position, self.decoded) = (0, session, position, decoded);
         self.chunk.last_layer = None;
+        (self.watch, self.spent) = (self.board.watch(), Duration::ZERO);
+    }
+
+    /// How much is recorded of what was begun.
+    pub fn watch(&self) -> Watch {
+        self.watch
+    }
+
+    /// What was begun was a token that took `time` to decode in all: see [`NeuronBoard::pace`].
+    pub fn decoded(&mut self, time: Duration) {
+        let which = self.watch as usize;
+        self.paces[which].add(time, self.spent, &self.board.paces[which]);
+    }
+
+    /// Tokens are computed in another way or place from now on, so that earlier ones say nothing of what watching costs.
+    pub fn forget_paces(&mut self) {
+        self.paces = Default::default();
+        self.board.paces.iter().for_each(SharedPace::clear);
     }
 
     /// A layer of the current chunk was computed. Layers come in order; one that does not begins the next chunk. What does
     /// not have the board's shape is ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
+        let began = Instant::now();
+        self.take(firing);
+        self.spent += began.elapsed() + Duration::from_nanos(firing.report_ns);
+    }
+
+    fn take(&mut self, firing: &LayerFiring<'_>) {
         let shape = self.board.shape();
         let (layer, tokens) = (firing.layer, firing.tokens);
         let (words, neurons) = (shape.words(layer), shape.neurons(layer));
@@ -120,8 +159,10 @@ impl NeuronRecorder {
 
     /// The tokens were computed, or given up.
     pub fn end(&mut self) {
+        let began = Instant::now();
         self.publish();
         self.ids.clear();
+        self.spent += began.elapsed();
     }
 
     /// Nothing is computed for a while: hands over what readers were in the way of.
@@ -136,7 +177,7 @@ impl NeuronRecorder {
         let (shape, tokens) = (self.board.shape(), firing.tokens);
         let (words, layers) = (shape.total_words(), shape.layers());
         let predicted = if firing.predicted.is_some() { words } else { 0 };
-        let strong = firing.strength.is_some() && self.board.watch() == Watch::Strength;
+        let strong = firing.strength.is_some() && self.watch == Watch::Strength;
         let (strengths, greatest) = if strong { (shape.total(), layers) } else { (0, 0) };
         let bytes = (words + predicted + greatest) * 4 + strengths;
         let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / bytes.max(1);

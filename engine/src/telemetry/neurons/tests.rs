@@ -243,3 +243,35 @@ fn recording_costs_less_than_a_hundredth_of_a_token() {
         }
     }
 }
+
+#[test]
+fn what_watching_costs_is_told_for_each_way_of_watching() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
+    let mut decode = |board: &NeuronBoard, watch, millis| {
+        board.set_watch(watch);
+        for position in 0..10 {
+            recorder.begin(1, position, &[1], true);
+            // Takes effect with the next token.
+            board.set_watch(Watch::Strength);
+            let firing = LayerFiring { tokens: 1, fired: &[1, 2], report_ns: 500_000, ..LayerFiring::default() };
+            if recorder.watch() != Watch::Off {
+                recorder.layer(&firing);
+            }
+            recorder.end();
+            recorder.decoded(Duration::from_millis(millis));
+            board.set_watch(watch);
+        }
+    };
+    assert_eq!(board.pace(Watch::Firing), None);
+    decode(&board, Watch::Firing, 10);
+    decode(&board, Watch::Off, 8);
+    let (with, without) = (board.pace(Watch::Firing).unwrap(), board.pace(Watch::Off).unwrap());
+    assert_eq!((with.tokens, without.tokens, board.pace(Watch::Strength)), (10, 10, None));
+    assert!((with.rate - 100.0).abs() < 1e-6 && (without.rate - 125.0).abs() < 1e-6, "{with:?} {without:?}");
+    assert!(with.recording >= 0.5e-3 && with.recording < 8e-3 && without.recording < 0.5e-3, "{with:?} {without:?}");
+    decode(&board, Watch::Firing, 10_000);
+    let slow = board.pace(Watch::Firing).unwrap();
+    assert!(slow.rate < 0.2 && slow.tokens == 20, "old tokens fade: {slow:?}");
+    recorder.forget_paces();
+    assert_eq!((board.pace(Watch::Firing), board.pace(Watch::Off)), (None, None));
+}

@@ -1,0 +1,68 @@
+//! What watching costs, measured with the tokens that are decoded anyway.
+
+use std::time::Duration;
+
+use crate::telemetry::{Gauge, Ratio};
+
+/// How fast tokens were decoded lately while so much was watched.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Tokens it was measured with.
+    pub tokens: u64,
+    /// Tokens per second of the engine's time.
+    pub rate: f64,
+    /// Seconds of a token that went into making and recording reports of what fires. Only the CPU's: what a device does for
+    /// them is in `rate`.
+    pub recording: f64,
+}
+
+/// A [`Pace`] that any thread may read.
+#[derive(Debug, Default)]
+pub(super) struct SharedPace {
+    tokens: Gauge,
+    rate: Ratio,
+    recording: Ratio,
+}
+
+/// Tokens older than about this count little, in seconds of decoding: a few answers.
+const MEMORY: f64 = 30.0;
+
+/// Adds tokens up.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct PaceMeter {
+    seen: u64,
+    tokens: f64,
+    seconds: f64,
+    recording: f64,
+}
+
+impl PaceMeter {
+    /// A token took `time`, `recording` of it for the record.
+    pub fn add(&mut self, time: Duration, recording: Duration, shared: &SharedPace) {
+        let seconds = time.as_secs_f64();
+        if seconds <= 0.0 {
+            return;
+        }
+        let fade = MEMORY / (MEMORY + seconds);
+        self.seen += 1;
+        self.tokens = self.tokens * fade + 1.0;
+        self.seconds = self.seconds * fade + seconds;
+        self.recording = self.recording * fade + recording.as_secs_f64();
+        shared.tokens.set(self.seen);
+        shared.rate.set(self.tokens / self.seconds);
+        shared.recording.set(self.recording / self.tokens);
+    }
+}
+
+impl SharedPace {
+    /// What it is; `None` before the first token.
+    pub fn get(&self) -> Option<Pace> {
+        let pace = Pace { tokens: self.tokens.get(), rate: self.rate.get(), recording: self.recording.get() };
+        (pace.tokens > 0).then_some(pace)
+    }
+
+    /// Nothing is known any more.
+    pub fn clear(&self) {
+        self.tokens.set(0);
+    }
+}
