@@ -47,6 +47,12 @@ step "format" cargo fmt --all -- --check
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" cargo build --workspace --locked
 step "tests" cargo test --workspace --locked --no-fail-fast
+# Also builds cargo-packager, once, into target/tools.
+if command -v apt-get >/dev/null; then
+  step "packaging" bash packaging/test.sh
+else
+  echo; echo "==> packaging: packages are made and checked on Debian and Ubuntu only"
+fi
 if cargo +nightly --version >/dev/null 2>&1 && ! cargo fuzz --version >/dev/null 2>&1; then
   cargo install --quiet --locked cargo-fuzz || echo "tests/run.sh: cargo-fuzz could not be installed" >&2
 fi

@@ -48,6 +48,8 @@ pub fn app(args: &AppArgs) -> Outcome {
         return in_terminal(args, None);
     }
     let folders = args.folders()?;
+    #[cfg(windows)]
+    super::console::leave_if_alone();
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let model = args.model.as_deref().map(|path| ModelId::Path(absolute(path)));
     // What libraries of the desktop lack they say by panicking.

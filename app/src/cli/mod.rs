@@ -9,6 +9,8 @@ mod app;
 mod bench;
 mod bench_kernels;
 mod chat;
+#[cfg(windows)]
+mod console;
 mod convert;
 mod devices;
 mod engine_options;

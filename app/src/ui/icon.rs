@@ -2,7 +2,8 @@
 
 use egui::IconData;
 
-/// macOS draws what it is given, so the picture has a margin there as all others have.
+/// macOS draws what it is given, so the picture has a margin there as all others have. X11 gets none of more than 128 pixels,
+/// because it does not fit into one request.
 const PNG: &[u8] = if cfg!(target_os = "macos") {
     include_bytes!("../../../assets/icon/png/mac-512.png")
 } else {

@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# Checks how Thermocline belongs to a Linux desktop: its entry, its metadata, and a Debian package, which is built from
+# target/debug/thermocline (or is DEB), installed into a folder, started there and removed. The macOS bundle is put together too.
+# Needs Debian or Ubuntu; installs what it misses. Usage: bash packaging/test.sh [DEB]
+set -euo pipefail
+deb=${1:+$(realpath "$1")}
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PACKAGER=0.11.8
+id=org.thermocline.Thermocline
+version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() { echo "packaging/test.sh: $*" >&2; exit 1; }
+
+as_root=$([[ $EUID -eq 0 ]] || echo sudo)
+missing=()
+for tool in desktop-file-validate:desktop-file-utils appstreamcli:appstream fakeroot:fakeroot xvfb-run:xvfb xauth:xauth \
+  xdotool:xdotool xprop:x11-utils python3:python3; do
+  command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
+done
+if ((${#missing[@]})); then
+  $as_root apt-get update -qq && $as_root apt-get install -y -qq "${missing[@]}" >/dev/null \
+    || fail "these packages are needed: ${missing[*]}"
+fi
+
+# The sources.
+desktop-file-validate "packaging/linux/$id.desktop"
+appstreamcli validate --no-net "packaging/linux/$id.metainfo.xml"
+grep -q "<release version=\"$version\"" "packaging/linux/$id.metainfo.xml" || fail "the metainfo does not have release $version"
+python3 -c 'import sys, xml.etree.ElementTree as xml; xml.parse(sys.argv[1])' packaging/windows/thermocline.exe.manifest
+
+# The packages.
+if [[ -z $deb ]]; then
+  packager=$PWD/target/tools/bin/cargo-packager
+  if [[ $("$packager" --version 2>/dev/null) != "cargo-packager $PACKAGER" ]]; then
+    cargo install --quiet --locked --root target/tools --version "$PACKAGER" cargo-packager
+  fi
+  # In app, because the packager looks through every folder below for configurations.
+  (cd app && "$packager" --formats deb,app --out-dir "$work/out")
+  deb=$(echo "$work"/out/*.deb)
+  python3 - "$work/out/Thermocline.app/Contents" "$id" "$version" <<'PYTHON'
+import pathlib, plistlib, sys
+
+bundle, identifier, version = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+info = plistlib.loads((bundle / "Info.plist").read_bytes())
+wanted = {
+    "CFBundleIdentifier": identifier, "CFBundleName": "Thermocline", "CFBundleShortVersionString": version,
+    "LSApplicationCategoryType": "public.app-category.utilities", "NSHighResolutionCapable": True, "LSRequiresCarbon": False,
+}
+wrong = {key: info.get(key) for key, value in wanted.items() if info.get(key) != value}
+assert not wrong, f"Info.plist: {wrong}"
+for file in ("MacOS/" + info["CFBundleExecutable"], "Resources/" + info["CFBundleIconFile"]):
+    assert (bundle / file).is_file(), f"the bundle has no {file}"
+PYTHON
+fi
+
+# Installed into a folder.
+root=$work/root
+export PATH=$PATH:/usr/sbin:/sbin
+scratch() { fakeroot dpkg --root="$root" --force-depends --force-not-root "$@" >"$work/dpkg.log" 2>&1 || { cat "$work/dpkg.log"; fail "dpkg $*"; }; }
+mkdir -p "$root/var/lib/dpkg/info" "$root/var/lib/dpkg/updates"
+touch "$root/var/lib/dpkg/status" "$root/var/lib/dpkg/available"
+scratch --install "$deb"
+for file in bin/thermocline "share/applications/$id.desktop" "share/metainfo/$id.metainfo.xml" share/doc/thermocline/copyright \
+  share/icons/hicolor/{16x16,32x32,48x48,128x128,256x256,512x512}/apps/thermocline.png \
+  share/icons/hicolor/scalable/apps/thermocline.svg; do
+  [[ -s $root/usr/$file ]] || fail "the package has no /usr/$file"
+done
+# The entry's program and icon are those of the package, and so are the metadata.
+grep -q '^Exec=thermocline ' "$root/usr/share/applications/$id.desktop"
+grep -q '^Icon=thermocline$' "$root/usr/share/applications/$id.desktop"
+appstreamcli validate-tree --no-net "$root/usr" >"$work/tree.log" 2>&1 || { cat "$work/tree.log"; fail "appstreamcli validate-tree"; }
+# Everything it depends on can be had, and it does not want a newer libc than it says.
+apt-get install --simulate -qq "$deb" >/dev/null 2>&1 || { $as_root apt-get update -qq; apt-get install --simulate -qq "$deb" >/dev/null; }
+said=$(dpkg-deb --field "$deb" Depends | sed -n 's/.*libc6 (>= \([0-9.]*\)).*/\1/p')
+wanted=$(objdump -T "$root/usr/bin/thermocline" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -1)
+dpkg --compare-versions "${wanted#GLIBC_}" le "$said" || fail "the program wants $wanted, the package says libc6 >= $said"
+
+# Started there.
+[[ $("$root/usr/bin/thermocline" --version) == "thermocline $version" ]] || fail "thermocline --version is not $version"
+cat >"$work/window.sh" <<'WINDOW'
+"$1" --data "$HOME/data" &
+trap 'kill $!; wait' EXIT
+for _ in {1..240}; do
+  window=$(xdotool search --onlyvisible --name '^Thermocline$' | head -1)
+  [[ $window ]] && break
+  sleep 0.5
+done
+[[ $window ]] || { echo "no window called Thermocline after 120 s"; exit 1; }
+xprop -id "$window" WM_CLASS | grep -q "\"$2\"" || { echo "the window is not of class $2"; exit 1; }
+xprop -id "$window" _NET_WM_ICON | grep -q '128 x 128' || { echo "the window has no icon of 128 pixels"; exit 1; }
+WINDOW
+mkdir "$work/home"
+HOME=$work/home XDG_RUNTIME_DIR=$work/home WAYLAND_DISPLAY='' \
+  xvfb-run --auto-servernum bash "$work/window.sh" "$root/usr/bin/thermocline" "$id" || fail "the installed program opens no window as it should"
+
+# And removed.
+scratch --purge thermocline
+left=$(find "$root" -path "$root/var" -prune -o -type f -print)
+[[ -z $left ]] || fail "removed, the package leaves $left"
+echo "packaging: entry, metadata, package and window are as they should be ($(basename "$deb"), $(du -k "$deb" | cut -f1) KiB)"
