@@ -17,6 +17,8 @@ pub mod models;
 pub mod neurons;
 pub mod preferences;
 pub mod shell;
+#[cfg(test)]
+pub mod testing;
 pub mod theme;
 pub mod top_bar;
 pub mod vram;

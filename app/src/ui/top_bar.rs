@@ -16,7 +16,8 @@ use crate::{host::HostState, library::ModelId};
 /// Shows it.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
     ui.horizontal(|ui| {
-        if ui.button(ICON_VIEW_SIDEBAR).on_hover_text("Show or hide the chats").clicked() {
+        let chats = "Show or hide the chats";
+        if ui.button(ICON_VIEW_SIDEBAR).accessible_name(chats).on_hover_text(chats).clicked() {
             shell.ask(Command::ToggleChats);
         }
         let state = shell.host.state();
@@ -34,7 +35,8 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             mode_chip(ui, shell, model, engine);
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-            if ui.button(ICON_MEMORY).on_hover_text("Show or hide the neurons").clicked() {
+            let neurons = "Show or hide the neurons";
+            if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
                 shell.ask(Command::ToggleNeurons);
             }
             if let HostState::Ready { engine, .. } = &state {

@@ -58,14 +58,14 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
 /// The window's contents.
 #[derive(Debug)]
 pub struct Window {
-    shell: Shell,
-    page: Page,
+    pub(super) shell: Shell,
+    pub(super) page: Page,
     chats: ChatsPanel,
-    conversation: Conversation,
+    pub(super) conversation: Conversation,
     neurons: NeuronsPanel,
     vram: VramPanel,
     vram_height: f32,
-    models: ModelsPage,
+    pub(super) models: ModelsPage,
     preferences: PreferencesPage,
     /// Whether the list of keys lies over everything.
     keys: bool,
@@ -247,3 +247,6 @@ impl eframe::App for Window {
         self.shell.keep_settings(&Context::default(), true);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,10 @@ pub struct ChatsPanel {
     typed: Option<Instant>,
     hits: Option<Vec<Hit>>,
     focus: bool,
+    /// Whether the first of what was found is to get the keyboard.
+    enter: bool,
+    /// Whether the first of what was found is to be opened.
+    choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
     files: Files,
@@ -123,10 +127,15 @@ impl ChatsPanel {
             self.query.clear();
             self.typed = Some(Instant::now());
         }
+        if field.has_focus() && ui.input(|input| input.key_pressed(egui::Key::ArrowDown)) {
+            self.enter = self.hits.as_ref().is_some_and(|hits| !hits.is_empty());
+        }
+        let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
+        self.choose = entered && !self.query.trim().is_empty();
         let Some(since) = self.typed else { return };
         if self.query.trim().is_empty() {
             (self.hits, self.typed) = (None, None);
-        } else if since.elapsed() >= SEARCH {
+        } else if since.elapsed() >= SEARCH || self.choose {
             self.typed = None;
             let found = shell.store.search(&self.query);
             self.hits = shell.hear(found);
@@ -141,8 +150,12 @@ impl ChatsPanel {
             muted(ui, format!("No chat has \u{201c}{}\u{201d}. Try fewer or shorter words.", self.query.trim()));
         }
         for (n, hit) in hits.iter().enumerate() {
-            let clicked = ui.push_id(n, |ui| row::hit(ui, hit).clicked()).inner;
-            if clicked {
+            let response = ui.push_id(n, |ui| row::hit(ui, hit)).inner;
+            if std::mem::take(&mut self.enter) {
+                response.request_focus();
+            }
+            let first = n == 0 && std::mem::take(&mut self.choose);
+            if response.clicked() || first {
                 shell.ask(match hit.message {
                     Some(message) => Command::OpenMessage(hit.chat, message),
                     None => Command::OpenChat(hit.chat),

@@ -1,6 +1,6 @@
 //! Where one writes.
 
-use egui::{Align, Frame, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextEdit, Ui};
+use egui::{Align, Frame, Id, Key, KeyboardShortcut, Layout, Margin, Modifiers, ScrollArea, Stroke, TextEdit, Ui};
 use egui_material_icons::icons::ICON_TUNE;
 
 use crate::ui::{
@@ -10,6 +10,11 @@ use crate::ui::{
 
 /// Highest a message being written becomes before it scrolls, in points.
 const HIGHEST: f32 = 200.0;
+
+/// The field's.
+pub fn id() -> Id {
+    Id::unique("message being written")
+}
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +73,7 @@ impl Composer {
             let field = ScrollArea::vertical().id_salt("writing").max_height(HIGHEST).show(ui, |ui| {
                 let newline = KeyboardShortcut::new(Modifiers::SHIFT, Key::Enter);
                 let field = TextEdit::multiline(&mut self.text)
+                    .id(id())
                     .hint_text(hint.to_owned())
                     .frame(Frame::NONE)
                     .desired_rows(1)

@@ -1,6 +1,6 @@
 //! One message as it is shown, with what can be done to it.
 
-use egui::{Align, Color32, Frame, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob};
+use egui::{Align, Color32, Frame, Id, Label, Layout, Margin, RichText, TextEdit, TextFormat, Ui, text::LayoutJob};
 use egui_commonmark::CommonMarkCache;
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_CONTENT_COPY, ICON_EDIT, ICON_PLAY_ARROW, ICON_REFRESH,
@@ -20,6 +20,11 @@ use crate::{
 
 /// Widest line of text, in points.
 pub const MEASURE: f32 = 760.0;
+
+/// Of the field in which a message is changed.
+pub fn id_of_change() -> Id {
+    Id::unique("message being changed")
+}
 
 /// What the user wants of a message.
 #[derive(Debug, Clone, PartialEq)]
@@ -253,7 +258,11 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
         .inner_margin(Margin::same(12));
     frame.show(ui, |ui| {
         ui.set_width(ui.available_width());
-        let field = TextEdit::multiline(draft).frame(Frame::NONE).desired_rows(2).desired_width(f32::INFINITY);
+        let field = TextEdit::multiline(draft)
+            .id(id_of_change())
+            .frame(Frame::NONE)
+            .desired_rows(2)
+            .desired_width(f32::INFINITY);
         let response = ui.add(field);
         response.widget_info(|| egui::WidgetInfo::labeled(egui::Role::MultilineTextInput, true, name));
         ui.horizontal(|ui| {

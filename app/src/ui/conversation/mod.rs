@@ -68,6 +68,8 @@ pub struct Conversation {
     editing: Option<(MessageId, String)>,
     copy: Option<String>,
     settings: ChatSettings,
+    /// Whether the keyboard belonged to something else when the last frame ended: then Escape leaves that.
+    aside: bool,
 }
 
 impl std::fmt::Debug for Conversation {
@@ -85,6 +87,7 @@ impl Conversation {
         }
         if !self.begun {
             self.begun = true;
+            self.composer.focus();
             if let Some(number) = shell.settings.last_chat {
                 let found = shell.store.find_chat(number);
                 if let Some(Some(chat)) = shell.hear(found) {
@@ -295,8 +298,8 @@ impl Conversation {
         if let Some(text) = self.copy.take() {
             ui.copy_text(text);
         }
-        if ui.input(|input| input.key_pressed(Key::Escape)) && !egui::Popup::is_any_open(ui) {
-            if self.editing.take().is_none() {
+        if ui.input(|input| input.key_pressed(Key::Escape)) {
+            if !self.aside && self.editing.take().is_none() {
                 self.obey(&Command::Stop, shell);
             }
             self.composer.focus();
@@ -323,6 +326,7 @@ impl Conversation {
         }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
+        self.aside = is_aside(ui);
     }
 
     fn compose(&mut self, ui: &mut Ui, shell: &Shell) -> Option<Wish> {
@@ -440,6 +444,13 @@ impl Conversation {
             self.act(act, shell);
         }
     }
+}
+
+/// Whether a menu, a list over everything, or a field that is not the conversation's own has the keyboard.
+fn is_aside(ctx: &egui::Context) -> bool {
+    let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
+    let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());
+    modal || egui::Popup::is_any_open(ctx) || (ctx.text_edit_focused() && !own)
 }
 
 /// A column in the middle, no wider than a line of text should be.

@@ -68,7 +68,7 @@ pub fn show(
         });
         let mine = preparation.filter(|it| card.is_at(&it.path));
         if let Some(preparation) = mine {
-            deed = progress(ui, shell, preparation, open).or(deed);
+            deed = progress(ui, shell, &card.name, preparation, open).or(deed);
         }
         deed
     })
@@ -122,19 +122,22 @@ fn fit(card: &Card, room: Room) -> String {
 fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
     match state {
         HostState::Ready { model, .. } if *model == card.id => {
-            if ui.button("Close").on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
+            let button = ui.button("Close").accessible_name(format!("Close {}", card.name));
+            if button.on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
                 shell.ask(Command::CloseModel);
             }
         }
         HostState::Opening(opening) if opening.model == card.id => {
             ui.spinner();
             widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
-            if ui.button("Cancel").on_hover_text(format!("Do not open {}", card.name)).clicked() {
+            let button = ui.button("Cancel").accessible_name(format!("Cancel opening {}", card.name));
+            if button.on_hover_text(format!("Do not open {}", card.name)).clicked() {
                 shell.ask(Command::CloseModel);
             }
         }
         state => {
-            if ui.button("Open").on_hover_text(format!("Open {}", card.name)).clicked() {
+            let name = format!("Open {}", card.name);
+            if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
                 shell.ask(Command::OpenModel(card.id.clone()));
             }
             if let HostState::Failed { model, reason } = state
@@ -159,12 +162,13 @@ fn prepare_button(ui: &mut Ui, card: &Card, preparation: Option<&Preparation>) -
     let other = matches!(&stage, Some((false, Stage::Running(_))));
     let hint =
         format!("Find out which neurons of {} fire. Takes minutes to hours; chats go on, more slowly", card.name);
-    let button = ui.add_enabled(!other, egui::Button::new(text)).on_hover_text(hint);
+    let button = ui.add_enabled(!other, egui::Button::new(text)).accessible_name(format!("{text}: {}", card.name));
+    let button = button.on_hover_text(hint);
     let button = button.on_disabled_hover_text("Another model is being prepared");
     button.clicked().then_some(Deed::Prepare)
 }
 
-fn progress(ui: &mut Ui, shell: &mut Shell, preparation: &Preparation, open: bool) -> Option<Deed> {
+fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparation, open: bool) -> Option<Deed> {
     match preparation.stage() {
         Stage::Running(progress) => {
             let (what, share, left) = match progress {
@@ -187,7 +191,8 @@ fn progress(ui: &mut Ui, shell: &mut Shell, preparation: &Preparation, open: boo
                 widgets::muted(ui, "Pausing …");
                 return None;
             }
-            ui.button("Pause").on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
+            let pause = ui.button("Pause").accessible_name(format!("Pause: {name}"));
+            pause.on_hover_text("What is done is kept").clicked().then_some(Deed::Pause)
         }
         Stage::Paused => {
             widgets::muted(ui, "Paused. What is done is kept beside the model.");

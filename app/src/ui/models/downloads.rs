@@ -22,7 +22,7 @@ pub struct DownloadsView {
     /// What was typed: a repository, or the address of a file.
     typed: String,
     /// Where repositories are.
-    hub: String,
+    pub(super) hub: String,
     asking: Background<Offers>,
     /// The repository that was asked about, and what it has, once it has answered.
     offers: Option<(String, Option<Offers>)>,
@@ -61,7 +61,8 @@ impl DownloadsView {
                 let field = TextEdit::singleline(&mut self.typed).desired_width(ui.available_width() - 72.0);
                 let field = ui.add(field.hint_text("owner/name or https://…")).labelled_by(label);
                 let entered = field.lost_focus() && ui.input(|input| input.key_pressed(egui::Key::Enter));
-                if (ui.button("Look").clicked() || entered) && !self.typed.trim().is_empty() {
+                let look = ui.button("Look").accessible_name("Look for its files");
+                if (look.clicked() || entered) && !self.typed.trim().is_empty() {
                     wanted = Some(self.typed.trim().to_owned());
                 }
             });
@@ -129,7 +130,7 @@ impl DownloadsView {
                 for offer in offers {
                     ui.horizontal_wrapped(|ui| {
                         let hint = format!("Download {}", offer.name);
-                        if ui.button("Download").on_hover_text(hint).clicked() {
+                        if ui.button("Download").accessible_name(&hint).on_hover_text(hint).clicked() {
                             for wish in offer.wishes(&self.hub, repository, &folder) {
                                 shell.downloads.add(wish);
                             }
@@ -194,25 +195,28 @@ fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
         }
         DownloadState::Failed(reason) => widgets::trouble(ui, reason),
     };
+    let button = |ui: &mut Ui, text: &str, hint: &str| {
+        ui.button(text).accessible_name(format!("{text}: {name}")).on_hover_text(hint).clicked()
+    };
     ui.horizontal(|ui| {
         match &status.state {
             DownloadState::Done(_) => {}
             DownloadState::Paused | DownloadState::Failed(_) | DownloadState::Retrying { .. } => {
-                if ui.button("Go on").on_hover_text(format!("Go on with {name}")).clicked() {
+                if button(ui, "Go on", "What has arrived is kept") {
                     shell.downloads.resume(status.id);
                 }
             }
             DownloadState::Waiting | DownloadState::Running => {
-                if ui.button("Pause").on_hover_text(format!("Pause {name}")).clicked() {
+                if button(ui, "Pause", "What has arrived is kept") {
                     shell.downloads.pause(status.id);
                 }
             }
         }
         if matches!(status.state, DownloadState::Done(_)) {
-            if ui.button("Clear").on_hover_text(format!("Take {name} off this list; the file stays")).clicked() {
+            if button(ui, "Clear", "Take it off this list; the file stays") {
                 shell.downloads.remove(status.id, false);
             }
-        } else if ui.button("Remove").on_hover_text(format!("Give up {name} and delete what has arrived")).clicked() {
+        } else if button(ui, "Remove", "Give it up and delete what has arrived") {
             shell.downloads.remove(status.id, true);
         }
     });

@@ -23,7 +23,11 @@ use crate::{
 };
 
 /// Tokens of text that a preparation reads.
+#[cfg(not(test))]
 const TOKENS: u64 = 32 << 10;
+/// Fewer, for a model of a few thousand weights.
+#[cfg(test)]
+const TOKENS: u64 = 4 << 10;
 
 /// Models in the list of those used lately.
 const LATELY: usize = 4;
@@ -217,3 +221,6 @@ fn lately(ui: &mut Ui, shell: &mut Shell) {
         }
     });
 }
+
+#[cfg(test)]
+mod tests;

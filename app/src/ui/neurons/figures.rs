@@ -128,6 +128,7 @@ fn quiet<'a>(id: &str) -> Plot<'a> {
     Plot::new(id)
         .height(PLOT)
         .show_x(false)
+        .sense(Sense::hover())
         .allow_zoom(false)
         .allow_drag(false)
         .allow_scroll(false)

@@ -28,7 +28,7 @@ impl PreferencesPage {
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-            ui.set_max_width(720.0);
+            ui.set_max_width(ui.available_width().min(720.0));
             ui.heading("Settings");
             ui.add_space(4.0);
             widgets::card(ui, |ui| self.looks(ui, shell));
@@ -94,7 +94,8 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
     for folder in &shell.settings.folders {
         ui.horizontal(|ui| {
             let name = folder.display().to_string();
-            if ui.button("Remove").on_hover_text(format!("Look no longer into {name}; nothing is deleted")).clicked() {
+            let remove = ui.button("Remove").accessible_name(format!("Remove {name}"));
+            if remove.on_hover_text("Look no longer there; nothing is deleted").clicked() {
                 gone = Some(folder.clone());
             }
             ui.label(name);
@@ -118,7 +119,8 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal_wrapped(|ui| {
             ui.label(RichText::new(what).color(palette.muted));
             ui.label(RichText::new(path.display().to_string()).monospace().size(12.0));
-            if ui.button("Copy").on_hover_text(format!("Copy the path: {what}")).clicked() {
+            let copy = format!("Copy the path: {what}");
+            if ui.button("Copy").accessible_name(&copy).on_hover_text(copy).clicked() {
                 ui.copy_text(path.display().to_string());
             }
         });
@@ -132,3 +134,6 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
         "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.",
     );
 }
+
+#[cfg(test)]
+mod tests;

@@ -244,3 +244,6 @@ fn parts_of(memory: &DeviceMemory, palette: &Palette) -> Vec<Part> {
     };
     memory.by_purpose.iter().map(part).collect()
 }
+
+#[cfg(test)]
+mod tests;

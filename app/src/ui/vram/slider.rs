@@ -59,15 +59,22 @@ impl BudgetSlider {
                 commit(shell, model, engine, choice, range);
             }
         });
-        let (name, end, value) = match choice {
-            Budget::AtMost(value) => ("VRAM to use at most", range.most, value),
-            Budget::LeaveFree(value) => ("VRAM to leave free", range.can_have, value),
+        let (name, start, end, value) = match choice {
+            Budget::AtMost(value) => ("VRAM to use at most", 0, range.most, value),
+            Budget::LeaveFree(value) => {
+                // Leaving less than this free gives the model nothing more.
+                let start = range.can_have.saturating_sub(range.most);
+                ("VRAM to leave free", start.min(value), range.can_have, value)
+            }
         };
-        let (end, step) = (end.max(1), Range::step(end));
-        let mut position = value.min(end) as f64;
+        // On the grid from the first frame on: otherwise the slider puts itself there, which looks as if it had been moved.
+        let step = Range::step(range.most);
+        let start = start / step * step;
+        let end = end.max(1).checked_next_multiple_of(step).unwrap_or(end);
+        let mut position = ((value.clamp(start, end) + step / 2) / step * step) as f64;
         ui.horizontal(|ui| {
             ui.spacing_mut().slider_width = (ui.available_width() - 112.0).max(80.0);
-            let slider = Slider::new(&mut position, 0.0..=end as f64)
+            let slider = Slider::new(&mut position, start as f64..=end as f64)
                 .step_by(step as f64)
                 .custom_formatter(|value, _| bytes(value as u64))
                 .custom_parser(|text| parse_bytes(text.trim()).ok().map(|bytes| bytes as f64))

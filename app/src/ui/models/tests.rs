@@ -1,0 +1,122 @@
+//! The page of models, as people use it.
+
+use std::{fs, path::Path};
+
+use super::*;
+use crate::{
+    settings::Budget,
+    ui::{command::Page, testing::Stage},
+};
+
+const SIZE: [f32; 2] = [1440.0, 1000.0];
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures").join(name)
+}
+
+/// A folder with a model of a few thousand weights called `name`, and a file that is none.
+fn folder_with(name: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join(name);
+    fs::create_dir(&model).unwrap();
+    for entry in fs::read_dir(fixture("models/llama-relu-256")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), model.join(entry.file_name())).unwrap();
+    }
+    fs::write(folder.path().join("broken.gguf"), "GGUF, but not quite").unwrap();
+    folder
+}
+
+fn page(stage: &mut Stage) {
+    stage.ready();
+    stage.click("Models");
+    stage.until("a search", |window| window.page == Page::Models && !window.models.search.is_running());
+}
+
+fn opened(stage: &mut Stage, path: &Path) {
+    let id = ModelId::Path(path.to_owned());
+    stage.until("the model", |window| match window.shell.host.state() {
+        HostState::Ready { model, .. } => model == id,
+        HostState::Failed { reason, .. } => panic!("{reason}"),
+        _ => false,
+    });
+}
+
+#[test]
+fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list() {
+    let folder = folder_with("tiny");
+    let mut stage = Stage::new(SIZE);
+    page(&mut stage);
+    assert_eq!(stage.it.state().models.found().len(), 1, "the built-in one");
+    for _ in 0..2 {
+        stage.write("Folder or file", folder.path().to_str().unwrap());
+        stage.click("Add");
+    }
+    stage.until("two models", |window| window.models.found().len() == 2 && !window.models.search.is_running());
+    assert_eq!(stage.shell().settings.folders, [folder.path()]);
+    stage.click("1 that cannot be used");
+    assert!(stage.shows("broken.gguf"));
+
+    stage.write("Folder or file", "/nowhere/at/all");
+    stage.press(egui::Key::Enter);
+    assert!(!stage.shell().toasts.is_empty(), "a sentence says that it is not there");
+    assert_eq!(stage.shell().settings.folders.len(), 1);
+
+    let path = folder.path().join("tiny");
+    let name = stage.it.state().models.found()[1].name.clone();
+    stage.click(&format!("Open {name}"));
+    opened(&mut stage, &path);
+    assert_eq!(stage.shell().settings.recent[0], path.display().to_string());
+    stage.click(&format!("Close {name}"));
+    assert!(matches!(stage.shell().host.state(), HostState::Empty));
+    stage.click("Open Thermocline Storyteller");
+    stage.ready();
+
+    stage.click("Settings");
+    stage.click(&format!("Remove {}", folder.path().display()));
+    assert!(stage.shell().settings.folders.is_empty() && path.exists());
+    stage.click("Add folders on the page of models");
+    stage.until("one model", |window| window.models.found().len() == 1 && !window.models.search.is_running());
+}
+
+#[test]
+fn settings_of_a_model_are_kept_apart() {
+    let folder = folder_with("tiny");
+    let path = folder.path().join("tiny");
+    let key = ModelId::Path(path.clone()).key();
+    let mut stage = Stage::with(SIZE, |_, settings| {
+        settings.folders.push(folder.path().to_owned());
+        settings.models.entry(key.clone()).or_default().budget = Some(Budget::AtMost(5 << 20));
+        settings.models.entry(key.clone()).or_default().context = Some(64);
+    });
+    page(&mut stage);
+    let name = stage.it.state().models.found()[1].name.clone();
+    stage.click(&format!("Open {name}"));
+    opened(&mut stage, &path);
+    let engine = stage.shell().host.engine().unwrap();
+    assert_eq!((engine.vram_budget(), engine.context()), (Some(5 << 20), 64));
+}
+
+#[test]
+fn preparing_is_paused_gone_on_with_and_of_use() {
+    let folder = folder_with("tiny");
+    let path = folder.path().join("tiny");
+    let mut stage = Stage::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    page(&mut stage);
+    let name = stage.it.state().models.found()[1].name.clone();
+    assert!(stage.shows("Not prepared. Most of its neurons are silent"));
+    let under_way = |window: &mut crate::ui::Window| window.models.preparation.as_ref().map(Preparation::stage);
+    stage.click(&format!("Prepare: {name}"));
+    stage.until("some progress", |window| matches!(under_way(window), Some(preparation::Stage::Running(Some(_)))));
+    stage.click(&format!("Pause: {name}"));
+    stage.until("a pause", |window| matches!(under_way(window), Some(preparation::Stage::Paused)));
+    assert!(stage.shows("Paused. What is done is kept beside the model."));
+    stage.click(&format!("Go on preparing: {name}"));
+    stage.until("its end", |window| match under_way(window) {
+        Some(preparation::Stage::Failed(reason)) => panic!("{reason}"),
+        stage => matches!(stage, Some(preparation::Stage::Done)),
+    });
+    let card = &stage.it.state().models.found()[1];
+    assert!(card.prepared && card.id == ModelId::Path(path), "{card:?}");
+    assert!(stage.shows("Prepared.") && stage.shows(&format!("Prepare again: {name}")));
+}

@@ -1,0 +1,181 @@
+//! A window without a screen, for the tests of panels: what is said to it goes through the same controls that people use.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use egui::{Key, Modifiers, accesskit::Role};
+use egui_kittest::{
+    Harness, Node,
+    kittest::{NodeT, Queryable, by},
+};
+
+use super::{Window, shell::Shell};
+use crate::{
+    folders::Folders,
+    library::ModelId,
+    settings::{ModelSettings, Settings, Theme},
+};
+
+/// Long enough for anything a test waits for, on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The window, in a folder of its own.
+pub struct Stage {
+    /// It.
+    pub it: Harness<'static, Window>,
+    /// Where its files are.
+    pub folders: Folders,
+    size: [f32; 2],
+    // After the window, which writes into it.
+    folder: tempfile::TempDir,
+}
+
+fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
+    let builder = Harness::builder().with_size(size).with_step_dt(1.0 / 60.0).with_max_steps(8);
+    builder.build_eframe(move |creation| Window::new(&creation.egui_ctx, folders, None).unwrap())
+}
+
+impl Stage {
+    /// A window of `size` points with the built-in model on the CPU; `prepare` may change settings and put files into folders
+    /// before it opens.
+    pub fn with(size: [f32; 2], prepare: impl FnOnce(&Folders, &mut Settings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders::below(folder.path());
+        let mut settings = Settings { theme: Theme::Dark, reduced_motion: true, ..Settings::default() };
+        let on_cpu = ModelSettings { device: Some(String::new()), ..ModelSettings::default() };
+        settings.models.insert(ModelId::Builtin.key(), on_cpu);
+        prepare(&folders, &mut settings);
+        settings.save(&folders.settings()).unwrap();
+        Stage { it: window(size, folders.clone()), folders, size, folder }
+    }
+
+    /// Closed, and opened again.
+    pub fn again(self) -> Self {
+        let Stage { it, folders, size, folder } = self;
+        eframe::App::on_exit(&mut it.into_state());
+        Stage { it: window(size, folders.clone()), folders, size, folder }
+    }
+
+    /// As [`Stage::with`], with nothing special.
+    pub fn new(size: [f32; 2]) -> Self {
+        Self::with(size, |_, _| ())
+    }
+
+    /// What panels share.
+    pub fn shell(&mut self) -> &mut Shell {
+        &mut self.it.state_mut().shell
+    }
+
+    /// A few frames.
+    pub fn step(&mut self) {
+        self.it.run_steps(4);
+    }
+
+    /// Frames until something is so, which must come within [`PATIENCE`].
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Window) -> bool) {
+        let began = Instant::now();
+        while !is(self.it.state_mut()) {
+            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+            thread::sleep(Duration::from_millis(4));
+            self.it.step();
+        }
+        self.step();
+    }
+
+    /// Frames until a model is ready.
+    pub fn ready(&mut self) {
+        self.until("a model", |window| window.shell.host.engine().is_some());
+    }
+
+    /// Frames until nobody is answered any more.
+    pub fn answered(&mut self) {
+        self.until("the end of the answer", |window| !window.shell.talk.is_busy());
+    }
+
+    /// Frames until a control or a text of this name is there.
+    pub fn appears(&mut self, name: &str) {
+        let began = Instant::now();
+        while !self.shows(name) {
+            assert!(began.elapsed() < PATIENCE, "not within {PATIENCE:?}: {name:?} among {:?}", self.texts());
+            thread::sleep(Duration::from_millis(4));
+            self.it.step();
+        }
+    }
+
+    /// Whether there is a control or a text of this name, or with it inside.
+    pub fn shows(&self, name: &str) -> bool {
+        self.it.query_all_by_label_contains(name).next().is_some()
+    }
+
+    /// All that is written anywhere.
+    pub fn texts(&self) -> Vec<String> {
+        let nodes = self.it.root().children_recursive();
+        nodes.filter_map(|node| node.accesskit_node().label().or(node.value())).collect()
+    }
+
+    /// The control of this name.
+    pub fn control<'a>(&'a self, name: &'a str) -> Node<'a> {
+        self.it.get_by(move |node| node.label().as_deref() == Some(name) && egui::accessibility::is_input(node.role()))
+    }
+
+    /// The control of this role and name.
+    pub fn role<'a>(&'a self, role: Role, name: &'a str) -> Node<'a> {
+        // A slider is the label of its number.
+        self.it.get(by().role(role).label(name).include_labels())
+    }
+
+    /// Whether there is a control of this role and name.
+    pub fn has(&self, role: Role, name: &str) -> bool {
+        self.it.query(by().role(role).label(name).include_labels()).is_some()
+    }
+
+    /// A click on the control of this name, which is brought into view before.
+    pub fn click(&mut self, name: &str) {
+        self.control(name).scroll_to_me();
+        self.step();
+        let node = self.control(name);
+        assert!(!node.accesskit_node().is_disabled(), "{name:?} cannot be clicked now");
+        node.click();
+        self.it.remove_cursor();
+        self.step();
+    }
+
+    /// Writes into the field of this name.
+    pub fn write(&mut self, name: &str, text: &str) {
+        self.control(name).focus();
+        self.step();
+        self.it.event(egui::Event::Text(text.to_owned()));
+        self.step();
+    }
+
+    /// Takes out what is written in the field of this name.
+    pub fn erase(&mut self, name: &str) {
+        self.control(name).focus();
+        self.step();
+        self.ctrl(Key::A);
+        self.press(Key::Backspace);
+    }
+
+    /// What the last frame has put on the clipboard.
+    pub fn copied(&self) -> Option<String> {
+        let commands = &self.it.output().platform_output.commands;
+        commands.iter().find_map(|command| match command {
+            egui::OutputCommand::CopyText(text) => Some(text.clone()),
+            _ => None,
+        })
+    }
+
+    /// A key that is pressed and let go.
+    pub fn press(&mut self, key: Key) {
+        self.it.key_press(key);
+        self.step();
+    }
+
+    /// A key that is pressed while Ctrl is held.
+    pub fn ctrl(&mut self, key: Key) {
+        self.it.key_press_modifiers(Modifiers::COMMAND, key);
+        self.step();
+    }
+}

@@ -1,0 +1,120 @@
+//! The panel on a GPU that was chosen by name: here, where there may be no other, a driver that computes on the CPU.
+
+use egui::accesskit::Role;
+use egui_kittest::kittest::{NodeT, Queryable};
+use thermocline_engine::gpu::adapters;
+
+use super::*;
+use crate::{settings::ModelSettings, ui::testing::Stage};
+
+const MOST: &str = "VRAM to use at most";
+const FREE: &str = "VRAM to leave free";
+
+/// The adapter that every machine with the tests' driver has.
+fn adapter() -> String {
+    let all = adapters();
+    let software = all.iter().find(|it| it.kind == AdapterKind::Software);
+    software.or(all.first()).expect("the tests need a Vulkan driver (tests/run.sh installs one)").name.clone()
+}
+
+fn memory(stage: &mut Stage) -> Option<DeviceMemory> {
+    memory_of(stage.shell())
+}
+
+fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
+    match shell.host.engine()?.device() {
+        DeviceStatus::Gpu(memory) => Some(memory),
+        _ => None,
+    }
+}
+
+/// A window whose model is in the GPU's memory as a whole.
+fn on_gpu() -> Stage {
+    let mut stage = Stage::with([1440.0, 1600.0], |_, settings| {
+        let chosen = ModelSettings { device: Some(adapter()), ..ModelSettings::default() };
+        settings.models.insert(ModelId::Builtin.key(), chosen);
+    });
+    stage.ready();
+    settled(&mut stage);
+    stage.until("the list of adapters", |window| window.shell().adapters.list().is_some());
+    stage
+}
+
+fn settled(stage: &mut Stage) {
+    let done = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|memory| !memory.moving);
+    stage.until("the model in VRAM", done);
+}
+
+fn budget(stage: &mut Stage) -> Option<Budget> {
+    stage.shell().settings.models[&ModelId::Builtin.key()].budget
+}
+
+#[test]
+fn both_readings_mean_the_same_limit() {
+    let mut stage = on_gpu();
+    let whole = memory(&mut stage).unwrap().accounted;
+    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
+    stage.step();
+    let engine = stage.shell().host.engine().unwrap();
+    let limit = engine.vram_budget().unwrap();
+    let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
+    stage.until("the budget to be kept", kept);
+    stage.click("Leave free");
+    let Some(Budget::LeaveFree(left)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    let now = engine.vram_budget().unwrap();
+    assert!(now.abs_diff(limit) <= limit / 16, "{limit} became {now}, {left} are left free");
+    assert!(stage.has(Role::Slider, FREE) && !stage.has(Role::Slider, MOST));
+    // To leave less free is to use more.
+    let less = left.saturating_sub(whole);
+    stage.role(Role::Slider, FREE).set_value_accesskit(less as f64);
+    stage.step();
+    assert!(engine.vram_budget().unwrap() > now);
+    stage.click("Use at most");
+    assert!(matches!(budget(&mut stage), Some(Budget::AtMost(_))));
+}
+
+#[test]
+fn nothing_at_all_is_a_budget_and_can_be_raised_again() {
+    let mut stage = on_gpu();
+    let engine = stage.shell().host.engine().unwrap();
+    stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
+    stage.step();
+    assert_eq!(engine.vram_budget(), Some(0));
+    let none = |window: &mut crate::ui::Window| memory_of(window.shell()).is_none_or(|it| it.accounted == 0);
+    stage.until("nothing in VRAM", none);
+    stage.role(Role::Slider, MOST).set_value_accesskit(1e12);
+    stage.step();
+    stage.until("something in VRAM", |window| memory_of(window.shell()).is_some_and(|it| it.accounted > 0));
+}
+
+#[test]
+fn the_cpu_and_every_adapter_can_be_chosen() {
+    let mut stage = on_gpu();
+    let (name, key) = (adapter(), ModelId::Builtin.key());
+    let choose = |stage: &mut Stage, line: &str| {
+        let combo = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
+        combo.click();
+        stage.step();
+        let line = line.to_owned();
+        stage
+            .it
+            .get_by(|node| node.role() == Role::Button && node.label().is_some_and(|it| it.starts_with(&line)))
+            .click();
+        stage.it.remove_cursor();
+        stage.step();
+    };
+    choose(&mut stage, picker::CPU);
+    assert_eq!(stage.shell().settings.models[&key].device.as_deref(), Some(""));
+    let on_cpu = |window: &mut crate::ui::Window| {
+        matches!(window.shell().host.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
+    };
+    stage.until("the CPU", on_cpu);
+    assert!(stage.shows("The CPU computes everything; no VRAM is taken."));
+    choose(&mut stage, &format!("{name} ("));
+    assert_eq!(stage.shell().settings.models[&key].device.as_ref(), Some(&name));
+    settled(&mut stage);
+    choose(&mut stage, "Automatic");
+    assert_eq!(stage.shell().settings.models[&key].device, None);
+    let shown = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
+    assert!(shown.accesskit_node().value().unwrap_or_default().starts_with("Automatic"));
+}

@@ -1,0 +1,151 @@
+//! What frames cost, and that there are none while nothing happens.
+
+use std::time::{Duration, Instant};
+
+use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, ViewportId, vec2};
+use egui_kittest::Harness;
+
+use crate::{
+    store::Store,
+    ui::{Window, testing::Stage},
+};
+
+/// Longest a frame may take on the window's thread: 30 frames are seen in a second.
+const FRAME: Duration = Duration::from_millis(33);
+
+const MESSAGES: i64 = 10_000;
+
+/// Processor time of this thread, where the system tells it; other programs do not lengthen it.
+fn worked() -> Duration {
+    // The system adds up what a thread has worked when it looks at another.
+    std::thread::yield_now();
+    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = told.as_deref().and_then(|it| it.split_whitespace().next()?.parse().ok());
+    nanoseconds.map_or_else(|| Instant::now().duration_since(*BEGIN), Duration::from_nanos)
+}
+
+static BEGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+
+/// Runs a frame with its tessellation; what it took.
+fn frame(stage: &mut Stage) -> Duration {
+    let before = worked();
+    stage.it.step();
+    let output = stage.it.output();
+    let meshes = stage.it.ctx.tessellate(output.shapes.clone(), output.pixels_per_point);
+    assert!(!meshes.is_empty());
+    worked() - before
+}
+
+/// A chat as long as a year of talking, of paragraphs, lists and code.
+fn long_chat() -> String {
+    let contents = [
+        "Why is the sky blue?".to_owned(),
+        "Some *words* about `light`. ".repeat(20),
+        "And then?\nTell me more.".to_owned(),
+        format!("First this.\n\n- one\n- two\n\n```rust\nfn main() {{}}\n```\n\n{}", "And so on. ".repeat(40)),
+    ];
+    let message = |n: i64| {
+        let role = if n % 2 == 0 { "user" } else { "assistant" };
+        let mut message = serde_json::json!({"role": role, "content": contents[n as usize % 4], "created": n});
+        if n > 0 {
+            message["parent"] = (n - 1).into();
+        }
+        message
+    };
+    let messages: Vec<_> = (0..MESSAGES).map(message).collect();
+    let chat = serde_json::json!({"title": "long", "created": 1, "updated": 1, "messages": messages});
+    serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [chat]}).to_string()
+}
+
+#[test]
+fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
+    let mut stage = Stage::with([1440.0, 900.0], |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        settings.last_chat = Some(store.import(&long_chat()).unwrap()[0].number());
+    });
+    stage.ready();
+    let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
+    stage.it.hover_at(over);
+    stage.it.run_steps(10);
+    let mut frames = Vec::new();
+    // Slowly, quickly, and in leaps to where nothing was seen before.
+    for (step, count) in [(40.0, 60), (400.0, 60), (20_000.0, 30), (-3_000.0, 60)] {
+        for _ in 0..count {
+            let delta = vec2(0.0, step);
+            let (unit, phase, source) = (MouseWheelUnit::Point, TouchPhase::Move, MouseWheelSource::Wheel);
+            let modifiers = Modifiers::NONE;
+            stage.it.event(Event::MouseWheel { unit, delta, phase, source, modifiers });
+            frames.push(frame(&mut stage));
+        }
+    }
+    frames.sort();
+    let (middle, longest) = (frames[frames.len() / 2], frames[frames.len() - 1]);
+    println!("{} frames over {MESSAGES} messages: {middle:?} in the middle, {longest:?} the longest", frames.len());
+    assert!(longest < FRAME, "a frame took {longest:?}; the five longest: {:?}", &frames[frames.len() - 5..]);
+}
+
+/// When the window wants to be drawn again, if nothing happens.
+fn wish<State>(it: &Harness<'_, State>) -> Duration {
+    it.output().viewport_output[&ViewportId::ROOT].repaint_delay
+}
+
+/// Frames until the window is at rest: settings are written, lists are read.
+fn rest<State>(it: &mut Harness<'_, State>) {
+    let began = Instant::now();
+    while wish(it) != Duration::MAX {
+        assert!(
+            began.elapsed() < Duration::from_secs(30),
+            "it wants to be drawn again after {:?}: {:?}",
+            wish(it),
+            it.ctx.repaint_causes()
+        );
+        std::thread::sleep(wish(it).min(Duration::from_millis(50)));
+        it.step();
+    }
+}
+
+#[test]
+fn a_window_at_rest_is_not_drawn() {
+    let mut stage = Stage::new([1440.0, 900.0]);
+    stage.ready();
+    rest(&mut stage.it);
+    stage.write("Message", "Tell me a story about a frog.");
+    stage.press(Key::Enter);
+    stage.answered();
+    stage.it.remove_cursor();
+    for key in [Key::M, Key::Comma, Key::Comma] {
+        rest(&mut stage.it);
+        // Nobody wakes it later, either.
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!stage.it.ctx.has_requested_repaint(), "{:?}", stage.it.ctx.repaint_causes());
+        stage.ctrl(key);
+    }
+    rest(&mut stage.it);
+}
+
+#[test]
+fn a_hidden_window_follows_its_answer_and_rests() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = crate::folders::Folders::below(folder.path());
+    // What is hidden only hears what has happened.
+    let tick = move |ui: &mut egui::Ui, window: &mut Option<Window>| {
+        window.get_or_insert_with(|| Window::new(ui, folders.clone(), None).unwrap()).tick(ui);
+    };
+    let mut it = Harness::builder().with_step_dt(1.0 / 60.0).build_ui_state(tick, None);
+    let until = |it: &mut Harness<'_, Option<Window>>, is: &dyn Fn(&Window) -> bool| {
+        let began = Instant::now();
+        while !it.state().as_ref().is_some_and(is) {
+            assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s");
+            std::thread::sleep(Duration::from_millis(5));
+            it.step();
+        }
+    };
+    until(&mut it, &|window| window.shell.host.engine().is_some());
+    let shell = &mut it.state_mut().as_mut().unwrap().shell;
+    let chat = shell.store.add_chat(None, "").unwrap();
+    shell.talk.say(&mut shell.store, &shell.host, chat, None, "Tell me a story about a frog.").unwrap();
+    until(&mut it, &|window| !window.shell.talk.is_busy());
+    let shell = &it.state().as_ref().unwrap().shell;
+    assert!(shell.store.branch(chat).unwrap()[1].content.contains("Once"));
+    rest(&mut it);
+}

@@ -1,0 +1,202 @@
+//! A chat without a pointer.
+
+use egui::{Event, Key, Modifiers};
+
+use crate::{
+    store::{Message, MessageState, Speaker},
+    ui::{command::Page, testing::Stage},
+};
+
+const SIZE: [f32; 2] = [1440.0, 900.0];
+
+/// What a keyboard writes, into whatever has the focus.
+fn types(stage: &mut Stage, text: &str) {
+    for letter in text.chars() {
+        stage.it.event(Event::Text(letter.to_string()));
+    }
+    stage.step();
+}
+
+/// The branch that is shown.
+fn branch(stage: &mut Stage) -> Vec<Message> {
+    let shell = stage.shell();
+    let Some(number) = shell.settings.last_chat else { return Vec::new() };
+    let chat = shell.store.find_chat(number).unwrap().unwrap();
+    shell.store.branch(chat.id).unwrap()
+}
+
+/// Asks for something long and waits until the answer has begun.
+fn ask(stage: &mut Stage, text: &str) {
+    types(stage, text);
+    stage.press(Key::Enter);
+    assert!(stage.shell().talk.is_busy());
+}
+
+#[test]
+fn a_whole_chat_without_a_pointer() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    // The first key that is pressed writes.
+    types(&mut stage, "Tell me a story");
+    stage.it.key_press_modifiers(Modifiers::SHIFT, Key::Enter);
+    stage.step();
+    types(&mut stage, "about a zebra.");
+    stage.press(Key::Enter);
+    stage.answered();
+    let said = branch(&mut stage);
+    assert_eq!((said.len(), &*said[0].content), (2, "Tell me a story\nabout a zebra."));
+    assert!(said[1].content.len() > 20, "{:?}", said[1]);
+
+    // Again, and stopped.
+    stage.ctrl(Key::R);
+    assert!(stage.shell().talk.is_busy());
+    stage.press(Key::Escape);
+    stage.answered();
+    let again = branch(&mut stage)[1].clone();
+    assert_eq!((again.version, again.speaker), ((2, 2), Speaker::Assistant));
+    assert!(matches!(again.state, MessageState::Stopped | MessageState::Complete), "{again:?}");
+
+    // The keyboard is where one writes again.
+    types(&mut stage, "And then?");
+    stage.press(Key::Enter);
+    stage.answered();
+    assert_eq!(branch(&mut stage).len(), 4);
+
+    // The answer to the clipboard.
+    let last = branch(&mut stage)[3].content.clone();
+    let modifiers = Modifiers::COMMAND | Modifiers::SHIFT;
+    let down = Event::Key { key: Key::C, physical_key: None, pressed: true, repeat: false, modifiers };
+    for event in [Event::ModifiersChanged(modifiers), down] {
+        stage.it.event(event);
+        stage.it.step();
+    }
+    stage.it.step();
+    assert_eq!(stage.copied(), Some(last));
+    stage.it.event(Event::ModifiersChanged(Modifiers::NONE));
+    stage.step();
+
+    // Another chat.
+    stage.ctrl(Key::N);
+    assert!(stage.shows("Storyteller is ready"));
+    types(&mut stage, "Tell me about a boat.");
+    stage.press(Key::Enter);
+    stage.answered();
+    assert_eq!(branch(&mut stage)[0].content, "Tell me about a boat.");
+
+    // The first one is found by a word of it, and opened.
+    stage.ctrl(Key::K);
+    types(&mut stage, "zebra");
+    stage.press(Key::Enter);
+    assert!(branch(&mut stage)[0].content.contains("zebra"));
+    // Found with the arrows, too.
+    stage.ctrl(Key::N);
+    stage.ctrl(Key::K);
+    stage.until("what was found", |window| window.shell().settings.last_chat.is_none());
+    stage.appears("zebra");
+    stage.press(Key::ArrowDown);
+    stage.press(Key::Enter);
+    assert!(branch(&mut stage)[0].content.contains("zebra"));
+    types(&mut stage, "not sent");
+    assert_eq!(stage.control("Message").value().as_deref(), Some("not sent"));
+}
+
+#[test]
+fn panels_pages_and_the_list_of_keys() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    let columns = |stage: &mut Stage| {
+        let panels = stage.shell().settings.panels;
+        (panels.chats, panels.neurons, stage.shows("Search chats"), stage.shows("VRAM budget"))
+    };
+    assert_eq!(columns(&mut stage), (true, true, true, true));
+    stage.ctrl(Key::B);
+    stage.ctrl(Key::J);
+    assert_eq!(columns(&mut stage), (false, false, false, false));
+    // Searching brings the column back.
+    stage.ctrl(Key::K);
+    stage.ctrl(Key::J);
+    assert_eq!(columns(&mut stage), (true, true, true, true));
+    assert!(stage.control("Search chats").is_focused());
+
+    for (key, page, shown) in [
+        (Key::M, Page::Models, "Get more"),
+        (Key::Comma, Page::Preferences, "Where data is kept"),
+        (Key::Comma, Page::Chat, "Message"),
+        (Key::M, Page::Models, "Get more"),
+        (Key::L, Page::Chat, "Message"),
+    ] {
+        stage.ctrl(key);
+        assert_eq!(stage.it.state().page, page);
+        assert!(stage.shows(shown), "{shown}");
+    }
+    assert!(stage.control("Message").is_focused());
+
+    stage.press(Key::F1);
+    assert!(stage.shows("Begin a new line"));
+    stage.press(Key::F1);
+    assert!(!stage.shows("Begin a new line"));
+    stage.press(Key::F1);
+    stage.press(Key::Escape);
+    assert!(!stage.shows("Begin a new line"));
+    // Every control can be reached.
+    stage.press(Key::F1);
+    for _ in 0..8 {
+        stage.press(Key::Tab);
+        if stage.control("Close").is_focused() {
+            break;
+        }
+    }
+    stage.press(Key::Enter);
+    assert!(!stage.shows("Begin a new line"));
+}
+
+#[test]
+fn escape_leaves_what_has_the_keyboard_before_it_stops_an_answer() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    ask(&mut stage, "Tell me a story.");
+    stage.answered();
+    // Escape, while another answer is written; how that ended.
+    let escape = |stage: &mut Stage| {
+        stage.ctrl(Key::R);
+        assert!(stage.shell().talk.is_busy());
+        stage.press(Key::Escape);
+        stage.answered();
+        branch(stage)[1].state
+    };
+    stage.ctrl(Key::K);
+    types(&mut stage, "boat");
+    assert_eq!(escape(&mut stage), MessageState::Complete);
+    let search = stage.control("Search chats");
+    assert!(!search.is_focused() && search.value().unwrap_or_default().is_empty(), "the search was left");
+
+    stage.press(Key::F1);
+    assert_eq!(escape(&mut stage), MessageState::Complete);
+    assert!(!stage.shows("Begin a new line"), "the list was closed");
+
+    stage.control("Import and export").focus();
+    stage.step();
+    stage.press(Key::Enter);
+    assert!(stage.shows("Import chats …"));
+    assert_eq!(escape(&mut stage), MessageState::Complete);
+    assert!(!stage.shows("Import chats …"), "the menu was closed");
+
+    assert_eq!(escape(&mut stage), MessageState::Stopped);
+}
+
+#[test]
+fn what_was_written_is_there_when_the_window_opens_again() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    types(&mut stage, "Tell me about a boat.");
+    stage.press(Key::Enter);
+    stage.answered();
+    types(&mut stage, "half a thou");
+    stage.ctrl(Key::J);
+    let said = branch(&mut stage);
+    let mut stage = stage.again();
+    stage.step();
+    assert_eq!(branch(&mut stage), said);
+    assert_eq!(stage.control("Message").value().as_deref(), Some("half a thou"));
+    assert!(stage.control("Message").is_focused() && !stage.shell().settings.panels.neurons);
+}

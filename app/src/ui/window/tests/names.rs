@@ -1,0 +1,110 @@
+//! Everything one can act on has a name of its own.
+
+use std::collections::HashSet;
+
+use egui::{
+    Key,
+    accesskit::{Action, Role},
+};
+use egui_kittest::kittest::{AccessKitNode, NodeT, Queryable};
+
+use crate::{
+    store::{NewMessage, Speaker, Store},
+    ui::testing::Stage,
+};
+
+const ANSWER: &str = "<think>\nHm.\n</think>\n\nSome *words*.\n\n```rust\nfn main() {}\n```\n\n```\nmore\n```\n";
+
+/// Whether a person acts on it: by its role, or because the keyboard reaches it and it can be clicked.
+fn is_interactive(node: &AccessKitNode<'_>) -> bool {
+    let acts = [Action::Focus, Action::Click].iter().all(|action| node.data().supports_action(*action));
+    // Text that can be selected is no control.
+    egui::accessibility::is_input(node.role()) || (acts && node.role() != Role::Label)
+}
+
+/// Asserts that every control has a name, and another one than its siblings of the same role.
+fn check(stage: &Stage, place: &str) {
+    let mut seen = HashSet::new();
+    let mut count = 0;
+    for node in stage.it.root().children_recursive() {
+        let node = node.accesskit_node();
+        if node.is_hidden() || !is_interactive(&node) {
+            continue;
+        }
+        count += 1;
+        let name = node.label().or(node.data().placeholder().map(str::to_owned)).unwrap_or_default();
+        let (role, bounds) = (node.role(), node.raw_bounds());
+        assert!(!name.trim().is_empty(), "{place}: a {role:?} at {bounds:?} has no name");
+        assert!(!name.chars().any(is_icon), "{place}: a {role:?} is called by its icon: {name:?}");
+        let parent = node.parent().map(|parent| parent.locate());
+        // The edges of columns are all called alike.
+        let one = role == Role::Splitter || seen.insert((parent.map(|(id, _)| id), format!("{role:?}"), name.clone()));
+        assert!(one, "{place}: two of the role {role:?} beside each other are called {name:?}");
+    }
+    assert!(count > 3, "{place}: {count} controls only");
+}
+
+/// Whether a letter is a picture that nobody can pronounce.
+fn is_icon(letter: char) -> bool {
+    ('\u{e000}'..='\u{f8ff}').contains(&letter) || letter as u32 >= 0xf_0000
+}
+
+/// A window with chats, folders and an answer with everything in it.
+fn full(size: [f32; 2]) -> Stage {
+    let mut stage = Stage::with(size, |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        store.add_folder("Old ones").unwrap();
+        for title in ["Frogs", "Boats"] {
+            let chat = store.add_chat(None, "").unwrap();
+            store.rename_chat(chat, title).unwrap();
+            let mut parent = None;
+            for _ in 0..2 {
+                let asked = store.add_message(chat, parent, &NewMessage::user("Why?")).unwrap();
+                let answer = NewMessage { speaker: Speaker::Assistant, ..NewMessage::user(ANSWER) };
+                store.add_message(chat, Some(asked), &answer).unwrap();
+                parent = Some(store.add_message(chat, Some(asked), &answer).unwrap());
+            }
+            store.pin_chat(chat, title == "Boats").unwrap();
+            settings.last_chat = Some(chat.number());
+        }
+        settings.folders.push("/nowhere/at/all".into());
+        settings.folders.push("/nowhere/else".into());
+    });
+    stage.ready();
+    stage
+}
+
+#[test]
+fn menus_and_what_is_found_in_them() {
+    let mut stage = full([1440.0, 1000.0]);
+    for (button, entry) in
+        [("More for Frogs", "Export as Markdown …"), ("Import and export", "Import chats …"), ("CPU", "CPU only")]
+    {
+        stage.it.get_by_role_and_label(Role::Button, button).click();
+        stage.step();
+        assert!(stage.shows(entry), "{entry}");
+        check(&stage, button);
+        stage.press(Key::Escape);
+    }
+    stage.click("More for Frogs");
+    stage.click("Rename");
+    check(&stage, "a name being changed");
+    stage.press(Key::Escape);
+    stage.click("New folder");
+    check(&stage, "a folder being named");
+    stage.press(Key::Enter);
+    stage.click("More for Boats");
+    stage.click("Delete");
+    check(&stage, "something to undo");
+}
+
+#[test]
+fn a_narrow_window_has_the_same_controls() {
+    let mut stage = full([600.0, 900.0]);
+    check(&stage, "narrow");
+    for key in [Key::B, Key::J] {
+        stage.ctrl(key);
+        check(&stage, "a column over the others");
+    }
+    assert!(stage.shows("VRAM budget"));
+}
