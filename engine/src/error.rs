@@ -107,6 +107,17 @@ pub enum Error {
         /// Bytes that could be had.
         available: u64,
     },
+    /// There is no such GPU.
+    #[error("no GPU {wanted}: {there}")]
+    NoGpu {
+        /// Which one, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
+        wanted: String,
+        /// What there is instead, or why there is none.
+        there: String,
+    },
+    /// With the GPU the model is expected to be slower than on the CPU alone, and the quicker one was asked for.
+    #[error("the CPU alone is expected to be quicker than with this GPU")]
+    SlowGpu,
     /// A GPU cannot be used, or not any longer.
     #[error("GPU {adapter}: {reason}")]
     Gpu {

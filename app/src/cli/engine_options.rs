@@ -226,7 +226,7 @@ impl DeviceArgs {
                 message: format!("--device: {reason}"),
                 hint: Some("--device auto computes on the CPU where the GPU cannot".to_owned()),
             }),
-            (_, Error::Unsupported { what: "GPU", .. }) => Ok(()),
+            (_, Error::NoGpu { .. }) => Ok(()),
             _ => {
                 eprintln!("[on the CPU: {}]", one_line(&reason.to_string()));
                 Ok(())

@@ -7,7 +7,7 @@ use std::{
 
 use thermocline_engine::session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason};
 
-use super::Host;
+use super::{Host, reason};
 
 /// How a generation ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -91,7 +91,7 @@ fn listen(events: &Receiver<Event>, news: &Mutex<Update>, host: &Host) {
             Event::Device(event) => news.device.push(event),
             Event::Stats(stats) => news.stats = Some(stats),
             Event::Done { reason, stats } => news.end = Some(End::Done(reason, stats)),
-            Event::Error(error) => news.end = Some(End::Failed(error.to_string())),
+            Event::Error(error) => news.end = Some(End::Failed(reason(&error))),
         }
         drop(news);
         host.notify();

@@ -4,6 +4,8 @@
 
 mod answer;
 mod model;
+mod reason;
 
 pub use answer::{Answer, End, Update};
 pub use model::{Host, HostState, Opening};
+pub use reason::reason;

@@ -16,6 +16,7 @@ use thermocline_engine::{
     session::{Engine, EngineOptions, Session, SessionOptions},
 };
 
+use super::reason;
 use crate::library::ModelId;
 
 /// What is being opened.
@@ -107,7 +108,7 @@ impl Host {
             let open = || model.open(&load).and_then(|opened| Engine::from_model(opened, options));
             let state = match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(engine)) => HostState::Ready { model, engine },
-                Ok(Err(error)) => HostState::Failed { model, reason: error.to_string() },
+                Ok(Err(error)) => HostState::Failed { model, reason: reason(&error) },
                 Err(_) => HostState::Failed { model, reason: "opening it failed inside: this is a bug".to_owned() },
             };
             host.become_state(number, state);

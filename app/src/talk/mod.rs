@@ -19,7 +19,7 @@ use thermocline_engine::{
 };
 
 use crate::{
-    host::{Answer, Host, HostState},
+    host::{Answer, Host, HostState, reason},
     store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, Streaming},
 };
 
@@ -219,7 +219,7 @@ impl Talk {
             Some((last, session)) if last == chat => Ok(session),
             other => {
                 let_go(other);
-                host.session(SessionOptions::default()).map(Arc::new).map_err(|error| error.to_string())
+                host.session(SessionOptions::default()).map(Arc::new).map_err(|error| reason(&error))
             }
         }
     }

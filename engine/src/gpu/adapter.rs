@@ -181,22 +181,34 @@ fn has_hardware() -> bool {
 /// The adapter `choice` means.
 pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Adapter)> {
     if *choice == AdapterChoice::Best && !has_hardware() {
-        return Err(Error::Unsupported {
-            what: "GPU",
-            got: choice.to_string(),
-            supported: "no driver for one is loaded".to_owned(),
-        });
+        return Err(no_gpu(choice, "no driver for one is loaded".to_owned()));
     }
     let (reports, mut adapters): (Vec<AdapterReport>, Vec<wgpu::Adapter>) = enumerate().into_iter().unzip();
     if let Some(at) = choice.among(&reports) {
         return Ok((reports[at].clone(), adapters.swap_remove(at)));
     }
     let names: Vec<String> = reports.iter().map(|it| format!("{} {} ({})", it.index, it.name, it.kind)).collect();
-    Err(Error::Unsupported {
-        what: "GPU",
-        got: choice.to_string(),
-        supported: if names.is_empty() { "none found".to_owned() } else { names.join(", ") },
-    })
+    Err(no_gpu(choice, there(choice, &names)))
+}
+
+/// What there is instead of what `choice` means.
+fn there(choice: &AdapterChoice, names: &[String]) -> String {
+    match (names.is_empty(), choice) {
+        (true, _) => "no driver offers one".to_owned(),
+        (false, AdapterChoice::Best) => {
+            format!("software is used only when it is asked for; there is {}", names.join(", "))
+        }
+        (false, _) => format!("there is {}", names.join(", ")),
+    }
+}
+
+fn no_gpu(choice: &AdapterChoice, there: String) -> Error {
+    let wanted = match choice {
+        AdapterChoice::Best => "was found".to_owned(),
+        AdapterChoice::Index(index) => format!("has the number {index}"),
+        AdapterChoice::Name(name) => format!("is called `{name}`"),
+    };
+    Error::NoGpu { wanted, there }
 }
 
 #[cfg(test)]
@@ -231,9 +243,24 @@ mod tests {
     fn an_unknown_adapter_is_an_error_that_lists_the_known() {
         let error = choose(&AdapterChoice::Name("no such card".to_owned())).unwrap_err().to_string();
         let known = adapters();
-        assert!(error.contains("no such card"), "{error}");
+        assert!(error.starts_with("no GPU is called `no such card`: there is "), "{error}");
         assert!(known.iter().all(|it| error.contains(&it.name)), "{error}");
         assert!(!known.is_empty(), "the tests need a Vulkan driver (tests/run.sh installs one)");
+    }
+
+    #[test]
+    fn what_is_missing_is_a_sentence() {
+        let sentence = |choice: AdapterChoice, names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            no_gpu(&choice, there(&choice, &names)).to_string()
+        };
+        assert_eq!(sentence(AdapterChoice::Best, &[]), "no GPU was found: no driver offers one");
+        assert_eq!(
+            sentence(AdapterChoice::Index(7), &["0 llvmpipe (software)"]),
+            "no GPU has the number 7: there is 0 llvmpipe (software)"
+        );
+        let software = sentence(AdapterChoice::Best, &["0 llvmpipe (software)"]);
+        assert!(software.contains("only when it is asked for") && software.contains("llvmpipe"), "{software}");
     }
 
     #[test]

@@ -74,7 +74,7 @@ impl Gpu {
     /// Opens the adapter `options` chooses.
     ///
     /// # Errors
-    /// [`crate::Error::Unsupported`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
+    /// [`crate::Error::NoGpu`] if there is no such adapter, [`crate::Error::Gpu`] if it cannot be opened.
     pub fn open(options: &GpuOptions) -> Result<Self> {
         let (mut report, adapter) = adapter::choose(&options.adapter)?;
         let health = Health::new(&report.name);

@@ -488,7 +488,7 @@ fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>
 
 /// Whether a device is not in use because there is none.
 fn is_absence(reason: &Error) -> bool {
-    matches!(reason, Error::Unsupported { what: "GPU", .. })
+    matches!(reason, Error::NoGpu { .. })
 }
 
 /// Whether the model can see `context` tokens.

@@ -131,8 +131,8 @@ const ATTEMPTS: usize = 4;
 /// many there are; it may cancel.
 ///
 /// # Errors
-/// [`Error::Memory`] if nothing useful fits, [`Error::Unsupported`] if there is no such GPU or the CPU alone is expected to be
-/// quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+/// [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if there is no such GPU, [`Error::SlowGpu`] if the CPU alone is expected to
+/// be quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
 pub fn place(
     model: &Model,
     options: &PlaceOptions,

@@ -71,8 +71,7 @@ impl Prospect {
     /// unless it is wanted `only_if_quicker`.
     ///
     /// # Errors
-    /// [`Error::Memory`] if nothing useful fits, [`Error::Unsupported`] if the CPU alone is expected to be quicker and that is
-    /// asked.
+    /// [`Error::Memory`] if nothing useful fits, [`Error::SlowGpu`] if the CPU alone is expected to be quicker and that is asked.
     pub fn plan(&self, budget: u64, only_if_quicker: bool) -> Result<Plan> {
         let (demand, machine) = (&self.demand, &self.basis.machine);
         let plan = self.frontier.plan(demand, machine, budget);
@@ -86,11 +85,7 @@ impl Prospect {
             return Err(Error::Memory { what: "the least of the model in VRAM", wanted: least, available: budget });
         }
         if only_if_quicker {
-            return Err(Error::Unsupported {
-                what: "GPU plan",
-                got: format!("{:.1} tokens/s at most with it", plan.tokens_per_second()),
-                supported: "a GPU that is quicker than the CPU alone".to_owned(),
-            });
+            return Err(Error::SlowGpu);
         }
         let eager = eager();
         let plan = self.eager.get_or_init(|| Frontier::new(demand, &eager)).plan(demand, &eager, budget);

@@ -20,6 +20,8 @@ use thermocline_engine::{
     },
 };
 
+use crate::host::reason;
+
 /// How it stands.
 #[derive(Debug, Clone)]
 pub enum Stage {
@@ -66,7 +68,7 @@ impl Preparation {
             *lock(&to) = match end {
                 Ok(()) => Stage::Done,
                 Err(Error::Cancelled) => Stage::Paused,
-                Err(error) => Stage::Failed(error.to_string()),
+                Err(error) => Stage::Failed(reason(&error)),
             };
             ctx.request_repaint();
         };

@@ -13,7 +13,10 @@ use std::{
 
 use egui::Context;
 
-use crate::library::{Card, Found, ModelId, scan};
+use crate::{
+    host::reason,
+    library::{Card, Found, ModelId, scan},
+};
 
 /// What was found so far. Dropping it, or a new search, ends the old one.
 #[derive(Debug, Default)]
@@ -81,7 +84,7 @@ impl Search {
         loop {
             match running.news.try_recv() {
                 Ok(Found::Model(card)) => self.cards.push(*card),
-                Ok(Found::Broken { path, error }) => self.broken.push((path, error.to_string())),
+                Ok(Found::Broken { path, error }) => self.broken.push((path, reason(&error))),
                 Ok(Found::Closed { path, error }) => self.broken.push((path, error.to_string())),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => break,

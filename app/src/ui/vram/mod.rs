@@ -26,7 +26,12 @@ use super::{
     theme::{self, Palette},
     widgets,
 };
-use crate::{host::HostState, library::ModelId, settings::Budget, units::bytes};
+use crate::{
+    host::{self, HostState},
+    library::ModelId,
+    settings::Budget,
+    units::bytes,
+};
 
 /// The system is asked about memory this often, while a GPU is in use and something happens.
 const AGE: Duration = Duration::from_secs(10);
@@ -133,7 +138,7 @@ impl VramPanel {
                 widgets::muted(ui, "The CPU computes everything; no VRAM is taken.");
             }
             DeviceStatus::Cpu { reason: Some(reason) } => {
-                widgets::muted(ui, format!("The CPU computes everything. {}", widgets::sentence(reason)));
+                widgets::muted(ui, format!("The CPU computes everything. {}", widgets::sentence(host::reason(reason))));
                 match **reason {
                     // With more, the device comes back.
                     Error::Memory { .. } => self.too_small(ui, shell, model, engine),

@@ -4,6 +4,7 @@ use egui::{Context, RichText, Slider, Ui};
 use thermocline_engine::session::{Engine, Forecast};
 
 use crate::{
+    host,
     library::ModelId,
     settings::Budget,
     ui::{background::Background, shell::Shell, theme::Palette, widgets},
@@ -120,7 +121,7 @@ impl BudgetSlider {
         let palette = Palette::of(ui);
         ui.label(RichText::new(sentence(forecast)).size(12.0).color(palette.muted));
         if let Some(reason) = &forecast.reason {
-            widgets::muted(ui, widgets::sentence(reason));
+            widgets::muted(ui, widgets::sentence(host::reason(reason)));
         } else if self.drag.is_some() {
             let moves = match (forecast.arriving, forecast.leaving) {
                 (0, 0) => "Nothing moves.".to_owned(),
