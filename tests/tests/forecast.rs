@@ -78,16 +78,18 @@ fn what_is_forecast_is_what_comes() {
         let next = engine.forecast(budget).unwrap();
         assert!(next.plan.bytes.total() <= budget);
         if let Some(before) = &before {
-            assert!(next.tokens_per_second() >= before.tokens_per_second() * (1.0 - 1e-9), "{budget} bytes");
+            let (before, next) = (before.plan.tokens_per_second(), next.plan.tokens_per_second());
+            assert!(next >= before * (1.0 - 1e-9), "{budget} bytes");
         }
         before = Some(next);
     }
     let most = before.unwrap();
     assert_eq!(most.whole_layers().count(), engine.config().n_layer());
-    assert!(most.arriving > 0 && most.leaving == 0 && most.tokens_per_second() > most.cpu_tokens_per_second);
     let least = engine.forecast(0).unwrap();
+    assert!(most.arriving > 0 && most.leaving == 0);
+    assert!(most.plan.tokens_per_second() > least.plan.tokens_per_second());
     assert!(least.reason.is_some() && least.plan.bytes.total() == 0 && least.leaving > 10 * MIB - MIB);
-    assert_eq!(least.tokens_per_second(), least.cpu_tokens_per_second);
+    assert_eq!((most.tokens_per_second, most.cpu_tokens_per_second), (None, None), "nobody has measured anything");
 
     for budget in [20 * MIB, 14 * MIB] {
         let told = engine.forecast(budget).unwrap();
@@ -138,8 +140,7 @@ fn without_a_gpu_it_is_the_cpu_at_any_budget() {
         engine.wait_for_device(Duration::from_secs(60));
         let forecasts = [0, 12 * MIB, u64::MAX].map(|budget| engine.forecast(budget).unwrap());
         for forecast in forecasts {
-            assert_eq!(forecast.tokens_per_second(), forecast.cpu_tokens_per_second);
-            assert!(forecast.cpu_tokens_per_second > 0.0);
+            assert!(forecast.plan.tokens_per_second() > 0.0);
             assert_eq!((forecast.plan.bytes.total(), forecast.neurons().0), (0, 0));
             assert_eq!(forecast.reason.is_some(), told, "{:?}", forecast.reason);
         }
@@ -150,19 +151,61 @@ fn without_a_gpu_it_is_the_cpu_at_any_budget() {
 #[test]
 fn it_goes_by_the_mode_and_the_machine() {
     let engine = open(&storyteller(), DeviceChoice::Cpu, Sparsity::Dense);
-    let dense = engine.forecast(0).unwrap().tokens_per_second();
+    let dense = engine.forecast(0).unwrap().plan.tokens_per_second();
     engine.set_sparsity(SparsityChoice::Mode(Sparsity::Exact)).unwrap();
     while engine.sparsity().mode != Sparsity::Exact {
         std::thread::sleep(Duration::from_millis(1));
     }
-    assert!(engine.forecast(0).unwrap().tokens_per_second() > dense);
+    assert!(engine.forecast(0).unwrap().plan.tokens_per_second() > dense);
     let mut slow = Machine::typical();
     slow.cpu.rates.values_mut().for_each(|rate| rate.sequential /= 10.0);
     slow.cpu.rates.values_mut().for_each(|rate| rate.scattered /= 10.0);
     let sparsity = SparsityChoice::Mode(Sparsity::Dense);
     let options = EngineOptions { machine: Some(slow), context: Some(128), sparsity, ..EngineOptions::default() };
     let slow = Engine::open(&storyteller(), options).unwrap().forecast(0).unwrap();
-    assert!(slow.tokens_per_second() < dense / 2.0, "{} {dense}", slow.tokens_per_second());
+    assert!(slow.plan.tokens_per_second() < dense / 2.0, "{} {dense}", slow.plan.tokens_per_second());
+}
+
+/// Has the engine decode some tokens.
+#[track_caller]
+fn talk(engine: &Engine, tokens: usize) {
+    let prompt = Prompt::Text("Once".to_owned());
+    let request =
+        Request { sampling: Sampling::greedy(), max_tokens: Some(tokens), ignore_eos: true, ..Request::new(prompt) };
+    let session = engine.session(SessionOptions::default()).unwrap();
+    assert!(matches!(session.generate(request).iter().last(), Some(Event::Done { .. })));
+}
+
+#[test]
+fn a_speed_is_told_once_it_was_seen() {
+    let near = |told: Option<f64>, seen: f64| told.is_some_and(|told| (told / seen - 1.0).abs() < 1e-6);
+    let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 12 * MIB), Sparsity::Exact);
+    engine.wait_for_device(Duration::from_secs(60));
+    settle(&engine, 12 * MIB);
+    talk(&engine, 4);
+    assert_eq!((engine.observed_rate(), engine.forecast(12 * MIB).unwrap().tokens_per_second), (None, None), "too few");
+    talk(&engine, 40);
+    settle(&engine, 12 * MIB);
+    let seen = engine.observed_rate().unwrap();
+    let (now, more) = (engine.forecast(12 * MIB).unwrap(), engine.forecast(20 * MIB).unwrap());
+    assert!(near(now.tokens_per_second, seen), "{seen} {:?}", now.tokens_per_second);
+    let ratio = seen / now.plan.tokens_per_second();
+    assert!(near(more.tokens_per_second, more.plan.tokens_per_second() * ratio));
+    assert_eq!(now.cpu_tokens_per_second, None, "nobody has seen the CPU alone");
+    engine.set_vram_budget(20 * MIB).unwrap();
+    settle(&engine, 20 * MIB);
+    assert_eq!(engine.observed_rate(), None, "this budget has not been seen");
+    assert!(engine.forecast(20 * MIB).unwrap().tokens_per_second.is_some());
+
+    engine.set_device(&DeviceChoice::Cpu).unwrap();
+    while !matches!(engine.device(), DeviceStatus::Cpu { reason: None }) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(engine.forecast(0).unwrap().tokens_per_second, None);
+    talk(&engine, 40);
+    let seen = engine.observed_rate().unwrap();
+    let alone = engine.forecast(0).unwrap();
+    assert!(near(alone.tokens_per_second, seen) && alone.tokens_per_second == alone.cpu_tokens_per_second);
 }
 
 #[test]

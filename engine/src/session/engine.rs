@@ -12,10 +12,11 @@ use std::{
 };
 
 use super::{
-    DeviceChoice, DeviceStatus, Forecast, Frequencies, Session, SparsityChoice, SparsityReport,
+    DeviceChoice, DeviceStatus, Frequencies, Session, SparsityChoice, SparsityReport,
     context::Context,
     device::Board,
     loader::{GpuSource, Source},
+    observed::{Observed, State},
     outbox::{Stopped, stopped_error},
     place::{PlaceOptions, Terms},
     sparsity,
@@ -26,7 +27,7 @@ use crate::{
     cpu::{Cpu, CpuOptions},
     error::{Error, Result},
     format::ReadMode,
-    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident},
+    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident, Sparsity},
     sparsity::{
         placement::Machine,
         sidecar::{Attachment, SidecarChoice, attach},
@@ -138,8 +139,9 @@ pub(super) struct Shared {
     pub device: Board,
     pub wishes: Wishes,
     pub terms: Arc<Terms>,
+    pub observed: Observed,
     /// The device asked for last.
-    choice: Mutex<DeviceChoice>,
+    pub choice: Mutex<DeviceChoice>,
     /// What is on the device now.
     pub resident: Mutex<Option<Arc<Resident>>>,
     /// How devices are opened, but for which.
@@ -147,6 +149,17 @@ pub(super) struct Shared {
     pub recall: f32,
     pub sparsity: Mutex<SparsityReport>,
     pub stopped: Stopped,
+}
+
+impl Shared {
+    /// The state that tokens are decoded in now, in `mode`.
+    pub fn state(&self, mode: Sparsity) -> State {
+        let device = match self.device.read() {
+            DeviceStatus::Gpu(memory) => Some((memory.adapter, memory.budget)),
+            _ => None,
+        };
+        State { mode, device }
+    }
 }
 
 /// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and
@@ -237,6 +250,7 @@ impl Engine {
             device,
             wishes: Wishes::new(wish),
             terms: Arc::new(terms),
+            observed: Observed::default(),
             choice: Mutex::new(options.device),
             resident: Mutex::default(),
             place,
@@ -347,6 +361,7 @@ impl Engine {
         // With the command below the thread looks at all wishes anyway.
         let _ = self.handle.shared.wishes.change(|wish| wish.budget = budget);
         *self.handle.shared.choice.lock().unwrap_or_else(PoisonError::into_inner) = choice.clone();
+        self.handle.shared.observed.forget_device();
         self.command(Command::Device { source: source(choice, &self.handle.shared.place) })
     }
 
@@ -369,41 +384,6 @@ impl Engine {
     /// The budget asked for last; `None`: what is free. What is in force, [`Engine::device`] tells.
     pub fn vram_budget(&self) -> Option<u64> {
         self.handle.shared.wishes.read().budget
-    }
-
-    /// What a budget of `bytes` would give, with the model, the context and the mode as they are: speed, memory by purpose,
-    /// hot neurons, bytes to move. Nothing happens. May be called from any thread while the engine works, for every picture of
-    /// a slider: the first call after a change of context, mode or device takes some time, the others next to none.
-    ///
-    /// Where there is no GPU, or none was asked for, it is what the CPU gives, for any budget.
-    ///
-    /// # Errors
-    /// [`Error::Memory`] if the device's limits are too narrow for a row of the model's weights, [`Error::Invalid`] if its
-    /// sidecar has not one frequency per neuron.
-    pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
-        let shared = &self.handle.shared;
-        let prospect = shared.terms.prospect(&shared.model)?;
-        let only_if_quicker = match *shared.choice.lock().unwrap_or_else(PoisonError::into_inner) {
-            DeviceChoice::Cpu => None,
-            DeviceChoice::Auto(_) => Some(true),
-            DeviceChoice::Gpu(_) => Some(false),
-        };
-        let (reserved, absent) = match self.device() {
-            DeviceStatus::Cpu { reason } => (0, reason.filter(|why| is_absence(why))),
-            // Its plan may have turned out to need more than expected.
-            DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (shared.terms.reserved(), None),
-            _ => (0, None),
-        };
-        let cpu = prospect.on_cpu();
-        let (plan, reason) = match (only_if_quicker, absent) {
-            (None, _) => (cpu.clone(), None),
-            (_, Some(reason)) => (cpu.clone(), Some(reason)),
-            (Some(quicker), None) => match prospect.plan(bytes.saturating_sub(reserved), quicker) {
-                Ok(plan) => (plan, None),
-                Err(error) => (cpu.clone(), Some(Arc::new(error))),
-            },
-        };
-        Ok(Forecast::new(bytes, plan, &cpu, prospect.demand(), self.placement().as_deref(), reason))
     }
 
     /// What of the model is in VRAM now, neuron by neuron; `None` if nothing is. Never waits.
@@ -454,6 +434,10 @@ impl Engine {
         self.handle.shared.stopped.get().map(String::as_str)
     }
 
+    pub(super) fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+
     pub(super) fn stop_reason(&self) -> &Stopped {
         &self.handle.shared.stopped
     }
@@ -486,11 +470,6 @@ fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>
     }
 }
 
-/// Whether a device is not in use because there is none.
-fn is_absence(reason: &Error) -> bool {
-    matches!(reason, Error::NoGpu { .. })
-}
-
 /// Whether the model can see `context` tokens.
 fn check_context(model: &Model, context: usize) -> Result<()> {
     let most = match (&model.config.position, &model.weights.position_embedding) {
@@ -508,55 +487,4 @@ fn check_context(model: &Model, context: usize) -> Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::session::{Event, Prompt, Request};
-
-    fn engine() -> Engine {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
-        Engine::open(&path, EngineOptions::default()).unwrap()
-    }
-
-    #[test]
-    fn handles_may_be_used_from_any_thread() {
-        fn shared<T: Send + Sync>() {}
-        shared::<Engine>();
-        shared::<Session>();
-    }
-
-    #[test]
-    fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
-        let engine = engine();
-        let (idle, busy) =
-            (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
-        let request = Request { ignore_eos: true, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
-        engine.command(Command::Panic).unwrap();
-        let ends = [busy.generate(request.clone()), busy.generate(request.clone()), idle.generate(request.clone())];
-        for events in ends {
-            let end = events.iter().last();
-            assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
-        }
-        assert!(engine.stopped().is_some_and(|why| why.contains("asked to")));
-        assert!(matches!(engine.session(SessionOptions::default()), Err(Error::Stopped(_))));
-        let end = idle.generate(request).iter().last();
-        assert!(matches!(end, Some(Event::Error(Error::Stopped(_)))));
-        assert_eq!(engine.telemetry().generations, 0);
-    }
-
-    #[test]
-    fn what_runs_and_what_waits_hears_of_a_panic() {
-        let engine = engine();
-        let session = engine.session(SessionOptions::default()).unwrap();
-        let on_full = crate::session::ContextPolicy::Shift { keep: 0 };
-        let endless = Request { ignore_eos: true, on_full, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
-        let events = [session.generate(endless.clone()), session.generate(endless)];
-        while engine.telemetry().generated_tokens == 0 {
-            std::thread::yield_now();
-        }
-        engine.command(Command::Panic).unwrap();
-        for events in events {
-            let end = events.iter().last();
-            assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
-        }
-    }
-}
+mod tests;

@@ -1,11 +1,12 @@
 //! What a budget would give, told before it is set.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
+use super::{DeviceChoice, DeviceStatus, Engine, observed::Observed, prospect::Prospect};
 use crate::{
-    error::Error,
+    error::{Error, Result},
     model::Resident,
-    sparsity::placement::{Demand, Plan},
+    sparsity::placement::Plan,
 };
 
 /// What is to be expected of a VRAM budget, with the model, the context, the sparsity mode and the speeds that an engine has
@@ -16,8 +17,11 @@ pub struct Forecast {
     pub budget: u64,
     /// What would be resident, what it takes by purpose, and the time of every layer.
     pub plan: Plan,
-    /// Tokens per second without any VRAM.
-    pub cpu_tokens_per_second: f64,
+    /// Tokens per second to be expected: what the plan says, corrected by what was observed when the engine decoded last.
+    /// `None` as long as nobody has measured the speeds of this machine and no answer has shown them.
+    pub tokens_per_second: Option<f64>,
+    /// The same without any VRAM.
+    pub cpu_tokens_per_second: Option<f64>,
     /// Bytes to bring up from where things are now.
     pub arriving: u64,
     /// Bytes to give up.
@@ -30,18 +34,15 @@ impl Forecast {
     pub(super) fn new(
         budget: u64,
         plan: Plan,
-        cpu: &Plan,
-        demand: &Demand,
+        prospect: &Prospect,
+        observed: &Observed,
         now: Option<&Resident>,
         reason: Option<Arc<Error>>,
     ) -> Self {
-        let (arriving, leaving) = plan.placement.moves(demand, now);
-        Forecast { budget, plan, cpu_tokens_per_second: cpu.tokens_per_second(), arriving, leaving, reason }
-    }
-
-    /// Tokens per second.
-    pub fn tokens_per_second(&self) -> f64 {
-        self.plan.tokens_per_second()
+        let (arriving, leaving) = plan.placement.moves(prospect.demand(), now);
+        let tokens_per_second = observed.tokens_per_second(prospect, &plan);
+        let cpu_tokens_per_second = observed.tokens_per_second(prospect, &prospect.on_cpu());
+        Forecast { budget, plan, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
     }
 
     /// Hot neurons (experts, of mixtures), and all there are.
@@ -60,4 +61,51 @@ impl Forecast {
         let layers = self.plan.layers.iter().enumerate();
         layers.filter(|(_, layer)| layer.resident && layer.hot == layer.neurons).map(|(at, _)| at)
     }
+}
+
+impl Engine {
+    /// What a budget of `bytes` would give, with the model, the context and the mode as they are: speed, memory by purpose,
+    /// hot neurons, bytes to move. Nothing happens. May be called from any thread while the engine works, for every picture of
+    /// a slider: the first call after a change of context, mode or device takes some time, the others next to none.
+    ///
+    /// Where there is no GPU, or none was asked for, it is what the CPU gives, for any budget.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the device's limits are too narrow for a row of the model's weights, [`Error::Invalid`] if its
+    /// sidecar has not one frequency per neuron.
+    pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
+        let shared = self.shared();
+        let prospect = shared.terms.prospect(&shared.model)?;
+        let only_if_quicker = match *shared.choice.lock().unwrap_or_else(PoisonError::into_inner) {
+            DeviceChoice::Cpu => None,
+            DeviceChoice::Auto(_) => Some(true),
+            DeviceChoice::Gpu(_) => Some(false),
+        };
+        let (reserved, absent) = match self.device() {
+            DeviceStatus::Cpu { reason } => (0, reason.filter(|why| is_absence(why))),
+            // Its plan may have turned out to need more than expected.
+            DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (shared.terms.reserved(), None),
+            _ => (0, None),
+        };
+        let (plan, reason) = match (only_if_quicker, absent) {
+            (None, _) => (prospect.on_cpu(), None),
+            (_, Some(reason)) => (prospect.on_cpu(), Some(reason)),
+            (Some(quicker), None) => match prospect.plan(bytes.saturating_sub(reserved), quicker) {
+                Ok(plan) => (plan, None),
+                Err(error) => (prospect.on_cpu(), Some(Arc::new(error))),
+            },
+        };
+        Ok(Forecast::new(bytes, plan, &prospect, &shared.observed, self.placement().as_deref(), reason))
+    }
+
+    /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Never waits.
+    pub fn observed_rate(&self) -> Option<f64> {
+        let shared = self.shared();
+        shared.observed.rate(&shared.state(self.sparsity().mode))
+    }
+}
+
+/// Whether a device is not in use because there is none.
+fn is_absence(reason: &Error) -> bool {
+    matches!(reason, Error::NoGpu { .. })
 }

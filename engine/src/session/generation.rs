@@ -228,6 +228,11 @@ impl<'a> Generation<'a> {
         }
     }
 
+    /// Tokens decoded so far, and the time that took.
+    pub fn decoded(&self) -> (usize, Duration) {
+        (self.stats.decode_steps, self.stats.decode_time)
+    }
+
     fn take_time(&mut self, in_prompt: bool, time: Duration) {
         *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
     }

@@ -9,7 +9,7 @@
 //! the budget best used for, moves back to the CPU when the
 //! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
 //! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
-//! skipped) is a [`wish`], taken up between two tokens. [`adapt`] lets the hot neurons follow what is said.
+//! skipped) is a [`wish`], taken up between two tokens. What a budget would give is a [`forecast`], corrected by what was [`observed`]. [`adapt`] lets the hot neurons follow what is said.
 
 mod adapt;
 mod context;
@@ -21,6 +21,7 @@ mod frequencies;
 mod generation;
 mod handle;
 mod loader;
+mod observed;
 mod observer;
 mod outbox;
 mod place;

@@ -64,7 +64,12 @@ impl Prospect {
 
     /// With nothing on a device.
     pub fn on_cpu(&self) -> Plan {
-        Plan::of(&self.demand, &self.basis.machine, Placement::cpu(self.demand.layers.len()))
+        self.price(Placement::cpu(self.demand.layers.len()))
+    }
+
+    /// What is expected of `placement`.
+    pub fn price(&self, placement: Placement) -> Plan {
+        Plan::of(&self.demand, &self.basis.machine, placement)
     }
 
     /// What `budget` bytes are best used for. Where that is nothing, though something would fit, the device is used all the same
@@ -93,7 +98,7 @@ impl Prospect {
             let wanted = least.max(budget.saturating_add(1));
             return Err(Error::Memory { what: "the least of the model in VRAM", wanted, available: budget });
         }
-        Ok(Plan::of(demand, machine, plan.placement))
+        Ok(self.price(plan.placement))
     }
 }
 

@@ -338,7 +338,16 @@ impl Worker<'_> {
         if self.forward.sparsity() == Sparsity::Predicted && adapt.is_on() {
             self.forward.steer(&adapt.steering());
         }
-        let end = match generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter) {
+        let (steps, before) = generation.decoded();
+        let stepped = generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter);
+        let (decoded, time) = generation.decoded();
+        // What moves at the same time takes its share.
+        if decoded > steps && !self.residence.is_moving() {
+            let resident = self.shared.resident.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let state = self.shared.state(self.forward.sparsity());
+            self.shared.observed.token(state, resident.as_ref(), time.saturating_sub(before));
+        }
+        let end = match stepped {
             Ok(None) => {
                 self.squeezed = 0;
                 return true;

@@ -102,7 +102,10 @@ impl BudgetSlider {
             self.forecast = answer;
         }
         let memory = engine.telemetry();
-        let terms = format!("{} {} {}", engine.sparsity().mode.name(), memory.kv_bytes, engine.context());
+        // In steps of a twentieth: it changes with every token.
+        let seen = engine.observed_rate().map(|rate| (20.0 * rate.ln()).round());
+        let mode = engine.sparsity().mode.name();
+        let terms = format!("{mode} {} {} {seen:?}", memory.kv_bytes, engine.context());
         let question = Some((budget, terms));
         if self.asking.is_busy() || self.asked == question {
             return;
@@ -135,15 +138,23 @@ impl BudgetSlider {
 }
 
 fn sentence(forecast: &Forecast) -> String {
-    let rate = forecast.tokens_per_second();
     let (hot, all) = forecast.neurons();
     let share = 100.0 * hot as f64 / all.max(1) as f64;
-    let speed = format!("At {}: about {rate:.0} tok/s", bytes(forecast.budget));
+    let at = format!("At {}: {}", bytes(forecast.budget), speed(forecast.tokens_per_second));
     if hot == 0 {
-        return format!("{speed}, all of it by the CPU.");
+        return format!("{at}, all of it by the CPU.");
     }
     let work = 100.0 * forecast.hot_share();
-    format!("{speed}, {share:.0} % of the neurons hot, {work:.0} % of their work.")
+    format!("{at}, {share:.0} % of the neurons hot, {work:.0} % of their work.")
+}
+
+/// A rate in words.
+fn speed(rate: Option<f64>) -> String {
+    match rate {
+        None => "speed known after the first answer".to_owned(),
+        Some(rate) if rate < 10.0 => format!("about {rate:.1} tok/s"),
+        Some(rate) => format!("about {rate:.0} tok/s"),
+    }
 }
 
 /// Keeps a choice and has the engine follow it.

@@ -31,6 +31,16 @@ impl Placement {
         Placement { first_resident: 0, hot, head: !demand.layers.is_empty() }
     }
 
+    /// What is on a device now.
+    pub fn of(resident: &Resident, demand: &Demand) -> Self {
+        let layers = demand.layers.iter().enumerate();
+        let hot = layers.map(|(at, layer)| {
+            layer.order.iter().copied().filter(|neuron| resident.is_hot(at, *neuron as usize)).collect()
+        });
+        let hot = hot.collect();
+        Placement { first_resident: resident.first_layer, hot, head: resident.head }.within(demand)
+    }
+
     /// The same, possible for this model: without neurons it has not, named once, none of them hot below the first resident
     /// layer, and no head without a layer.
     pub fn within(mut self, demand: &Demand) -> Self {

@@ -1,0 +1,50 @@
+use super::*;
+use crate::session::{Event, Prompt, Request};
+
+fn engine() -> Engine {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+    Engine::open(&path, EngineOptions::default()).unwrap()
+}
+
+#[test]
+fn handles_may_be_used_from_any_thread() {
+    fn shared<T: Send + Sync>() {}
+    shared::<Engine>();
+    shared::<Session>();
+}
+
+#[test]
+fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
+    let engine = engine();
+    let (idle, busy) =
+        (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
+    let request = Request { ignore_eos: true, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
+    engine.command(Command::Panic).unwrap();
+    let ends = [busy.generate(request.clone()), busy.generate(request.clone()), idle.generate(request.clone())];
+    for events in ends {
+        let end = events.iter().last();
+        assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
+    }
+    assert!(engine.stopped().is_some_and(|why| why.contains("asked to")));
+    assert!(matches!(engine.session(SessionOptions::default()), Err(Error::Stopped(_))));
+    let end = idle.generate(request).iter().last();
+    assert!(matches!(end, Some(Event::Error(Error::Stopped(_)))));
+    assert_eq!(engine.telemetry().generations, 0);
+}
+
+#[test]
+fn what_runs_and_what_waits_hears_of_a_panic() {
+    let engine = engine();
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let on_full = crate::session::ContextPolicy::Shift { keep: 0 };
+    let endless = Request { ignore_eos: true, on_full, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
+    let events = [session.generate(endless.clone()), session.generate(endless)];
+    while engine.telemetry().generated_tokens == 0 {
+        std::thread::yield_now();
+    }
+    engine.command(Command::Panic).unwrap();
+    for events in events {
+        let end = events.iter().last();
+        assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");
+    }
+}
