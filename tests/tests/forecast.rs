@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 use std::{
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
@@ -260,7 +261,8 @@ fn speeds_that_are_kept_are_planned_with() {
         rounds: 1,
     };
     let how = MachineOptions { folder: Some(folder.path().to_owned()), effort, ..MachineOptions::default() };
-    let measured = cached_machine(&cpu, Some(&device), &[TensorType::F16], &how).unwrap();
+    let measured =
+        cached_machine(&cpu, Some(&device), &[TensorType::F16], &how, &mut || ControlFlow::Continue(())).unwrap();
     let told = |speeds: Option<PathBuf>| {
         let device = gpu(AdapterChoice::Index(0), 32 * MIB);
         let (cpu, context) = (threads.clone(), Some(128));

@@ -2,6 +2,7 @@
 
 use std::{
     io::Write,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
@@ -141,7 +142,7 @@ impl PlanArgs {
         let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| limits_of(gpu.caps()));
         let types = Demand::of(model, &device_bytes(model, limits, options.kv_type)?, options)?.types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
-        match cached_machine(&cpu, gpu.as_ref(), &types, &how) {
+        match cached_machine(&cpu, gpu.as_ref(), &types, &how, &mut || ControlFlow::Continue(())) {
             Ok(machine) => Ok((machine, free)),
             Err(error) => {
                 eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));

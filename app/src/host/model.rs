@@ -13,7 +13,7 @@ use std::{
 use thermocline_engine::{
     Error,
     model::LoadOptions,
-    session::{Engine, EngineOptions, Session, SessionOptions},
+    session::{Engine, EngineOptions, Session, SessionOptions, SurveyOptions},
 };
 
 use super::reason;
@@ -105,7 +105,15 @@ impl Host {
             // Waits until the engine's thread has put down its work.
             drop(before);
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
-            let open = || model.open(&load).and_then(|opened| Engine::from_model(opened, options));
+            let measure = options.speeds.is_some();
+            let open = || {
+                let engine = Engine::from_model(model.open(&load)?, options)?;
+                // Without it speeds stay unknown until an answer shows them.
+                if measure && let Err(error) = engine.measure_when_idle(SurveyOptions::default()) {
+                    tracing::warn!(%error, "the machine is not measured");
+                }
+                Ok::<_, Error>(engine)
+            };
             let state = match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(engine)) => HostState::Ready { model, engine },
                 Ok(Err(error)) => HostState::Failed { model, reason: reason(&error) },

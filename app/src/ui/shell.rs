@@ -45,6 +45,8 @@ pub struct Shell {
     pub adapters: Adapters,
     /// The pinned neuron that is shown in the words of the chat.
     pub tint: Option<Tint>,
+    /// The budget of the model that is open, while it is being dragged.
+    pub dragged: Option<Budget>,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
@@ -96,6 +98,7 @@ impl Shell {
             downloads,
             adapters: Adapters::default(),
             tint: None,
+            dragged: None,
             toasts,
             commands: Vec::new(),
             written,
@@ -150,9 +153,9 @@ impl Shell {
     }
 
     /// How a model is to be opened.
-    pub fn engine_options(&mut self, model: &ModelId) -> EngineOptions {
+    pub fn engine_options(&self, model: &ModelId) -> EngineOptions {
         let pipeline_cache = Some(self.folders.cache.join("pipelines"));
-        let chosen = self.model_settings(model).clone();
+        let chosen = self.settings.models.get(&model.key()).cloned().unwrap_or_default();
         let budget = match chosen.budget {
             Some(Budget::AtMost(bytes)) => Some(bytes),
             // What is free is known when the device is open; the VRAM panel sets it then.
@@ -175,6 +178,7 @@ impl Shell {
             sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(sparsity),
             device,
             adaptive: chosen.adaptive,
+            speeds: Some(self.folders.cache.clone()),
             ..defaults
         }
     }

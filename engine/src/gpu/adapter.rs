@@ -59,7 +59,7 @@ impl From<wgpu::DeviceType> for AdapterKind {
 pub struct AdapterReport {
     /// Place in the list, by which it may be chosen.
     pub index: usize,
-    /// Name.
+    /// Name; of cards that are called the same, each with its place.
     pub name: String,
     /// What it is.
     pub kind: AdapterKind,
@@ -145,7 +145,25 @@ fn enumerate() -> Vec<(AdapterReport, wgpu::Adapter)> {
     let instance = wgpu::Instance::new(descriptor);
     let found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
     let usable = found.into_iter().filter(|adapter| adapter.features().contains(Caps::REQUIRED));
-    usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).collect()
+    let (mut reports, adapters): (Vec<_>, Vec<_>) =
+        usable.enumerate().map(|(index, adapter)| (report(index, &adapter), adapter)).unzip();
+    tell_apart(&mut reports);
+    reports.into_iter().zip(adapters).collect()
+}
+
+/// Gives adapters of one name names of their own, by which they may be chosen and are found again: with their place on the bus,
+/// or in the list where that is not told or the same.
+fn tell_apart(all: &mut [AdapterReport]) {
+    let told: Vec<(String, String)> = all.iter().map(|it| (it.name.clone(), it.pci_bus_id.clone())).collect();
+    for it in all {
+        let alike = || told.iter().filter(|(name, _)| *name == it.name);
+        if alike().count() < 2 {
+            continue;
+        }
+        let alone = !it.pci_bus_id.is_empty() && alike().filter(|(_, bus)| *bus == it.pci_bus_id).count() == 1;
+        let place = if alone { it.pci_bus_id.clone() } else { it.index.to_string() };
+        it.name = format!("{} [{place}]", it.name);
+    }
 }
 
 fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
@@ -237,6 +255,24 @@ mod tests {
         assert_eq!(among(&"LLVM".parse().unwrap(), &[&card, &software]), Some(1));
         assert_eq!(among(&"Radeon".parse().unwrap(), &[&card, &software]), None);
         assert_eq!(among(&"7".parse().unwrap(), &[&card, &software]), None);
+    }
+
+    #[test]
+    fn equal_cards_have_names_of_their_own() {
+        let at = |index, bus: &str| {
+            let pci_bus_id = bus.to_owned();
+            AdapterReport { pci_bus_id, ..adapter(index, "Arc", AdapterKind::Discrete) }
+        };
+        let mut all = [at(0, "0000:01:00.0"), at(1, "0000:02:00.0"), adapter(2, "Iris", AdapterKind::Integrated)];
+        tell_apart(&mut all);
+        assert_eq!(all.each_ref().map(|it| it.name.as_str()), ["Arc [0000:01:00.0]", "Arc [0000:02:00.0]", "Iris"]);
+        for (place, it) in all.iter().enumerate() {
+            assert_eq!(AdapterChoice::Name(it.name.clone()).among(&all), Some(place));
+        }
+        assert_eq!(AdapterChoice::Name("Arc".to_owned()).among(&all), Some(0));
+        let mut unplaced = [at(0, ""), at(1, "")];
+        tell_apart(&mut unplaced);
+        assert_eq!(unplaced.each_ref().map(|it| it.name.as_str()), ["Arc [0]", "Arc [1]"]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
         mpsc::{self, Sender},
     },
@@ -15,7 +15,7 @@ use super::{
     DeviceChoice, DeviceStatus, Frequencies, Session, SparsityChoice, SparsityReport,
     context::Context,
     device::Board,
-    loader::{GpuSource, Source},
+    loader::{Source, source},
     observed::{Observed, State},
     outbox::{Stopped, stopped_error},
     place::{PlaceOptions, Terms},
@@ -179,6 +179,17 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
+/// An engine that may be gone.
+#[derive(Debug)]
+pub(super) struct WeakEngine(Weak<Handle>);
+
+impl WeakEngine {
+    /// The engine, if anybody else still has it.
+    pub fn upgrade(&self) -> Option<Engine> {
+        self.0.upgrade().map(|handle| Engine { handle })
+    }
+}
+
 impl Drop for Handle {
     fn drop(&mut self) {
         // If the thread is gone already, there is nobody to tell.
@@ -220,8 +231,6 @@ impl Engine {
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let cpu = Cpu::new(&options.cpu)?;
         let model = Arc::new(sparsity::turned(model, options.sparsity, cpu.pool()));
-        let mut forward = Forward::new(Arc::clone(&model), cpu);
-        forward.set_chunk(options.chunk);
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
@@ -231,14 +240,19 @@ impl Engine {
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        forward.set_sparsity(sparsity.mode);
         let mut terms = Terms::new(sparsity.mode, context, options.kv_type);
         if let Some(machine) = options.machine.clone() {
             terms = terms.on(machine);
         }
         terms.set_chunk(options.chunk);
-        terms.adapt.switch(options.adaptive, &model, options.recall);
         let place = options.place();
+        if source.is_none() {
+            terms.look_up(&place, None);
+        }
+        terms.adapt.switch(options.adaptive, &model, options.recall);
+        let mut forward = Forward::new(Arc::clone(&model), cpu);
+        forward.set_chunk(options.chunk);
+        forward.set_sparsity(sparsity.mode);
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
         let shared = Arc::new(Shared {
             model,
@@ -434,6 +448,10 @@ impl Engine {
         self.handle.shared.stopped.get().map(String::as_str)
     }
 
+    pub(super) fn downgrade(&self) -> WeakEngine {
+        WeakEngine(Arc::downgrade(&self.handle))
+    }
+
     pub(super) fn shared(&self) -> &Shared {
         &self.handle.shared
     }
@@ -457,16 +475,6 @@ impl Engine {
             return Err(stopped_error(self.stop_reason()));
         }
         self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_reason()))
-    }
-}
-
-fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>> {
-    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
-    match choice {
-        DeviceChoice::Cpu => None,
-        DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) => {
-            Some(Arc::new(GpuSource(PlaceOptions { gpu: gpu.clone(), only_if_quicker, ..place.clone() })))
-        }
     }
 }
 

@@ -14,6 +14,7 @@ use std::{
 };
 
 use super::{
+    DeviceChoice,
     device::DeviceMemory,
     engine::Shared,
     place::{PlaceOptions, Terms, place},
@@ -49,7 +50,7 @@ pub(super) trait Ledger: Debug + Send {
 
 /// A GPU.
 #[derive(Debug)]
-pub(super) struct GpuSource(pub PlaceOptions);
+struct GpuSource(PlaceOptions);
 
 impl Source for GpuSource {
     fn load(&self, model: &Model, terms: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
@@ -69,6 +70,17 @@ impl Ledger for Gpu {
             accounted: arena.used(),
             by_purpose: Purpose::ALL.map(|purpose| (purpose, arena.used_for(purpose))),
             moving: false,
+        }
+    }
+}
+
+/// What `choice` computes on; `None`: the CPU.
+pub(super) fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>> {
+    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
+    match choice {
+        DeviceChoice::Cpu => None,
+        DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) => {
+            Some(Arc::new(GpuSource(PlaceOptions { gpu: gpu.clone(), only_if_quicker, ..place.clone() })))
         }
     }
 }

@@ -9,7 +9,8 @@
 //! the budget best used for, moves back to the CPU when the
 //! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
 //! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
-//! skipped) is a [`wish`], taken up between two tokens. What a budget would give is a [`forecast`], corrected by what was [`observed`]. [`adapt`] lets the hot neurons follow what is said.
+//! skipped) is a [`wish`], taken up between two tokens. What a budget would give is a [`forecast`], corrected by what was [`observed`]; a
+//! [`survey`] measures the machine while nobody wants anything of it. [`adapt`] lets the hot neurons follow what is said.
 
 mod adapt;
 mod context;
@@ -24,6 +25,7 @@ mod loader;
 mod observed;
 mod observer;
 mod outbox;
+mod outlook;
 mod place;
 mod prospect;
 mod request;
@@ -31,6 +33,7 @@ mod residence;
 pub mod sampling;
 mod sparsity;
 mod stop;
+mod survey;
 mod text;
 mod wish;
 mod worker;
@@ -41,6 +44,8 @@ pub use event::{Event, GenerationStats, StopReason};
 pub use forecast::Forecast;
 pub use frequencies::{Frequencies, Origin};
 pub use handle::Session;
+pub use outlook::{Expectation, Outlook};
 pub use place::{PlaceOptions, Terms, place};
 pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};
 pub use sparsity::{SparsityChoice, SparsityReport};
+pub use survey::SurveyOptions;

@@ -104,7 +104,7 @@ impl Run {
     fn ratio(&mut self, prospect: &Prospect) -> Option<f64> {
         let basis = prospect.basis();
         if let Some((machine, ratio)) = &self.ratio
-            && Arc::ptr_eq(machine, &basis.machine)
+            && *machine == basis.machine
         {
             return Some(*ratio);
         }

@@ -35,6 +35,8 @@ pub struct Terms {
     least: usize,
     /// Bytes of the budget that plans have turned out to need beside what they expected.
     reserve: AtomicU64,
+    /// Whether the speeds were given, and are not to be looked up.
+    given: bool,
     pub(super) adapt: Adapt,
 }
 
@@ -48,15 +50,44 @@ impl Terms {
             prospect: Mutex::default(),
             least: tokens,
             reserve: AtomicU64::new(0),
+            given: false,
             adapt: Adapt::default(),
         }
     }
 
     /// The same on a machine of these speeds.
     #[must_use]
-    pub fn on(self, machine: Machine) -> Self {
-        self.basis().machine = Arc::new(machine);
+    pub fn on(mut self, machine: Machine) -> Self {
+        self.set_machine(machine);
+        self.given = true;
         self
+    }
+
+    /// The machine has turned out to be of these speeds.
+    pub(super) fn set_machine(&self, machine: Machine) {
+        self.basis().machine = Arc::new(machine);
+    }
+
+    /// Takes the speeds that are kept of these processors, unless some were given. Where none are, those of other processors
+    /// do not stay.
+    pub(super) fn look_up(&self, options: &PlaceOptions, gpu: Option<&Gpu>) {
+        if self.given {
+            return;
+        }
+        let known = options.speeds.as_ref().and_then(|folder| {
+            let cpu = Cpu::new(&options.cpu).ok()?;
+            known_machine(&cpu, gpu.map(Gpu::report), folder)
+        });
+        let mut basis = self.basis();
+        let is_of = |machine: &Machine| match (&machine.gpu, gpu.map(Gpu::report)) {
+            (Some(rates), Some(report)) => rates.adapter == report.name && rates.driver == report.driver,
+            (_, report) => report.is_none(),
+        };
+        match known {
+            Some(known) => basis.machine = Arc::new(known),
+            None if !is_of(&basis.machine) => basis.machine = Arc::new(Machine::typical()),
+            None => {}
+        }
     }
 
     fn basis(&self) -> MutexGuard<'_, Basis> {
@@ -73,8 +104,7 @@ impl Terms {
 
     /// Prompts are computed so many tokens at a time, as far as a device should.
     pub(super) fn set_chunk(&self, tokens: usize) {
-        // A longer chunk costs memory and keeps a desktop waiting.
-        self.basis().chunk = tokens.clamp(1, GpuLoad::default().chunk);
+        self.basis().chunk = device_chunk(tokens);
     }
 
     /// Plans are to leave `bytes` more of the budget alone.
@@ -108,6 +138,11 @@ impl Terms {
     }
 }
 
+/// Tokens of a prompt that a device computes at a time, where `tokens` are wanted: more cost memory and keep a desktop waiting.
+pub(super) fn device_chunk(tokens: usize) -> usize {
+    tokens.clamp(1, GpuLoad::default().chunk)
+}
+
 /// How to bring a model to a GPU.
 #[derive(Debug, Clone, Default)]
 pub struct PlaceOptions {
@@ -139,18 +174,12 @@ pub fn place(
     terms: &Arc<Terms>,
     progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
 ) -> Result<(HybridProcessor, Gpu)> {
-    let gpu = Gpu::open(&options.gpu)?;
+    let gpu = Gpu::open(&options.gpu).inspect_err(|_| terms.look_up(options, None))?;
+    terms.look_up(options, Some(&gpu));
     terms.set_chunk(options.chunk);
-    let known = match &options.speeds {
-        Some(folder) => known_machine(&Cpu::new(&options.cpu)?, Some(&gpu), folder),
-        None => None,
-    };
     let chunk = {
         let mut basis = terms.basis();
         basis.caps = Some(*gpu.caps());
-        if let Some(machine) = known.filter(|_| basis.machine.assumed) {
-            basis.machine = Arc::new(machine);
-        }
         basis.chunk
     };
     let load = GpuLoad { chunk, predictors: false, ..GpuLoad::default() };

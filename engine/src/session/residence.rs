@@ -211,6 +211,33 @@ impl Residence {
         }
     }
 
+    /// Plans anew because the speeds of the machine are known better now: the device may turn out to be the slower one after all,
+    /// or of use.
+    pub fn reconsider(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> Option<DeviceEvent> {
+        let bytes = match &self.state {
+            State::Device { memory, .. } => memory.read().budget.unwrap_or(u64::MAX),
+            State::Cpu => {
+                if let DeviceStatus::Cpu { reason: Some(reason) } = self.shared.device.read()
+                    && matches!(*reason, Error::SlowGpu)
+                {
+                    self.retry();
+                }
+                return None;
+            }
+            State::Loading { .. } | State::Lost { .. } => return None,
+        };
+        match forward.set_budget(bytes, &mut caches(contexts)) {
+            Ok(()) => self.moving = true,
+            Err(error @ Error::SlowGpu) => {
+                contexts.iter_mut().for_each(|context| context.bring_home(forward));
+                self.leave(forward);
+                return self.failed(error);
+            }
+            Err(error) => tracing::warn!(%error, "the plan stays as it is"),
+        }
+        None
+    }
+
     /// Moves a bounded number of bytes, if any are to be moved; where neurons are to follow the text (`follows`), some always
     /// may be.
     ///

@@ -117,7 +117,7 @@ impl Engine {
             let machine = &prospect.basis().machine;
             let gpu = machine.gpu.as_ref().map(|gpu| gpu.adapter.as_str());
             let fits = match (self.device(), target(shared)) {
-                (DeviceStatus::Gpu(memory), _) => gpu == Some(&memory.adapter),
+                (DeviceStatus::Gpu(memory), _) => gpu == Some(memory.adapter.as_str()),
                 (_, Some(Target::Gpu(_))) => gpu.is_some(),
                 (_, Some(Target::Cpu) | None) => true,
             };

@@ -24,6 +24,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     model::{Forward, Sparsity, Steering},
+    sparsity::placement::Machine,
     telemetry::{Meter, neurons::NeuronRecorder},
 };
 
@@ -57,6 +58,10 @@ pub(super) enum Command {
     RetryDevice,
     /// Callers wish for something else.
     Wish,
+    /// So many bytes of the budget are to be left alone for a while.
+    Spare { bytes: u64 },
+    /// The machine has been measured, or not; what was spared for that can be used again.
+    Machine { machine: Option<Box<Machine>> },
     /// A device has been loaded, or not.
     Loaded { number: u64, result: Result<Loaded> },
     /// The last handle is gone.
@@ -189,6 +194,20 @@ impl Worker<'_> {
             }
             Command::Wish => self.grant(),
             Command::RetryDevice => self.residence.retry(),
+            Command::Spare { bytes } => {
+                self.shared.terms.reserve_more(bytes);
+                self.replan();
+            }
+            Command::Machine { machine } => {
+                self.shared.terms.reserve_nothing();
+                if let Some(machine) = machine {
+                    self.shared.terms.set_machine(*machine);
+                }
+                self.reckon();
+                let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
+                let event = self.residence.reconsider(&mut self.forward, &mut contexts);
+                self.announce(event);
+            }
             Command::Loaded { number, result } => {
                 let event = self.residence.loaded(&mut self.forward, number, result);
                 self.announce(event);

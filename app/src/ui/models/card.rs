@@ -22,23 +22,8 @@ pub enum Deed {
     Dismiss,
 }
 
-/// Memory that models can be in, in bytes, as far as is known.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Room {
-    /// Of the GPU that would be used.
-    pub vram: Option<u64>,
-    /// Of the computer.
-    pub ram: Option<u64>,
-}
-
-/// Shows the card; `preparation` is under way for some model, perhaps this one.
-pub fn show(
-    ui: &mut Ui,
-    shell: &mut Shell,
-    card: &Card,
-    room: Room,
-    preparation: Option<&Preparation>,
-) -> Option<Deed> {
+/// Shows the card; `fit` says whether the model will fit, `preparation` is under way for some model, perhaps this one.
+pub fn show(ui: &mut Ui, shell: &mut Shell, card: &Card, fit: &str, preparation: Option<&Preparation>) -> Option<Deed> {
     widgets::card(ui, |ui| {
         let palette = Palette::of(ui);
         let state = shell.host.state();
@@ -54,12 +39,11 @@ pub fn show(
         }
         ui.label(RichText::new(facts(card)).size(12.0));
         widgets::muted(ui, sparsity(card));
-        widgets::muted(ui, fit(card, room));
-        if let (true, HostState::Ready { engine, .. }) = (open, &state) {
-            let rate = engine.telemetry().decode_rate;
-            if rate > 0.0 {
-                widgets::muted(ui, format!("Measured lately: {rate:.0} tok/s"));
-            }
+        widgets::muted(ui, fit);
+        if let (true, HostState::Ready { engine, .. }) = (open, &state)
+            && let Some(rate) = engine.observed_rate()
+        {
+            widgets::muted(ui, format!("Measured with the latest answer: {rate:.1} tok/s"));
         }
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {
@@ -99,23 +83,6 @@ fn sparsity(card: &Card) -> String {
             "Not prepared. Most of its neurons are silent; preparing finds out which can stay in RAM.".to_owned()
         }
         _ => "Not prepared. Its neurons are never quite silent; preparing finds those that say little.".to_owned(),
-    }
-}
-
-/// Whether it will fit.
-fn fit(card: &Card, room: Room) -> String {
-    let needed = card.bytes + card.bytes / 16;
-    match (room.vram, room.ram) {
-        (Some(vram), _) if needed <= vram => "Fits in VRAM as a whole.".to_owned(),
-        (_, Some(ram)) if needed > ram => {
-            format!(
-                "Larger than this computer's {} of RAM: it will be read from disk all the time, slowly.",
-                bytes(ram)
-            )
-        }
-        (Some(vram), _) => format!("Larger than the {} of VRAM: hot neurons there, the others in RAM.", bytes(vram)),
-        (None, Some(_)) => "Fits in RAM.".to_owned(),
-        (None, None) => "Whether it fits cannot be told: the system does not say how much memory there is.".to_owned(),
     }
 }
 

@@ -1,8 +1,10 @@
-//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`], [`preparation`] is work on one of
+//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`]
+//! with an [`estimate`] of how it would run, [`preparation`] is work on one of
 //! them, [`downloads`] bring others.
 
 mod card;
 mod downloads;
+mod estimate;
 mod preparation;
 mod search;
 
@@ -11,12 +13,13 @@ use std::{path::PathBuf, time::Duration};
 use egui::{Context, RichText, ScrollArea, TextEdit, Ui};
 
 use self::{
-    card::{Deed, Room},
+    card::Deed,
     downloads::DownloadsView,
+    estimate::Estimates,
     preparation::{Preparation, Stage},
     search::Search,
 };
-use super::{adapters::SystemMemory, background::Background, command::Command, shell::Shell, theme, widgets};
+use super::{background::Background, command::Command, shell::Shell, theme, widgets};
 use crate::{
     host::HostState,
     library::{Card, ModelId},
@@ -43,7 +46,7 @@ pub struct ModelsPage {
     /// What was typed as a folder.
     typed: String,
     dialog: Background<Option<PathBuf>>,
-    ram: Option<Option<u64>>,
+    estimates: Estimates,
 }
 
 impl ModelsPage {
@@ -63,7 +66,8 @@ impl ModelsPage {
             match preparation.stage() {
                 Stage::Done => {
                     self.noticed = true;
-                    self.search.refresh(&id);
+                    let refreshed = self.search.refresh(ctx, id.clone());
+                    shell.hear(refreshed);
                     shell.toasts.success(format!("{id} is prepared"));
                 }
                 Stage::Failed(reason) => {
@@ -149,10 +153,10 @@ impl ModelsPage {
     }
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let room = self.room(shell);
         let mut wish: Option<(PathBuf, Deed)> = None;
         for card in &self.search.cards {
-            let deed = ui.push_id(card.id.key(), |ui| card::show(ui, shell, card, room, self.preparation.as_ref()));
+            let fit = self.estimates.sentence(ui, shell, card);
+            let deed = ui.push_id(card.id.key(), |ui| card::show(ui, shell, card, &fit, self.preparation.as_ref()));
             if let (Some(deed), ModelId::Path(path)) = (deed.inner, &card.id) {
                 wish = Some((path.clone(), deed));
             }
@@ -182,16 +186,6 @@ impl ModelsPage {
                 widgets::trouble(ui, reason);
             }
         });
-    }
-
-    fn room(&mut self, shell: &Shell) -> Room {
-        let ram = *self.ram.get_or_insert_with(|| {
-            let what = sysinfo::MemoryRefreshKind::nothing().with_ram();
-            let what = sysinfo::RefreshKind::nothing().with_memory(what);
-            sysinfo::System::new_with_specifics(what).ok().map(|system| system.total_memory())
-        });
-        let vram = shell.adapters.best().and_then(|best| SystemMemory::of(&best.vram).total);
-        Room { vram, ram }
     }
 
     /// What the library has found so far.

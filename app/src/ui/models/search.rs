@@ -16,6 +16,7 @@ use egui::Context;
 use crate::{
     host::reason,
     library::{Card, Found, ModelId, scan},
+    ui::background::Background,
 };
 
 /// What was found so far. Dropping it, or a new search, ends the old one.
@@ -27,6 +28,7 @@ pub struct Search {
     pub broken: Vec<(PathBuf, String)>,
     roots: Option<Vec<PathBuf>>,
     running: Option<Running>,
+    fresh: Background<Option<Box<Card>>>,
 }
 
 #[derive(Debug)]
@@ -59,11 +61,14 @@ impl Search {
         self.running = None;
         self.cards.clear();
         self.broken.clear();
-        self.cards.extend(Card::read(&ModelId::Builtin).ok());
         let (sender, news) = mpsc::channel();
         let cancelled = Arc::new(AtomicBool::new(false));
         let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
         let work = move || {
+            if let Ok(card) = Card::read(&ModelId::Builtin) {
+                // Nobody may listen any more, which the next line finds out.
+                let _ = sender.send(Found::Model(Box::new(card)));
+            }
             let _ = scan(&roots, &mut |found| {
                 let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
                 ctx.request_repaint_after(super::super::shell::FRAME);
@@ -80,6 +85,11 @@ impl Search {
 
     /// Takes what was found since.
     pub fn follow(&mut self) {
+        if let Some(Some(new)) = self.fresh.take()
+            && let Some(card) = self.cards.iter_mut().find(|card| card.id == new.id)
+        {
+            *card = *new;
+        }
         let Some(running) = &self.running else { return };
         loop {
             match running.news.try_recv() {
@@ -94,9 +104,10 @@ impl Search {
     }
 
     /// Reads one card anew, after its model was prepared.
-    pub fn refresh(&mut self, id: &ModelId) {
-        if let (Some(card), Ok(new)) = (self.cards.iter_mut().find(|card| card.id == *id), Card::read(id)) {
-            *card = new;
-        }
+    ///
+    /// # Errors
+    /// A sentence, if the system has no thread for it.
+    pub fn refresh(&mut self, ctx: &Context, id: ModelId) -> Result<(), String> {
+        self.fresh.start(ctx, move || Card::read(&id).ok().map(Box::new))
     }
 }

@@ -15,6 +15,7 @@ use thermocline_engine::{
     session::{DeviceMemory, DeviceStatus, Engine},
 };
 
+pub use self::slider::speed;
 use self::{
     bar::Part,
     slider::{BudgetSlider, Range},

@@ -92,6 +92,7 @@ impl BudgetSlider {
                 commit(shell, model, engine, moved, range);
             }
         });
+        shell.dragged = self.drag;
         self.foretell(ui, engine, self.line(range, now));
         self.words(ui);
     }
@@ -149,7 +150,7 @@ fn sentence(forecast: &Forecast) -> String {
 }
 
 /// A rate in words.
-fn speed(rate: Option<f64>) -> String {
+pub fn speed(rate: Option<f64>) -> String {
     match rate {
         None => "speed known after the first answer".to_owned(),
         Some(rate) if rate < 10.0 => format!("about {rate:.1} tok/s"),

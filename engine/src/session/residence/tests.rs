@@ -16,6 +16,7 @@ use crate::{
         Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice, StopReason,
         loader::Progress, place::Terms,
     },
+    sparsity::placement::Machine,
 };
 
 /// How one load goes, and what becomes of the device.
@@ -25,6 +26,7 @@ enum Fate {
     LostAtChunk(usize),
     FullAtChunk(usize),
     NoDevice,
+    TooSlow,
     LostInLoad,
     Panics,
     Hangs,
@@ -50,6 +52,7 @@ impl Source for Fates {
                 fail = Some((n, || Error::Memory { what: "KV cache", wanted: 2, available: 1 }));
             }
             Fate::NoDevice => return Err(Error::invalid("adapter", "one", "none")),
+            Fate::TooSlow => return Err(Error::SlowGpu),
             Fate::LostInLoad => return Err(lost()),
             Fate::Panics => panic!("as planned"),
             Fate::Hangs => loop {
@@ -310,6 +313,19 @@ fn what_will_not_get_better_is_not_tried_again() {
         engine.retry_device().unwrap();
         wait(&engine, "what was asked for", |status| matches!(status, DeviceStatus::Gpu(_)));
     }
+}
+
+#[test]
+fn a_device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
+    let engine = engine(&[Fate::TooSlow, Fate::Works]);
+    let slow = |reason: &Option<Arc<Error>>| reason.as_deref().is_some_and(|it| matches!(it, Error::SlowGpu));
+    wait(&engine, "the answer", |status| matches!(status, DeviceStatus::Cpu { reason } if slow(reason)));
+    engine.set_machine(Machine::typical()).unwrap();
+    wait(&engine, "the device", |status| matches!(status, DeviceStatus::Gpu(_)));
+    // One that works goes on.
+    engine.set_machine(Machine::typical()).unwrap();
+    let heard = hear(&engine.session(SessionOptions::default()).unwrap().generate(request(20)));
+    assert_eq!(heard, (undisturbed(20), Vec::new()));
 }
 
 #[test]

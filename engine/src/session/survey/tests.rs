@@ -113,6 +113,28 @@ fn a_device_is_measured_within_its_budget_and_gets_everything_back() {
 }
 
 #[test]
+fn weights_make_room_for_a_while() {
+    const MIB: u64 = 1 << 20;
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller/storyteller-F16.gguf");
+    let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(12 * MIB), ..GpuOptions::default() };
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let options = EngineOptions { cpu, device: DeviceChoice::Gpu(gpu), context: Some(128), ..EngineOptions::default() };
+    let engine = Engine::open(&path, EngineOptions { chunk: 16, ..options }).unwrap();
+    engine.wait_for_device(Duration::from_secs(60));
+    let held = |engine: &Engine| match engine.device() {
+        DeviceStatus::Gpu(memory) if !memory.moving => Some(memory.accounted),
+        _ => None,
+    };
+    wait(&engine, "all of it", |engine| held(engine).is_some());
+    let (before, placement) = (held(&engine).unwrap(), engine.placement());
+    engine.command(Command::Spare { bytes: 3 * MIB }).unwrap();
+    wait(&engine, "room", |engine| held(engine).is_some_and(|held| held + 3 * MIB <= 12 * MIB));
+    assert!(held(&engine).unwrap() < before);
+    engine.command(Command::Machine { machine: None }).unwrap();
+    wait(&engine, "all of it again", |engine| held(engine).is_some() && engine.placement() == placement);
+}
+
+#[test]
 fn what_takes_too_long_is_given_up() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     hint::black_box,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
     thread,
@@ -18,7 +19,9 @@ use crate::{
     cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     format::{Matrix, TensorType},
-    gpu::{AdapterKind, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, layout::device_type, params},
+    gpu::{
+        AdapterKind, AdapterReport, Binding, Caps, Gpu, Op, Purpose, Usage, WeightType, layout::device_type, params,
+    },
     sparsity::placement::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together},
 };
 
@@ -52,19 +55,25 @@ pub struct MachineOptions {
     pub effort: MeasureEffort,
 }
 
+/// Asked between two measurements whether to go on with the next.
+pub type GoOn<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
+
+fn check(go_on: GoOn<'_>) -> Result<()> {
+    if go_on().is_break() { Err(Error::Cancelled) } else { Ok(()) }
+}
+
 /// Columns of a matrix, as models of 7 billion parameters have; and the share of its rows that is read when they are few.
 const COLS: usize = 4096;
 const FEW: usize = 10;
 
 /// What an earlier call of [`cached_machine`] has found out about `cpu` and `gpu`, if it is in `folder`. Takes no time.
-pub fn known_machine(cpu: &Cpu, gpu: Option<&Gpu>, folder: &Path) -> Option<Machine> {
+pub fn known_machine(cpu: &Cpu, gpu: Option<&AdapterReport>, folder: &Path) -> Option<Machine> {
     Machine::load(&file(folder, cpu, gpu)).ok()
 }
 
 /// Where the speeds of these processors are kept.
-fn file(folder: &Path, cpu: &Cpu, gpu: Option<&Gpu>) -> PathBuf {
+fn file(folder: &Path, cpu: &Cpu, report: Option<&AdapterReport>) -> PathBuf {
     let threads = format!("{}, {} threads, {}", cpu_name(), cpu.pool().threads(), cpu.isa());
-    let report = gpu.map(Gpu::report);
     let driver = report.map(|report| format!("{} {}", report.backend, report.driver));
     let device = report.zip(driver.as_ref()).map(|(report, driver)| (report.name.as_str(), driver.as_str()));
     Machine::file(folder, &threads, device)
@@ -74,22 +83,28 @@ fn file(folder: &Path, cpu: &Cpu, gpu: Option<&Gpu>) -> PathBuf {
 /// that does not know all types is added to; one that is damaged is written anew.
 ///
 /// # Errors
-/// As [`measure_machine`]. That a file cannot be written is no error: it only costs time.
-pub fn cached_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], options: &MachineOptions) -> Result<Machine> {
-    let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu));
+/// As [`measure_machine`]; what was measured before it was cancelled is not kept. That a file cannot be written is no error: it only costs time.
+pub fn cached_machine(
+    cpu: &Cpu,
+    gpu: Option<&Gpu>,
+    types: &[TensorType],
+    options: &MachineOptions,
+    go_on: GoOn<'_>,
+) -> Result<Machine> {
+    let path = options.folder.as_ref().map(|folder| file(folder, cpu, gpu.map(Gpu::report)));
     let known = path.as_ref().filter(|_| !options.again).and_then(|path| Machine::load(path).ok());
     let machine = match known {
         Some(known) if known.knows(types) => return Ok(known),
         Some(mut known) => {
             let cpu_lacks = lacking(&known.cpu.rates, types);
-            known.cpu.rates.extend(cpu_rates(cpu, &cpu_lacks, &options.effort)?);
+            known.cpu.rates.extend(cpu_rates(cpu, &cpu_lacks, &options.effort, go_on)?);
             if let (Some(gpu), Some(rates)) = (gpu, &mut known.gpu) {
                 let lacks = lacking(&rates.rates, types);
-                rates.rates.extend(gpu_rates(gpu, &lacks, &options.effort.gpu)?);
+                rates.rates.extend(gpu_rates(gpu, &lacks, &options.effort.gpu, go_on)?);
             }
             Machine::new(known.cpu, known.gpu)
         }
-        None => measure_machine(cpu, gpu, types, &options.effort)?,
+        None => measure_machine(cpu, gpu, types, &options.effort, go_on)?,
     };
     if let Some(path) = path
         && let Err(error) = machine.store(&path)
@@ -102,17 +117,25 @@ pub fn cached_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], option
 /// Measures `cpu` and `gpu`, with products of weights of `types`.
 ///
 /// # Errors
-/// [`Error::Memory`] if there is no room to measure in, [`Error::Gpu`] if the device is lost.
-pub fn measure_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], effort: &MeasureEffort) -> Result<Machine> {
+/// [`Error::Memory`] if there is no room to measure in, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+pub fn measure_machine(
+    cpu: &Cpu,
+    gpu: Option<&Gpu>,
+    types: &[TensorType],
+    effort: &MeasureEffort,
+    go_on: GoOn<'_>,
+) -> Result<Machine> {
+    check(go_on)?;
     let cpu_speeds = CpuRates {
         name: cpu_name(),
         kernels: cpu.isa().to_string(),
         threads: cpu.pool().threads(),
         memory: read_bandwidth(cpu.pool(), effort.cpu_bytes, effort.rounds),
         join: join(cpu),
-        rates: cpu_rates(cpu, types, effort)?,
+        rates: cpu_rates(cpu, types, effort, go_on)?,
     };
     let gpu_speeds = gpu.map(|gpu| {
+        check(go_on)?;
         let speed = gpu_speed(gpu, &effort.gpu)?;
         let report = gpu.report();
         let shares_memory = matches!(report.kind, AdapterKind::Integrated | AdapterKind::Software);
@@ -124,7 +147,7 @@ pub fn measure_machine(cpu: &Cpu, gpu: Option<&Gpu>, types: &[TensorType], effor
             hand_over: speed.hand_over.median_us / 1e6,
             upload: speed.upload_bytes_per_second,
             download: speed.download_bytes_per_second,
-            rates: gpu_rates(gpu, types, &effort.gpu)?,
+            rates: gpu_rates(gpu, types, &effort.gpu, go_on)?,
             together: if shares_memory { Some(together(cpu, gpu, effort)?) } else { None },
             limits: limits_of(&report.caps),
         })
@@ -178,8 +201,9 @@ fn join(cpu: &Cpu) -> f64 {
     seconds / f64::from(TIMES)
 }
 
-fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort) -> Result<Rates> {
+fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: GoOn<'_>) -> Result<Rates> {
     let one = |ty: &TensorType| {
+        check(go_on)?;
         let (weight, x) = problem(*ty, effort.cpu_bytes)?;
         let (mut out, bytes) = (vec![0.0; weight.rows()], weight.data().len() as f64);
         let all = best(effort.rounds, || {
@@ -212,10 +236,11 @@ fn problem(ty: TensorType, bytes: usize) -> Result<(Matrix, Vec<f32>)> {
 const SCATTERED: f64 = 0.8;
 
 /// Types that become one on the device are measured once.
-fn gpu_rates(gpu: &Gpu, types: &[TensorType], effort: &GpuEffort) -> Result<Rates> {
+fn gpu_rates(gpu: &Gpu, types: &[TensorType], effort: &GpuEffort, go_on: GoOn<'_>) -> Result<Rates> {
     let mut measured: BTreeMap<WeightType, Rate> = BTreeMap::new();
     let mut rates = Rates::new();
     for ty in types {
+        check(go_on)?;
         let on_device = device_type(*ty);
         let rate = match measured.get(&on_device) {
             Some(rate) => *rate,
@@ -286,6 +311,10 @@ mod tests {
         rounds: 1,
     };
 
+    fn always() -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
     fn cpu() -> Cpu {
         Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap()
     }
@@ -301,7 +330,7 @@ mod tests {
             ..MachineOptions::default()
         };
         let (cpu, types) = (cpu(), [TensorType::F16, TensorType::Q4_0]);
-        let measured = cached_machine(&cpu, Some(&gpu), &types, &options).unwrap();
+        let measured = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
         assert!(measured.knows(&types) && !measured.assumed && !measured.knows(&[TensorType::Q8_0]));
         let of = measured.gpu.as_ref().unwrap();
         assert!(of.dispatch > 0.0 && of.hand_over > of.dispatch && of.together.is_some(), "{of:?}");
@@ -309,26 +338,27 @@ mod tests {
         assert!(scattered.scattered <= scattered.sequential && measured.cpu.join > 0.0);
         assert_eq!(gpu.arena().used(), used, "measuring gives everything back");
 
-        let again = cached_machine(&cpu, Some(&gpu), &types, &options).unwrap();
+        let again = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();
         assert_eq!(again, measured);
         let there = options.folder.as_deref().unwrap();
-        assert_eq!(known_machine(&cpu, Some(&gpu), there), Some(measured.clone()));
+        assert_eq!(known_machine(&cpu, Some(gpu.report()), there), Some(measured.clone()));
         assert_eq!(known_machine(&cpu, None, there), None);
-        let more = cached_machine(&cpu, Some(&gpu), &[TensorType::Q8_0, TensorType::Q5_0], &options).unwrap();
+        let more =
+            cached_machine(&cpu, Some(&gpu), &[TensorType::Q8_0, TensorType::Q5_0], &options, &mut always).unwrap();
         assert!(more.knows(&[TensorType::Q8_0, TensorType::Q5_0, TensorType::F16]));
         assert_eq!(more.cpu.rates["F16"], measured.cpu.rates["F16"]);
         let rates = &more.gpu.as_ref().unwrap().rates;
         assert_eq!(rates["Q5_0"], rates["Q8_0"], "they are the same on the device");
         let anew = MachineOptions { again: true, ..options.clone() };
-        assert_ne!(cached_machine(&cpu, Some(&gpu), &types, &anew).unwrap(), measured);
+        assert_ne!(cached_machine(&cpu, Some(&gpu), &types, &anew, &mut always).unwrap(), measured);
 
         let files: Vec<PathBuf> =
             std::fs::read_dir(folder.path().join("machines")).unwrap().map(|file| file.unwrap().path()).collect();
         assert_eq!(files.len(), 1);
         std::fs::write(&files[0], b"{").unwrap();
-        assert!(cached_machine(&cpu, Some(&gpu), &types, &options).unwrap().knows(&types));
+        assert!(cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap().knows(&types));
         assert!(Machine::load(&files[0]).is_ok(), "it was written anew");
-        let alone = cached_machine(&cpu, None, &types, &options).unwrap();
+        let alone = cached_machine(&cpu, None, &types, &options, &mut always).unwrap();
         assert!(alone.gpu.is_none() && alone.knows(&types));
     }
 
@@ -337,6 +367,6 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options =
             MachineOptions { folder: Some(file.path().join("x")), effort: LITTLE, ..MachineOptions::default() };
-        assert!(cached_machine(&cpu(), None, &[TensorType::F32], &options).is_ok());
+        assert!(cached_machine(&cpu(), None, &[TensorType::F32], &options, &mut always).is_ok());
     }
 }

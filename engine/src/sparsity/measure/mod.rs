@@ -10,6 +10,6 @@ mod memory;
 pub use cpu::{KernelSpeed, kernel_speed};
 pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
 pub use machine::{
-    MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of, measure_machine,
+    GoOn, MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of, measure_machine,
 };
 pub use memory::{MemoryKind, read_bandwidth, scattered_bandwidth};
