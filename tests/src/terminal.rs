@@ -69,7 +69,7 @@ pub fn program() -> &'static Path {
             Some(name) => name,
         };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--package", "thermocline", "--bin", "thermocline", "--profile", profile]);
+        cargo.args(["build", "--quiet", "--workspace", "--bin", "thermocline", "--profile", profile]);
         cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
         let built = cargo.status().unwrap_or_else(|error| panic!("cargo: {error}"));
