@@ -84,6 +84,9 @@ pub fn command(args: &[&str]) -> Command {
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let home = env::temp_dir().join("thermocline-tests-home");
     command.env("HOME", &home).env("XDG_DATA_HOME", home.join("data"));
+    for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"] {
+        command.env_remove(name);
+    }
     // Without one, the graphics driver complains on standard error that it finds no display.
     command.env("XDG_RUNTIME_DIR", env::temp_dir());
     command
