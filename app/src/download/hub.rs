@@ -140,11 +140,14 @@ pub fn offers(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<Of
 /// `owner/name` of what a user types or pastes: that, or an address of the repository.
 pub fn repository_name(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches('/');
-    let text = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or(text);
-    let text = ["huggingface.co/", "www.huggingface.co/", "hf.co/"]
-        .iter()
-        .find_map(|it| text.strip_prefix(it))
-        .unwrap_or(text);
+    let address = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
+    let hubs = ["huggingface.co/", "www.huggingface.co/", "hf.co/"];
+    let text = match hubs.iter().find_map(|it| address.unwrap_or(text).strip_prefix(it)) {
+        Some(path) => path,
+        // Of some other site.
+        None if address.is_some() => return None,
+        None => text,
+    };
     let mut parts = text.split('/');
     let (owner, name) = (parts.next()?, parts.next()?);
     let valid = |part: &str| {

@@ -11,7 +11,7 @@ mod space;
 mod transfer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use error::DownloadError;
 pub use queue::{DownloadId, DownloadState, DownloadStatus, Downloads, Wish};

@@ -19,7 +19,7 @@ use super::*;
 
 /// What the server does with its n-th request.
 #[derive(Debug, Clone)]
-enum Manner {
+pub(crate) enum Manner {
     /// Serves the file, ranges included.
     Well,
     /// Ends the connection after so many bytes of the body.
@@ -42,6 +42,11 @@ fn sha256(bytes: &[u8]) -> String {
 
 /// A server that treats its requests in turn, the last manner again and again; its address, and how often it was asked.
 fn server(manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
+    serve(content(), manners)
+}
+
+/// The same, with a file of one's own.
+pub(crate) fn serve(file: Vec<u8>, manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(AtomicUsize::new(0));
@@ -68,9 +73,9 @@ fn server(manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
             }
             let manner = manners[count.fetch_add(1, SeqCst).min(manners.len() - 1)].clone();
             let (body, tag) = match (first.contains("/api/"), &manner) {
-                (true, _) => (listing().into_bytes(), "\"list\""),
-                (_, Manner::Changed) => (content().into_iter().rev().collect(), "\"two\""),
-                _ => (content(), "\"one\""),
+                (true, _) => (listing(&file).into_bytes(), "\"list\""),
+                (_, Manner::Changed) => (file.iter().copied().rev().collect(), "\"two\""),
+                _ => (file.clone(), "\"one\""),
             };
             let range = range.filter(|_| if_range.as_deref() == Some(tag) && !matches!(manner, Manner::NoRanges));
             let head = match (&manner, range) {
@@ -99,11 +104,11 @@ fn server(manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
     (address, asked)
 }
 
-fn listing() -> String {
-    let sum = sha256(&content());
+fn listing(file: &[u8]) -> String {
+    let (sum, bytes) = (sha256(file), file.len());
     format!(
         r#"[{{"type":"directory","path":"sub"}},{{"type":"file","path":"README.md","size":5}},
-        {{"type":"file","path":"sub/m.gguf","size":130,"lfs":{{"oid":"{sum}","size":900000,"pointerSize":130}}}}]"#
+        {{"type":"file","path":"sub/m.gguf","size":130,"lfs":{{"oid":"{sum}","size":{bytes},"pointerSize":130}}}}]"#
     )
 }
 

@@ -6,12 +6,10 @@ use std::{
     path::PathBuf,
 };
 
+use directories::ProjectDirs;
 use rustyline::{Cmd, Config, DefaultEditor, KeyCode, KeyEvent, Modifiers, config::Configurer, error::ReadlineError};
 
-use crate::{
-    cli::failure::{Failure, Outcome},
-    folders::Folders,
-};
+use crate::cli::failure::{Failure, Outcome};
 
 const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
@@ -135,9 +133,9 @@ fn editor(keep: bool) -> rustyline::Result<Source> {
 
 /// In the user's data folder, which is made if need be.
 fn history_file() -> Option<PathBuf> {
-    let path = Folders::usual()?.history();
-    fs::create_dir_all(path.parent()?).ok()?;
-    Some(path)
+    let folder = ProjectDirs::from("", "", "thermocline")?.data_dir().to_owned();
+    fs::create_dir_all(&folder).ok()?;
+    Some(folder.join("history.txt"))
 }
 
 /// A message of which the last line may still be missing.

@@ -131,7 +131,8 @@ fn code(ui: &mut Ui, language: &str, text: &str, closed: bool) {
         });
         egui::ScrollArea::horizontal().id_salt("code").show(ui, |ui| {
             if closed {
-                let job = highlight(ui, ui.style(), &CodeTheme::from_style(ui.style()), text.trim_end(), language);
+                let job =
+                    highlight(ui, ui.style(), &CodeTheme::from_style(ui.style()), text.trim_end(), extension(language));
                 ui.add(Label::new(job).extend());
             } else {
                 ui.add(Label::new(RichText::new(text).monospace()).extend());
@@ -153,6 +154,30 @@ fn lines(text: &str) -> String {
         }
     }
     lines
+}
+
+/// What files of a language are called by, which is how the highlighter knows it.
+fn extension(language: &str) -> &str {
+    const NAMES: [(&str, &str); 16] = [
+        ("rust", "rs"),
+        ("python", "py"),
+        ("javascript", "js"),
+        ("jsx", "js"),
+        ("typescript", "js"),
+        ("ts", "js"),
+        ("bash", "sh"),
+        ("shell", "sh"),
+        ("console", "sh"),
+        ("c++", "cpp"),
+        ("c#", "cs"),
+        ("csharp", "cs"),
+        ("golang", "go"),
+        ("ruby", "rb"),
+        ("perl", "pl"),
+        ("haskell", "hs"),
+    ];
+    let known = NAMES.iter().find(|(name, _)| language.eq_ignore_ascii_case(name));
+    known.map_or(language, |(_, extension)| extension)
 }
 
 /// The first closed piece of `text`: what it is, its words, and how many bytes of the text it takes. `None`: nothing is closed.
@@ -302,6 +327,23 @@ mod tests {
         assert!(grown.open.is_some(), "the end is open");
         grown.update(TEXT, true);
         assert_eq!(all(&grown), all(&whole));
+    }
+
+    #[test]
+    fn code_has_colours_by_the_usual_names_of_languages() {
+        let ctx = egui::Context::default();
+        let style = ctx.global_style();
+        let colours = |language: &str, text: &str| {
+            let job = highlight(&ctx, &style, &CodeTheme::from_style(&style), text, extension(language));
+            job.sections.iter().map(|section| section.format.color).collect::<std::collections::HashSet<_>>().len()
+        };
+        for language in ["rust", "Rust", "rs"] {
+            assert!(colours(language, "fn main() { let x = \"text\"; } // end") > 2, "{language}");
+        }
+        for language in ["python", "py"] {
+            assert!(colours(language, "def f(x):\n    return 'text' # end") > 2, "{language}");
+        }
+        assert!(colours("c++", "int main() { return 0; } // end") > 2 && colours("no language", "fn main() {}") == 1);
     }
 
     #[test]

@@ -54,6 +54,8 @@ impl ChatSettings {
         egui::Window::new("Chat settings")
             .open(&mut open)
             .collapsible(false)
+            // Otherwise the title alone is what one drags, and the keyboard stops at it.
+            .drag_area(egui::WindowDrag::Anywhere)
             .resizable(false)
             .pivot(egui::Align2::RIGHT_BOTTOM)
             .default_pos(anchor)

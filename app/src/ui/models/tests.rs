@@ -2,8 +2,11 @@
 
 use std::{fs, path::Path};
 
+use egui_kittest::kittest::Queryable;
+
 use super::*;
 use crate::{
+    download::tests::{Manner, serve},
     settings::Budget,
     ui::{command::Page, testing::Stage},
 };
@@ -80,6 +83,19 @@ fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list(
 }
 
 #[test]
+fn a_model_that_is_gone_says_so_and_leads_to_others() {
+    let mut stage = Stage::with(SIZE, |_, settings| settings.used("/gone/model.gguf"));
+    let failed = |window: &mut crate::ui::Window| matches!(window.shell.host.state(), HostState::Failed { .. });
+    stage.until("a failure", failed);
+    assert!(stage.shows("model could not be opened") && stage.shows("/gone/model.gguf"));
+    stage.it.get_all_by_label("Choose a model").next().unwrap().click();
+    stage.step();
+    assert_eq!(stage.it.state().page, Page::Models);
+    stage.click("Open Thermocline Storyteller");
+    stage.ready();
+}
+
+#[test]
 fn settings_of_a_model_are_kept_apart() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
@@ -116,7 +132,23 @@ fn preparing_is_paused_gone_on_with_and_of_use() {
         Some(preparation::Stage::Failed(reason)) => panic!("{reason}"),
         stage => matches!(stage, Some(preparation::Stage::Done)),
     });
-    let card = &stage.it.state().models.found()[1];
-    assert!(card.prepared && card.id == ModelId::Path(path), "{card:?}");
+    let prepared = |window: &mut crate::ui::Window| {
+        window.models.found().iter().any(|card| card.prepared && card.id == ModelId::Path(path.clone()))
+    };
+    stage.until("its card to say so", prepared);
     assert!(stage.shows("Prepared.") && stage.shows(&format!("Prepare again: {name}")));
+}
+
+#[test]
+fn a_download_is_given_up_without_a_trace() {
+    let (address, _) = serve(vec![7; 900_000], vec![Manner::CutsAfter(300_000)]);
+    let mut stage = Stage::new(SIZE);
+    page(&mut stage);
+    stage.write("A Hugging Face repository (owner/name), or the address of a GGUF file", &format!("{address}/x.gguf"));
+    stage.click("Look for its files");
+    stage.appears("Tried again in");
+    let part = stage.folders.models().join("x.gguf.part");
+    assert!(part.exists());
+    stage.click("Remove: x.gguf");
+    assert!(stage.shell().downloads.list().is_empty() && !part.exists());
 }

@@ -3,13 +3,45 @@
 use egui::{Key, accesskit::Role};
 
 use super::*;
-use crate::ui::testing::Stage;
+use crate::{settings::Settings, ui::testing::Stage};
 
 const SIZE: [f32; 2] = [1200.0, 1400.0];
 
 fn page(stage: &mut Stage) {
     stage.click("Settings");
     assert_eq!(stage.it.state().page, Page::Preferences);
+}
+
+#[test]
+fn colours_size_and_movement_are_chosen_seen_at_once_and_kept() {
+    let mut stage = Stage::new(SIZE);
+    page(&mut stage);
+    for (name, theme, seen) in [
+        ("Light", Theme::Light, egui::Theme::Light),
+        ("Dark", Theme::Dark, egui::Theme::Dark),
+        ("Light", Theme::Light, egui::Theme::Light),
+    ] {
+        stage.click(name);
+        assert_eq!((stage.shell().settings.theme, stage.it.ctx.theme()), (theme, seen));
+    }
+    stage.role(Role::Slider, "Size of everything").set_value_accesskit(1.25);
+    stage.step();
+    assert_eq!((f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor()), (1.25, 1.25));
+    // The keys of the window are heard as well.
+    stage.ctrl(Key::Plus);
+    assert!(stage.it.ctx.zoom_factor() > 1.25);
+    assert_eq!(f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor());
+    stage.click("Less movement: what opens and closes does so at once");
+    assert!(!stage.shell().settings.reduced_motion && stage.it.ctx.global_style().animation_time > 0.0);
+
+    let path = stage.folders.settings();
+    stage.until("the file", |_| {
+        Settings::load(&path).is_ok_and(|(it, _)| it.theme == Theme::Light && !it.reduced_motion)
+    });
+    stage.click("Reset");
+    assert_eq!((f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor()), (1.0, 1.0));
+    stage.click("As the system");
+    assert_eq!(stage.shell().settings.theme, Theme::System);
 }
 
 #[test]

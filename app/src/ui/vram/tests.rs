@@ -1,6 +1,6 @@
 //! The panel on a GPU that was chosen by name: here, where there may be no other, a driver that computes on the CPU.
 
-use egui::accesskit::Role;
+use egui::{Key, accesskit::Role};
 use egui_kittest::kittest::{NodeT, Queryable};
 use thermocline_engine::gpu::adapters;
 
@@ -47,6 +47,26 @@ fn settled(stage: &mut Stage) {
 
 fn budget(stage: &mut Stage) -> Option<Budget> {
     stage.shell().settings.models[&ModelId::Builtin.key()].budget
+}
+
+#[test]
+fn the_budget_takes_effect_while_an_answer_is_written() {
+    let mut stage = on_gpu();
+    let whole = memory(&mut stage).unwrap().accounted;
+    stage.write("Message", "Tell me a story about a frog.");
+    stage.press(Key::Enter);
+    let words = |window: &mut crate::ui::Window| {
+        window.shell().host.engine().is_some_and(|it| it.telemetry().generated_tokens > 0)
+    };
+    stage.until("the first words", words);
+    // As a screen reader moves it.
+    stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
+    stage.step();
+    let Some(Budget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    stage.answered();
+    let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
+    stage.until("the budget to be kept", kept);
+    assert!(limit < whole && stage.shows("Copy answer"), "{limit} of {whole}");
 }
 
 #[test]
@@ -117,4 +137,34 @@ fn the_cpu_and_every_adapter_can_be_chosen() {
     assert_eq!(stage.shell().settings.models[&key].device, None);
     let shown = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
     assert!(shown.accesskit_node().value().unwrap_or_default().starts_with("Automatic"));
+}
+
+#[test]
+fn the_bar_of_memory_looks_like_its_pictures() {
+    let mut looks = egui_kittest::SnapshotResults::new();
+    for (theme, colours) in [(egui::Theme::Dark, "dark"), (egui::Theme::Light, "light")] {
+        let builder = egui_kittest::Harness::builder().with_size([448.0, 240.0]).with_theme(theme);
+        let mut it = builder.with_context_setup(theme::install).build_ui(|ui| {
+            let mut memory = DeviceMemory {
+                adapter: "card".to_owned(),
+                budget: Some(6 << 30),
+                accounted: 0,
+                by_purpose: Purpose::ALL.map(|purpose| (purpose, 0)),
+                moving: false,
+            };
+            for (n, (_, bytes)) in memory.by_purpose.iter_mut().enumerate() {
+                *bytes = (n as u64 + 1) * (150 << 20);
+            }
+            memory.accounted = memory.by_purpose.iter().map(|(_, bytes)| bytes).sum();
+            let parts = parts_of(&memory, &Palette::of(ui));
+            bar::show(ui, "Held for the model", &parts, 8 << 30, memory.budget, false);
+            ui.add_space(8.0);
+            memory.budget = Some(4 << 30);
+            bar::show(ui, "Held for the model", &parts, 8 << 30, memory.budget, true);
+            widgets::trouble(ui, check::disagreement(&memory, None).unwrap());
+        });
+        it.run_steps(4);
+        it.snapshot(format!("vram-{colours}"));
+        looks.extend_harness(&mut it);
+    }
 }

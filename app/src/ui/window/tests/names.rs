@@ -75,6 +75,37 @@ fn full(size: [f32; 2]) -> Stage {
 }
 
 #[test]
+fn every_control_of_every_page_has_a_name_of_its_own() {
+    let mut stage = full([1440.0, 1400.0]);
+    check(&stage, "chat");
+    stage.click("Chat settings");
+    check(&stage, "chat settings");
+    stage.click("Fixed seed");
+    stage.write("Name of the preset", "Mine");
+    stage.click("Save as preset");
+    check(&stage, "presets");
+    stage.click("Chat settings");
+    stage.it.get_all_by_label("Edit message").next().unwrap().click();
+    stage.step();
+    check(&stage, "a message being changed");
+    stage.press(Key::Escape);
+    stage.ctrl(Key::N);
+    check(&stage, "a new chat");
+    stage.ctrl(Key::M);
+    stage.until("the search", |window| !window.models.found().is_empty());
+    check(&stage, "models");
+    stage.ctrl(Key::Comma);
+    check(&stage, "preferences");
+    stage.press(Key::F1);
+    check(&stage, "keys");
+    stage.press(Key::F1);
+    stage.ctrl(Key::K);
+    stage.write("Search chats", "words");
+    stage.appears("Some");
+    check(&stage, "search");
+}
+
+#[test]
 fn menus_and_what_is_found_in_them() {
     let mut stage = full([1440.0, 1000.0]);
     for (button, entry) in

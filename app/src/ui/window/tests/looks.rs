@@ -1,0 +1,147 @@
+//! What panels look like, against pictures that were looked at. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
+//! anew.
+
+use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, epaint::text::InsertFontFamily};
+use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
+
+use crate::{
+    folders::Folders,
+    settings::Settings,
+    ui::{
+        chats::ChatsPanel,
+        conversation::Conversation,
+        preferences::{PreferencesPage, keys},
+        shell::Shell,
+        theme,
+    },
+};
+
+/// Letters that no font of the window has: elsewhere the system's fonts have them.
+const LETTERS: &[u8] = include_bytes!("../../../../tests/fonts/DroidSansFallback-subset.ttf");
+
+/// A panel and what it shows.
+struct Shown<P> {
+    panel: P,
+    shell: Option<Shell>,
+    _folder: tempfile::TempDir,
+}
+
+type Show<P> = fn(&mut Ui, &mut P, &mut Shell);
+
+/// A panel of `size` points; `prepare` may put chats and settings where it finds them.
+fn panel<P: Default + 'static>(
+    theme: Theme,
+    size: [f32; 2],
+    prepare: impl FnOnce(&Folders, &mut Settings),
+    show: Show<P>,
+) -> Harness<'static, Shown<P>> {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    let mut settings = Settings::default();
+    prepare(&folders, &mut settings);
+    settings.save(&folders.settings()).unwrap();
+    let setup = |ctx: &egui::Context| {
+        theme::install(ctx);
+        let family = |family| InsertFontFamily { family, priority: FontPriority::Lowest };
+        let families = [FontFamily::Proportional, FontFamily::Monospace, FontFamily::Name("strong".into())];
+        ctx.add_font(FontInsert::new("letters", FontData::from_static(LETTERS), families.map(family).to_vec()));
+    };
+    let state = Shown { panel: P::default(), shell: None, _folder: folder };
+    let ui = move |ui: &mut Ui, shown: &mut Shown<P>| {
+        let shell = shown.shell.get_or_insert_with(|| {
+            let shell = Shell::new(ui, folders.clone()).unwrap();
+            ui.set_theme(theme);
+            shell
+        });
+        show(ui, &mut shown.panel, shell);
+    };
+    let builder = Harness::builder().with_size(size).with_step_dt(1.0 / 60.0).with_max_steps(8).with_theme(theme);
+    let mut it = builder.with_context_setup(setup).build_ui_state(ui, state);
+    it.run_steps(4);
+    it
+}
+
+/// Compares what is shown with the picture called `name`, in both colours.
+fn look<P: Default + 'static>(
+    name: &str,
+    size: [f32; 2],
+    prepare: impl Fn(&Folders, &mut Settings),
+    show: Show<P>,
+    settle: impl Fn(&mut Harness<'static, Shown<P>>),
+) {
+    let mut looks = SnapshotResults::new();
+    for (theme, colours) in [(Theme::Dark, "dark"), (Theme::Light, "light")] {
+        let mut it = panel(theme, size, &prepare, show);
+        settle(&mut it);
+        it.snapshot(format!("{name}-{colours}"));
+        looks.extend_harness(&mut it);
+    }
+}
+
+/// A chat from a file that says everything about it.
+fn chats(folders: &Folders) -> Vec<crate::store::ChatId> {
+    let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
+    let ids = store.import(include_str!("chats.json")).unwrap();
+    store.pin_chat(ids[1], true).unwrap();
+    ids
+}
+
+#[test]
+fn list_of_chats() {
+    look(
+        "chats",
+        [248.0, 400.0],
+        |folders, settings| {
+            let ids = chats(folders);
+            settings.last_chat = Some(ids[0].number());
+        },
+        |ui, panel: &mut ChatsPanel, shell| {
+            panel.tick(shell);
+            panel.show(ui, shell);
+        },
+        |_| (),
+    );
+}
+
+#[test]
+fn conversation() {
+    look(
+        "conversation",
+        [640.0, 900.0],
+        |folders, settings| settings.last_chat = Some(chats(folders)[0].number()),
+        |ui, panel: &mut Conversation, shell| {
+            panel.tick(shell);
+            panel.show(ui, shell);
+        },
+        |it| it.run_steps(4),
+    );
+}
+
+#[test]
+fn page_of_preferences() {
+    look(
+        "preferences",
+        [640.0, 480.0],
+        |_, _| (),
+        |ui, page: &mut PreferencesPage, shell| page.show(ui, shell),
+        |it| {
+            // Where this test keeps its files is another place each time.
+            let right = it.ctx.content_rect().right();
+            let paths: Vec<Rect> = it
+                .get_all_by(|node| node.value().is_some_and(|text| text.contains(std::path::MAIN_SEPARATOR)))
+                .map(|node| node.rect())
+                .collect();
+            for rect in paths {
+                it.mask(rect.with_max_x(right));
+            }
+        },
+    );
+}
+
+#[test]
+fn list_of_keys() {
+    let show: Show<()> = |ui, (), _| {
+        let _ = keys::modal(ui);
+    };
+    look("keys", [416.0, 600.0], |_, _| (), show, |it| it.run_steps(4));
+}
