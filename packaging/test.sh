@@ -81,7 +81,7 @@ dpkg --compare-versions "${wanted#GLIBC_}" le "$said" || fail "the program wants
 # Started there.
 [[ $("$root/usr/bin/thermocline" --version) == "thermocline $version" ]] || fail "thermocline --version is not $version"
 cat >"$work/window.sh" <<'WINDOW'
-"$1" --data "$HOME/data" &
+"$@" &
 trap 'kill $!; wait' EXIT
 for _ in {1..240}; do
   window=$(xdotool search --onlyvisible --name '^Thermocline$' | head -1)
@@ -89,12 +89,24 @@ for _ in {1..240}; do
   sleep 0.5
 done
 [[ $window ]] || { echo "no window called Thermocline after 120 s"; exit 1; }
-xprop -id "$window" WM_CLASS | grep -q "\"$2\"" || { echo "the window is not of class $2"; exit 1; }
+xprop -id "$window" WM_CLASS | grep -q "\"$ID\"" || { echo "the window is not of class $ID"; exit 1; }
 xprop -id "$window" _NET_WM_ICON | grep -q '128 x 128' || { echo "the window has no icon of 128 pixels"; exit 1; }
 WINDOW
-mkdir "$work/home"
-HOME=$work/home XDG_RUNTIME_DIR=$work/home WAYLAND_DISPLAY='' \
-  xvfb-run --auto-servernum bash "$work/window.sh" "$root/usr/bin/thermocline" "$id" || fail "the installed program opens no window as it should"
+# opens PROGRAM OPTIONS...: whether it opens its window; it has an empty home, where the graphics driver keeps nothing either.
+opens() {
+  ID=$id HOME=$work/home XDG_RUNTIME_DIR=$work/run WAYLAND_DISPLAY='' MESA_SHADER_CACHE_DISABLE=true \
+    xvfb-run --auto-servernum bash "$work/window.sh" "$@" || fail "$*: no window as it should be"
+}
+mkdir "$work/home" "$work/run" "$work/stick"
+unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
+opens "$root/usr/bin/thermocline"
+[[ -s $work/home/.local/share/thermocline/chats.db ]] || fail "the installed program keeps no chats in ~/.local/share/thermocline"
+rm -r "$work/home" && mkdir "$work/home"
+cp "$root/usr/bin/thermocline" "$work/stick"
+opens "$work/stick/thermocline" --portable
+[[ -s $work/stick/thermocline-data/chats.db ]] || fail "the portable program keeps no chats beside itself"
+left=$(find "$work/home" -type f -not -path '*/.cache/fontconfig/*')
+[[ -z $left ]] || fail "the portable program leaves $left at home"
 
 # And removed.
 scratch --purge thermocline

@@ -1,6 +1,9 @@
 //! Where files go: each system's own places, or all beside the program.
 
-use std::path::{Path, PathBuf};
+use std::{
+    env, fs, io,
+    path::{Path, PathBuf},
+};
 
 use directories::ProjectDirs;
 
@@ -19,11 +22,28 @@ pub struct Folders {
 }
 
 impl Folders {
+    /// Beside the program if it has been made portable, or else the system's places for this user; `None` if there is no home
+    /// folder.
+    pub fn usual() -> Option<Self> {
+        let portable = portable_folder().ok().filter(|folder| folder.is_dir());
+        portable.map(|folder| Self::below(&folder)).or_else(Self::system)
+    }
+
     /// The system's places for this user; `None` if there is no home folder.
+    ///
+    /// | | settings | chats and models | cache |
+    /// |---|---|---|---|
+    /// | Linux | `~/.config/thermocline` | `~/.local/share/thermocline` | `~/.cache/thermocline` |
+    /// | macOS | `~/Library/Application Support/org.thermocline.Thermocline` | the same | the same in `~/Library/Caches` |
+    /// | Windows | `%APPDATA%\Thermocline\config` | `%LOCALAPPDATA%\Thermocline\data` | `...\Thermocline\cache` |
     pub fn system() -> Option<Self> {
-        let project = ProjectDirs::from("", "", "thermocline")?;
-        let (config, data) = (project.config_dir().to_owned(), project.data_dir().to_owned());
-        Some(Folders { config, data, cache: project.cache_dir().to_owned() })
+        let project = ProjectDirs::from("org.thermocline", "", "Thermocline")?;
+        Some(Folders {
+            config: project.config_dir().to_owned(),
+            // Windows carries the other one from computer to computer, which is no place for models.
+            data: project.data_local_dir().to_owned(),
+            cache: project.cache_dir().to_owned(),
+        })
     }
 
     /// Everything below `folder`.
@@ -31,10 +51,16 @@ impl Folders {
         Folders { config: folder.to_owned(), data: folder.to_owned(), cache: folder.join("cache") }
     }
 
-    /// Beside the program that runs.
-    pub fn portable() -> std::io::Result<Self> {
-        let program = std::env::current_exe()?;
-        Ok(Self::below(&program.parent().unwrap_or(Path::new(".")).join(PORTABLE)))
+    /// Makes the program portable: from now on everything is in a folder beside it, which is made.
+    ///
+    /// # Errors
+    /// A sentence, if that cannot be.
+    pub fn portable() -> Result<Self, String> {
+        let folder = portable_folder().map_err(|error| format!("where the program is cannot be known: {error}"))?;
+        fs::create_dir_all(&folder).map_err(|error| {
+            format!("making {}: {error}; put the program into a folder that you may write to", folder.display())
+        })?;
+        Ok(Self::below(&folder))
     }
 
     /// The settings.
@@ -50,5 +76,73 @@ impl Folders {
     /// Models that were downloaded.
     pub fn models(&self) -> PathBuf {
         self.data.join("models")
+    }
+
+    /// What was typed into the chat of the terminal.
+    pub fn history(&self) -> PathBuf {
+        self.data.join("history.txt")
+    }
+
+    /// Kernels as the GPU's driver has compiled them.
+    pub fn pipelines(&self) -> PathBuf {
+        self.cache.join("pipelines")
+    }
+}
+
+fn portable_folder() -> io::Result<PathBuf> {
+    let image = env::var_os("APPIMAGE").zip(env::var_os("APPDIR"));
+    let image = image.map(|(file, mounted)| (PathBuf::from(file), PathBuf::from(mounted)));
+    Ok(beside(&env::current_exe()?, image))
+}
+
+/// The portable folder of `program`. What is in an AppImage runs in a folder that nobody can write to: there the file counts
+/// that was opened (`image` is that and where it is mounted; both are inherited by whatever the AppImage starts).
+fn beside(program: &Path, image: Option<(PathBuf, PathBuf)>) -> PathBuf {
+    let program = match &image {
+        Some((file, mounted)) if program.starts_with(mounted) => file,
+        _ => program,
+    };
+    program.parent().unwrap_or(Path::new(".")).join(PORTABLE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_system_has_places_of_its_own() {
+        let folders = Folders::system().unwrap();
+        let ends = if cfg!(windows) {
+            [r"Roaming\Thermocline\config", r"Local\Thermocline\data", r"Local\Thermocline\cache"]
+        } else if cfg!(target_os = "macos") {
+            let support = "Library/Application Support/org.thermocline.Thermocline";
+            [support, support, "Library/Caches/org.thermocline.Thermocline"]
+        } else {
+            // The parents may be named by XDG_CONFIG_HOME and the like.
+            ["thermocline"; 3]
+        };
+        for (place, end) in [&folders.config, &folders.data, &folders.cache].into_iter().zip(ends) {
+            assert!(place.ends_with(end) && place.is_absolute(), "{}", place.display());
+        }
+    }
+
+    #[test]
+    fn everything_of_a_portable_program_is_beside_it() {
+        let folder = beside(Path::new("/stick/thermocline"), None);
+        assert_eq!(folder, Path::new("/stick/thermocline-data"));
+        let it = Folders::below(&folder);
+        for path in [it.settings(), it.chats(), it.models(), it.history(), it.pipelines(), it.config, it.data, it.cache]
+        {
+            assert!(path.starts_with("/stick/thermocline-data"), "{}", path.display());
+        }
+    }
+
+    #[test]
+    fn an_app_image_is_portable_beside_its_file_and_others_do_not_care() {
+        let image = || Some((PathBuf::from("/stick/a.AppImage"), PathBuf::from("/tmp/.mount_a")));
+        let inside = beside(Path::new("/tmp/.mount_a/usr/bin/thermocline"), image());
+        assert_eq!(inside, Path::new("/stick/thermocline-data"));
+        let other = beside(Path::new("/usr/bin/thermocline"), image());
+        assert_eq!(other, Path::new("/usr/bin/thermocline-data"));
     }
 }

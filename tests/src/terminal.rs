@@ -69,7 +69,7 @@ pub fn program() -> &'static Path {
             Some(name) => name,
         };
         let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--quiet", "--package", "thermocline", "--bin", "thermocline", "--profile", profile]);
+        cargo.args(["build", "--quiet", "--workspace", "--bin", "thermocline", "--profile", profile]);
         cargo.arg("--manifest-path").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml"));
         cargo.arg("--target-dir").arg(folder.parent().unwrap_or(folder));
         let built = cargo.status().unwrap_or_else(|error| panic!("cargo: {error}"));
@@ -84,6 +84,9 @@ pub fn command(args: &[&str]) -> Command {
     command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let home = env::temp_dir().join("thermocline-tests-home");
     command.env("HOME", &home).env("XDG_DATA_HOME", home.join("data"));
+    for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET"] {
+        command.env_remove(name);
+    }
     // Without one, the graphics driver complains on standard error that it finds no display.
     command.env("XDG_RUNTIME_DIR", env::temp_dir());
     command

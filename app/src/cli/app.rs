@@ -21,7 +21,7 @@ pub struct AppArgs {
     /// A model to open in the window: a GGUF file or a Hugging Face folder [default: the one used last]
     #[arg(value_name = "MODEL")]
     model: Option<PathBuf>,
-    /// Keep chats, settings and models in a folder beside the program
+    /// Keep everything in a folder beside the program, which all commands use from then on
     #[arg(long, conflicts_with = "data")]
     portable: bool,
     /// Keep chats, settings and models in this folder [default: the system's places]
@@ -34,10 +34,8 @@ impl AppArgs {
         let nowhere = || Failure::usage("no home folder to keep chats in; --data FOLDER names another place");
         match &self.data {
             Some(folder) => Ok(Folders::below(folder)),
-            None if self.portable => {
-                Folders::portable().map_err(|error| Failure::usage(format!("--portable: {error}")))
-            }
-            None => Folders::system().ok_or_else(nowhere),
+            None if self.portable => Folders::portable().map_err(|why| Failure::usage(format!("--portable: {why}"))),
+            None => Folders::usual().ok_or_else(nowhere),
         }
     }
 }
@@ -45,6 +43,10 @@ impl AppArgs {
 /// Opens the window. Without a display, or where none can be opened, a person at a terminal gets a chat there.
 pub fn app(args: &AppArgs) -> Outcome {
     if !has_display() {
+        if args.portable {
+            // Made before the chat asks where to keep what is typed.
+            args.folders()?;
+        }
         return in_terminal(args, None);
     }
     let folders = args.folders()?;

@@ -25,11 +25,12 @@ use super::{
 const DETAILS: &str = "\
 Every length of -p is a prompt test (pp), every length of -n a generation test (tg); 0 leaves the kind out. Neither
 tokenizing nor sampling is timed. With --peer the two programs take turns on the same file with the same threads, and
-the ratio is the median over the turns: above 1, Thermocline is faster. A model it cannot read is compared with one of
-the same shape and types, --peer-model.
+the ratio is the median over the turns, with the least and the most: above 1, Thermocline is faster. A model it cannot
+read is compared with one of the same shape and types, --peer-model.
 
 With --sparsity tokens are generated in that mode, on the CPU. What a token had to read stands in the table, and how long
-that takes at least: rows of single neurons come more slowly from memory than rows in order, which is measured, too.
+that takes at least: rows of single neurons come more slowly from memory than rows in order. Both are measured before and
+after each run, because other machines on the same host change them by the second.
 
 With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
 Without a model, products of weights of every type are measured alone.
@@ -208,6 +209,7 @@ struct Peer {
     samples: Vec<f64>,
     mean: f64,
     deviation: f64,
+    ratios: Vec<f64>,
     ratio: f64,
 }
 
@@ -220,7 +222,7 @@ impl From<Record> for Row {
 impl From<Comparison> for Row {
     fn from(of: Comparison) -> Self {
         let (mean, deviation) = (of.peer_avg_ts, of.peer_stddev_ts);
-        let peer = Peer { samples: of.peer_samples_ts, mean, deviation, ratio: of.ratio };
+        let peer = Peer { samples: of.peer_samples_ts, mean, deviation, ratios: of.ratios, ratio: of.ratio };
         Row { record: of.ours, peer: Some(peer) }
     }
 }
@@ -234,6 +236,7 @@ impl Row {
                 "avg_ts": peer.mean,
                 "stddev_ts": peer.deviation,
                 "samples_ts": peer.samples,
+                "ratios": peer.ratios,
                 "ratio": peer.ratio,
             });
         }
@@ -277,7 +280,11 @@ fn markdown(rows: &[Row]) -> String {
             ]);
         }
         if let Some(peer) = peer {
-            cells.extend([format!("{:.2} ± {:.2}", peer.mean, peer.deviation), format!("{:.2}", peer.ratio)]);
+            let (least, most) = peer.ratios.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), r| (a.min(*r), b.max(*r)));
+            cells.extend([
+                format!("{:.2} ± {:.2}", peer.mean, peer.deviation),
+                format!("{:.2} ({least:.2} to {most:.2})", peer.ratio),
+            ]);
         }
         lines.push(cells);
     }
@@ -289,7 +296,7 @@ fn markdown(rows: &[Row]) -> String {
             text += &format!("read bandwidth {:.1} GB/s, ", extra.read_bandwidth / 1e9);
             text += &format!("kernels {}, {} used, {}\n", extra.isa, units::bytes(extra.vram_used), record.gpu_info);
         } else {
-            text += &format!("\nread bandwidth {:.1} GB/s", extra.read_bandwidth / 1e9);
+            text += &format!("\nread bandwidth, measured around each run: {:.1} GB/s", extra.read_bandwidth / 1e9);
             if let Some(rows) = extra.scattered_bandwidth {
                 text += &format!(", of rows here and there {:.1} GB/s", rows / 1e9);
             }

@@ -128,7 +128,7 @@ pub fn open_engine(
         device: device.choice()?,
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive,
-        speeds: Folders::system().map(|folders| folders.cache),
+        speeds: Folders::usual().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
     let engine = Engine::from_model(model.open_model()?, options)?;
@@ -160,7 +160,7 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
         };
         let defaults = EngineOptions::default();
         let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
-        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::system().map(|folders| folders.cache));
+        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::usual().map(|folders| folders.cache));
         match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds }, &terms, &mut show) {
             Ok((processor, _)) => {
                 let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
@@ -198,12 +198,11 @@ impl DeviceArgs {
             Device::Auto => AdapterChoice::Best,
             Device::Gpu(adapter) => adapter,
         };
-        let folder = directories::ProjectDirs::from("", "", "thermocline");
         let options = GpuOptions {
             adapter,
             budget: self.vram,
             tier: self.gpu_tier,
-            pipeline_cache: folder.map(|folder| folder.cache_dir().join("pipelines")),
+            pipeline_cache: Folders::usual().map(|folders| folders.pipelines()),
             ..GpuOptions::default()
         };
         Ok(if auto { DeviceChoice::Auto(options) } else { DeviceChoice::Gpu(options) })

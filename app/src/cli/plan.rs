@@ -137,7 +137,7 @@ impl PlanArgs {
     fn measured(&self, model: &Model, options: &DemandOptions) -> Outcome<(Machine, Option<u64>)> {
         let cpu = Cpu::new(&self.cpu.options())?;
         let gpu = self.device.gpu()?.map(|options| Gpu::open(&GpuOptions { budget: None, ..options })).transpose()?;
-        let folder = Folders::system().map(|folders| folders.cache);
+        let folder = Folders::usual().map(|folders| folders.cache);
         let how = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
         let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| limits_of(gpu.caps()));
         let types = Demand::of(model, &device_bytes(model, limits, options.kv_type)?, options)?.types();

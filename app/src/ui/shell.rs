@@ -154,7 +154,7 @@ impl Shell {
 
     /// How a model is to be opened.
     pub fn engine_options(&self, model: &ModelId) -> EngineOptions {
-        let pipeline_cache = Some(self.folders.cache.join("pipelines"));
+        let pipeline_cache = Some(self.folders.pipelines());
         let chosen = self.settings.models.get(&model.key()).cloned().unwrap_or_default();
         let budget = match chosen.budget {
             Some(Budget::AtMost(bytes)) => Some(bytes),

@@ -9,7 +9,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
-    record::{Record, mean_and_deviation},
+    limit::{Limit, median},
+    record::{Extra, Record, mean_and_deviation},
     run::{Bench, BenchOptions, Progress, Test},
 };
 use crate::error::{Error, Result};
@@ -34,7 +35,9 @@ pub struct Comparison {
     pub peer_avg_ts: f64,
     /// Their sample standard deviation.
     pub peer_stddev_ts: f64,
-    /// Median over rounds of our speed by the peer's in the same round.
+    /// Our speed by the peer's, round by round.
+    pub ratios: Vec<f64>,
+    /// Their median.
     pub ratio: f64,
 }
 
@@ -104,16 +107,22 @@ fn peer_speed(program: &Path, model: &Path, test: Test, threads: usize, options:
 
 /// Rounds as one comparison; `None` if there were none.
 fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
-    let mut ratios: Vec<f64> = records.iter().zip(&theirs).map(|(ours, theirs)| ours.avg_ts / theirs).collect();
-    ratios.sort_by(f64::total_cmp);
-    let ratio = (ratios.get((ratios.len().checked_sub(1)?) / 2)? + ratios.get(ratios.len() / 2)?) / 2.0;
+    let ratios: Vec<f64> = records.iter().zip(&theirs).map(|(ours, theirs)| ours.avg_ts / theirs).collect();
+    let ratio = median(ratios.iter().copied())?;
+    let limits: Vec<Limit> = records.iter().flat_map(|record| record.thermocline.limits.iter().copied()).collect();
     let samples_ts: Vec<f64> = records.iter().map(|record| record.avg_ts).collect();
     let samples_ns: Vec<u64> = records.iter().map(|record| record.avg_ns).collect();
     let (avg_ts, stddev_ts) = mean_and_deviation(&samples_ts);
     let (avg_ns, stddev_ns) = mean_and_deviation(&samples_ns.iter().map(|ns| *ns as f64).collect::<Vec<_>>());
+    let extras: Vec<Extra> = records.iter().map(|record| record.thermocline.clone()).collect();
     let mut ours = records.into_iter().next()?;
     let extra = &mut ours.thermocline;
-    for rate in [&mut extra.bytes_per_second, &mut extra.bandwidth_share].into_iter().flatten() {
+    let middle = |of: fn(&Extra) -> Option<f64>| median(extras.iter().filter_map(of));
+    extra.read_bandwidth = middle(|extra| Some(extra.read_bandwidth)).unwrap_or(extra.read_bandwidth);
+    extra.scattered_bandwidth = middle(|extra| extra.scattered_bandwidth);
+    extra.bandwidth_share = middle(|extra| extra.bandwidth_share);
+    extra.limits = limits;
+    if let Some(rate) = &mut extra.bytes_per_second {
         *rate *= avg_ts / ours.avg_ts;
     }
     let ours = Record {
@@ -126,5 +135,5 @@ fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
         ..ours
     };
     let (peer_avg_ts, peer_stddev_ts) = mean_and_deviation(&theirs);
-    Some(Comparison { ours, peer_samples_ts: theirs, peer_avg_ts, peer_stddev_ts, ratio })
+    Some(Comparison { ours, peer_samples_ts: theirs, peer_avg_ts, peer_stddev_ts, ratios, ratio })
 }

@@ -4,6 +4,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
+use super::Limit;
+
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
 /// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds what it has no name for.
 #[derive(Debug, Clone, Serialize)]
@@ -75,15 +77,18 @@ pub struct Extra {
     pub active_neurons: Option<f64>,
     /// Bytes read per second while generating; null for prompts.
     pub bytes_per_second: Option<f64>,
-    /// What sequential reads of the computing device's memory reach, measured beside the test.
+    /// What sequential reads of the computing device's memory reach; on the CPU the median over the repetitions.
     pub read_bandwidth: f64,
     /// What copies within a GPU's memory reach, bytes read and written both counted; null on the CPU.
     pub copy_bandwidth: Option<f64>,
-    /// What reads of such rows, as many and as long as the test's, reach; null where there were none.
+    /// What reads of such rows, as many and as long as the test's, reach, median over the repetitions; null where there were none.
     pub scattered_bandwidth: Option<f64>,
     /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
-    /// `read_bandwidth`, as a share of the time it took; on a GPU `bytes_per_second / copy_bandwidth`.
+    /// `read_bandwidth`, as a share of the time it took: the median over the repetitions, each with what was measured around it
+    /// (`limits`). On a GPU `bytes_per_second / copy_bandwidth`.
     pub bandwidth_share: Option<f64>,
+    /// What memory gave around each repetition; empty on a GPU.
+    pub limits: Vec<Limit>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,
     /// Gaps between generated tokens; null without any.

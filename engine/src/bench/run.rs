@@ -7,6 +7,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use serde::Serialize;
 
 use super::{
+    limit::{Limit, LimitProbe, median},
     reads::{Reads, always_read, dense_ffns, neuron_row},
     record::{Extra, Percentiles, Record, mean_and_deviation, now_utc},
 };
@@ -19,11 +20,8 @@ use crate::{
         DEFAULT_CHUNK, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model, Outputs, PredictorKind,
         Sparsity,
     },
-    sparsity::measure::{GpuEffort, GpuSpeed, MemoryKind, cpu_name, gpu_speed, read_bandwidth, scattered_bandwidth},
+    sparsity::measure::{GpuEffort, GpuSpeed, MemoryKind, cpu_name, gpu_speed},
 };
-
-/// Bytes read to measure the machine: many times any desktop's last cache.
-const BANDWIDTH_BYTES: usize = 512 << 20;
 
 /// One test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -111,13 +109,11 @@ pub(super) struct Bench<'a> {
     options: &'a BenchOptions,
     forward: Forward,
     device: Device,
-    /// The last measurement of reads of rows, in bytes per second, and of which share of them, in percent.
-    scattered: Option<(u32, f64)>,
 }
 
 /// What computes, and what it was measured to move.
 enum Device {
-    Cpu { pool: ThreadPool, isa: String, read_bandwidth: f64 },
+    Cpu { pool: ThreadPool, isa: String, limits: LimitProbe },
     Gpu { gpu: Gpu, speed: GpuSpeed },
 }
 
@@ -146,12 +142,15 @@ impl<'a> Bench<'a> {
             None => {
                 let cpu = Cpu::new(&options.cpu)?;
                 let pool = ThreadPool::new(Some(cpu.pool().threads()));
-                let read_bandwidth = read_bandwidth(&pool, BANDWIDTH_BYTES, 3);
+                let limits = LimitProbe::new(match options.load.read_mode {
+                    ReadMode::Map => MemoryKind::Small,
+                    ReadMode::Read => MemoryKind::Large,
+                })?;
                 if options.sparsity != Sparsity::Dense {
                     model = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(()))?.0;
                 }
                 let isa = cpu.isa().to_string();
-                (Forward::new(Arc::new(model), cpu), Device::Cpu { pool, isa, read_bandwidth })
+                (Forward::new(Arc::new(model), cpu), Device::Cpu { pool, isa, limits })
             }
             Some(gpu) => {
                 let model = Arc::new(model);
@@ -164,7 +163,7 @@ impl<'a> Bench<'a> {
         };
         forward.set_chunk(options.chunk);
         forward.set_sparsity(options.sparsity);
-        Ok(Bench { options, forward, device, scattered: None })
+        Ok(Bench { options, forward, device })
     }
 
     /// The GPU that computes and its speed, if one does.
@@ -230,43 +229,42 @@ impl<'a> Bench<'a> {
     pub fn test(&mut self, test: Test, progress: &mut dyn FnMut(Progress<'_>)) -> Result<Record> {
         let time = now_utc();
         let mut prepared = self.prepare(test)?;
-        let (mut seconds, mut gaps) = (Vec::new(), Gaps::default());
+        let (mut seconds, mut gaps, mut limits) = (Vec::new(), Gaps::default(), Vec::new());
         let of = self.options.repetitions.max(1);
+        let mut before = self.limit(&gaps);
         for number in 1..=of {
             progress(Progress::Repetition { test, number, of });
             seconds.push(self.repeat(&mut prepared, test.generate, &mut gaps)?);
+            let after = self.limit(&gaps);
+            limits.extend(before.zip(after).map(|(before, after)| before.between(after)));
+            before = after;
         }
-        let record = self.record(test, time, &seconds, &gaps, &prepared.kv)?;
+        let record = self.record(test, time, &seconds, &gaps, limits, &prepared.kv)?;
         progress(Progress::Done(&record));
         Ok(record)
     }
 
-    /// What reads of as many rows as the test's tokens fired reach, in bytes per second; `None` where there were none.
-    fn scattered_bandwidth(&mut self, active: f64) -> Result<Option<f64>> {
-        let (Device::Cpu { pool, .. }, Some(row)) = (&self.device, neuron_row(self.forward.model())) else {
-            return Ok(None);
-        };
-        let percent = (active * 100.0).round().max(1.0) as u32;
-        if let Some((_, rate)) = self.scattered.filter(|(of, _)| *of == percent) {
-            return Ok(Some(rate));
-        }
-        let kind = match self.options.load.read_mode {
-            ReadMode::Map => MemoryKind::Small,
-            ReadMode::Read => MemoryKind::Large,
-        };
-        let rate = scattered_bandwidth(pool, kind, BANDWIDTH_BYTES, row, f64::from(percent) / 100.0, 5)?;
-        self.scattered = Some((percent, rate));
-        Ok(Some(rate))
+    /// What memory gives at the moment, for tokens such as those in `gaps`; `None` on a GPU.
+    fn limit(&mut self, gaps: &Gaps) -> Option<Limit> {
+        let Device::Cpu { pool, limits, .. } = &mut self.device else { return None };
+        let model = self.forward.model();
+        let scattered = gaps.reads.per_token().is_some_and(|(_, scattered)| scattered > 0);
+        let share = gaps.reads.active(model.config.n_ff).filter(|share| scattered && *share > 0.0);
+        Some(limits.measure(pool, neuron_row(model).zip(share)))
     }
 
-    fn record(&mut self, test: Test, time: String, seconds: &[f64], gaps: &Gaps, kv: &KvCache) -> Result<Record> {
-        let active = gaps.reads.active(self.forward.model().config.n_ff);
-        let (ffn, scattered) = gaps.reads.per_token().unwrap_or((dense_ffns(self.forward.model()), 0));
-        let scattered_bandwidth = match active {
-            Some(active) if scattered > 0 => self.scattered_bandwidth(active)?,
-            _ => None,
-        };
+    fn record(
+        &mut self,
+        test: Test,
+        time: String,
+        seconds: &[f64],
+        gaps: &Gaps,
+        mut limits: Vec<Limit>,
+        kv: &KvCache,
+    ) -> Result<Record> {
         let model = self.forward.model();
+        let active = gaps.reads.active(model.config.n_ff);
+        let (ffn, scattered) = gaps.reads.per_token().unwrap_or((dense_ffns(model), 0));
         let tensors = model.checkpoint.tensors();
         let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
         let params: usize = tensors.iter().map(|tensor| tensor.len()).sum();
@@ -282,9 +280,15 @@ impl<'a> Bench<'a> {
         let bytes_per_second = generating.then_some(bytes_per_token as f64 * avg_ts);
         let kv_name = kv.ty().name().to_lowercase();
         let on = self.device.described(model.config.n_layer());
-        let least = (bytes_per_token - scattered) as f64 / on.read_bandwidth
-            + scattered_bandwidth.map_or(0.0, |rate| scattered as f64 / rate);
-        let share = |bytes: f64| on.copy_bandwidth.map_or(least * avg_ts, |copies| bytes / copies);
+        if generating {
+            for (limit, seconds) in limits.iter_mut().zip(seconds) {
+                limit.hold(seconds / tokens, bytes_per_token, scattered);
+            }
+        }
+        let bandwidth_share = match on.copy_bandwidth {
+            Some(copies) => bytes_per_second.map(|rate| rate / copies),
+            None => median(limits.iter().filter_map(|limit| limit.bandwidth_share)),
+        };
         Ok(Record {
             build_commit: String::new(),
             build_number: 0,
@@ -335,10 +339,11 @@ impl<'a> Bench<'a> {
                 scattered_bytes_per_token: scattered,
                 active_neurons: active,
                 bytes_per_second,
-                read_bandwidth: on.read_bandwidth,
+                read_bandwidth: median(limits.iter().map(|limit| limit.read_bandwidth)).unwrap_or(on.read_bandwidth),
                 copy_bandwidth: on.copy_bandwidth,
-                scattered_bandwidth,
-                bandwidth_share: bytes_per_second.map(share),
+                scattered_bandwidth: median(limits.iter().filter_map(|limit| limit.scattered_bandwidth)),
+                bandwidth_share,
+                limits,
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
                 itl_ms: Percentiles::of(&gaps.tokens),
                 energy_j_per_token: None,
@@ -365,7 +370,7 @@ struct Described {
 impl Device {
     fn described(&self, n_layer: usize) -> Described {
         match self {
-            Device::Cpu { pool, isa, read_bandwidth } => Described {
+            Device::Cpu { pool, isa, .. } => Described {
                 backend: "CPU".to_owned(),
                 gpu: String::new(),
                 threads: pool.threads(),
@@ -374,7 +379,8 @@ impl Device {
                 hot_fraction: 0.0,
                 vram_budget: 0,
                 vram_used: 0,
-                read_bandwidth: *read_bandwidth,
+                // Measured with each repetition.
+                read_bandwidth: 0.0,
                 copy_bandwidth: None,
             },
             Device::Gpu { gpu, speed } => Described {

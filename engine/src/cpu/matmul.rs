@@ -107,7 +107,7 @@ impl Cpu {
                     }
                     Picked::These(list) => {
                         for (at, out) in (*first..).zip(out.chunks_exact_mut(1)) {
-                            let ahead = distance(weight, at, list.len(), |at| list[at] as usize);
+                            let ahead = distance(weight, at, list.len(), 1, |at| list[at] as usize);
                             dot(weight.row(list[at] as usize), ahead, out);
                         }
                     }

@@ -4,6 +4,7 @@ use super::{
     Cpu,
     picked::{Picked, distance},
     pool::{ColumnsMut, split_columns},
+    simd::{AXPY_ROWS, Multiple},
 };
 use crate::format::Matrix;
 
@@ -124,11 +125,20 @@ impl Cpu {
         let mut parts: Vec<_> = active.chunks(of_part).zip(partial.chunks_exact_mut(d)).enumerate().collect();
         self.pool().for_each(&mut parts, |_, (part, (neurons, sum))| {
             sum.fill(0.0);
-            for (at, neuron) in (*part * of_part..).zip(neurons.iter()) {
-                let row = |at: usize| picked.get(active[at] as usize);
-                let ahead = distance(weight, at, active.len(), row);
-                self.kernels.axpy(weight.ty(), weight.row(row(at)), a[*neuron as usize], ahead, sum);
+            let row = |at: usize| picked.get(active[at] as usize);
+            let multiple = |at: usize| Multiple {
+                row: weight.row(row(at)),
+                a: a[active[at] as usize],
+                ahead: distance(weight, at, active.len(), AXPY_ROWS, row),
+            };
+            let (first, end) = (*part * of_part, *part * of_part + neurons.len());
+            let mut at = first;
+            while at + AXPY_ROWS <= end {
+                let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
+                self.kernels.axpy(weight.ty(), &group, sum);
+                at += AXPY_ROWS;
             }
+            (at..end).for_each(|at| self.kernels.axpy(weight.ty(), &[multiple(at)], sum));
         });
         let width = (SUM_ELEMENTS / parts.len().max(1)).max(1);
         let mut columns: Vec<_> = out.chunks_mut(width).enumerate().collect();

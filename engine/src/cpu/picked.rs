@@ -2,9 +2,12 @@
 
 use crate::format::Matrix;
 
-/// How far ahead of the row being read memory is asked for. A page is too late, and what is asked for much earlier is gone
-/// again from a first-level cache.
+/// How far ahead of the row being read memory is asked for, in order. A page is too late, and what is asked for much earlier is
+/// gone again from a first-level cache.
 pub(super) const AHEAD: usize = 16 << 10;
+/// The same for rows here and there: the processor's own prefetcher does not know of them, so that all that is asked for too early
+/// takes the place of what is needed first.
+const AHEAD_ROWS: usize = 8 << 10;
 
 /// All rows or columns of a matrix, or some of them, in this order.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +36,10 @@ impl Picked<'_> {
     }
 }
 
-/// While row `at` of those that `row` names is read, the distance in bytes to the lines that will be needed [`AHEAD`] bytes of
-/// rows later; 0 where nothing follows.
-pub(super) fn distance(weight: &Matrix, at: usize, n: usize, row: impl Fn(usize) -> usize) -> isize {
-    let later = at + (AHEAD / weight.row_bytes().max(1)).max(1);
+/// While row `at` of those that `row` names is read, the distance in bytes to the lines that will be needed [`AHEAD_ROWS`] bytes of
+/// rows later, and at least `least` rows later; 0 where nothing follows.
+pub(super) fn distance(weight: &Matrix, at: usize, n: usize, least: usize, row: impl Fn(usize) -> usize) -> isize {
+    let later = at + (AHEAD_ROWS / weight.row_bytes().max(1)).max(least);
     if later >= n {
         return 0;
     }
@@ -154,10 +157,11 @@ mod tests {
         let weight = random_matrix(crate::format::TensorType::F32, 40, 1024, &mut StdRng::seed_from_u64(1));
         let list: Vec<u32> = (0..20).map(|i| 2 * i).collect();
         let row = |at: usize| list[at] as usize;
-        // Four rows of 4 KiB are 16 KiB; they lie twice as far apart.
-        assert_eq!(distance(&weight, 3, list.len(), row), 8 * 4096);
-        assert_eq!(distance(&weight, 17, list.len(), row), 0);
+        // Two rows of 4 KiB are 8 KiB; they lie twice as far apart.
+        assert_eq!(distance(&weight, 3, list.len(), 1, row), 4 * 4096);
+        assert_eq!(distance(&weight, 3, list.len(), 3, row), 6 * 4096);
+        assert_eq!(distance(&weight, 18, list.len(), 1, row), 0);
         let backwards = |at: usize| 39 - at;
-        assert_eq!(distance(&weight, 0, 40, backwards), -4 * 4096);
+        assert_eq!(distance(&weight, 0, 40, 1, backwards), -2 * 4096);
     }
 }

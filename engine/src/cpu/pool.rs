@@ -156,7 +156,7 @@ impl ThreadPool {
 
     /// Runs `task(worker)` on the caller and on every worker that begins before the caller is done. A worker the system
     /// has put aside is not waited for: on a busy machine that would cost a time slice per join.
-    fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
+    pub(super) fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
         if self.workers.is_empty() || INSIDE.get() {
             return task(0);
         }

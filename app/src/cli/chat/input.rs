@@ -6,10 +6,12 @@ use std::{
     path::PathBuf,
 };
 
-use directories::ProjectDirs;
 use rustyline::{Cmd, Config, DefaultEditor, KeyCode, KeyEvent, Modifiers, config::Configurer, error::ReadlineError};
 
-use crate::cli::failure::{Failure, Outcome};
+use crate::{
+    cli::failure::{Failure, Outcome},
+    folders::Folders,
+};
 
 const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
@@ -133,9 +135,9 @@ fn editor(keep: bool) -> rustyline::Result<Source> {
 
 /// In the user's data folder, which is made if need be.
 fn history_file() -> Option<PathBuf> {
-    let folder = ProjectDirs::from("", "", "thermocline")?.data_dir().to_owned();
-    fs::create_dir_all(&folder).ok()?;
-    Some(folder.join("history.txt"))
+    let path = Folders::usual()?.history();
+    fs::create_dir_all(path.parent()?).ok()?;
+    Some(path)
 }
 
 /// A message of which the last line may still be missing.

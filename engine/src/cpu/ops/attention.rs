@@ -131,7 +131,7 @@ impl Cpu {
         } else {
             let queue = Mutex::new(partials.chunks_mut(part).enumerate());
             let blocks = Mutex::new(scratch.blocks.iter_mut());
-            self.pool().run(|_| {
+            self.pool().run_on_the_free(|_| {
                 let Some(block) = next(&blocks) else { return };
                 while let Some((i, part)) = next(&queue) {
                     task(i, part, block);
@@ -194,7 +194,7 @@ impl Cpu {
         // Last first: those see the most keys.
         let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
         let blocks = Mutex::new(scratch.blocks.iter_mut());
-        self.pool().run(|_| {
+        self.pool().run_on_the_free(|_| {
             let Some(block) = blocks.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
             while let Some((i, out)) = next(&queue) {
                 task(i, out, block);

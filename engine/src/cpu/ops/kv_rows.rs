@@ -314,7 +314,7 @@ impl Cpu {
             return;
         }
         let queue = Mutex::new(heads.iter_mut().enumerate());
-        self.pool().run(|_| {
+        self.pool().run_on_the_free(|_| {
             while let Some((head, rows)) = next(&queue) {
                 push(head, rows);
             }

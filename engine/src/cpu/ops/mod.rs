@@ -39,7 +39,7 @@ impl Cpu {
         // Taken a few at a time, so that the lock is not what the workers share.
         let batch = (data.len() / len / (self.pool().threads() * 8)).max(1);
         let queue = Mutex::new(data.chunks_mut(len * batch).enumerate());
-        self.pool().run(|_| {
+        self.pool().run_on_the_free(|_| {
             while let Some((at, chunks)) = next(&queue) {
                 for (i, chunk) in chunks.chunks_mut(len).enumerate() {
                     task(at * batch + i, chunk);

@@ -73,8 +73,23 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `acc[t, r] += sum_k panel[k, r] x[k, t]`; `acc` is `[float_tokens, panel_rows]`.
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]);
 
-    /// `acc += a * w` for one row of any weight type; `ahead` as in [`Kernels::dot_codes`].
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]);
+    /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
+    /// read and write `acc` once for a group.
+    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]);
+}
+
+/// Rows that are best added up together.
+pub(crate) const AXPY_ROWS: usize = 4;
+
+/// One row and its factor.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Multiple<'a> {
+    /// A row of weights.
+    pub row: &'a [u8],
+    /// What it is multiplied by.
+    pub a: f32,
+    /// As in [`Kernels::dot_codes`].
+    pub ahead: isize,
 }
 
 /// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.

@@ -1,6 +1,8 @@
 //! The kernels in plain Rust: what every other table is tested against.
 
-use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded, portable, unpack};
+use super::{
+    CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
+};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 8;
@@ -65,7 +67,7 @@ impl Kernels for Scalar {
         portable::tile_floats::<ROWS, TOKENS>(panel, x, acc);
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, _: isize, acc: &mut [f32]) {
-        portable::axpy(ty, row, a, acc);
+    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+        rows.iter().for_each(|of| portable::axpy(ty, of.row, of.a, acc));
     }
 }

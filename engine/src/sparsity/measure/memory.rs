@@ -1,6 +1,9 @@
 //! How fast this machine reads memory: the limit of decoding.
 
-use std::{hint::black_box, time::Instant};
+use std::{
+    hint::black_box,
+    time::{Duration, Instant},
+};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
@@ -8,38 +11,20 @@ use crate::{cpu::ThreadPool, error::Result, format::anonymous};
 
 /// Bytes of one chunk a worker reads at a time.
 const CHUNK: usize = 1 << 20;
-/// Streams it is read in side by side.
+/// Streams it is read in side by side: one alone does not keep enough reads in flight.
 const STREAMS: usize = 4;
+/// Rows a worker takes at a time.
+const ROWS: usize = 32;
+/// What memory is filled with. Not zero: untouched zero pages would all be the same page, which stays in the cache.
+const FILLING: u8 = 0x9e;
 
 /// Best of `rounds` sequential reads of `bytes` of memory by all workers, in bytes per second.
 ///
 /// `bytes` should be many times the last cache; 1 GiB is enough on any desktop.
 pub fn read_bandwidth(pool: &ThreadPool, bytes: usize, rounds: usize) -> f64 {
-    let words = (bytes / 8).max(1);
-    // Not zero: untouched zero pages would all be the same page, which stays in the cache.
-    let buffer: Vec<u64> = vec![0x9e37_79b9_7f4a_7c15; words];
-    let mut best = f64::INFINITY;
-    for _ in 0..rounds.max(1) {
-        let started = Instant::now();
-        pool.for_each_chunk(words, CHUNK / 8, |_, range| {
-            // Several streams at once: one alone does not keep enough reads in flight.
-            let chunk = &buffer[range];
-            let stream = (chunk.len() / STREAMS).max(1);
-            let mut streams = chunk.chunks(stream);
-            let parts: [&[u64]; STREAMS] = std::array::from_fn(|_| streams.next().unwrap_or_default());
-            let mut sums = [[0u64; 8]; STREAMS];
-            for at in 0..stream / 8 {
-                for (sum, part) in sums.iter_mut().zip(parts) {
-                    if let Some(line) = part.as_chunks::<8>().0.get(at) {
-                        sum.iter_mut().zip(line).for_each(|(sum, word)| *sum ^= word);
-                    }
-                }
-            }
-            black_box(sums);
-        });
-        best = best.min(started.elapsed().as_secs_f64());
-    }
-    (words * 8) as f64 / best
+    let memory = vec![FILLING; bytes.max(64)];
+    let passes = (0..rounds.max(1)).map(|_| read_in_order(pool, &memory));
+    bytes as f64 / passes.fold(f64::INFINITY, f64::min)
 }
 
 /// Pages of the memory that is measured.
@@ -51,56 +36,11 @@ pub enum MemoryKind {
     Large,
 }
 
-/// Rows a worker takes at a time.
-const ROWS: usize = 32;
-
-/// Best of `rounds` reads of random rows, ascending, by all workers, in bytes per second: the share `share` of rows of
-/// `row_bytes` that lie side by side in `bytes` of memory.
-///
-/// # Errors
-/// [`Error::Memory`](crate::Error::Memory) if there is no such memory.
-pub fn scattered_bandwidth(
-    pool: &ThreadPool,
-    kind: MemoryKind,
-    bytes: usize,
-    row_bytes: usize,
-    share: f64,
-    rounds: usize,
-) -> Result<f64> {
-    let row_bytes = row_bytes.clamp(64, bytes.max(64));
-    let memory = match kind {
-        MemoryKind::Small => Memory::Small(vec![0x9e; bytes.max(row_bytes)]),
-        MemoryKind::Large => {
-            let mut memory = anonymous(bytes.max(row_bytes), "bandwidth measurement")?;
-            memory.fill(0x9e);
-            Memory::Large(memory)
-        }
-    };
-    let data = memory.bytes();
-    let mut rng = StdRng::seed_from_u64(1);
-    let rows: Vec<usize> = (0..data.len() / row_bytes).filter(|_| rng.random_bool(share.clamp(0.0, 1.0))).collect();
-    let mut best = f64::INFINITY;
-    for _ in 0..rounds.max(1) {
-        let started = Instant::now();
-        pool.for_each_chunk(rows.len(), ROWS, |_, range| {
-            // Several rows at once, for the same reason.
-            let mut sums = [[0_u8; 64]; STREAMS];
-            for rows in rows[range].chunks(STREAMS) {
-                let parts: [&[u8]; STREAMS] =
-                    std::array::from_fn(|i| rows.get(i).map_or(&[][..], |row| &data[row * row_bytes..][..row_bytes]));
-                for at in 0..row_bytes / 64 {
-                    for (sum, part) in sums.iter_mut().zip(parts) {
-                        if let Some(line) = part.as_chunks::<64>().0.get(at) {
-                            sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
-                        }
-                    }
-                }
-            }
-            black_box(sums);
-        });
-        best = best.min(started.elapsed().as_secs_f64());
-    }
-    Ok((rows.len() * row_bytes) as f64 / best)
+/// Memory kept to be read between the runs of a benchmark: other machines on the same host come and go, and the limit with them.
+pub struct ReadProbe {
+    memory: Memory,
+    /// Passes over rows so far; each reads others, or they would still be in a cache.
+    pass: usize,
 }
 
 /// What is read.
@@ -109,11 +49,132 @@ enum Memory {
     Large(memmap2::MmapMut),
 }
 
-impl Memory {
+impl std::fmt::Debug for ReadProbe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReadProbe").field("bytes", &self.bytes().len()).finish_non_exhaustive()
+    }
+}
+
+impl ReadProbe {
+    /// `bytes` of memory, which should be many times the last cache.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if there is no such memory.
+    pub fn new(kind: MemoryKind, bytes: usize) -> Result<Self> {
+        let bytes = bytes.max(64);
+        let memory = match kind {
+            MemoryKind::Small => Memory::Small(vec![FILLING; bytes]),
+            MemoryKind::Large => {
+                let mut memory = anonymous(bytes, "bandwidth measurement")?;
+                memory.fill(FILLING);
+                Memory::Large(memory)
+            }
+        };
+        Ok(ReadProbe { memory, pass: 0 })
+    }
+
     fn bytes(&self) -> &[u8] {
-        match self {
+        match &self.memory {
             Memory::Small(bytes) => bytes,
             Memory::Large(bytes) => bytes,
         }
+    }
+
+    /// What all workers read in order, in bytes per second: the middle one of the passes that take `time` together.
+    pub fn in_order(&self, pool: &ThreadPool, time: Duration) -> f64 {
+        let memory = self.bytes();
+        memory.len() as f64 / middle_pass(time, || read_in_order(pool, memory))
+    }
+
+    /// The same for rows of `row_bytes` here and there, ascending: the share `share` of all that lie in the memory.
+    pub fn rows(&mut self, pool: &ThreadPool, row_bytes: usize, share: f64, time: Duration) -> f64 {
+        let row_bytes = row_bytes.clamp(64, self.bytes().len());
+        let all = self.bytes().len() / row_bytes;
+        let mut rng = StdRng::seed_from_u64(1);
+        let picked: Vec<usize> = (0..all).filter(|_| rng.random_bool(share.clamp(0.0, 1.0))).collect();
+        let mut pass = self.pass;
+        let memory = self.bytes();
+        let seconds = middle_pass(time, || {
+            // Far from those before, or they would be what was asked for ahead of need.
+            pass += 1;
+            let shift = pass.wrapping_mul(all / 7 + 3);
+            let at = |row: usize| (picked[row] + shift) % all * row_bytes;
+            let started = Instant::now();
+            pool.for_each_chunk(picked.len(), ROWS, |_, range| {
+                let mut sums = [[0_u8; 64]; STREAMS];
+                let mut rows = range.clone().map(|row| &memory[at(row)..][..row_bytes]);
+                for _ in (0..range.len()).step_by(STREAMS) {
+                    add_streams(&mut sums, std::array::from_fn(|_| rows.next().unwrap_or_default()));
+                }
+                black_box(sums);
+            });
+            started.elapsed().as_secs_f64()
+        });
+        self.pass = pass;
+        (picked.len() * row_bytes) as f64 / seconds
+    }
+}
+
+/// The middle one of the times that `pass` tells, repeated for `time`, at least three times.
+fn middle_pass(time: Duration, mut pass: impl FnMut() -> f64) -> f64 {
+    let started = Instant::now();
+    let mut seconds = Vec::new();
+    while seconds.len() < 3 || started.elapsed() < time {
+        seconds.push(pass());
+    }
+    seconds.sort_by(f64::total_cmp);
+    seconds[seconds.len() / 2]
+}
+
+/// Reads all of `memory` and tells the seconds that took.
+fn read_in_order(pool: &ThreadPool, memory: &[u8]) -> f64 {
+    let started = Instant::now();
+    pool.for_each_chunk(memory.len(), CHUNK, |_, range| {
+        let chunk = &memory[range];
+        let mut streams = chunk.chunks((chunk.len() / STREAMS).max(1));
+        let mut sums = [[0_u8; 64]; STREAMS];
+        add_streams(&mut sums, std::array::from_fn(|_| streams.next().unwrap_or_default()));
+        black_box(sums);
+    });
+    started.elapsed().as_secs_f64()
+}
+
+/// Reads whole lines of the streams side by side.
+fn add_streams(sums: &mut [[u8; 64]; STREAMS], streams: [&[u8]; STREAMS]) {
+    let lines = streams.map(|stream| stream.as_chunks::<64>().0);
+    for at in 0..lines[0].len() {
+        for (sum, lines) in sums.iter_mut().zip(lines) {
+            if let Some(line) = lines.get(at) {
+                sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_in_order_and_here_and_there() {
+        let pool = ThreadPool::new(Some(2));
+        let time = Duration::from_millis(1);
+        for kind in [MemoryKind::Small, MemoryKind::Large] {
+            let mut probe = ReadProbe::new(kind, 1 << 20).unwrap();
+            for rate in
+                [probe.in_order(&pool, time), probe.rows(&pool, 2304, 0.1, time), probe.rows(&pool, 1, 1.0, time)]
+            {
+                assert!(rate.is_finite() && rate > 0.0, "{rate}");
+            }
+            // A row that is longer than the memory is the memory.
+            assert!(probe.rows(&pool, 2 << 20, 1.0, time) > 0.0);
+        }
+        assert!(read_bandwidth(&pool, 1 << 20, 2) > 0.0);
+    }
+
+    #[test]
+    fn the_middle_pass_counts() {
+        let mut times = [5.0, 1.0, 3.0].into_iter().cycle();
+        assert_eq!(middle_pass(Duration::ZERO, || times.next().unwrap_or(0.0)), 3.0);
     }
 }

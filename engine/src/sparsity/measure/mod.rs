@@ -12,4 +12,4 @@ pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
 pub use machine::{
     GoOn, MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of, measure_machine,
 };
-pub use memory::{MemoryKind, read_bandwidth, scattered_bandwidth};
+pub use memory::{MemoryKind, ReadProbe, read_bandwidth};

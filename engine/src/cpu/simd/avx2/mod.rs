@@ -2,12 +2,15 @@
 //!
 //! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
 
+mod axpy;
 mod dot;
 mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded, portable, unpack};
+use super::{
+    CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
+};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 16;
@@ -139,8 +142,8 @@ impl Kernels for Avx2 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-        with_features!(axpy(ty, row, a, ahead, acc))
+    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+        with_features!(axpy::rows(ty, rows, acc))
     }
 }
 
@@ -172,10 +175,4 @@ fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
     portable::widen(ty, src, dst);
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-fn axpy(ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-    prefetch(row, ahead);
-    portable::axpy(ty, row, a, acc);
 }

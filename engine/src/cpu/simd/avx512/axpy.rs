@@ -3,12 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, heads, part},
+    codes::{self, heads, part, part_mut},
     load_ps, load128, load256, load512, prefetch, store_ps,
 };
 use crate::{
     cpu::simd::{
-        portable,
+        AXPY_ROWS, Multiple, portable,
         unpack::{Grouping, half},
     },
     format::TensorType,
@@ -17,21 +17,30 @@ use crate::{
 /// Elements decoded at a time.
 const STEP: usize = 256;
 
-/// `acc += a * w`
+/// `acc += a * w`, row after row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn row(ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
-    match ty {
-        TensorType::F32 => floats::<64>(ty, row, a, ahead, acc, |w| _mm512_castsi512_ps(load512(w))),
-        TensorType::F16 => floats::<32>(ty, row, a, ahead, acc, |w| _mm512_cvtph_ps(load256(w))),
-        TensorType::BF16 => floats::<32>(ty, row, a, ahead, acc, |w| {
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
-        }),
-        TensorType::Q4_0 => q4_0(row, a, ahead, acc),
-        _ => match Grouping::of(ty) {
-            Some(grouping) => any(ty, grouping, row, a, ahead, acc),
-            None => unreachable!("{ty} is not a weight type"),
-        },
+pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+    for of in rows {
+        assert_eq!(Some(of.row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
+    }
+    if ty == TensorType::Q4_0 {
+        let (groups, rest) = rows.as_chunks::<AXPY_ROWS>();
+        groups.iter().for_each(|group| q4_0(group, acc));
+        rest.iter().for_each(|of| q4_0(std::array::from_ref(of), acc));
+        return;
+    }
+    for Multiple { row, a, ahead } in rows.iter().copied() {
+        match ty {
+            TensorType::F32 => floats::<64>(ty, row, a, ahead, acc, |w| _mm512_castsi512_ps(load512(w))),
+            TensorType::F16 => floats::<32>(ty, row, a, ahead, acc, |w| _mm512_cvtph_ps(load256(w))),
+            TensorType::BF16 => floats::<32>(ty, row, a, ahead, acc, |w| {
+                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
+            }),
+            _ => match Grouping::of(ty) {
+                Some(grouping) => any(ty, grouping, row, a, ahead, acc),
+                None => unreachable!("{ty} is not a weight type"),
+            },
+        }
     }
 }
 
@@ -55,33 +64,48 @@ fn floats<const BYTES: usize>(
     portable::axpy(ty, w_rest, a, acc_rest);
 }
 
-/// A block's sixteen values are looked up in a table of its own.
+/// Several rows for each look at `acc`. A code's value is looked up in a register.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_0(row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
     let values = _mm512_set_ps(7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0);
-    let add = |block: &[u8; 18], scale: __m512, acc: &mut [f32; 32]| {
-        let table = _mm512_mul_ps(scale, values);
+    let add = |block: &[u8; 18], scale: f32, sums: &mut [__m512; 2]| {
         let [_, _, quants @ ..] = block;
+        let scale = _mm512_set1_ps(scale);
         // Only the lowest four bits of an index count.
         let low = _mm512_cvtepu8_epi32(load128::<u8, 16>(quants));
         let high = _mm512_srli_epi32::<4>(low);
-        if let [first, second] = acc.as_chunks_mut::<16>().0 {
-            store_ps(first, _mm512_add_ps(_mm512_permutexvar_ps(low, table), load_ps(first)));
-            store_ps(second, _mm512_add_ps(_mm512_permutexvar_ps(high, table), load_ps(second)));
-        }
+        sums[0] = _mm512_fmadd_ps(_mm512_permutexvar_ps(low, values), scale, sums[0]);
+        sums[1] = _mm512_fmadd_ps(_mm512_permutexvar_ps(high, values), scale, sums[1]);
     };
-    let (lines, rest) = row.as_chunks::<18>().0.as_chunks::<16>();
+    let into = |acc: &mut [f32; 32], blocks: [(&[u8; 18], f32); ROWS]| {
+        let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
+        for (block, scale) in blocks {
+            add(block, scale, &mut sums);
+        }
+        store_ps(part_mut(acc, 0), sums[0]);
+        store_ps(part_mut(acc, 16), sums[1]);
+    };
     let (accs, acc_rest) = acc.as_chunks_mut::<512>();
-    let factor = _mm512_set1_ps(a);
-    for (blocks, acc) in lines.iter().zip(accs) {
-        prefetch(blocks, ahead);
-        let scales = _mm512_mul_ps(heads(blocks), factor);
-        for (i, (block, acc)) in blocks.iter().zip(acc.as_chunks_mut::<32>().0).enumerate() {
-            add(block, _mm512_permutexvar_ps(_mm512_set1_epi32(i as i32), scales), acc);
+    let lines = rows.each_ref().map(|of| of.row.as_chunks::<18>().0.as_chunks::<16>());
+    for (line, acc) in accs.iter_mut().enumerate() {
+        let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
+        let mut scales = [[0.0; 16]; ROWS];
+        for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
+            prefetch(blocks, of.ahead);
+            store_ps(scales, _mm512_mul_ps(heads(blocks), _mm512_set1_ps(of.a)));
+        }
+        for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            into(acc, std::array::from_fn(|row| (&blocks[row][i], scales[row][i])));
         }
     }
-    for (block, acc) in rest.iter().zip(acc_rest.as_chunks_mut::<32>().0) {
-        add(block, _mm512_set1_ps(a * half([block[0], block[1]])), acc);
+    for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        into(
+            acc,
+            std::array::from_fn(|row| {
+                let block = &lines[row].1[i];
+                (block, rows[row].a * half([block[0], block[1]]))
+            }),
+        );
     }
 }
 

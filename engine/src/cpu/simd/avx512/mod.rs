@@ -9,7 +9,7 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Grouping, Kernels, QuantisedRow, QuantisedRowMut, decoded};
+use super::{CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 32;
@@ -179,7 +179,7 @@ impl Kernels for Avx512 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn axpy(&self, ty: TensorType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-        with_features!(axpy::row(ty, row, a, ahead, acc))
+    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+        with_features!(axpy::rows(ty, rows, acc))
     }
 }
