@@ -31,6 +31,13 @@ if ! compgen -G "/usr/share/vulkan/icd.d/*.json" >/dev/null || ! ldconfig -p | g
   $as_root apt-get update -qq && $as_root apt-get install -y -qq mesa-vulkan-drivers libvulkan1 \
     || { echo "tests/run.sh: a Vulkan driver is needed: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
 fi
+# The window is used on a virtual screen, by keyboard, mouse and the accessibility bus.
+read -ra window_packages < <(bash tests/window.sh --packages)
+if ! dpkg -s "${window_packages[@]}" >/dev/null 2>&1; then
+  as_root=$([[ $EUID -eq 0 ]] || echo sudo)
+  $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends "${window_packages[@]}" \
+    || { echo "tests/run.sh: the window's test needs: apt-get install ${window_packages[*]}" >&2; exit 1; }
+fi
 cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
 
@@ -47,6 +54,7 @@ step "format" cargo fmt --all -- --check
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" cargo build --workspace --locked
 step "tests" cargo test --workspace --locked --no-fail-fast
+step "window" bash tests/window.sh
 # Also builds cargo-packager, once, into target/tools.
 if command -v apt-get >/dev/null; then
   step "packaging" bash packaging/test.sh

@@ -1,5 +1,5 @@
 //! The Thermocline application: everything of the program that is not the engine. [`cli`] is the terminal; [`builtin`]
-//! is the model inside the binary; [`folders`] are the places for files and [`settings`] what the user chose; [`store`]
+//! is the model inside the binary; [`folders`] are the places for files, [`files`] writes them and [`settings`] is what the user chose; [`store`]
 //! keeps the chats, [`library`] knows the models on disk, [`download`] brings more of them; [`host`] is the engine as a
 //! window sees it, [`talk`] what is being said and [`ui`] the window; [`units`] are sizes as people write them.
 
@@ -9,6 +9,7 @@
 pub mod builtin;
 pub mod cli;
 pub mod download;
+pub mod files;
 pub mod folders;
 pub mod host;
 pub mod library;

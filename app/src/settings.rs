@@ -3,11 +3,13 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    io::Write,
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::files;
 
 /// Most models remembered as used lately.
 const RECENT: usize = 12;
@@ -183,12 +185,19 @@ impl Settings {
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
-        let mut file = tempfile::NamedTempFile::new_in(folder)?;
-        serde_json::to_writer_pretty(&mut file, self)?;
-        file.write_all(b"\n")?;
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|error| error.error)?;
-        Ok(())
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        files::write(path, &text)
+    }
+
+    /// What another window has written meanwhile, with what was changed here since `base`.
+    pub fn over(&self, base: &Settings, theirs: &Settings) -> Settings {
+        let json = |settings: &Settings| serde_json::to_value(settings).ok();
+        let merged = match (json(self), json(base), json(theirs)) {
+            (Some(ours), Some(base), Some(theirs)) => serde_json::from_value(merged(ours, &base, theirs)).ok(),
+            _ => None,
+        };
+        merged.unwrap_or_else(|| self.clone())
     }
 
     /// `model` is used now.
@@ -196,6 +205,24 @@ impl Settings {
         self.recent.retain(|it| it != model);
         self.recent.insert(0, model.to_owned());
         self.recent.truncate(RECENT);
+    }
+}
+
+/// `ours` where it differs from `base`, else `theirs`; objects field by field.
+fn merged(ours: Value, base: &Value, theirs: Value) -> Value {
+    match (ours, base, theirs) {
+        (Value::Object(mut ours), Value::Object(base), Value::Object(mut theirs)) => {
+            // What was removed here stays removed.
+            theirs.retain(|key, value| ours.contains_key(key) || base.get(key) != Some(value));
+            for (key, value) in theirs {
+                let old = base.get(&key).unwrap_or(&Value::Null);
+                let own = ours.remove(&key).unwrap_or_else(|| old.clone());
+                ours.insert(key, merged(own, old, value));
+            }
+            Value::Object(ours)
+        }
+        (ours, base, theirs) if ours == *base => theirs,
+        (ours, ..) => ours,
     }
 }
 
@@ -238,6 +265,24 @@ mod tests {
             assert!(!path.exists());
         }
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 3);
+    }
+
+    #[test]
+    fn two_windows_keep_what_each_has_changed() {
+        let mut base = Settings { zoom: Zoom::from(1.5), ..Settings::default() };
+        base.models.insert("a".to_owned(), ModelSettings { context: Some(512), ..ModelSettings::default() });
+        let (mut ours, mut theirs) = (base.clone(), base.clone());
+        ours.theme = Theme::Dark;
+        ours.models.get_mut("a").unwrap().adaptive = true;
+        theirs.zoom = Zoom::from(2.0);
+        theirs.theme = Theme::Light;
+        theirs.models.get_mut("a").unwrap().context = Some(1024);
+        theirs.models.insert("b".to_owned(), ModelSettings::default());
+        let both = ours.over(&base, &theirs);
+        assert_eq!((both.theme, both.zoom), (Theme::Dark, Zoom::from(2.0)));
+        let a = &both.models["a"];
+        assert!(a.adaptive && a.context == Some(1024) && both.models.contains_key("b"));
+        assert_eq!((ours.over(&base, &base), base.over(&base, &theirs)), (ours, theirs));
     }
 
     #[test]

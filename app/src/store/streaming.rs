@@ -56,29 +56,41 @@ impl Streaming {
         &self.content
     }
 
+    /// More words, to be committed later.
+    pub fn append(&mut self, text: &str) {
+        self.content.push_str(text);
+    }
+
     /// More words.
     pub fn push(&mut self, store: &mut Store, text: &str) -> Result<(), StoreError> {
-        self.content.push_str(text);
+        self.append(text);
         self.tick(store)
+    }
+
+    /// Whether all of it is on disk.
+    pub fn is_kept(&self) -> bool {
+        self.kept == self.content.len()
     }
 
     /// Commits what is due.
     pub fn tick(&mut self, store: &mut Store) -> Result<(), StoreError> {
-        let due = if self.kept < self.content.len() { COMMIT } else { PULSE };
+        let due = if self.is_kept() { PULSE } else { COMMIT };
         if self.last.elapsed() < due {
             return Ok(());
         }
         self.write(store, MessageState::Streaming, None)
     }
 
-    /// The end. `stats` is JSON.
-    pub fn finish(mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
+    /// The end, which may be tried again if it fails. `stats` is JSON.
+    pub fn finish(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
         self.write(store, state, stats)
     }
 
     fn write(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
         const DOING: &str = "keeping what the model writes";
         let (id, content) = (self.id.0, &self.content);
+        // Also where it fails: a full disk is not asked again with every word.
+        self.last = Instant::now();
         store.transaction(DOING, |db| {
             let sql =
                 "UPDATE message SET content = ?2, touched = ?3, state = ?4, stats = coalesce(?5, stats) WHERE id = ?1";
@@ -88,7 +100,7 @@ impl Streaming {
             // Searches need not find half of it.
             if state == MessageState::Streaming { Ok(()) } else { message::index(db, id, content) }
         })?;
-        (self.kept, self.last) = (self.content.len(), Instant::now());
+        self.kept = self.content.len();
         Ok(())
     }
 }

@@ -41,6 +41,8 @@ pub struct Talk {
     /// The model that the sessions belong to.
     model: Weak<Model>,
     revision: u64,
+    /// To be told with the next tick.
+    errors: Vec<StoreError>,
 }
 
 impl Talk {
@@ -51,10 +53,15 @@ impl Talk {
 
     /// Whether any chat is being answered.
     pub fn is_busy(&self) -> bool {
-        !self.answers.is_empty()
+        self.answers.values().any(|answer| !answer.is_ended())
     }
 
-    /// The answer that is being written in a chat.
+    /// Whether there is an answer that the disk has refused: [`Talk::tick`] tries again.
+    pub fn is_unkept(&self) -> bool {
+        self.answers.values().any(UnderWay::is_unkept)
+    }
+
+    /// The answer that is being written in a chat, or waits for the disk.
     pub fn progress(&self, chat: ChatId) -> Option<Progress<'_>> {
         self.answers.get(&chat).map(UnderWay::progress)
     }
@@ -71,6 +78,7 @@ impl Talk {
         parent: Option<MessageId>,
         text: &str,
     ) -> Result<(), StoreError> {
+        self.end(store, chat)?;
         let message = store.add_message(chat, parent, &NewMessage::user(text))?;
         if parent.is_none() {
             store.suggest_title(chat, &title(text))?;
@@ -89,6 +97,7 @@ impl Talk {
         chat: ChatId,
         parent: Option<MessageId>,
     ) -> Result<(), StoreError> {
+        self.end(store, chat)?;
         let (name, key) = match host.state() {
             HostState::Ready { model, .. } | HostState::Failed { model, .. } => {
                 (Some(model.to_string()), Some(model.key()))
@@ -112,17 +121,16 @@ impl Talk {
         chat: ChatId,
         message: MessageId,
     ) -> Result<(), StoreError> {
+        self.end(store, chat)?;
         let streaming = Streaming::resume(store, message)?;
         self.begin(store, host, chat, streaming)
     }
 
     fn begin(&mut self, store: &mut Store, host: &Host, chat: ChatId, streaming: Streaming) -> Result<(), StoreError> {
-        self.end(store, chat)?;
         self.answers.insert(chat, UnderWay::new(streaming));
         self.revision += 1;
-        for error in self.tick(store, host) {
-            tracing::warn!(%error, "an answer begins");
-        }
+        let errors = self.tick(store, host);
+        self.errors.extend(errors);
         Ok(())
     }
 
@@ -135,9 +143,22 @@ impl Talk {
 
     /// Ends the answer of a chat at once; what was said stands.
     fn end(&mut self, store: &mut Store, chat: ChatId) -> Result<(), StoreError> {
-        let Some(under_way) = self.answers.remove(&chat) else { return Ok(()) };
+        let Some(mut under_way) = self.answers.remove(&chat) else { return Ok(()) };
+        if !under_way.is_ended() {
+            let session = under_way.end(MessageState::Stopped, None);
+            let_go(session.map(|session| (chat, session)));
+        }
+        self.finish(store, chat, under_way)
+    }
+
+    /// Keeps an answer that has ended. One that cannot be kept stays, so that it is seen and tried again.
+    fn finish(&mut self, store: &mut Store, chat: ChatId, mut under_way: UnderWay) -> Result<(), StoreError> {
         self.revision += 1;
-        under_way.finish(store, MessageState::Stopped, None)
+        let kept = under_way.finish(store);
+        if matches!(&kept, Err(error) if !is_gone(error)) {
+            self.answers.insert(chat, under_way);
+        }
+        kept
     }
 
     /// Ends all answers at once and lets go of the model, so that it can be closed. What was said stands.
@@ -152,7 +173,7 @@ impl Talk {
     /// Moves news into the store. To be called while there are answers, whether or not they are seen.
     pub fn tick(&mut self, store: &mut Store, host: &Host) -> Vec<StoreError> {
         let state = host.state();
-        let mut errors = Vec::new();
+        let mut errors = std::mem::take(&mut self.errors);
         if !self.model.ptr_eq(&Weak::new()) {
             let same = matches!(&state, HostState::Ready { engine, .. }
                 if std::ptr::eq(Arc::as_ptr(engine.model()), self.model.as_ptr()));
@@ -171,6 +192,16 @@ impl Talk {
 
     fn advance(&mut self, store: &mut Store, host: &Host, state: &HostState, chat: ChatId) -> Result<(), StoreError> {
         let Some(mut under_way) = self.answers.remove(&chat) else { return Ok(()) };
+        // Of failures in a row one is told.
+        let told = under_way.is_unkept();
+        let once = |kept: Result<(), StoreError>| if told { Ok(()) } else { kept };
+        if under_way.is_ended() {
+            if under_way.is_due() {
+                return once(self.finish(store, chat, under_way));
+            }
+            self.answers.insert(chat, under_way);
+            return Ok(());
+        }
         let failed = |sentence: String| (MessageState::Failed, Some(Figures::failed(sentence)));
         let end = if under_way.is_begun() {
             under_way.listen()
@@ -197,20 +228,19 @@ impl Talk {
                 }
             }
         };
-        let kept = under_way.write(store);
-        match end {
-            None => {
-                self.answers.insert(chat, under_way);
-                kept
-            }
-            Some((state, figures)) => {
+        let Some((state, figures)) = end else {
+            let kept = under_way.write(store);
+            if matches!(&kept, Err(error) if is_gone(error)) {
                 self.revision += 1;
-                if let Some(session) = under_way.session() {
-                    let_go(self.idle.replace((chat, session)));
-                }
-                under_way.finish(store, state, figures.as_ref())
+                return kept;
             }
+            self.answers.insert(chat, under_way);
+            return once(kept);
+        };
+        if let Some(session) = under_way.end(state, figures) {
+            let_go(self.idle.replace((chat, session)));
         }
+        once(self.finish(store, chat, under_way))
     }
 
     /// The session that knows the chat, or a new one in place of the idle one: each takes memory for its context.
@@ -223,6 +253,11 @@ impl Talk {
             }
         }
     }
+}
+
+/// Whether the message was removed, so that there is nothing to keep any more.
+fn is_gone(error: &StoreError) -> bool {
+    matches!(error, StoreError::Missing { .. })
 }
 
 /// Drops a session where it may take its time: it may be the last that holds the engine.

@@ -1,6 +1,9 @@
 //! One answer that is being written.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use thermocline_engine::session::{Session, StopReason};
 
@@ -9,6 +12,9 @@ use crate::{
     host::{Answer, End},
     store::{MessageId, MessageState, Store, StoreError, Streaming},
 };
+
+/// What could not be kept is tried again after this.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// How far an answer has come.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,8 +27,12 @@ pub struct Progress<'a> {
     pub prompt: Option<(usize, usize)>,
     /// Whether it waits for a model that is being opened.
     pub waits: bool,
-    /// Running figures.
+    /// Figures so far.
     pub figures: Option<&'a Figures>,
+    /// Why the latest words are not on disk, while that is so; it is tried again.
+    pub unkept: Option<&'a str>,
+    /// Whether the model has ended it, and only the disk is waited for.
+    pub ended: bool,
 }
 
 /// An answer and the engine's end of it.
@@ -34,11 +44,26 @@ pub(super) struct UnderWay {
     figures: Option<Figures>,
     pending: String,
     stopped: bool,
+    end: Option<MessageState>,
+    /// What the store said last, while it refuses.
+    unkept: Option<String>,
+    /// When the end was refused.
+    refused: Option<Instant>,
 }
 
 impl UnderWay {
     pub fn new(streaming: Streaming) -> Self {
-        UnderWay { streaming, answer: None, prompt: None, figures: None, pending: String::new(), stopped: false }
+        UnderWay {
+            streaming,
+            answer: None,
+            prompt: None,
+            figures: None,
+            pending: String::new(),
+            stopped: false,
+            end: None,
+            unkept: None,
+            refused: None,
+        }
     }
 
     pub fn id(&self) -> MessageId {
@@ -50,8 +75,10 @@ impl UnderWay {
             id: self.streaming.id(),
             content: self.streaming.content(),
             prompt: self.prompt,
-            waits: self.answer.is_none(),
+            waits: self.answer.is_none() && self.end.is_none(),
             figures: self.figures.as_ref(),
+            unkept: self.unkept.as_deref(),
+            ended: self.end.is_some(),
         }
     }
 
@@ -67,8 +94,20 @@ impl UnderWay {
         self.answer = Some((answer, session));
     }
 
-    pub fn session(&self) -> Option<Arc<Session>> {
-        self.answer.as_ref().map(|(_, session)| Arc::clone(session))
+    /// The end has come. What remains is to be finished; the session is free.
+    pub fn end(&mut self, state: MessageState, figures: Option<Figures>) -> Option<Arc<Session>> {
+        self.end = Some(state);
+        self.figures = figures.or(self.figures.take());
+        self.answer.take().map(|(_, session)| session)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Whether the end may be tried again.
+    pub fn is_due(&self) -> bool {
+        self.refused.is_none_or(|at| at.elapsed() >= AGAIN)
     }
 
     pub fn stop(&mut self) {
@@ -102,22 +141,34 @@ impl UnderWay {
         })
     }
 
+    /// Whether the store has refused what is not on disk yet.
+    pub fn is_unkept(&self) -> bool {
+        self.unkept.is_some()
+    }
+
     /// Hands what is new to the store.
     pub fn write(&mut self, store: &mut Store) -> Result<(), StoreError> {
         let text = std::mem::take(&mut self.pending);
-        self.streaming.push(store, &text)
+        let kept = self.streaming.push(store, &text);
+        if self.streaming.is_kept() {
+            self.unkept = None;
+        }
+        self.note(kept)
     }
 
-    pub fn finish(
-        mut self,
-        store: &mut Store,
-        state: MessageState,
-        figures: Option<&Figures>,
-    ) -> Result<(), StoreError> {
-        let text = std::mem::take(&mut self.pending);
-        // A failure to keep it is a failure to finish, too.
-        let _ = self.streaming.push(store, &text);
-        let figures = figures.or(self.figures.as_ref()).and_then(|figures| serde_json::to_string(figures).ok());
-        self.streaming.finish(store, state, figures.as_deref())
+    /// Hands the end to the store, which may be tried again if it fails.
+    pub fn finish(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        self.streaming.append(&std::mem::take(&mut self.pending));
+        let figures = self.figures.as_ref().and_then(|figures| serde_json::to_string(figures).ok());
+        let state = self.end.unwrap_or(MessageState::Stopped);
+        let kept = self.streaming.finish(store, state, figures.as_deref());
+        if kept.is_err() {
+            self.refused = Some(Instant::now());
+        }
+        self.note(kept)
+    }
+
+    fn note(&mut self, kept: Result<(), StoreError>) -> Result<(), StoreError> {
+        kept.inspect_err(|error| self.unkept = Some(error.to_string()))
     }
 }

@@ -2,7 +2,8 @@
 //! settings, the engine's [`Host`](crate::host::Host), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
 //! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`icon`] the
-//! program's picture, [`widgets`] what several panels draw; [`adapters`] are the GPUs, and [`background`] is work that would make a frame wait.
+//! program's picture, [`widgets`] what several panels draw, [`toasts`] the notices; [`adapters`] are the GPUs, and
+//! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
 //! was said. Panels change the world through the shell and ask for anything beyond themselves with a command.
@@ -20,9 +21,13 @@ pub mod shell;
 #[cfg(test)]
 pub mod testing;
 pub mod theme;
+pub mod toasts;
 pub mod top_bar;
 pub mod vram;
 pub mod widgets;
 pub mod window;
+
+#[cfg(test)]
+mod troubles;
 
 pub use window::{Window, run};

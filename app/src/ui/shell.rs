@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use egui::Context;
-use egui_notify::Toasts;
+use egui::{Context, Id};
 use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     session::{DeviceChoice, EngineOptions},
 };
 
-use super::{adapters::Adapters, command::Command, neurons::Tint, theme};
+use super::{adapters::Adapters, command::Command, neurons::Tint, theme, toasts::Toasts, widgets};
 use crate::{
     builtin,
     download::Downloads,
@@ -17,15 +16,33 @@ use crate::{
     host::{Host, HostState},
     library::ModelId,
     settings::{Budget, ModelSettings, Settings},
-    store::Store,
+    store::{ChatId, Store},
     talk::Talk,
 };
 
 /// Shortest time between two frames that news of the engine ask for.
 pub const FRAME: Duration = Duration::from_millis(33);
 
+/// The same where frames are drawn by the processor that computes the model, too.
+const SLOW: Duration = Duration::from_millis(500);
+
 /// Settings are written this long after they were changed.
 const SETTLED: Duration = Duration::from_secs(1);
+
+/// Shortest time between two frames that news of the engine ask for, as this window is drawn. What the user does is seen at once.
+pub fn pace(ctx: &Context) -> Duration {
+    if draws_by_cpu(ctx) { SLOW } else { FRAME }
+}
+
+/// Whether the window is drawn in software.
+pub fn draws_by_cpu(ctx: &Context) -> bool {
+    ctx.data(|data| data.get_temp(Id::unique("drawn by the CPU"))).unwrap_or(false)
+}
+
+/// Says how the window is drawn.
+pub fn set_draws_by_cpu(ctx: &Context, so: bool) {
+    ctx.data_mut(|data| data.insert_temp(Id::unique("drawn by the CPU"), so));
+}
 
 /// The world outside a panel.
 pub struct Shell {
@@ -70,18 +87,25 @@ impl Shell {
         let (settings, trouble) = Settings::load(&folders.settings())
             .map_err(|error| format!("settings: reading {}: {error}", folders.settings().display()))?;
         if let Some(trouble) = trouble {
-            toasts.warning(trouble).duration(None);
+            toasts.warning(trouble);
         }
-        let (store, salvage) = Store::open(&folders.chats()).map_err(|error| error.to_string())?;
+        let (store, salvage) = match Store::open(&folders.chats()) {
+            Ok(opened) => opened,
+            Err(error) => {
+                let lost = "Chats cannot be kept: what is said now is gone when the window closes";
+                toasts.error(format!("{lost}. {}", widgets::sentence(error)));
+                (Store::in_memory().map_err(|error| error.to_string())?, None)
+            }
+        };
         if let Some(salvage) = salvage {
             let (chats, messages) = (salvage.chats, salvage.messages);
             let aside = salvage.aside.display();
             let saved = format!("{chats} chats with {messages} messages could be saved");
-            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {aside}.")).duration(None);
+            toasts.warning(format!("The file of chats was damaged: {saved}. It is kept as {aside}."));
         }
         let wake = |ctx: &Context| {
             let ctx = ctx.clone();
-            move || ctx.request_repaint_after(FRAME)
+            move || ctx.request_repaint_after(pace(&ctx))
         };
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let host = Host::new(wake(ctx));
@@ -118,12 +142,20 @@ impl Shell {
 
     /// Shows what went wrong, until it is clicked away.
     pub fn complain(&mut self, what: impl std::fmt::Display) {
-        self.toasts.error(what.to_string()).duration(None).closable(true);
+        self.toasts.error(widgets::sentence(what));
     }
 
     /// What `result` holds; what went wrong is shown.
     pub fn hear<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
         result.map_err(|error| self.complain(error)).ok()
+    }
+
+    /// The chat to begin with next time.
+    pub fn remember(&mut self, chat: Option<ChatId>) {
+        // Chats in memory are not there next time.
+        if !self.store.path().as_os_str().is_empty() {
+            self.settings.last_chat = chat.map(ChatId::number);
+        }
     }
 
     /// What was chosen for a model.
@@ -195,8 +227,17 @@ impl Shell {
             return;
         }
         self.changed = None;
-        self.written = self.settings.clone();
         let path = self.folders.settings();
+        // Another window may have written what it was told.
+        if let Ok((theirs, None)) = Settings::load(&path)
+            && theirs != self.written
+            && path.exists()
+        {
+            self.settings = self.settings.over(&self.written, &theirs);
+            theme::choose(ctx, self.settings.theme);
+            ctx.set_zoom_factor(self.settings.zoom.into());
+        }
+        self.written = self.settings.clone();
         let saved = self.settings.save(&path).map_err(|error| format!("settings: writing {}: {error}", path.display()));
         self.hear(saved);
     }

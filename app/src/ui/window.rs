@@ -1,5 +1,7 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
+use std::time::{Duration, Instant};
+
 use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Stroke, Ui, Vec2};
 
 use super::{
@@ -10,7 +12,7 @@ use super::{
     models::ModelsPage,
     neurons::NeuronsPanel,
     preferences::{PreferencesPage, keys},
-    shell::Shell,
+    shell::{self, Shell},
     theme::{self, Palette},
     top_bar,
     vram::VramPanel,
@@ -30,6 +32,12 @@ const ROOM_FOR_CHATS: f32 = 760.0;
 /// Height of the right column below which its two panels scroll as one, in points.
 const ROOM_FOR_BOTH: f32 = 720.0;
 
+/// What the disk has refused is offered to it again this often, at least.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The cursor blinks for so long after the last input, because every blink is a frame.
+const BLINKS: Duration = Duration::from_secs(10);
+
 /// Widths of the side columns, in points.
 const CHATS: f32 = 232.0;
 const NEURONS: f32 = 448.0;
@@ -48,10 +56,15 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
     let options = eframe::NativeOptions {
         viewport,
         persistence_path: Some(folders.config.join("window.ron")),
+        // Nothing shades off so slowly that bands would be seen.
+        dithering: false,
         ..eframe::NativeOptions::default()
     };
-    let create: eframe::AppCreator<'_> =
-        Box::new(move |creation| Ok(Box::new(Window::new(&creation.egui_ctx, folders, model)?)));
+    let create: eframe::AppCreator<'_> = Box::new(move |creation| {
+        let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
+        shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
+        Ok(Box::new(Window::new(&creation.egui_ctx, folders, model)?))
+    });
     eframe::run_native(TITLE, options, create).map_err(|error| format!("no window: {error}"))
 }
 
@@ -71,6 +84,8 @@ pub struct Window {
     keys: bool,
     /// Columns that lie over the middle one now.
     over: Option<Side>,
+    /// When there was input last.
+    touched: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +117,7 @@ impl Window {
             preferences: PreferencesPage::default(),
             keys: false,
             over: None,
+            touched: Instant::now(),
         })
     }
 
@@ -117,10 +133,26 @@ impl Window {
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
         self.shell.keep_settings(ctx, false);
+        if self.shell.talk.is_unkept() {
+            ctx.request_repaint_after(RETRY);
+        }
+    }
+
+    /// Nothing moves in a window that nobody touches.
+    fn come_to_rest(&mut self, ctx: &Context) {
+        if ctx.input(|input| !input.events.is_empty()) {
+            self.touched = Instant::now();
+        }
+        let still = self.shell.settings.reduced_motion || shell::draws_by_cpu(ctx);
+        let blinks = self.touched.elapsed() < BLINKS && !still;
+        if ctx.global_style().visuals.text_cursor.blink != blinks {
+            ctx.all_styles_mut(|style| style.visuals.text_cursor.blink = blinks);
+        }
     }
 
     /// One frame.
     pub fn show(&mut self, ui: &mut Ui) {
+        self.come_to_rest(ui);
         for command in command::typed(ui) {
             self.shell.ask(command);
         }

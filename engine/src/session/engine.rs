@@ -456,6 +456,13 @@ impl Engine {
         &self.handle.shared
     }
 
+    /// Stops the engine as a fault inside it would, by a panic of its thread: for tests of what stands on it.
+    #[doc(hidden)]
+    pub fn break_down(&self) {
+        // A thread that is gone already has nothing to break.
+        let _ = self.command(Command::Panic);
+    }
+
     pub(super) fn stop_reason(&self) -> &Stopped {
         &self.handle.shared.stopped
     }

@@ -67,7 +67,6 @@ pub(super) enum Command {
     /// The last handle is gone.
     Shutdown,
     /// A fault, to see what becomes of it.
-    #[cfg(test)]
     Panic,
 }
 
@@ -214,7 +213,6 @@ impl Worker<'_> {
                 self.grant();
             }
             Command::Shutdown => {}
-            #[cfg(test)]
             Command::Panic => panic!("asked to"),
         }
     }

@@ -3,13 +3,13 @@
 
 use std::{
     fs,
-    io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::mpsc::{Receiver, TryRecvError, channel},
     thread,
 };
 
 use crate::{
+    files,
     store::{ChatId, exchange},
     ui::{command::Command, shell::Shell},
 };
@@ -88,7 +88,7 @@ impl Files {
             let dialog = rfd::FileDialog::new().set_file_name(name).add_filter(kind, &[extension]);
             match dialog.save_file() {
                 None => Done::Nothing,
-                Some(path) => match write(&path, &text) {
+                Some(path) => match files::write(&path, text.as_bytes()) {
                     Ok(()) => Done::Written(path),
                     Err(error) => Done::Failed(format!("writing {}: {error}", path.display())),
                 },
@@ -126,15 +126,6 @@ pub fn markdown(id: ChatId, shell: &mut Shell) -> Option<(String, String)> {
     Some((chat.title, text))
 }
 
-/// Writes a file beside its place first, so that an old one is not lost half-way.
-fn write(path: &Path, text: &str) -> std::io::Result<()> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
-}
-
 /// A file name for a title, of letters that every system allows.
 fn file_name(title: &str, extension: &str) -> String {
     let allowed = |c: char| if c.is_control() || r#"<>:"/\|?*"#.contains(c) { '-' } else { c };
@@ -148,14 +139,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_allowed_everywhere_and_files_replaced_whole() {
+    fn names_are_allowed_everywhere() {
         assert_eq!(file_name("a/b: \"c\"?\n", "md"), "a-b- -c---.md");
         assert_eq!(file_name(" ..", "json"), "chat.json");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("x.md");
-        write(&path, "long text").unwrap();
-        write(&path, "short").unwrap();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "short");
-        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

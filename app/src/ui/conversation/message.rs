@@ -14,7 +14,7 @@ use crate::{
         command::{Command, Page},
         neurons::Tint,
         theme::{Palette, RADIUS},
-        widgets::{icon_button, muted, small},
+        widgets::{icon_button, muted, sentence, small},
     },
 };
 
@@ -114,7 +114,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
     ui.set_width(ui.available_width());
     if let Some(progress) = &context.progress {
         if !tinted(ui, context.tint, progress.content) {
-            blocks.update(progress.content, false);
+            blocks.update(progress.content, progress.ended);
             blocks.show(ui, cache);
         }
         let line = match (progress.prompt, progress.figures) {
@@ -126,6 +126,10 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
             _ => "Thinking …".to_owned(),
         };
         muted(ui, line);
+        if let Some(why) = progress.unkept {
+            let text = format!("not on disk yet: {why}. It is tried again every few seconds");
+            ui.add(Label::new(small(sentence(text), palette.bad)).wrap());
+        }
         return None;
     }
     if !tinted(ui, context.tint, &message.content) {

@@ -152,14 +152,14 @@ impl Conversation {
     fn open(&mut self, id: ChatId, shell: &mut Shell) {
         let chat = shell.store.chat(id);
         let Some(chat) = shell.hear(chat) else { return };
-        shell.settings.last_chat = Some(id.number());
+        shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
         self.reset(Some(chat));
         self.read(shell);
     }
 
     fn close(&mut self, shell: &mut Shell) {
-        shell.settings.last_chat = None;
+        shell.remember(None);
         self.composer = Composer::new("");
         self.reset(None);
     }
@@ -212,7 +212,7 @@ impl Conversation {
         if self.chat.is_none() {
             let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
             let chat = shell.hear(added)?;
-            shell.settings.last_chat = Some(chat.id.number());
+            shell.remember(Some(chat.id));
             self.chat = Some(chat);
             self.seen = None;
         }
@@ -252,7 +252,8 @@ impl Conversation {
 
     /// Whether the chat is being answered.
     fn busy(&self, shell: &Shell) -> bool {
-        self.chat.as_ref().is_some_and(|chat| shell.talk.progress(chat.id).is_some())
+        let progress = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id));
+        progress.is_some_and(|progress| !progress.ended)
     }
 
     fn act(&mut self, act: Act, shell: &mut Shell) {
@@ -341,7 +342,7 @@ impl Conversation {
         let sampling = choices.over(base);
         let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
         let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
-        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), progress.is_some())
+        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), self.busy(shell))
     }
 
     /// The model that would answer, and its own sampling.
@@ -417,7 +418,7 @@ impl Conversation {
 
     fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
-        let progress = shell.talk.progress(chat);
+        let (progress, busy) = (shell.talk.progress(chat), self.busy(shell));
         let alive = matches!(shell.host.state(), HostState::Ready { engine, .. } if engine.stopped().is_none());
         let mut act = None;
         if self.blocks.len() > READY {
@@ -429,7 +430,7 @@ impl Conversation {
             let Some(message) = branch.get(row) else { return };
             let draft = editing.as_mut().filter(|(id, _)| *id == message.id).map(|(_, text)| text);
             let own = progress.filter(|progress| progress.id == message.id);
-            let (busy, last, tint) = (progress.is_some(), row + 1 == count, shell.tint.as_ref());
+            let (last, tint) = (row + 1 == count, shell.tint.as_ref());
             let context = Context { message, progress: own, busy, last, alive, tint };
             let blocks = blocks.entry(message.id).or_default();
             column(ui, |ui| {

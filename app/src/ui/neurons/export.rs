@@ -12,6 +12,8 @@ use thermocline_engine::{
     telemetry::neurons::{NeuronBoard, TokenTrace},
 };
 
+use crate::files;
+
 /// What is to be saved.
 pub enum Export {
     /// The map, a pixel for every dot.
@@ -36,11 +38,10 @@ impl Export {
     /// # Errors
     /// A sentence with the path.
     pub fn write(&self, path: &Path) -> Result<(), String> {
+        let write = |bytes: &[u8]| files::write(path, bytes).map_err(|error| error.to_string());
         let written = match self {
-            Export::Picture(image) => {
-                png(image).and_then(|bytes| std::fs::write(path, bytes).map_err(|e| e.to_string()))
-            }
-            Export::Table(table) => std::fs::write(path, table).map_err(|error| error.to_string()),
+            Export::Picture(image) => png(image).and_then(|bytes| write(&bytes)),
+            Export::Table(table) => write(table.as_bytes()),
         };
         written.map_err(|error| format!("writing {}: {error}", path.display()))
     }

@@ -19,7 +19,7 @@ fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
     let (idle, busy) =
         (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
     let request = Request { ignore_eos: true, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
-    engine.command(Command::Panic).unwrap();
+    engine.break_down();
     let ends = [busy.generate(request.clone()), busy.generate(request.clone()), idle.generate(request.clone())];
     for events in ends {
         let end = events.iter().last();
@@ -42,7 +42,7 @@ fn what_runs_and_what_waits_hears_of_a_panic() {
     while engine.telemetry().generated_tokens == 0 {
         std::thread::yield_now();
     }
-    engine.command(Command::Panic).unwrap();
+    engine.break_down();
     for events in events {
         let end = events.iter().last();
         assert!(matches!(&end, Some(Event::Error(Error::Stopped(why))) if why.contains("asked to")), "{end:?}");

@@ -1,0 +1,182 @@
+//! What the window makes of what goes wrong: the user is told, what was said stays on the screen, and the program goes on.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use egui::{Key, Modifiers};
+use egui_kittest::{Harness, kittest::Queryable};
+use rusqlite::Connection;
+
+use super::Window;
+use crate::{
+    folders::Folders,
+    store::{Message, MessageState, Store},
+};
+
+type Opened = Harness<'static, Option<Window>>;
+
+/// A window whose model is computed by the CPU.
+fn open(folders: Folders) -> Opened {
+    if fs::create_dir_all(&folders.config).is_ok() {
+        let settings = r#"{"models": {"builtin:storyteller": {"device": ""}}}"#;
+        fs::write(folders.settings(), settings).unwrap();
+    }
+    let show = move |ui: &mut egui::Ui, state: &mut Option<Window>| {
+        let window = state.get_or_insert_with(|| Window::new(ui, folders.clone(), None).unwrap());
+        window.tick(ui);
+        window.show(ui);
+    };
+    let mut it = Harness::builder().with_size([1400.0, 900.0]).with_max_steps(64).build_ui_state(show, None);
+    until(&mut it, "a model", |it| window(it).shell().host.engine().is_some());
+    it
+}
+
+fn window(it: &Opened) -> &Window {
+    it.state().as_ref().unwrap()
+}
+
+fn until(it: &mut Opened, what: &str, is: impl Fn(&Opened) -> bool) {
+    let began = Instant::now();
+    loop {
+        it.step();
+        if it.state().is_some() && is(it) {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+    it.run_steps(3);
+}
+
+fn says(it: &Opened, part: &str) -> bool {
+    it.query_all_by_label_contains(part).next().is_some()
+}
+
+fn ask(it: &mut Opened, text: &str) {
+    it.key_press_modifiers(Modifiers::COMMAND, Key::L);
+    it.run_steps(2);
+    it.get_by_label("Message").type_text(text);
+    it.run_steps(2);
+    it.key_press(Key::Enter);
+    it.run_steps(2);
+}
+
+fn quiet(it: &mut Opened) {
+    until(it, "the end of the answer", |it| !window(it).shell().talk.is_busy());
+}
+
+/// Whether the window shows how an answer begins.
+fn shows(it: &Opened, answer: &str) -> bool {
+    assert!(answer.len() > 40, "{answer:?} is no answer");
+    says(it, answer.get(..20).unwrap_or(answer))
+}
+
+/// The last message on disk.
+fn kept(folders: &Folders) -> Message {
+    let (store, _) = Store::open(&folders.chats()).unwrap();
+    store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap()
+}
+
+#[test]
+fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    let mut it = open(folders.clone());
+    let disk = Connection::open(folders.chats()).unwrap();
+    disk.busy_timeout(Duration::from_secs(10)).unwrap();
+    disk.execute_batch("CREATE TRIGGER full BEFORE UPDATE ON message BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
+        .unwrap();
+    ask(&mut it, "Tell me a story about a cat and a boat.");
+    quiet(&mut it);
+    assert_eq!((&*kept(&folders).content, kept(&folders).state), ("", MessageState::Streaming));
+    let shell = window(&it).shell();
+    let chat = shell.store.chats().unwrap()[0].id;
+    let said = shell.talk.progress(chat).unwrap().content.to_owned();
+    assert!(shows(&it, &said) && says(&it, "Not on disk yet"), "the answer has left the screen");
+    assert_eq!(
+        it.query_all_by_label_contains("what the model writes: disk is full").count(),
+        2,
+        "told once, and with the answer"
+    );
+
+    // One may go on, as soon as there is room.
+    ask(&mut it, "And a dog.");
+    assert_eq!(it.get_by_label("Message").value().as_deref(), Some("And a dog."), "what cannot be sent is not lost");
+    disk.execute_batch("DROP TRIGGER full").unwrap();
+    until(&mut it, "the answer on disk", |it| !window(it).shell().talk.is_unkept());
+    let answer = kept(&folders);
+    assert!(answer.content == said && answer.stats.is_some(), "{answer:?}");
+    assert_eq!(answer.state, MessageState::Complete);
+    it.run_steps(3);
+    assert!(!says(&it, "Not on disk yet") && shows(&it, &said));
+    it.get_by_label("Send").click();
+    it.run_steps(2);
+    quiet(&mut it);
+    assert_eq!(kept(&folders).state, MessageState::Complete);
+}
+
+#[test]
+fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut folders = Folders::below(folder.path());
+    folders.data = folder.path().join("a file/data");
+    fs::write(folder.path().join("a file"), "").unwrap();
+    let mut it = open(folders);
+    assert!(says(&it, "Chats cannot be kept") && says(&it, "a file/data"));
+    ask(&mut it, "Tell me a story about a cat and a boat.");
+    quiet(&mut it);
+    let store = &window(&it).shell().store;
+    let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
+    assert!(answer.state == MessageState::Complete && shows(&it, &answer.content));
+    assert_eq!(window(&it).shell().settings.last_chat, None, "next time it would be another one");
+}
+
+#[test]
+fn damaged_chats_are_saved_and_the_user_is_told_where_the_old_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    {
+        let mut it = open(folders.clone());
+        ask(&mut it, "Tell me a story about a cat and a boat.");
+        quiet(&mut it);
+    }
+    let disk = Connection::open(folders.chats()).unwrap();
+    disk.pragma_update(None, "wal_checkpoint", "TRUNCATE").unwrap();
+    drop(disk);
+    let mut bytes = fs::read(folders.chats()).unwrap();
+    // The head of the list of tables and the last page; rows in between can be read.
+    let end = bytes.len();
+    bytes[end - 4096..].fill(0xA5);
+    fs::write(folders.chats(), &bytes).unwrap();
+
+    let it = open(folders.clone());
+    assert!(says(&it, "The file of chats was damaged") && says(&it, "chats.db.damaged-"));
+    let aside = fs::read_dir(&folders.data).unwrap().flatten();
+    let aside = aside.map(|file| file.path()).find(|path| path.to_string_lossy().contains(".damaged-")).unwrap();
+    assert_eq!(fs::read(aside).unwrap(), bytes);
+    assert!(says(&it, "Tell me a story about a cat and a boat."));
+}
+
+#[test]
+fn a_panic_of_the_engine_leaves_the_window_which_opens_the_model_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let folders = Folders::below(folder.path());
+    let mut it = open(folders.clone());
+    ask(&mut it, "Tell me a story about a cat and a boat.");
+    window(&it).shell().host.engine().unwrap().break_down();
+    quiet(&mut it);
+    assert_eq!(kept(&folders).state, MessageState::Failed);
+    assert!(says(&it, "asked to"), "the reason is not said");
+    it.get_all_by_label("Open the model again").next().unwrap().click();
+    it.run_steps(2);
+    until(&mut it, "a model that runs", |it| {
+        window(it).shell().host.engine().is_some_and(|engine| engine.stopped().is_none())
+    });
+    it.get_by_label("Try again").click();
+    it.run_steps(2);
+    quiet(&mut it);
+    let answer = kept(&folders);
+    assert!(answer.state == MessageState::Complete && shows(&it, &answer.content), "{answer:?}");
+}

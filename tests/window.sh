@@ -1,0 +1,224 @@
+#!/usr/bin/env bash
+# Uses the window as a person does: from an empty home, on a virtual screen, with keyboard and mouse. Types a prompt, watches the
+# story and the map, drags the VRAM slider meanwhile, closes the window, opens it again, kills it in the middle of a sentence.
+# Controls are found through the system's accessibility bus. Needs the packages in PACKAGES, which tests/run.sh installs.
+#
+# Usage: bash tests/window.sh [--pictures FOLDER] [PROGRAM]      PROGRAM: the built binary [default: target/debug/thermocline]
+#   --pictures FOLDER   keep screenshots there: chat, three modes of the map, models, light and dark, two sizes
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+PACKAGES=(xvfb xdotool imagemagick sqlite3 dbus at-spi2-core gir1.2-atspi-2.0 python3-gi mesa-vulkan-drivers libvulkan1
+  libxkbcommon-x11-0 libx11-6)
+[[ ${1:-} == --packages ]] && { echo "${PACKAGES[@]}"; exit; }
+pictures=
+[[ ${1:-} == --pictures ]] && { pictures=${2:?--pictures needs a folder}; mkdir -p "$pictures"; pictures=$(realpath "$pictures"); shift 2; }
+program=$(realpath "${1:-target/debug/thermocline}")
+
+fail() {
+  echo "tests/window.sh: $*" >&2
+  [[ -s ${log:-} ]] && tail -5 "$log" >&2
+  [[ ${window:-} ]] && import -window "$window" target/window-failed.png 2>/dev/null && echo "see target/window-failed.png" >&2
+  exit 1
+}
+[[ -x $program ]] || fail "no program at $program: cargo build"
+for tool in Xvfb xdotool import compare sqlite3 dbus-daemon; do
+  command -v "$tool" >/dev/null || fail "$tool is missing: apt-get install ${PACKAGES[*]}"
+done
+bus_launcher=
+for at in /usr/libexec /usr/lib/at-spi2-core /usr/lib; do [[ -x $at/at-spi-bus-launcher ]] && bus_launcher=$at/at-spi-bus-launcher; done
+[[ $bus_launcher ]] || fail "at-spi-bus-launcher is missing: apt-get install ${PACKAGES[*]}"
+
+work=$(mktemp -d) log= pids=()
+clean() {
+  local pid
+  for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null || true; done
+  wait 2>/dev/null || true
+  rm -rf "$work"
+}
+trap clean EXIT
+export HOME=$work/home XDG_RUNTIME_DIR=$work/run LIBGL_ALWAYS_SOFTWARE=1
+unset WAYLAND_DISPLAY XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
+mkdir -m 700 "$HOME" "$XDG_RUNTIME_DIR"
+log=$work/log shots=${pictures:-$work}
+data=$HOME/.local/share/thermocline/chats.db settings=$HOME/.config/thermocline/settings.json
+
+Xvfb -displayfd 3 -screen 0 2560x1440x24 -nolisten tcp 3>"$work/display" 2>/dev/null & pids+=($!)
+for _ in {1..50}; do [[ -s $work/display ]] && break; sleep 0.1; done
+[[ -s $work/display ]] || fail "Xvfb did not start"
+DISPLAY=:$(<"$work/display"); export DISPLAY
+dbus-daemon --session --nofork --print-address=3 3>"$work/bus" 2>/dev/null & pids+=($!)
+for _ in {1..50}; do [[ -s $work/bus ]] && break; sleep 0.1; done
+[[ -s $work/bus ]] || fail "dbus-daemon did not start"
+DBUS_SESSION_BUS_ADDRESS=$(<"$work/bus"); export DBUS_SESSION_BUS_ADDRESS
+"$bus_launcher" --launch-immediately --a11y=1 --screen-reader=1 >/dev/null 2>&1 & pids+=($!)
+sleep 0.5
+
+# The system's Python has the bindings.
+seen() { /usr/bin/python3 tests/seen.py "$@" || fail "looking for: $*"; }
+there() { /usr/bin/python3 tests/seen.py place "$1" >/dev/null 2>&1; }
+say() { printf '    %s\n' "$*"; }
+# until SECONDS WHAT COMMAND...: waits for it to succeed.
+until_() {
+  local end=$((SECONDS + $1)) what=$2
+  shift 2
+  until "$@"; do ((SECONDS < end)) || fail "not in time: $what"; sleep 0.1; done
+}
+ask() { sqlite3 -readonly -cmd '.timeout 5000' "$data" "$1"; }
+# The last answer: its state, and how long it is.
+state() { ask "SELECT state FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
+length() { ask "SELECT length(content) FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
+is_state() { [[ $(state) == "$1" ]]; }
+longer() { (($(length) > $1)); }
+gone() { ! kill -0 "$app" 2>/dev/null; }
+
+# open: starts the program, as the desktop does, and waits until the model answers.
+open() {
+  "$program" >>"$log" 2>&1 & app=$! && pids+=("$app")
+  until_ 60 "a window" has_window
+  xdotool windowsize "$window" "${size%x*}" "${size#*x}" windowfocus "$window"
+  seen wait 60 "push button:Storyteller" >/dev/null
+  seen wait 60 "toggle button:Fired" >/dev/null
+}
+has_window() { gone && fail "the program ended"; window=$(xdotool search --onlyvisible --name '^Thermocline$' 2>/dev/null | head -1); [[ $window ]]; }
+# quit: closes it as the title bar does; it must end well.
+quit() {
+  seen close "$window"
+  until_ 20 "the program's end after its window was closed" gone
+  wait "$app" || fail "the program ended with $?"
+}
+# reach NAME: scrolls until it is in the window; sets `box` to its place.
+reach() {
+  local n found height=${size#*x}
+  for n in {1..20}; do
+    found=$(seen wait 10 "$1")
+    read -ra box <<<"$found"
+    if ((box[1] + box[3] > height)); then n=5; elif ((box[1] < 0)); then n=4; else return 0; fi
+    xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((height / 2))" click $n click $n
+    sleep 0.3
+  done
+  fail "$1 cannot be scrolled into the window"
+}
+click() { reach "$1"; xdotool mousemove --window "$window" "$((box[0] + box[2] / 2))" "$((box[1] + box[3] / 2))"; sleep 0.2; xdotool click 1; sleep 0.4; }
+shot() { import -window "$window" "$shots/$1.png"; }
+# crop NAME FILE: the pixels of a control.
+crop() { reach "$1"; import -window "$window" -crop "${box[2]}x${box[3]}+${box[0]}+${box[1]}" +repage "$2"; }
+prompt() { click "entry:Message"; xdotool type --delay 5 "$1"; xdotool key Return; }
+differ() { local n; n=$(compare -metric AE "$1" "$2" null: 2>&1) || true; ((${n%%[.e ]*} > 200)); }
+
+size=1440x900
+echo "from an empty home, without arguments"
+open
+seen wait 30 "label:Storyteller is ready" >/dev/null
+say "the built-in model is ready"
+
+echo "the adapter is chosen, and a story asked for"
+click "combo box:The processor that computes"
+adapter=$(/usr/bin/python3 tests/seen.py list | sed -n "s/^toggle button .*'\(.*(software, slow, .*)\)'$/\1/p" | head -1)
+[[ $adapter ]] || fail "the picker offers no software adapter: $(/usr/bin/python3 tests/seen.py list | grep toggle)"
+click "toggle button:$adapter"
+seen wait 60 "slider:VRAM to use at most" >/dev/null
+seen wait 60 "label:hot in VRAM, 100 %" >/dev/null
+say "computed by $adapter"
+prompt "Tell me a long story about a cat and a boat."
+until_ 30 "an answer under way" is_state streaming
+until_ 30 "text on disk while it streams" longer 40
+before=$(length)
+crop "image:Map of neurons" "$work/map-1.png"
+sleep 0.3
+crop "image:Map of neurons" "$work/map-2.png"
+is_state streaming || fail "the story was too short to watch"
+differ "$work/map-1.png" "$work/map-2.png" || fail "the map does not move"
+say "$before letters are on disk, the map moves, and it goes on"
+[[ $pictures ]] && shot streaming
+until_ 120 "the end of the story" is_state complete
+(($(length) > before)) || fail "nothing was written any more"
+
+echo "the slider is dragged during another"
+moved() { there "label:hot in VRAM" && ! there "label:hot in VRAM, 100 %"; }
+# A story may end before its time: then another one.
+for subject in dragon bear frog mouse; do
+  reach "slider:VRAM to use at most"
+  y=$((box[1] + box[3] / 2)) left=$((box[0] + 8)) width=$((box[2] - 16))
+  xdotool key ctrl+l
+  sleep 0.3
+  xdotool type --delay 5 "Tell me a long story about a $subject."
+  xdotool key Return
+  until_ 30 "an answer under way" is_state streaming
+  until_ 30 "text on disk while it streams" longer 20
+  xdotool mousemove --window "$window" "$((left + width))" "$y" mousedown 1
+  for share in 90 80 70 60 50 45 40 35 30; do
+    xdotool mousemove --window "$window" "$((left + width * share / 100))" "$y"
+    sleep 0.05
+  done
+  xdotool mouseup 1
+  dragged=$(length)
+  is_state streaming && break
+  xdotool mousemove --window "$window" "$((left + width * 3 / 10))" "$y" mousedown 1
+  xdotool mousemove --window "$window" "$((left + width))" "$y" mouseup 1
+done
+is_state streaming || fail "every story ended while the slider was dragged"
+until_ 30 "a smaller hot share after the slider was dragged" moved
+until_ 120 "the end of the story" is_state complete
+(($(length) > dragged)) || fail "nothing was written after the slider was dragged"
+until_ 10 "the budget in the settings" grep -q at_most "$settings"
+say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [0-9]* %") after it was dragged; $(length) letters, complete"
+
+echo "closed and opened again, the chat is there"
+story=$(ask "SELECT content FROM message WHERE role = 'assistant' ORDER BY id LIMIT 1")
+quit
+[[ $(ask "PRAGMA integrity_check") == ok ]] || fail "the chats are damaged"
+open
+seen wait 30 "label:Tell me a long story about a cat and a boat." >/dev/null
+seen wait 30 "label:${story:0:40}" >/dev/null
+say "questions and stories are on the screen again"
+
+echo "killed in the middle of a sentence"
+prompt "Tell me another story, about a dog."
+until_ 30 "an answer under way" is_state streaming
+until_ 30 "text on disk while it streams" longer 40
+seen=$(length)
+kill -9 "$app"
+wait "$app" 2>/dev/null || true
+[[ $(ask "PRAGMA integrity_check") == ok ]] || fail "the chats are damaged"
+longer $((seen - 1)) || fail "text that was on disk is gone"
+open
+seen wait 30 "label:Tell me another story, about a dog." >/dev/null
+say "$(length) letters of the interrupted answer are kept"
+
+echo "at rest it costs nothing"
+ticks() { local stat; stat=$(<"/proc/$app/stat"); read -ra stat <<<"${stat##*) }"; echo $((stat[11] + stat[12])); }
+# The cursor blinks for a while.
+sleep 15
+from=$(ticks); sleep 10; spent=$((($(ticks) - from) * 1000 / $(getconf CLK_TCK)))
+((spent <= 200)) || fail "an idle window took $spent ms of processor time in 10 s"
+say "$spent ms of processor time in 10 s"
+quit
+
+if [[ $pictures ]]; then
+  echo "pictures"
+  for size in 1280x800 2560x1440; do
+    for theme in dark light; do
+      sed -i "s/\"theme\": \"[a-z]*\"/\"theme\": \"$theme\"/" "$settings"
+      open
+      sleep 2
+      name=$theme-$size
+      prompt "Tell me a story about a girl, a bird and the rain."
+      until_ 120 "the end of the story" is_state complete
+      xdotool mousemove --window "$window" 4 4
+      for mode in Fired Often Place; do
+        click "toggle button:$mode"
+        xdotool mousemove --window "$window" 4 4
+        sleep 1
+        shot "chat-${mode,,}-$name"
+      done
+      click "toggle button:Fired"
+      xdotool key ctrl+m
+      sleep 2
+      shot "models-$name"
+      quit
+    done
+  done
+  say "$(find "$pictures" -name '*.png' | wc -l) in $pictures"
+fi
+echo "the window works"
