@@ -69,6 +69,8 @@ pub struct Shell {
     commands: Vec<Command>,
     written: Settings,
     changed: Option<Instant>,
+    /// Not if the file is there and cannot be read: it is somebody else's.
+    keeps_settings: bool,
 }
 
 impl std::fmt::Debug for Shell {
@@ -84,10 +86,15 @@ impl Shell {
     /// A sentence, if there is no place to keep chats.
     pub fn new(ctx: &Context, folders: Folders) -> Result<Self, String> {
         let mut toasts = Toasts::default();
-        let (settings, trouble) = Settings::load(&folders.settings())
-            .map_err(|error| format!("settings: reading {}: {error}", folders.settings().display()))?;
+        let read = Settings::load(&folders.settings());
+        let keeps_settings = read.is_ok();
+        let (settings, trouble) = read.unwrap_or_else(|error| {
+            let path = folders.settings();
+            let trouble = format!("{} cannot be read ({error}): nothing is written to it either", path.display());
+            (Settings::default(), Some(trouble))
+        });
         if let Some(trouble) = trouble {
-            toasts.warning(trouble);
+            toasts.warning(widgets::sentence(trouble));
         }
         let (store, salvage) = match Store::open(&folders.chats()) {
             Ok(opened) => opened,
@@ -127,6 +134,7 @@ impl Shell {
             commands: Vec::new(),
             written,
             changed: None,
+            keeps_settings,
         })
     }
 
@@ -217,7 +225,7 @@ impl Shell {
 
     /// Writes settings that have changed and been left alone since; `now`: at once.
     pub fn keep_settings(&mut self, ctx: &Context, now: bool) {
-        if self.settings == self.written {
+        if self.settings == self.written || !self.keeps_settings {
             self.changed = None;
             return;
         }

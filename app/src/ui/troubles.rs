@@ -17,12 +17,11 @@ use crate::{
 
 type Opened = Harness<'static, Option<Window>>;
 
-/// A window whose model is computed by the CPU.
+/// A window whose model is computed by the CPU, unless there can be no settings.
 fn open(folders: Folders) -> Opened {
-    if fs::create_dir_all(&folders.config).is_ok() {
-        let settings = r#"{"models": {"builtin:storyteller": {"device": ""}}}"#;
-        fs::write(folders.settings(), settings).unwrap();
-    }
+    let settings = r#"{"models": {"builtin:storyteller": {"device": ""}}}"#;
+    fs::create_dir_all(&folders.config).unwrap();
+    assert!(fs::write(folders.settings(), settings).is_ok() || folders.settings().is_dir());
     let show = move |ui: &mut egui::Ui, state: &mut Option<Window>| {
         let window = state.get_or_insert_with(|| Window::new(ui, folders.clone(), None).unwrap());
         window.tick(ui);
@@ -131,6 +130,19 @@ fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
     let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
     assert!(answer.state == MessageState::Complete && shows(&it, &answer.content));
     assert_eq!(window(&it).shell().settings.last_chat, None, "next time it would be another one");
+}
+
+#[test]
+fn settings_that_cannot_be_read_are_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut folders = Folders::below(folder.path());
+    folders.config = folder.path().join("config");
+    fs::create_dir_all(folders.settings()).unwrap();
+    let mut it = open(folders);
+    assert!(says(&it, "nothing is written to it either"));
+    thread::sleep(Duration::from_millis(1200));
+    it.run_steps(3);
+    assert!(!says(&it, "settings: writing"), "it was tried");
 }
 
 #[test]
