@@ -59,22 +59,24 @@ fn window(folder: &Path) {
     let mut window = Window::new(&ctx, Folders::below(folder), None).unwrap();
     let key = |key, modifiers| Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
     let began = Instant::now();
-    let mut script = Vec::new();
+    // What is typed, last key first; the field has the cursor a frame after it was asked to.
+    let mut script: Vec<Option<Event>> = Vec::new();
     let mut asked = false;
     loop {
         let shell = window.shell();
         if shell.host.engine().is_some() && !shell.talk.is_busy() && script.is_empty() {
-            script = match asked {
-                false => vec![key(Key::Enter, Modifiers::NONE), Event::Text(QUESTION.to_owned())],
-                true => Vec::new(),
+            script = if asked {
+                vec![None, Some(key(Key::R, Modifiers::COMMAND))]
+            } else {
+                let (enter, text) = (key(Key::Enter, Modifiers::NONE), Event::Text(QUESTION.to_owned()));
+                vec![None, Some(enter), None, Some(text), None, None, Some(key(Key::L, Modifiers::COMMAND))]
             };
-            script.push(key(if asked { Key::R } else { Key::L }, Modifiers::COMMAND));
             asked = true;
         }
         let input = RawInput {
             screen_rect: Some(Rect::from_min_size(Pos2::ZERO, Vec2::new(1280.0, 800.0))),
             time: Some(began.elapsed().as_secs_f64()),
-            events: script.pop().into_iter().collect(),
+            events: script.pop().flatten().into_iter().collect(),
             ..RawInput::default()
         };
         let frame = ctx.run_ui(input, |ui| {
