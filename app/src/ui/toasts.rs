@@ -63,6 +63,11 @@ impl Toasts {
         self.add(Kind::Error, text.into());
     }
 
+    /// Whether there is nothing to say.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     fn add(&mut self, kind: Kind, text: String) {
         // What is being said need not be said twice.
         self.0.retain(|toast| toast.text != text || toast.kind != kind);
