@@ -161,7 +161,7 @@ until_ 30 "a smaller hot share after the slider was dragged" moved
 until_ 120 "the end of the story" is_state complete
 (($(length) > dragged)) || fail "nothing was written after the slider was dragged"
 until_ 10 "the budget in the settings" grep -q at_most "$settings"
-say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [0-9]* %") after it was dragged; $(length) letters, complete"
+say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [^']*") after it was dragged; $(length) letters, complete"
 
 echo "closed and opened again, the chat is there"
 story=$(ask "SELECT content FROM message WHERE role = 'assistant' ORDER BY id LIMIT 1")
