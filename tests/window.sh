@@ -202,10 +202,12 @@ if [[ $pictures ]]; then
       open
       sleep 2
       name=$theme-$size
+      xdotool key ctrl+n
+      sleep 1
       prompt "Tell me a story about a girl, a bird and the rain."
       until_ 120 "the end of the story" is_state complete
       xdotool mousemove --window "$window" 4 4
-      for mode in Fired Often Place; do
+      for mode in Fired Frequency Placement; do
         click "toggle button:$mode"
         xdotool mousemove --window "$window" 4 4
         sleep 1
