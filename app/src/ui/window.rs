@@ -183,6 +183,7 @@ impl Window {
             }
             _ => {}
         }
+        self.neurons.show_detached(ui, &mut self.shell);
         if self.keys {
             self.keys = !keys::modal(ui);
         }

@@ -35,6 +35,12 @@ pub fn percent(share: f64) -> String {
     }
 }
 
+/// A token's text as one reads it, between quotation marks.
+pub fn quoted(text: &str) -> String {
+    let visible = |letter: char| if letter.is_control() { letter.escape_debug().collect() } else { letter.to_string() };
+    format!("\u{201c}{}\u{201d}", text.trim().chars().map(visible).collect::<String>())
+}
+
 /// Whether the map's `mode` has something to show of a neuron: of several in a dot the one to speak of.
 pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
     let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
@@ -142,6 +148,14 @@ mod tests {
         assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
         let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, None, false);
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
+    }
+
+    #[test]
+    fn only_what_cannot_be_seen_is_escaped() {
+        assert_eq!(
+            [" .\"", "it's", "a\u{7}"].map(quoted),
+            ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}"]
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    facts::percent,
+    facts::{percent, quoted},
     history::{History, Sample},
     pins::Pin,
 };
@@ -238,7 +238,7 @@ pub fn pinned(
     let top = pin.top(5);
     let words = |(token, times): &(u32, u32)| {
         let text = engine.tokenizer().decode(&[*token], false);
-        format!("\u{201c}{}\u{201d} {times}×", text.trim().escape_debug())
+        format!("{} {times}×", quoted(&text))
     };
     let text = match top.is_empty() {
         true => "Has not fired at a token that is still kept".to_owned(),

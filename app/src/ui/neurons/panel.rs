@@ -16,7 +16,7 @@ use super::{
     controls::icon,
     cost,
     export::{self, Export, Saved},
-    facts::percent,
+    facts::{percent, quoted},
     figures::{self, Inequality, PinAct},
     grid::View,
     history::History,
@@ -83,20 +83,22 @@ fn small(ui: &Ui, text: impl Into<String>) -> RichText {
 }
 
 impl NeuronsPanel {
-    /// Shows it.
+    /// Shows it in its column.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        while let Ok(saved) = self.saved.1.try_recv() {
-            if let Some(path) = shell.hear(saved) {
-                shell.toasts.success(format!("Saved as {}", path.display()));
-            }
-        }
         if !self.detached {
             self.contents(ui, shell, false);
             return;
         }
         ui.heading("Neurons");
         ui.label(small(ui, "The map is in a window of its own."));
-        let back = ui.button("Bring it back").clicked();
+        self.detached = !ui.button("Bring it back").clicked();
+    }
+
+    /// Shows it in a window of its own, if it is in one: whether or not there is a column.
+    pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
+        if !self.detached {
+            return;
+        }
         let builder = ViewportBuilder::default().with_title("Thermocline: neurons").with_inner_size([960.0, 720.0]);
         let ctx = ui.ctx().clone();
         let closed = ctx.show_viewport_immediate(ViewportId::from_hash_of("neurons"), builder, |ui, _class| {
@@ -105,10 +107,15 @@ impl NeuronsPanel {
             });
             ui.input(|input| input.viewport().close_requested())
         });
-        self.detached = !(back || closed);
+        self.detached = !closed;
     }
 
     fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
+        while let Ok(saved) = self.saved.1.try_recv() {
+            if let Some(path) = shell.hear(saved) {
+                shell.toasts.success(format!("Saved as {}", path.display()));
+            }
+        }
         let Some(engine) = shell.host.engine() else {
             (self.watched, shell.tint) = (None, None);
             ui.heading("Neurons");
@@ -357,7 +364,7 @@ impl Watched {
         ui.horizontal(|ui| {
             let word = engine.tokenizer().decode(&[token.token], false);
             let kind = if token.decoded { "answer" } else { "prompt" };
-            let text = format!("token {} \u{201c}{}\u{201d}, {kind}", token.index, word.trim().escape_debug());
+            let text = format!("token {} {}, {kind}", token.index, quoted(&word));
             ui.label(small(ui, text));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                 let base = self.playback.base().map(|base| base.index);

@@ -39,6 +39,7 @@ fn harness(folder: &std::path::Path) -> Harness<'static, State> {
         }
         if let Some(shell) = &mut state.shell {
             egui::ScrollArea::vertical().show(ui, |ui| state.panel.show(ui, shell));
+            state.panel.show_detached(ui, shell);
         }
     };
     let mut harness =
@@ -110,6 +111,24 @@ fn the_map_follows_holds_and_steps() {
     harness.get_by_label(&format!("Compared with token {}", latest - 1)).click();
     harness.run_steps(2);
     assert!(harness.query_by_label("fires only now").is_none());
+}
+
+#[test]
+fn the_map_goes_on_in_a_window_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    told(&mut harness);
+    harness.get_by_label("Show the map in its own window").click();
+    harness.run_steps(3);
+    assert!(harness.query_by_label("The map is in a window of its own.").is_some());
+    tell(&mut harness, 3);
+    let latest = shell(&mut harness).host.engine().unwrap().neurons().latest().unwrap().index;
+    assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
+    // The window lies over the button here.
+    harness.get_by_label("Bring it back").click_accesskit();
+    harness.run_steps(3);
+    assert!(harness.query_by_label("The map is in a window of its own.").is_none());
+    assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
 }
 
 #[test]
