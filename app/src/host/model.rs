@@ -4,7 +4,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
     thread,
     time::Instant,
@@ -61,6 +61,8 @@ struct Shared {
     state: Mutex<HostState>,
     /// Counts what was asked for: what is not the latest any more is dropped when it is ready.
     asked: AtomicU64,
+    /// Whether other work of the program wants the processors.
+    working: Arc<AtomicBool>,
     notify: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -74,7 +76,8 @@ impl Host {
     /// Nothing open. `notify` is called, from any thread, whenever the state has changed or an answer has news.
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
         let (state, asked) = (Mutex::new(HostState::Empty), AtomicU64::new(0));
-        Host { shared: Arc::new(Shared { state, asked, notify: Box::new(notify) }) }
+        let working = Arc::default();
+        Host { shared: Arc::new(Shared { state, asked, working, notify: Box::new(notify) }) }
     }
 
     fn lock(&self) -> MutexGuard<'_, HostState> {
@@ -105,11 +108,12 @@ impl Host {
             // Waits until the engine's thread has put down its work.
             drop(before);
             let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
-            let measure = options.speeds.is_some();
+            let (measure, working) = (options.speeds.is_some(), Arc::clone(&host.shared.working));
+            let busy = move || working.load(SeqCst);
             let open = || {
                 let engine = Engine::from_model(model.open(&load)?, options)?;
                 // Without it speeds stay unknown until an answer shows them.
-                if measure && let Err(error) = engine.measure_when_idle(SurveyOptions::default()) {
+                if measure && let Err(error) = engine.measure_when_idle(SurveyOptions::default(), busy) {
                     tracing::warn!(%error, "the machine is not measured");
                 }
                 Ok::<_, Error>(engine)
@@ -138,6 +142,11 @@ impl Host {
         self.notify();
         // Somebody else waits for the engine's thread. Without a thread for it, this one does.
         let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
+    }
+
+    /// Other work of the program wants the processors, or not any more: how fast they are is not found out meanwhile.
+    pub fn set_working(&self, working: bool) {
+        self.shared.working.store(working, SeqCst);
     }
 
     /// A conversation with the model that is ready.

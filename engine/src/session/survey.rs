@@ -90,14 +90,15 @@ enum Target {
 impl Engine {
     /// Has the speeds of this machine measured in the background, as soon as nothing has happened for a while, unless they are
     /// known; they are kept in [`EngineOptions::speeds`](super::EngineOptions::speeds), and planned with from then on. When an
-    /// answer begins meanwhile, that goes first. Another device is measured when it is chosen. Ends with the engine.
+    /// answer begins meanwhile, that goes first, and so does whatever else makes the caller `busy`. Another device is measured when
+    /// it is chosen. Ends with the engine.
     ///
     /// # Errors
     /// [`Error::Stopped`] if there is no thread for it.
-    pub fn measure_when_idle(&self, options: SurveyOptions) -> Result<()> {
+    pub fn measure_when_idle(&self, options: SurveyOptions, busy: impl Fn() -> bool + Send + 'static) -> Result<()> {
         let engine = self.downgrade();
         let thread = thread::Builder::new().name("thermocline-survey".to_owned());
-        let spawned = thread.spawn(move || survey(&engine, &options));
+        let spawned = thread.spawn(move || survey(&engine, &options, &busy));
         spawned.map(drop).map_err(|error| Error::Stopped(format!("no thread to measure the machine: {error}")))
     }
 
@@ -147,7 +148,7 @@ fn is_busy(engine: &Engine) -> bool {
     moving || engine.telemetry().generations > 0
 }
 
-fn survey(engine: &WeakEngine, options: &SurveyOptions) {
+fn survey(engine: &WeakEngine, options: &SurveyOptions, others: &dyn Fn() -> bool) {
     let (mut patience, mut effort) = (Patience::default(), options.effort);
     let mut chosen = None;
     loop {
@@ -159,12 +160,12 @@ fn survey(engine: &WeakEngine, options: &SurveyOptions) {
             (patience, effort, chosen) = (Patience::default(), options.effort, name);
         }
         let Some(target) = target else { continue };
-        let busy = is_busy(&here) || here.knows_speeds();
+        let busy = others() || is_busy(&here) || here.knows_speeds();
         if !patience.due(Instant::now(), busy, options.idle) {
             continue;
         }
         let began = Instant::now();
-        let interrupted = || engine.upgrade().is_none_or(|it| it.telemetry().generations > 0);
+        let interrupted = || others() || engine.upgrade().is_none_or(|it| it.telemetry().generations > 0);
         let mut go_on = || match interrupted() || began.elapsed() > options.longest {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),

@@ -59,6 +59,8 @@ impl ModelsPage {
         if let Some(Some(folder)) = self.dialog.take() {
             self.add(ctx, shell, folder);
         }
+        let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), Stage::Running(_)));
+        shell.host.set_working(preparing);
         if let Some(preparation) = &self.preparation
             && !self.noticed
         {

@@ -1,4 +1,10 @@
-use std::path::Path;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
 
 use super::*;
 use crate::{
@@ -64,7 +70,7 @@ fn the_cpu_is_measured_once_and_planned_with() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     assert!(!engine.knows_speeds() && engine.forecast(0).unwrap().tokens_per_second.is_none());
-    engine.measure_when_idle(SHORT).unwrap();
+    engine.measure_when_idle(SHORT, || false).unwrap();
     wait(&engine, "speeds", Engine::knows_speeds);
     assert!(engine.forecast(0).unwrap().tokens_per_second.is_some());
     assert_eq!(files(folder.path()), 1);
@@ -81,11 +87,24 @@ fn nothing_is_measured_while_an_answer_is_written() {
     let endless = Request { ignore_eos: true, on_full, ..Request::new(Prompt::Tokens(vec![5, 6, 7])) };
     let events = session.generate(endless);
     wait(&engine, "the answer", |engine| engine.telemetry().generations == 1);
-    engine.measure_when_idle(SHORT).unwrap();
+    engine.measure_when_idle(SHORT, || false).unwrap();
     thread::sleep(SHORT.idle * 20);
     assert!(!engine.knows_speeds() && files(folder.path()) == 0);
     session.cancel();
     drop(events);
+    wait(&engine, "speeds", Engine::knows_speeds);
+}
+
+#[test]
+fn nothing_is_measured_while_the_caller_is_busy() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path(), DeviceChoice::Cpu);
+    let busy = Arc::new(AtomicBool::new(true));
+    let is = Arc::clone(&busy);
+    engine.measure_when_idle(SHORT, move || is.load(SeqCst)).unwrap();
+    thread::sleep(SHORT.idle * 20);
+    assert!(!engine.knows_speeds() && files(folder.path()) == 0);
+    busy.store(false, SeqCst);
     wait(&engine, "speeds", Engine::knows_speeds);
 }
 
@@ -98,7 +117,7 @@ fn a_device_is_measured_within_its_budget_and_gets_everything_back() {
     let all = |engine: &Engine| matches!(engine.device(), DeviceStatus::Gpu(memory) if !memory.moving);
     wait(&engine, "all of it", all);
     let before = engine.placement();
-    engine.measure_when_idle(SHORT).unwrap();
+    engine.measure_when_idle(SHORT, || false).unwrap();
     wait(&engine, "speeds", Engine::knows_speeds);
     wait(&engine, "all of it again", |engine| all(engine) && engine.placement() == before);
     let shared = engine.shared();
