@@ -86,6 +86,8 @@ fn what_is_forecast_is_what_comes() {
     }
     let most = before.unwrap();
     assert_eq!(most.whole_layers().count(), engine.config().n_layer());
+    assert_eq!(most.everything, now.everything);
+    assert!(most.plan.bytes.total() <= most.everything && now.plan.bytes.total() < now.everything);
     let least = engine.forecast(0).unwrap();
     assert!(most.arriving > 0 && most.leaving == 0);
     assert!(most.plan.tokens_per_second() > least.plan.tokens_per_second());

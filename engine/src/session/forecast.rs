@@ -17,6 +17,9 @@ pub struct Forecast {
     pub budget: u64,
     /// What would be resident, what it takes by purpose, and the time of every layer.
     pub plan: Plan,
+    /// Bytes that the whole model takes on a device, with its caches. A plan may use fewer though there is room: what the CPU
+    /// does as quickly stays there.
+    pub everything: u64,
     /// Tokens per second to be expected: what the plan says, corrected by what was observed when the engine decoded last.
     /// `None` as long as nobody has measured the speeds of this machine and no answer has shown them.
     pub tokens_per_second: Option<f64>,
@@ -42,7 +45,8 @@ impl Forecast {
         let (arriving, leaving) = plan.placement.moves(prospect.demand(), now);
         let tokens_per_second = observed.tokens_per_second(prospect, &plan);
         let cpu_tokens_per_second = observed.tokens_per_second(prospect, &prospect.on_cpu());
-        Forecast { budget, plan, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
+        let everything = prospect.everything();
+        Forecast { budget, plan, everything, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
     }
 
     /// Hot neurons (experts, of mixtures), and all there are.

@@ -14,7 +14,7 @@ use crate::{
     model::Model,
     sparsity::{
         measure::known_machine,
-        placement::{Machine, Placement, Plan},
+        placement::{Machine, Plan},
     },
 };
 
@@ -68,8 +68,7 @@ impl Outlook {
         let plan = plan.unwrap_or_else(|| prospect.on_cpu());
         let known = !prospect.basis().machine.assumed;
         let tokens_per_second = known.then(|| plan.tokens_per_second());
-        let everything = prospect.price(Placement::all(prospect.demand())).bytes.total();
-        Expectation { plan, everything, tokens_per_second }
+        Expectation { plan, everything: prospect.everything(), tokens_per_second }
     }
 }
 

@@ -67,6 +67,11 @@ impl Prospect {
         self.price(Placement::cpu(self.demand.layers.len()))
     }
 
+    /// Bytes that the whole model takes on a device, with its caches.
+    pub fn everything(&self) -> u64 {
+        self.price(Placement::all(&self.demand)).bytes.total()
+    }
+
     /// What is expected of `placement`.
     pub fn price(&self, placement: Placement) -> Plan {
         Plan::of(&self.demand, &self.basis.machine, placement)

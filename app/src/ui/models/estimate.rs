@@ -46,7 +46,7 @@ struct Question {
 /// What is to be expected.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Answer {
-    /// Whether all of it is in VRAM.
+    /// Whether all of it has room in VRAM, and that is used.
     whole: bool,
     /// Share of the work that neurons in VRAM do; `None`: the CPU does it all.
     hot: Option<f64>,
@@ -54,11 +54,9 @@ struct Answer {
 }
 
 impl Answer {
-    fn of(plan: &Plan, tokens_per_second: Option<f64>) -> Self {
+    fn of(plan: &Plan, fits: bool, tokens_per_second: Option<f64>) -> Self {
         let any = plan.placement.first_resident < plan.layers.len();
-        let all = plan.layers.iter().all(|layer| layer.resident && layer.hot == layer.neurons);
-        let hot = any.then(|| plan.hot_share());
-        Answer { whole: any && all && plan.placement.head, hot, tokens_per_second }
+        Answer { whole: any && fits, hot: any.then(|| plan.hot_share()), tokens_per_second }
     }
 }
 
@@ -192,7 +190,7 @@ fn question(
 fn open(engine: &Engine, budget: u64) -> Option<Answer> {
     let forecast = engine.forecast(budget).ok()?;
     let seen = engine.observed_rate().filter(|_| in_force(engine).is_none_or(|now| now == budget));
-    Some(Answer::of(&forecast.plan, seen.or(forecast.tokens_per_second)))
+    Some(Answer::of(&forecast.plan, forecast.everything <= budget, seen.or(forecast.tokens_per_second)))
 }
 
 /// Of one that is not.
@@ -205,7 +203,7 @@ fn closed(
 ) -> Option<Answer> {
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
     let expected = Outlook::new(&model, options, gpu).ok()?.at(budget, quicker);
-    Some(Answer::of(&expected.plan, expected.tokens_per_second))
+    Some(Answer::of(&expected.plan, expected.everything <= budget, expected.tokens_per_second))
 }
 
 fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> String {
