@@ -91,6 +91,7 @@ fn a_model_that_is_gone_says_so_and_leads_to_others() {
     stage.it.get_all_by_label("Choose a model").next().unwrap().click();
     stage.step();
     assert_eq!(stage.it.state().page, Page::Models);
+    stage.appears("Open Thermocline Storyteller");
     stage.click("Open Thermocline Storyteller");
     stage.ready();
 }
@@ -137,6 +138,42 @@ fn preparing_is_paused_gone_on_with_and_of_use() {
     };
     stage.until("its card to say so", prepared);
     assert!(stage.shows("Prepared.") && stage.shows(&format!("Prepare again: {name}")));
+}
+
+#[test]
+fn files_arrive_by_address_and_from_a_repository() {
+    let file = fs::read(fixture("gguf/llama-silu-gqa-256-Q4_0.gguf")).unwrap();
+    let manners = vec![Manner::CutsAfter(200_000), Manner::Says(404), Manner::Well];
+    let (address, _) = serve(file.clone(), manners);
+    let mut stage = Stage::new(SIZE);
+    page(&mut stage);
+    let field = "A Hugging Face repository (owner/name), or the address of a GGUF file";
+    stage.write(field, "https://example.com/model.zip");
+    stage.click("Look for its files");
+    assert!(!stage.shell().toasts.is_empty() && stage.shell().downloads.list().is_empty());
+    stage.erase(field);
+
+    stage.write(field, &format!("{address}/a/one.gguf"));
+    stage.press(egui::Key::Enter);
+    // The connection is cut, and after a second the server knows nothing of the file.
+    stage.appears("Remove: one.gguf");
+    stage.appears("Go on: one.gguf");
+    stage.appears("404");
+    stage.click("Go on: one.gguf");
+    stage.appears("Complete: ");
+    let kept = stage.folders.models().join("one.gguf");
+    assert!(fs::read(&kept).unwrap() == file);
+    stage.until("its card", |window| window.models.found().len() == 2);
+    stage.click("Clear: one.gguf");
+    assert!(stage.shell().downloads.list().is_empty() && kept.exists());
+
+    stage.it.state_mut().models.downloads.hub = address;
+    stage.write(field, "owner/name");
+    stage.click("Look for its files");
+    stage.appears("Download sub/m");
+    stage.it.get_by_label_contains("Download sub/m").click();
+    stage.appears("the checksum is right");
+    stage.until("another card", |window| window.models.found().len() == 3);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The panel on a GPU that was chosen by name: here, where there may be no other, a driver that computes on the CPU.
 
-use egui::{Key, accesskit::Role};
+use egui::{Event, Key, PointerButton, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use thermocline_engine::gpu::adapters;
 
@@ -45,8 +45,50 @@ fn settled(stage: &mut Stage) {
     stage.until("the model in VRAM", done);
 }
 
+/// Holds the slider's handle and brings it to a share of the way.
+fn drag(stage: &mut Stage, slider: &str, share: f32) {
+    let rect = stage.role(Role::Slider, slider).rect();
+    let to = rect.left_center() + vec2(rect.width() * share, 0.0);
+    stage.it.hover_at(rect.center());
+    stage.it.event(button(rect.center(), true));
+    stage.it.hover_at(to);
+    stage.step();
+}
+
+fn button(pos: egui::Pos2, pressed: bool) -> Event {
+    Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: egui::Modifiers::NONE }
+}
+
+fn release(stage: &mut Stage, slider: &str, share: f32) {
+    let rect = stage.role(Role::Slider, slider).rect();
+    stage.it.drop_at(rect.left_center() + vec2(rect.width() * share, 0.0));
+    stage.step();
+}
+
 fn budget(stage: &mut Stage) -> Option<Budget> {
     stage.shell().settings.models[&ModelId::Builtin.key()].budget
+}
+
+#[test]
+fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
+    let mut stage = on_gpu();
+    let whole = memory(&mut stage).unwrap().accounted;
+    let engine = stage.shell().host.engine().unwrap();
+    assert!(stage.it.query_by_label_contains("Held for the model: ").is_some(), "the bar has words");
+    let before = engine.vram_budget();
+    drag(&mut stage, MOST, 0.35);
+    let dragged = stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap();
+    stage.appears(&format!("At {}:", bytes(dragged as u64)));
+    assert_eq!((engine.vram_budget(), budget(&mut stage)), (before, None), "nothing has happened yet");
+    release(&mut stage, MOST, 0.35);
+    let Some(Budget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    assert_eq!((engine.vram_budget(), limit), (Some(limit), dragged as u64));
+    assert!(limit < whole, "{limit} of {whole}");
+    let kept = |window: &mut crate::ui::Window| {
+        memory_of(window.shell()).is_some_and(|it| it.accounted <= limit && it.budget == Some(limit) && !it.moving)
+    };
+    stage.until("the budget to be kept", kept);
+    assert!(!stage.shows("more than the budget allows"));
 }
 
 #[test]

@@ -1,15 +1,26 @@
 //! What panels look like, against pictures that were looked at. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
 //! anew.
 
+use std::{
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
 use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
 
+use thermocline_engine::session::{EngineOptions, Prompt, Request, Sampling, SessionOptions};
+
 use crate::{
     folders::Folders,
+    library::ModelId,
     settings::Settings,
     ui::{
         chats::ChatsPanel,
         conversation::Conversation,
+        models::ModelsPage,
+        neurons::NeuronsPanel,
         preferences::{PreferencesPage, keys},
         shell::Shell,
         theme,
@@ -18,6 +29,9 @@ use crate::{
 
 /// Letters that no font of the window has: elsewhere the system's fonts have them.
 const LETTERS: &[u8] = include_bytes!("../../../../tests/fonts/DroidSansFallback-subset.ttf");
+
+/// Long enough for anything on a slow machine.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A panel and what it shows.
 struct Shown<P> {
@@ -118,6 +132,40 @@ fn conversation() {
 }
 
 #[test]
+fn page_of_models() {
+    look(
+        "models",
+        [720.0, 640.0],
+        |_, settings| settings.folders.push("../tests/fixtures/models/llama-relu-256".into()),
+        |ui, page: &mut ModelsPage, shell| {
+            page.tick(ui, shell);
+            page.show(ui, shell);
+        },
+        |it| {
+            let began = Instant::now();
+            while it.state().panel.found().len() < 2
+                || it.query_by_label("Look again").is_none()
+                || it.state().shell.as_ref().unwrap().adapters.list().is_none()
+            {
+                assert!(began.elapsed() < PATIENCE, "no models within {PATIENCE:?}");
+                thread::sleep(Duration::from_millis(5));
+                it.step();
+            }
+            it.run_steps(4);
+            // Whether they fit depends on the machine.
+            let right = it.ctx.content_rect().right();
+            let fits =
+                |text: String| ["Fits", "Larger", "Reckoning", "The system"].iter().any(|word| text.starts_with(word));
+            let lines: Vec<Rect> =
+                it.get_all_by(|node| node.value().is_some_and(fits)).map(|node| node.rect()).collect();
+            for rect in lines {
+                it.mask(rect.with_max_x(right - 24.0));
+            }
+        },
+    );
+}
+
+#[test]
 fn page_of_preferences() {
     look(
         "preferences",
@@ -144,4 +192,33 @@ fn list_of_keys() {
         let _ = keys::modal(ui);
     };
     look("keys", [416.0, 600.0], |_, _| (), show, |it| it.run_steps(4));
+}
+
+#[test]
+fn map_of_neurons() {
+    look(
+        "neurons",
+        [464.0, 400.0],
+        |_, _| (),
+        |ui, panel: &mut NeuronsPanel, shell| panel.show(ui, shell),
+        |it| {
+            let host = it.state().shell.as_ref().unwrap().host.clone();
+            host.open(ModelId::Builtin, EngineOptions::default());
+            let began = Instant::now();
+            while host.engine().is_none() {
+                assert!(began.elapsed() < PATIENCE, "no model within {PATIENCE:?}");
+                thread::sleep(Duration::from_millis(5));
+            }
+            it.step();
+            let session = Arc::new(host.session(SessionOptions::default()).unwrap());
+            let prompt = Prompt::Text("Once upon a time".to_owned());
+            let request = Request { sampling: Sampling::greedy(), max_tokens: Some(12), ..Request::new(prompt) };
+            session.generate(request).into_iter().for_each(drop);
+            // The last token is told, and the order of neurons found, beside the frames.
+            for _ in 0..50 {
+                thread::sleep(Duration::from_millis(10));
+                it.step();
+            }
+        },
+    );
 }
