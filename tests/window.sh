@@ -205,6 +205,7 @@ if [[ $pictures ]]; then
       xdotool key ctrl+n
       sleep 1
       prompt "Tell me a story about a girl, a bird and the rain."
+      until_ 30 "an answer under way" is_state streaming
       until_ 120 "the end of the story" is_state complete
       xdotool mousemove --window "$window" 4 4
       for mode in Fired Frequency Placement; do
