@@ -2,9 +2,10 @@
 //! and the include step ([`Kernel::source`]) that turns a file into the text of one [`Tier`]. Numbers are `override`s and
 //! are set when a pipeline is made; only types and the kind of reduction need text, so there is one file per kernel and
 //! not one per device. Tests translate every kernel in every tier to SPIR-V, MSL, HLSL and, where its features allow,
-//! GLSL: that keeps Metal and DX12 honest on machines that have neither.
+//! GLSL: that keeps Metal and DX12 honest on machines that have neither. What the window draws itself is in [`DRAWINGS`].
 
 mod attention;
+mod drawing;
 mod include;
 mod kernels;
 pub mod limits;
@@ -13,6 +14,7 @@ mod tier;
 mod weight_type;
 
 pub use attention::{DecodeGrid, decode_heads, head_pitch};
+pub use drawing::{DRAWINGS, Drawing, MapParams, NEURON_MAP};
 pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
 pub use weight_type::WeightType;

@@ -63,7 +63,11 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
     let create: eframe::AppCreator<'_> = Box::new(move |creation| {
         let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
         shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
-        Ok(Box::new(Window::new(&creation.egui_ctx, folders, model)?))
+        let mut window = Window::new(&creation.egui_ctx, folders, model)?;
+        if let Some(state) = &creation.wgpu_render_state {
+            window.neurons.draw_on(state);
+        }
+        Ok(Box::new(window))
     });
     eframe::run_native(TITLE, options, create).map_err(|error| format!("no window: {error}"))
 }

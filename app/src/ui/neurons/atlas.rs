@@ -1,4 +1,4 @@
-//! The whole map as dots: every layer's order and dots, and what they are worth now.
+//! The whole map: every layer's order, and what its dots are worth now, or the bytes that a shader makes dots of.
 
 use std::{
     ops::Range,
@@ -12,6 +12,8 @@ use super::{
     mode::Mode,
     order::Order,
     picture::Dots,
+    plane::Plane,
+    told::{Fold, Told},
 };
 
 /// How the map is laid out.
@@ -51,8 +53,10 @@ pub struct Place {
 pub struct Atlas {
     sheet: Sheet,
     pages: Vec<Page>,
-    /// `[layers shown, lines, columns]`
+    /// `[layers shown, lines, columns]`; empty where there is a plane.
     codes: Vec<u8>,
+    /// Where a shader makes the dots.
+    plane: Option<Plane>,
     /// Layer that is looked at next where all take too long.
     next: usize,
     tally: LayerTally,
@@ -65,7 +69,17 @@ impl Atlas {
         Atlas { pages: (0..shape.layers()).map(page).collect(), ..Atlas::default() }
     }
 
-    /// Lays it out. Whether that is new, so that everything has to be drawn again.
+    /// The same for a shader, which makes the dots out of `plane`.
+    pub fn on(plane: Plane, shape: &NeuronShape) -> Self {
+        Atlas { plane: Some(plane), ..Atlas::new(shape) }
+    }
+
+    /// What the shader is to be given.
+    pub fn plane(&self) -> Option<&Plane> {
+        self.plane.as_ref()
+    }
+
+    /// Lays it out. Whether everything has to be drawn again: a shader has the bytes for any zoom.
     pub fn lay_out(&mut self, sheet: Sheet) -> bool {
         if self.sheet == sheet {
             return false;
@@ -73,7 +87,12 @@ impl Atlas {
         if self.sheet.by_frequency != sheet.by_frequency {
             self.outdate(|_| true);
         }
+        let before = self.shown();
+        let resorted = self.sheet.by_frequency != sheet.by_frequency;
         self.sheet = sheet;
+        if self.plane.is_some() {
+            return resorted || self.shown() != before;
+        }
         self.codes.clear();
         self.codes.resize(self.shown().len() * sheet.grid.dots(), 0);
         for page in &mut self.pages {
@@ -95,9 +114,21 @@ impl Atlas {
         self.sheet.view.layers(self.pages.len())
     }
 
-    /// What every dot is worth, line by line.
+    /// What every dot is worth, line by line; nothing where a shader works that out.
     pub fn codes(&self) -> &[u8] {
         &self.codes
+    }
+
+    /// What every dot is worth, whoever works it out.
+    pub fn levels(&self, fold: Fold) -> Vec<u8> {
+        let Some(plane) = &self.plane else { return self.codes.clone() };
+        let of = |layer| plane.levels(layer, self.ranks(layer), self.sheet.grid, fold);
+        self.shown().flat_map(of).collect()
+    }
+
+    /// Which places of a layer's order are shown.
+    pub fn ranks(&self, layer: usize) -> Range<usize> {
+        self.sheet.view.ranks(self.pages.get(layer).map_or(0, |page| page.order.len()))
     }
 
     /// Where hot neurons end in `layer`, as a share of the width; `None` where hot and cold are mixed or nobody is.
@@ -161,6 +192,9 @@ impl Atlas {
     }
 
     fn fold(&mut self, layer: usize) {
+        if self.plane.is_some() {
+            return;
+        }
         let Sheet { view, grid, .. } = self.sheet;
         if let Some(page) = self.pages.get_mut(layer) {
             page.dots = Dots::new(grid, &page.order, view.ranks(page.order.len()));
@@ -170,41 +204,28 @@ impl Atlas {
     /// Draws every shown layer of a token, in a mode that is one token's; with `before`, how it differs from that token.
     /// Layers of which the token tells nothing any more become empty.
     pub fn draw_token(&mut self, shape: &NeuronShape, mode: Mode, token: &TokenTrace, before: Option<&TokenTrace>) {
-        let (shown, dots) = (self.shown(), self.sheet.grid.dots());
-        if dots == 0 {
-            return;
+        self.begin();
+        for layer in self.shown() {
+            self.draw(layer, &Told::of_token(shape, mode, token, before, layer));
         }
-        for (layer, into) in shown.zip(self.codes.chunks_exact_mut(dots)) {
-            let Some(page) = self.pages.get_mut(layer) else { return };
-            let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else {
-                into.fill(0);
-                continue;
-            };
-            let (words, range) = (shape.words(layer), shape.range(layer));
-            match (mode, before) {
-                (_, Some(before)) => match token.difference(before, shape, layer) {
-                    Some(change) => page.dots.changes(&change.began, &change.ended, into),
-                    None => into.fill(0),
-                },
-                (Mode::Strength, _) => match masks.strength.get(range) {
-                    Some(strength) => page.dots.strongest(fired, strength, into),
-                    None => into.fill(0),
-                },
-                (Mode::Predictor, _) => match masks.predicted.get(words) {
-                    Some(predicted) => page.dots.predictions(fired, predicted, into),
-                    None => into.fill(0),
-                },
-                _ => page.dots.shares(fired, into),
-            }
+    }
+
+    /// Draws that nothing is known.
+    pub fn draw_nothing(&mut self) {
+        self.begin();
+        for layer in self.shown() {
+            self.draw(layer, &Told::Nothing);
         }
     }
 
     /// Draws who is in VRAM.
     pub fn draw_places(&mut self) {
-        let (shown, dots) = (self.shown(), self.sheet.grid.dots());
-        for (layer, into) in shown.zip(self.codes.chunks_exact_mut(dots.max(1))) {
+        self.begin();
+        for layer in self.shown() {
+            let hot = self.pages.get_mut(layer).map(|page| std::mem::take(&mut page.hot)).unwrap_or_default();
+            self.draw(layer, &Told::Places(&hot));
             if let Some(page) = self.pages.get_mut(layer) {
-                page.dots.places(&page.hot, into);
+                page.hot = hot;
             }
         }
     }
@@ -212,24 +233,39 @@ impl Atlas {
     /// Draws how often or how lately neurons fire, going on where it stopped the last time, for no longer than `time` or a
     /// single layer takes. Whether it came to the end of the map.
     pub fn draw_tally(&mut self, board: &NeuronBoard, mode: Mode, time: Duration) -> bool {
-        let (began, shown, dots) = (Instant::now(), self.shown(), self.sheet.grid.dots());
+        let (began, shown) = (Instant::now(), self.shown());
+        self.begin();
         if !shown.contains(&self.next) {
             self.next = shown.start;
         }
         while shown.contains(&self.next) {
-            let (layer, at) = (self.next, (self.next - shown.start) * dots);
+            let layer = self.next;
             self.next += 1;
-            let Some(into) = self.codes.get_mut(at..at + dots) else { return true };
-            board.read_tally(layer, &mut self.tally);
-            match mode {
-                Mode::Recency => self.pages[layer].dots.latest(&self.tally.age, into),
-                _ => self.pages[layer].dots.means(&self.tally.recent, into),
-            }
+            let mut tally = std::mem::take(&mut self.tally);
+            board.read_tally(layer, &mut tally);
+            self.draw(layer, &Told::of_tally(mode, &tally));
+            self.tally = tally;
             if began.elapsed() >= time && shown.contains(&self.next) {
                 return false;
             }
         }
         true
+    }
+
+    fn begin(&mut self) {
+        if let Some(plane) = &mut self.plane {
+            plane.begin();
+        }
+    }
+
+    fn draw(&mut self, layer: usize, told: &Told<'_>) {
+        let (dots, start) = (self.sheet.grid.dots(), self.shown().start);
+        let Some(page) = self.pages.get_mut(layer) else { return };
+        if let Some(plane) = &mut self.plane {
+            plane.write(layer, page.order.ranks(), told);
+        } else if let Some(into) = self.codes.get_mut((layer - start) * dots..(layer - start + 1) * dots) {
+            page.dots.draw(told, into);
+        }
     }
 
     /// Who is at shares `x` and `y` of the map: of several neurons in a dot the first that `prefers` likes, or the first.

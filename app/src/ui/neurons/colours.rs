@@ -4,7 +4,7 @@ use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sens
 
 use super::{
     mode::{Colours, Mode},
-    picture::code,
+    told::code,
 };
 use crate::ui::theme::{Palette, RADIUS};
 

@@ -1,4 +1,4 @@
-//! The map as one sees it: a texture of dots, the line between hot and cold, and what is under the pointer.
+//! The map as one sees it: dots from a picture or a shader, the line between hot and cold, and what is under the pointer.
 
 use std::{
     sync::Arc,
@@ -22,6 +22,8 @@ use super::{
     grid::{Grid, View},
     mode::{Colours, Mode},
     playback::Playback,
+    shader::{self, Shader},
+    told::Fold,
 };
 use crate::ui::{shell::FRAME, theme::Palette};
 
@@ -79,9 +81,12 @@ impl std::fmt::Debug for Map {
 }
 
 impl Map {
-    /// An empty map of a model.
-    pub fn new(engine: &Engine) -> Self {
-        Map { atlas: Atlas::new(engine.neurons().shape()), ..Map::default() }
+    /// An empty map of a model, which `shader` draws if that pays.
+    pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
+        let shape = engine.neurons().shape();
+        let plane = shader.filter(|shader| shader.pays(shape)).and_then(|shader| shader.plane(shape));
+        let atlas = plane.map_or_else(|| Atlas::new(shape), |plane| Atlas::on(plane, shape));
+        Map { atlas, ..Map::default() }
     }
 
     /// How often a neuron fires, as far as the map knows.
@@ -94,11 +99,17 @@ impl Map {
         self.resident.as_ref().is_some_and(|resident| resident.is_hot(layer, neuron))
     }
 
+    /// Whether there is a picture to save.
+    pub fn is_drawn(&self) -> bool {
+        self.drawn.is_some()
+    }
+
     /// The picture as it is shown.
     pub fn image(&self) -> Option<egui::ColorImage> {
         let Drawn { looks, base, .. } = self.drawn?;
         let table = colours::table(looks.mode, looks.colours, base.is_some());
-        Some(colours::image(self.atlas.codes(), self.atlas.sheet().grid.columns, &table))
+        let levels = self.atlas.levels(Fold::of(looks.mode, base.is_some()));
+        Some(colours::image(&levels, self.atlas.sheet().grid.columns, &table))
     }
 
     /// Shows it, `height` points high, with `pins` marked. Returns the neuron that was clicked.
@@ -212,6 +223,8 @@ impl Map {
             self.draw(engine, looks, playback, token);
             self.drawn = Some(drawn);
             self.drawn_at = Some(Instant::now());
+        }
+        if now && self.atlas.plane().is_none() {
             let table = colours::table(looks.mode, looks.colours, drawn.base.is_some());
             let image = colours::image(self.atlas.codes(), grid.columns, &table);
             match &mut self.texture {
@@ -238,15 +251,20 @@ impl Map {
             (mode @ (Mode::Frequency | Mode::Recency), ..) => {
                 self.unfinished = !self.atlas.draw_tally(board, mode, SLICE);
             }
-            _ => {}
+            _ => self.atlas.draw_nothing(),
         }
     }
 
     fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)]) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
-        let Some(texture) = &self.texture else { return };
-        let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
-        painter.image(texture.id(), rect, uv, Color32::WHITE);
+        let Some(Drawn { looks, base, .. }) = self.drawn else { return };
+        if self.atlas.plane().is_some() {
+            let table = colours::table(looks.mode, looks.colours, base.is_some());
+            painter.extend(shader::shape(rect, &self.atlas, Fold::of(looks.mode, base.is_some()), &table));
+        } else if let Some(texture) = &self.texture {
+            let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
+            painter.image(texture.id(), rect, uv, Color32::WHITE);
+        }
         let shown = self.atlas.shown();
         let band = rect.height() / shown.len().max(1) as f32;
         let top = |layer: usize| rect.top() + band * (layer - shown.start) as f32;

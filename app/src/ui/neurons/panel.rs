@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
+use eframe::egui_wgpu::RenderState;
 use egui::{Align, CollapsingHeader, Layout, RichText, ScrollArea, Slider, Ui, ViewportBuilder, ViewportId};
 use egui_material_icons::icons::{
     ICON_CHEVRON_LEFT, ICON_CHEVRON_RIGHT, ICON_OPEN_IN_NEW, ICON_PAUSE, ICON_POWER_SETTINGS_NEW,
@@ -24,6 +25,7 @@ use super::{
     mode::{Colours, Mode},
     pins::{MOST_PINS, Pins},
     playback::Playback,
+    shader::Shader,
     tint::Tint,
 };
 use crate::{
@@ -52,10 +54,10 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(engine: &Engine) -> Self {
+    fn new(engine: &Engine, shader: Option<Shader>) -> Self {
         Watched {
             board: Arc::clone(engine.neurons()),
-            map: Map::new(engine),
+            map: Map::new(engine, shader),
             playback: Playback::default(),
             history: History::default(),
             pins: Pins::default(),
@@ -69,12 +71,13 @@ impl Watched {
 pub struct NeuronsPanel {
     watched: Option<Watched>,
     detached: bool,
+    shader: Option<Shader>,
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
 }
 
 impl Default for NeuronsPanel {
     fn default() -> Self {
-        NeuronsPanel { watched: None, detached: false, saved: mpsc::channel() }
+        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel() }
     }
 }
 
@@ -83,6 +86,11 @@ fn small(ui: &Ui, text: impl Into<String>) -> RichText {
 }
 
 impl NeuronsPanel {
+    /// Has large maps drawn by the window's GPU from now on, if that can.
+    pub fn draw_on(&mut self, state: &RenderState) {
+        self.shader = Shader::install(state);
+    }
+
     /// Shows it in its column.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         if !self.detached {
@@ -123,7 +131,7 @@ impl NeuronsPanel {
             return;
         };
         let fresh = self.watched.take().filter(|watched| Arc::ptr_eq(&watched.board, engine.neurons()));
-        let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine));
+        let mut watched = fresh.unwrap_or_else(|| Watched::new(&engine, self.shader));
         self.head(ui, shell, &engine, &watched, detached);
         let settings = &shell.settings.heatmap;
         let looks = Looks {
@@ -190,9 +198,8 @@ impl NeuronsPanel {
     }
 
     fn save(&self, ui: &mut Ui, engine: &Engine, watched: &Watched) {
-        let image = watched.map.image();
-        if ui.add_enabled(image.is_some(), egui::Button::new("Picture (PNG)")).clicked() {
-            if let Some(image) = image {
+        if ui.add_enabled(watched.map.is_drawn(), egui::Button::new("Picture (PNG)")).clicked() {
+            if let Some(image) = watched.map.image() {
                 export::save(ui.ctx(), Export::Picture(image), self.saved.0.clone());
             }
             ui.close();

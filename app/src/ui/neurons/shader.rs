@@ -1,0 +1,484 @@
+//! The map drawn by a shader: a byte per neuron goes up when there is a new token, and whatever else changes (zoom, place, mode,
+//! colours) is a handful of uniforms.
+//!
+//! Of 80 layers with 28,672 neurons each, a token costs the window's thread 0.6 ms for the shader and 0.9 ms for the picture, and
+//! a step of a zoom nothing or 11 to 22 ms, for the picture folds every neuron anew (two cores, a software driver;
+//! `cargo test --lib large_model -- --nocapture`). So the shader draws large models ([`Shader::pays`]). It does not where a
+//! software driver would compute its pixels on the cores that compute the model, nor on OpenGL.
+
+use std::{ops::Range, sync::Arc};
+
+use eframe::egui_wgpu::{
+    Callback, CallbackResources, CallbackTrait, RenderState, ScreenDescriptor,
+    wgpu::{self, CommandBuffer, CommandEncoder, Device, Queue, RenderPass, Texture, TextureFormat},
+};
+use egui::{PaintCallbackInfo, Rect, Shape};
+use thermocline_engine::telemetry::neurons::NeuronShape;
+use thermocline_shaders::{MapParams, NEURON_MAP};
+
+use super::{
+    atlas::{Atlas, Sheet},
+    colours::Table,
+    plane::Plane,
+    told::Fold,
+};
+
+/// Says that the window can draw maps with the shader.
+#[derive(Debug, Clone, Copy)]
+pub struct Shader {
+    limit: usize,
+    software: bool,
+}
+
+/// Models of fewer neurons are folded anew, at every step of a zoom, in under 3 ms.
+const LARGE: usize = 1 << 18;
+
+impl Shader {
+    /// Makes the pipeline and keeps it with the window's renderer. `None` where only OpenGL draws the window: that has the
+    /// picture.
+    pub fn install(state: &RenderState) -> Option<Self> {
+        let info = state.adapter.get_info();
+        if info.backend == wgpu::Backend::Gl {
+            return None;
+        }
+        let kept = Kept::new(&state.device, state.target_format);
+        state.renderer.write().callback_resources.insert(kept);
+        let limit = state.device.limits().max_texture_dimension_2d as usize;
+        Some(Shader { limit, software: info.device_type == wgpu::DeviceType::Cpu })
+    }
+
+    /// Whether it is the better way for a model. A software driver would compute pixels where the model computes.
+    pub fn pays(&self, shape: &NeuronShape) -> bool {
+        !self.software && shape.total() >= LARGE
+    }
+
+    /// Memory for a model's bytes, if a texture can hold them.
+    pub fn plane(&self, shape: &NeuronShape) -> Option<Plane> {
+        Plane::new(shape, self.limit)
+    }
+}
+
+/// A frame's map, as a shape to paint at `rect`. `None` if `atlas` has nothing for a shader.
+pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Shape> {
+    let frame = frame(rect, atlas, fold, table)?;
+    Some(Shape::Callback(Callback::new_paint_callback(rect, frame)))
+}
+
+fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Frame> {
+    let plane = atlas.plane()?;
+    let Sheet { grid, .. } = atlas.sheet();
+    let shown = atlas.shown();
+    let layer = |layer| {
+        let ranks = atlas.ranks(layer);
+        [plane.first_row(layer), ranks.start, ranks.len(), 0].map(|value| value as u32)
+    };
+    let (version, fresh) = plane.version();
+    let [row, rows] = plane.size();
+    let params = MapParams {
+        columns: grid.columns as u32,
+        lines: grid.lines as u32,
+        layers: shown.len() as u32,
+        row: row as u32,
+        fold: fold as u32,
+        ..MapParams::default()
+    };
+    Some(Frame {
+        rect,
+        params,
+        layers: shown.map(layer).collect(),
+        colours: table.iter().map(|colour| colour.to_array()).collect(),
+        bytes: Arc::clone(plane.bytes()),
+        size: [row as u32, rows as u32],
+        version,
+        fresh,
+    })
+}
+
+/// What a frame shows.
+struct Frame {
+    rect: Rect,
+    params: MapParams,
+    layers: Vec<[u32; 4]>,
+    colours: Vec<[u8; 4]>,
+    bytes: Arc<Vec<u8>>,
+    size: [u32; 2],
+    version: u64,
+    fresh: Range<usize>,
+}
+
+impl CallbackTrait for Frame {
+    fn prepare(
+        &self,
+        device: &Device,
+        queue: &Queue,
+        screen: &ScreenDescriptor,
+        _encoder: &mut CommandEncoder,
+        resources: &mut CallbackResources,
+    ) -> Vec<CommandBuffer> {
+        if let Some(kept) = resources.get_mut::<Kept>() {
+            kept.bring(device, queue, screen.pixels_per_point, self);
+        }
+        Vec::new()
+    }
+
+    fn paint(&self, _info: PaintCallbackInfo, pass: &mut RenderPass<'static>, resources: &CallbackResources) {
+        if let Some(kept) = resources.get::<Kept>()
+            && let Some(bound) = &kept.bound
+        {
+            pass.set_pipeline(&kept.pipeline);
+            pass.set_bind_group(0, bound, &[]);
+            pass.draw(0..3, 0..1);
+        }
+    }
+}
+
+/// What stays on the device from frame to frame.
+struct Kept {
+    pipeline: wgpu::RenderPipeline,
+    linear: bool,
+    params: wgpu::Buffer,
+    neurons: Texture,
+    layers: Texture,
+    colours: Texture,
+    bound: Option<wgpu::BindGroup>,
+    /// What is in the textures.
+    version: Option<u64>,
+    has_layers: Vec<[u32; 4]>,
+    has_colours: Vec<[u8; 4]>,
+}
+
+impl Kept {
+    fn new(device: &Device, target: TextureFormat) -> Self {
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some(NEURON_MAP.name),
+            source: wgpu::ShaderSource::Wgsl(NEURON_MAP.text.into()),
+        });
+        let pipeline = device.create_render_pipeline(&wgpu::RenderPipelineDescriptor {
+            label: Some(NEURON_MAP.name),
+            layout: None,
+            vertex: wgpu::VertexState {
+                module: &module,
+                entry_point: Some(NEURON_MAP.vertex),
+                compilation_options: wgpu::PipelineCompilationOptions::default(),
+                buffers: &[],
+            },
+            primitive: wgpu::PrimitiveState::default(),
+            depth_stencil: None,
+            multisample: wgpu::MultisampleState::default(),
+            fragment: Some(wgpu::FragmentState {
+                module: &module,
+                entry_point: Some(NEURON_MAP.fragment),
+                compilation_options: wgpu::PipelineCompilationOptions::default(),
+                targets: &[Some(target.into())],
+            }),
+            multiview_mask: None,
+            cache: None,
+        });
+        let params = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some(NEURON_MAP.name),
+            size: MapParams::BYTES as u64,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        Kept {
+            pipeline,
+            linear: target.is_srgb(),
+            params,
+            neurons: texture(device, [1, 1], TextureFormat::R8Uint),
+            layers: texture(device, [1, 1], TextureFormat::Rgba32Uint),
+            colours: texture(device, [256, 1], TextureFormat::Rgba8Unorm),
+            bound: None,
+            version: None,
+            has_layers: Vec::new(),
+            has_colours: Vec::new(),
+        }
+    }
+
+    /// Brings up what is new.
+    fn bring(&mut self, device: &Device, queue: &Queue, pixels_per_point: f32, frame: &Frame) {
+        let [width, height] = frame.size;
+        if [self.neurons.width(), self.neurons.height()] != frame.size {
+            self.neurons = texture(device, frame.size, TextureFormat::R8Uint);
+            (self.version, self.bound) = (None, None);
+        }
+        if self.version != Some(frame.version) {
+            let next = self.version.is_some_and(|version| version + 1 == frame.version);
+            let rows = if next { frame.fresh.clone() } else { 0..height as usize };
+            let bytes = frame.bytes.get(rows.start * width as usize..rows.end * width as usize).unwrap_or_default();
+            write(queue, &self.neurons, rows.start as u32, bytes, width);
+            self.version = Some(frame.version);
+        }
+        if self.has_layers != frame.layers {
+            let count = frame.layers.len().max(1) as u32;
+            if self.layers.width() != count {
+                self.layers = texture(device, [count, 1], TextureFormat::Rgba32Uint);
+                self.bound = None;
+            }
+            let bytes: Vec<u8> = frame.layers.iter().flatten().flat_map(|value| value.to_ne_bytes()).collect();
+            write(queue, &self.layers, 0, &bytes, 16 * count);
+            self.has_layers.clone_from(&frame.layers);
+        }
+        if self.has_colours != frame.colours {
+            write(queue, &self.colours, 0, frame.colours.as_flattened(), 4 * 256);
+            self.has_colours.clone_from(&frame.colours);
+        }
+        let rect = frame.rect * pixels_per_point;
+        let params = MapParams {
+            left: rect.left(),
+            top: rect.top(),
+            width: rect.width(),
+            height: rect.height(),
+            linear: u32::from(self.linear),
+            ..frame.params
+        };
+        queue.write_buffer(&self.params, 0, &params.bytes());
+        if self.bound.is_none() {
+            let views = [&self.neurons, &self.layers, &self.colours]
+                .map(|texture| texture.create_view(&wgpu::TextureViewDescriptor::default()));
+            let entry = |binding, resource| wgpu::BindGroupEntry { binding, resource };
+            self.bound = Some(device.create_bind_group(&wgpu::BindGroupDescriptor {
+                label: Some(NEURON_MAP.name),
+                layout: &self.pipeline.get_bind_group_layout(0),
+                entries: &[
+                    entry(0, self.params.as_entire_binding()),
+                    entry(1, wgpu::BindingResource::TextureView(&views[0])),
+                    entry(2, wgpu::BindingResource::TextureView(&views[1])),
+                    entry(3, wgpu::BindingResource::TextureView(&views[2])),
+                ],
+            }));
+        }
+    }
+}
+
+fn texture(device: &Device, [width, height]: [u32; 2], format: TextureFormat) -> Texture {
+    device.create_texture(&wgpu::TextureDescriptor {
+        label: Some(NEURON_MAP.name),
+        size: wgpu::Extent3d { width, height, depth_or_array_layers: 1 },
+        mip_level_count: 1,
+        sample_count: 1,
+        dimension: wgpu::TextureDimension::D2,
+        format,
+        usage: wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::COPY_DST,
+        view_formats: &[],
+    })
+}
+
+/// Writes whole rows of `pitch` bytes, from the `first` on.
+fn write(queue: &Queue, texture: &Texture, first: u32, bytes: &[u8], pitch: u32) {
+    let height = (bytes.len() / pitch.max(1) as usize) as u32;
+    if height == 0 {
+        return;
+    }
+    let mut place = texture.as_image_copy();
+    place.origin.y = first;
+    let layout = wgpu::TexelCopyBufferLayout { offset: 0, bytes_per_row: Some(pitch), rows_per_image: None };
+    let size = wgpu::Extent3d { width: texture.width(), height, depth_or_array_layers: 1 };
+    queue.write_texture(place, bytes, layout, size);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use egui::{Color32, Pos2, TextureOptions, Ui, Vec2};
+    use egui_kittest::Harness;
+    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Watch};
+
+    use super::*;
+    use crate::ui::neurons::{
+        colours::{self, image},
+        grid::{Grid, View},
+        mode::{Colours, Mode},
+    };
+
+    /// Both ways side by side.
+    struct Both {
+        state: RenderState,
+        shader: Option<Shader>,
+        picture: Atlas,
+        bytes: Atlas,
+        fold: Fold,
+        table: Table,
+        size: Vec2,
+        texture: Option<egui::TextureHandle>,
+    }
+
+    const LEFT: Pos2 = Pos2::new(8.0, 8.0);
+    const RIGHT: Pos2 = Pos2::new(208.0, 8.0);
+
+    impl eframe::App for Both {
+        fn ui(&mut self, ui: &mut Ui, _: &mut eframe::Frame) {
+            if self.picture.codes().is_empty() {
+                return;
+            }
+            let picture = image(self.picture.codes(), self.picture.sheet().grid.columns, &self.table);
+            // Kept until the frame has been drawn.
+            let texture = self.texture.insert(ui.load_texture("picture", picture, TextureOptions::NEAREST));
+            let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
+            ui.painter().image(texture.id(), Rect::from_min_size(LEFT, self.size), uv, Color32::WHITE);
+            let right = Rect::from_min_size(RIGHT, self.size);
+            ui.painter().extend(shape(right, &self.bytes, self.fold, &self.table));
+        }
+    }
+
+    fn harness(shape: &NeuronShape) -> Harness<'static, Both> {
+        let shape = shape.clone();
+        let mut harness = Harness::builder().with_size([408.0, 208.0]).wgpu().build_eframe(move |creation| {
+            let state = creation.wgpu_render_state.clone().unwrap();
+            let shader = Shader::install(&state);
+            let plane = shader.and_then(|shader| shader.plane(&shape)).unwrap();
+            Both {
+                state,
+                shader,
+                picture: Atlas::new(&shape),
+                bytes: Atlas::on(plane, &shape),
+                fold: Fold::Share,
+                table: [Color32::BLACK; 256],
+                size: Vec2::ZERO,
+                texture: None,
+            }
+        });
+        harness.step();
+        harness
+    }
+
+    /// A board that has seen some tokens.
+    fn board(shape: &NeuronShape) -> std::sync::Arc<NeuronBoard> {
+        let (board, mut recorder) = NeuronBoard::new(shape.clone());
+        board.set_watch(Watch::Strength);
+        let mut seed = 5u32;
+        let mut noise = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            seed >> 8
+        };
+        for position in 0..6 {
+            recorder.begin(1, position, &[7], true);
+            for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
+                let neurons = shape.neurons(layer);
+                let strength: Vec<f32> = (0..neurons).map(|_| (noise() % 1000) as f32).collect();
+                let mut mask = |share: u32| {
+                    let mut mask = vec![0; neurons.div_ceil(32)];
+                    for neuron in (0..neurons).filter(|neuron| noise() % 1000 < share + *neuron as u32 % 50) {
+                        mask[neuron / 32] |= 1 << (neuron % 32);
+                    }
+                    mask
+                };
+                let (fired, predicted) = (mask(20), mask(60));
+                recorder.layer(&LayerFiring {
+                    layer,
+                    tokens: 1,
+                    fired: &fired,
+                    predicted: Some(&predicted),
+                    strength: Some(&strength),
+                    ..LayerFiring::default()
+                });
+            }
+            recorder.end();
+        }
+        board
+    }
+
+    /// In every mode, from afar and close: every pixel of the shader's is the picture's.
+    #[test]
+    fn the_shader_draws_the_picture() {
+        let shape = NeuronShape::new([300, 0, 4500]);
+        let (board, mut harness) = (board(&shape), harness(&shape));
+        let (now, before) = (board.latest().unwrap(), board.token(2).unwrap());
+        let soon = Duration::from_secs(10);
+        let whole = View::default();
+        let mut close = whole;
+        close.zoom(3.0, 0.1);
+        let grid = |columns, lines| Grid { columns, lines };
+        for (view, grid, by_frequency) in [
+            (whole, grid(40, 4), true),
+            (close, grid(25, 2), true),
+            (View::of_layer(2), grid(80, 60), false),
+            (whole, grid(20, 1), false),
+        ] {
+            for (mode, comparing) in
+                Mode::ALL.map(|mode| (mode, false)).into_iter().chain([(Mode::Fired, true), (Mode::Strength, false)])
+            {
+                let both = harness.state_mut();
+                for atlas in [&mut both.picture, &mut both.bytes] {
+                    atlas.lay_out(Sheet { view, grid, by_frequency });
+                    atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
+                    atlas.sort(soon, |layer| Some(board.tally(layer).recent));
+                    match mode {
+                        Mode::Placement => atlas.draw_places(),
+                        Mode::Frequency | Mode::Recency => assert!(atlas.draw_tally(&board, mode, soon)),
+                        _ => atlas.draw_token(&shape, mode, &now, comparing.then_some(&before)),
+                    }
+                }
+                both.fold = Fold::of(mode, comparing);
+                both.table = std::array::from_fn(|level| Color32::from_gray(level as u8));
+                let rows = both.picture.shown().len() * grid.lines;
+                both.size = Vec2::new((grid.columns * 2) as f32, (rows * 3) as f32);
+                let (size, rounds) = (both.size, matches!(both.fold, Fold::Share | Fold::Mean));
+                assert_eq!(both.bytes.levels(both.fold), both.picture.codes(), "{mode:?} {grid:?}");
+                harness.step();
+                let image = harness.render().unwrap();
+                let mut seen = std::collections::BTreeSet::new();
+                for y in 0..size.y as u32 {
+                    for x in 0..size.x as u32 {
+                        let at = |corner: Pos2| image.get_pixel(corner.x as u32 + x, corner.y as u32 + y).0;
+                        let ([wanted, ..], [got, green, _, alpha]) = (at(LEFT), at(RIGHT));
+                        seen.insert(wanted);
+                        // Adapters may round square roots otherwise.
+                        let near = rounds && wanted.abs_diff(got) <= 1;
+                        let what = format!("{mode:?} comparing {comparing} {grid:?} at {x}, {y}");
+                        assert!((wanted == got || near) && green == got && alpha == 255, "{what}: {wanted} {got}");
+                    }
+                }
+                assert!(seen.len() > 1, "{mode:?} {grid:?} shows nothing");
+            }
+        }
+        // Colours are looked up, not interpolated.
+        let both = harness.state_mut();
+        both.table = colours::table(Mode::Fired, Colours::Viridis, false);
+        harness.step();
+        let image = harness.render().unwrap();
+        let at = |corner: Pos2, x: u32| image.get_pixel(corner.x as u32 + x, corner.y as u32 + 1).0;
+        assert!((0..40).all(|x| at(LEFT, x) == at(RIGHT, x)));
+    }
+
+    /// What a new token of an 80-layer model with 28672 neurons each costs the window's thread where the shader draws: writing
+    /// a byte for each and handing them to the driver, whichever that is. `--nocapture` prints the figure; the bound is for a
+    /// release build with room to spare, and twenty times that for one that checks.
+    #[test]
+    fn bytes_of_a_large_model_go_up_in_two_milliseconds() {
+        let shape = NeuronShape::new([28_672; 80]);
+        let (board, mut harness) = (board(&NeuronShape::new([28_672; 80])), harness(&shape));
+        let (token, both) = (board.latest().unwrap(), harness.state_mut());
+        let sheet = Sheet { grid: Grid { columns: 400, lines: 4 }, by_frequency: true, ..Sheet::default() };
+        both.bytes.lay_out(sheet);
+        both.bytes.sort(Duration::from_secs(60), |layer| Some(board.tally(layer).recent));
+        // What every step of a zoom costs the picture.
+        both.picture.lay_out(sheet);
+        both.picture.sort(Duration::from_secs(60), |layer| Some(board.tally(layer).recent));
+        let folded = (1..6).map(|step| {
+            let (mut view, began) = (View::default(), Instant::now());
+            view.zoom(1.0 + step as f32 / 10.0, 0.5);
+            both.picture.lay_out(Sheet { view, ..sheet });
+            began.elapsed()
+        });
+        println!("80 x 28672: {:?} for a step of a zoom in the picture", folded.min().unwrap_or_default());
+        let mut kept = Kept::new(&both.state.device, both.state.target_format);
+        let mut times = Vec::new();
+        for round in 0..10 {
+            let began = Instant::now();
+            both.bytes.draw_token(&shape, Mode::Fired, &token, None);
+            let drawn = began.elapsed();
+            let frame = frame(Rect::EVERYTHING, &both.bytes, Fold::Share, &both.table).unwrap();
+            kept.bring(&both.state.device, &both.state.queue, 1.0, &frame);
+            times.push((began.elapsed(), drawn));
+            assert_eq!(kept.version, Some(frame.version), "round {round}");
+            both.state.queue.submit([]);
+            let _ = both.state.device.poll(wgpu::PollType::wait_indefinitely());
+        }
+        let (best, drawn) = times.into_iter().min().unwrap_or_default();
+        println!("80 x 28672: {best:?} a token, {drawn:?} of it writing bytes");
+        let bound = if cfg!(debug_assertions) { 40.0 } else { 2.0 };
+        assert!(best.as_secs_f64() * 1000.0 < bound, "{best:?}");
+        assert!(both.shader.is_some_and(|shader| shader.pays(&shape) != shader.software));
+    }
+}

@@ -1,0 +1,230 @@
+//! What is known of a layer's neurons in a mode, and what their dots make of it. Both ways of drawing start from here: the
+//! picture sums what is [`Told`] up dot by dot; the shader is given a byte per neuron ([`Told::write`]) and folds the bytes of
+//! a dot as [`Fold`] says. Tests hold both against [`Fold::level`].
+
+use std::sync::LazyLock;
+
+use thermocline_engine::telemetry::neurons::{Difference, LayerTally, NeuronShape, TokenTrace, neurons_of};
+
+use super::mode::Mode;
+
+/// Bytes of [`Fold::Guess`] and [`Fold::Union`], after 0 for nothing at all.
+pub mod code {
+    /// Fired, as predicted.
+    pub const HIT: u8 = 1;
+    /// Predicted, but did not fire.
+    pub const FALSE_ALARM: u8 = 2;
+    /// Fired, though not predicted.
+    pub const MISS: u8 = 3;
+    /// Fires, and did not.
+    pub const BEGAN: u8 = 1;
+    /// Fired, and does not.
+    pub const ENDED: u8 = 2;
+    /// Some of each.
+    pub const BOTH: u8 = 3;
+}
+
+/// Tokens after which a firing is no longer recent.
+const LONG_AGO: usize = 1000;
+
+/// What the neurons of a dot come to. The numbers are the shader's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fold {
+    /// Which share of them is not 0, on a scale that tells small shares apart: 25 % are in the middle.
+    Share = 0,
+    /// The same as it is: 1 for none to 255 for all, 0 where nobody is.
+    Place = 1,
+    /// The greatest.
+    Most = 2,
+    /// A miss is never hidden by other neurons of its dot; of the others the more frequent one is shown.
+    Guess = 3,
+    /// Whatever occurs.
+    Union = 4,
+    /// Their mean, where bytes are square roots of what is meant.
+    Mean = 5,
+}
+
+impl Fold {
+    /// That of `mode`; `comparing` two tokens has its own.
+    pub fn of(mode: Mode, comparing: bool) -> Self {
+        match mode {
+            _ if comparing => Fold::Union,
+            Mode::Fired => Fold::Share,
+            Mode::Strength | Mode::Recency => Fold::Most,
+            Mode::Frequency => Fold::Mean,
+            Mode::Placement => Fold::Place,
+            Mode::Predictor => Fold::Guess,
+        }
+    }
+
+    /// What a dot of these neurons shows.
+    pub fn level(self, bytes: &[u8]) -> u8 {
+        let count = |wanted: u8| bytes.iter().filter(|byte| **byte == wanted).count();
+        let some = bytes.len() - count(0);
+        match self {
+            Fold::Share => root(some as f32, bytes.len() as f32),
+            Fold::Place if bytes.is_empty() => 0,
+            Fold::Place => (1 + 254 * some / bytes.len()) as u8,
+            Fold::Most => bytes.iter().copied().max().unwrap_or(0),
+            Fold::Guess if count(code::MISS) > 0 => code::MISS,
+            Fold::Guess if some == 0 => 0,
+            Fold::Guess if count(code::HIT) >= count(code::FALSE_ALARM) => code::HIT,
+            Fold::Guess => code::FALSE_ALARM,
+            Fold::Union => bytes.iter().fold(0, |all, byte| all | byte),
+            Fold::Mean => {
+                let squares: u64 = bytes.iter().map(|byte| u64::from(*byte).pow(2)).sum();
+                root(squares as f32, 65_025.0 * bytes.len() as f32)
+            }
+        }
+    }
+}
+
+/// Level of a share, with small ones told apart.
+pub fn root(part: f32, whole: f32) -> u8 {
+    (255.0 * (part / whole.max(1.0)).min(1.0).sqrt() + 0.5) as u8
+}
+
+/// A neuron's byte for what happens at such a share of the tokens.
+pub fn rarity(frequency: f32) -> u8 {
+    root(frequency.max(0.0), 1.0)
+}
+
+/// A neuron's byte for when it last fired: 255 for the latest token, less for each doubling of its age.
+pub fn recency(age: Option<u32>) -> u8 {
+    static LEVELS: LazyLock<[u8; LONG_AGO]> = LazyLock::new(|| {
+        std::array::from_fn(|age| {
+            let old = (1.0 + age as f32).ln() / (1.0 + LONG_AGO as f32).ln();
+            (255.0 * (1.0 - old)).round() as u8
+        })
+    });
+    age.and_then(|age| LEVELS.get(age as usize)).copied().unwrap_or(0)
+}
+
+/// What is known of the neurons of a layer. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
+#[derive(Debug)]
+pub enum Told<'a> {
+    /// Nothing.
+    Nothing,
+    /// Who fires.
+    Fired(&'a [u32]),
+    /// Who fires, and how strongly.
+    Strength(&'a [u32], &'a [u8]),
+    /// Who fires, and who was expected to.
+    Guess(&'a [u32], &'a [u32]),
+    /// Who began and who ended.
+    Changes(Difference),
+    /// Who is in VRAM.
+    Places(&'a [u32]),
+    /// How often they fire.
+    Frequency(&'a [f32]),
+    /// How many tokens ago they did.
+    Ages(&'a [Option<u32>]),
+}
+
+impl<'a> Told<'a> {
+    /// What `token` tells of `layer` in a mode that is one token's; with `before`, how it differs from that token.
+    pub fn of_token(
+        shape: &NeuronShape,
+        mode: Mode,
+        token: &'a TokenTrace,
+        before: Option<&TokenTrace>,
+        layer: usize,
+    ) -> Self {
+        let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else { return Told::Nothing };
+        let told = match (mode, before) {
+            (_, Some(before)) => token.difference(before, shape, layer).map(Told::Changes),
+            (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(|all| Told::Strength(fired, all)),
+            (Mode::Predictor, _) => masks.predicted.get(shape.words(layer)).map(|mask| Told::Guess(fired, mask)),
+            _ => Some(Told::Fired(fired)),
+        };
+        told.unwrap_or(Told::Nothing)
+    }
+
+    /// What all tokens so far tell in such a mode.
+    pub fn of_tally(mode: Mode, tally: &'a LayerTally) -> Self {
+        match mode {
+            Mode::Recency => Told::Ages(&tally.age),
+            _ => Told::Frequency(&tally.recent),
+        }
+    }
+
+    /// Writes a byte for every neuron, `ranks` telling where each stands in `into`.
+    pub fn write(&self, ranks: &[u32], into: &mut [u8]) {
+        into.fill(0);
+        match self {
+            Told::Nothing => {}
+            Told::Fired(mask) | Told::Places(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
+            Told::Strength(mask, strength) => {
+                mark(neurons_of(mask), ranks, into, |neuron| strength.get(neuron).copied().unwrap_or(0));
+            }
+            Told::Guess(fired, predicted) => {
+                for (fires, guessed, code) in
+                    [(true, true, code::HIT), (false, true, code::FALSE_ALARM), (true, false, code::MISS)]
+                {
+                    let pick = |f: u32, p: u32| (if fires { f } else { !f }) & (if guessed { p } else { !p });
+                    let mask: Vec<u32> = fired.iter().zip(*predicted).map(|(f, p)| pick(*f, *p)).collect();
+                    mark(neurons_of(&mask), ranks, into, |_| code);
+                }
+            }
+            Told::Changes(Difference { began, ended }) => {
+                mark(neurons_of(began), ranks, into, |_| code::BEGAN);
+                mark(neurons_of(ended), ranks, into, |_| code::ENDED);
+            }
+            Told::Frequency(values) => mark(0..values.len(), ranks, into, |neuron| rarity(values[neuron])),
+            Told::Ages(ages) => mark(0..ages.len(), ranks, into, |neuron| recency(ages[neuron])),
+        }
+    }
+}
+
+fn mark(neurons: impl Iterator<Item = usize>, ranks: &[u32], into: &mut [u8], byte: impl Fn(usize) -> u8) {
+    for neuron in neurons {
+        let Some(rank) = ranks.get(neuron) else { return };
+        if let Some(into) = into.get_mut(*rank as usize) {
+            *into = byte(neuron);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stand_where_the_neurons_do() {
+        let (ranks, mut out) = ([3, 1, 0, 2], [9; 4]);
+        let mut bytes = |told: Told<'_>| {
+            told.write(&ranks, &mut out);
+            out
+        };
+        assert_eq!(bytes(Told::Fired(&[0b0011])), [0, 1, 0, 1]);
+        assert_eq!(bytes(Told::Strength(&[0b0101], &[7, 8, 9, 10])), [9, 0, 0, 7]);
+        assert_eq!(bytes(Told::Guess(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
+        let change = Difference { began: vec![0b1000], ended: vec![0b0001] };
+        assert_eq!(bytes(Told::Changes(change)), [0, 0, code::BEGAN, code::ENDED]);
+        assert_eq!(bytes(Told::Frequency(&[1.0, 0.25, f32::NAN, 9.0])), [0, 128, 255, 255]);
+        assert_eq!(bytes(Told::Ages(&[None, Some(0), Some(999), Some(5000)])), [0, 255, 0, 0]);
+        assert_eq!(bytes(Told::Fired(&[u32::MAX, u32::MAX])), [1; 4], "more words than neurons");
+        assert_eq!(bytes(Told::Nothing), [0; 4]);
+    }
+
+    #[test]
+    fn dots_are_what_their_neurons_come_to() {
+        let cases: [(Fold, &[u8], u8); 12] = [
+            (Fold::Share, &[0, 0, 0, 1], 128),
+            (Fold::Share, &[], 0),
+            (Fold::Place, &[1, 0], 128),
+            (Fold::Place, &[], 0),
+            (Fold::Place, &[0], 1),
+            (Fold::Most, &[3, 200, 7], 200),
+            (Fold::Guess, &[1, 2, 1, 2], code::HIT),
+            (Fold::Guess, &[1, 2, 0, 2], code::FALSE_ALARM),
+            (Fold::Guess, &[1, 2, 3, 1], code::MISS),
+            (Fold::Union, &[0, 1, 2], code::BOTH),
+            (Fold::Mean, &[255, 0, 0, 0], 128),
+            (Fold::Mean, &[], 0),
+        ];
+        for (fold, bytes, level) in cases {
+            assert_eq!(fold.level(bytes), level, "{fold:?} {bytes:?}");
+        }
+    }
+}
