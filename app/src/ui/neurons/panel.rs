@@ -180,8 +180,9 @@ impl NeuronsPanel {
         }
         let chosen = Mode::of(&settings.mode);
         ui.horizontal_wrapped(|ui| {
-            ui.spacing_mut().item_spacing.x = 4.0;
-            ui.spacing_mut().button_padding.x = 8.0;
+            // All six fit into the column as narrow as it usually is.
+            ui.spacing_mut().item_spacing.x = 0.0;
+            ui.spacing_mut().button_padding.x = 7.0;
             for mode in Mode::ALL {
                 let title = RichText::new(mode.title()).size(12.0);
                 let hover = match watch_of(mode) {
@@ -249,7 +250,8 @@ impl Watched {
         self.history.update(&self.board, engine.telemetry().decode_rate);
         self.pins.update(&self.board);
         let layers = self.board.shape().layers() as f32;
-        let height = if detached { (ui.clip_rect().height() * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH) };
+        let tall = ui.clip_rect().height();
+        let height = if detached { (tall * 0.6).max(HIGH) } else { (layers * 4.0).clamp(LOW, HIGH).max(tall * 0.4) };
         self.navigation(ui);
         let pins = self.pins.places();
         let clicked = self.map.show(ui, engine, looks, &self.playback, &pins, height);
@@ -363,7 +365,7 @@ impl Watched {
                 self.playback.hold(&self.board, at);
             }
             let live = self.playback.is_live();
-            let text = RichText::new("Live").color(if live { palette.good } else { palette.text });
+            let text = RichText::new("Live").color(palette.text);
             if ui.selectable_label(live, text).on_hover_text("Follow the latest token").clicked() {
                 self.playback.go_live();
             }
