@@ -103,7 +103,8 @@ click() { reach "$1"; xdotool mousemove --window "$window" "$((box[0] + box[2] /
 shot() { import -window "$window" "$shots/$1.png"; }
 # crop NAME FILE: the pixels of a control.
 crop() { reach "$1"; import -window "$window" -crop "${box[2]}x${box[3]}+${box[0]}+${box[1]}" +repage "$2"; }
-prompt() { click "entry:Message"; xdotool type --delay 5 "$1"; xdotool key Return; }
+# The pause is for a machine so busy that click and letters would come with the same frame, the click last.
+prompt() { click "entry:Message"; sleep 1; xdotool type --delay 5 "$1"; xdotool key Return; }
 differ() { local n; n=$(compare -metric AE "$1" "$2" null: 2>&1) || true; ((${n%%[.e ]*} > 200)); }
 
 size=1440x900
