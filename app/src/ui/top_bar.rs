@@ -91,7 +91,7 @@ fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
             ("Predicted", "Predictors rule neurons out before anything is computed; quickest, an approximation")
         }
         "threshold" => ("Threshold", "Neurons that say little are skipped, also without ReLU; an approximation"),
-        _ => ("Automatic", "The quickest that is as good as the whole model"),
+        _ => ("Automatic", "The quickest that loses next to nothing"),
     }
 }
 
