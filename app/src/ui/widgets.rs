@@ -16,6 +16,13 @@ pub fn icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
     response.on_hover_text(name)
 }
 
+/// A button with an icon that looks like other buttons; `name` as for [`icon_button`].
+pub fn framed_icon_button(ui: &mut Ui, icon: MaterialIcon, name: &str) -> Response {
+    let response = ui.add(Button::new(icon));
+    response.widget_info(|| WidgetInfo::labeled(Role::Button, ui.is_enabled(), name));
+    response.on_hover_text(name)
+}
+
 /// A menu behind an icon, as [`icon_button`] looks.
 pub fn icon_menu(ui: &mut Ui, icon: MaterialIcon, name: &str, contents: impl FnOnce(&mut Ui)) {
     let glyph = icon.rich_text().size(16.0).color(Palette::of(ui).muted);

@@ -223,7 +223,7 @@ pub fn pinned(
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let name = format!("Unpin layer {}, neuron {}", pin.layer, pin.neuron);
-            if super::controls::icon(ui, ICON_CLOSE, &name).clicked() {
+            if crate::ui::widgets::framed_icon_button(ui, ICON_CLOSE, &name).clicked() {
                 act = Some(PinAct::Unpin);
             }
             let words = ui.selectable_label(tints, RichText::new("In the text").size(12.0));

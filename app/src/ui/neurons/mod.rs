@@ -6,7 +6,6 @@
 
 pub mod atlas;
 pub mod colours;
-pub mod controls;
 pub mod cost;
 pub mod export;
 pub mod facts;

@@ -13,9 +13,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    colours,
-    controls::icon,
-    cost,
+    colours, cost,
     export::{self, Export, Saved},
     facts::{percent, quoted},
     figures::{self, Inequality, PinAct},
@@ -35,6 +33,7 @@ use crate::{
         command::{Command, Page},
         shell::Shell,
         theme::Palette,
+        widgets::framed_icon_button,
     },
 };
 
@@ -160,12 +159,12 @@ impl NeuronsPanel {
         ui.horizontal(|ui| {
             ui.heading("Neurons");
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                if !detached && icon(ui, ICON_OPEN_IN_NEW, "Show the map in its own window").clicked() {
+                if !detached && framed_icon_button(ui, ICON_OPEN_IN_NEW, "Show the map in its own window").clicked() {
                     self.detached = true;
                 }
                 let settings = &mut shell.settings.heatmap;
                 let name = if settings.on { "Stop recording neurons" } else { "Start recording neurons" };
-                let switch = icon(ui, ICON_POWER_SETTINGS_NEW, name);
+                let switch = framed_icon_button(ui, ICON_POWER_SETTINGS_NEW, name);
                 let watch = watch_of(Mode::of(&settings.mode));
                 if switch.on_hover_ui(|ui| _ = ui.label(cost::sentence(&watched.board, watch))).clicked() {
                     settings.on = !settings.on;
@@ -282,10 +281,12 @@ impl Watched {
         }
         ui.horizontal(|ui| {
             if let Some(layer) = self.map.view.layer {
-                let before = ui.add_enabled_ui(layer > 0, |ui| icon(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
+                let before = ui
+                    .add_enabled_ui(layer > 0, |ui| framed_icon_button(ui, ICON_CHEVRON_LEFT, "Layer above").clicked());
                 ui.label(RichText::new(format!("Layer {layer}")).strong());
                 let more = layer + 1 < layers;
-                let after = ui.add_enabled_ui(more, |ui| icon(ui, ICON_CHEVRON_RIGHT, "Layer below").clicked());
+                let after =
+                    ui.add_enabled_ui(more, |ui| framed_icon_button(ui, ICON_CHEVRON_RIGHT, "Layer below").clicked());
                 if before.inner {
                     self.map.view = View::of_layer(layer - 1);
                 }
@@ -346,14 +347,14 @@ impl Watched {
         let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };
         let palette = Palette::of(ui);
         ui.horizontal(|ui| {
-            if icon(ui, ICON_CHEVRON_LEFT, "Token before").clicked() {
+            if framed_icon_button(ui, ICON_CHEVRON_LEFT, "Token before").clicked() {
                 self.playback.step(&self.board, -1);
             }
             if self.playback.is_live() {
-                if icon(ui, ICON_PAUSE, "Hold this token").clicked() {
+                if framed_icon_button(ui, ICON_PAUSE, "Hold this token").clicked() {
                     self.playback.hold(&self.board, token.index);
                 }
-            } else if icon(ui, ICON_CHEVRON_RIGHT, "Token after").clicked() {
+            } else if framed_icon_button(ui, ICON_CHEVRON_RIGHT, "Token after").clicked() {
                 self.playback.step(&self.board, 1);
             }
             let mut at = token.index;
