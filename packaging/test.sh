@@ -10,13 +10,19 @@ PACKAGER=0.11.8
 id=org.thermocline.Thermocline
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+pids=()
+clean() {
+  ((${#pids[@]})) && kill "${pids[@]}" 2>/dev/null
+  wait
+  rm -rf "$work"
+}
+trap clean EXIT
 
 fail() { echo "packaging/test.sh: $*" >&2; exit 1; }
 
 as_root=$([[ $EUID -eq 0 ]] || echo sudo)
 missing=()
-for tool in desktop-file-validate:desktop-file-utils appstreamcli:appstream fakeroot:fakeroot xvfb-run:xvfb xauth:xauth \
+for tool in desktop-file-validate:desktop-file-utils appstreamcli:appstream fakeroot:fakeroot Xvfb:xvfb \
   xdotool:xdotool xprop:x11-utils python3:python3; do
   command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
 done
@@ -80,22 +86,24 @@ dpkg --compare-versions "${wanted#GLIBC_}" le "$said" || fail "the program wants
 
 # Started there.
 [[ $("$root/usr/bin/thermocline" --version) == "thermocline $version" ]] || fail "thermocline --version is not $version"
-cat >"$work/window.sh" <<'WINDOW'
-"$@" &
-trap 'kill $!; wait' EXIT
-for _ in {1..240}; do
-  window=$(xdotool search --onlyvisible --name '^Thermocline$' | head -1)
-  [[ $window ]] && break
-  sleep 0.5
-done
-[[ $window ]] || { echo "no window called Thermocline after 120 s"; exit 1; }
-xprop -id "$window" WM_CLASS | grep -q "\"$ID\"" || { echo "the window is not of class $ID"; exit 1; }
-xprop -id "$window" _NET_WM_ICON | grep -q '128 x 128' || { echo "the window has no icon of 128 pixels"; exit 1; }
-WINDOW
+. tests/screen.sh
+screen "$work" 1280x1024
+pids+=("$screen_pid")
 # opens PROGRAM OPTIONS...: whether it opens its window; it has an empty home, where the graphics driver keeps nothing either.
 opens() {
-  ID=$id HOME=$work/home XDG_RUNTIME_DIR=$work/run WAYLAND_DISPLAY='' MESA_SHADER_CACHE_DISABLE=true \
-    xvfb-run --auto-servernum bash "$work/window.sh" "$@" || fail "$*: no window as it should be"
+  local app window= end=$((SECONDS + 120))
+  HOME=$work/home XDG_RUNTIME_DIR=$work/run WAYLAND_DISPLAY='' MESA_SHADER_CACHE_DISABLE=true "$@" >"$work/app.log" 2>&1 & app=$!
+  pids+=("$app")
+  until [[ $window ]]; do
+    kill -0 "$app" 2>/dev/null || { cat "$work/app.log"; fail "$*: ended by itself"; }
+    ((SECONDS < end)) || { cat "$work/app.log"; fail "$*: no window called Thermocline after 120 s"; }
+    sleep 0.2
+    window=$(xdotool search --onlyvisible --name '^Thermocline$' 2>/dev/null | head -1) || true
+  done
+  [[ $(xprop -id "$window" WM_CLASS) == *"\"$id\""* ]] || fail "$*: the window is not of class $id"
+  [[ $(xprop -id "$window" _NET_WM_ICON) == *"128 x 128"* ]] || fail "$*: the window has no icon of 128 pixels"
+  kill "$app"
+  wait "$app" || true
 }
 mkdir "$work/home" "$work/run" "$work/stick"
 unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME

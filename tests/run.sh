@@ -5,14 +5,17 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 names=() results=()
-failed=0
+failed=()
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
 
 # step NAME COMMAND...: runs it, shows what it prints, remembers how it ended.
 step() {
   local name=$1 started=$SECONDS result=ok
   shift
   printf '\n==> %s\n' "$name"
-  "$@" || { result=FAILED; failed=1; }
+  "$@" 2>&1 | tee "$logs/$name"
+  ((PIPESTATUS[0] == 0)) || { result=FAILED; failed+=("$name"); }
   names+=("$name")
   results+=("$result, $((SECONDS - started)) s")
 }
@@ -70,7 +73,15 @@ else
   echo; echo "==> fuzz: no nightly compiler with cargo-fuzz here; the mutation loops among the tests have run instead"
 fi
 
+# What failed, once more, where whoever looks at the end of a long log finds it.
+for name in "${failed[@]}"; do
+  printf '\n==> %s, where it failed\n' "$name"
+  grep -aE -A4 'FAILED$|panicked at|^error|^warning: unused|No such file' "$logs/$name" | tail -n 60
+  printf '...\n'
+  tail -n 15 "$logs/$name"
+done
+
 printf '\n'
 for i in "${!names[@]}"; do printf '%-8s %s\n' "${names[i]}" "${results[i]}"; done
-if ((failed)); then echo "FAILED"; else echo "all passed"; fi
-exit "$failed"
+if ((${#failed[@]})); then echo "FAILED"; exit 1; fi
+echo "all passed"

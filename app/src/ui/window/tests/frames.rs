@@ -7,6 +7,7 @@ use egui_kittest::Harness;
 
 use crate::{
     store::Store,
+    talk::Choices,
     ui::{Window, testing::Stage},
 };
 
@@ -158,6 +159,8 @@ fn a_hidden_window_follows_its_answer_and_rests() {
     until(&mut it, &|window| window.shell.host.engine().is_some());
     let shell = &mut it.state_mut().as_mut().unwrap().shell;
     let chat = shell.store.add_chat(None, "").unwrap();
+    let greedy = Choices { temperature: Some(0.0), ..Choices::default() };
+    shell.store.set_chat_sampling(chat, greedy.json().as_deref()).unwrap();
     shell.talk.say(&mut shell.store, &shell.host, chat, None, "Tell me a story about a frog.").unwrap();
     until(&mut it, &|window| !window.shell.talk.is_busy());
     let shell = &it.state().as_ref().unwrap().shell;
