@@ -236,7 +236,7 @@ fn frequencies_are_the_profiles_or_counted() {
     assert!((sum - f64::from(fired)).abs() < 1e-2 && fired > 0, "{sum} {fired}");
 
     let mixture = open(&folder.join("mixtral"), DeviceChoice::Cpu, Sparsity::Dense);
-    assert!(mixture.frequencies(0).is_none());
+    assert!(mixture.frequencies(0).is_none(), "nothing was computed yet");
 }
 
 #[test]

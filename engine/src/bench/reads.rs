@@ -85,7 +85,7 @@ impl Probe for Reads {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        if firing.tokens != 1 {
+        if firing.tokens != 1 || firing.chosen.is_some() {
             return;
         }
         self.tokens += u64::from(self.told == 0 || firing.layer <= self.last_layer);

@@ -70,7 +70,7 @@ impl Activity {
     pub fn new(model: &Model) -> Self {
         let shape = model.neuron_shape();
         let layer = |layer| {
-            let neurons = shape.neurons(layer);
+            let neurons = if shape.experts(layer) == 0 { shape.neurons(layer) } else { 0 };
             LayerSums { neurons, counts: vec![0; neurons], ..LayerSums::default() }
         };
         Activity { layers: (0..shape.layers()).map(layer).collect(), dense_bytes: dense_ffns(model) }
@@ -164,7 +164,8 @@ impl Probe for Observer<'_> {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        let Some(layer) = self.activity.layers.get_mut(firing.layer) else { return };
+        let layer = self.activity.layers.get_mut(firing.layer);
+        let Some(layer) = layer.filter(|_| firing.chosen.is_none()) else { return };
         let count = |mask: &[u32]| mask.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         layer.tokens += firing.tokens as u64;
         layer.fired += count(firing.fired);

@@ -19,6 +19,21 @@ pub fn insert(mask: &mut [u32], neuron: usize) {
     mask[neuron / 32] |= 1 << (neuron % 32);
 }
 
+/// Adds the neurons in `from`, counted from `first` on.
+///
+/// # Panics
+/// If the mask is not that long.
+pub fn place(mask: &mut [u32], first: usize, from: &[u32]) {
+    let (word, shift) = (first / 32, first % 32);
+    for (at, bits) in from.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+        mask[word + at] |= bits << shift;
+        let carried = bits.checked_shr(32 - shift as u32).unwrap_or(0);
+        if carried != 0 {
+            mask[word + at + 1] |= carried;
+        }
+    }
+}
+
 /// Makes `mask` the set of those below `n` that `is_in` says yes to; the rest of the mask becomes empty.
 ///
 /// # Panics
@@ -66,5 +81,19 @@ mod tests {
             assert!((0..200).all(|i| contains(&filled, i) == members.contains(&(i as u32))));
         }
         assert_eq!(neurons(&[]).count(), 0);
+    }
+
+    #[test]
+    fn sets_are_placed_at_any_neuron() {
+        let from = [0x8000_0101, 0, 0b11];
+        for first in [0, 1, 20, 31, 32, 45, 64] {
+            let mut mask = vec![0; words(first + 66)];
+            insert(&mut mask, 0);
+            place(&mut mask, first, &from);
+            let mut wanted: Vec<u32> = [0, 8, 31, 64, 65].iter().map(|neuron| neuron + first as u32).collect();
+            wanted.extend((first > 0).then_some(0));
+            wanted.sort_unstable();
+            assert_eq!(neurons(&mask).collect::<Vec<_>>(), wanted, "{first}");
+        }
     }
 }

@@ -94,12 +94,9 @@ impl Model {
         }
     }
 
-    /// The neurons of its layers that [`Probe::firing`] tells of: those of dense FFNs.
+    /// The neurons of its layers that [`Probe::firing`] tells of.
     pub fn neuron_shape(&self) -> NeuronShape {
-        NeuronShape::new(self.weights.layers.iter().map(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => ffn.up.weight.rows(),
-            Ffn::Experts(_) => 0,
-        }))
+        NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
     }
 
     /// Finds configuration and weights in `checkpoint`; every size is checked against every tensor. Tensors and keys

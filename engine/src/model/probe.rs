@@ -53,7 +53,7 @@ pub trait Probe {
         false
     }
 
-    /// Which neurons of a dense FFN fired; once per layer and chunk, in the order of layers, but not before the chunk ends
+    /// Which neurons of an FFN fired, or of a mixture's chosen experts; once per layer and chunk, in the order of layers, but not before the chunk ends
     /// where a device computes.
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         let _ = firing;

@@ -1,6 +1,6 @@
 //! Weights by role. Matrices stay in their file type and share the file's bytes; vectors are f32.
 
-use crate::format::Matrix;
+use crate::{format::Matrix, telemetry::neurons::LayerNeurons};
 
 use super::NormSlot;
 
@@ -86,6 +86,21 @@ pub enum Ffn {
     Dense(FfnWeights),
     /// The router chooses per token.
     Experts(ExpertWeights),
+}
+
+impl Ffn {
+    /// Its neurons.
+    pub fn neurons(&self) -> LayerNeurons {
+        let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
+        match self {
+            Ffn::Dense(ffn) => LayerNeurons::Dense(rows(ffn)),
+            Ffn::Experts(mixture) => LayerNeurons::Mixture {
+                experts: mixture.experts.len(),
+                width: mixture.experts.first().map_or(0, rows),
+                shared: mixture.shared.as_ref().map_or(0, |shared| rows(&shared.ffn)),
+            },
+        }
+    }
 }
 
 /// Activation predictor of one layer: neuron `i` may fire where `score(x)[i] >= threshold`.

@@ -406,7 +406,7 @@ impl Engine {
     }
 
     /// How often the neurons of `layer` fire: as the profile says, or, where there is none, as the engine has counted.
-    /// `None` for a layer of which nothing is known yet, or whose FFN is a mixture.
+    /// `None` for a layer of which nothing is known yet.
     pub fn frequencies(&self, layer: usize) -> Option<Frequencies> {
         Frequencies::of(self.model(), self.neurons(), layer)
     }

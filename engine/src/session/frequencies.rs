@@ -19,23 +19,29 @@ pub enum Origin {
 pub struct Frequencies {
     /// `[n_ff]`: a share of the tokens each, from 0 to 1.
     pub values: Vec<f32>,
-    /// Who has counted them.
+    /// `[experts]`: at what share of the tokens each is chosen; empty where the FFN is no mixture.
+    pub experts: Vec<f32>,
+    /// Who has counted them. Of a mixture, a profile knows experts only, and neurons are always counted.
     pub origin: Origin,
 }
 
 impl Frequencies {
-    /// Of `layer`: the profile's if there is one, else what was counted. `None` for a layer of which nothing is known, or whose
-    /// FFN is a mixture.
+    /// Of `layer`: the profile's if there is one, else what was counted. `None` for a layer of which nothing is known.
     pub(super) fn of(model: &Model, board: &NeuronBoard, layer: usize) -> Option<Self> {
-        let neurons = board.shape().neurons(layer);
+        let shape = board.shape();
+        let (neurons, experts) = (shape.neurons(layer), shape.experts(layer));
         let profile = model.weights.layers.get(layer).and_then(|layer: &LayerWeights| layer.frequency.as_ref());
-        if let Some(values) = profile.filter(|values| values.len() == neurons) {
-            return Some(Frequencies { values: values.clone(), origin: Origin::Profile });
+        if let Some(values) = profile.filter(|values| experts == 0 && values.len() == neurons) {
+            return Some(Frequencies { values: values.clone(), experts: Vec::new(), origin: Origin::Profile });
         }
         let tally = board.tally(layer);
         let known = tally.tokens > 0 && !tally.counts.is_empty();
         let share = |count: &u32| (f64::from(*count) / tally.tokens as f64) as f32;
-        let values = || tally.counts.iter().map(share).collect();
-        known.then(|| Frequencies { values: values(), origin: Origin::Counted(tally.tokens) })
+        let profiled = profile.filter(|experts| experts.len() == tally.chosen.len()).cloned();
+        known.then(|| Frequencies {
+            values: tally.counts.iter().map(share).collect(),
+            experts: profiled.unwrap_or_else(|| tally.chosen.iter().map(share).collect()),
+            origin: Origin::Counted(tally.tokens),
+        })
     }
 }

@@ -2,15 +2,19 @@
 
 use std::{
     ops::Range,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use thermocline_engine::telemetry::neurons::{LayerTally, NeuronBoard, NeuronShape, TokenTrace};
+use thermocline_engine::{
+    model::mask,
+    telemetry::neurons::{LayerTally, NeuronBoard, NeuronShape, TokenTrace},
+};
 
 use super::{
     grid::{Grid, View},
     mode::Mode,
-    order::Order,
+    order::{Order, sequence},
     picture::Dots,
     plane::Plane,
     told::{Fold, Told},
@@ -27,14 +31,49 @@ pub struct Sheet {
     pub by_frequency: bool,
 }
 
+/// How often a layer's neurons fire, and its experts are chosen, as shares of the tokens. What is not known is not there.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Often {
+    /// `[n_ff]`
+    pub neurons: Vec<f32>,
+    /// `[experts]`, of a mixture.
+    pub experts: Vec<f32>,
+}
+
 /// A layer, as it was when it was last looked at.
 #[derive(Debug, Default)]
 struct Page {
     order: Order,
-    frequencies: Vec<f32>,
+    often: Often,
     hot: Vec<u32>,
     dots: Dots,
     stale: bool,
+}
+
+impl Page {
+    /// Its neurons in the order that is wanted, an expert's together.
+    fn sorted(&self, shape: &NeuronShape, layer: usize, by_frequency: bool) -> Order {
+        let neurons = shape.neurons(layer);
+        let order = match by_frequency {
+            true => Order::by_frequency(neurons, &self.often.neurons, &self.hot),
+            false => Order::of_model(neurons),
+        };
+        let groups: Vec<Range<usize>> = (0..shape.groups(layer)).map(|group| shape.group(layer, group)).collect();
+        if groups.is_empty() {
+            return order;
+        }
+        let is_hot = |group: usize| groups[group].clone().next().is_some_and(|first| mask::contains(&self.hot, first));
+        // Every token passes through the last one, if it is not chosen.
+        let chosen = |group: usize| match self.often.experts.get(group) {
+            Some(chosen) => *chosen,
+            None => f32::from(u8::from(group == shape.experts(layer))),
+        };
+        let sequence = match by_frequency {
+            true => sequence(groups.len(), is_hot, chosen),
+            false => (0..groups.len()).collect(),
+        };
+        order.grouped(&groups, &sequence)
+    }
 }
 
 /// A neuron under the pointer.
@@ -52,6 +91,7 @@ pub struct Place {
 #[derive(Debug, Default)]
 pub struct Atlas {
     sheet: Sheet,
+    shape: Arc<NeuronShape>,
     pages: Vec<Page>,
     /// `[layers shown, lines, columns]`; empty where there is a plane.
     codes: Vec<u8>,
@@ -60,13 +100,16 @@ pub struct Atlas {
     /// Layer that is looked at next where all take too long.
     next: usize,
     tally: LayerTally,
+    /// Neurons in VRAM.
+    hot: usize,
 }
 
 impl Atlas {
     /// Dots of a model of this shape.
     pub fn new(shape: &NeuronShape) -> Self {
         let page = |layer| Page { order: Order::of_model(shape.neurons(layer)), stale: true, ..Page::default() };
-        Atlas { pages: (0..shape.layers()).map(page).collect(), ..Atlas::default() }
+        let pages = (0..shape.layers()).map(page).collect();
+        Atlas { pages, shape: Arc::new(shape.clone()), ..Atlas::default() }
     }
 
     /// The same for a shader, which makes the dots out of `plane`.
@@ -141,7 +184,27 @@ impl Atlas {
 
     /// How often a neuron fires, if that is known.
     pub fn frequency(&self, layer: usize, neuron: usize) -> Option<f32> {
-        self.pages.get(layer)?.frequencies.get(neuron).copied()
+        self.pages.get(layer)?.often.neurons.get(neuron).copied()
+    }
+
+    /// How often an expert is chosen, if that is known.
+    pub fn chosen(&self, layer: usize, expert: usize) -> Option<f32> {
+        self.pages.get(layer)?.often.experts.get(expert).copied()
+    }
+
+    /// Whether a neuron is in VRAM.
+    pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
+        self.pages.get(layer).is_some_and(|page| mask::contains(&page.hot, neuron))
+    }
+
+    /// Neurons in VRAM.
+    pub fn hot(&self) -> usize {
+        self.hot
+    }
+
+    /// Ranks at which the experts of a layer begin; none where it is no mixture.
+    pub fn starts(&self, layer: usize) -> &[u32] {
+        self.pages.get(layer).map_or(&[], |page| page.order.starts())
     }
 
     /// Says which layers have to be looked at again.
@@ -151,21 +214,27 @@ impl Atlas {
         }
     }
 
-    /// Makes `hot`, which is the mask of each layer, what is in VRAM. Whether anything moved.
+    /// Makes `hot`, which is the mask of each layer (of its experts, if it is a mixture), what is in VRAM. Whether anything moved.
     pub fn place(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
         for (layer, page) in self.pages.iter_mut().enumerate() {
-            let hot = hot(layer);
+            let mut hot = hot(layer);
+            if self.shape.experts(layer) > 0 {
+                hot = self.shape.of_experts(layer, &hot);
+            }
             if page.hot != hot {
                 (page.hot, page.stale, moved) = (hot, true, true);
             }
         }
+        if moved {
+            self.hot = self.pages.iter().map(|page| mask::count(&page.hot)).sum();
+        }
         moved
     }
 
-    /// Sorts layers that are out of date by what `frequencies` says of them, the shown ones first, for no longer than
+    /// Sorts layers that are out of date by what `often` says of them, the shown ones first, for no longer than
     /// `time` or a single layer takes. Returns which of the shown ones changed, and whether some are left.
-    pub fn sort(&mut self, time: Duration, frequencies: impl Fn(usize) -> Option<Vec<f32>>) -> (Vec<usize>, bool) {
+    pub fn sort(&mut self, time: Duration, often: impl Fn(usize) -> Option<Often>) -> (Vec<usize>, bool) {
         let (began, shown, mut changed) = (Instant::now(), self.shown(), Vec::new());
         let others = (0..self.pages.len()).filter(|layer| !shown.contains(layer));
         for layer in shown.clone().chain(others) {
@@ -174,12 +243,8 @@ impl Atlas {
                 return (changed, true);
             }
             page.stale = false;
-            page.frequencies = frequencies(layer).unwrap_or_default();
-            let neurons = page.order.len();
-            let order = match self.sheet.by_frequency {
-                true => Order::by_frequency(neurons, &page.frequencies, &page.hot),
-                false => Order::of_model(neurons),
-            };
+            page.often = often(layer).unwrap_or_default();
+            let order = page.sorted(&self.shape, layer, self.sheet.by_frequency);
             if page.order != order {
                 page.order = order;
                 if shown.contains(&layer) {
@@ -306,6 +371,10 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(10);
 
+    fn often(neurons: &[f32]) -> Often {
+        Often { neurons: neurons.to_vec(), ..Often::default() }
+    }
+
     /// Two layers of four neurons on two columns of two; neurons 3 and 1 of the first layer are hot.
     fn atlas() -> (Atlas, NeuronShape) {
         let shape = NeuronShape::new([4, 4]);
@@ -313,7 +382,7 @@ mod tests {
         let sheet = Sheet { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
         assert!(atlas.lay_out(sheet) && !atlas.lay_out(sheet));
         assert!(atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
-        let (changed, left) = atlas.sort(SOON, |_| Some(vec![0.1, 0.2, 0.3, 0.4]));
+        let (changed, left) = atlas.sort(SOON, |_| Some(often(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
     }

@@ -78,10 +78,11 @@ fn png(image: &ColorImage) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// A line for every neuron: layer, neuron, whether it fired at `token`, was predicted, is hot, how often it has fired, and at
+/// A line for every neuron: layer, expert (of a mixture; `shared` for the one every token passes through), number in the layer or
+/// the expert, whether it fired at `token`, was predicted, is hot, how often it has fired, and at
 /// how many tokens that was counted. What is not known is left empty.
 pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(usize, usize) -> bool) -> String {
-    let mut table = "layer,neuron,fired,predicted,hot,firings,tokens\n".to_owned();
+    let mut table = "layer,expert,neuron,fired,predicted,hot,firings,tokens\n".to_owned();
     let shape = board.shape();
     for layer in 0..shape.layers() {
         let tally = board.tally(layer);
@@ -96,7 +97,12 @@ pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(us
             let (fired, predicted) = (bit(fired, neuron), bit(predicted, neuron));
             let (hot, tokens) = (u8::from(is_hot(layer, neuron)), tally.tokens);
             // Writing to a string does not fail.
-            let _ = writeln!(table, "{layer},{neuron},{fired},{predicted},{hot},{firings},{tokens}");
+            let _ = match shape.member(layer, neuron) {
+                Some((expert, at)) if expert < shape.experts(layer) => write!(table, "{layer},{expert},{at}"),
+                Some((_, at)) => write!(table, "{layer},shared,{at}"),
+                None => write!(table, "{layer},,{neuron}"),
+            };
+            let _ = writeln!(table, ",{fired},{predicted},{hot},{firings},{tokens}");
         }
     }
     table
@@ -105,7 +111,7 @@ pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(us
 #[cfg(test)]
 mod tests {
     use egui::Color32;
-    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronShape};
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons, NeuronShape};
 
     use super::*;
 
@@ -120,7 +126,19 @@ mod tests {
         let token = board.latest();
         let table = table(&board, token.as_ref(), |layer, _| layer == 2);
         let lines: Vec<_> = table.lines().skip(1).collect();
-        assert_eq!(lines, ["0,0,1,,0,1,1", "0,1,0,,0,0,1", "2,0,1,,1,1,1"]);
+        assert_eq!(lines, ["0,,0,1,,0,1,1", "0,,1,0,,0,0,1", "2,,0,1,,1,1,1"]);
+    }
+
+    #[test]
+    fn a_table_names_experts() {
+        let mixture = LayerNeurons::Mixture { experts: 2, width: 1, shared: 1 };
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([mixture]));
+        recorder.begin(0, 0, &[1], true);
+        recorder.layer(&LayerFiring { tokens: 1, fired: &[0b110], chosen: Some(&[0b10]), ..LayerFiring::default() });
+        recorder.end();
+        let table = table(&board, board.latest().as_ref(), |_, _| false);
+        let lines: Vec<_> = table.lines().skip(1).collect();
+        assert_eq!(lines, ["0,0,0,0,,0,0,1", "0,1,0,1,,0,1,1", "0,shared,0,1,,0,1,1"]);
     }
 
     #[test]

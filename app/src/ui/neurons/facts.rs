@@ -17,6 +17,8 @@ pub struct Facts {
     pub value: String,
     /// How often it does.
     pub frequency: Option<String>,
+    /// How often its expert is chosen, in a mixture.
+    pub expert: Option<String>,
     /// Whether it is in VRAM.
     pub hot: bool,
     /// What the predictor said of it, where one was asked.
@@ -41,6 +43,30 @@ pub fn quoted(text: &str) -> String {
     format!("\u{201c}{}\u{201d}", text.trim().chars().map(visible).collect::<String>())
 }
 
+/// A neuron's name: `layer 3, neuron 7`, `layer 3, expert 2, neuron 7`.
+pub fn name(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
+    match shape.member(layer, neuron) {
+        Some((expert, at)) if expert < shape.experts(layer) => format!("layer {layer}, expert {expert}, neuron {at}"),
+        Some((_, at)) => format!("layer {layer}, shared expert, neuron {at}"),
+        None => format!("layer {layer}, neuron {neuron}"),
+    }
+}
+
+/// The same at the beginning of a sentence.
+pub fn title(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
+    let name = name(shape, layer, neuron);
+    name.strip_prefix('l').map_or(name.clone(), |rest| format!("L{rest}"))
+}
+
+/// How often something is known to happen, as shares of the tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Shares {
+    /// A neuron fires.
+    pub fires: Option<f32>,
+    /// Its expert is chosen, in a mixture.
+    pub chosen: Option<f32>,
+}
+
 /// Whether the map's `mode` has something to show of a neuron: of several in a dot the one to speak of.
 pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
     let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
@@ -53,14 +79,8 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 }
 
 impl Facts {
-    /// Of the neuron at `place`, which fires with `frequency` and is `hot` or not.
-    pub fn of(
-        shape: &NeuronShape,
-        token: Option<&TokenTrace>,
-        place: Place,
-        frequency: Option<f32>,
-        hot: bool,
-    ) -> Self {
+    /// Of the neuron at `place`, which is `hot` or not.
+    pub fn of(shape: &NeuronShape, token: Option<&TokenTrace>, place: Place, shares: Shares, hot: bool) -> Self {
         let Place { layer, neuron, crowd } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
@@ -68,12 +88,21 @@ impl Facts {
             let share = *masks.strength.get(shape.range(layer))?.get(neuron)?;
             Some(f32::from(share) / 255.0 * masks.greatest.get(layer)?)
         });
+        // Of a mixture, the expert: whether it is one that is chosen from, and whether this token has chosen it.
+        let expert = shape.member(layer, neuron).map(|(expert, _)| expert);
+        let routed = expert.filter(|expert| *expert < shape.experts(layer));
+        let passed_over = token
+            .and_then(|token| token.chosen(shape, layer))
+            .zip(routed)
+            .is_some_and(|(chosen, expert)| !mask::contains(chosen, expert));
         let value = match (fired, strength) {
             (None, _) => "Not recorded for this token".to_owned(),
             (Some(true), Some(strength)) => format!("Fires with {strength:.2}"),
             (Some(true), None) => "Fires for this token".to_owned(),
+            (Some(false), _) if passed_over => "Silent: this token did not choose its expert".to_owned(),
             (Some(false), _) => "Silent for this token".to_owned(),
         };
+        let at = |share: Option<f32>| share.map(|share| format!("at {} of the tokens", percent(share.into())));
         let guess = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
         let predicted = match (fired, guess) {
             (Some(true), Some(true)) => Some("Predicted: a hit"),
@@ -83,9 +112,13 @@ impl Facts {
             _ => None,
         };
         Facts {
-            title: format!("Layer {layer}, neuron {neuron}"),
+            title: title(shape, layer, neuron),
             value,
-            frequency: frequency.map(|share| format!("Fires at {} of the tokens", percent(share.into()))),
+            frequency: at(shares.fires).map(|often| format!("Fires {often}")),
+            expert: match (expert, routed) {
+                (Some(_), None) => Some("Every token passes through this expert".to_owned()),
+                _ => routed.and(at(shares.chosen)).map(|often| format!("Its expert is chosen {often}")),
+            },
             hot,
             predicted,
             crowd: (crowd > 1).then(|| format!("{} more in this dot: double-click to see them", crowd - 1)),
@@ -105,12 +138,17 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
     let total = token.total();
     let share = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
     let (active, hot) = (share(total.fired, neurons as f64), share(total.hot, total.fired.into()));
-    format!("{layers}, token {}: {active} of the neurons fire, {hot} of these are hot", token.index)
+    let chosen = total.experts.map(|chosen| {
+        let all: usize = (0..shape.layers()).map(|layer| shape.experts(layer)).sum();
+        format!("{chosen} of {} chosen, ", counted(all, "expert"))
+    });
+    let chosen = chosen.unwrap_or_default();
+    format!("{layers}, token {}: {chosen}{active} of the neurons fire, {hot} of these are hot", token.index)
 }
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Watch};
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons, NeuronBoard, Watch};
 
     use super::*;
 
@@ -131,11 +169,12 @@ mod tests {
         });
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
-        let of =
-            |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, Some(0.123), neuron == 0);
+        let shares = Shares { fires: Some(0.123), chosen: None };
+        let of = |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, shares, neuron == 0);
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
+        assert_eq!(first.expert, None);
         assert_eq!((first.place(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
@@ -146,8 +185,38 @@ mod tests {
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
-        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, None, false);
+        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Shares::default(), false);
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
+    }
+
+    #[test]
+    fn a_neuron_of_a_mixture_is_described_with_its_expert() {
+        let mixture = LayerNeurons::Mixture { experts: 3, width: 4, shared: 2 };
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([mixture]));
+        recorder.begin(0, 0, &[9], true);
+        let (fired, chosen) = ([0b01_0000_0110_0000], [0b010]);
+        recorder.layer(&LayerFiring { tokens: 1, fired: &fired, chosen: Some(&chosen), ..LayerFiring::default() });
+        recorder.end();
+        let (shape, token) = (board.shape(), board.latest().unwrap());
+        let shares = Shares { fires: Some(0.1), chosen: Some(0.25) };
+        let of = |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, shares, false);
+        let fires = of(5);
+        assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
+        assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));
+        assert_eq!(fires.frequency.as_deref(), Some("Fires at 10 % of the tokens"));
+        assert_eq!(of(4).value, "Silent for this token");
+        let other = of(3);
+        assert_eq!(
+            (&*other.title, &*other.value),
+            ("Layer 0, expert 0, neuron 3", "Silent: this token did not choose its expert")
+        );
+        let shared = of(13);
+        assert_eq!((&*shared.title, &*shared.value), ("Layer 0, shared expert, neuron 1", "Silent for this token"));
+        assert_eq!(shared.expert.as_deref(), Some("Every token passes through this expert"));
+        assert_eq!(
+            summary(shape, Some(&token)),
+            "1 layer, token 0: 1 of 3 experts chosen, 21 % of the neurons fire, 0 % of these are hot"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ use thermocline_engine::{
 };
 
 use super::{
-    facts::{percent, quoted},
+    facts::{self, percent, quoted},
     history::{History, Sample},
     pins::Pin,
 };
@@ -39,21 +39,22 @@ pub fn layers(ui: &mut Ui, shape: &NeuronShape, token: &TokenTrace) {
     area.show_rows(ui, ROW, rows, |ui, range| {
         for layer in range {
             if let Some(figures) = token.layers.get(layer) {
-                bar(ui, layer, shape.neurons(layer), figures);
+                bar(ui, layer, shape, figures);
             }
         }
     });
 }
 
-fn bar(ui: &mut Ui, layer: usize, neurons: usize, figures: &LayerTrace) {
-    let palette = Palette::of(ui);
+fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
+    let (palette, neurons) = (Palette::of(ui), shape.neurons(layer));
     let (rect, response) = ui.allocate_exact_size(Vec2::new(ui.available_width(), ROW), Sense::hover());
     let of = |part: u32, all: usize| if all == 0 { 0.0 } else { f64::from(part) / all as f64 };
     let (active, hits) = (of(figures.fired, neurons), of(figures.hot, figures.fired as usize));
-    let text = if neurons == 0 {
-        "a mixture of experts: not recorded".to_owned()
-    } else {
-        format!("{} active, {} hot hits", percent(active), percent(hits))
+    let experts =
+        figures.experts.map(|chosen| format!("{chosen} of {}", units::counted(shape.experts(layer), "expert")));
+    let text = match &experts {
+        Some(experts) => format!("{} active, {experts}", percent(active)),
+        None => format!("{} active, {} hot hits", percent(active), percent(hits)),
     };
     response.widget_info(|| WidgetInfo::labeled(Role::Meter, true, format!("Layer {layer}: {text}")));
     let painter = ui.painter_at(rect);
@@ -73,6 +74,9 @@ fn bar(ui: &mut Ui, layer: usize, neurons: usize, figures: &LayerTrace) {
         let cold = figures.fired.saturating_sub(figures.hot);
         ui.label(RichText::new(format!("Layer {layer}")).strong());
         ui.label(format!("{} of {neurons} neurons fire: {} hot, {cold} cold", figures.fired, figures.hot));
+        if let Some(experts) = &experts {
+            ui.label(format!("{experts} chosen, {} of the firings are hot", percent(hits)));
+        }
         ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
         ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
         if figures.cpu_ns > 0 || figures.wait_ns > 0 {
@@ -216,18 +220,19 @@ pub fn pinned(
     let mut act = None;
     ui.horizontal(|ui| {
         let (name, colour) = if hot { ("hot", palette.hot) } else { ("cold", palette.cold) };
-        ui.label(RichText::new(format!("Layer {}, neuron {}", pin.layer, pin.neuron)).size(12.0).strong());
+        let title = facts::title(engine.neurons().shape(), pin.layer, pin.neuron);
+        ui.label(RichText::new(title).size(12.0).strong());
         ui.label(small(name, colour));
         if let Some(frequency) = frequency {
             ui.label(small(percent(frequency.into()), palette.muted)).on_hover_text("Share of the tokens it fires at");
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-            let name = format!("Unpin layer {}, neuron {}", pin.layer, pin.neuron);
+            let name = format!("Unpin {}", pin.name);
             if crate::ui::widgets::framed_icon_button(ui, ICON_CLOSE, &name).clicked() {
                 act = Some(PinAct::Unpin);
             }
             let words = ui.selectable_label(tints, RichText::new("In the text").size(12.0));
-            let name = format!("Show in the chat's words where layer {}, neuron {} fires", pin.layer, pin.neuron);
+            let name = format!("Show in the chat's words where {} fires", pin.name);
             words.widget_info(|| WidgetInfo::selected(Role::Button, true, tints, &name));
             if words.on_hover_text(name).clicked() {
                 act = Some(PinAct::Tint);

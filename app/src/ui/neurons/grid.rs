@@ -87,6 +87,24 @@ impl Grid {
         Grid { columns, lines }
     }
 
+    /// One of about the same dots in which every group of `group` of the `shown` neurons has columns of its own, if there is one.
+    #[must_use]
+    pub fn straight(self, group: usize, shown: usize, width: f32, limit: usize) -> Self {
+        let groups = shown.checked_div(group).unwrap_or(0);
+        if groups < 2 {
+            return self;
+        }
+        if shown > self.dots() {
+            let columns = (self.columns / groups * groups).max(1);
+            return if columns < groups { self } else { Grid { columns, ..self } };
+        }
+        let near = |lines: &usize| lines.abs_diff(self.lines);
+        let fits = |lines: &usize| shown.div_ceil(*lines) <= (width as usize).clamp(1, limit);
+        let some = self.lines.div_ceil(2)..=(self.lines * 2).min(limit).max(self.lines);
+        let lines = some.filter(|lines| group.is_multiple_of(*lines)).filter(fits).min_by_key(near);
+        lines.map_or(self, |lines| Grid { columns: shown.div_ceil(lines), lines })
+    }
+
     /// Dots of a layer.
     pub fn dots(&self) -> usize {
         self.columns * self.lines
@@ -167,6 +185,22 @@ mod tests {
         let limited = Grid::new(80, 28_672, 4000.0, 3200.0, 1024);
         assert!(limited.columns <= 1024 && limited.lines * 80 <= 1024, "{limited:?}");
         assert_eq!(Grid::new(0, 0, 0.0, 0.0, 0), Grid { columns: 1, lines: 1 });
+    }
+
+    #[test]
+    fn experts_have_columns_of_their_own_where_that_can_be() {
+        let grid = Grid::new(2, 640, 370.0, 240.0, 8192);
+        let straight = grid.straight(160, 640, 370.0, 8192);
+        assert!(grid.lines.abs_diff(straight.lines) <= 3 && 160 % straight.lines == 0, "{grid:?} {straight:?}");
+        assert_eq!(straight.dots(), 640);
+        // Several neurons to a dot.
+        let large = Grid { columns: 370, lines: 3 };
+        assert_eq!(large.straight(14_336, 114_688, 370.0, 8192), Grid { columns: 368, lines: 3 });
+        assert_eq!(large.straight(768, 98_304, 370.0, 8192), Grid { columns: 256, lines: 3 });
+        assert_eq!(large.straight(10, 5_000, 370.0, 8192), large, "more experts than columns");
+        // One FFN, and a number that no lines divide.
+        assert_eq!((grid.straight(0, 640, 370.0, 8192), grid.straight(640, 640, 370.0, 8192)), (grid, grid));
+        assert_eq!(grid.straight(157, 628, 370.0, 8192), grid);
     }
 
     #[test]

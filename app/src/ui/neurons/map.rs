@@ -16,12 +16,13 @@ use thermocline_engine::{
 };
 
 use super::{
-    atlas::{Atlas, Place, Sheet},
+    atlas::{Atlas, Often, Place, Sheet},
     colours,
-    facts::{self, Facts},
+    facts::{self, Facts, Shares},
     grid::{Grid, View},
     mode::{Colours, Mode},
     playback::Playback,
+    seams,
     shader::{self, Shader},
     told::Fold,
 };
@@ -96,7 +97,12 @@ impl Map {
 
     /// Whether a neuron is in VRAM.
     pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
-        self.resident.as_ref().is_some_and(|resident| resident.is_hot(layer, neuron))
+        self.atlas.is_hot(layer, neuron)
+    }
+
+    /// Neurons in VRAM.
+    pub fn hot(&self) -> usize {
+        self.atlas.hot()
     }
 
     /// Whether there is a picture to save.
@@ -144,8 +150,10 @@ impl Map {
             if response.double_clicked() {
                 self.view = if self.view.layer.is_some() { View::default() } else { View::of_layer(place.layer) };
             }
-            let (frequency, hot) = (self.frequency(place.layer, place.neuron), self.is_hot(place.layer, place.neuron));
-            let facts = Facts::of(shape, token.as_ref(), place, frequency, hot);
+            let Place { layer, neuron, .. } = place;
+            let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
+            let shares = Shares { fires: self.frequency(layer, neuron), chosen: expert };
+            let facts = Facts::of(shape, token.as_ref(), place, shares, self.is_hot(layer, neuron));
             response.on_hover_ui_at_pointer(|ui| tell(ui, &facts));
         }
         place.filter(|_| clicked)
@@ -182,7 +190,12 @@ impl Map {
         };
         let pixels = rect.size() * ui.pixels_per_point();
         let limit = ui.input(|input| input.max_texture_side);
-        let grid = Grid::new(layers, self.view.ranks(neurons).len(), pixels.x, pixels.y, limit);
+        let seen = self.view.ranks(neurons).len();
+        let mut grid = Grid::new(layers, seen, pixels.x, pixels.y, limit);
+        let widest = (0..shape.layers()).find(|layer| shape.neurons(*layer) == neurons);
+        if let Some(layer) = self.view.layer.or(widest).filter(|_| !self.view.is_close()) {
+            grid = grid.straight(shape.group(layer, 0).len(), seen, pixels.x, limit);
+        }
         let mut anew = self.atlas.lay_out(Sheet { view: self.view, grid, by_frequency: looks.by_frequency });
 
         let resident = engine.placement();
@@ -206,7 +219,7 @@ impl Map {
             let known = engine.frequencies(layer);
             let profiled = known.as_ref().is_some_and(|known| known.origin == Origin::Profile);
             counting.set(!profiled && shape.neurons(layer) > 0 || counting.get() && shape.neurons(layer) == 0);
-            known.map(|known| known.values)
+            known.map(|known| Often { neurons: known.values, experts: known.experts })
         });
         self.counting = counting.get();
         self.sorted.get_or_insert((Instant::now(), index));
@@ -279,6 +292,10 @@ impl Map {
                 painter.hline(rect.x_range(), top(layer), Stroke::new(1.0, Palette::DARK.line));
             }
         }
+        for seam in seams::lines(&self.atlas, rect) {
+            painter.line(seam.clone(), Stroke::new(3.0, Palette::DARK.background));
+            painter.line(seam, Stroke::new(1.0, Palette::DARK.muted));
+        }
         // The line between hot and cold goes down through the layers, with a step where they differ.
         let mut line = Vec::new();
         for layer in shown.clone() {
@@ -317,6 +334,9 @@ fn tell(ui: &mut Ui, facts: &Facts) {
     ui.label(line(&facts.value, palette.text));
     if let Some(frequency) = &facts.frequency {
         ui.label(line(frequency, palette.muted));
+    }
+    if let Some(expert) = &facts.expert {
+        ui.label(line(expert, palette.muted));
     }
     ui.label(line(facts.place(), if facts.hot { palette.hot } else { palette.cold }));
     if let Some(predicted) = facts.predicted {

@@ -1,7 +1,7 @@
 //! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and [`figures`] beside it.
 //! What dots mean is arithmetic without a window: [`mode`], [`told`], [`order`], [`grid`], [`atlas`], and, to draw them, a
 //! [`picture`], or a [`plane`] of bytes for a [`shader`]. So is what stands beside them: [`playback`], [`history`], [`pins`],
-//! [`tint`], [`facts`]; [`cost`] is what recording them takes. All of it reads the engine's board of neurons and never waits
+//! [`tint`], [`facts`], and the [`seams`] between experts; [`cost`] is what recording them takes. All of it reads the engine's board of neurons and never waits
 //! for it; only what is new and visible is drawn.
 
 pub mod atlas;
@@ -20,6 +20,7 @@ pub mod picture;
 pub mod pins;
 pub mod plane;
 pub mod playback;
+pub mod seams;
 pub mod shader;
 #[cfg(test)]
 mod tests;

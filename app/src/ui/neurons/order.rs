@@ -1,8 +1,19 @@
 //! In which order a layer's neurons stand on the map.
 
+use std::ops::Range;
+
 /// Steps that frequencies are told apart by. Neurons in the same step keep the model's order, so that a picture does not
 /// tremble with every token.
 const STEPS: usize = 4096;
+
+/// In which order the experts of a mixture come: hot ones first, then by how often they are chosen, in steps as those of neurons.
+/// `hot` and `chosen` are told of each.
+pub fn sequence(groups: usize, hot: impl Fn(usize) -> bool, chosen: impl Fn(usize) -> f32) -> Vec<usize> {
+    let mut all: Vec<usize> = (0..groups).collect();
+    let often = |group: usize| (chosen(group).clamp(0.0, 1.0).sqrt() * (STEPS - 1) as f32) as usize;
+    all.sort_by_key(|group| (!hot(*group), std::cmp::Reverse(often(*group))));
+    all
+}
 
 /// Places of a layer's neurons, hot ones first where they are sorted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -10,13 +21,15 @@ pub struct Order {
     neurons: Vec<u32>,
     ranks: Vec<u32>,
     boundary: Option<usize>,
+    /// Ranks at which the groups of a mixture begin.
+    starts: Vec<u32>,
 }
 
 impl Order {
     /// The model's own.
     pub fn of_model(neurons: usize) -> Self {
         let all: Vec<u32> = (0..neurons as u32).collect();
-        Order { neurons: all.clone(), ranks: all, boundary: None }
+        Order { neurons: all.clone(), ranks: all, ..Order::default() }
     }
 
     /// Those in the mask `hot` before the others, and both by how often they fire; what `frequencies` does not know counts
@@ -43,7 +56,43 @@ impl Order {
             order[*next as usize] = neuron as u32;
             *next += 1;
         }
-        Order { neurons: order, ranks, boundary: Some(boundary) }
+        Order { neurons: order, ranks, boundary: Some(boundary), starts: Vec::new() }
+    }
+
+    /// The same neurons, those of each of `groups` together, first those of the group that `sequence` names first; within a group
+    /// they stay in their order. Groups follow each other in the model's numbering, and `sequence` names each once.
+    pub fn grouped(self, groups: &[Range<usize>], sequence: &[usize]) -> Self {
+        let mut next = vec![0u32; groups.len()];
+        let (mut end, mut starts) = (0, Vec::with_capacity(groups.len()));
+        for group in sequence {
+            let Some(size) = groups.get(*group).map(|neurons| neurons.len() as u32) else { continue };
+            next[*group] = end;
+            starts.push(end);
+            end += size;
+        }
+        let (mut order, mut ranks) = (vec![0; self.neurons.len()], vec![0; self.ranks.len()]);
+        for neuron in &self.neurons {
+            let group = groups.partition_point(|neurons| neurons.end <= *neuron as usize);
+            let Some(rank) = next.get_mut(group) else { continue };
+            if let (Some(place), Some(of)) = (order.get_mut(*rank as usize), ranks.get_mut(*neuron as usize)) {
+                (*place, *of) = (*neuron, *rank);
+            }
+            *rank += 1;
+        }
+        // Hot neurons are still first if whole groups are hot.
+        let hot = |rank: usize| order.get(rank).is_some_and(|neuron| self.before(*neuron as usize, self.boundary));
+        let boundary = self.boundary.filter(|boundary| (0..*boundary).all(hot));
+        Order { neurons: order, ranks, boundary, starts }
+    }
+
+    /// Whether a neuron stands before the boundary.
+    fn before(&self, neuron: usize, boundary: Option<usize>) -> bool {
+        boundary.is_some_and(|boundary| self.ranks.get(neuron).is_some_and(|rank| (*rank as usize) < boundary))
+    }
+
+    /// Ranks at which the groups of a mixture begin; none where there is one FFN.
+    pub fn starts(&self) -> &[u32] {
+        &self.starts
     }
 
     /// Neurons.
@@ -94,5 +143,24 @@ mod tests {
         assert_eq!((order.neuron(2), order.neuron(3), order.boundary()), (Some(2), None, None));
         assert_eq!(Order::by_frequency(3, &[], &[]).boundary(), Some(0));
         assert_eq!(Order::by_frequency(3, &[], &[7]).boundary(), Some(3));
+    }
+
+    #[test]
+    fn experts_stay_together() {
+        // Experts of three neurons, and one of two that is always there. The third is hot.
+        let groups = [0..3, 3..6, 6..9, 9..11];
+        let (often, hot) = ([0.1, 0.3, 0.2, 0.9, 0.0, 0.8, 0.1, 0.0, 0.2, 0.5, 0.6], [0b1_1100_0000]);
+        let chosen = [0.2, 0.7, 0.1, 1.0];
+        let sequence = sequence(4, |group| group == 2, |group| chosen[group]);
+        assert_eq!(sequence, [2, 3, 1, 0]);
+        let order = Order::by_frequency(11, &often, &hot).grouped(&groups, &sequence);
+        let all: Vec<_> = (0..12).map_while(|rank| order.neuron(rank)).collect();
+        assert_eq!(all, [8, 6, 7, 10, 9, 3, 5, 4, 1, 2, 0]);
+        assert!(all.iter().enumerate().all(|(rank, neuron)| order.ranks()[*neuron] as usize == rank));
+        assert_eq!((order.starts(), order.boundary()), (&[0, 3, 5, 8][..], Some(3)));
+        let mixed = Order::by_frequency(11, &often, &[0b1]).grouped(&groups, &sequence);
+        assert_eq!(mixed.boundary(), None, "a hot neuron in an expert that comes later");
+        let model = Order::of_model(11).grouped(&groups, &[0, 1, 2, 3]);
+        assert_eq!((model.starts(), model.neuron(6), model.boundary()), (&[0, 3, 6, 9][..], Some(6), None));
     }
 }

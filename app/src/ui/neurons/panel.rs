@@ -259,7 +259,7 @@ impl Watched {
         {
             shell.toasts.info(format!("{MOST_PINS} neurons are pinned already: let one go first."));
         }
-        self.sides(ui, engine, looks);
+        self.sides(ui, looks);
         colours::legend(ui, looks.mode, looks.colours, self.playback.base().is_some());
         self.hint(ui, looks);
         self.scrub(ui, engine);
@@ -301,10 +301,9 @@ impl Watched {
     }
 
     /// What the two sides of the line are.
-    fn sides(&self, ui: &mut Ui, engine: &Engine, looks: Looks) {
-        let (palette, shape) = (Palette::of(ui), self.board.shape());
-        let hot: usize = engine.placement().map_or(0, |resident| (0..shape.layers()).map(|l| resident.count(l)).sum());
-        let share = hot as f64 / shape.total().max(1) as f64;
+    fn sides(&self, ui: &mut Ui, looks: Looks) {
+        let palette = Palette::of(ui);
+        let share = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
         let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
         ui.horizontal(|ui| {
             ui.label(side(format!("hot in VRAM, {}", percent(share)), palette.hot));

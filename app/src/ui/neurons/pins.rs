@@ -7,6 +7,8 @@ use thermocline_engine::{
     telemetry::neurons::{MOST_TOKENS, NeuronBoard, NeuronShape, TokenTrace},
 };
 
+use super::facts;
+
 /// Most neurons that are pinned at once.
 pub const MOST_PINS: usize = 8;
 
@@ -17,6 +19,8 @@ pub struct Pin {
     pub layer: usize,
     /// The neuron.
     pub neuron: usize,
+    /// Its name, as in the middle of a sentence.
+    pub name: String,
     /// Per token: 0 for silence, 1 for firing, or its strength as a share of the layer's strongest.
     pub series: VecDeque<f32>,
     /// The tokens of the series, by their ids.
@@ -26,8 +30,16 @@ pub struct Pin {
 }
 
 impl Pin {
-    fn new(layer: usize, neuron: usize) -> Self {
-        Pin { layer, neuron, series: VecDeque::new(), words: VecDeque::new(), fired_at: HashMap::new(), next: 0 }
+    fn new(shape: &NeuronShape, layer: usize, neuron: usize) -> Self {
+        Pin {
+            layer,
+            neuron,
+            name: facts::name(shape, layer, neuron),
+            series: VecDeque::new(),
+            words: VecDeque::new(),
+            fired_at: HashMap::new(),
+            next: 0,
+        }
     }
 
     fn see(&mut self, shape: &NeuronShape, token: &TokenTrace) {
@@ -77,7 +89,7 @@ impl Pins {
         if before >= MOST_PINS {
             return false;
         }
-        self.pins.push(Pin::new(layer, neuron));
+        self.pins.push(Pin::new(board.shape(), layer, neuron));
         self.update(board);
         true
     }

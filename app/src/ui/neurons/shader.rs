@@ -286,6 +286,7 @@ mod tests {
 
     use super::*;
     use crate::ui::neurons::{
+        atlas::Often,
         colours::{self, image},
         grid::{Grid, View},
         mode::{Colours, Mode},
@@ -378,6 +379,11 @@ mod tests {
         board
     }
 
+    fn often(board: &NeuronBoard, layer: usize) -> Often {
+        let tally = board.tally(layer);
+        Often { neurons: tally.recent, experts: tally.chosen_recent }
+    }
+
     /// In every mode, from afar and close: every pixel of the shader's is the picture's.
     #[test]
     fn the_shader_draws_the_picture() {
@@ -402,7 +408,7 @@ mod tests {
                 for atlas in [&mut both.picture, &mut both.bytes] {
                     atlas.lay_out(Sheet { view, grid, by_frequency });
                     atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
-                    atlas.sort(soon, |layer| Some(board.tally(layer).recent));
+                    atlas.sort(soon, |layer| Some(often(&board, layer)));
                     match mode {
                         Mode::Placement => atlas.draw_places(),
                         Mode::Frequency | Mode::Recency => assert!(atlas.draw_tally(&board, mode, soon)),
@@ -451,10 +457,10 @@ mod tests {
         let (token, both) = (board.latest().unwrap(), harness.state_mut());
         let sheet = Sheet { grid: Grid { columns: 400, lines: 4 }, by_frequency: true, ..Sheet::default() };
         both.bytes.lay_out(sheet);
-        both.bytes.sort(Duration::from_secs(60), |layer| Some(board.tally(layer).recent));
+        both.bytes.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
         // What every step of a zoom costs the picture.
         both.picture.lay_out(sheet);
-        both.picture.sort(Duration::from_secs(60), |layer| Some(board.tally(layer).recent));
+        both.picture.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
         let folded = (1..6).map(|step| {
             let (mut view, began) = (View::default(), Instant::now());
             view.zoom(1.0 + step as f32 / 10.0, 0.5);

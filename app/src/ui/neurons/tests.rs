@@ -11,6 +11,7 @@ use egui_kittest::{
     kittest::{NodeT, Queryable},
 };
 use thermocline_engine::{
+    model::{Activation, mask},
     session::{DeviceChoice, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions},
     telemetry::neurons::Watch,
 };
@@ -52,17 +53,22 @@ fn shell<'a>(harness: &'a mut Harness<'static, State>) -> &'a mut Shell {
     harness.state_mut().shell.as_mut().unwrap()
 }
 
-/// A model on the CPU that has written a few words.
+/// The built-in model on the CPU, after it has written a few words.
 fn told(harness: &mut Harness<'static, State>) {
+    open(harness, ModelId::Builtin, None);
+    harness.step();
+    tell(harness, 12);
+}
+
+/// Opens a model on the CPU.
+fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Option<Activation>) {
     let host = shell(harness).host.clone();
-    host.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
+    host.open(model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
     let began = Instant::now();
     while host.engine().is_none() {
         assert!(began.elapsed() < Duration::from_secs(30), "no model within 30 s");
         thread::sleep(Duration::from_millis(2));
     }
-    harness.step();
-    tell(harness, 12);
 }
 
 fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
@@ -111,6 +117,58 @@ fn the_map_follows_holds_and_steps() {
     harness.get_by_label(&format!("Compared with token {}", latest - 1)).click();
     harness.run_steps(2);
     assert!(harness.query_by_label("fires only now").is_none());
+}
+
+/// The map, the figures and what is said under the pointer name experts.
+#[test]
+fn a_mixture_is_shown_expert_by_expert() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut harness = harness(folder.path());
+    open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
+    // Before the panel looks, so that it sorts by what they did.
+    tell(&mut harness, 12);
+    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    let (shape, token) = (board.shape().clone(), board.latest().unwrap());
+    let map = harness.get_by_label_contains("Map of neurons, Fired:");
+    let (rect, summary) = (map.rect(), map.accesskit_node().label().unwrap_or_default());
+    assert!(summary.contains(": 4 of 8 experts chosen, "), "{summary}");
+    assert!(
+        harness.query_by_label_contains("Layer 1: ").is_some_and(|bar| {
+            bar.accesskit_node().label().unwrap_or_default().ends_with(" active, 2 of 4 experts")
+        })
+    );
+    // From left to right the experts, those chosen more often first.
+    let chosen = |layer: usize, expert: usize| board.tally(layer).chosen[expert];
+    let mut seen = Vec::new();
+    for step in 0..40 {
+        let at = egui::pos2(rect.left() + 33.0 + (rect.width() - 34.0) * step as f32 / 40.0, rect.top() + 20.0);
+        harness.event(egui::Event::PointerMoved(at));
+        harness.run_steps(2);
+        if step == 0 {
+            // Words under the pointer take a moment to come.
+            harness.run_steps(60);
+        }
+        let title = harness.get_by_label_contains("Layer 0, expert ").accesskit_node();
+        let title = title.value().or(title.label()).unwrap_or_default();
+        let mut numbers = title.split(|c: char| !c.is_ascii_digit()).filter_map(|number| number.parse::<usize>().ok());
+        let (expert, neuron) = (numbers.nth(1).unwrap(), numbers.next().unwrap());
+        let at = expert * 160 + neuron;
+        let fires = mask::contains(token.fired(&shape, 0).unwrap(), at);
+        let passed_over = !mask::contains(token.chosen(&shape, 0).unwrap(), expert);
+        let value = match (fires, passed_over) {
+            (true, _) => "Fires for this token",
+            (false, true) => "Silent: this token did not choose its expert",
+            (false, false) => "Silent for this token",
+        };
+        assert!(harness.query_by_label(value).is_some(), "{title}: {value}");
+        assert!(harness.query_by_label_contains("Its expert is chosen at ").is_some());
+        assert!(harness.query_by_label("Cold, in RAM").is_some());
+        if seen.last() != Some(&expert) {
+            seen.push(expert);
+        }
+    }
+    assert_eq!(seen.len(), 4, "each expert is in one place: {seen:?}");
+    assert!(seen.windows(2).all(|two| chosen(0, two[0]) >= chosen(0, two[1])), "{seen:?}");
 }
 
 #[test]

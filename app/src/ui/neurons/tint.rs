@@ -19,7 +19,7 @@ pub struct Tint {
 impl Tint {
     /// What `pin` saw, with the words of a vocabulary.
     pub fn of<'a>(pin: &Pin, hot: bool, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
-        let mut tint = Tint { name: format!("layer {}, neuron {}", pin.layer, pin.neuron), hot, ..Tint::default() };
+        let mut tint = Tint { name: pin.name.clone(), hot, ..Tint::default() };
         for (token, strength) in pin.words.iter().zip(&pin.series) {
             tint.text.extend_from_slice(bytes(*token));
             tint.tokens.push((tint.text.len(), *strength));

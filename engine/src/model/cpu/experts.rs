@@ -1,6 +1,8 @@
 //! Mixtures of experts.
 
-use super::{CpuFfn, FfnTask, LayerTask, WHAT, layer_ffn::add_bias};
+use std::time::Instant;
+
+use super::{CpuFfn, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias};
 use crate::{
     cpu::{
         Cpu, MatmulJob,
@@ -23,6 +25,7 @@ pub(super) struct Mixture {
     gathered: Vec<f32>,
     /// `[members, d_model]`, outputs.
     expert_out: Vec<f32>,
+    firing: ExpertFiring,
 }
 
 /// What all experts of a task share.
@@ -30,11 +33,21 @@ struct Shared<'a> {
     cpu: &'a Cpu,
     config: &'a ModelConfig,
     sparsity: Sparsity,
+    cut: Option<f32>,
+    /// Whether an observer wants to know what fires.
+    watched: bool,
 }
 
 impl Shared<'_> {
     /// `out = ffn(x)`, both `[tokens, d_model]`.
-    fn run(&self, ffn: &mut CpuFfn, weights: &FfnWeights, x: &[f32], tokens: usize, out: &mut [f32]) -> Result<()> {
+    fn run(
+        &self,
+        ffn: &mut CpuFfn,
+        weights: &FfnWeights,
+        x: &[f32],
+        tokens: usize,
+        out: &mut [f32],
+    ) -> Result<FfnWork> {
         let task = FfnTask {
             ffn: weights,
             activation: self.config.activation,
@@ -42,14 +55,14 @@ impl Shared<'_> {
             sparsity: self.sparsity,
             guess: None,
             audited: false,
-            cut: None,
+            cut: self.cut,
             x,
             tokens,
-            observed: false,
+            observed: self.watched,
         };
-        ffn.partial(self.cpu, &task, out)?;
+        let work = ffn.partial(self.cpu, &task, out)?;
         add_bias(weights, out);
-        Ok(())
+        Ok(work)
     }
 }
 
@@ -68,18 +81,31 @@ impl Mixture {
         let Some(experts) = &config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
+        let started = probe.wants_firing().then(Instant::now);
         self.route(cpu, experts, weights, task.x, task.tokens)?;
         if probe.wants_router() {
             probe.router(task.layer, &self.chosen);
         }
-        // An expert with one token of many is part of a chunk all the same.
-        let sparsity = if task.tokens == 1 { task.sparsity } else { Sparsity::Dense };
-        let shared = Shared { cpu, config, sparsity };
-        self.mix(&shared, experts, weights, ffn, task.x, out)?;
-        match &weights.shared {
-            Some(expert) => self.add_shared(&shared, expert, ffn, task.x, task.tokens, out),
-            None => Ok(()),
+        // An expert with one token of many is part of a chunk all the same, and a cut only says what counts as firing.
+        let sparsity = match task.sparsity {
+            Sparsity::Threshold => Sparsity::Dense,
+            mode if task.tokens == 1 => mode,
+            _ => Sparsity::Dense,
+        };
+        let shared = Shared { cpu, config, sparsity, cut: task.cut, watched: started.is_some() };
+        if started.is_some() {
+            self.firing.begin(task.ffn.neurons(), &self.chosen, task.tokens, probe.wants_strength());
         }
+        let mut work = FfnWork::default();
+        work.read_all(&weights.router.weight);
+        self.mix(&shared, experts, weights, ffn, task.x, out, &mut work)?;
+        if let Some(expert) = &weights.shared {
+            self.add_shared(&shared, expert, ffn, (task.x, task.tokens), out, &mut work)?;
+        }
+        if let Some(started) = started {
+            self.firing.tell(task.layer, work, started, probe);
+        }
+        Ok(())
     }
 
     /// Chooses experts: `chosen` and, in place of the router's outputs, their weights.
@@ -110,6 +136,7 @@ impl Mixture {
         ffn: &mut CpuFfn,
         x: &[f32],
         out: &mut [f32],
+        work: &mut FfnWork,
     ) -> Result<()> {
         let tokens = self.chosen.len() / experts.used;
         let (d, n) = (x.len() / tokens, weights.experts.len());
@@ -131,7 +158,11 @@ impl Mixture {
             for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(&self.members) {
                 to.copy_from_slice(&x[t * d..][..d]);
             }
-            shared.run(ffn, expert, gathered, rows, result)?;
+            work.add(shared.run(ffn, expert, gathered, rows, result)?);
+            if shared.watched {
+                let width = expert.up.weight.rows();
+                self.firing.note(ffn, (e * width, width), self.members.iter().map(|(t, _)| *t));
+            }
             for (from, (t, weight)) in result.chunks_exact(d).zip(&self.members) {
                 shared.cpu.add_scaled(&mut out[t * d..][..d], from, *weight);
             }
@@ -145,9 +176,9 @@ impl Mixture {
         shared: &Shared<'_>,
         expert: &SharedExpert,
         ffn: &mut CpuFfn,
-        x: &[f32],
-        tokens: usize,
+        (x, tokens): (&[f32], usize),
         out: &mut [f32],
+        work: &mut FfnWork,
     ) -> Result<()> {
         let d = x.len() / tokens;
         grow(&mut self.router, Some(tokens), WHAT)?;
@@ -155,7 +186,11 @@ impl Mixture {
         let (gates, result) = (&mut self.router[..tokens], &mut self.expert_out[..x.len()]);
         let bias = expert.gate.bias.as_deref();
         shared.cpu.matmul(&mut [MatmulJob { weight: &expert.gate.weight, bias, out: gates }], x, tokens);
-        shared.run(ffn, &expert.ffn, x, tokens, result)?;
+        work.read_all(&expert.gate.weight);
+        work.add(shared.run(ffn, &expert.ffn, x, tokens, result)?);
+        if shared.watched {
+            self.firing.note_last(ffn, expert.ffn.up.weight.rows());
+        }
         for ((out, from), gate) in out.chunks_exact_mut(d).zip(result.chunks_exact(d)).zip(&*gates) {
             shared.cpu.add_scaled(out, from, 1.0 / (1.0 + (-gate).exp()));
         }
@@ -165,6 +200,6 @@ impl Mixture {
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
         let floats = [&self.router, &self.gathered, &self.expert_out].map(Vec::capacity);
-        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64
+        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64 + self.firing.bytes()
     }
 }

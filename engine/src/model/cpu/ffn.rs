@@ -72,7 +72,14 @@ impl FfnWork {
         self.sequential + self.scattered
     }
 
-    fn read_all(&mut self, matrix: &Matrix) {
+    /// Adds another task's.
+    pub(super) fn add(&mut self, other: FfnWork) {
+        self.active += other.active;
+        self.sequential += other.sequential;
+        self.scattered += other.scattered;
+    }
+
+    pub(super) fn read_all(&mut self, matrix: &Matrix) {
         self.sequential += matrix.data().len() as u64;
     }
 

@@ -2,6 +2,7 @@
 //! part of one that some of its neurons make up, and skips what a [`Sparsity`](super::Sparsity) mode says; a hybrid of CPU and
 //! device calls it for the neurons that are not on the device.
 
+mod expert_firing;
 mod experts;
 mod ffn;
 mod layer_ffn;

@@ -127,6 +127,7 @@ fn close(got: &[f32], wanted: &[f64]) {
 #[derive(Default)]
 struct Seen {
     fired: Vec<u32>,
+    chosen: Vec<u32>,
     predicted: Option<Vec<u32>>,
     complete: bool,
     strength: Vec<f32>,
@@ -145,6 +146,7 @@ impl Probe for Seen {
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         *self = Seen {
             fired: firing.fired.to_vec(),
+            chosen: firing.chosen.map(<[u32]>::to_vec).unwrap_or_default(),
             predicted: firing.predicted.map(<[u32]>::to_vec),
             complete: firing.complete,
             strength: firing.strength.map(<[f32]>::to_vec).unwrap_or_default(),
@@ -405,5 +407,69 @@ fn mixtures_with_and_without_a_shared_expert() {
             }
             out
         });
+    }
+}
+
+/// Neurons of the chosen experts fire as plain arithmetic says, those of others do not, and nobody computes otherwise for being
+/// watched.
+#[test]
+fn chosen_experts_tell_which_of_their_neurons_fired() {
+    const WIDTH: usize = 20;
+    let mut seed = 5;
+    for (activation, cut, shared, sparsity) in [
+        (Activation::Relu, None, 0, Sparsity::Exact),
+        (Activation::Relu, None, 40, Sparsity::Dense),
+        (Activation::DRelu, None, 33, Sparsity::Exact),
+        (Activation::Silu, None, 40, Sparsity::Dense),
+        (Activation::Silu, Some(0.2), 40, Sparsity::Threshold),
+    ] {
+        let weights = ExpertWeights {
+            router: linear(5, D, &mut seed),
+            experts: (0..5).map(|_| ffn(true, WIDTH, &mut seed)).collect(),
+            shared: (shared > 0)
+                .then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, shared, &mut seed) }),
+        };
+        let config = config(activation, Some(Experts { count: 5, used: 2, renormalise: true, n_ff: WIDTH }));
+        let ffn = Ffn::Experts(weights.clone());
+        let all = 5 * WIDTH + shared;
+        assert_eq!(ffn.neurons().count(), all);
+        let mut layer = LayerFfn::default();
+        let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+        for tokens in [1, 7, 3] {
+            let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+            let [mut out, mut unseen] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
+            let task = LayerTask { cut, ..task(&ffn, &x, sparsity) };
+            let mut seen = Seen::default();
+            layer.run(&cpu, &config, &task, &mut out, &mut seen).unwrap();
+            layer.run(&cpu, &config, &task, &mut unseen, &mut ()).unwrap();
+            assert_eq!(out, unseen);
+            assert!(seen.complete && seen.bytes.0 > 0);
+            assert_eq!((seen.fired.len(), seen.chosen.len()), (tokens * mask::words(all), tokens));
+            for (t, x) in x.chunks(D).enumerate() {
+                let x = wide(x);
+                let scores = times(&weights.router, &x);
+                let mut order: Vec<usize> = (0..5).collect();
+                order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
+                let chosen = |e: usize| order[..2].contains(&e);
+                assert_eq!(seen.chosen[t], (0..5).filter(|e| chosen(*e)).map(|e| 1 << e).sum::<u32>());
+                let fired = &seen.fired[t * mask::words(all)..][..mask::words(all)];
+                let strength = &seen.strength[t * all..][..all];
+                let experts = weights.experts.iter().enumerate().map(|(e, ffn)| (e * WIDTH, chosen(e), ffn));
+                let shared = weights.shared.iter().map(|shared| (5 * WIDTH, true, &shared.ffn));
+                let mut some = 0;
+                for (first, works, ffn) in experts.chain(shared) {
+                    let gate = times(ffn.gate.as_ref().unwrap(), &x);
+                    for (i, value) in hidden(activation, ffn, &x).into_iter().enumerate() {
+                        let above = cut.map_or(value != 0.0, |cut| act(activation, gate[i]).abs() > f64::from(cut));
+                        let wanted = if works { value.abs() } else { 0.0 };
+                        assert_eq!(mask::contains(fired, first + i), works && above, "{activation} {tokens}");
+                        assert!((f64::from(strength[first + i]) - wanted).abs() < 1e-5, "{activation} {tokens}");
+                        some += usize::from(works && above);
+                    }
+                }
+                assert_eq!(mask::count(fired), some);
+                assert!(some > 0, "{activation}");
+            }
+        }
     }
 }

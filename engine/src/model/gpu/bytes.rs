@@ -4,7 +4,9 @@ use thermocline_shaders::WeightType;
 
 use super::{
     attention::AttentionBuffers,
+    experts,
     ffn::Hidden,
+    fired::FiredMask,
     head::{self, Head},
     hot::HotBuffers,
     loader::chunk_within,
@@ -91,7 +93,8 @@ impl DeviceBytes {
         // One token's scores, masks and lists, and masks of what fired: in every layer, or of a chunk.
         let slots = HotBuffers::slots(neurons);
         let words = 2 * slots / 32;
-        let logged = floats(words * config.n_layer().max(chunk));
+        let told = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
+        let logged = floats(told * config.n_layer().max(chunk));
         let sparse = 4 * floats(pitch(neurons)) + 2 * floats(chunk * words) + logged + PIECES;
         let quantised = quantised_bytes(model);
         let logits = floats(Head::logits_floats(caps, config, chunk));
@@ -225,6 +228,21 @@ pub(super) fn neurons_of(ffn: &Ffn) -> usize {
     }
 }
 
+/// Words that a layer may tell of a token's firings.
+fn logged_words(config: &ModelConfig, ffn: &Ffn) -> usize {
+    match ffn {
+        Ffn::Dense(ffn) => 2 * HotBuffers::slots(ffn.up.weight.rows()) / 32,
+        Ffn::Experts(mixture) => {
+            let shared = mixture.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
+            config.experts.as_ref().map_or(0, |of| experts::logged(of, shared))
+        }
+    }
+}
+
+fn fired_bytes(rows: usize, n_ff: usize) -> u64 {
+    FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum()
+}
+
 /// Whether `layer` uses the temporaries of the one before it.
 fn same_temporaries(before: &LayerWeights, layer: &LayerWeights) -> bool {
     match (&before.ffn, &layer.ffn) {
@@ -262,12 +280,14 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             let slots = chunk * used;
             let row = pitch(config.d_model);
             let shared = mixture.shared.as_ref().map_or(0, |shared| {
-                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
+                let fired = fired_bytes(chunk, shared.ffn.up.weight.rows());
+                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk) + fired
             });
             floats(chunk * pitch(mixture.experts.len()))
                 + 2 * floats(slots)
                 + ExpertGroups::words(slots, mixture.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, true)
+                + fired_bytes(slots, n_ff)
                 + floats(slots * row)
                 + shared
         }

@@ -5,6 +5,8 @@ use thermocline_shaders::limits::{ROUTE_EXPERTS, ROUTE_USED};
 use super::{
     elementwise::{WORKGROUP, flat_grid},
     ffn::{DenseOps, Hidden},
+    fired::FiredMask,
+    firing::{Entry, FiringLog},
     loader::Loader,
     product::Product,
     segment::Segment,
@@ -16,7 +18,8 @@ use crate::{
         Buffer, Epilogue, ExpertGroups, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder,
         layout::device_type, params, pitch,
     },
-    model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe},
+    model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe, mask},
+    telemetry::neurons::LayerNeurons,
 };
 
 /// Invocations of `route`, one workgroup of which takes a token.
@@ -34,6 +37,7 @@ struct Temporaries {
     groups: ExpertGroups,
     /// Of slots.
     hidden: Hidden,
+    fired: FiredMask,
     /// `[slots, pitch(d_model)]`
     outputs: Buffer,
     route: Op,
@@ -47,6 +51,7 @@ struct SharedTemporaries {
     /// `[chunk, 32]`, of which the first element counts.
     gate: Buffer,
     hidden: Hidden,
+    fired: FiredMask,
     /// `[chunk, pitch(d_model)]`
     output: Buffer,
 }
@@ -62,6 +67,11 @@ pub(super) struct ExpertOps {
     gate_up: Vec<ExpertMatmul>,
     down: ExpertMatmul,
     shared: Option<(Product, DenseOps)>,
+    neurons: LayerNeurons,
+    /// A mask of all neurons.
+    resident: Vec<u32>,
+    /// Magnitude of the gate's activation above which a neuron counts as fired, where silent ones are not zero exactly.
+    cut: Option<f32>,
     work: u64,
 }
 
@@ -76,9 +86,11 @@ impl Temporaries {
         let hidden = Hidden::new(loader, slots, experts.n_ff, true)?;
         let outputs = loader.scratch("outputs of experts", slots * pitch(d_model))?;
         let shared = shared_ff.map(|n_ff| {
+            let hidden = Hidden::new(loader, chunk, n_ff, true)?;
             Ok(SharedTemporaries {
                 gate: loader.scratch("gate of the shared expert", chunk * pitch(1))?,
-                hidden: Hidden::new(loader, chunk, n_ff, true)?,
+                fired: FiredMask::new(loader, &hidden.hidden, chunk, pitch(n_ff))?,
+                hidden,
                 output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
             })
         });
@@ -96,6 +108,7 @@ impl Temporaries {
             scores,
             ids,
             groups,
+            fired: FiredMask::new(loader, &hidden.hidden, slots, pitch(experts.n_ff))?,
             hidden,
             outputs,
             shared,
@@ -108,11 +121,11 @@ impl Temporaries {
 }
 
 impl ExpertOps {
-    /// `before` is another layer's.
+    /// `before` is another layer's. With the weights comes the layer's cut, if it has one.
     pub fn new(
         loader: &mut Loader<'_, '_>,
         before: Option<&ExpertOps>,
-        weights: &ExpertWeights,
+        (weights, cut): (&ExpertWeights, Option<f32>),
         from: &Buffer,
         (out, out_pitch): (&Buffer, usize),
     ) -> Result<Self> {
@@ -176,11 +189,35 @@ impl ExpertOps {
         let work = router.work
             + (experts.used * experts.n_ff * d_model * 3) as u64
             + shared.as_ref().map_or(0, |(gate, ffn)| gate.work + ffn.work());
-        Ok(ExpertOps { gpu: gpu.clone(), experts, d_model, temporaries, router, gate_up, down, shared, work })
+        let neurons =
+            LayerNeurons::Mixture { experts: experts.count, width: experts.n_ff, shared: shared_ff.unwrap_or(0) };
+        let mut resident = vec![0; mask::words(neurons.count())];
+        mask::fill(&mut resident, neurons.count(), |_| true);
+        Ok(ExpertOps {
+            gpu: gpu.clone(),
+            experts,
+            d_model,
+            temporaries,
+            router,
+            gate_up,
+            down,
+            shared,
+            neurons,
+            resident,
+            cut: cut.filter(|_| !loader.config.activation.is_sparse()),
+            work,
+        })
     }
 
-    /// Records it for the first `tokens` rows.
-    pub fn record(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
+    /// Records it for the first `tokens` rows. What fires goes to `log`, if `probe` wants that.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        tokens: usize,
+        layer: usize,
+        probe: &mut dyn Probe,
+        log: &mut FiringLog,
+    ) -> Result<()> {
         let (used, temporaries) = (self.experts.used, &self.temporaries);
         let slots = tokens * used;
         self.route(segment.recorder(), tokens);
@@ -213,7 +250,67 @@ impl ExpertOps {
             stride,
         };
         recorder.dispatch(&temporaries.combine, &params, grid);
+        if probe.wants_firing() {
+            self.record_fired(segment, tokens, layer, log)?;
+        }
         Ok(())
+    }
+
+    /// Records which neurons of the chosen experts fired: a mask per slot, and whose it is.
+    fn record_fired(&self, segment: &mut Segment, tokens: usize, layer: usize, log: &mut FiringLog) -> Result<()> {
+        let (slots, temporaries) = (tokens * self.experts.used, &self.temporaries);
+        let mut mask = |rows: usize, hidden: &Hidden, fired: &FiredMask| {
+            let recorder = segment.recorder();
+            if let Some(cut) = self.cut {
+                hidden.cut(recorder, rows, cut);
+            }
+            let (buffer, bytes) = fired.record(recorder, rows, hidden.n_ff);
+            (buffer.clone(), bytes)
+        };
+        let (fired, bytes) = mask(slots, &temporaries.hidden, &temporaries.fired);
+        let shared = temporaries.shared.as_ref().map(|shared| mask(tokens, &shared.hidden, &shared.fired));
+        let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
+        let ids = (&temporaries.ids, (slots * 4) as u64);
+        let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
+        log.push_experts(segment, ((&fired, bytes), ids), shared, entry)
+    }
+
+    /// What that told, of `tokens` tokens, as masks of the layer's neurons and of its experts. Experts that were not chosen
+    /// did nothing.
+    pub fn spread(
+        &self,
+        (slots, ids, shared): (&[u32], &[u32], Option<&[u32]>),
+        tokens: usize,
+        fired: &mut Vec<u32>,
+        chosen: &mut Vec<u32>,
+    ) {
+        let (count, width, used) = (self.experts.count, self.experts.n_ff, self.experts.used.max(1));
+        let (words, expert_words) = (mask::words(self.neurons.count()), mask::words(count));
+        fired.resize(tokens * words, 0);
+        chosen.resize(tokens * expert_words, 0);
+        let masks = slots.chunks_exact(mask::words(width).max(1));
+        for (slot, (expert, mask)) in ids.iter().zip(masks).enumerate() {
+            let (token, expert) = (slot / used, *expert as usize);
+            if token < tokens && expert < count {
+                mask::insert(&mut chosen[token * expert_words..], expert);
+                mask::place(&mut fired[token * words..][..words], expert * width, mask);
+            }
+        }
+        let shared_words = mask::words(self.neurons.count() - count * width);
+        let rows = shared.unwrap_or_default().chunks_exact(shared_words.max(1));
+        for (fired, row) in fired.chunks_exact_mut(words.max(1)).zip(rows) {
+            mask::place(fired, count * width, row);
+        }
+    }
+
+    /// A mask of the layer's neurons: all are here.
+    pub fn resident(&self) -> &[u32] {
+        &self.resident
+    }
+
+    /// Words it tells of a token's firings.
+    pub fn logged(&self) -> usize {
+        logged(&self.experts, self.neurons.count() - self.experts.count * self.experts.n_ff)
     }
 
     fn route(&self, recorder: &mut Recorder, tokens: usize) {
@@ -234,6 +331,11 @@ impl ExpertOps {
     }
 }
 
+/// Words that a mixture with a shared expert of so many neurons tells of a token's firings.
+pub(super) const fn logged(experts: &Experts, shared: usize) -> usize {
+    experts.used * (1 + mask::words(experts.n_ff)) + mask::words(shared)
+}
+
 fn down_of(expert: &FfnWeights) -> Option<&Linear> {
     match &expert.down {
         Down::Outputs(down) => Some(down),
@@ -248,9 +350,9 @@ mod tests {
     use super::*;
     use crate::{
         cpu::{Cpu, CpuOptions},
-        gpu::{AdapterChoice, GpuOptions, Uploader},
+        gpu::{AdapterChoice, GpuOptions, Uploader, Usage},
         model::{
-            Activation, Ffn, SharedExpert, Sparsity,
+            Activation, Ffn, LayerFiring, SharedExpert, Sparsity,
             cpu::{
                 LayerFfn,
                 tests::{D, config, ffn, linear, noise, task},
@@ -258,60 +360,92 @@ mod tests {
         },
     };
 
-    #[derive(Default)]
-    struct Chosen(Vec<usize>);
+    /// What an observer is told of one layer.
+    #[derive(Default, PartialEq, Debug)]
+    struct Seen {
+        router: Vec<usize>,
+        fired: Vec<u32>,
+        chosen: Vec<u32>,
+    }
 
-    impl Probe for Chosen {
+    impl Probe for Seen {
         fn wants_router(&mut self) -> bool {
             true
         }
 
         fn router(&mut self, _: usize, chosen: &[usize]) {
-            self.0.extend_from_slice(chosen);
+            self.router.extend_from_slice(chosen);
+        }
+
+        fn wants_firing(&mut self) -> bool {
+            true
+        }
+
+        fn firing(&mut self, firing: &LayerFiring<'_>) {
+            self.fired = firing.fired.to_vec();
+            self.chosen = firing.chosen.unwrap_or_default().to_vec();
         }
     }
 
-    /// Every matrix with a bias; the same choices and sums as on the CPU, with and without a shared expert.
+    /// Every matrix with a bias; the same choices, sums and firings as on the CPU, with and without a shared expert and a cut.
     #[test]
     fn mixtures_are_those_of_the_cpu() {
         let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let gpu = Gpu::open(&options).unwrap();
         let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let mut seed = 3;
-        for (renormalise, with_shared) in [(true, false), (false, true)] {
+        let forms = [
+            (Activation::Silu, true, false, None),
+            (Activation::Silu, false, true, Some(0.3)),
+            (Activation::Relu, true, true, None),
+        ];
+        for (activation, renormalise, with_shared, cut) in forms {
             let weights = ExpertWeights {
                 router: linear(5, D, &mut seed),
-                experts: (0..5).map(|_| ffn(true, 16, &mut seed)).collect(),
+                experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
                 shared: with_shared
                     .then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) }),
             };
-            let experts = Experts { count: 5, used: 2, renormalise, n_ff: 16 };
-            let config = config(Activation::Silu, Some(experts));
+            let experts = Experts { count: 5, used: 2, renormalise, n_ff: 20 };
+            let config = config(activation, Some(experts));
 
             let mut progress = |_, _| ControlFlow::Continue(());
             let uploader = Uploader::new(&gpu, &mut progress).unwrap();
             let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, predictors: false, uploader };
             let from = loader.scratch("from", 20 * pitch(D)).unwrap();
             let out = loader.scratch("out", 20 * pitch(D)).unwrap();
-            let ops = ExpertOps::new(&mut loader, None, &weights, &from, (&out, pitch(D))).unwrap();
+            let ops = ExpertOps::new(&mut loader, None, (&weights, cut), &from, (&out, pitch(D))).unwrap();
             loader.uploader.finish().unwrap();
             let bytes = (20 * pitch(D) * 4) as u64;
             let mut segment = Segment::new(&gpu, bytes, bytes, u64::MAX).unwrap();
+            let room = (ops.logged() * 20 * 4) as u64;
+            let room = gpu.arena().buffer(Purpose::Scratch, "log", room, Usage::Storage).unwrap();
+            let mut log = FiringLog::new(Some(room));
             for tokens in [1, 3, 20] {
                 let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
                 let mut wanted = vec![0.0; x.len()];
-                let (mut on_cpu, mut on_gpu) = (Chosen::default(), Chosen::default());
+                let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
                 let ffn = Ffn::Experts(weights.clone());
-                let task = task(&ffn, &x, Sparsity::Dense);
+                let mut task = task(&ffn, &x, Sparsity::Dense);
+                task.cut = cut;
                 LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
 
                 let mut rows = vec![0.0_f32; tokens * pitch(D)];
                 rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
                 segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
-                ops.record(&mut segment, tokens, 0, &mut on_gpu).unwrap();
+                log.clear();
+                ops.record(&mut segment, tokens, 0, &mut on_gpu, &mut log).unwrap();
+                assert!(log.bring(&mut segment));
                 let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
                 let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
-                assert_eq!(on_gpu.0, on_cpu.0);
+                log.brought(&segment);
+                let entry = &log.entries[0];
+                let places = entry.experts.unwrap();
+                let told =
+                    (log.words(entry.slots), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
+                ops.spread(told, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
+                assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
+                assert!(on_gpu.fired.iter().any(|word| *word != 0));
                 for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {
                     let error = got.iter().zip(wanted).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
                     assert!(error <= 1e-4, "{tokens} tokens, shared: {with_shared}: {error}");

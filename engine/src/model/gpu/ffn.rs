@@ -3,6 +3,7 @@
 use super::{
     elementwise::ActivationOp,
     experts::ExpertOps,
+    firing::FiringLog,
     hot::HotOps,
     loader::{FfnShare, Loader},
     neurons::NeuronsDown,
@@ -13,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Purpose, Recorder, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Probe, Register},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Probe, Register, mask},
 };
 
 /// The FFN of one layer, prepared.
@@ -74,14 +75,22 @@ impl FfnOps {
                 Ok(FfnOps::Dense(Box::new(dense)))
             }
             (Ffn::Experts(ffn), _) => {
-                let experts = ExpertOps::new(loader, experts, ffn, registers.get(from), into)?;
+                let of = (ffn, weights.cut);
+                let experts = ExpertOps::new(loader, experts, of, registers.get(from), into)?;
                 Ok(FfnOps::Experts(Box::new(experts)))
             }
         }
     }
 
-    /// Records a whole FFN for the first `tokens` rows.
-    pub fn record(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
+    /// Records a whole FFN for the first `tokens` rows. What fires in a mixture goes to `log`, if `probe` wants that.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        tokens: usize,
+        layer: usize,
+        probe: &mut dyn Probe,
+        log: &mut FiringLog,
+    ) -> Result<()> {
         match self {
             FfnOps::Dense(dense) => {
                 dense.record_gate_up(segment.recorder(), tokens);
@@ -91,7 +100,7 @@ impl FfnOps {
                 dense.record_down(segment.recorder(), tokens);
                 Ok(())
             }
-            FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe),
+            FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe, log),
             FfnOps::Hot(_) | FfnOps::Away => {
                 Err(Error::invalid("FFN on the GPU", "all of it", format!("a part of layer {layer}'s")))
             }
@@ -103,6 +112,23 @@ impl FfnOps {
         match self {
             FfnOps::Hot(hot) => Some(hot),
             _ => None,
+        }
+    }
+
+    /// The mixture, if it is here.
+    pub fn experts(&self) -> Option<&ExpertOps> {
+        match self {
+            FfnOps::Experts(experts) => Some(experts),
+            _ => None,
+        }
+    }
+
+    /// Words it tells of a token's firings.
+    pub fn logged(&self) -> usize {
+        match self {
+            FfnOps::Hot(hot) => hot.buffers.slots / 32 + mask::words(hot.neurons()),
+            FfnOps::Experts(experts) => experts.logged(),
+            FfnOps::Dense(_) | FfnOps::Away => 0,
         }
     }
 
@@ -179,6 +205,11 @@ impl Hidden {
     /// Records the activation of the first `rows`.
     pub fn activate(&self, recorder: &mut Recorder, rows: usize) {
         self.activation.record(recorder, rows, self.n_ff, None);
+    }
+
+    /// The same once more, for nobody but an observer: those below `cut` are zero.
+    pub fn cut(&self, recorder: &mut Recorder, rows: usize, cut: f32) {
+        self.activation.record(recorder, rows, self.n_ff, Some(cut));
     }
 }
 

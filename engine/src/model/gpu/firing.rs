@@ -1,7 +1,19 @@
 //! Which neurons fired in a chunk, for an observer: masks gather on the device and come down with the chunk's results.
 
-use super::segment::Segment;
-use crate::{error::Result, gpu::Buffer, model::gpu::cold::ColdWork};
+use std::time::Instant;
+
+use super::{
+    cold::ColdWork,
+    experts::ExpertOps,
+    ffn::FfnOps,
+    processor::{GpuProcessor, LayerOps},
+    segment::Segment,
+};
+use crate::{
+    error::Result,
+    gpu::{Buffer, Gpu, Purpose, Usage},
+    model::{LayerFiring, Probe, mask},
+};
 
 /// What a chunk's layers had to tell so far.
 #[derive(Debug)]
@@ -22,13 +34,24 @@ pub(super) struct Entry {
     /// Words of the resident neurons' mask, slot by slot, and of the predictor's: places in what has come down.
     pub slots: (usize, usize),
     pub guess: Option<(usize, usize)>,
+    /// Where the FFN is a mixture: the experts of every slot, whose masks are in `slots`, and the shared expert's mask.
+    pub experts: Option<ExpertPlaces>,
     /// What the neurons elsewhere did, and the predictor's mask if they were told.
     pub work: ColdWork,
     pub predicted: Option<Vec<u32>>,
+    /// What a mixture elsewhere has chosen.
+    pub chosen: Option<Vec<u32>>,
     /// See [`LayerFiring`](crate::model::LayerFiring).
     pub complete: bool,
     pub bus_bytes: u64,
     pub wait_ns: u64,
+}
+
+/// What a mixture on the device told, as places in what has come down.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ExpertPlaces {
+    pub ids: (usize, usize),
+    pub shared: Option<(usize, usize)>,
 }
 
 impl Entry {
@@ -69,6 +92,20 @@ impl FiringLog {
         Ok(())
     }
 
+    /// Adds those of a mixture's slots, the experts these are of, and the shared expert's.
+    pub fn push_experts(
+        &mut self,
+        segment: &mut Segment,
+        (slots, ids): ((&Buffer, u64), (&Buffer, u64)),
+        shared: Option<(&Buffer, u64)>,
+        entry: Entry,
+    ) -> Result<()> {
+        let [slots, ids] = [self.keep(segment, slots)?, self.keep(segment, ids)?];
+        let shared = shared.map(|shared| self.keep(segment, shared)).transpose()?;
+        self.entries.push(Entry { slots, experts: Some(ExpertPlaces { ids, shared }), ..entry });
+        Ok(())
+    }
+
     fn keep(&mut self, segment: &mut Segment, (from, bytes): (&Buffer, u64)) -> Result<(usize, usize)> {
         let Some(device) = &self.device else { return Ok((0, 0)) };
         if self.used + bytes > device.bytes() {
@@ -102,7 +139,68 @@ impl FiringLog {
 
     /// The masks of an entry.
     pub fn masks<'a>(&'a self, entry: &'a Entry) -> (&'a [u32], Option<&'a [u32]>) {
-        let words = |(at, len): (usize, usize)| self.words.get(at..at + len).unwrap_or(&[]);
-        (words(entry.slots), entry.predicted.as_deref().or(entry.guess.map(words)))
+        (self.words(entry.slots), entry.predicted.as_deref().or(entry.guess.map(|guess| self.words(guess))))
+    }
+
+    /// What has come down at a place.
+    pub fn words(&self, (at, len): (usize, usize)) -> &[u32] {
+        self.words.get(at..at + len).unwrap_or(&[])
+    }
+}
+
+/// Bytes of the masks of a token in every layer, or of a chunk in one.
+pub(super) fn log_bytes(layers: &[LayerOps], n_layer: usize, chunk: usize) -> u64 {
+    let words = layers.iter().map(|layer| layer.ffn.logged()).max().unwrap_or(0);
+    (words * 4 * n_layer.max(chunk)) as u64
+}
+
+/// Room for these.
+pub(super) fn firing_log(gpu: &Gpu, layers: &[LayerOps], n_layer: usize, chunk: usize) -> Result<FiringLog> {
+    let bytes = log_bytes(layers, n_layer, chunk);
+    if bytes == 0 {
+        return Ok(FiringLog::new(None));
+    }
+    let buffer = gpu.arena().buffer(Purpose::Scratch, "masks of neurons that fired", bytes, Usage::Storage)?;
+    Ok(FiringLog::new(Some(buffer)))
+}
+
+impl GpuProcessor {
+    /// Tells `probe` what the chunk's layers had to tell.
+    pub(super) fn report_firing(&mut self, probe: &mut dyn Probe) {
+        for entry in &self.log.entries {
+            let report = Instant::now();
+            let ffn = self.layers.get(entry.layer - self.first_layer).map(|layer| &layer.ffn);
+            let (hot, experts) = (ffn.and_then(FfnOps::hot), ffn.and_then(FfnOps::experts));
+            let (slots, predicted) = self.log.masks(entry);
+            self.fired.clear();
+            self.fired.extend(&entry.work.fired);
+            self.chosen.clear();
+            self.chosen.extend(entry.chosen.iter().flatten());
+            if let Some(hot) = hot {
+                self.fired.resize(entry.tokens * mask::words(hot.neurons()), 0);
+                hot.spread(slots, &mut self.fired);
+            }
+            if let (Some(experts), Some(places)) = (experts, entry.experts) {
+                let shared = places.shared.map(|shared| self.log.words(shared));
+                let told = (slots, self.log.words(places.ids), shared);
+                experts.spread(told, entry.tokens, &mut self.fired, &mut self.chosen);
+            }
+            probe.firing(&LayerFiring {
+                layer: entry.layer,
+                tokens: entry.tokens,
+                fired: &self.fired,
+                chosen: (!self.chosen.is_empty()).then_some(&self.chosen[..]),
+                predicted,
+                hot: hot.map(|hot| &hot.resident[..]).or(experts.map(ExpertOps::resident)),
+                complete: entry.complete,
+                strength: None,
+                cpu_bytes: entry.work.bytes,
+                cpu_scattered: entry.work.scattered,
+                bus_bytes: entry.bus_bytes,
+                cpu_ns: entry.work.cpu_ns,
+                wait_ns: entry.wait_ns,
+                report_ns: report.elapsed().as_nanos() as u64,
+            });
+        }
     }
 }

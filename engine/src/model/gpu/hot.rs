@@ -6,6 +6,7 @@ use thermocline_shaders::limits::{NO_NEURON, SLOT_GRID};
 use super::{
     elementwise::ActivationOp,
     extent::{Extent, NeuronWeights, PER_WORKGROUP, UNIT},
+    fired::FiredMask,
     loader::Loader,
     neurons::{PartialSums, Shares, Sum},
     predictor::{MaskBuffers, PredictorOps},
@@ -22,9 +23,8 @@ use crate::{
 pub(super) const MOST_EXTENTS: usize = 16;
 /// As many as hot neurons are put into at once.
 const EXTENTS: usize = 4;
-/// Invocations of the one workgroup that lists an extent's neurons, and of one that makes a mask.
+/// Invocations of the one workgroup that lists an extent's neurons.
 const LIST_WORKGROUP: u32 = 256;
-const MASK_WORKGROUP: u32 = 128;
 
 /// What is computed of one token, or of several.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,9 +52,8 @@ pub(super) struct HotBuffers {
     pub lists: Buffer,
     pub grids: Buffer,
     masks: MaskBuffers,
-    /// `[chunk, slots / 32]`: which hidden activations are not zero.
-    fired: Buffer,
-    fires: Op,
+    /// By slot.
+    fired: FiredMask,
     neurons: usize,
     gated: bool,
 }
@@ -70,9 +69,6 @@ impl HotBuffers {
         let activation = ActivationOp::new(gpu, loader.config.activation, form, (&gate_up, &hidden), slots)?;
         let grid_bytes = (MOST_EXTENTS * SLOT_GRID as usize * 4) as u64;
         let masks = MaskBuffers::new(loader, neurons)?;
-        let fired = loader.scratch("a mask of hot neurons", chunk * slots / 32)?;
-        let counts = loader.scratch("counts of hot neurons", chunk * (slots / 32).div_ceil(32))?;
-        let pipeline = gpu.pipelines().get("active_mask", None, MASK_WORKGROUP, &[("TEST", 2.0)])?;
         Ok(HotBuffers {
             slots,
             activation,
@@ -80,8 +76,7 @@ impl HotBuffers {
             lists: loader.scratch("lists of hot neurons", slots + MOST_EXTENTS * UNIT)?,
             grids: gpu.arena().buffer(Purpose::Scratch, "grids of hot neurons", grid_bytes, Usage::Indirect)?,
             masks,
-            fires: Op::new(gpu, &pipeline, &[(&hidden).into(), (&fired).into(), (&counts).into()])?,
-            fired,
+            fired: FiredMask::new(loader, &hidden, chunk, slots)?,
             gate_up,
             hidden,
             neurons,
@@ -327,14 +322,7 @@ impl HotOps {
 
     /// Records which resident neurons fired, slot by slot; returns where that will be, and its length in bytes.
     pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> (&Buffer, u64) {
-        let words = self.slots() / 32;
-        if words > 0 {
-            let blocks = (words as u32).div_ceil(self.buffers.fires.pipeline().workgroup());
-            let (neurons, pitch) = (self.slots() as u32, self.buffers.slots as u32);
-            let params = params::ActiveMask { neurons, pitch, threshold: 0.0 };
-            recorder.dispatch(&self.buffers.fires, &params, [blocks, tokens as u32, 1]);
-        }
-        (&self.buffers.fired, (tokens * words * 4) as u64)
+        self.buffers.fired.record(recorder, tokens, self.slots())
     }
 
     /// Sets in `fired`, `[tokens, n_ff.div_ceil(32)]`, what `slots`, `[tokens, slots / 32]`, says of resident neurons.

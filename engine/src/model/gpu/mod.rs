@@ -18,6 +18,7 @@ mod embedding;
 mod experts;
 mod extent;
 mod ffn;
+mod fired;
 mod firing;
 mod head;
 mod hot;

@@ -8,10 +8,11 @@ use super::{
     GpuProcessor,
     bytes::neurons_of,
     ffn::FfnOps,
+    firing::{firing_log, log_bytes},
     head::Head,
     hot::{HotOps, neuron_weights},
     loader::{FfnShare, Loader},
-    processor::{LayerOps, firing_log, hand_over_bytes},
+    processor::{LayerOps, hand_over_bytes},
 };
 use crate::{
     error::{Error, Result},
@@ -170,7 +171,11 @@ impl GpuProcessor {
         let weights = &model.weights.layers[layer];
         let ffn = FfnOps::new(loader, &before, weights, FfnShare::All, (&self.registers, from), out)?;
         self.layers[at].ffn = ffn;
-        Ok(())
+        let fitted = self.fit_rings(model);
+        if fitted.is_err() {
+            self.layers[at].ffn = FfnOps::Away;
+        }
+        fitted
     }
 
     /// Brings neurons of a layer up: into the places of those in `unwanted`, into free slots, then into new extents. At most
@@ -214,7 +219,7 @@ impl GpuProcessor {
     /// Room for what the layers that are here now hand over and tell.
     fn fit_rings(&mut self, model: &Model) -> Result<()> {
         self.segment.reserve(hand_over_bytes(&self.layers, &self.registers, self.chunk))?;
-        if self.log.bytes() == 0 {
+        if self.log.bytes() < log_bytes(&self.layers, model.config.n_layer(), self.chunk) {
             self.log = firing_log(&self.gpu, &self.layers, model.config.n_layer(), self.chunk)?;
             let residual = self.chunk as u64 * self.registers.row_bytes();
             let results = self.head.as_ref().map_or(residual, Head::bytes);

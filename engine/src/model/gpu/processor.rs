@@ -3,7 +3,6 @@
 use std::{
     ops::{ControlFlow, Range},
     sync::Arc,
-    time::Instant,
 };
 
 use super::{
@@ -11,7 +10,7 @@ use super::{
     attention::{AttentionBuffers, AttentionOps, rotations},
     cold::NoOther,
     ffn::FfnOps,
-    firing::FiringLog,
+    firing::{FiringLog, firing_log},
     head::Head,
     hot::HotOps,
     loader::{FfnShare, Loader, bytes_to_upload, chunk_within},
@@ -22,10 +21,10 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Purpose, Uploader, Usage, pitch},
+    gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
     model::{
-        Ffn, KvCache, KvType, LayerFiring, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register,
-        Resident, Rotary, Sparsity, Steering, Step, mask,
+        Ffn, KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Resident, Rotary,
+        Sparsity, Steering, Step, mask,
     },
 };
 
@@ -57,7 +56,9 @@ pub struct GpuProcessor {
     seen: Vec<f32>,
     pub(super) hand_over: HandOver,
     pub(super) log: FiringLog,
-    fired: Vec<u32>,
+    /// What observers are told, as masks of neurons and of experts.
+    pub(super) fired: Vec<u32>,
+    pub(super) chosen: Vec<u32>,
 }
 
 /// A norm of a layer's program.
@@ -148,6 +149,7 @@ impl GpuProcessor {
             hand_over: HandOver::default(),
             log,
             fired: Vec::new(),
+            chosen: Vec::new(),
         })
     }
 
@@ -242,17 +244,6 @@ impl GpuProcessor {
     fn no_head() -> Error {
         Error::invalid("head on the GPU", "one that is loaded", "none")
     }
-}
-
-/// Room for the masks of a token in every layer, or of a chunk in one.
-pub(super) fn firing_log(gpu: &Gpu, layers: &[LayerOps], n_layer: usize, chunk: usize) -> Result<FiringLog> {
-    let hot = layers.iter().filter_map(|layer| layer.ffn.hot());
-    let Some(words) = hot.map(|hot| hot.buffers.slots / 32 + mask::words(hot.neurons())).max() else {
-        return Ok(FiringLog::new(None));
-    };
-    let bytes = (words * 4 * n_layer.max(chunk)) as u64;
-    let buffer = gpu.arena().buffer(Purpose::Scratch, "masks of hot neurons", bytes, Usage::Storage)?;
-    Ok(FiringLog::new(Some(buffer)))
 }
 
 /// Bytes handed over at most where a layer is not all here.
@@ -487,32 +478,7 @@ impl Processor for GpuProcessor {
     }
 
     fn report(&mut self, _: &Model, probe: &mut dyn Probe) {
-        for entry in &self.log.entries {
-            let report = Instant::now();
-            let hot = self.layers.get(entry.layer - self.first_layer).and_then(|layer| layer.ffn.hot());
-            let (slots, predicted) = self.log.masks(entry);
-            self.fired.clear();
-            self.fired.extend(&entry.work.fired);
-            if let Some(hot) = hot {
-                self.fired.resize(entry.tokens * mask::words(hot.neurons()), 0);
-                hot.spread(slots, &mut self.fired);
-            }
-            probe.firing(&LayerFiring {
-                layer: entry.layer,
-                tokens: entry.tokens,
-                fired: &self.fired,
-                predicted,
-                hot: hot.map(|hot| &hot.resident[..]),
-                complete: entry.complete,
-                strength: None,
-                cpu_bytes: entry.work.bytes,
-                cpu_scattered: entry.work.scattered,
-                bus_bytes: entry.bus_bytes,
-                cpu_ns: entry.work.cpu_ns,
-                wait_ns: entry.wait_ns,
-                report_ns: report.elapsed().as_nanos() as u64,
-            });
-        }
+        self.report_firing(probe);
     }
 
     fn set_sparsity(&mut self, mode: Sparsity) {

@@ -51,7 +51,7 @@ impl GpuProcessor {
                 self.split(hot, ops, layer, probe, cold)
             }
             FfnOps::Hot(_) | FfnOps::Away => self.elsewhere(ops, layer, probe, cold),
-            ffn => ffn.record(&mut self.segment, tokens, layer, probe),
+            ffn => ffn.record(&mut self.segment, tokens, layer, probe, &mut self.log),
         };
         self.layers = layers;
         done?;
@@ -205,8 +205,9 @@ impl Probe for Overheard<'_> {
             scattered: firing.cpu_scattered,
             cpu_ns: firing.cpu_ns,
         };
-        let (predicted, complete) = (firing.predicted.map(<[u32]>::to_vec), firing.complete);
-        self.entry = Some(Entry { work, predicted, complete, ..Entry::new(firing.layer, firing.tokens) });
+        let [predicted, chosen] = [firing.predicted, firing.chosen].map(|mask| mask.map(<[u32]>::to_vec));
+        let complete = firing.complete;
+        self.entry = Some(Entry { work, predicted, chosen, complete, ..Entry::new(firing.layer, firing.tokens) });
     }
 
     fn wants_router(&mut self) -> bool {

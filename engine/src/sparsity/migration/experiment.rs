@@ -181,6 +181,9 @@ impl Probe for Masks {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
+        if firing.chosen.is_some() {
+            return;
+        }
         let words = firing.fired.len() / firing.tokens.max(1);
         for (at, fired) in firing.fired.chunks_exact(words.max(1)).enumerate() {
             if let Some(layer) = self.tokens.get_mut(self.next + at).and_then(|token| token.get_mut(firing.layer)) {

@@ -8,9 +8,12 @@ pub struct LayerFiring<'a> {
     /// Tokens.
     pub tokens: usize,
     /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired: its hidden activation was
-    /// computed and not zero (ReLU family), or was above the layer's cut. Bits behind the last neuron are zero.
+    /// computed and not zero (ReLU family), or was above the layer's cut. Bits behind the last neuron are zero. A mixture's
+    /// neurons stand as [`LayerNeurons::Mixture`](super::LayerNeurons::Mixture) says.
     pub fired: &'a [u32],
-    /// The same of the predictor's guess; `None` where no predictor was asked.
+    /// `[tokens, experts.div_ceil(32)]`: the experts each token has chosen; `None` where the FFN is no mixture.
+    pub chosen: Option<&'a [u32]>,
+    /// The same as `fired` of the predictor's guess; `None` where no predictor was asked.
     pub predicted: Option<&'a [u32]>,
     /// Whether every neuron was looked at, so that `fired` is the truth and not what the predictor left of it.
     pub complete: bool,

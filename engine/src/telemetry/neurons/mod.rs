@@ -4,7 +4,8 @@
 //! never waits. Of the last [`MOST_TOKENS`] tokens the board keeps a [`TokenTrace`] each: the figures of every layer, and,
 //! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). Traces do not change any more and
 //! are shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
-//! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is.
+//! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is. Of mixtures it also tells which
+//! experts tokens choose, and how often each is chosen; neurons of others do not fire.
 //!
 //! What watching costs is measured, too: a [`Pace`] for each [`Watch`].
 //!
@@ -27,6 +28,6 @@ pub use board::{DEFAULT_BUDGET, Kept, MOST_TOKENS, NeuronBoard, Watch};
 pub use firing::LayerFiring;
 pub use pace::Pace;
 pub use recorder::NeuronRecorder;
-pub use shape::NeuronShape;
+pub use shape::{LayerNeurons, NeuronShape};
 pub use tally::LayerTally;
 pub use trace::{Difference, LayerTrace, TokenMasks, TokenTrace, neurons_of};

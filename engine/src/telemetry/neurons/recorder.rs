@@ -118,9 +118,10 @@ impl NeuronRecorder {
         let shape = self.board.shape();
         let (layer, tokens) = (firing.layer, firing.tokens);
         let (words, neurons) = (shape.words(layer), shape.neurons(layer));
-        let mask = words.len() * tokens;
+        let (mask, experts) = (words.len() * tokens, shape.expert_words(layer));
         let wrong = mask == 0
             || firing.fired.len() != mask
+            || firing.chosen.map_or(0, <[u32]>::len) != experts.len() * tokens
             || firing.predicted.is_some_and(|predicted| predicted.len() != mask)
             || firing.hot.is_some_and(|hot| hot.len() != words.len())
             || firing.strength.is_some_and(|strength| strength.len() != neurons * tokens);
@@ -136,16 +137,20 @@ impl NeuronRecorder {
             return;
         }
         self.chunk.last_layer = Some(layer);
-        self.tallier.add(&self.board.tally, layer, self.next, tokens, firing.fired);
+        self.tallier.add(&self.board.tally, layer, self.next, tokens, firing.fired, firing.chosen);
         self.look_at_hot(firing);
         let (layers, unmasked) = (self.board.shape().layers(), tokens - self.chunk.masks.len());
         for t in 0..tokens {
             let row = t * words.len()..(t + 1) * words.len();
             let fired = &firing.fired[row.clone()];
             let predicted = firing.predicted.map(|mask| &mask[row]);
-            self.chunk.figures[t * layers + layer] = figures(firing, fired, predicted);
+            let chosen = firing.chosen.map(|chosen| &chosen[t * experts.len()..][..experts.len()]);
+            self.chunk.figures[t * layers + layer] = figures(firing, fired, predicted, chosen);
             if let Some(masks) = t.checked_sub(unmasked).and_then(|t| self.chunk.masks.get_mut(t)) {
                 masks.fired[words.clone()].copy_from_slice(fired);
+                if let Some(chosen) = chosen {
+                    masks.chosen[experts.clone()].copy_from_slice(chosen);
+                }
                 if let (Some(predicted), Some(mask)) = (predicted, masks.predicted.get_mut(words.clone())) {
                     mask.copy_from_slice(predicted);
                 }
@@ -175,11 +180,11 @@ impl NeuronRecorder {
     /// Makes room for a chunk.
     fn begin_chunk(&mut self, firing: &LayerFiring<'_>) {
         let (shape, tokens) = (self.board.shape(), firing.tokens);
-        let (words, layers) = (shape.total_words(), shape.layers());
+        let (words, experts, layers) = (shape.total_words(), shape.total_expert_words(), shape.layers());
         let predicted = if firing.predicted.is_some() { words } else { 0 };
         let strong = firing.strength.is_some() && self.watch == Watch::Strength;
         let (strengths, greatest) = if strong { (shape.total(), layers) } else { (0, 0) };
-        let bytes = (words + predicted + greatest) * 4 + strengths;
+        let bytes = (words + experts + predicted + greatest) * 4 + strengths;
         let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / bytes.max(1);
         self.chunk.tokens = tokens;
         self.chunk.figures.clear();
@@ -189,6 +194,7 @@ impl NeuronRecorder {
             let mut masks = self.spare.pop().unwrap_or_default();
             masks.clear();
             resize(&mut masks.fired, words);
+            resize(&mut masks.chosen, experts);
             resize(&mut masks.predicted, predicted);
             resize(&mut masks.strength, strengths);
             resize(&mut masks.greatest, greatest);
@@ -261,7 +267,7 @@ fn resize<T: Clone + Default>(vec: &mut Vec<T>, length: usize) {
 }
 
 /// A token's figures of a layer.
-fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>) -> LayerTrace {
+fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>, chosen: Option<&[u32]>) -> LayerTrace {
     let count = |mask: &[u32]| mask.iter().map(|word| word.count_ones()).sum::<u32>();
     let both = |mask: &[u32]| fired.iter().zip(mask).map(|(a, b)| (a & b).count_ones()).sum::<u32>();
     let share = |of: u64| of / firing.tokens as u64;
@@ -269,6 +275,7 @@ fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>) -
     LayerTrace {
         fired: all,
         hot: firing.hot.map_or(0, both),
+        experts: chosen.map(count),
         predicted: predicted.map(count),
         missed: predicted.filter(|_| firing.complete).map(|mask| all - both(mask)),
         cpu_bytes: share(firing.cpu_bytes),

@@ -2,45 +2,141 @@
 
 use std::ops::Range;
 
+/// The neurons of one layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LayerNeurons {
+    /// One FFN of so many; 0 for a layer that is not watched.
+    Dense(usize),
+    /// A mixture: its experts' neurons one expert behind the other, then those of the expert that every token passes through.
+    Mixture {
+        /// Experts that are chosen from.
+        experts: usize,
+        /// Neurons of each of them.
+        width: usize,
+        /// Neurons of the one that is always there; 0 without such an expert.
+        shared: usize,
+    },
+}
+
+impl LayerNeurons {
+    /// All of them.
+    pub fn count(self) -> usize {
+        match self {
+            LayerNeurons::Dense(neurons) => neurons,
+            LayerNeurons::Mixture { experts, width, shared } => experts.saturating_mul(width).saturating_add(shared),
+        }
+    }
+
+    /// Experts that are chosen from; 0 where there is one FFN.
+    pub fn experts(self) -> usize {
+        match self {
+            LayerNeurons::Dense(_) => 0,
+            LayerNeurons::Mixture { experts, .. } => experts,
+        }
+    }
+}
+
 /// How many neurons each layer has. Masks of a whole model are the layers' masks one behind the other, each from a word of
-/// its own on.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// its own on; those of experts likewise.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NeuronShape {
-    neurons: Vec<usize>,
+    layers: Vec<LayerNeurons>,
     /// First word of every layer, and the end of the last.
     words: Vec<usize>,
     /// First neuron of every layer, and the end of the last.
     firsts: Vec<usize>,
+    /// First word of every layer's experts, and the end of the last.
+    expert_words: Vec<usize>,
 }
 
 impl NeuronShape {
-    /// Of layers with so many neurons; 0 for a layer whose neurons are not watched (a mixture).
+    /// Of layers with one FFN of so many neurons each; 0 for a layer that is not watched.
     pub fn new(neurons: impl IntoIterator<Item = usize>) -> Self {
-        let neurons: Vec<usize> = neurons.into_iter().collect();
-        let sums = |of: &dyn Fn(usize) -> usize| {
+        NeuronShape::of(neurons.into_iter().map(LayerNeurons::Dense))
+    }
+
+    /// Of layers of either kind.
+    pub fn of(layers: impl IntoIterator<Item = LayerNeurons>) -> Self {
+        let layers: Vec<LayerNeurons> = layers.into_iter().collect();
+        let sums = |of: &dyn Fn(LayerNeurons) -> usize| {
             let mut sum = 0;
-            let ends = neurons.iter().map(|n| {
-                sum += of(*n);
+            let ends = layers.iter().map(|layer| {
+                sum += of(*layer);
                 sum
             });
             std::iter::once(0).chain(ends).collect()
         };
-        NeuronShape { words: sums(&|n| n.div_ceil(32)), firsts: sums(&|n| n), neurons }
+        NeuronShape {
+            words: sums(&|layer| layer.count().div_ceil(32)),
+            firsts: sums(&LayerNeurons::count),
+            expert_words: sums(&|layer| layer.experts().div_ceil(32)),
+            layers,
+        }
     }
 
     /// Layers.
     pub fn layers(&self) -> usize {
-        self.neurons.len()
+        self.layers.len()
     }
 
     /// Neurons of a layer; 0 behind the last.
     pub fn neurons(&self, layer: usize) -> usize {
-        self.neurons.get(layer).copied().unwrap_or(0)
+        self.layers.get(layer).map_or(0, |layer| layer.count())
+    }
+
+    /// Experts that a layer chooses from; 0 where it is no mixture.
+    pub fn experts(&self, layer: usize) -> usize {
+        self.layers.get(layer).map_or(0, |layer| layer.experts())
+    }
+
+    /// Groups that a layer's neurons stand in: a mixture's experts in their order, the shared one last; 0 for one FFN.
+    pub fn groups(&self, layer: usize) -> usize {
+        match self.layers.get(layer) {
+            Some(LayerNeurons::Mixture { experts, shared, .. }) => experts + usize::from(*shared > 0),
+            _ => 0,
+        }
+    }
+
+    /// The neurons of a group; none behind the last.
+    pub fn group(&self, layer: usize, group: usize) -> Range<usize> {
+        match self.layers.get(layer) {
+            Some(LayerNeurons::Mixture { experts, width, shared }) => {
+                let start = width * group.min(*experts);
+                let end = if group < *experts { start + width } else { start + shared };
+                if group > *experts { end..end } else { start..end }
+            }
+            _ => 0..0,
+        }
+    }
+
+    /// The group a neuron of a mixture is in, and its number there.
+    pub fn member(&self, layer: usize, neuron: usize) -> Option<(usize, usize)> {
+        match self.layers.get(layer)? {
+            LayerNeurons::Mixture { experts, width, shared } => {
+                let group = neuron.checked_div(*width).unwrap_or(0).min(*experts);
+                let at = neuron - group * width;
+                (group < *experts || at < *shared).then_some((group, at))
+            }
+            LayerNeurons::Dense(_) => None,
+        }
+    }
+
+    /// A mask of a layer's neurons from one with a bit for each of its experts: all of an expert's neurons, or none. The shared
+    /// expert is with the others if they are all there.
+    pub fn of_experts(&self, layer: usize, experts: &[u32]) -> Vec<u32> {
+        let mut mask = vec![0; self.words(layer).len()];
+        let count = self.experts(layer);
+        let has = |expert: usize| experts.get(expert / 32).is_some_and(|word| word >> (expert % 32) & 1 == 1);
+        let all = (0..count).all(has);
+        for group in (0..self.groups(layer)).filter(|group| if *group < count { has(*group) } else { all }) {
+            insert_all(&mut mask, self.group(layer, group));
+        }
+        mask
     }
 
     /// Neurons of the most numerous layer: the width of a heatmap.
     pub fn widest(&self) -> usize {
-        self.neurons.iter().copied().max().unwrap_or(0)
+        self.layers.iter().map(|layer| layer.count()).max().unwrap_or(0)
     }
 
     /// Neurons of all layers.
@@ -63,10 +159,34 @@ impl NeuronShape {
         Self::between(&self.firsts, layer)
     }
 
+    /// Words of a mask of all layers' experts.
+    pub fn total_expert_words(&self) -> usize {
+        self.expert_words.last().copied().unwrap_or(0)
+    }
+
+    /// A layer's words in such a mask.
+    pub fn expert_words(&self, layer: usize) -> Range<usize> {
+        Self::between(&self.expert_words, layer)
+    }
+
     fn between(starts: &[usize], layer: usize) -> Range<usize> {
         let end = starts.last().copied().unwrap_or(0);
         let at = |layer: usize| starts.get(layer).copied().unwrap_or(end);
         at(layer)..at(layer.saturating_add(1))
+    }
+}
+
+/// Sets the bits of `neurons`, word by word.
+fn insert_all(mask: &mut [u32], neurons: Range<usize>) {
+    if neurons.is_empty() {
+        return;
+    }
+    for word in neurons.start / 32..neurons.end.div_ceil(32) {
+        let low = neurons.start.saturating_sub(word * 32);
+        let high = (neurons.end - word * 32).min(32);
+        if let Some(bits) = mask.get_mut(word) {
+            *bits |= (u32::MAX >> (32 - (high - low))) << low;
+        }
     }
 }
 
@@ -81,5 +201,40 @@ mod tests {
         assert_eq!([0, 1, 2, 3].map(|layer| shape.words(layer)), [0..2, 2..2, 2..4, 4..4]);
         assert_eq!([0, 1, 2, usize::MAX].map(|layer| shape.range(layer)), [0..33, 33..33, 33..97, 97..97]);
         assert_eq!((shape.neurons(0), shape.neurons(3)), (33, 0));
+        assert_eq!((shape.experts(0), shape.groups(0), shape.member(0, 5), shape.group(0, 0)), (0, 0, None, 0..0));
+        assert_eq!(shape.total_expert_words(), 0);
+    }
+
+    #[test]
+    fn experts_stand_one_behind_the_other() {
+        let mixture = |experts, shared| LayerNeurons::Mixture { experts, width: 20, shared };
+        let shape = NeuronShape::of([mixture(3, 7), LayerNeurons::Dense(4), mixture(40, 0)]);
+        assert_eq!([0, 1, 2].map(|layer| shape.neurons(layer)), [67, 4, 800]);
+        assert_eq!([0, 1, 2, 3].map(|layer| shape.groups(layer)), [4, 0, 40, 0]);
+        assert_eq!([0, 1, 2, 3, 4].map(|group| shape.group(0, group)), [0..20, 20..40, 40..60, 60..67, 67..67]);
+        assert_eq!(
+            [0, 39, 60, 66].map(|n| shape.member(0, n)),
+            [Some((0, 0)), Some((1, 19)), Some((3, 0)), Some((3, 6))]
+        );
+        assert_eq!([shape.member(0, 67), shape.member(1, 0), shape.member(2, 800)], [None; 3]);
+        assert_eq!((shape.member(2, 799), shape.experts(2)), (Some((39, 19)), 40));
+        assert_eq!([0, 1, 2, 3].map(|layer| shape.expert_words(layer)), [0..1, 1..1, 1..3, 3..3]);
+        assert_eq!(shape.total_expert_words(), 3);
+    }
+
+    #[test]
+    fn a_mask_of_experts_is_one_of_their_neurons() {
+        let shape = NeuronShape::of([LayerNeurons::Mixture { experts: 3, width: 20, shared: 7 }]);
+        for experts in 0..8u32 {
+            let wanted: Vec<usize> = (0..67)
+                .filter(|n| match n / 20 {
+                    3 => experts == 7,
+                    expert => experts >> expert & 1 == 1,
+                })
+                .collect();
+            let mask = shape.of_experts(0, &[experts]);
+            assert_eq!(super::super::neurons_of(&mask).collect::<Vec<_>>(), wanted, "{experts:b}");
+        }
+        assert_eq!(shape.of_experts(0, &[]), [0; 3]);
     }
 }

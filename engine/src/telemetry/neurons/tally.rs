@@ -25,6 +25,10 @@ pub struct LayerTally {
     pub recent: Vec<f32>,
     /// `[n_ff]`: how many tokens ago it last fired, 0 for the latest token; `None` if it never did.
     pub age: Vec<Option<u32>>,
+    /// `[experts]`: at how many tokens each was chosen; empty where the FFN is no mixture.
+    pub chosen: Vec<u32>,
+    /// `[experts]`: at what share of the latest, fading as in `recent`.
+    pub chosen_recent: Vec<f32>,
 }
 
 /// The counts of every layer. Each layer has a version, odd while it is written: a reader that saw it change reads again.
@@ -42,6 +46,8 @@ struct Layer {
     /// Weights of all tokens, an f64.
     weight: AtomicU64,
     neurons: Box<[Neuron]>,
+    /// The same of experts, which fire when they are chosen.
+    experts: Box<[Neuron]>,
 }
 
 /// Side by side, so that a firing touches one line of the cache.
@@ -62,13 +68,15 @@ impl Tally {
             latest: AtomicU64::new(0),
             weight: AtomicU64::new(0),
             neurons: (0..shape.neurons(layer)).map(|_| Neuron::default()).collect(),
+            experts: (0..shape.experts(layer)).map(|_| Neuron::default()).collect(),
         };
         Tally { layers: (0..shape.layers()).map(layer).collect() }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        self.layers.iter().map(|layer| size_of_val(&*layer.neurons) as u64).sum()
+        let of = |layer: &Layer| size_of_val(&*layer.neurons) + size_of_val(&*layer.experts);
+        self.layers.iter().map(|layer| of(layer) as u64).sum()
     }
 
     /// Reads a layer into `into`, whose memory is used again.
@@ -100,11 +108,18 @@ impl Layer {
         into.counts.clear();
         into.recent.clear();
         into.age.clear();
+        into.chosen.clear();
+        into.chosen_recent.clear();
+        let share = |of: &Neuron| (f64::from(f32::from_bits(of.level.load(Relaxed))) * per_weight) as f32;
         for neuron in &self.neurons {
             let count = neuron.count.load(Relaxed);
             into.counts.push(count);
-            into.recent.push((f64::from(f32::from_bits(neuron.level.load(Relaxed))) * per_weight) as f32);
+            into.recent.push(share(neuron));
             into.age.push((count > 0).then(|| latest.wrapping_sub(neuron.last.load(Relaxed))));
+        }
+        for expert in &self.experts {
+            into.chosen.push(expert.count.load(Relaxed));
+            into.chosen_recent.push(share(expert));
         }
     }
 }
@@ -141,16 +156,23 @@ impl Tallier {
         Tallier { weights: vec![1.0; shape.layers()], columns: ColumnCounts::default(), found: Vec::new() }
     }
 
-    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`. They weigh alike.
-    pub fn add(&mut self, tally: &Tally, layer: usize, first: u64, tokens: usize, fired: &[u32]) {
+    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is what a mixture has `chosen`. They weigh alike.
+    pub fn add(
+        &mut self,
+        tally: &Tally,
+        layer: usize,
+        first: u64,
+        tokens: usize,
+        fired: &[u32],
+        chosen: Option<&[u32]>,
+    ) {
         let (Some(layer), Some(heavy)) = (tally.layers.get(layer), self.weights.get_mut(layer)) else { return };
-        let words = layer.neurons.len().div_ceil(32);
         let _writing = Writing::begin(layer);
         *heavy *= (tokens as f64 / MEMORY).exp();
         let mut total = f64::from_bits(layer.weight.load(Relaxed));
         if *heavy > HEAVIEST {
             let shrink = 1.0 / *heavy;
-            layer.neurons.iter().for_each(|neuron| {
+            layer.neurons.iter().chain(&layer.experts).for_each(|neuron| {
                 let level = f64::from(f32::from_bits(neuron.level.load(Relaxed)));
                 neuron.level.store(((level * shrink) as f32).to_bits(), Relaxed);
             });
@@ -158,14 +180,24 @@ impl Tallier {
             *heavy = 1.0;
         }
         let weight = *heavy;
+        self.count(&layer.neurons, first, tokens, fired, weight);
+        self.count(&layer.experts, first, tokens, chosen.unwrap_or_default(), weight);
+        layer.weight.store((total + weight * tokens as f64).to_bits(), Relaxed);
+        layer.tokens.store(layer.tokens.load(Relaxed) + tokens as u64, Relaxed);
+        layer.latest.store((first + tokens as u64).saturating_sub(1), Relaxed);
+    }
+
+    /// Counts them for `neurons`, each token with `weight`.
+    fn count(&mut self, neurons: &[Neuron], first: u64, tokens: usize, fired: &[u32], weight: f64) {
+        let words = neurons.len().div_ceil(32);
         let fires = |neuron: usize, count: u32| {
-            let Some(neuron) = layer.neurons.get(neuron) else { return };
+            let Some(neuron) = neurons.get(neuron) else { return };
             neuron.count.store(neuron.count.load(Relaxed).saturating_add(count), Relaxed);
             let level = f32::from_bits(neuron.level.load(Relaxed)) + (weight * f64::from(count)) as f32;
             neuron.level.store(level.to_bits(), Relaxed);
         };
         let last = |neuron: usize, index: u64| {
-            if let Some(neuron) = layer.neurons.get(neuron) {
+            if let Some(neuron) = neurons.get(neuron) {
                 neuron.last.store(index as u32, Relaxed);
             }
         };
@@ -174,23 +206,20 @@ impl Tallier {
                 fires(neuron, 1);
                 last(neuron, first);
             }
-        } else {
-            self.columns.of(fired, words, fires);
-            self.found.clear();
-            self.found.resize(words, 0);
-            for (t, row) in fired.chunks_exact(words.max(1)).enumerate().rev() {
-                for (word, (bits, found)) in row.iter().zip(&mut self.found).enumerate() {
-                    let new = *bits & !*found;
-                    if new != 0 {
-                        *found |= new;
-                        neurons_of(&[new]).for_each(|bit| last(word * 32 + bit, first + t as u64));
-                    }
+            return;
+        }
+        self.columns.of(fired, words, fires);
+        self.found.clear();
+        self.found.resize(words, 0);
+        for (t, row) in fired.chunks_exact(words.max(1)).enumerate().rev() {
+            for (word, (bits, found)) in row.iter().zip(&mut self.found).enumerate() {
+                let new = *bits & !*found;
+                if new != 0 {
+                    *found |= new;
+                    neurons_of(&[new]).for_each(|bit| last(word * 32 + bit, first + t as u64));
                 }
             }
         }
-        layer.weight.store((total + weight * tokens as f64).to_bits(), Relaxed);
-        layer.tokens.store(layer.tokens.load(Relaxed) + tokens as u64, Relaxed);
-        layer.latest.store((first + tokens as u64).saturating_sub(1), Relaxed);
     }
 }
 
@@ -218,7 +247,7 @@ mod tests {
                     [noise(&mut seed), rare & noise(&mut seed), 0x7ff & noise(&mut seed)]
                 })
                 .collect();
-            tallier.add(&tally, 1, index, chunk, rows.as_flattened());
+            tallier.add(&tally, 1, index, chunk, rows.as_flattened(), None);
             let fade = (-(chunk as f64) / MEMORY).exp();
             (0..NEURONS).for_each(|n| level[n] *= fade);
             weight = weight * fade + chunk as f64;
@@ -266,7 +295,7 @@ mod tests {
                 })
                 .collect();
             for index in 0..4000 {
-                tallier.add(&tally, 0, index, 1, &[u32::MAX; 20]);
+                tallier.add(&tally, 0, index, 1, &[u32::MAX; 20], None);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });

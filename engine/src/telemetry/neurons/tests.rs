@@ -133,6 +133,53 @@ fn hits_misses_and_strengths() {
     assert!(again(&mut recorder, None).is_none());
 }
 
+/// A mixture between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
+#[test]
+fn chosen_experts_are_counted_beside_their_neurons() {
+    const EXPERTS: usize = 40;
+    let mixture = LayerNeurons::Mixture { experts: EXPERTS, width: 3, shared: 5 };
+    let shape = NeuronShape::of([LayerNeurons::Dense(8), mixture, LayerNeurons::Dense(8)]);
+    let (board, mut recorder) = NeuronBoard::new(shape.clone());
+    let (words, mut seed, mut position) = (shape.words(1).len(), 9, 0);
+    let (mut times, mut fired_times) = ([0u32; EXPERTS], vec![0u32; shape.neurons(1)]);
+    for tokens in [1, 20, 3, 1] {
+        let (mut fired, mut chosen) = (vec![0u32; words * tokens], vec![0u32; 2 * tokens]);
+        for t in 0..tokens {
+            for _ in 0..2 {
+                let expert = noise(&mut seed) as usize % EXPERTS;
+                chosen[2 * t + expert / 32] |= 1 << (expert % 32);
+                let neuron = 3 * expert + noise(&mut seed) as usize % 3;
+                fired[words * t + neuron / 32] |= 1 << (neuron % 32);
+            }
+            neurons_of(&chosen[2 * t..][..2]).for_each(|expert| times[expert] += 1);
+            neurons_of(&fired[words * t..][..words]).for_each(|neuron| fired_times[neuron] += 1);
+        }
+        recorder.begin(1, position, &vec![1; tokens], tokens == 1);
+        let ffn = |layer, fired| LayerFiring { layer, tokens, fired, ..LayerFiring::default() };
+        let plain = vec![1; tokens];
+        recorder.layer(&ffn(0, &plain));
+        recorder.layer(&LayerFiring { chosen: Some(&chosen), ..ffn(1, &fired) });
+        recorder.layer(&ffn(2, &plain));
+        recorder.end();
+        for (t, token) in board.tokens(position as u64..u64::MAX).iter().enumerate() {
+            let of = &chosen[2 * t..][..2];
+            assert_eq!((token.chosen(&shape, 1), token.chosen(&shape, 0)), (Some(of), None));
+            assert_eq!(token.fired(&shape, 1), Some(&fired[words * t..][..words]));
+            let count = of.iter().map(|word| word.count_ones()).sum();
+            assert_eq!([0, 1, 2].map(|layer| token.layers[layer].experts), [None, Some(count), None]);
+            assert_eq!(token.total().experts, Some(count));
+        }
+        position += tokens;
+    }
+    let tally = board.tally(1);
+    assert_eq!((tally.tokens, &tally.chosen[..], &tally.counts), (position as u64, &times[..], &fired_times));
+    let seen = tally.chosen_recent.iter().zip(&times).all(|(recent, times)| (*recent > 0.0) == (*times > 0));
+    assert!(seen && tally.chosen_recent.len() == EXPERTS);
+    let shares: f32 = tally.chosen_recent.iter().sum();
+    assert!((1.0..=2.0001).contains(&shares), "{shares}");
+    assert!(board.tally(0).chosen.is_empty() && board.tally(2).chosen_recent.is_empty());
+}
+
 #[test]
 fn what_does_not_fit_the_model_is_ignored() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));

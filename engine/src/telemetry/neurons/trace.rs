@@ -33,6 +33,8 @@ pub struct LayerTrace {
     pub fired: u32,
     /// Of them, those resident in VRAM.
     pub hot: u32,
+    /// Experts that were chosen; `None` where the FFN is no mixture.
+    pub experts: Option<u32>,
     /// Neurons the predictor let through; `None` where none was asked.
     pub predicted: Option<u32>,
     /// Neurons that fired although the predictor had ruled them out; known only of tokens whose every neuron was looked at.
@@ -62,6 +64,7 @@ impl LayerTrace {
         LayerTrace {
             fired: self.fired.saturating_add(other.fired),
             hot: self.hot.saturating_add(other.hot),
+            experts: add(self.experts, other.experts),
             predicted: add(self.predicted, other.predicted),
             missed: add(self.missed, other.missed),
             cpu_bytes: self.cpu_bytes.saturating_add(other.cpu_bytes),
@@ -77,6 +80,8 @@ impl LayerTrace {
 pub struct TokenMasks {
     /// Neurons that fired.
     pub fired: Vec<u32>,
+    /// Experts that were chosen, as [`NeuronShape::expert_words`] says; empty for a model without mixtures.
+    pub chosen: Vec<u32>,
     /// What the predictor let through; empty where none was asked.
     pub predicted: Vec<u32>,
     /// Magnitudes of the hidden activations as shares of the layer's greatest, 0 to 255, in the order of
@@ -89,13 +94,14 @@ pub struct TokenMasks {
 impl TokenMasks {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let words = self.fired.capacity() + self.predicted.capacity() + self.greatest.capacity();
-        (words * 4 + self.strength.capacity()) as u64
+        let words = [&self.fired, &self.chosen, &self.predicted].map(Vec::capacity).iter().sum::<usize>();
+        ((words + self.greatest.capacity()) * 4 + self.strength.capacity()) as u64
     }
 
     /// Empties it but keeps its memory.
     pub(super) fn clear(&mut self) {
         self.fired.clear();
+        self.chosen.clear();
         self.predicted.clear();
         self.strength.clear();
         self.greatest.clear();
@@ -120,6 +126,11 @@ impl TokenTrace {
     /// The mask of a layer's neurons that fired, if it is still kept.
     pub fn fired(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
         self.masks.as_ref()?.fired.get(shape.words(layer))
+    }
+
+    /// The mask of the experts a layer has chosen, if it is a mixture and that is still kept.
+    pub fn chosen(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
+        self.masks.as_ref()?.chosen.get(shape.expert_words(layer)).filter(|chosen| !chosen.is_empty())
     }
 
     /// The mask of a layer's neurons that were in VRAM, if any were and it is still kept.

@@ -10,7 +10,10 @@ use std::{
 use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
 
-use thermocline_engine::session::{EngineOptions, Prompt, Request, Sampling, SessionOptions};
+use thermocline_engine::{
+    model::Activation,
+    session::{EngineOptions, Prompt, Request, Sampling, SessionOptions},
+};
 
 use crate::{
     folders::Folders,
@@ -196,20 +199,30 @@ fn list_of_keys() {
 
 #[test]
 fn map_of_neurons() {
+    map("neurons", [464.0, 400.0], ModelId::Builtin, EngineOptions::default());
+}
+
+#[test]
+fn map_of_experts() {
+    let relu = EngineOptions { activation: Some(Activation::Relu), ..EngineOptions::default() };
+    map("experts", [464.0, 480.0], ModelId::Path("../tests/fixtures/models/mixtral".into()), relu);
+}
+
+/// The map of a model that has said a few words.
+fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
     look(
-        "neurons",
-        [464.0, 400.0],
+        name,
+        size,
         |_, _| (),
         |ui, panel: &mut NeuronsPanel, shell| panel.show(ui, shell),
         |it| {
             let host = it.state().shell.as_ref().unwrap().host.clone();
-            host.open(ModelId::Builtin, EngineOptions::default());
+            host.open(model.clone(), options.clone());
             let began = Instant::now();
             while host.engine().is_none() {
                 assert!(began.elapsed() < PATIENCE, "no model within {PATIENCE:?}");
                 thread::sleep(Duration::from_millis(5));
             }
-            it.step();
             let session = Arc::new(host.session(SessionOptions::default()).unwrap());
             let prompt = Prompt::Text("Once upon a time".to_owned());
             let request = Request { sampling: Sampling::greedy(), max_tokens: Some(12), ..Request::new(prompt) };

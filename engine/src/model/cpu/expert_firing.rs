@@ -1,0 +1,101 @@
+//! Which neurons of a mixture's experts fired, gathered expert by expert for an observer.
+
+use std::time::{Duration, Instant};
+
+use super::{CpuFfn, FfnWork};
+use crate::{
+    model::{LayerFiring, Probe, mask},
+    telemetry::neurons::LayerNeurons,
+};
+
+/// What a chunk's experts did so far. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(super) struct ExpertFiring {
+    tokens: usize,
+    neurons: usize,
+    /// Words of a token's experts.
+    words: usize,
+    /// `[tokens, words(neurons)]`
+    fired: Vec<u32>,
+    /// `[tokens, words(experts)]`
+    chosen: Vec<u32>,
+    /// `[tokens, neurons]`, or empty.
+    strength: Vec<f32>,
+    /// One expert's, of the tokens that chose it.
+    mask: Vec<u32>,
+    values: Vec<f32>,
+    /// What gathering took.
+    spent: Duration,
+}
+
+impl ExpertFiring {
+    /// A chunk of `tokens` begins in a layer with these neurons, which have `chosen` so many experts each.
+    pub fn begin(&mut self, neurons: LayerNeurons, chosen: &[usize], tokens: usize, strength: bool) {
+        let began = Instant::now();
+        let experts = neurons.experts();
+        (self.tokens, self.neurons, self.words) = (tokens, neurons.count(), mask::words(experts));
+        self.fired.clear();
+        self.fired.resize(tokens * mask::words(self.neurons), 0);
+        self.chosen.clear();
+        self.chosen.resize(tokens * self.words, 0);
+        self.strength.clear();
+        self.strength.resize(if strength { tokens * self.neurons } else { 0 }, 0.0);
+        let rows = self.chosen.chunks_exact_mut(self.words.max(1));
+        for (row, chosen) in rows.zip(chosen.chunks_exact((chosen.len() / tokens.max(1)).max(1))) {
+            chosen.iter().filter(|expert| **expert < experts).for_each(|expert| mask::insert(row, *expert));
+        }
+        self.spent = began.elapsed();
+    }
+
+    /// `ffn` has computed `width` neurons, the layer's from `first` on, for the tokens in `members`.
+    pub fn note(&mut self, ffn: &CpuFfn, (first, width): (usize, usize), members: impl Iterator<Item = usize> + Clone) {
+        let began = Instant::now();
+        let (count, words) = (members.clone().count(), mask::words(width));
+        self.mask.clear();
+        self.mask.resize(count * words, 0);
+        ffn.fired(&mut self.mask);
+        let all = mask::words(self.neurons);
+        for (row, token) in self.mask.chunks_exact(words.max(1)).zip(members.clone()) {
+            mask::place(&mut self.fired[token * all..][..all], first, row);
+        }
+        if !self.strength.is_empty() {
+            self.values.clear();
+            self.values.resize(count * width, 0.0);
+            ffn.strength(&mut self.values);
+            for (row, token) in self.values.chunks_exact(width.max(1)).zip(members) {
+                self.strength[token * self.neurons + first..][..width].copy_from_slice(row);
+            }
+        }
+        self.spent += began.elapsed();
+    }
+
+    /// The same of the layer's last `width` neurons, for every token.
+    pub fn note_last(&mut self, ffn: &CpuFfn, width: usize) {
+        self.note(ffn, (self.neurons - width, width), 0..self.tokens);
+    }
+
+    /// Tells `probe` of `layer`, whose work began at `started`.
+    pub fn tell(&self, layer: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
+        let cpu = started.elapsed().saturating_sub(self.spent);
+        probe.firing(&LayerFiring {
+            layer,
+            tokens: self.tokens,
+            fired: &self.fired,
+            chosen: Some(&self.chosen),
+            complete: true,
+            strength: (!self.strength.is_empty()).then_some(&self.strength[..]),
+            cpu_bytes: work.bytes(),
+            cpu_scattered: work.scattered,
+            cpu_ns: cpu.as_nanos() as u64,
+            report_ns: self.spent.as_nanos() as u64,
+            ..LayerFiring::default()
+        });
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let words = [&self.fired, &self.chosen, &self.mask].map(Vec::capacity).iter().sum::<usize>();
+        let floats = [&self.strength, &self.values].map(Vec::capacity).iter().sum::<usize>();
+        ((words + floats) * 4) as u64
+    }
+}
