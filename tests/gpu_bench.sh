@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
 # Measures the GPU and checks it against the CPU, from a program that is already built; prints Markdown, each figure under the
-# command that made it. Under 8 minutes on a card.
-# Usage: bash tests/gpu_bench.sh [--quick] [--device D] [PROGRAM [TEST_BINARY...]]
+# command that made it. Under 8 minutes on a card, with --hybrid up to an hour.
+# Usage: bash tests/gpu_bench.sh [--quick] [--hybrid [--models M] [--budgets B]] [--device D] [PROGRAM [TEST_BINARY...]]
 #   PROGRAM      default target/release/thermocline
 #   TEST_BINARY  test programs to run besides, e.g. target/release/deps/thermocline_engine-* (with the filter `gpu`)
 #   --quick      small models and short measurements, for a driver in software
+#   --hybrid     instead: models larger than the GPU's budget, neurons placed one by one beside whole layers, at the same budgets.
+#                Models have as many layers as disk and RAM have room for, and budgets shrink with them
+#   --models     of these: "SHAPE,TYPE,LAYERS,GIB ...", a shape of `synth` with all its layers and what they take
+#   --budgets    with these bytes of the GPU's memory for all layers: "8GiB 300MiB ..."
 #   --device     as of `thermocline bench`; default: the first GPU that is chosen by itself
-# Environment: WORK, a folder for the models [a temporary one]; SECONDS_MOST, when to skip what is left [450].
+# Environment: WORK, a folder for the models [a temporary one]; SECONDS_MOST, when to skip what is left [450, with --hybrid 3600].
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
-quick=0 device=gpu
+quick=0 hybrid=0 device=gpu models= budgets=
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --quick) quick=1 ;;
+    --hybrid) hybrid=1 ;;
+    --models) shift; models=${1:?--models needs a value} ;;
+    --budgets) shift; budgets=${1:?--budgets needs a value} ;;
     --device) shift; device=${1:?--device needs a value} ;;
     *) echo "gpu_bench.sh: unknown option $1" >&2; exit 2 ;;
   esac
@@ -26,7 +33,7 @@ work=${WORK:-$(mktemp -d)}
 [[ -n ${WORK:-} ]] || trap 'rm -rf "$work"' EXIT
 export HOME=$work/home XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-$work} XDG_CACHE_HOME=$work/cache
 mkdir -p "$HOME"
-failed=0 most=${SECONDS_MOST:-450}
+failed=0 most=${SECONDS_MOST:-$((hybrid ? 3600 : 450))}
 
 # section TITLE: a heading, with the time that has passed.
 section() { printf '\n## %s\n\n_%s s_\n' "$1" "$SECONDS"; }
@@ -55,6 +62,42 @@ bench() {
   show bench -m "$work/$name" --device "$device" "${effort[@]}" "$@"
 }
 
+# finish: what came of it all.
+finish() {
+  printf '\n%s s in all\n' "$SECONDS"
+  if ((failed)); then echo "**something failed, see above**"; else echo "all passed"; fi
+  exit "$failed"
+}
+
+# kib BYTES: 8GiB or 300MiB in KiB.
+kib() {
+  case $1 in
+    *GiB) echo $((${1%GiB} << 20)) ;;
+    *MiB) echo $((${1%MiB} << 10)) ;;
+    *) echo "gpu_bench.sh: expected a budget like 8GiB or 300MiB, got $1" >&2; exit 2 ;;
+  esac
+}
+
+# hybrid SHAPE TYPE LAYERS GIB: a model of that shape, whose LAYERS take GIB, at each of the budgets.
+hybrid() {
+  local shape=$1 type=$2 all=$3 gib=$4 name=hybrid.gguf layers budget room measured=0
+  # The file is read from RAM; a tenth is left to the rest.
+  room=$(df -Pk "$work" | awk 'NR == 2 { print $4 }')
+  room=$(awk -v disk="$room" '/^MemAvailable/ { print int(($2 < disk ? $2 : disk) * 0.9) }' /proc/meminfo)
+  layers=$((room * all / (gib << 20)))
+  if ((layers > all)); then layers=$all; fi
+  section "$shape, $type: $layers of $all layers"
+  if ((layers < 2)); then echo "skipped: no room for two layers at $work"; failed=1; return; fi
+  model "$name" --shape "$shape" --type "$type" --layers "$layers" --sidecar || return
+  for budget in $budgets; do
+    budget=$(($(kib "$budget") * layers / all * 1024))
+    # Measures this machine, by whose speeds neurons are placed.
+    if ((!measured)); then show plan -m "$work/$name" --device "$device" --vram "$budget" --sparsity predicted && measured=1; fi
+    bench "$name" -p 0 -n "$tokens" -r 2 --vram "$budget" --placement layers,neurons --sparsity dense,exact,predicted
+  done
+  rm -f "$work/$name" "$work/${name%.gguf}.thermocline.gguf"
+}
+
 echo "# GPU measurements"
 printf '\n%s, %s\n' "$("$program" --version)" "$(date -u +%Y-%m-%dT%H:%MZ)"
 section Devices
@@ -62,6 +105,21 @@ show devices
 
 effort=()
 if ((quick)); then effort=(--quick); fi
+
+if ((hybrid)); then
+  if ((quick)); then
+    tokens=4 models=${models:-"tiny-relu-llama,q4_0,4,1 tiny-falcon,f16,4,1"} budgets=${budgets:-"13MiB 18MiB"}
+  else
+    tokens=16 budgets=${budgets:-"8GiB 12GiB 16GiB 24GiB"}
+    models=${models:-"relu-llama-70b,q4_0,80,40 falcon-40b,q4_0,60,25 relu-llama-70b,f16,80,140 falcon-40b,f16,60,88"}
+  fi
+  for budget in $budgets; do kib "$budget" >/dev/null; done
+  for model in $models; do
+    # shellcheck disable=SC2086
+    hybrid ${model//,/ }
+  done
+  finish
+fi
 
 section "Memory, bus, hand-over, products of weights alone"
 show bench --kernels --device "$device" "${effort[@]}"
@@ -134,6 +192,4 @@ else
   done
 fi
 
-printf '\n%s s in all\n' "$SECONDS"
-if ((failed)); then echo "**something failed, see above**"; else echo "all passed"; fi
-exit "$failed"
+finish

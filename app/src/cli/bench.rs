@@ -6,21 +6,22 @@ use clap::{
     Args, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser},
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use thermocline_engine::{
-    bench::{self, BenchOptions, Comparison, GpuEffort, Record, Test},
+    bench::{self, BenchOptions, GpuEffort, Test},
     model::{KvType, Sparsity},
+    sparsity::{placement::Granularity, sidecar::Attachment},
 };
 
 use super::{
     bench_kernels,
+    bench_rows::{Row, beside_layers, csv, markdown},
     engine_options::{CpuArgs, DeviceArgs, kv_types},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
     progress::{Progress, Unit},
-    table::table,
-    units,
 };
+use crate::folders::Folders;
 
 const DETAILS: &str = "\
 Every length of -p is a prompt test (pp), every length of -n a generation test (tg); 0 leaves the kind out. Neither
@@ -28,9 +29,15 @@ tokenizing nor sampling is timed. With --peer the two programs take turns on the
 the ratio is the median over the turns, with the least and the most: above 1, Thermocline is faster. A model it cannot
 read is compared with one of the same shape and types, --peer-model.
 
-With --sparsity tokens are generated in that mode, on the CPU. What a token had to read stands in the table, and how long
-that takes at least: rows of single neurons come more slowly from memory than rows in order. Both are measured before and
-after each run, because other machines on the same host change them by the second.
+With --sparsity tokens are generated in these modes, one after the other. What a token had to read of the CPU's memory stands
+in the table, and how long that takes at least: rows of single neurons come more slowly from memory than rows in order. Both
+are measured before and after each run, because other machines on the same host change them by the second.
+
+With --placement a model may be larger than the GPU's memory: neurons places the hot ones of many layers there, by the plan
+that `thermocline plan` prints (run that first: it measures this machine, once), layers whole ones, as programs do that know
+no neurons. The hit rate is the share of the neurons that fired which were there, waiting the share of the time that the CPU
+waited for the GPU in layers that both compute; a run that is not timed tells both. Several placements and modes are measured
+one after the other on the same budget, and `of layers` is the speed beside the first mode's with whole layers.
 
 With --kernels every dispatch of a GPU is timed, and each kernel's speed stands beside what the GPU's memory moves.
 Without a model, products of weights of every type are measured alone.
@@ -40,39 +47,11 @@ Examples:
   thermocline bench -m model.gguf -p 512 -n 0 -r 10 -o json
   thermocline bench -m model.gguf --peer llama.cpp/build/bin/llama-bench
   thermocline bench -m relu.gguf -p 0 --sparsity predicted --peer llama-bench --peer-model dense.gguf
-  thermocline bench -m model.gguf --device 0 --kernels";
+  thermocline bench -m model.gguf --device 0 --kernels
+  thermocline bench -m relu.gguf -p 0 --device gpu --vram 8GiB --placement layers,neurons --sparsity dense,predicted";
 
 /// For a look at how things stand, or a driver in software.
 const QUICK: GpuEffort = GpuEffort { bytes: 16 << 20, seconds: 0.01, hand_overs: 50 };
-
-/// Columns of llama-bench's CSV that have a meaning here, in its order.
-const COLUMNS: [&str; 25] = [
-    "build_commit",
-    "build_number",
-    "cpu_info",
-    "gpu_info",
-    "backends",
-    "model_filename",
-    "model_type",
-    "model_size",
-    "model_n_params",
-    "n_batch",
-    "n_ubatch",
-    "n_threads",
-    "type_k",
-    "type_v",
-    "n_gpu_layers",
-    "flash_attn",
-    "use_mmap",
-    "n_prompt",
-    "n_gen",
-    "n_depth",
-    "test_time",
-    "avg_ns",
-    "stddev_ns",
-    "avg_ts",
-    "stddev_ts",
-];
 
 /// Measures the speed of a model on this machine.
 #[derive(Debug, Args)]
@@ -106,8 +85,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PATH", requires = "peer")]
     peer_model: Option<PathBuf>,
     /// What is skipped when tokens are generated
-    #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_modes())]
-    sparsity: Sparsity,
+    #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense", value_parser = sparsity_modes())]
+    sparsity: Vec<Sparsity>,
+    /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest [default: the whole model]
+    #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
+          conflicts_with_all = ["peer", "kernels"])]
+    placement: Vec<Granularity>,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
@@ -152,31 +135,51 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         cpu: args.cpu.options(),
         gpu: args.device.gpu()?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
-        sparsity: args.sparsity,
+        speeds: Folders::usual().map(|folders| folders.cache),
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),
+        sidecar: args.model.sidecar_choice(),
+        ..BenchOptions::default()
     };
+    if !args.placement.is_empty() && options.gpu.is_none() {
+        return Err(Failure::Usage {
+            message: "--placement: expected a GPU, which not everything fits into".to_owned(),
+            hint: Some("--device chooses one; `thermocline devices` lists them".to_owned()),
+        });
+    }
+    let ways = ways(args);
     if args.kernels {
-        return bench_kernels::kernels(&args.model, &options, args.output);
+        let [(_, sparsity)] = ways[..] else { return Err(Failure::usage("--kernels: expected one --sparsity")) };
+        return bench_kernels::kernels(&args.model, &BenchOptions { sparsity, ..options }, args.output);
     }
     let file = args.model.file()?;
-    let runs = options.tests.len() * options.repetitions;
-    let (mut done, mut progress) = (0, Progress::new("measuring", Unit::Runs));
-    let mut count = |at: bench::Progress<'_>| {
-        if matches!(at, bench::Progress::Repetition { .. }) {
+    let runs = options.tests.len() * options.repetitions * ways.len();
+    let (mut done, mut progress, mut ignored) = (0, Progress::new("measuring", Unit::Runs), Vec::new());
+    let mut count = |at: bench::Progress<'_>| match at {
+        bench::Progress::Repetition { .. } => {
             progress.set(done, runs as u64);
             done += 1;
         }
+        bench::Progress::Opened(Attachment::Ignored { path, reason }) => ignored.push((path.clone(), reason.clone())),
+        _ => {}
     };
-    let rows: Vec<Row> = match &args.peer {
-        Some(program) => {
-            let peer = bench::Peer { program: program.clone(), model: args.peer_model.clone() };
-            bench::compare(file.path(), &options, &peer, &mut count)?.into_iter().map(Row::from).collect()
+    let mut rows: Vec<Row> = Vec::new();
+    for (placement, sparsity) in ways {
+        let options = BenchOptions { placement, sparsity, ..options.clone() };
+        match &args.peer {
+            Some(program) => {
+                let peer = bench::Peer { program: program.clone(), model: args.peer_model.clone() };
+                rows.extend(bench::compare(file.path(), &options, &peer, &mut count)?.into_iter().map(Row::from));
+            }
+            None => rows.extend(bench::run(file.path(), &options, &mut count)?.into_iter().map(Row::from)),
         }
-        None => bench::run(file.path(), &options, &mut count)?.into_iter().map(Row::from).collect(),
-    };
+    }
     drop(progress);
+    if let Some((path, reason)) = ignored.first() {
+        eprintln!("[{} is not used: {}]", one_line(&path.display().to_string()), one_line(reason));
+    }
+    beside_layers(&mut rows);
 
     let mut out = std::io::stdout().lock();
     match args.output {
@@ -199,132 +202,17 @@ fn tests(args: &BenchArgs) -> Vec<Test> {
     args.n_depth.iter().flat_map(at_depth).collect()
 }
 
-/// A test's result, with the peer's if there was one.
-struct Row {
-    record: Record,
-    peer: Option<Peer>,
+/// Placements and modes, in the order they were asked for.
+fn ways(args: &BenchArgs) -> Vec<(Option<Granularity>, Sparsity)> {
+    let placements: Vec<Option<Granularity>> = match args.placement.is_empty() {
+        true => vec![None],
+        false => args.placement.iter().copied().map(Some).collect(),
+    };
+    placements.into_iter().flat_map(|placement| args.sparsity.iter().map(move |mode| (placement, *mode))).collect()
 }
 
-struct Peer {
-    samples: Vec<f64>,
-    mean: f64,
-    deviation: f64,
-    ratios: Vec<f64>,
-    ratio: f64,
-}
-
-impl From<Record> for Row {
-    fn from(record: Record) -> Self {
-        Row { record, peer: None }
-    }
-}
-
-impl From<Comparison> for Row {
-    fn from(of: Comparison) -> Self {
-        let (mean, deviation) = (of.peer_avg_ts, of.peer_stddev_ts);
-        let peer = Peer { samples: of.peer_samples_ts, mean, deviation, ratios: of.ratios, ratio: of.ratio };
-        Row { record: of.ours, peer: Some(peer) }
-    }
-}
-
-impl Row {
-    /// llama-bench's object; the peer's speeds stand in its `thermocline` part.
-    fn json(&self) -> Value {
-        let mut object = json!(self.record);
-        if let Some(peer) = &self.peer {
-            object["thermocline"]["peer"] = json!({
-                "avg_ts": peer.mean,
-                "stddev_ts": peer.deviation,
-                "samples_ts": peer.samples,
-                "ratios": peer.ratios,
-                "ratio": peer.ratio,
-            });
-        }
-        object
-    }
-}
-
-fn markdown(rows: &[Row]) -> String {
-    let peer = rows.iter().any(|row| row.peer.is_some());
-    let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
-    // A GPU has layers where the CPU has threads.
-    let (workers, limit) = if copies { ("ngl", "of copy bandwidth") } else { ("threads", "of read bandwidth") };
-    let sparse = rows.iter().any(|row| row.record.thermocline.sparsity != Sparsity::Dense.name());
-    let mut heads = vec!["model", "size", "params", "backend", workers, "test", "t/s", "GB/s", limit];
-    if sparse {
-        heads.extend(["mode", "active", "read per token", "of it rows"]);
-    }
-    if peer {
-        heads.extend(["llama.cpp t/s", "ratio"]);
-    }
-    let mut lines = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
-    for Row { record, peer } in rows {
-        let extra = &record.thermocline;
-        let mut cells = vec![
-            record.model_type.clone(),
-            units::bytes(record.model_size),
-            units::parameters(record.model_n_params),
-            record.backends.clone(),
-            if copies { record.n_gpu_layers.to_string() } else { record.n_threads.to_string() },
-            record.test_name(),
-            format!("{:.2} ± {:.2}", record.avg_ts, record.stddev_ts),
-            extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
-            extra.bandwidth_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0)),
-        ];
-        if sparse {
-            cells.extend([
-                extra.sparsity.clone(),
-                extra.active_neurons.map_or(String::new(), |share| format!("{:.1} %", share * 100.0)),
-                units::bytes(extra.bytes_per_token),
-                units::bytes(extra.scattered_bytes_per_token),
-            ]);
-        }
-        if let Some(peer) = peer {
-            let (least, most) = peer.ratios.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), r| (a.min(*r), b.max(*r)));
-            cells.extend([
-                format!("{:.2} ± {:.2}", peer.mean, peer.deviation),
-                format!("{:.2} ({least:.2} to {most:.2})", peer.ratio),
-            ]);
-        }
-        lines.push(cells);
-    }
-    let mut text = table(&lines);
-    if let Some(Row { record, .. }) = rows.first() {
-        let extra = &record.thermocline;
-        if let Some(copies) = extra.copy_bandwidth {
-            text += &format!("\ncopy bandwidth {:.1} GB/s, ", copies / 1e9);
-            text += &format!("read bandwidth {:.1} GB/s, ", extra.read_bandwidth / 1e9);
-            text += &format!("kernels {}, {} used, {}\n", extra.isa, units::bytes(extra.vram_used), record.gpu_info);
-        } else {
-            text += &format!("\nread bandwidth, measured around each run: {:.1} GB/s", extra.read_bandwidth / 1e9);
-            if let Some(rows) = extra.scattered_bandwidth {
-                text += &format!(", of rows here and there {:.1} GB/s", rows / 1e9);
-            }
-            text += &format!(", kernels {}, {}\n", extra.isa, record.cpu_info);
-        }
-    }
-    text
-}
-
-fn csv(rows: &[Row]) -> String {
-    let peer = rows.iter().any(|row| row.peer.is_some());
-    let mut text = COLUMNS.join(",");
-    text += if peer { ",peer_avg_ts,peer_stddev_ts,ratio\n" } else { "\n" };
-    for row in rows {
-        let object = row.json();
-        let mut cells: Vec<String> = COLUMNS.iter().map(|column| quoted(&object[column])).collect();
-        if let Some(peer) = &row.peer {
-            cells.extend([peer.mean, peer.deviation, peer.ratio].map(|number| quoted(&json!(number))));
-        }
-        text += &(cells.join(",") + "\n");
-    }
-    text
-}
-
-/// As llama-bench does: every cell in quotes.
-fn quoted(value: &Value) -> String {
-    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    format!("\"{}\"", text.replace('"', "\"\""))
+fn granularities() -> impl TypedValueParser<Value = Granularity> {
+    PossibleValuesParser::new(Granularity::ALL.map(Granularity::name)).try_map(|name| name.parse::<Granularity>())
 }
 
 fn sparsity_modes() -> impl TypedValueParser<Value = Sparsity> {
@@ -340,12 +228,6 @@ fn pair(text: &str) -> Result<(usize, usize), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cells_are_quoted() {
-        assert_eq!(quoted(&json!("a \"b\", c")), "\"a \"\"b\"\", c\"");
-        assert_eq!(quoted(&json!(1.5)), "\"1.5\"");
-    }
 
     #[test]
     fn pairs() {

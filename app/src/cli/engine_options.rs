@@ -161,7 +161,8 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
         let defaults = EngineOptions::default();
         let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
         let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::usual().map(|folders| folders.cache));
-        match place(model, &PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds }, &terms, &mut show) {
+        let options = PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds, ..PlaceOptions::default() };
+        match place(model, &options, &terms, &mut show) {
             Ok((processor, _)) => {
                 let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
                 forward.set_sparsity(mode);

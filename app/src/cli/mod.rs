@@ -8,6 +8,7 @@ mod answer;
 mod app;
 mod bench;
 mod bench_kernels;
+mod bench_rows;
 mod chat;
 #[cfg(windows)]
 mod console;

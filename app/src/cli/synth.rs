@@ -6,6 +6,8 @@ use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use serde_json::json;
 use thermocline_engine::{
     format::{TensorType, blocks::QUANTISABLE},
+    model::{LoadOptions, Model},
+    sparsity::sidecar::{self, Identity, PreparedLayer, Provenance, Sidecar},
     synth::{self, Firing, Shape, SynthOptions, SynthReport},
 };
 
@@ -63,6 +65,9 @@ pub struct SynthArgs {
     /// Share of the firing neurons that the predictors find
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
+    /// Write beside it how often each of its neurons fires, as `thermocline prepare` counts
+    #[arg(long, help_heading = "Firing (ReLU shapes)")]
+    sidecar: bool,
     /// Threads to make it with [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
@@ -86,9 +91,15 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };
+    if args.sidecar && !args.shape.relu {
+        return Err(Failure::usage("--sidecar: expected a ReLU shape, whose neurons fire now and then"));
+    }
     let mut progress = Progress::new("making", Unit::Bytes);
     let report = synth::generate(&options, &mut |at| progress.set(at.done, at.total))?;
     drop(progress);
+    if args.sidecar {
+        write_sidecar(args, &report)?;
+    }
 
     let mut out = std::io::stdout().lock();
     if args.json {
@@ -102,6 +113,27 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         return Err(Failure::Output(format!("what was measured differs by {percent:.0} % from what was asked for")));
     }
     Ok(())
+}
+
+/// Counts nothing: how often neurons fire was decided when they were made.
+fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
+    let model = Model::open(&report.path, &LoadOptions::default())?;
+    let path = sidecar::path_beside(&report.path);
+    let layer = |frequency: &Vec<f32>| PreparedLayer { frequency: Some(frequency.clone()), ..PreparedLayer::default() };
+    let sidecar = Sidecar {
+        identity: Identity::of(&model),
+        provenance: Provenance {
+            activation: model.config.activation,
+            corpus: "none: neurons were made to fire this often".to_owned(),
+            tokens_profiled: 0,
+            tokens_held_out: 0,
+            target_recall: args.recall as f32,
+            target_mass_recall: args.recall as f32,
+        },
+        layers: report.frequencies.iter().map(layer).collect(),
+        path,
+    };
+    Ok(sidecar.write(&sidecar.path)?)
 }
 
 fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {

@@ -5,8 +5,11 @@
 //! A caller prints: [`Record`] and [`Comparison`] serialise to JSON under llama-bench's field names;
 //! [`Record::test_name`], `avg_ts` and `stddev_ts` make its table.
 
+mod device;
 mod limit;
+mod measured;
 mod peer;
+mod placed;
 mod profile;
 mod reads;
 mod record;

@@ -52,9 +52,8 @@ pub fn compare(
     peer: &Peer,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<Vec<Comparison>> {
-    progress(Progress::Preparing);
     let once = BenchOptions { repetitions: 1, ..options.clone() };
-    let mut bench = Bench::open(path, &once)?;
+    let mut bench = Bench::open(path, &once, progress)?;
     let theirs_model = peer.model.as_deref().unwrap_or(path);
     let mut comparisons = Vec::new();
     for test in &options.tests {

@@ -42,8 +42,7 @@ pub fn profile_kernels(
     options: &BenchOptions,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<ModelProfile> {
-    progress(Progress::Preparing);
-    let mut bench = Bench::open(path, options)?;
+    let mut bench = Bench::open(path, options, progress)?;
     let Some((gpu, speed)) = bench.gpu() else {
         return Err(Error::invalid("device of a profile", "a GPU", "the CPU"));
     };

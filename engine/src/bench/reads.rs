@@ -63,6 +63,10 @@ pub(super) struct Reads {
     fired: u64,
     last_layer: usize,
     tokens: u64,
+    /// Of those that fired, how many were computed on a device.
+    hits: u64,
+    /// Nanoseconds the CPU waited for the device.
+    waited: u64,
 }
 
 impl Reads {
@@ -70,6 +74,17 @@ impl Reads {
     pub fn per_token(&self) -> Option<(u64, u64)> {
         let of_tokens = |bytes: u64| bytes.checked_div(self.tokens);
         Some((of_tokens(self.bytes)?, of_tokens(self.scattered)?))
+    }
+
+    /// Share of the firing neurons that were computed on a device; `None` if none fired, or not all `layers` told of theirs.
+    pub fn hit_rate(&self, layers: usize) -> Option<f64> {
+        let complete = self.told == self.tokens * layers as u64;
+        (complete && self.fired > 0).then(|| self.hits as f64 / self.fired as f64)
+    }
+
+    /// Seconds that the CPU waited for the device in all, in layers that both compute.
+    pub fn waited(&self) -> f64 {
+        self.waited as f64 / 1e9
     }
 
     /// Share of the `n_ff` neurons of a layer that fired.
@@ -93,5 +108,10 @@ impl Probe for Reads {
         self.bytes += firing.cpu_bytes;
         self.scattered += firing.cpu_scattered;
         self.fired += firing.fired.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        if let Some(hot) = firing.hot {
+            self.hits +=
+                firing.fired.iter().zip(hot).map(|(fired, hot)| u64::from((fired & hot).count_ones())).sum::<u64>();
+        }
+        self.waited += firing.wait_ns;
     }
 }

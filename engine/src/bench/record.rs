@@ -63,15 +63,23 @@ pub struct Extra {
     pub sparsity: String,
     /// Kind of predictor, if one took part.
     pub predictor: Option<String>,
+    /// In what pieces the model is on the GPU, where it was placed under a budget: neurons or layers.
+    pub placement: Option<String>,
     /// Share of neurons resident on the GPU.
     pub hot_fraction: f64,
+    /// Share of the firing neurons that are, over all generated tokens; null without a placement or generated tokens, and where some
+    /// layer does not tell what fires: a mixture, or one resident without a row per neuron.
+    pub hit_rate: Option<f64>,
+    /// Share of the time of generated tokens that the CPU waited for the GPU in layers that both compute; null without them.
+    pub waiting: Option<f64>,
     /// Bytes the GPU may use.
     pub vram_budget: u64,
     /// Bytes it uses.
     pub vram_used: u64,
-    /// Weights and cached keys and values one generated token reads, averaged over the test.
-    pub bytes_per_token: u64,
-    /// Of these, what is read as rows of single neurons here and there; 0 on a GPU, where it is not told.
+    /// Weights and cached keys and values one generated token reads, averaged over the test. Under a placement, what the CPU reads of
+    /// FFNs, which is what placing saves; null where it was not seen.
+    pub bytes_per_token: Option<u64>,
+    /// Of these, what the CPU reads as rows of single neurons here and there.
     pub scattered_bytes_per_token: u64,
     /// Share of the neurons that fired for a generated token; null where it was not seen.
     pub active_neurons: Option<f64>,

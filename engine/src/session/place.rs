@@ -21,7 +21,7 @@ use crate::{
     sparsity::{
         executor::{HybridProcessor, Planner},
         measure::known_machine,
-        placement::{Machine, Placement},
+        placement::{Granularity, Machine, Placement},
     },
 };
 
@@ -152,6 +152,8 @@ pub struct PlaceOptions {
     pub cpu: CpuOptions,
     /// Tokens of a prompt computed at a time.
     pub chunk: usize,
+    /// In what pieces the model goes there.
+    pub granularity: Granularity,
     /// Whether the CPU alone will do where that is expected to be quicker. Otherwise the GPU is used for whatever fits.
     pub only_if_quicker: bool,
     /// Folder in which the speeds of machines are kept ([`known_machine`]): this one's are planned with, if they are there and the
@@ -183,7 +185,11 @@ pub fn place(
         basis.chunk
     };
     let load = GpuLoad { chunk, predictors: false, ..GpuLoad::default() };
-    let mut planner = BudgetPlanner { terms: Arc::clone(terms), only_if_quicker: options.only_if_quicker };
+    let mut planner = BudgetPlanner {
+        terms: Arc::clone(terms),
+        granularity: options.granularity,
+        only_if_quicker: options.only_if_quicker,
+    };
     let mut target = gpu.arena().budget();
     for attempt in 1.. {
         let placement = planner.plan(model, target)?;
@@ -200,16 +206,25 @@ pub fn place(
 #[derive(Debug)]
 struct BudgetPlanner {
     terms: Arc<Terms>,
+    granularity: Granularity,
     only_if_quicker: bool,
 }
 
 impl Planner for BudgetPlanner {
     fn plan(&mut self, model: &Model, budget: u64) -> Result<Placement> {
         let budget = budget.saturating_sub(self.terms.reserved());
-        Ok(self.terms.prospect(model)?.plan(budget, self.only_if_quicker)?.placement)
+        let prospect = self.terms.prospect(model)?;
+        let plan = match self.granularity {
+            Granularity::Neurons => prospect.plan(budget, self.only_if_quicker),
+            Granularity::Layers => prospect.layers(budget),
+        };
+        Ok(plan?.placement)
     }
 
     fn revise(&mut self, _: &Model, now: &Placement) -> Result<Option<Placement>> {
-        Ok(self.terms.adapt.revise(now))
+        Ok(match self.granularity {
+            Granularity::Neurons => self.terms.adapt.revise(now),
+            Granularity::Layers => None,
+        })
     }
 }

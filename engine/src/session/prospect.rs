@@ -8,7 +8,7 @@ use crate::{
     model::{DeviceBytes, KvType, Model, Sparsity},
     sparsity::{
         measure::caps_of,
-        placement::{Demand, DemandOptions, Frontier, Machine, Placement, Plan},
+        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, usable},
     },
 };
 
@@ -104,6 +104,21 @@ impl Prospect {
             return Err(Error::Memory { what: "the least of the model in VRAM", wanted, available: budget });
         }
         Ok(self.price(plan.placement))
+    }
+
+    /// As many layers as `budget` has room for, each with all it has.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that is none.
+    pub fn layers(&self, budget: u64) -> Result<Plan> {
+        let demand = &self.demand;
+        let placement = Placement::of_layers(demand, budget);
+        if placement.first_resident >= demand.layers.len() {
+            let whole = |layer: &LayerDemand| layer.base() + layer.neurons() as u64 * layer.neuron;
+            let wanted = demand.scratch + demand.staging + demand.layers.last().map_or(0, whole);
+            return Err(Error::Memory { what: "one whole layer in VRAM", wanted, available: usable(budget) });
+        }
+        Ok(Plan::of(demand, &self.basis.machine, placement))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{ops::Range, time::Instant};
 
 use super::{
+    firing::cdf,
     metadata::metadata,
     neurons::{Neurons, quantised},
     options::SynthOptions,
@@ -57,6 +58,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         sample: if plan.shape.relu { Some(Sample::new(&plan)?) } else { None },
         hot_firings: options.hot_firings,
         measured: Vec::new(),
+        frequencies: Vec::new(),
     };
     let mut layer: Option<Layer<'_>> = None;
     for tensor in &plan.tensors {
@@ -70,7 +72,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         };
         maker.ffn(tensor, layer.insert(current))?;
     }
-    let Maker { output, measured, .. } = maker;
+    let Maker { output, measured, frequencies, .. } = maker;
     output.writer.finish()?;
 
     Ok(SynthReport {
@@ -90,6 +92,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         }),
         measured: mean(&measured),
         measured_layers: measured,
+        frequencies,
     })
 }
 
@@ -146,6 +149,7 @@ struct Maker<'a, 'p> {
     sample: Option<Sample>,
     hot_firings: f64,
     measured: Vec<Firing>,
+    frequencies: Vec<Vec<f32>>,
 }
 
 impl Maker<'_, '_> {
@@ -242,6 +246,7 @@ impl Maker<'_, '_> {
         if let Some(sample) = sample {
             self.measured.push(sample.summarise(plan, self.hot_firings, &counts));
         }
+        self.frequencies.push(neurons.rank.iter().map(|rank| cdf(plan.firing_bias[*rank]) as f32).collect());
         Ok(score_biases)
     }
 }

@@ -53,6 +53,9 @@ pub struct SynthReport {
     pub measured: Option<Firing>,
     /// The same per layer; empty for dense shapes.
     pub measured_layers: Vec<Firing>,
+    /// Per layer: the share of tokens for which each neuron was made to fire, in the order of the file's rows; empty for dense shapes.
+    #[serde(skip)]
+    pub frequencies: Vec<Vec<f32>>,
 }
 
 impl SynthReport {

@@ -18,6 +18,6 @@ mod tests;
 pub use cost::LayerTime;
 pub use demand::{Assumption, BLOCK, Demand, DemandOptions, HeadDemand, LayerDemand, Reads, Skips};
 pub use machine::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together};
-pub use place::Placement;
+pub use place::{Granularity, Placement};
 pub use plan::{Bottleneck, LayerPlan, Plan, PlanBytes};
 pub use solve::{Frontier, solve, usable};

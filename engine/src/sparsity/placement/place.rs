@@ -1,7 +1,50 @@
 //! The answer: where everything is.
 
-use super::demand::Demand;
-use crate::model::{Resident, mask};
+use std::{fmt, str::FromStr};
+
+use super::{demand::Demand, solve::usable};
+use crate::{
+    error::{Error, Result},
+    model::{Resident, mask},
+};
+
+/// In what pieces a model is placed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Granularity {
+    /// Neuron by neuron: the hot ones of many layers.
+    #[default]
+    Neurons,
+    /// Layer by layer, the last ones with all they have, as programs do that know no neurons: to compare with.
+    Layers,
+}
+
+impl Granularity {
+    /// Both.
+    pub const ALL: [Granularity; 2] = [Granularity::Neurons, Granularity::Layers];
+
+    /// Its name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Granularity::Neurons => "neurons",
+            Granularity::Layers => "layers",
+        }
+    }
+}
+
+impl fmt::Display for Granularity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Granularity {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let known = Granularity::ALL.into_iter().find(|pieces| pieces.name() == text);
+        known.ok_or_else(|| Error::invalid("placement", Granularity::ALL.map(Granularity::name).join(", "), text))
+    }
+}
 
 /// What is resident in VRAM. Whatever is not is computed by the CPU, which keeps all weights in RAM anyway.
 ///
@@ -39,6 +82,22 @@ impl Placement {
         });
         let hot = hot.collect();
         Placement { first_resident: resident.first_layer, hot, head: resident.head }.within(demand)
+    }
+
+    /// As many of the last layers as `budget` has room for with all they have, then the head.
+    pub fn of_layers(demand: &Demand, budget: u64) -> Self {
+        let mut placement = Placement::cpu(demand.layers.len());
+        let mut left = usable(budget).saturating_sub(demand.scratch + demand.staging);
+        for (at, layer) in demand.layers.iter().enumerate().rev() {
+            let bytes = layer.base() + layer.neurons() as u64 * layer.neuron;
+            let Some(rest) = left.checked_sub(bytes) else { return placement };
+            left = rest;
+            placement.first_resident = at;
+            placement.hot[at].clone_from(&layer.order);
+        }
+        let head = demand.head.matrix + demand.head.vectors + demand.head.scratch;
+        placement.head = left >= head && !demand.layers.is_empty();
+        placement
     }
 
     /// The same, possible for this model: without neurons it has not, named once, none of them hot below the first resident
@@ -85,5 +144,41 @@ impl Placement {
             moves(layer.neuron * only(&before, &after), true, false);
         }
         (arriving, leaving)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        super::{
+            BLOCK, Skips,
+            tests::{demand, layer},
+        },
+        *,
+    };
+
+    #[test]
+    fn whole_layers_from_the_last_on() {
+        const MIB: u64 = 1 << 20;
+        let layers = (0..5).map(|_| layer(3 * BLOCK, 4608, 30 * MIB, Skips::Silent, |at| 1.0 / (at + 1) as f32));
+        let demand = demand(layers.collect(), 40 * MIB, 20 * MIB);
+        let one = demand.layers[0].base() + demand.layers[0].neurons() as u64 * demand.layers[0].neuron;
+        let head = demand.head.matrix + demand.head.vectors + demand.head.scratch;
+        let mut counts = [0; 7];
+        for budget in (0..400).map(|mib| mib * MIB) {
+            let placement = Placement::of_layers(&demand, budget);
+            let n = 5 - placement.first_resident;
+            assert_eq!(placement, placement.clone().within(&demand));
+            assert!((0..5).all(|at| placement.hot[at].len() == if at < 5 - n { 0 } else { 3 * BLOCK }));
+            let takes = 20 * MIB + n as u64 * one + if placement.head { head } else { 0 };
+            assert!(n == 0 || takes <= usable(budget), "{n} layers in {budget}");
+            let next = if n < 5 { one } else { head };
+            assert!(placement.head || takes + next > usable(budget), "no more than {n} layers in {budget}");
+            assert!(!placement.head || n == 5);
+            counts[n + usize::from(placement.head)] += 1;
+        }
+        assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        assert_eq!("layers".parse::<Granularity>().unwrap(), Granularity::Layers);
+        assert!("rows".parse::<Granularity>().is_err());
     }
 }

@@ -1,0 +1,223 @@
+//! The results of `thermocline bench`: a row per test, as a table, CSV or JSON.
+
+use serde_json::{Value, json};
+use thermocline_engine::{
+    bench::{Comparison, Record},
+    model::Sparsity,
+    sparsity::placement::Granularity,
+};
+
+use super::{table::table, units};
+
+/// Columns of llama-bench's CSV that have a meaning here, in its order.
+const COLUMNS: [&str; 25] = [
+    "build_commit",
+    "build_number",
+    "cpu_info",
+    "gpu_info",
+    "backends",
+    "model_filename",
+    "model_type",
+    "model_size",
+    "model_n_params",
+    "n_batch",
+    "n_ubatch",
+    "n_threads",
+    "type_k",
+    "type_v",
+    "n_gpu_layers",
+    "flash_attn",
+    "use_mmap",
+    "n_prompt",
+    "n_gen",
+    "n_depth",
+    "test_time",
+    "avg_ns",
+    "stddev_ns",
+    "avg_ts",
+    "stddev_ts",
+];
+
+/// A test's result, with the peer's if there was one.
+pub(super) struct Row {
+    pub record: Record,
+    peer: Option<Peer>,
+    /// Its speed by that of whole layers, where those were measured too.
+    of_layers: Option<f64>,
+}
+
+struct Peer {
+    samples: Vec<f64>,
+    mean: f64,
+    deviation: f64,
+    ratios: Vec<f64>,
+    ratio: f64,
+}
+
+impl From<Record> for Row {
+    fn from(record: Record) -> Self {
+        Row { record, peer: None, of_layers: None }
+    }
+}
+
+impl From<Comparison> for Row {
+    fn from(of: Comparison) -> Self {
+        let (mean, deviation) = (of.peer_avg_ts, of.peer_stddev_ts);
+        let peer = Peer { samples: of.peer_samples_ts, mean, deviation, ratios: of.ratios, ratio: of.ratio };
+        Row { record: of.ours, peer: Some(peer), of_layers: None }
+    }
+}
+
+impl Row {
+    /// llama-bench's object; the peer's speeds stand in its `thermocline` part.
+    pub fn json(&self) -> Value {
+        let mut object = json!(self.record);
+        if let Some(peer) = &self.peer {
+            object["thermocline"]["peer"] = json!({
+                "avg_ts": peer.mean,
+                "stddev_ts": peer.deviation,
+                "samples_ts": peer.samples,
+                "ratios": peer.ratios,
+                "ratio": peer.ratio,
+            });
+        }
+        if let Some(ratio) = self.of_layers {
+            object["thermocline"]["ratio_to_layers"] = json!(ratio);
+        }
+        object
+    }
+}
+
+/// Has every row of a placed model tell its speed by that of whole layers: the first row of them with the same test.
+pub(super) fn beside_layers(rows: &mut [Row]) {
+    let placed = |row: &Row, pieces: Granularity| row.record.thermocline.placement.as_deref() == Some(pieces.name());
+    if !rows.iter().any(|row| placed(row, Granularity::Neurons)) {
+        return;
+    }
+    let test = |record: &Record| (record.n_prompt, record.n_gen, record.n_depth);
+    let layers = rows.iter().filter(|row| placed(row, Granularity::Layers));
+    let speeds: Vec<_> = layers.map(|row| (test(&row.record), row.record.avg_ts)).collect();
+    for row in rows {
+        let same = speeds.iter().find(|(of, _)| *of == test(&row.record));
+        row.of_layers = same.map(|(_, speed)| row.record.avg_ts / speed);
+    }
+}
+
+pub(super) fn markdown(rows: &[Row]) -> String {
+    let peer = rows.iter().any(|row| row.peer.is_some());
+    let copies = rows.iter().any(|row| row.record.thermocline.copy_bandwidth.is_some());
+    // A GPU has layers where the CPU has threads.
+    let (workers, limit) = if copies { ("ngl", "of copy bandwidth") } else { ("threads", "of read bandwidth") };
+    let placed = rows.iter().any(|row| row.record.thermocline.placement.is_some());
+    let sparse = placed || rows.iter().any(|row| row.record.thermocline.sparsity != Sparsity::Dense.name());
+    let mut heads = vec!["model", "size", "params", "backend", workers, "test", "t/s", "GB/s", limit];
+    if sparse {
+        heads.extend(["mode", "active", "read per token", "of it rows"]);
+    }
+    if placed {
+        heads.extend(["placement", "VRAM", "neurons there", "hit rate", "waiting"]);
+    }
+    if peer {
+        heads.extend(["llama.cpp t/s", "ratio"]);
+    }
+    let compared = rows.iter().any(|row| row.of_layers.is_some());
+    if compared {
+        heads.push("of layers");
+    }
+    let mut lines = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
+    for Row { record, peer, of_layers } in rows {
+        let extra = &record.thermocline;
+        let mut cells = vec![
+            record.model_type.clone(),
+            units::bytes(record.model_size),
+            units::parameters(record.model_n_params),
+            record.backends.clone(),
+            if copies { record.n_gpu_layers.to_string() } else { record.n_threads.to_string() },
+            record.test_name(),
+            format!("{:.2} ± {:.2}", record.avg_ts, record.stddev_ts),
+            extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
+            extra.bandwidth_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0)),
+        ];
+        if sparse {
+            cells.extend([
+                extra.sparsity.clone(),
+                extra.active_neurons.map_or(String::new(), |share| format!("{:.1} %", share * 100.0)),
+                extra.bytes_per_token.map_or(String::new(), units::bytes),
+                extra.bytes_per_token.map_or(String::new(), |_| units::bytes(extra.scattered_bytes_per_token)),
+            ]);
+        }
+        if placed {
+            let percent = |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.1} %", share * 100.0));
+            cells.extend([
+                extra.placement.clone().unwrap_or_default(),
+                units::bytes(extra.vram_used),
+                percent(Some(extra.hot_fraction)),
+                percent(extra.hit_rate),
+                percent(extra.waiting),
+            ]);
+        }
+        if let Some(peer) = peer {
+            let (least, most) = peer.ratios.iter().fold((f64::INFINITY, 0.0_f64), |(a, b), r| (a.min(*r), b.max(*r)));
+            cells.extend([
+                format!("{:.2} ± {:.2}", peer.mean, peer.deviation),
+                format!("{:.2} ({least:.2} to {most:.2})", peer.ratio),
+            ]);
+        }
+        if compared {
+            cells.push(of_layers.map_or(String::new(), |ratio| format!("{ratio:.2}")));
+        }
+        lines.push(cells);
+    }
+    let mut text = table(&lines);
+    if let Some(Row { record, .. }) = rows.first() {
+        let extra = &record.thermocline;
+        if let Some(copies) = extra.copy_bandwidth {
+            text += &format!("\ncopy bandwidth {:.1} GB/s, ", copies / 1e9);
+            text += &format!("read bandwidth {:.1} GB/s, ", extra.read_bandwidth / 1e9);
+            let memory = match placed {
+                true => format!("budget {}", units::bytes(extra.vram_budget)),
+                false => format!("{} used", units::bytes(extra.vram_used)),
+            };
+            text += &format!("kernels {}, {memory}, {}\n", extra.isa, record.gpu_info);
+        } else {
+            text += &format!("\nread bandwidth, measured around each run: {:.1} GB/s", extra.read_bandwidth / 1e9);
+            if let Some(rows) = extra.scattered_bandwidth {
+                text += &format!(", of rows here and there {:.1} GB/s", rows / 1e9);
+            }
+            text += &format!(", kernels {}, {}\n", extra.isa, record.cpu_info);
+        }
+    }
+    text
+}
+
+pub(super) fn csv(rows: &[Row]) -> String {
+    let peer = rows.iter().any(|row| row.peer.is_some());
+    let mut text = COLUMNS.join(",");
+    text += if peer { ",peer_avg_ts,peer_stddev_ts,ratio\n" } else { "\n" };
+    for row in rows {
+        let object = row.json();
+        let mut cells: Vec<String> = COLUMNS.iter().map(|column| quoted(&object[column])).collect();
+        if let Some(peer) = &row.peer {
+            cells.extend([peer.mean, peer.deviation, peer.ratio].map(|number| quoted(&json!(number))));
+        }
+        text += &(cells.join(",") + "\n");
+    }
+    text
+}
+
+/// As llama-bench does: every cell in quotes.
+fn quoted(value: &Value) -> String {
+    let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    format!("\"{}\"", text.replace('"', "\"\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_quoted() {
+        assert_eq!(quoted(&json!("a \"b\", c")), "\"a \"\"b\"\", c\"");
+        assert_eq!(quoted(&json!(1.5)), "\"1.5\"");
+    }
+}
