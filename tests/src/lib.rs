@@ -1,7 +1,12 @@
 //! Helpers for end-to-end tests.
 
+// Whether a thread may have an engine is asked through all that wgpu is made of.
+#![recursion_limit = "256"]
+
 pub mod golden;
 pub mod gpu;
+pub mod http;
 pub mod raw_gguf;
+pub mod served;
 pub mod terminal;
 pub mod vocabularies;

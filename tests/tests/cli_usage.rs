@@ -4,8 +4,8 @@
 
 use thermocline_tests::terminal::{command, run, thermocline};
 
-const COMMANDS: [&str; 10] =
-    ["run", "chat", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
+const COMMANDS: [&str; 11] =
+    ["run", "chat", "serve", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
 
 #[test]
 fn every_command_explains_itself() {

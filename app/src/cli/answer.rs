@@ -96,7 +96,7 @@ pub fn answer(
 }
 
 /// What happened to the GPU, in one line.
-fn device_line(event: &DeviceEvent) -> String {
+pub fn device_line(event: &DeviceEvent) -> String {
     one_line(&match event {
         DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU goes on]"),
         DeviceEvent::Cpu { reason } => format!("[the CPU goes on: {reason}]"),

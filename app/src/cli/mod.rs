@@ -27,6 +27,7 @@ mod prepare;
 mod prepared;
 mod progress;
 mod run;
+mod serve;
 mod synth;
 mod table;
 mod text_input;
@@ -46,6 +47,7 @@ A model is a GGUF file (split or not), a PowerInfer file or a Hugging Face folde
 Examples:
   thermocline run -p \"Tell me a story about a dog.\"
   thermocline chat -m model.gguf
+  thermocline serve model.gguf
   thermocline inspect model.gguf
   thermocline convert ./Llama-3.2-1B --type q8_0 --out llama-3.2-1b.gguf
 
@@ -66,6 +68,7 @@ struct Cli {
 enum Command {
     Run(run::RunArgs),
     Chat(chat::ChatArgs),
+    Serve(serve::ServeArgs),
     Inspect(inspect::InspectArgs),
     Tokenize(tokenize::TokenizeArgs),
     Logits(logits::LogitsArgs),
@@ -103,6 +106,7 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
         None => app::app(app),
         Some(Command::Run(args)) => run::run(&args),
         Some(Command::Chat(args)) => chat::chat(&args),
+        Some(Command::Serve(args)) => serve::serve(&args),
         Some(Command::Inspect(args)) => inspect::inspect(&args),
         Some(Command::Tokenize(args)) => tokenize::tokenize(&args),
         Some(Command::Logits(args)) => logits::logits(&args),

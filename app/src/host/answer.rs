@@ -5,17 +5,18 @@ use std::{
     thread,
 };
 
-use thermocline_engine::session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason};
-
-use super::{Host, reason};
+use thermocline_engine::{
+    Error,
+    session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+};
 
 /// How a generation ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub enum End {
     /// As [`StopReason`] says.
     Done(StopReason, GenerationStats),
-    /// By an error, in sentences. What was said before it stands.
-    Failed(String),
+    /// By an error. What was said before it stands.
+    Failed(Error),
 }
 
 /// What is new since the last time.
@@ -43,15 +44,15 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Asks.
-    pub fn begin(host: &Host, session: Arc<Session>, request: Request) -> Self {
+    /// Asks. `notify` is called, from a thread of its own, whenever there is something to take.
+    pub fn begin(notify: impl Fn() + Send + 'static, session: Arc<Session>, request: Request) -> Self {
         let events = session.generate(request);
         let news = Arc::new(Mutex::new(Update::default()));
-        let (host, to) = (host.clone(), Arc::clone(&news));
-        let listen = move || listen(&events, &to, &host);
+        let to = Arc::clone(&news);
+        let listen = move || listen(&events, &to, &notify);
         if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(listen) {
             session.cancel();
-            lock(&news).end = Some(End::Failed(format!("no thread to listen with: {error}")));
+            lock(&news).end = Some(End::Failed(Error::Stopped(format!("no thread to listen with: {error}"))));
         }
         Answer { news, session }
     }
@@ -77,7 +78,7 @@ fn lock(news: &Mutex<Update>) -> MutexGuard<'_, Update> {
     news.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn listen(events: &Receiver<Event>, news: &Mutex<Update>, host: &Host) {
+fn listen(events: &Receiver<Event>, news: &Mutex<Update>, notify: &dyn Fn()) {
     let mut ended = false;
     for event in events {
         ended |= matches!(event, Event::Done { .. } | Event::Error(_));
@@ -91,14 +92,14 @@ fn listen(events: &Receiver<Event>, news: &Mutex<Update>, host: &Host) {
             Event::Device(event) => news.device.push(event),
             Event::Stats(stats) => news.stats = Some(stats),
             Event::Done { reason, stats } => news.end = Some(End::Done(reason, stats)),
-            Event::Error(error) => news.end = Some(End::Failed(reason(&error))),
+            Event::Error(error) => news.end = Some(End::Failed(error)),
         }
         drop(news);
-        host.notify();
+        notify();
     }
     if !ended {
-        lock(news).end = Some(End::Failed("the engine has ended; open the model again".to_owned()));
-        host.notify();
+        lock(news).end = Some(End::Failed(Error::Stopped("it has ended; open the model again".to_owned())));
+        notify();
     }
 }
 
@@ -109,7 +110,10 @@ mod tests {
     use thermocline_engine::session::{EngineOptions, Message, Prompt, Role, Sampling, SessionOptions};
 
     use super::*;
-    use crate::{host::HostState, library::ModelId};
+    use crate::{
+        host::{Host, HostState},
+        library::ModelId,
+    };
 
     fn ready() -> Host {
         let host = Host::new(|| ());
@@ -143,11 +147,11 @@ mod tests {
     fn an_answer_arrives_whole_and_can_be_stopped() {
         let host = ready();
         let session = Arc::new(host.session(SessionOptions::default()).unwrap());
-        let (text, end) = all(&Answer::begin(&host, Arc::clone(&session), request()));
+        let (text, end) = all(&Answer::begin(|| (), Arc::clone(&session), request()));
         assert!(text.contains("Once upon a time") && text.to_lowercase().contains("frog"), "{text}");
         assert!(matches!(end, End::Done(StopReason::EndOfText | StopReason::ContextFull, _)), "{end:?}");
 
-        let endless = Answer::begin(&host, session, Request { ignore_eos: true, ..request() });
+        let endless = Answer::begin(|| (), session, Request { ignore_eos: true, ..request() });
         while endless.take().text.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
@@ -161,7 +165,7 @@ mod tests {
         let host = ready();
         let session = Arc::new(host.session(SessionOptions::default()).unwrap());
         let nonsense = Request { sampling: Sampling { top_p: 7.0, ..Sampling::greedy() }, ..request() };
-        let (_, end) = all(&Answer::begin(&host, session, nonsense));
-        assert!(matches!(&end, End::Failed(why) if why.contains("top_p")), "{end:?}");
+        let (_, end) = all(&Answer::begin(|| (), session, nonsense));
+        assert!(matches!(&end, End::Failed(why) if why.to_string().contains("top_p")), "{end:?}");
     }
 }

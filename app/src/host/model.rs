@@ -169,7 +169,7 @@ impl Host {
     }
 
     /// Tells the window to look.
-    pub(super) fn notify(&self) {
+    pub fn notify(&self) {
         (self.shared.notify)();
     }
 }

@@ -216,7 +216,8 @@ impl Talk {
                     self.model = Arc::downgrade(engine.model());
                     let begun = self.session(host, chat).and_then(|session| {
                         let request = request(store, chat, under_way.id(), &session, model)?;
-                        Ok((Answer::begin(host, Arc::clone(&session), request), session))
+                        let host = host.clone();
+                        Ok((Answer::begin(move || host.notify(), Arc::clone(&session), request), session))
                     });
                     match begun {
                         Ok((answer, session)) => {

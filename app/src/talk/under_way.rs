@@ -9,7 +9,7 @@ use thermocline_engine::session::{Session, StopReason};
 
 use super::Figures;
 use crate::{
-    host::{Answer, End},
+    host::{Answer, End, reason},
     store::{MessageId, MessageState, Store, StoreError, Streaming},
 };
 
@@ -134,9 +134,12 @@ impl UnderWay {
                 };
                 (state, Some(Figures::new(&stats, Some(&reason))))
             }
-            End::Failed(sentence) => {
+            End::Failed(error) => {
                 let figures = self.figures.take().unwrap_or_default();
-                (MessageState::Failed, Some(Figures { reason: "error".to_owned(), error: Some(sentence), ..figures }))
+                (
+                    MessageState::Failed,
+                    Some(Figures { reason: "error".to_owned(), error: Some(reason(&error)), ..figures }),
+                )
             }
         })
     }

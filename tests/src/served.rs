@@ -1,0 +1,117 @@
+//! The built-in model, served.
+
+use std::{
+    net::Ipv4Addr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use serde_json::{Value, json};
+use thermocline::{
+    builtin,
+    library::ModelId,
+    server::{Offer, Options, Server, Source},
+};
+use thermocline_engine::{
+    cpu::CpuOptions,
+    model::LoadOptions,
+    session::{ContextPolicy, Engine, EngineOptions, Prompt, Request},
+};
+
+use crate::http::Client;
+
+/// Where answers to chats are.
+pub const CHAT: &str = "/v1/chat/completions";
+
+/// Where answers to texts are.
+pub const TEXT: &str = "/v1/completions";
+
+/// A server, and what it offers.
+#[derive(Debug)]
+pub struct Served {
+    /// Asks it.
+    pub client: Client,
+    /// It.
+    pub server: Server,
+    /// The engine.
+    pub engine: Engine,
+    offer: Arc<Mutex<Result<Offer, String>>>,
+}
+
+/// An engine on the built-in model, as `run` opens it.
+pub fn storyteller() -> Engine {
+    let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap_or_else(|error| panic!("{error}"));
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let options =
+        EngineOptions { kv_type: builtin::KV_TYPE, sparsity: builtin::SPARSITY, cpu, ..EngineOptions::default() };
+    Engine::from_model(model, options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+impl Served {
+    /// At any free port, as `change` wants it.
+    pub fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::at((Ipv4Addr::LOCALHOST, 0).into());
+        change(&mut options);
+        let engine = storyteller();
+        let offer = Arc::new(Mutex::new(Ok(offer("Storyteller", &engine))));
+        let source: Source = {
+            let offer = Arc::clone(&offer);
+            Arc::new(move || offer.lock().unwrap_or_else(PoisonError::into_inner).clone())
+        };
+        let server = Server::start(options, source, |_| ()).unwrap_or_else(|error| panic!("{error}"));
+        Served { client: Client::new(server.address()), server, engine, offer }
+    }
+
+    /// With nothing special.
+    pub fn new() -> Self {
+        Self::with(|_| ())
+    }
+
+    /// Answers that go on when the context is full.
+    pub fn endless(self) -> Self {
+        let mut offer = offer("Storyteller", &self.engine);
+        offer.defaults.on_full = ContextPolicy::Shift { keep: 1 };
+        self.offers(Ok(offer));
+        self
+    }
+
+    /// Another model, or none, from now on.
+    pub fn offers(&self, now: Result<Offer, String>) {
+        *self.offer.lock().unwrap_or_else(PoisonError::into_inner) = now;
+    }
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// The built-in model under a name.
+pub fn offer(name: &str, engine: &Engine) -> Offer {
+    let defaults = Request { sampling: builtin::sampling(), ..Request::new(Prompt::Tokens(Vec::new())) };
+    Offer { name: name.to_owned(), since: 1, engine: engine.clone(), defaults }
+}
+
+/// A chat that is answered until somebody ends it; the server has to be [`Served::endless`].
+pub fn endless(more: Value) -> Value {
+    // The token that ends texts is never chosen.
+    let body = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 } }));
+    with(body, more)
+}
+
+/// A chat of one message, answered with the likeliest words; `more` is what else the request says.
+pub fn chat(text: &str, more: Value) -> Value {
+    with(json!({ "messages": [{ "role": "user", "content": text }], "temperature": 0 }), more)
+}
+
+/// A text to go on with, likewise.
+pub fn text(prompt: &str, more: Value) -> Value {
+    with(json!({ "prompt": prompt, "temperature": 0 }), more)
+}
+
+fn with(mut body: Value, more: Value) -> Value {
+    if let (Some(body), Value::Object(more)) = (body.as_object_mut(), more) {
+        body.extend(more);
+    }
+    body
+}
