@@ -9,7 +9,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::files;
+use crate::{files, server::Options};
 
 /// Most models remembered as used lately.
 const RECENT: usize = 12;
@@ -34,6 +34,8 @@ pub struct Settings {
     pub heatmap: HeatmapSettings,
     /// Which columns are shown.
     pub panels: Panels,
+    /// Whether other programs may use the model, and how.
+    pub server: ServerSettings,
     /// The chat that was open.
     pub last_chat: Option<i64>,
     /// Of other versions.
@@ -135,6 +137,30 @@ pub struct HeatmapSettings {
 impl Default for HeatmapSettings {
     fn default() -> Self {
         HeatmapSettings { on: true, mode: "fired".to_owned(), colours: "inferno".to_owned(), by_frequency: true }
+    }
+}
+
+/// How other programs use the model that is open.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ServerSettings {
+    /// Whether they may.
+    pub on: bool,
+    /// Where the server listens; 0 is any port that is free.
+    pub port: u16,
+    /// Whether other computers may ask, too.
+    pub network: bool,
+    /// What clients have to present; nothing, if it is empty.
+    pub key: String,
+    /// Of other versions.
+    #[serde(flatten)]
+    pub other: serde_json::Map<String, serde_json::Value>,
+}
+
+impl Default for ServerSettings {
+    fn default() -> Self {
+        let (key, other) = (String::new(), serde_json::Map::new());
+        ServerSettings { on: false, port: Options::PORT, network: false, key, other }
     }
 }
 

@@ -247,7 +247,9 @@ fn a_model_that_is_let_go_ends_its_answer_with_a_reason() {
     let served = Served::new().endless();
     let mut caller = served.client.begin(CHAT, &endless(json!({ "stream": true })));
     assert!(caller.line_with("content\":\"").is_some());
-    served.server.leave();
+    served.server.leave_unless(Some(&served.engine));
+    assert!(caller.line_with("content\":\"").is_some(), "its own model stays");
+    served.server.leave_unless(None);
     let end = caller.line_with("\"error\"").unwrap();
     assert!(end.contains("the model is being closed"), "{end}");
     eventually("no session", || served.engine.telemetry().sessions == 0);

@@ -1,7 +1,7 @@
 //! `thermocline serve`: the model for other programs.
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs},
+    net::ToSocketAddrs,
     path::PathBuf,
     sync::Arc,
     thread,
@@ -105,8 +105,7 @@ pub fn serve(args: &ServeArgs) -> Outcome {
     });
     let watch = Watch::start();
     let server = Server::start(options, source, move |news| tell(quiet, &news)).map_err(Failure::usage)?;
-    let url = format!("http://{}/v1", reachable(server.address()));
-    answer::print(&format!("{} at {url}\n", one_line(&named)))?;
+    answer::print(&format!("{} at {}\n", one_line(&named), server.url()))?;
     if open {
         eprintln!("[every computer that can reach this one may ask; --api-key KEY has them present a key]");
     }
@@ -141,12 +140,6 @@ fn tell(quiet: bool, news: &News<'_>) {
         News::Refused(line) if !quiet => eprintln!("[{}]", one_line(line)),
         News::Request | News::Answered(..) | News::Refused(_) => {}
     }
-}
-
-/// The address as a client on this computer has it.
-fn reachable(address: SocketAddr) -> SocketAddr {
-    let ip = if address.ip().is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { address.ip() };
-    SocketAddr::new(ip, address.port())
 }
 
 impl ServeArgs {

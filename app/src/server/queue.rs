@@ -38,6 +38,11 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// Whether `session` is of `engine`.
+fn is_of(session: &Session, engine: &Engine) -> bool {
+    Arc::ptr_eq(session.engine().model(), engine.model())
+}
+
 impl Queue {
     /// For at most so many that wait.
     pub fn new(most: usize) -> Self {
@@ -65,7 +70,7 @@ impl Queue {
     /// The session, of `engine`: whoever asks has the turn.
     pub fn session(&self, engine: &Engine) -> Result<Arc<Session>, Error> {
         let mut session = self.lock();
-        if let Some(session) = session.as_ref().filter(|it| Arc::ptr_eq(it.engine().model(), engine.model())) {
+        if let Some(session) = session.as_ref().filter(|it| is_of(it, engine)) {
             return Ok(Arc::clone(session));
         }
         // The old one first, so that there is room for the new.
@@ -73,9 +78,12 @@ impl Queue {
         Ok(Arc::clone(session.insert(Arc::new(engine.session(SessionOptions::default())?))))
     }
 
-    /// Lets go of the session and ends what it is doing.
-    pub fn leave(&self) {
-        if let Some(session) = self.lock().take() {
+    /// Lets go of the session and ends what it is doing, unless it is of `engine`.
+    pub fn leave_unless(&self, engine: Option<&Engine>) {
+        let mut session = self.lock();
+        if session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_of(it, engine)))
+            && let Some(session) = session.take()
+        {
             session.cancel();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::{SocketAddr, TcpListener},
+    net::{Ipv4Addr, SocketAddr, TcpListener},
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -18,7 +18,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
 };
-use thermocline_engine::session::{DeviceEvent, GenerationStats, StopReason};
+use thermocline_engine::session::{DeviceEvent, Engine, GenerationStats, StopReason};
 use tokio::{
     runtime,
     sync::{Semaphore, watch},
@@ -191,9 +191,16 @@ impl Server {
         self.shared.status()
     }
 
-    /// Lets go of the model, so that it can be closed; an answer that is being made ends.
-    pub fn leave(&self) {
-        self.shared.queue.leave();
+    /// What clients on this computer take as their base URL.
+    pub fn url(&self) -> String {
+        let ip = self.address.ip();
+        let ip = if ip.is_unspecified() { Ipv4Addr::LOCALHOST.into() } else { ip };
+        format!("http://{}/v1", SocketAddr::new(ip, self.address.port()))
+    }
+
+    /// Lets go of any other model than that of `engine`, so that it can be closed; an answer that it is making ends.
+    pub fn leave_unless(&self, engine: Option<&Engine>) {
+        self.shared.queue.leave_unless(engine);
     }
 
     /// Listens no longer, and ends when what is being answered is; those that wait are sent away.

@@ -15,6 +15,7 @@ use crate::{
     folders::Folders,
     host::{Host, HostState},
     library::ModelId,
+    server::Switch,
     settings::{Budget, ModelSettings, Settings},
     store::{ChatId, Store},
     talk::Talk,
@@ -56,6 +57,8 @@ pub struct Shell {
     pub host: Host,
     /// Answers that are being written in any chat.
     pub talk: Talk,
+    /// Other programs that use the model.
+    pub serving: Switch,
     /// Models on their way.
     pub downloads: Downloads,
     /// GPUs of this machine.
@@ -126,6 +129,7 @@ impl Shell {
             store,
             host,
             talk: Talk::default(),
+            serving: Switch::new(wake(ctx)),
             downloads,
             adapters: Adapters::default(),
             tint: None,
@@ -178,6 +182,7 @@ impl Shell {
         for error in self.talk.leave(&mut self.store) {
             self.complain(error);
         }
+        self.serving.leave();
         let options = self.engine_options(&model);
         self.host.open(model, options);
     }

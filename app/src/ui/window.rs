@@ -136,6 +136,7 @@ impl Window {
         self.chats.tick(&mut self.shell);
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
+        self.shell.serving.follow(&self.shell.settings.server, &self.shell.host);
         self.shell.keep_settings(ctx, false);
         if self.shell.talk.is_unkept() {
             ctx.request_repaint_after(RETRY);

@@ -1,6 +1,8 @@
-//! What the user may choose about the window, where files are, and the list of [`keys`].
+//! What the user may choose about the window, whether other programs may use the model ([`serving`]), where files are, and the
+//! list of [`keys`].
 
 pub mod keys;
+mod serving;
 
 use std::path::{Path, PathBuf};
 
@@ -13,6 +15,7 @@ use super::{
     widgets,
 };
 use crate::settings::{Theme, Zoom};
+use serving::Serving;
 
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
@@ -22,6 +25,7 @@ const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;
 pub struct PreferencesPage {
     /// The zoom while it is dragged: the window must not grow under the pointer.
     zoom: Option<f32>,
+    serving: Serving,
 }
 
 impl PreferencesPage {
@@ -32,6 +36,7 @@ impl PreferencesPage {
             ui.heading("Settings");
             ui.add_space(4.0);
             widgets::card(ui, |ui| self.looks(ui, shell));
+            widgets::card(ui, |ui| self.serving.show(ui, shell));
             widgets::card(ui, |ui| folders(ui, shell));
             widgets::card(ui, |ui| places(ui, shell));
             widgets::card(ui, |ui| {
@@ -131,7 +136,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     line("Cache", &cache);
     widgets::muted(
         ui,
-        "Nothing leaves this computer. The network is used for downloads you start, and for nothing else.",
+        "Nothing leaves this computer. The network is used for downloads you start and programs you let in, and for nothing else.",
     );
 }
 

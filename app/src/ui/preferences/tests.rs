@@ -1,9 +1,11 @@
 //! What can be chosen, chosen.
 
+use std::net::{Ipv4Addr, TcpListener};
+
 use egui::{Key, accesskit::Role};
 
 use super::*;
-use crate::{settings::Settings, ui::testing::Stage};
+use crate::{library::ModelId, settings::Settings, ui::testing::Stage};
 
 const SIZE: [f32; 2] = [1200.0, 1400.0];
 
@@ -76,4 +78,88 @@ fn places_are_told_and_copied_and_keys_are_listed() {
     stage.press(Key::F1);
     stage.press(Key::Escape);
     assert!(!stage.shows("Close"));
+}
+
+const SERVE: &str = "Serve this model to other programs";
+
+/// What comes from a path of the server at a port: status and body.
+fn get(port: u16, path: &str, body: Option<&str>) -> Result<(u16, String), ureq::Error> {
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
+    let url = format!("http://127.0.0.1:{port}{path}");
+    let mut response = match body {
+        None => agent.get(url).call()?,
+        Some(body) => agent.post(url).send(body)?,
+    };
+    Ok((response.status().as_u16(), response.body_mut().read_to_string()?))
+}
+
+#[test]
+fn other_programs_use_the_model_that_is_open_while_they_may() {
+    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = port);
+    page(&mut stage);
+    stage.ready();
+    assert!(!stage.shows("Copy the address") && !stage.shell().settings.server.on, "it is off until it is wanted");
+
+    stage.click(SERVE);
+    stage.appears(&format!("Port {port} is taken"));
+    assert!(!stage.shows("Copy the address"));
+    drop(taken);
+    stage.click("Try again");
+    let url = format!("http://127.0.0.1:{port}/v1");
+    stage.appears(&url);
+    assert!(stage.shows("no request yet"), "{:?}", stage.texts());
+    assert!(!stage.shows(&format!("Port {port} is taken")));
+    stage.control("Copy the address").click();
+    stage.it.step();
+    assert_eq!(stage.copied(), Some(url));
+
+    let question = r#"{"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 3}"#;
+    let (status, body) = get(port, "/v1/chat/completions", Some(question)).unwrap();
+    assert!(status == 200 && body.contains(r#""completion_tokens":3"#) && body.contains("Storyteller"), "{body}");
+    stage.appears("1 request");
+    let engine = stage.shell().host.engine().unwrap();
+    assert_eq!(engine.telemetry().generated_tokens, 3, "by the engine of the window");
+    get(port, "/nowhere", None).unwrap();
+    stage.appears("Refused last: GET /nowhere");
+
+    // What the server holds of a model that is closed is let go of.
+    let old = std::sync::Arc::downgrade(engine.model());
+    drop(engine);
+    stage.shell().host.close();
+    stage.until("the old model to be gone", |_| old.strong_count() == 0);
+    let (status, body) = get(port, "/v1/chat/completions", Some(question)).unwrap();
+    assert!(status == 503 && body.contains("no model is open"), "{body}");
+    stage.shell().open_model(ModelId::Builtin);
+    stage.ready();
+    assert_eq!(get(port, "/v1/chat/completions", Some(question)).unwrap().0, 200);
+
+    // With a key, once it has been written to its end.
+    stage.write("Key", "geheim");
+    assert_eq!(get(port, "/v1/models", None).unwrap().0, 200);
+    stage.press(Key::Tab);
+    assert_eq!((&*stage.shell().settings.server.key, get(port, "/v1/models", None).unwrap().0), ("geheim", 401));
+
+    // Remembered, and gone when it is switched off.
+    let mut stage = stage.again();
+    page(&mut stage);
+    stage.appears("Copy the address");
+    assert_eq!(get(port, "/v1/models", None).unwrap().0, 401);
+    stage.click(SERVE);
+    assert!(!stage.shows("Copy the address") && get(port, "/health", None).is_err());
+}
+
+#[test]
+fn an_open_network_is_warned_of() {
+    let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = 0);
+    page(&mut stage);
+    stage.click("Other computers may ask, too");
+    assert!(!stage.shows("Everybody in the network"), "it is off");
+    stage.click(SERVE);
+    stage.appears("Everybody in the network");
+    assert!(stage.shows("http://127.0.0.1:"));
+    stage.write("Key", "geheim");
+    stage.press(Key::Tab);
+    assert!(!stage.shows("Everybody in the network"));
 }

@@ -172,7 +172,7 @@ fn page_of_models() {
 fn page_of_preferences() {
     look(
         "preferences",
-        [640.0, 480.0],
+        [640.0, 720.0],
         |_, _| (),
         |ui, page: &mut PreferencesPage, shell| page.show(ui, shell),
         |it| {
