@@ -91,6 +91,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PIECES,..", value_delimiter = ',', value_parser = granularities(),
           conflicts_with_all = ["peer", "kernels"])]
     placement: Vec<Granularity>,
+    /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU instead of those that are worth most there
+    #[arg(long, value_name = "FILE", requires = "placement")]
+    split: Option<PathBuf>,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
@@ -148,6 +151,9 @@ pub fn bench(args: &BenchArgs) -> Outcome {
             hint: Some("--device chooses one; `thermocline devices` lists them".to_owned()),
         });
     }
+    if args.split.is_some() && !args.placement.contains(&Granularity::Neurons) {
+        return Err(Failure::usage("--split: expected --placement neurons, whose places it tells"));
+    }
     let ways = ways(args);
     if args.kernels {
         let [(_, sparsity)] = ways[..] else { return Err(Failure::usage("--kernels: expected one --sparsity")) };
@@ -166,7 +172,8 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     };
     let mut rows: Vec<Row> = Vec::new();
     for (placement, sparsity) in ways {
-        let options = BenchOptions { placement, sparsity, ..options.clone() };
+        let split = args.split.clone().filter(|_| placement == Some(Granularity::Neurons));
+        let options = BenchOptions { placement, sparsity, split, ..options.clone() };
         match &args.peer {
             Some(program) => {
                 let peer = bench::Peer { program: program.clone(), model: args.peer_model.clone() };

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use thermocline_engine::{
     bench::{Comparison, Record},
     model::Sparsity,
+    session::SplitReport,
     sparsity::placement::Granularity,
 };
 
@@ -179,6 +180,10 @@ pub(super) fn markdown(rows: &[Row]) -> String {
                 false => format!("{} used", units::bytes(extra.vram_used)),
             };
             text += &format!("kernels {}, {memory}, {}\n", extra.isa, record.gpu_info);
+            if let Some(split) = rows.iter().find_map(|row| row.record.thermocline.split) {
+                let SplitReport { neurons, resident } = split;
+                text += &format!("{resident} of the {neurons} neurons of the split are in GPU memory\n");
+            }
         } else {
             text += &format!("\nread bandwidth, measured around each run: {:.1} GB/s", extra.read_bandwidth / 1e9);
             if let Some(rows) = extra.scattered_bandwidth {

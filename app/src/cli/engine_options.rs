@@ -1,6 +1,6 @@
 //! How to run a model: options of the commands that compute.
 
-use std::{convert::Infallible, ops::ControlFlow, str::FromStr, sync::Arc, time::Duration};
+use std::{convert::Infallible, ops::ControlFlow, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
@@ -90,6 +90,10 @@ pub struct SparsityArgs {
     /// Keep the neurons in GPU memory that were chosen when the model was loaded [default]
     #[arg(long)]
     pub r#static: bool,
+    /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as there is room [default: those
+    /// that are worth most there]
+    #[arg(long, value_name = "FILE")]
+    pub split: Option<PathBuf>,
 }
 
 /// Names of what may be skipped.
@@ -119,15 +123,20 @@ pub fn open_engine(
     device: &DeviceArgs,
     sparsity: &SparsityArgs,
 ) -> Outcome<Engine> {
+    let choice = device.choice()?;
+    if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
+        return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
+    }
     let options = EngineOptions {
         context: context.context,
         kv_type: context.kv_type.unwrap_or(model.kv_type()),
         cpu: cpu.options(),
         activation: model.activation,
         read_mode: model.read_mode(),
-        device: device.choice()?,
+        device: choice,
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive,
+        split: sparsity.split.clone(),
         speeds: Folders::usual().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
@@ -144,6 +153,13 @@ pub fn open_engine(
         DeviceStatus::Cpu { reason: Some(reason) } => device.refused(&reason)?,
         DeviceStatus::Lost { adapter, reason } => device.refused(&Error::Gpu { adapter, reason })?,
         DeviceStatus::Cpu { reason: None } | DeviceStatus::Gpu(_) | DeviceStatus::Loading { .. } => {}
+    }
+    if let Some(split) = engine.split().filter(|split| split.resident < split.neurons) {
+        let why = match engine.device() {
+            DeviceStatus::Gpu(_) => "there is no room for the others",
+            _ => "no GPU is used",
+        };
+        eprintln!("[{} of the {} neurons of the split are in GPU memory: {why}]", split.resident, split.neurons);
     }
     Ok(engine)
 }

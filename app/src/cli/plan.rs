@@ -15,7 +15,7 @@ use thermocline_engine::{
     session::{EngineOptions, SparsityChoice, SparsityReport},
     sparsity::{
         measure::{MachineOptions, cached_machine, caps_of, limits_of},
-        placement::{Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan},
+        placement::{Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan, Split},
     },
 };
 
@@ -95,7 +95,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let without = if machine.gpu.is_some() { most } else { 0 };
     let budget = args.device.vram.or(free).unwrap_or(without).min(most);
     let plan = match &args.split {
-        Some(path) => Plan::of(&demand, &machine, Placement::from_gpuidx(path, &demand)?),
+        Some(path) => Plan::of(&demand, &machine, Split::open(path)?.placement(&demand)?),
         None => frontier.plan(&demand, &machine, budget),
     };
     let ladder: Vec<(u64, Plan)> = if machine.gpu.is_some() {

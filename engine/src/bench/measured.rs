@@ -130,6 +130,7 @@ impl Measured {
                 sparsity: options.sparsity.to_string(),
                 predictor: (options.sparsity == Sparsity::Predicted).then(|| predictor_kind(model)).flatten(),
                 placement: on.placed.map(|at| at.granularity.to_string()),
+                split: on.placed.and_then(|at| at.split),
                 hot_fraction: on.hot_fraction,
                 hit_rate: on.placed.and_then(|_| seen.reads.hit_rate(model.config.n_layer())),
                 waiting: on.placed.and_then(|_| seen.waiting()),

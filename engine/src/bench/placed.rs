@@ -8,10 +8,10 @@ use crate::{
     error::Result,
     gpu::{Gpu, GpuOptions},
     model::{Forward, Model, Sparsity},
-    session::{PlaceOptions, Terms, place},
+    session::{PlaceOptions, SplitReport, Terms, place},
     sparsity::{
         measure::{GpuSpeed, gpu_speed},
-        placement::Granularity,
+        placement::{Granularity, Split},
     },
 };
 
@@ -25,6 +25,8 @@ pub(super) struct Where {
     pub layers: usize,
     /// Share of all neurons that are.
     pub hot: f64,
+    /// How far a split is followed, if one is.
+    pub split: Option<SplitReport>,
 }
 
 /// Brings of `model` to the GPU what its budget is best used for, in the pieces asked for.
@@ -46,7 +48,13 @@ pub(super) fn open(
     drop(cpu);
     let model = Arc::new(model);
     let longest = options.tests.iter().map(|test| test.depth + test.prompt + test.generate).max();
-    let terms = Arc::new(Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type));
+    let mut terms = Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type);
+    if let Some(path) = &options.split {
+        let split = Split::open(path)?;
+        split.check(&model)?;
+        terms = terms.following(split);
+    }
+    let terms = Arc::new(terms);
     let how = PlaceOptions {
         gpu: gpu.clone(),
         cpu: options.cpu.clone(),
@@ -70,6 +78,7 @@ pub(super) fn open(
         threads,
         layers: n_layer - resident.first_layer.min(n_layer),
         hot: hot as f64 / all.max(1) as f64,
+        split: terms.split().map(|split| SplitReport::new(split, &resident)),
     };
     Ok((forward, gpu, speed, at))
 }

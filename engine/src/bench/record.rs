@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use super::Limit;
+use crate::session::SplitReport;
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
 /// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds what it has no name for.
@@ -65,6 +66,8 @@ pub struct Extra {
     pub predictor: Option<String>,
     /// In what pieces the model is on the GPU, where it was placed under a budget: neurons or layers.
     pub placement: Option<String>,
+    /// How far a split of PowerInfer's was followed; null without one.
+    pub split: Option<SplitReport>,
     /// Share of neurons resident on the GPU.
     pub hot_fraction: f64,
     /// Share of the firing neurons that are, over all generated tokens; null without a placement or generated tokens, and where some

@@ -62,6 +62,8 @@ pub struct BenchOptions {
     pub effort: GpuEffort,
     /// In what pieces as much of the model as fits goes to the GPU; `None`: all of it.
     pub placement: Option<Granularity>,
+    /// A split of PowerInfer's to place by, where neurons are placed.
+    pub split: Option<PathBuf>,
     /// Folder in which the speeds of machines are kept, to place by.
     pub speeds: Option<PathBuf>,
     /// What is skipped when tokens are generated.
@@ -86,6 +88,7 @@ impl Default for BenchOptions {
             gpu: None,
             effort: GpuEffort::default(),
             placement: None,
+            split: None,
             speeds: None,
             sparsity: Sparsity::Dense,
             kv_type: KvType::default(),

@@ -1,7 +1,7 @@
 //! The engine: a model, its tokenizer, and the thread that computes.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{
-    DeviceChoice, DeviceStatus, Frequencies, Session, SparsityChoice, SparsityReport,
+    DeviceChoice, DeviceStatus, EngineOptions, Frequencies, Session, SessionOptions, SparsityChoice, SparsityReport,
     context::Context,
     device::Board,
     loader::{Source, source},
@@ -20,101 +20,21 @@ use super::{
     outbox::{Stopped, stopped_error},
     place::{PlaceOptions, Terms},
     sparsity,
+    split::SplitReport,
     wish::{Wish, Wishes},
     worker::{self, Command},
 };
 use crate::{
-    cpu::{Cpu, CpuOptions},
+    cpu::Cpu,
     error::{Error, Result},
-    format::ReadMode,
-    model::{Activation, Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident, Sparsity},
+    model::{Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident, Sparsity},
     sparsity::{
-        placement::Machine,
-        sidecar::{Attachment, SidecarChoice, attach},
+        placement::Split,
+        sidecar::{Attachment, attach},
     },
     telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
-
-/// Context when none is asked for, unless the model was trained with less: enough for a conversation, and its cache fits
-/// beside a large model.
-const DEFAULT_CONTEXT: usize = 4096;
-
-/// How to open a model.
-#[derive(Debug, Clone)]
-pub struct EngineOptions {
-    /// Longest context of a session, in tokens. `None`: what the model was trained with, at most 4096. More than it was
-    /// trained with is allowed, unless its positions are learned and it has no more of them.
-    pub context: Option<usize>,
-    /// Type of the KV caches.
-    pub kv_type: KvType,
-    /// Threads and instruction set.
-    pub cpu: CpuOptions,
-    /// FFN activation, for files that do not say.
-    pub activation: Option<Activation>,
-    /// Map the file or read it into RAM.
-    pub read_mode: ReadMode,
-    /// What `prepare` found out about the model: where to look for it.
-    pub sidecar: SidecarChoice,
-    /// Tokens of a prompt computed at a time, between which sessions take turns: at least 1.
-    pub chunk: usize,
-    /// Where to compute.
-    pub device: DeviceChoice,
-    /// Which neurons to skip.
-    pub sparsity: SparsityChoice,
-    /// Share of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
-    /// [`EngineOptions::adaptive`] holds them to it.
-    pub recall: f32,
-    /// Whether neurons that fire often lately take the places in VRAM of those that do not, and predictors are corrected while
-    /// they work.
-    pub adaptive: bool,
-    /// Speeds of this machine to plan with; `None`: those in [`EngineOptions::speeds`], else those of a typical desktop.
-    pub machine: Option<Machine>,
-    /// Folder in which the speeds of machines are kept
-    /// ([`cached_machine`](crate::sparsity::measure::cached_machine) measures them).
-    pub speeds: Option<PathBuf>,
-}
-
-impl EngineOptions {
-    fn place(&self) -> PlaceOptions {
-        let (cpu, chunk, speeds) = (self.cpu.clone(), self.chunk, self.speeds.clone());
-        PlaceOptions { cpu, chunk, speeds, ..PlaceOptions::default() }
-    }
-
-    /// Tokens of a session's context that has no length of its own.
-    pub fn context_of(&self, config: &ModelConfig) -> usize {
-        self.context.unwrap_or(config.context_length.min(DEFAULT_CONTEXT))
-    }
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        EngineOptions {
-            context: None,
-            kv_type: KvType::F16,
-            cpu: CpuOptions::default(),
-            activation: None,
-            read_mode: ReadMode::Map,
-            sidecar: SidecarChoice::Beside,
-            chunk: 512,
-            device: DeviceChoice::Cpu,
-            sparsity: SparsityChoice::Auto,
-            recall: 0.95,
-            adaptive: false,
-            machine: None,
-            speeds: None,
-        }
-    }
-}
-
-/// What a session may have otherwise than its engine.
-#[derive(Debug, Clone, Default)]
-pub struct SessionOptions {
-    /// Context in tokens; `None`: [`EngineOptions::context`].
-    pub context: Option<usize>,
-    /// Type of the KV cache; `None`: [`EngineOptions::kv_type`].
-    pub kv_type: Option<KvType>,
-}
 
 /// Bytes the engine holds; those on a device are among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,10 +147,14 @@ impl Engine {
         if !(0.0..=1.0).contains(&options.recall) {
             return Err(Error::invalid("recall", "a share from 0 to 1", options.recall));
         }
+        let split = options.split.as_deref().map(Split::open).transpose()?;
+        if let Some(split) = &split {
+            split.check(&model)?;
+        }
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let cpu = Cpu::new(&options.cpu)?;
-        let model = Arc::new(sparsity::turned(model, options.sparsity, cpu.pool()));
+        let model = Arc::new(sparsity::turned(model, options.sparsity, split.is_some(), cpu.pool()));
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
@@ -243,6 +167,9 @@ impl Engine {
         let mut terms = Terms::new(sparsity.mode, context, options.kv_type);
         if let Some(machine) = options.machine.clone() {
             terms = terms.on(machine);
+        }
+        if let Some(split) = split {
+            terms = terms.following(split);
         }
         terms.set_chunk(options.chunk);
         let place = options.place();
@@ -403,6 +330,12 @@ impl Engine {
     /// What of the model is in VRAM now, neuron by neuron; `None` if nothing is. Never waits.
     pub fn placement(&self) -> Option<Arc<Resident>> {
         self.handle.shared.resident.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What has become of [`EngineOptions::split`]; `None` where none is followed. Never waits.
+    pub fn split(&self) -> Option<SplitReport> {
+        let resident = self.placement().unwrap_or_default();
+        self.handle.shared.terms.split().map(|split| SplitReport::new(split, &resident))
     }
 
     /// How often the neurons of `layer` fire: as the profile says, or, where there is none, as the engine has counted.

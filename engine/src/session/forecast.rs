@@ -94,7 +94,7 @@ impl Engine {
         let (plan, reason) = match (only_if_quicker, absent) {
             (None, _) => (prospect.on_cpu(), None),
             (_, Some(reason)) => (prospect.on_cpu(), Some(reason)),
-            (Some(quicker), None) => match prospect.plan(bytes.saturating_sub(reserved), quicker) {
+            (Some(quicker), None) => match shared.terms.plan(&prospect, bytes.saturating_sub(reserved), quicker) {
                 Ok(plan) => (plan, None),
                 Err(error) => (prospect.on_cpu(), Some(Arc::new(error))),
             },

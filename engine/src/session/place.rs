@@ -21,7 +21,7 @@ use crate::{
     sparsity::{
         executor::{HybridProcessor, Planner},
         measure::known_machine,
-        placement::{Granularity, Machine, Placement},
+        placement::{Granularity, Machine, Placement, Plan, Split},
     },
 };
 
@@ -37,6 +37,8 @@ pub struct Terms {
     reserve: AtomicU64,
     /// Whether the speeds were given, and are not to be looked up.
     given: bool,
+    /// What is to be resident, where that is not for plans to find out.
+    split: Option<Arc<Split>>,
     pub(super) adapt: Adapt,
 }
 
@@ -51,6 +53,7 @@ impl Terms {
             least: tokens,
             reserve: AtomicU64::new(0),
             given: false,
+            split: None,
             adapt: Adapt::default(),
         }
     }
@@ -61,6 +64,18 @@ impl Terms {
         self.set_machine(machine);
         self.given = true;
         self
+    }
+
+    /// The same with these neurons resident instead of the best ones, as far as budgets have room.
+    #[must_use]
+    pub fn following(mut self, split: Split) -> Self {
+        self.split = Some(Arc::new(split));
+        self
+    }
+
+    /// The split that is followed.
+    pub fn split(&self) -> Option<&Split> {
+        self.split.as_deref()
     }
 
     /// The machine has turned out to be of these speeds.
@@ -120,6 +135,17 @@ impl Terms {
     /// Bytes that plans leave alone.
     pub(super) fn reserved(&self) -> u64 {
         self.reserve.load(Relaxed)
+    }
+
+    /// What `budget` bytes are used for: what the split says, or what they are best used for ([`Prospect::plan`]).
+    ///
+    /// # Errors
+    /// As [`Prospect::plan`] and [`Prospect::following`].
+    pub(super) fn plan(&self, prospect: &Prospect, budget: u64, only_if_quicker: bool) -> Result<Plan> {
+        match &self.split {
+            Some(split) => prospect.following(split, budget),
+            None => prospect.plan(budget, only_if_quicker),
+        }
     }
 
     /// What every budget would give now. Solved anew only where something has changed.
@@ -215,7 +241,7 @@ impl Planner for BudgetPlanner {
         let budget = budget.saturating_sub(self.terms.reserved());
         let prospect = self.terms.prospect(model)?;
         let plan = match self.granularity {
-            Granularity::Neurons => prospect.plan(budget, self.only_if_quicker),
+            Granularity::Neurons => self.terms.plan(&prospect, budget, self.only_if_quicker),
             Granularity::Layers => prospect.layers(budget),
         };
         Ok(plan?.placement)

@@ -8,7 +8,7 @@ use crate::{
     model::{DeviceBytes, KvType, Model, Sparsity},
     sparsity::{
         measure::caps_of,
-        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, usable},
+        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, Split, usable},
     },
 };
 
@@ -111,14 +111,33 @@ impl Prospect {
     /// # Errors
     /// [`Error::Memory`] if that is none.
     pub fn layers(&self, budget: u64) -> Result<Plan> {
+        let whole = |layer: &LayerDemand| layer.base() + layer.neurons() as u64 * layer.neuron;
+        self.resident(Placement::of_layers(&self.demand, budget), budget, "one whole layer in VRAM", whole)
+    }
+
+    /// The neurons of `split`, as far as `budget` has room.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that is not even one layer's attention, [`Error::Malformed`] if it is another model's.
+    pub fn following(&self, split: &Split, budget: u64) -> Result<Plan> {
+        let placement = split.placement(&self.demand)?.fitting(&self.demand, budget);
+        self.resident(placement, budget, "the least of the model in VRAM", LayerDemand::base)
+    }
+
+    /// The plan of `placement`, unless nothing is resident, where the last layer takes so much `of` it at least.
+    fn resident(
+        &self,
+        placement: Placement,
+        budget: u64,
+        what: &'static str,
+        of: impl Fn(&LayerDemand) -> u64,
+    ) -> Result<Plan> {
         let demand = &self.demand;
-        let placement = Placement::of_layers(demand, budget);
         if placement.first_resident >= demand.layers.len() {
-            let whole = |layer: &LayerDemand| layer.base() + layer.neurons() as u64 * layer.neuron;
-            let wanted = demand.scratch + demand.staging + demand.layers.last().map_or(0, whole);
-            return Err(Error::Memory { what: "one whole layer in VRAM", wanted, available: usable(budget) });
+            let wanted = demand.scratch + demand.staging + demand.layers.last().map_or(0, of);
+            return Err(Error::Memory { what, wanted, available: usable(budget) });
         }
-        Ok(Plan::of(demand, &self.basis.machine, placement))
+        Ok(self.price(placement))
     }
 }
 

@@ -285,6 +285,8 @@ impl Residence {
                 self.moving = true;
                 self.cpu = Some(forward.replace(processor));
                 self.state = State::Device { memory, since: Instant::now() };
+                // Who hears of the device can ask what is on it.
+                self.show(forward);
                 self.account();
                 let State::Device { memory, .. } = &self.state else { return None };
                 let adapter = memory.read().adapter;

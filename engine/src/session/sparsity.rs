@@ -169,10 +169,11 @@ impl Facts {
     }
 }
 
-/// `model` with a row per neuron in its down projections where `asked` gains by that. Unasked, only floats are turned: other
-/// weights have to be rounded anew, which changes answers, if by little.
-pub(super) fn turned(model: Model, asked: SparsityChoice, pool: &ThreadPool) -> Model {
+/// `model` with a row per neuron in its down projections where `asked` gains by that, or neurons are to be `placed` one by one.
+/// Unasked, only floats are turned: other weights have to be rounded anew, which changes answers, if by little.
+pub(super) fn turned(model: Model, asked: SparsityChoice, placed: bool, pool: &ThreadPool) -> Model {
     let wanted = match asked {
+        _ if placed => true,
         SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(&model),
         SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
     };

@@ -129,6 +129,13 @@ pub struct HeadDemand {
     pub reads: Reads,
 }
 
+impl HeadDemand {
+    /// All it takes on a device.
+    pub fn bytes(&self) -> u64 {
+        self.matrix + self.vectors + self.scratch
+    }
+}
+
 /// What a plan had to take for granted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assumption {

@@ -1,31 +1,75 @@
 //! PowerInfer's split as a placement.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{Demand, Placement};
 use crate::{
     error::{Error, Location, Result},
     format::powerinfer::GpuIndex,
+    model::{Ffn, Model, Resident},
 };
 
-impl Placement {
-    /// The neurons that PowerInfer put on the GPU, from its `<model>.generated.gpuidx`, with everything else resident, as it has
-    /// it.
+/// Which neurons PowerInfer put on the GPU, read from its `<model>.generated.gpuidx`: to be followed instead of the best plan.
+#[derive(Debug, Clone)]
+pub struct Split {
+    path: PathBuf,
+    index: GpuIndex,
+}
+
+impl Split {
+    /// Reads the file.
     ///
     /// # Errors
-    /// [`Error::Io`] if the file cannot be read, [`Error::Malformed`] if it is none, or is another model's.
-    pub fn from_gpuidx(path: &Path, demand: &Demand) -> Result<Self> {
-        let index = GpuIndex::open(path)?;
-        let refuse = |expected: String, got: String| Err(Error::malformed(path, Location::File, expected, got));
-        if index.layers.len() != demand.layers.len() {
-            return refuse(format!("{} layers, as the model has", demand.layers.len()), index.layers.len().to_string());
+    /// [`Error::Io`] if it cannot be read, [`Error::Malformed`] if it is no split.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Split { path: path.to_owned(), index: GpuIndex::open(path)? })
+    }
+
+    /// Neurons it puts on the GPU.
+    pub fn neurons(&self) -> usize {
+        self.index.layers.iter().map(|layer| layer.bucket.len()).sum()
+    }
+
+    /// How many of them are there.
+    pub fn resident(&self, resident: &Resident) -> usize {
+        let layers = self.index.layers.iter().enumerate();
+        let there = |(at, neuron): &(usize, u32)| resident.is_hot(*at, *neuron as usize);
+        layers.flat_map(|(at, layer)| layer.bucket.iter().map(move |neuron| (at, *neuron))).filter(there).count()
+    }
+
+    /// Whether it is of a model of this shape.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if it is not.
+    pub fn check(&self, model: &Model) -> Result<()> {
+        self.fits(model.weights.layers.iter().map(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => ffn.up.weight.rows(),
+            Ffn::Experts(mixture) => mixture.experts.len(),
+        }))
+    }
+
+    fn fits(&self, layers: impl ExactSizeIterator<Item = usize>) -> Result<()> {
+        let index = &self.index;
+        let refuse = |expected, got: usize| Err(Error::malformed(&self.path, Location::File, expected, got));
+        if index.layers.len() != layers.len() {
+            return refuse(format!("{} layers, as the model has", layers.len()), index.layers.len());
         }
-        let mut placement = Placement::all(demand);
-        for (at, (hot, split)) in placement.hot.iter_mut().zip(&index.layers).enumerate() {
-            if split.on_gpu.len() != hot.len() {
-                let expected = format!("{} neurons in layer {at}, as the model has", hot.len());
-                return refuse(expected, split.on_gpu.len().to_string());
+        for ((at, neurons), split) in layers.enumerate().zip(&index.layers) {
+            if split.on_gpu.len() != neurons {
+                return refuse(format!("{neurons} neurons in layer {at}, as the model has"), split.on_gpu.len());
             }
+        }
+        Ok(())
+    }
+
+    /// Its neurons, with everything else resident, as PowerInfer has it.
+    ///
+    /// # Errors
+    /// As [`Split::check`].
+    pub fn placement(&self, demand: &Demand) -> Result<Placement> {
+        self.fits(demand.layers.iter().map(super::LayerDemand::neurons))?;
+        let mut placement = Placement::all(demand);
+        for (hot, split) in placement.hot.iter_mut().zip(&self.index.layers) {
             hot.retain(|neuron| split.on_gpu[*neuron as usize]);
         }
         Ok(placement)
@@ -61,7 +105,7 @@ mod tests {
         for ty in ["f16", "q4_0"] {
             let model = fixture(&format!("powerinfer/llama-relu-{ty}.powerinfer.gguf"));
             let (demand, path) = (demand(&model), GpuIndex::path_beside(&model));
-            let placement = Placement::from_gpuidx(&path, &demand).unwrap();
+            let placement = Split::open(&path).unwrap().placement(&demand).unwrap();
             let index = GpuIndex::open(&path).unwrap();
             assert!(index.layers.iter().any(|layer| !layer.bucket.is_empty()));
             for (hot, split) in placement.hot.iter().zip(&index.layers) {
@@ -78,7 +122,7 @@ mod tests {
     fn what_belongs_to_another_model_is_refused() {
         let index = GpuIndex::path_beside(&fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
         let other = demand(&fixture("models/llama-relu"));
-        let error = Placement::from_gpuidx(&index, &other).unwrap_err();
+        let error = Split::open(&index).unwrap().placement(&other).unwrap_err();
         assert!(matches!(error, Error::Malformed { .. }) && error.to_string().contains("as the model has"), "{error}");
     }
 
@@ -96,7 +140,7 @@ mod tests {
             damaged[at] ^= 0x81;
             for bytes in [&damaged[..], &good[..at]] {
                 fs::write(&path, bytes).unwrap();
-                match Placement::from_gpuidx(&path, &demand) {
+                match Split::open(&path).and_then(|split| split.placement(&demand)) {
                     Ok(placement) => assert_eq!(placement.clone().within(&demand), placement),
                     Err(_) => refused += 1,
                 }

@@ -3,7 +3,7 @@
 //!
 //! [`Demand`] is what a model asks for, [`Machine`] how fast the processors are. `cost` prices a layer by how much of it is
 //! where; [`solve`] finds the best [`Plan`] for a budget, a [`Frontier`] those for all budgets. A split of PowerInfer's becomes a
-//! placement, too ([`Placement::from_gpuidx`]).
+//! placement, too ([`Split`]).
 
 mod cost;
 mod demand;
@@ -17,6 +17,7 @@ mod tests;
 
 pub use cost::LayerTime;
 pub use demand::{Assumption, BLOCK, Demand, DemandOptions, HeadDemand, LayerDemand, Reads, Skips};
+pub use gpu_index::Split;
 pub use machine::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together};
 pub use place::{Granularity, Placement};
 pub use plan::{Bottleneck, LayerPlan, Plan, PlanBytes};

@@ -95,9 +95,50 @@ impl Placement {
             placement.first_resident = at;
             placement.hot[at].clone_from(&layer.order);
         }
-        let head = demand.head.matrix + demand.head.vectors + demand.head.scratch;
-        placement.head = left >= head && !demand.layers.is_empty();
+        placement.head = left >= demand.head.bytes() && !demand.layers.is_empty();
         placement
+    }
+
+    /// Bytes it takes on a device.
+    fn bytes(&self, demand: &Demand) -> u64 {
+        if self.first_resident >= demand.layers.len() {
+            return 0;
+        }
+        let layers = demand.layers.iter().zip(&self.hot).skip(self.first_resident);
+        let layers: u64 = layers.map(|(layer, hot)| layer.base() + hot.len() as u64 * layer.neuron).sum();
+        demand.scratch + demand.staging + layers + if self.head { demand.head.bytes() } else { 0 }
+    }
+
+    /// The same without what `budget` has no room for: neurons, those that fire least first; then the head; then layers, from the
+    /// first on.
+    #[must_use]
+    pub fn fitting(mut self, demand: &Demand, budget: u64) -> Self {
+        let mut over = self.bytes(demand).saturating_sub(usable(budget));
+        let mut coldest = Vec::new();
+        for (at, (layer, hot)) in demand.layers.iter().zip(&self.hot).enumerate() {
+            let mut frequency = vec![0.0; layer.neurons()];
+            layer.order.iter().zip(&layer.frequency).for_each(|(neuron, fires)| frequency[*neuron as usize] = *fires);
+            coldest.extend(hot.iter().map(|neuron| (frequency[*neuron as usize], at, *neuron)));
+        }
+        coldest.sort_by(|a, b| a.0.total_cmp(&b.0).then((b.1, b.2).cmp(&(a.1, a.2))));
+        let mut gone: Vec<Vec<bool>> = demand.layers.iter().map(|layer| vec![false; layer.neurons()]).collect();
+        for (_, at, neuron) in coldest {
+            if over == 0 {
+                break;
+            }
+            gone[at][neuron as usize] = true;
+            over = over.saturating_sub(demand.layers[at].neuron);
+        }
+        self.hot.iter_mut().zip(gone).for_each(|(hot, gone)| hot.retain(|neuron| !gone[*neuron as usize]));
+        if over > 0 && self.head {
+            self.head = false;
+            over = over.saturating_sub(demand.head.bytes());
+        }
+        while over > 0 && self.first_resident < demand.layers.len() {
+            over = over.saturating_sub(demand.layers[self.first_resident].base());
+            self.first_resident += 1;
+        }
+        self
     }
 
     /// The same, possible for this model: without neurons it has not, named once, none of them hot below the first resident
@@ -178,6 +219,23 @@ mod tests {
             counts[n + usize::from(placement.head)] += 1;
         }
         assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        let mut last = (0, false, 0);
+        for budget in (0..400).map(|mib| mib * MIB) {
+            // Every other neuron, the last named first.
+            let mut every = Placement::all(&demand);
+            every.hot.iter_mut().for_each(|hot| *hot = hot.iter().copied().filter(|it| it % 2 == 1).rev().collect());
+            let kept = every.clone().fitting(&demand, budget);
+            assert!(kept.first_resident == 5 || kept.bytes(&demand) <= usable(budget), "{budget}");
+            // What fires more stays longer, and the order is the one it came in.
+            for (kept, all) in kept.hot.iter().zip(&every.hot) {
+                assert!(all.ends_with(kept), "{budget}: {kept:?}");
+            }
+            let now = (5 - kept.first_resident, kept.head, kept.hot.iter().map(Vec::len).sum::<usize>());
+            assert!(now >= last, "a larger budget keeps no less: {last:?}, {now:?}");
+            assert!(now.2 == 0 || kept.head, "the head goes after the neurons");
+            last = now;
+        }
+        assert_eq!(last, (5, true, 5 * 3 * BLOCK / 2));
         assert_eq!("layers".parse::<Granularity>().unwrap(), Granularity::Layers);
         assert!("rows".parse::<Granularity>().is_err());
     }

@@ -109,7 +109,7 @@ impl Frontier {
         let options: Vec<Vec<LayerOption>> =
             costs.iter().zip(&demand.layers).map(|(cost, layer)| options(cost, layer)).collect();
         let fixed = demand.scratch + demand.staging;
-        let head = demand.head.matrix + demand.head.vectors + demand.head.scratch;
+        let head = demand.head.bytes();
         let total = fixed + head + demand.layers.iter().map(|layer| bytes(layer, layer.units())).sum::<u64>();
 
         let of_head = |option: u32, bytes, resident| {
