@@ -61,7 +61,7 @@ pub struct ServeArgs {
     /// Let web pages of this origin ask, like http://localhost:3000, or `*` for all; may be repeated
     #[arg(long, value_name = "ORIGIN")]
     allow_origin: Vec<String>,
-    /// Another name that clients call this computer by, beside localhost and its addresses; may be repeated
+    /// Another name that clients call this computer by, beside localhost, its own and its addresses; may be repeated
     #[arg(long, value_name = "NAME")]
     allow_host: Vec<String>,
     /// Requests that may wait for their turn; more get status 429
@@ -146,13 +146,18 @@ impl ServeArgs {
     fn options(&self) -> Outcome<Options> {
         let found = (self.host.trim_matches(['[', ']']), self.port).to_socket_addrs();
         let unknown = |error| Failure::usage(format!("--host {}: no such address: {error}", self.host));
+        let addresses: Vec<_> = found.map_err(unknown)?.collect();
+        let Some(&first) = addresses.first() else {
+            return Err(Failure::usage(format!("--host {}: no such address", self.host)));
+        };
+        let mut options = Options::at(first);
+        options.hosts.extend(self.allow_host.iter().chain([&self.host]).cloned());
         Ok(Options {
-            addresses: found.map_err(unknown)?.collect(),
+            addresses,
             key: self.api_key.clone(),
             origins: self.allow_origin.clone(),
-            hosts: self.allow_host.iter().chain([&self.host]).cloned().collect(),
             waiting: self.queue,
-            patience: Options::PATIENCE,
+            ..options
         })
     }
 }

@@ -30,7 +30,7 @@ pub fn check(options: &Options, headers: &HeaderMap) -> Result<Option<Page>, Api
         if hosts.next().is_some() || !is_known(options, name) {
             let told = String::from_utf8_lossy(host.as_bytes()).into_owned();
             let message = format!(
-                "the host `{told}` is not this server's; --allow-host adds a name to localhost and IP addresses"
+                "`{told}` is not this computer: expected localhost, an IP address, its own name, or one that `thermocline serve --allow-host` was given"
             );
             return Err(ApiError::forbidden(message));
         }
@@ -42,7 +42,9 @@ pub fn check(options: &Options, headers: &HeaderMap) -> Result<Option<Page>, Api
         return Ok(Some(Page(origin.clone())));
     }
     let told = String::from_utf8_lossy(origin.as_bytes()).into_owned();
-    Err(ApiError::forbidden(format!("pages of `{told}` may not ask; --allow-origin {told} lets them")))
+    Err(ApiError::forbidden(format!(
+        "pages of `{told}` may not ask; `thermocline serve --allow-origin {told}` lets them"
+    )))
 }
 
 /// A host without its port.
@@ -114,6 +116,9 @@ mod tests {
             ["evil.example:8080", "localhost.evil.example", "", ":80", "[evil]:1", "[::1", "127.0.0.1.evil.example"]
         {
             assert!(!checked(&options, host, None), "{host}");
+        }
+        for own in &options.hosts {
+            assert!(checked(&options, &format!("{own}:8080"), None), "{own}");
         }
         options.hosts.push("den.lan".to_owned());
         assert!(checked(&options, "Den.lan:8080", None));

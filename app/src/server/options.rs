@@ -2,6 +2,8 @@
 
 use std::{net::SocketAddr, time::Duration};
 
+use sysinfo::System;
+
 /// Where a server listens, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -11,7 +13,7 @@ pub struct Options {
     pub key: Option<String>,
     /// Origins of web pages that may ask, like `http://localhost:3000`; `*` is every one.
     pub origins: Vec<String>,
-    /// Names that clients may call this computer by, beside `localhost` and IP addresses.
+    /// Names that clients may call this computer by, beside `localhost` and IP addresses; [`Options::at`] knows its own.
     pub hosts: Vec<String>,
     /// Requests that may wait for their turn; more are refused.
     pub waiting: usize,
@@ -35,9 +37,15 @@ impl Options {
             addresses: vec![address],
             key: None,
             origins: Vec::new(),
-            hosts: Vec::new(),
+            hosts: own_names(),
             waiting: Self::WAITING,
             patience: Self::PATIENCE,
         }
     }
+}
+
+/// What this computer is called, and what others in its network may call it.
+fn own_names() -> Vec<String> {
+    let name = System::host_name().ok().filter(|name| !name.is_empty());
+    name.map_or_else(Vec::new, |name| vec![format!("{name}.local"), name])
 }

@@ -77,6 +77,9 @@ impl Serving {
                     }
                     widgets::muted(ui, said);
                 });
+                if shell.settings.server.network {
+                    widgets::muted(ui, "Other computers use this one's address or name in place of 127.0.0.1.");
+                }
                 if let Some(error) = status.last_error {
                     widgets::muted(ui, format!("Refused last: {error}"));
                 }

@@ -158,7 +158,7 @@ fn an_open_network_is_warned_of() {
     assert!(!stage.shows("Everybody in the network"), "it is off");
     stage.click(SERVE);
     stage.appears("Everybody in the network");
-    assert!(stage.shows("http://127.0.0.1:"));
+    assert!(stage.shows("http://127.0.0.1:") && stage.shows("this one's address or name"));
     stage.write("Key", "geheim");
     stage.press(Key::Tab);
     assert!(!stage.shows("Everybody in the network"));
