@@ -56,6 +56,11 @@ fn root(part: f32, whole: f32) -> u32 {
     return u32(floor(255.0 * sqrt(min(part / whole, 1.0)) + 0.5));
 }
 
+// ceil(place * shown / dots), without a product of more than 32 bits where there are fewer than 2^16 dots.
+fn first_of(place: u32, shown: u32, dots: u32) -> u32 {
+    return place * (shown / dots) + (place * (shown % dots) + dots - 1u) / dots;
+}
+
 fn linear(gamma: vec3<f32>) -> vec3<f32> {
     let low = gamma / 12.92;
     let high = pow((gamma + 0.055) / 1.055, vec3<f32>(2.4));
@@ -81,8 +86,8 @@ fn neuron_map_dot(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {
     var first = min(place, shown);
     var end = min(place + 1u, shown);
     if shown > dots {
-        first = (place * shown + dots - 1u) / dots;
-        end = min(((place + 1u) * shown + dots - 1u) / dots, shown);
+        first = first_of(place, shown, dots);
+        end = min(first_of(place + 1u, shown, dots), shown);
     }
     let crowd = end - first;
     // Bytes that are not zero; the greatest; all together; the sum of squares; hits and false alarms.

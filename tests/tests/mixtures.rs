@@ -137,6 +137,24 @@ fn recording_changes_no_answer() {
     }
 }
 
+/// Also in modes for which other models' down projections are turned, which a device does not take of experts.
+#[test]
+fn rectified_mixtures_go_to_a_device() {
+    let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+    for sparsity in [SparsityChoice::Auto, SparsityChoice::Mode(Sparsity::Exact)] {
+        let options = EngineOptions {
+            activation: Some(Activation::Relu),
+            device: DeviceChoice::Gpu(adapter.clone()),
+            sparsity,
+            ..EngineOptions::default()
+        };
+        let engine = Engine::open(&folder(), options).unwrap();
+        let status = engine.wait_for_device(Duration::from_secs(60));
+        assert!(matches!(status, DeviceStatus::Gpu(_)), "{sparsity:?}: {status:?}");
+        assert_eq!(generate(&engine, (5..25).collect(), 8).len(), 8);
+    }
+}
+
 /// What is told of each layer of each chunk: layer, tokens, what fired and what was chosen.
 #[derive(Default)]
 struct Heard(Vec<(usize, usize, Vec<u32>, Vec<u32>)>);

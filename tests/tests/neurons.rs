@@ -5,12 +5,17 @@
 use std::{
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering::SeqCst},
+    time::Duration,
 };
 
 use thermocline_engine::{
     cpu::CpuOptions,
+    gpu::{AdapterChoice, GpuOptions},
     model::{KvType, Sparsity},
-    session::{Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions, SparsityChoice},
+    session::{
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions,
+        SparsityChoice,
+    },
     telemetry::neurons::{LayerTally, TokenTrace, Watch, neurons_of},
 };
 use thermocline_tests::golden::Expected;
@@ -27,6 +32,22 @@ fn engine(chunk: usize) -> Engine {
         ..EngineOptions::default()
     };
     Engine::open(&folder(), options).unwrap()
+}
+
+/// The same on a GPU that computes all of every FFN, in the file's order.
+fn engine_on_gpu(chunk: usize) -> Engine {
+    let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+    let options = EngineOptions {
+        chunk,
+        kv_type: KvType::F32,
+        device: DeviceChoice::Gpu(adapter),
+        sparsity: SparsityChoice::Mode(Sparsity::Dense),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&folder(), options).unwrap();
+    let status = engine.wait_for_device(Duration::from_secs(60));
+    assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
+    engine
 }
 
 fn request(prompt: Vec<u32>, tokens: usize) -> Request {
@@ -86,6 +107,35 @@ fn prompts_in_any_chunks_fire_as_recorded() {
                 .map(|n| (0..ids.len()).map(|t| u32::from(active[(layer * ids.len() + t) * n_ff + n])).sum())
                 .collect();
             assert_eq!((tally.tokens, tally.counts), (ids.len() as u64, counts), "chunks of {chunk}, layer {layer}");
+        }
+    }
+}
+
+/// Where a device computes a prompt in the file's order of neurons, what fires is what the reference says, but for neurons that
+/// are a rounding away from zero, and all of it is hot.
+#[test]
+fn a_device_tells_what_fires_in_whole_ffns() {
+    let (ids, active) = recorded();
+    let near: Vec<i32> =
+        Expected::read(&folder().join("expected.safetensors")).i32("ffn_near_zero").unwrap_or_default();
+    for chunk in [512, 5, 1] {
+        let engine = engine_on_gpu(chunk);
+        let (layers, n_ff) = (engine.config().n_layer(), engine.config().n_ff);
+        generate(&engine, ids.clone(), 1);
+        let tokens = engine.neurons().tokens(0..u64::MAX);
+        assert_eq!(tokens.len(), ids.len());
+        for (t, token) in tokens.iter().enumerate() {
+            for layer in 0..layers {
+                let first = (layer * ids.len() + t) * n_ff;
+                let fired = token.fired(engine.neurons().shape(), layer).unwrap();
+                for n in (0..n_ff).filter(|n| !near.contains(&((first + n) as i32))) {
+                    let fires = fired[n / 32] >> (n % 32) & 1 == 1;
+                    assert_eq!(fires, active[first + n] != 0, "chunks of {chunk}: {t}, {layer}, {n}");
+                }
+                let figures = token.layers[layer];
+                assert_eq!((figures.hot, figures.cpu_bytes), (figures.fired, 0), "chunks of {chunk}");
+                assert!(figures.fired > 0);
+            }
         }
     }
 }

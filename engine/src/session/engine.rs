@@ -154,7 +154,8 @@ impl Engine {
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let cpu = Cpu::new(&options.cpu)?;
-        let model = Arc::new(sparsity::turned(model, options.sparsity, split.is_some(), cpu.pool()));
+        let places = (split.is_some(), source.is_some());
+        let model = Arc::new(sparsity::turned(model, options.sparsity, places, cpu.pool()));
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();

@@ -170,11 +170,14 @@ impl Facts {
 }
 
 /// `model` with a row per neuron in its down projections where `asked` gains by that, or neurons are to be `placed` one by one.
-/// Unasked, only floats are turned: other weights have to be rounded anew, which changes answers, if by little.
-pub(super) fn turned(model: Model, asked: SparsityChoice, placed: bool, pool: &ThreadPool) -> Model {
+/// Unasked, only floats are turned: other weights have to be rounded anew, which changes answers, if by little. Experts are turned
+/// only where that is asked for and no `device` is, which takes them as they are.
+pub(super) fn turned(model: Model, asked: SparsityChoice, (placed, device): (bool, bool), pool: &ThreadPool) -> Model {
+    let mixtures = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
     let wanted = match asked {
+        _ if mixtures && device => false,
         _ if placed => true,
-        SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(&model),
+        SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(&model) && !mixtures,
         SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
     };
     if !wanted {

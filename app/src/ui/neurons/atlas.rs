@@ -97,8 +97,9 @@ pub struct Atlas {
     codes: Vec<u8>,
     /// Where a shader makes the dots.
     plane: Option<Plane>,
-    /// Layer that is looked at next where all take too long.
+    /// Layer that is looked at next where all take too long, and in which mode those before it were drawn.
     next: usize,
+    drawing: Option<Mode>,
     tally: LayerTally,
     /// Neurons in VRAM.
     hot: usize,
@@ -132,7 +133,7 @@ impl Atlas {
         }
         let before = self.shown();
         let resorted = self.sheet.by_frequency != sheet.by_frequency;
-        self.sheet = sheet;
+        (self.sheet, self.drawing) = (sheet, None);
         if self.plane.is_some() {
             return resorted || self.shown() != before;
         }
@@ -299,8 +300,10 @@ impl Atlas {
     /// single layer takes. Whether it came to the end of the map.
     pub fn draw_tally(&mut self, board: &NeuronBoard, mode: Mode, time: Duration) -> bool {
         let (began, shown) = (Instant::now(), self.shown());
+        let goes_on = self.drawing == Some(mode) && shown.contains(&self.next);
         self.begin();
-        if !shown.contains(&self.next) {
+        self.drawing = Some(mode);
+        if !goes_on {
             self.next = shown.start;
         }
         while shown.contains(&self.next) {
@@ -318,6 +321,7 @@ impl Atlas {
     }
 
     fn begin(&mut self) {
+        self.drawing = None;
         if let Some(plane) = &mut self.plane {
             plane.begin();
         }
@@ -444,6 +448,16 @@ mod tests {
         assert_eq!(atlas.codes(), [255, 1, 255, 1, 1, 1, 1, 1]);
         assert!(!atlas.draw_tally(&board, Mode::Recency, Duration::ZERO), "a layer at a time");
         assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
+        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        // What was begun in another mode, or of other layers, is not gone on with.
+        assert!(!atlas.draw_tally(&board, Mode::Frequency, Duration::ZERO));
+        assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
+        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        let whole = atlas.sheet();
+        atlas.lay_out(Sheet { view: View::of_layer(0), ..whole });
+        assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
+        atlas.lay_out(whole);
+        assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
         assert!(atlas.draw_tally(&board, Mode::Frequency, SOON));
         let often = &atlas.codes()[..4];

@@ -64,6 +64,9 @@ impl View {
     }
 }
 
+/// Most dots of a layer with more neurons than that.
+const MOST_SHARED: usize = (1 << 16) - 1;
+
 /// Every layer is a band of `lines` lines of `columns` dots. Neurons go down a column, then on to the next: what stands left
 /// in the order is left on the map. A dot is one neuron if there are dots enough, else a few neighbours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -84,7 +87,9 @@ impl Grid {
         let most = (limit / layers).clamp(1, neurons);
         let lines = ((height / side).round() as usize).clamp(1, most);
         let columns = neurons.div_ceil(lines).min(width as usize).clamp(1, limit);
-        Grid { columns, lines }
+        // The shader counts in 32 bits where several neurons share a dot.
+        let most = if neurons > columns * lines { (MOST_SHARED / columns).max(1) } else { lines };
+        Grid { columns, lines: lines.min(most) }
     }
 
     /// One of about the same dots in which every group of `group` of the `shown` neurons has columns of its own, if there is one.
@@ -185,6 +190,10 @@ mod tests {
         let limited = Grid::new(80, 28_672, 4000.0, 3200.0, 1024);
         assert!(limited.columns <= 1024 && limited.lines * 80 <= 1024, "{limited:?}");
         assert_eq!(Grid::new(0, 0, 0.0, 0.0, 0), Grid { columns: 1, lines: 1 });
+        // A mixture's layer by itself.
+        let wide = Grid::new(1, 114_688, 370.0, 290.0, 8192);
+        assert!((60_000..1 << 16).contains(&wide.dots()), "{wide:?}");
+        assert!(Grid::new(1, 114_688, 800.0, 600.0, 8192).dots() >= 114_688);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use super::{
 /// Most neurons in a row of the texture. Every adapter has textures of this side.
 const ROW: usize = 4096;
 
-/// Most neurons of a layer: the shader counts a dot's neurons in 32 bits.
-const WIDEST: usize = 1 << 16;
+/// Most neurons of a layer: a sixteenth of them in one dot is as much as the shader can add up, squares of bytes in 32 bits.
+const WIDEST: usize = 1 << 20;
 
 /// The bytes of all layers.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_a_texture_is_left_to_the_picture() {
         assert!(Plane::new(&NeuronShape::new([4096; 100]), 99).is_none());
-        assert!(Plane::new(&NeuronShape::new([(1 << 16) + 1]), 8192).is_none());
+        assert!(Plane::new(&NeuronShape::new([(1 << 20) + 1]), 8192).is_none());
         assert!(Plane::new(&NeuronShape::new([0, 0]), 8192).is_none());
         assert_eq!(Plane::new(&NeuronShape::new([28_672; 80]), 8192).map(|plane| plane.size()), Some([4096, 560]));
     }

@@ -387,7 +387,7 @@ mod tests {
     /// In every mode, from afar and close: every pixel of the shader's is the picture's.
     #[test]
     fn the_shader_draws_the_picture() {
-        let shape = NeuronShape::new([300, 0, 4500]);
+        let shape = NeuronShape::new([300, 0, 4500, 1 << 20]);
         let (board, mut harness) = (board(&shape), harness(&shape));
         let (now, before) = (board.latest().unwrap(), board.token(2).unwrap());
         let soon = Duration::from_secs(10);
@@ -400,6 +400,7 @@ mod tests {
             (close, grid(25, 2), true),
             (View::of_layer(2), grid(80, 60), false),
             (whole, grid(20, 1), false),
+            (View::of_layer(3), grid(90, 60), true),
         ] {
             for (mode, comparing) in
                 Mode::ALL.map(|mode| (mode, false)).into_iter().chain([(Mode::Fired, true), (Mode::Strength, false)])

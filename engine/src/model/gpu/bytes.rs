@@ -90,12 +90,10 @@ impl DeviceBytes {
             }
         }
         let neurons = weights.layers.iter().map(|layer| neurons_of(&layer.ffn)).max().unwrap_or(0);
-        // One token's scores, masks and lists, and masks of what fired: in every layer, or of a chunk.
-        let slots = HotBuffers::slots(neurons);
-        let words = 2 * slots / 32;
+        // One token's scores, masks and lists, and what fired: in every layer, or of a chunk.
         let told = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
         let logged = floats(told * config.n_layer().max(chunk));
-        let sparse = 4 * floats(pitch(neurons)) + 2 * floats(chunk * words) + logged + PIECES;
+        let sparse = 4 * floats(pitch(neurons)) + logged + PIECES;
         let quantised = quantised_bytes(model);
         let logits = floats(Head::logits_floats(caps, config, chunk));
         let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
@@ -239,10 +237,6 @@ fn logged_words(config: &ModelConfig, ffn: &Ffn) -> usize {
     }
 }
 
-fn fired_bytes(rows: usize, n_ff: usize) -> u64 {
-    FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum()
-}
-
 /// Whether `layer` uses the temporaries of the one before it.
 fn same_temporaries(before: &LayerWeights, layer: &LayerWeights) -> bool {
     match (&before.ffn, &layer.ffn) {
@@ -260,7 +254,8 @@ fn same_temporaries(before: &LayerWeights, layer: &LayerWeights) -> bool {
 }
 
 fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
-    floats(rows * Hidden::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff))
+    let fired: u64 = FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum();
+    floats(rows * Hidden::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff)) + fired
 }
 
 fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usize) -> u64 {
@@ -280,14 +275,12 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             let slots = chunk * used;
             let row = pitch(config.d_model);
             let shared = mixture.shared.as_ref().map_or(0, |shared| {
-                let fired = fired_bytes(chunk, shared.ffn.up.weight.rows());
-                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk) + fired
+                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
             });
             floats(chunk * pitch(mixture.experts.len()))
                 + 2 * floats(slots)
                 + ExpertGroups::words(slots, mixture.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, true)
-                + fired_bytes(slots, n_ff)
                 + floats(slots * row)
                 + shared
         }

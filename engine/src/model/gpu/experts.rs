@@ -5,7 +5,6 @@ use thermocline_shaders::limits::{ROUTE_EXPERTS, ROUTE_USED};
 use super::{
     elementwise::{WORKGROUP, flat_grid},
     ffn::{DenseOps, Hidden},
-    fired::FiredMask,
     firing::{Entry, FiringLog},
     loader::Loader,
     product::Product,
@@ -37,7 +36,6 @@ struct Temporaries {
     groups: ExpertGroups,
     /// Of slots.
     hidden: Hidden,
-    fired: FiredMask,
     /// `[slots, pitch(d_model)]`
     outputs: Buffer,
     route: Op,
@@ -51,7 +49,6 @@ struct SharedTemporaries {
     /// `[chunk, 32]`, of which the first element counts.
     gate: Buffer,
     hidden: Hidden,
-    fired: FiredMask,
     /// `[chunk, pitch(d_model)]`
     output: Buffer,
 }
@@ -86,11 +83,9 @@ impl Temporaries {
         let hidden = Hidden::new(loader, slots, experts.n_ff, true)?;
         let outputs = loader.scratch("outputs of experts", slots * pitch(d_model))?;
         let shared = shared_ff.map(|n_ff| {
-            let hidden = Hidden::new(loader, chunk, n_ff, true)?;
             Ok(SharedTemporaries {
                 gate: loader.scratch("gate of the shared expert", chunk * pitch(1))?,
-                fired: FiredMask::new(loader, &hidden.hidden, chunk, pitch(n_ff))?,
-                hidden,
+                hidden: Hidden::new(loader, chunk, n_ff, true)?,
                 output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
             })
         });
@@ -108,7 +103,6 @@ impl Temporaries {
             scores,
             ids,
             groups,
-            fired: FiredMask::new(loader, &hidden.hidden, slots, pitch(experts.n_ff))?,
             hidden,
             outputs,
             shared,
@@ -259,20 +253,12 @@ impl ExpertOps {
     /// Records which neurons of the chosen experts fired: a mask per slot, and whose it is.
     fn record_fired(&self, segment: &mut Segment, tokens: usize, layer: usize, log: &mut FiringLog) -> Result<()> {
         let (slots, temporaries) = (tokens * self.experts.used, &self.temporaries);
-        let mut mask = |rows: usize, hidden: &Hidden, fired: &FiredMask| {
-            let recorder = segment.recorder();
-            if let Some(cut) = self.cut {
-                hidden.cut(recorder, rows, cut);
-            }
-            let (buffer, bytes) = fired.record(recorder, rows, hidden.n_ff);
-            (buffer.clone(), bytes)
-        };
-        let (fired, bytes) = mask(slots, &temporaries.hidden, &temporaries.fired);
-        let shared = temporaries.shared.as_ref().map(|shared| mask(tokens, &shared.hidden, &shared.fired));
-        let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
+        let fired = temporaries.hidden.record_fired(segment.recorder(), slots, self.cut);
+        let shared = temporaries.shared.as_ref();
+        let shared = shared.map(|shared| shared.hidden.record_fired(segment.recorder(), tokens, self.cut));
         let ids = (&temporaries.ids, (slots * 4) as u64);
         let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
-        log.push_experts(segment, ((&fired, bytes), ids), shared, entry)
+        log.push_experts(segment, (fired, ids), shared, entry)
     }
 
     /// What that told, of `tokens` tokens, as masks of the layer's neurons and of its experts. Experts that were not chosen

@@ -3,7 +3,8 @@
 use super::{
     elementwise::ActivationOp,
     experts::ExpertOps,
-    firing::FiringLog,
+    fired::FiredMask,
+    firing::{Entry, FiringLog},
     hot::HotOps,
     loader::{FfnShare, Loader},
     neurons::NeuronsDown,
@@ -71,8 +72,8 @@ impl FfnOps {
                     Some(before) => before.hidden.clone(),
                     None => Hidden::new(loader, loader.chunk, n_ff, gated)?,
                 };
-                let dense = DenseOps::new(loader, dense, &hidden, ffn, registers.get(from), into)?;
-                Ok(FfnOps::Dense(Box::new(dense)))
+                let ops = DenseOps::new(loader, dense, &hidden, ffn, registers.get(from), into)?;
+                Ok(FfnOps::Dense(Box::new(ops.of_layer(loader, weights.cut))))
             }
             (Ffn::Experts(ffn), _) => {
                 let of = (ffn, weights.cut);
@@ -82,7 +83,7 @@ impl FfnOps {
         }
     }
 
-    /// Records a whole FFN for the first `tokens` rows. What fires in a mixture goes to `log`, if `probe` wants that.
+    /// Records a whole FFN for the first `tokens` rows. What fires goes to `log`, if `probe` wants that.
     pub fn record(
         &self,
         segment: &mut Segment,
@@ -98,6 +99,11 @@ impl FfnOps {
                     dense.hidden.show(segment, tokens, layer, probe)?;
                 }
                 dense.record_down(segment.recorder(), tokens);
+                if probe.wants_firing() {
+                    let fired = dense.hidden.record_fired(segment.recorder(), tokens, dense.cut);
+                    let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
+                    log.push(segment, fired, None, entry)?;
+                }
                 Ok(())
             }
             FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe, log),
@@ -128,7 +134,18 @@ impl FfnOps {
         match self {
             FfnOps::Hot(hot) => hot.buffers.slots / 32 + mask::words(hot.neurons()),
             FfnOps::Experts(experts) => experts.logged(),
-            FfnOps::Dense(_) | FfnOps::Away => 0,
+            FfnOps::Dense(dense) => mask::words(dense.hidden.n_ff),
+            FfnOps::Away => 0,
+        }
+    }
+
+    /// A mask of its neurons that are resident; `None` if none is.
+    pub fn resident(&self) -> Option<&[u32]> {
+        match self {
+            FfnOps::Hot(hot) => Some(&hot.resident),
+            FfnOps::Experts(experts) => Some(experts.resident()),
+            FfnOps::Dense(dense) => Some(&dense.resident),
+            FfnOps::Away => None,
         }
     }
 
@@ -162,6 +179,7 @@ pub(super) struct Hidden {
     /// `[rows, pitch(n_ff)]`, after the activation.
     pub hidden: Buffer,
     activation: ActivationOp,
+    fired: FiredMask,
     pub n_ff: usize,
     pub gated: bool,
 }
@@ -173,7 +191,8 @@ impl Hidden {
         let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
         let buffers = (&gate_up, &hidden);
         let activation = ActivationOp::new(loader.gpu, loader.config.activation, (gated, false), buffers, pitch(n_ff))?;
-        Ok(Hidden { gate_up, gate_up_pitch, hidden, activation, n_ff, gated })
+        let fired = FiredMask::new(loader, &hidden, rows, pitch(n_ff))?;
+        Ok(Hidden { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated })
     }
 
     pub const fn gate_up_pitch(n_ff: usize, gated: bool) -> usize {
@@ -207,9 +226,13 @@ impl Hidden {
         self.activation.record(recorder, rows, self.n_ff, None);
     }
 
-    /// The same once more, for nobody but an observer: those below `cut` are zero.
-    pub fn cut(&self, recorder: &mut Recorder, rows: usize, cut: f32) {
-        self.activation.record(recorder, rows, self.n_ff, Some(cut));
+    /// Records, behind all that needs the activations, which neurons of the first `rows` count as fired: those above `cut`, if
+    /// there is one. Returns where that will be, `[rows, n_ff.div_ceil(32)]`, and its length in bytes.
+    pub fn record_fired(&self, recorder: &mut Recorder, rows: usize, cut: Option<f32>) -> (&Buffer, u64) {
+        if cut.is_some() {
+            self.activation.record(recorder, rows, self.n_ff, cut);
+        }
+        self.fired.record(recorder, rows, self.n_ff)
     }
 }
 
@@ -219,6 +242,10 @@ pub(super) struct DenseOps {
     pub hidden: Hidden,
     gate_up: Product,
     down: DownOps,
+    /// A mask of all neurons, where it is a layer's FFN.
+    resident: Vec<u32>,
+    /// Above which a neuron counts as fired, where silent ones are not zero exactly.
+    cut: Option<f32>,
 }
 
 /// The down projection in the file's orientation.
@@ -250,7 +277,15 @@ impl DenseOps {
                 DownOps::Neurons(NeuronsDown::new(loader, before, down, &hidden.hidden, into.0)?)
             }
         };
-        Ok(DenseOps { hidden: hidden.clone(), gate_up, down })
+        Ok(DenseOps { hidden: hidden.clone(), gate_up, down, resident: Vec::new(), cut: None })
+    }
+
+    /// The same as the FFN of a layer with this cut, of which observers are told.
+    fn of_layer(mut self, loader: &Loader<'_, '_>, cut: Option<f32>) -> Self {
+        self.resident.resize(mask::words(self.hidden.n_ff), 0);
+        mask::fill(&mut self.resident, self.hidden.n_ff, |_| true);
+        self.cut = cut.filter(|_| self.hidden.gated && !loader.config.activation.is_sparse());
+        self
     }
 
     /// Records gate and up.

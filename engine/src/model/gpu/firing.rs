@@ -4,7 +4,6 @@ use std::time::Instant;
 
 use super::{
     cold::ColdWork,
-    experts::ExpertOps,
     ffn::FfnOps,
     processor::{GpuProcessor, LayerOps},
     segment::Segment,
@@ -180,6 +179,9 @@ impl GpuProcessor {
                 self.fired.resize(entry.tokens * mask::words(hot.neurons()), 0);
                 hot.spread(slots, &mut self.fired);
             }
+            if let Some(FfnOps::Dense(_)) = ffn {
+                self.fired.extend(slots);
+            }
             if let (Some(experts), Some(places)) = (experts, entry.experts) {
                 let shared = places.shared.map(|shared| self.log.words(shared));
                 let told = (slots, self.log.words(places.ids), shared);
@@ -191,7 +193,7 @@ impl GpuProcessor {
                 fired: &self.fired,
                 chosen: (!self.chosen.is_empty()).then_some(&self.chosen[..]),
                 predicted,
-                hot: hot.map(|hot| &hot.resident[..]).or(experts.map(ExpertOps::resident)),
+                hot: ffn.and_then(FfnOps::resident),
                 complete: entry.complete,
                 strength: None,
                 cpu_bytes: entry.work.bytes,
