@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use thermocline::server::{Options, Server};
 use thermocline_tests::{
     http::{Client, eventually},
-    served::{CHAT, Served, TEXT, chat, endless, text},
+    served::{CHAT, Served, TEXT, chat, endless, offer, text},
 };
 
 fn small() -> Value {
@@ -270,4 +270,18 @@ fn a_port_that_is_taken_is_a_sentence() {
     start(address).unwrap();
     let why = start(([192, 0, 2, 1], 0).into()).unwrap_err();
     assert!(why.contains("192.0.2.1 is not an address of this computer"), "{why}");
+}
+
+#[test]
+fn whoever_does_not_take_what_is_sent_is_left() {
+    let served = Served::with(|options| options.patience = Duration::from_millis(300));
+    // More than systems keep for somebody who does not listen.
+    let name = "x".repeat(64 << 20);
+    served.offers(Ok(offer(&name, &served.engine)));
+    let mut deaf = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    thread::sleep(Duration::from_secs(2));
+    let taken = deaf.rest();
+    assert!(taken.starts_with("HTTP/1.1 200") && taken.len() < name.len(), "{} bytes", taken.len());
+    let mut listens = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(listens.rest().len() > name.len());
 }
