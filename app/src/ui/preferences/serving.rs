@@ -27,8 +27,8 @@ impl Serving {
         ui.horizontal(|ui| {
             let label = ui.label("Port").id;
             let mut port = self.port.unwrap_or(settings.port);
-            let field = DragValue::new(&mut port).range(1..=u16::MAX).speed(1.0).update_while_editing(false);
-            let field = ui.add(field).labelled_by(label).on_hover_text("Where programs find it");
+            let field = DragValue::new(&mut port).range(0..=u16::MAX).speed(1.0).update_while_editing(false);
+            let field = ui.add(field).labelled_by(label).on_hover_text("Where programs find it; 0 is any that is free");
             if field.dragged() {
                 self.port = Some(port);
             } else if field.changed() || self.port.is_some() {

@@ -151,7 +151,7 @@ fn other_programs_use_the_model_that_is_open_while_they_may() {
 }
 
 #[test]
-fn an_open_network_is_warned_of() {
+fn an_open_network_is_warned_of_and_the_port_is_chosen() {
     let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = 0);
     page(&mut stage);
     stage.click("Other computers may ask, too");
@@ -162,4 +162,10 @@ fn an_open_network_is_warned_of() {
     stage.write("Key", "geheim");
     stage.press(Key::Tab);
     assert!(!stage.shows("Everybody in the network"));
+    // Another port: the server moves.
+    assert_eq!(stage.shell().settings.server.port, 0);
+    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+    stage.role(Role::SpinButton, "Port").set_value_accesskit(f64::from(free));
+    stage.appears(&format!("http://127.0.0.1:{free}/v1"));
+    assert_eq!((stage.shell().settings.server.port, get(free, "/health", None).is_ok()), (free, true));
 }
