@@ -4,6 +4,8 @@
 
 use std::path::Path;
 
+use serde_json::Value;
+use thermocline_engine::sparsity::placement::Machine;
 use thermocline_tests::terminal::thermocline;
 
 const TEXT: &str = "Once upon a time there was a little dog. He liked to run in the park and play with his red ball. \
@@ -57,6 +59,38 @@ fn measurements_print_tables_and_write_files() {
     }
     assert!(read("sweep.svg").contains("perplexity") && read("sweep.svg").contains("dense"));
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7, "a temporary file is left");
+}
+
+#[test]
+fn a_model_in_two_places_is_worth_as_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
+    Machine::typical().store(path("machine").as_ref()).unwrap();
+    let eval = |flags: &[&str]| {
+        let shared = ["--text", &path("text"), "--ctx", "64", "--chunks", "2", "--kv-type", "f32"];
+        thermocline(&[&["eval", "perplexity", "--json", &path("json")], flags, &shared].concat())
+    };
+    let value = |flags: &[&str]| {
+        let table = eval(flags).ok();
+        let json: Value = serde_json::from_str(&std::fs::read_to_string(path("json")).unwrap()).unwrap();
+        (json["result"]["perplexity"]["perplexity"]["value"].as_f64().unwrap(), table)
+    };
+    let plan = ["plan", "--machine", &path("machine"), "--vram", "1GiB", "--json"];
+    let ffns = thermocline(&plan).json()["bytes_by_purpose"]["FFN weights"].as_u64().unwrap();
+    for mode in [&["--sparsity", "dense"][..], &["--sparsity", "exact"], &["--sparsity", "exact", "--phase", "prefill"]]
+    {
+        let (want, _) = value(&[mode, &["--device", "cpu", "--activations", "float"]].concat());
+        // Room for the last layer's attention and half of all FFNs: something is on the GPU, and something is not.
+        let on_gpu = [mode, &["--device", "0", "--activations", "float", "--vram"]].concat();
+        let refused = eval(&[&on_gpu[..], &["64KiB"]].concat()).refusal();
+        let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
+        let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
+        let vram = (least + ffns / 2).to_string();
+        let (got, table) = value(&[&on_gpu[..], &[&vram]].concat());
+        assert!(table.contains("gpu with "), "{table}");
+        assert!((got / want - 1.0).abs() < 1e-3, "{mode:?}: {got} on both, {want} on the CPU");
+    }
 }
 
 #[test]

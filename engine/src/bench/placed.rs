@@ -45,7 +45,6 @@ pub(super) fn open(
         true => model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0,
         false => model,
     };
-    drop(cpu);
     let model = Arc::new(model);
     let longest = options.tests.iter().map(|test| test.depth + test.prompt + test.generate).max();
     let mut terms = Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type);
@@ -58,6 +57,7 @@ pub(super) fn open(
     let how = PlaceOptions {
         gpu: gpu.clone(),
         cpu: options.cpu.clone(),
+        workers: Some(cpu.workers()),
         chunk: options.chunk,
         granularity,
         only_if_quicker: false,

@@ -20,6 +20,8 @@ pub use isa::Isa;
 pub use matmul::MatmulJob;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
 
+use std::sync::Arc;
+
 use crate::{error::Result, format::TensorType};
 
 /// How to use the CPU.
@@ -39,7 +41,7 @@ pub struct Cpu {
     isa: Isa,
     activations: Activations,
     kernels: &'static dyn simd::Kernels,
-    pool: ThreadPool,
+    pool: Arc<ThreadPool>,
     /// Activations as kernels read them, one set per product in progress.
     scratch: scratch::Stock<Scratch>,
     /// Panels, one set per worker in a product.
@@ -61,12 +63,21 @@ struct Scratch {
 impl Cpu {
     /// Starts the workers.
     pub fn new(options: &CpuOptions) -> Result<Self> {
+        Self::with_workers(options, Arc::new(ThreadPool::new(options.threads)))
+    }
+
+    /// With workers that others use too, in turn: two that never compute at the same time need no more threads than one.
+    /// `options.threads` had its say when they were started.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`](crate::Error::Unsupported) for an instruction set this machine has not.
+    pub fn with_workers(options: &CpuOptions, workers: Arc<ThreadPool>) -> Result<Self> {
         let isa = Isa::choose(options.isa)?;
         Ok(Cpu {
             isa,
             activations: options.activations,
             kernels: simd::kernels(isa),
-            pool: ThreadPool::new(options.threads),
+            pool: workers,
             scratch: scratch::Stock::default(),
             panels: scratch::Stock::default(),
         })
@@ -93,5 +104,10 @@ impl Cpu {
     /// The workers.
     pub fn pool(&self) -> &ThreadPool {
         &self.pool
+    }
+
+    /// The same, to share them ([`Cpu::with_workers`]).
+    pub fn workers(&self) -> Arc<ThreadPool> {
+        Arc::clone(&self.pool)
     }
 }

@@ -134,11 +134,16 @@ impl Engine {
 
     /// Takes a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` had their say when it was loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
-        let source = source(&options.device, &options.place());
-        Self::start(model, options, source)
+        let device = options.device.clone();
+        Self::start(model, options, |place| source(&device, place))
     }
 
-    pub(super) fn start(model: Model, options: EngineOptions, source: Option<Arc<dyn Source>>) -> Result<Self> {
+    /// `source` gets what a device is opened with, and tells where it comes from.
+    pub(super) fn start(
+        model: Model,
+        options: EngineOptions,
+        source: impl FnOnce(&PlaceOptions) -> Option<Arc<dyn Source>>,
+    ) -> Result<Self> {
         let context = options.context_of(&model.config);
         check_context(&model, context)?;
         if options.chunk == 0 {
@@ -154,6 +159,9 @@ impl Engine {
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let cpu = Cpu::new(&options.cpu)?;
+        // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
+        let place = PlaceOptions { workers: Some(cpu.workers()), ..options.place() };
+        let source = source(&place);
         let places = (split.is_some(), source.is_some());
         let model = Arc::new(sparsity::turned(model, options.sparsity, places, cpu.pool()));
         let telemetry = Telemetry::default();
@@ -173,7 +181,6 @@ impl Engine {
             terms = terms.following(split);
         }
         terms.set_chunk(options.chunk);
-        let place = options.place();
         if source.is_none() {
             terms.look_up(&place, None);
         }

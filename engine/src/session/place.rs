@@ -14,7 +14,7 @@ use super::{
     prospect::{Basis, Prospect},
 };
 use crate::{
-    cpu::{Cpu, CpuOptions},
+    cpu::{Cpu, CpuOptions, ThreadPool},
     error::{Error, Result},
     gpu::{Gpu, GpuOptions},
     model::{GpuLoad, KvType, Model, Sparsity},
@@ -90,7 +90,7 @@ impl Terms {
             return;
         }
         let known = options.speeds.as_ref().and_then(|folder| {
-            let cpu = Cpu::new(&options.cpu).ok()?;
+            let cpu = options.open_cpu().ok()?;
             known_machine(&cpu, gpu.map(Gpu::report), folder)
         });
         let mut basis = self.basis();
@@ -176,6 +176,8 @@ pub struct PlaceOptions {
     pub gpu: GpuOptions,
     /// The CPU for what is not there.
     pub cpu: CpuOptions,
+    /// Its threads, where there are some already; `None`: threads of its own.
+    pub workers: Option<Arc<ThreadPool>>,
     /// Tokens of a prompt computed at a time.
     pub chunk: usize,
     /// In what pieces the model goes there.
@@ -185,6 +187,19 @@ pub struct PlaceOptions {
     /// Folder in which the speeds of machines are kept ([`known_machine`]): this one's are planned with, if they are there and the
     /// terms name no others.
     pub speeds: Option<PathBuf>,
+}
+
+impl PlaceOptions {
+    /// The CPU.
+    ///
+    /// # Errors
+    /// As [`Cpu::new`].
+    pub(super) fn open_cpu(&self) -> Result<Cpu> {
+        match &self.workers {
+            Some(workers) => Cpu::with_workers(&self.cpu, Arc::clone(workers)),
+            None => Cpu::new(&self.cpu),
+        }
+    }
 }
 
 /// How often a load is tried with less, where what a plan takes turns out to be more than it expected.
@@ -219,7 +234,7 @@ pub fn place(
     let mut target = gpu.arena().budget();
     for attempt in 1.. {
         let placement = planner.plan(model, target)?;
-        match HybridProcessor::load(&gpu, Cpu::new(&options.cpu)?, model, &placement, &load, progress) {
+        match HybridProcessor::load(&gpu, options.open_cpu()?, model, &placement, &load, progress) {
             Ok(processor) => return Ok((processor.with_planner(Box::new(planner)), gpu)),
             Err(Error::Memory { .. }) if attempt < ATTEMPTS && target < u64::MAX => target -= target / 8,
             Err(error) => return Err(error),

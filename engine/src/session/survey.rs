@@ -14,7 +14,6 @@ use super::{
     worker::Command,
 };
 use crate::{
-    cpu::Cpu,
     error::{Error, Result},
     gpu::{Gpu, GpuOptions},
     sparsity::{
@@ -207,7 +206,7 @@ fn measure(
     let shared = engine.shared();
     let types = shared.terms.prospect(&shared.model)?.demand().types();
     let how = MachineOptions { folder: shared.place.speeds.clone(), again: false, effort: *effort };
-    let cpu = Cpu::new(&shared.place.cpu)?;
+    let cpu = shared.place.open_cpu()?;
     let gpu = match target {
         Target::Cpu => None,
         Target::Gpu(options) => {

@@ -203,7 +203,7 @@ fn engine(fates: &[Fate]) -> Engine {
         [] => None,
         fates => Some(Arc::new(Fates(fates.to_vec(), AtomicUsize::new(0)))),
     };
-    Engine::start(model, options, source).unwrap()
+    Engine::start(model, options, |_| source).unwrap()
 }
 
 fn request(tokens: usize) -> Request {

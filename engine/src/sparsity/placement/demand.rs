@@ -4,8 +4,8 @@ use crate::{
     error::{Error, Result},
     format::{Matrix, TensorType},
     model::{
-        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, KvType, LayerBytes, Linear, Model, PredictorKind, Sparsity,
-        device_row_bytes,
+        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, GpuProcessor, KvType, LayerBytes, Linear, Model,
+        PredictorKind, Sparsity, device_row_bytes,
     },
 };
 
@@ -228,7 +228,12 @@ impl Demand {
             let neurons = match &layer.ffn {
                 Ffn::Dense(ffn) => {
                     new.of_neurons(ffn);
-                    ffn.up.weight.rows()
+                    let neurons = ffn.up.weight.rows();
+                    // Sparse modes have their down projections turned before they are placed; here it is all of them or none.
+                    if options.sparsity == Sparsity::Dense && !GpuProcessor::places_neurons(&layer.ffn) {
+                        new.unit = neurons.max(1);
+                    }
+                    neurons
                 }
                 Ffn::Experts(mixture) => {
                     new.of_experts(mixture);

@@ -1,0 +1,45 @@
+//! How many threads compute. Alone in its program, so that all threads are this engine's; Linux tells their names.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use std::{fs, path::Path, time::Duration};
+
+use thermocline_engine::{
+    cpu::CpuOptions,
+    format::powerinfer::GpuIndex,
+    gpu::{AdapterChoice, GpuOptions},
+    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, SessionOptions},
+};
+
+/// Threads of pools: the callers, who are workers too, have other names.
+fn pool_threads() -> usize {
+    let threads = fs::read_dir("/proc/self/task").unwrap();
+    let names = threads.filter_map(|thread| fs::read_to_string(thread.unwrap().path().join("comm")).ok());
+    names.filter(|name| name.starts_with("cpu-")).count()
+}
+
+#[test]
+fn a_model_in_two_places_has_one_pool() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/powerinfer/llama-relu-f16.powerinfer.gguf");
+    assert_eq!(pool_threads(), 0);
+    let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+    let options = EngineOptions {
+        context: Some(64),
+        cpu: CpuOptions { threads: Some(4), ..CpuOptions::default() },
+        device: DeviceChoice::Gpu(gpu),
+        // Leaves neurons to the CPU.
+        split: Some(GpuIndex::path_beside(&model)),
+        ..EngineOptions::default()
+    };
+    let engine = Engine::open(&model, options).unwrap();
+    let status = engine.wait_for_device(Duration::from_secs(60));
+    assert!(matches!(status, DeviceStatus::Gpu(_)), "{status:?}");
+    let session = engine.session(SessionOptions::default()).unwrap();
+    let request = Request { max_tokens: Some(4), ..Request::new(Prompt::Tokens((3..20).collect())) };
+    let tokens = session.generate(request).iter().filter(|event| matches!(event, Event::Token { .. })).count();
+    assert_eq!((tokens, pool_threads()), (4, 3));
+    engine.set_device(&DeviceChoice::Cpu).unwrap();
+    drop((session, engine));
+    assert_eq!(pool_threads(), 0, "they end with the engine");
+}
