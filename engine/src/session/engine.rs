@@ -397,8 +397,8 @@ impl Engine {
         &self.handle.shared
     }
 
-    /// Stops the engine as a fault inside it would, by a panic of its thread: for tests of what stands on it.
-    #[doc(hidden)]
+    /// Stops the engine as a fault inside it would, by a panic of its thread. Like [`Faults`](crate::gpu::Faults) of a device it is for
+    /// whoever wants to see what happens then: every request gets [`Error::Stopped`], and the model has to be opened again.
     pub fn break_down(&self) {
         // A thread that is gone already has nothing to break.
         let _ = self.command(Command::Panic);

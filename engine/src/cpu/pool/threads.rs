@@ -1,16 +1,9 @@
-//! Worker threads with cheap joins.
-//!
-//! A matrix product of one token takes tens of microseconds and a token needs a few hundred of them, so workers spin
-//! between joins and only park once nothing has come for a while: an idle program burns no CPU. The caller is
-//! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
-//! exactly one worker, and [`split_columns`] cuts a row-major buffer into column ranges that do not overlap.
-#![allow(unsafe_code)]
+//! The workers, and the joins they run.
 
 use std::{
     any::Any,
     cell::{Cell, UnsafeCell},
     fmt,
-    marker::PhantomData,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
@@ -20,6 +13,8 @@ use std::{
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
+
+use super::shares::{DisjointItems, Padded, Shares};
 
 /// How long a worker spins for the next join before it parks. Longer than what stands between two products of one
 /// token (norms, rope, sampling), far shorter than a person notices.
@@ -31,11 +26,6 @@ thread_local! {
     /// Set while this thread runs a task of some pool; a nested [`ThreadPool::run`] then runs in place.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
-
-/// Keeps neighbours in an array off each other's cache line.
-#[repr(align(128))]
-#[derive(Default)]
-struct Padded<T>(T);
 
 /// The state of the current join, in one word so that entering it and closing it cannot cross: its number, whether it is
 /// closed to workers that have not begun, how many are at work and how many are done.
@@ -156,7 +146,7 @@ impl ThreadPool {
 
     /// Runs `task(worker)` on the caller and on every worker that begins before the caller is done. A worker the system
     /// has put aside is not waited for: on a busy machine that would cost a time slice per join.
-    pub(super) fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
+    pub(in crate::cpu) fn run_on_the_free(&self, task: impl Fn(usize) + Sync) {
         if self.workers.is_empty() || INSIDE.get() {
             return task(0);
         }
@@ -208,7 +198,7 @@ impl ThreadPool {
             return items.iter_mut().for_each(|item| task(0, item));
         }
         let shares = Shares::new(items.len(), self.threads());
-        let items = DisjointItems { first: items.as_mut_ptr(), len: items.len(), marker: PhantomData };
+        let items = DisjointItems::new(items);
         self.run_on_the_free(|worker| {
             while let Some(at) = shares.take(worker) {
                 // SAFETY: `shares` gives out every index below `items.len()` once.
@@ -323,112 +313,6 @@ fn inside<R>(f: impl FnOnce() -> R) -> R {
     }
     let _reset = Reset(INSIDE.replace(true));
     f()
-}
-
-/// Indices `0..n`, each to be taken once: a contiguous share per worker.
-struct Shares(Vec<Padded<AtomicU64>>);
-
-impl Shares {
-    fn new(n: usize, workers: usize) -> Self {
-        // Half a word each for the two ends of a share.
-        assert!(u32::try_from(n).is_ok(), "{n} items at once");
-        let pack = |worker: usize| {
-            let start = (n * worker / workers) as u64;
-            let end = (n * (worker + 1) / workers) as u64;
-            Padded(AtomicU64::new(start << 32 | end))
-        };
-        Shares((0..workers).map(pack).collect())
-    }
-
-    /// The front of the worker's own share, else the back of another's.
-    fn take(&self, worker: usize) -> Option<usize> {
-        let own = self.0[worker].0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
-            (share >> 32 < share & 0xffff_ffff).then(|| share + (1 << 32))
-        });
-        if let Ok(share) = own {
-            return Some((share >> 32) as usize);
-        }
-        (1..self.0.len()).find_map(|step| {
-            let other = &self.0[(worker + step) % self.0.len()].0;
-            let taken = other.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |share| {
-                (share >> 32 < share & 0xffff_ffff).then(|| share - 1)
-            });
-            taken.ok().map(|share| (share & 0xffff_ffff) as usize - 1)
-        })
-    }
-}
-
-/// A mutable slice of which different workers take different items.
-struct DisjointItems<'a, T> {
-    first: *mut T,
-    len: usize,
-    marker: PhantomData<&'a mut [T]>,
-}
-
-// SAFETY: sharing it hands out `&mut T` to other threads, each item to one of them, which `T: Send` allows.
-unsafe impl<T: Send> Sync for DisjointItems<'_, T> {}
-
-impl<T> DisjointItems<'_, T> {
-    /// # Safety
-    /// `at` is below `len` and is asked for at most once.
-    #[allow(clippy::mut_from_ref)]
-    unsafe fn get(&self, at: usize) -> &mut T {
-        debug_assert!(at < self.len);
-        // SAFETY: in bounds of the slice this was made of, and not aliased, as the caller promises.
-        unsafe { &mut *self.first.add(at) }
-    }
-}
-
-/// A range of columns of a row-major `[rows, stride]` buffer, writable while others hold other columns.
-pub struct ColumnsMut<'a> {
-    first: *mut f32,
-    stride: usize,
-    rows: usize,
-    width: usize,
-    marker: PhantomData<&'a mut [f32]>,
-}
-
-// SAFETY: it is a `&mut` to floats no one else can reach.
-unsafe impl Send for ColumnsMut<'_> {}
-
-impl ColumnsMut<'_> {
-    /// This range's part of row `row`.
-    ///
-    /// # Panics
-    /// If there is no such row.
-    pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
-        assert!(row < self.rows, "row {row} of {}", self.rows);
-        // SAFETY: `split_columns` checked that `rows * stride` elements exist and that the columns are inside a row;
-        // no other `ColumnsMut` has them, and `&mut self` keeps this one from giving them out twice.
-        unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.stride), self.width) }
-    }
-
-    /// Number of columns.
-    pub fn width(&self) -> usize {
-        self.width
-    }
-}
-
-/// Cuts `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left to right.
-///
-/// # Panics
-/// If `buffer` is not a whole number of rows.
-pub fn split_columns(buffer: &mut [f32], stride: usize, width: usize) -> Vec<ColumnsMut<'_>> {
-    assert!(stride > 0 && width > 0 && buffer.len().is_multiple_of(stride));
-    let rows = buffer.len() / stride;
-    let first = buffer.as_mut_ptr();
-    (0..stride)
-        .step_by(width)
-        .map(|at| ColumnsMut {
-            // SAFETY: `at` is below `stride`, which is at most the length unless there are no rows; then it is not
-            // followed (`row_mut` checks), and `wrapping_add` asks for nothing.
-            first: first.wrapping_add(at),
-            stride,
-            rows,
-            width: width.min(stride - at),
-            marker: PhantomData,
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -565,19 +449,5 @@ mod tests {
             total.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(total.into_inner(), 2);
-    }
-
-    #[test]
-    fn columns_do_not_overlap() {
-        let mut buffer = vec![0.0; 3 * 10];
-        for (at, mut columns) in split_columns(&mut buffer, 10, 4).into_iter().enumerate() {
-            assert_eq!(columns.width(), [4, 4, 2][at]);
-            for row in 0..3 {
-                columns.row_mut(row).iter_mut().for_each(|v| *v += (10 * row + at) as f32);
-            }
-        }
-        for (i, v) in buffer.iter().enumerate() {
-            assert_eq!(*v, (10 * (i / 10) + (i % 10) / 4) as f32);
-        }
     }
 }

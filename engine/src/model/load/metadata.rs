@@ -1,0 +1,94 @@
+//! Metadata by key suffix: every number is checked against the range the engine can work with.
+
+use std::ops::RangeInclusive;
+
+use super::Loader;
+use crate::{
+    error::{Error, Result},
+    format::Array,
+};
+
+impl<'a> Loader<'a> {
+    /// Integer under a key that may hold one number or an equal one per layer.
+    pub(in crate::model) fn size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<Option<usize>> {
+        let key = self.key(suffix);
+        let value = match self.metadata().get(&key) {
+            Some(crate::format::Value::Array(array)) => {
+                let numbers = integers(array)
+                    .ok_or_else(|| self.key_error(suffix, "an unsigned integer or an array of them", "an array"))?;
+                let Some(&first) = numbers.first() else {
+                    return Err(self.key_error(suffix, "one number per layer", "an empty array"));
+                };
+                if numbers.iter().any(|&number| number != first) {
+                    return Err(Error::Unsupported {
+                        what: "model shape",
+                        got: format!("{key} differs between layers"),
+                        supported: "one value for all layers".to_owned(),
+                    });
+                }
+                Some(usize::try_from(first).unwrap_or(usize::MAX))
+            }
+            _ => self.metadata().usize(&key)?,
+        };
+        match value {
+            Some(value) if !range.contains(&value) => {
+                Err(self.key_error(suffix, format!("a number from {} to {}", range.start(), range.end()), value))
+            }
+            other => Ok(other),
+        }
+    }
+
+    /// The same, required.
+    pub(in crate::model) fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
+    }
+
+    /// Finite float above zero.
+    pub(in crate::model) fn positive(&self, suffix: &str) -> Result<Option<f32>> {
+        match self.metadata().f32(&self.key(suffix))? {
+            Some(value) if value <= 0.0 => Err(self.key_error(suffix, "a float above 0", value)),
+            other => Ok(other),
+        }
+    }
+
+    /// Finite float where absent and 0 both mean "off".
+    pub(in crate::model) fn switchable(&self, suffix: &str) -> Result<Option<f32>> {
+        match self.metadata().f32(&self.key(suffix))? {
+            Some(value) if value < 0.0 => Err(self.key_error(suffix, "a float of at least 0", value)),
+            other => Ok(other.filter(|&value| value != 0.0)),
+        }
+    }
+
+    pub(in crate::model) fn flag(&self, suffix: &str) -> Result<Option<bool>> {
+        self.metadata().bool(&self.key(suffix))
+    }
+
+    pub(in crate::model) fn text(&self, suffix: &str) -> Result<Option<&'a str>> {
+        self.metadata().str(&self.key(suffix))
+    }
+
+    pub(super) fn norm_eps(&self, suffix: &str) -> Result<f32> {
+        let key = self.key(suffix);
+        let eps = self.metadata().f32(&key)?.ok_or_else(|| self.metadata().missing(&key, "a small float"))?;
+        if !(0.0..1.0).contains(&eps) {
+            return Err(self.key_error(suffix, "a float from 0 to 1", eps));
+        }
+        Ok(eps)
+    }
+}
+
+/// The elements of an integer array, negative ones excluded.
+pub(super) fn integers(array: &Array) -> Option<Vec<u64>> {
+    match array {
+        Array::U8(v) => Some(v.iter().map(|&v| v.into()).collect()),
+        Array::U16(v) => Some(v.iter().map(|&v| v.into()).collect()),
+        Array::U32(v) => Some(v.iter().map(|&v| v.into()).collect()),
+        Array::U64(v) => Some(v.clone()),
+        Array::I8(v) => v.iter().map(|&v| v.try_into().ok()).collect(),
+        Array::I16(v) => v.iter().map(|&v| v.try_into().ok()).collect(),
+        Array::I32(v) => v.iter().map(|&v| v.try_into().ok()).collect(),
+        Array::I64(v) => v.iter().map(|&v| v.try_into().ok()).collect(),
+        _ => None,
+    }
+}

@@ -1,0 +1,75 @@
+//! Checked access to a checkpoint: metadata by key suffix, tensors by name and expected shape. Every number is checked
+//! against the range the engine can work with, and every tensor against the sizes the metadata promised, before anything
+//! is computed or allocated from it.
+//!
+//! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights.
+
+mod config;
+mod metadata;
+mod tensors;
+
+use std::{cell::RefCell, collections::HashSet, fmt::Display};
+
+pub(in crate::model) use config::yarn_magnitude;
+
+use super::LoadOptions;
+use crate::{
+    error::{Error, Location},
+    format::{Checkpoint, Container, Metadata},
+};
+
+/// Largest width, head count, context and so on that is believed: every product of two of them fits in 64 bits.
+const MAX_SIZE: usize = (1 << 31) - 1;
+const MAX_HEADS: usize = 1 << 16;
+const MAX_EXPERTS: usize = 1 << 16;
+
+/// A checkpoint seen through the architecture it names.
+pub(in crate::model) struct Loader<'a> {
+    pub(in crate::model) checkpoint: &'a Checkpoint,
+    pub(in crate::model) arch: &'a str,
+    pub(in crate::model) options: &'a LoadOptions,
+    used: RefCell<HashSet<String>>,
+}
+
+/// The sizes every architecture has.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::model) struct Sizes {
+    pub(in crate::model) d_model: usize,
+    pub(in crate::model) n_layer: usize,
+    pub(in crate::model) n_head: usize,
+    pub(in crate::model) n_kv_head: usize,
+    pub(in crate::model) head_dim: usize,
+    /// 0 if the file does not say (mixtures).
+    pub(in crate::model) n_ff: usize,
+    pub(in crate::model) n_vocab: usize,
+    pub(in crate::model) context_length: usize,
+}
+
+impl<'a> Loader<'a> {
+    pub(in crate::model) fn new(checkpoint: &'a Checkpoint, arch: &'a str, options: &'a LoadOptions) -> Self {
+        Loader { checkpoint, arch, options, used: RefCell::default() }
+    }
+
+    fn metadata(&self) -> &'a Metadata {
+        &self.checkpoint.metadata
+    }
+
+    pub(in crate::model) fn key(&self, suffix: &str) -> String {
+        format!("{}.{suffix}", self.arch)
+    }
+
+    /// The error for a key whose value cannot be used.
+    pub(in crate::model) fn key_error(&self, suffix: &str, expected: impl Into<String>, got: impl Display) -> Error {
+        Error::malformed(&self.checkpoint.path, Location::Key(self.key(suffix)), expected, got)
+    }
+
+    fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
+        Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
+    }
+
+    /// Whether the file came from PowerInfer, whose models all fire with a ReLU and do not say so.
+    pub(in crate::model) fn is_powerinfer(&self) -> bool {
+        matches!(self.checkpoint.container, Container::PowerInfer(_))
+            || self.checkpoint.tensor("blk.0.ffn_down_t.weight").is_some()
+    }
+}
