@@ -32,7 +32,7 @@ fn q4_0(rows: &[Multiple<'_>; AXPY_ROWS], acc: &mut [f32]) {
     let (mask, offset) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
     for (at, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let acc = acc.as_chunks_mut::<8>().0;
-        let mut sums: [__m256; 4] = std::array::from_fn(|i| load_ps(&acc[i]));
+        let mut sums = [load_ps(&acc[0]), load_ps(&acc[1]), load_ps(&acc[2]), load_ps(&acc[3])];
         for (blocks, a) in rows {
             let [low, high, quants @ ..] = &blocks[at];
             let scale = _mm256_set1_ps(a * half([*low, *high]));

@@ -68,22 +68,16 @@ fn floats<const BYTES: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
     let values = _mm512_set_ps(7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0);
-    let add = |block: &[u8; 18], scale: f32, sums: &mut [__m512; 2]| {
+    let add = |sums: [__m512; 2], block: &[u8; 18], scale: f32| {
         let [_, _, quants @ ..] = block;
         let scale = _mm512_set1_ps(scale);
         // Only the lowest four bits of an index count.
         let low = _mm512_cvtepu8_epi32(load128::<u8, 16>(quants));
         let high = _mm512_srli_epi32::<4>(low);
-        sums[0] = _mm512_fmadd_ps(_mm512_permutexvar_ps(low, values), scale, sums[0]);
-        sums[1] = _mm512_fmadd_ps(_mm512_permutexvar_ps(high, values), scale, sums[1]);
-    };
-    let into = |acc: &mut [f32; 32], blocks: [(&[u8; 18], f32); ROWS]| {
-        let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
-        for (block, scale) in blocks {
-            add(block, scale, &mut sums);
-        }
-        store_ps(part_mut(acc, 0), sums[0]);
-        store_ps(part_mut(acc, 16), sums[1]);
+        [
+            _mm512_fmadd_ps(_mm512_permutexvar_ps(low, values), scale, sums[0]),
+            _mm512_fmadd_ps(_mm512_permutexvar_ps(high, values), scale, sums[1]),
+        ]
     };
     let (accs, acc_rest) = acc.as_chunks_mut::<512>();
     let lines = rows.each_ref().map(|of| of.row.as_chunks::<18>().0.as_chunks::<16>());
@@ -94,18 +88,24 @@ fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
             prefetch(blocks, of.ahead);
             store_ps(scales, _mm512_mul_ps(heads(blocks), _mm512_set1_ps(of.a)));
         }
+        // Nothing here may become a call of its own: it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            into(acc, std::array::from_fn(|row| (&blocks[row][i], scales[row][i])));
+            let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
+            for row in 0..ROWS {
+                sums = add(sums, &blocks[row][i], scales[row][i]);
+            }
+            store_ps(part_mut(acc, 0), sums[0]);
+            store_ps(part_mut(acc, 16), sums[1]);
         }
     }
     for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        into(
-            acc,
-            std::array::from_fn(|row| {
-                let block = &lines[row].1[i];
-                (block, rows[row].a * half([block[0], block[1]]))
-            }),
-        );
+        let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
+        for row in 0..ROWS {
+            let block = &lines[row].1[i];
+            sums = add(sums, block, rows[row].a * half([block[0], block[1]]));
+        }
+        store_ps(part_mut(acc, 0), sums[0]);
+        store_ps(part_mut(acc, 16), sums[1]);
     }
 }
 
