@@ -71,7 +71,7 @@ pub struct Extra {
     /// Share of neurons resident on the GPU.
     pub hot_fraction: f64,
     /// Share of the firing neurons that are, over all generated tokens; null without a placement or generated tokens, and where some
-    /// layer does not tell what fires: a mixture, or one resident without a row per neuron.
+    /// layer does not tell what fires.
     pub hit_rate: Option<f64>,
     /// Share of the time of generated tokens that the CPU waited for the GPU in layers that both compute; null without them.
     pub waiting: Option<f64>,
