@@ -100,6 +100,7 @@ fn user(ui: &mut Ui, context: &Context<'_>) -> Option<Act> {
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit message").clicked() {
+                ui.memory_mut(|memory| memory.request_focus(id_of_change()));
                 act = Some(Act::Edit(message.id));
             }
             act = versions(ui, message, true).or(act.take());
@@ -171,6 +172,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         }
         if !context.busy {
             if icon_button(ui, ICON_EDIT, "Edit answer").clicked() {
+                ui.memory_mut(|memory| memory.request_focus(id_of_change()));
                 act = Some(Act::Edit(message.id));
             }
             if icon_button(ui, ICON_REFRESH, "Answer again").clicked() {

@@ -74,6 +74,7 @@ fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
 
     it.get_by_label("Edit answer").click();
     it.run_steps(3);
+    assert!(it.get_by_label("Changed answer").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = "Short.".to_owned();
     it.run_steps(2);
     it.get_by_label("Keep").click();
@@ -82,6 +83,7 @@ fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
 
     it.get_by_label("Edit message").click();
     it.run_steps(3);
+    assert!(it.get_by_label("Changed message").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].to_owned();
     it.run_steps(2);
     it.get_by_label("Send again").click();
