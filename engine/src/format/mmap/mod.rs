@@ -81,6 +81,10 @@ fn map(path: &Path, file: &File) -> Result<Bytes> {
     // parsed from the map is copied into owned values, and its length is fixed when it is made), and a truncation
     // raises SIGBUS on access, which ends the process rather than reading memory that is not ours.
     let map = unsafe { Mmap::map(file) }.map_err(|source| Error::io("map", path, source))?;
+    // Rows are read in any order: whatever is missing then comes as a large page, which costs the address cache one entry, not in
+    // pieces as small as what was asked for. Only a wish.
+    #[cfg(target_os = "linux")]
+    map.advise(memmap2::Advice::HugePage).ok();
     #[cfg(unix)]
     let map = lost::Watched::new(path, map);
     Ok(Bytes::new(map))
