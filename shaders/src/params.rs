@@ -230,6 +230,8 @@ params! {
         first_expert: u32,
         /// Experts bound.
         experts: u32,
+        /// The expert whose biases are the first.
+        first_bias: u32,
         /// Workgroups in one row of the grid.
         stride: u32,
     }
@@ -268,6 +270,10 @@ params! {
         used: u32,
         /// Elements from one token's gate to the next's.
         gate_pitch: u32,
+        /// Experts on the device: the outputs of those whose place is not below this are not looked at.
+        resident: u32,
+        /// Whether what lies where the sum goes is part of it: 0 or 1.
+        add: u32,
         /// Invocations in one row of the grid.
         stride: u32,
     }

@@ -7,7 +7,7 @@ use bytemuck::{bytes_of, cast_slice, cast_vec};
 use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{
     Tier, WeightType,
-    limits::{EXPERT_TILE, ROUTE_EXPERTS, ROUTE_USED, expert_tiles},
+    limits::{EXPERT_TILE, NO_NEURON, ROUTE_EXPERTS, ROUTE_USED, expert_tiles},
     params,
 };
 
@@ -41,20 +41,30 @@ fn route_chooses_the_likeliest() {
                     renormalise: u32::from(renormalise),
                 };
                 let out = vec![0_u32; tokens * used];
+                // Every third expert is somewhere else.
+                let place = |e: u32| if e % 3 == 2 { NO_NEURON } else { e / 3 };
+                let place_of: Vec<u32> = (0..experts32).map(place).collect();
                 let call = Call {
                     kernel: "route",
                     tier,
                     weights: None,
                     overrides: &[("WORKGROUP_SIZE", workgroup)],
                     params: bytes_of(&params),
-                    buffers: &[bytes(&scores), cast_slice(&out), cast_slice(&out)],
+                    buffers: &[
+                        bytes(&scores),
+                        cast_slice(&place_of),
+                        cast_slice(&out),
+                        cast_slice(&out),
+                        cast_slice(&out),
+                    ],
                     workgroups: (tokens32 + 1, 1, 1),
                 };
-                let [ids, shares] = gpu.run_for(&call, [1, 2]);
+                let [ids, places, shares] = gpu.run_for(&call, [2, 3, 4]);
                 let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], used, renormalise));
                 let (expected_ids, expected): (Vec<_>, Vec<_>) = rows.unzip();
                 let what = format!("{used} of {experts} {tier} {workgroup} renormalise {renormalise}");
                 assert_eq!(ids, expected_ids.concat(), "{what}");
+                assert_eq!(places, ids.iter().map(|e| place(*e)).collect::<Vec<_>>(), "{what}");
                 assert_close(&cast_vec::<u32, f32>(shares), &expected.concat(), 2e-5, &what);
             }
         }
@@ -73,10 +83,10 @@ fn route_chooses_experts_that_exist_whatever_the_scores() {
             weights: None,
             overrides: &[],
             params: bytes_of(&params),
-            buffers: &[bytes(&scores), &[0xff; 24], &[0xff; 24]],
+            buffers: &[bytes(&scores), &[0; 16], &[0xff; 24], &[0xff; 24], &[0xff; 24]],
             workgroups: (2, 1, 1),
         };
-        let [ids] = gpu.run_for(&call, [1]);
+        let [ids] = gpu.run_for(&call, [2]);
         assert_eq!(ids, [1, 2, 0, 0, 1, 2], "{tier}");
     }
 }
@@ -86,9 +96,14 @@ fn combine_sums_what_the_experts_say() {
     let gpu = Gpu::get();
     for (cols, pitch, used) in [(1, 32, 1), (45, 64, 2), (128, 128, 8)] {
         let (tokens, gate_pitch) = (3, 32);
-        let (y, shares) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
+        let (mut y, shares) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
+        // Whatever lies where nobody has written is no part of a sum.
+        let places: Vec<u32> = (0..tokens * used).map(|s| [4, 0, 5, NO_NEURON][s % 4]).collect();
+        let resident = 5;
+        let here = |s: usize| places[s] < resident;
+        y.iter_mut().enumerate().filter(|(at, _)| !here(at / pitch)).for_each(|(_, y)| *y = f32::NAN);
         let (shared, gate) = (noise(tokens * pitch, 3), noise(tokens * gate_pitch, 4));
-        for (tier, with_shared) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 0.0), (tier, 1.0)]) {
+        for (tier, with_shared, add) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 0.0, 0), (tier, 1.0, 1)]) {
             let [cols32, pitch32, tokens32, used32] = [cols, pitch, tokens, used].map(|v| v as u32);
             let params = params::Combine {
                 cols: cols32,
@@ -96,6 +111,8 @@ fn combine_sums_what_the_experts_say() {
                 tokens: tokens32,
                 used: used32,
                 gate_pitch: gate_pitch as u32,
+                resident,
+                add,
                 stride: 96,
             };
             let out = vec![9.0_f32; tokens * pitch];
@@ -105,25 +122,28 @@ fn combine_sums_what_the_experts_say() {
                 weights: None,
                 overrides: &[("WORKGROUP_SIZE", 32.0), ("SHARED", with_shared)],
                 params: bytes_of(&params),
-                buffers: &[bytes(&y), bytes(&shares), bytes(&shared), bytes(&gate), bytes(&out)],
+                buffers: &[bytes(&y), bytes(&shares), cast_slice(&places), bytes(&shared), bytes(&gate), bytes(&out)],
                 workgroups: (3, (tokens32 * cols32).div_ceil(96), 1),
             };
             // What lies past the columns stays as it was.
             let mut expected = vec![9.0; out.len()];
             for (t, c) in (0..tokens).flat_map(|t| (0..cols).map(move |c| (t, c))) {
-                let said = |s: usize| f64::from(shares[t * used + s]) * f64::from(y[(t * used + s) * pitch + c]);
+                let said = |s: usize| f64::from(shares[s]) * f64::from(y[s * pitch + c]);
                 let open = with_shared / (1.0 + (-f64::from(gate[t * gate_pitch])).exp());
-                expected[t * pitch + c] = (0..used).map(said).sum::<f64>() + open * f64::from(shared[t * pitch + c]);
+                let said: f64 = (t * used..(t + 1) * used).filter(|s| here(*s)).map(said).sum();
+                let before = if add == 1 { 9.0 } else { 0.0 };
+                expected[t * pitch + c] = before + said + open * f64::from(shared[t * pitch + c]);
             }
-            assert_close(&gpu.run(&call, 4), &expected, 1e-5, &format!("{cols} {used} {tier} shared {with_shared}"));
+            assert_close(&gpu.run(&call, 5), &expected, 1e-5, &format!("{cols} {used} {tier} shared {with_shared}"));
         }
     }
 }
 
-/// Expert of each slot: some have many, some none.
+/// Expert of each slot: some have many, some none, and some slots have one that is somewhere else.
 fn chosen(slots: usize, experts: usize) -> Vec<u32> {
     let skewed = |v: &f32| ((v * v) * experts as f32) as u32;
-    noise(slots, slots as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect()
+    let experts = noise(slots, slots as u32).iter().map(skewed).map(|e| e.min(experts as u32 - 1)).collect::<Vec<_>>();
+    (0..).zip(experts).map(|(slot, e)| if slot % 7 == 3 { NO_NEURON } else { e }).collect()
 }
 
 /// The order and the tiles of slots.
@@ -149,7 +169,7 @@ fn grouped(tier: Tier, ids: &[u32], experts: usize, workgroup: f64) -> (Vec<u32>
 fn slots_are_grouped_by_their_experts() {
     for (slots, experts) in [(1, 1), (64, 1), (65, 1), (40, 8), (300, 8), (1200, 3), (2100, 512)] {
         let ids = chosen(slots, experts);
-        let mut order: Vec<u32> = (0..slots as u32).collect();
+        let mut order: Vec<u32> = (0..slots as u32).filter(|slot| ids[*slot as usize] != NO_NEURON).collect();
         order.sort_by_key(|slot| ids[*slot as usize]);
         let (mut tiles, mut first) = (Vec::new(), 0);
         for expert in 0..experts as u32 {
@@ -160,7 +180,8 @@ fn slots_are_grouped_by_their_experts() {
         for (tier, workgroup) in Gpu::get().tiers().into_iter().flat_map(|tier| [(tier, 96.0), (tier, 256.0)]) {
             let (got_order, got_tiles) = grouped(tier, &ids, experts, workgroup);
             let what = format!("{slots} slots of {experts} {tier} {workgroup}");
-            assert_eq!(got_order, order, "{what}");
+            assert_eq!(got_order[..order.len()], order, "{what}");
+            assert!(got_order[order.len()..].iter().all(|slot| *slot == 9), "{what}");
             let (used, rest) = got_tiles.split_at(tiles.len() * 3);
             assert_eq!(used, tiles.as_flattened(), "{what}");
             assert!(rest.chunks_exact(3).all(|tile| tile[0] == u32::MAX), "{what}");
@@ -179,7 +200,8 @@ fn products_with_experts_match_their_equation() {
         for (tokens, used) in [(1, 2), (90, 2)] {
             let slots = tokens * used;
             let ids = chosen(slots, experts);
-            let bias = noise(experts * rows, 11);
+            // Of all experts but the first.
+            let bias = noise((experts - 1) * rows, 11);
             for share in [1, used] {
                 let x = noise(slots / share * cols, 10);
                 let pitch = rows + OFFSET;
@@ -189,7 +211,7 @@ fn products_with_experts_match_their_equation() {
                     for r in 0..rows {
                         let weights = &weights.values[((*id as usize - 1) * rows + r) * cols..][..cols];
                         let sum: f64 = weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
-                        expected[slot * pitch + OFFSET + r] = sum + f64::from(bias[*id as usize * rows + r]);
+                        expected[slot * pitch + OFFSET + r] = sum + f64::from(bias[(*id as usize - 1) * rows + r]);
                     }
                 }
                 let params = params::ExpertMatmul {
@@ -202,6 +224,7 @@ fn products_with_experts_match_their_equation() {
                     y_offset: OFFSET as u32,
                     first_expert: 1,
                     experts: experts as u32 - 2,
+                    first_bias: 1,
                     stride: 2,
                 };
                 let out = vec![0.25_f32; slots * pitch];

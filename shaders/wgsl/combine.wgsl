@@ -1,6 +1,6 @@
-// out[t] = sum over s of shares[t, s] * y[t * used + s], the outputs of the experts a token used; and with SHARED, plus
-// sigmoid(gate[t]) * shared[t]. Rows of y, shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation
-// per element, in a two-dimensional grid.
+// out[t] = sum over s of shares[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
+// first `resident`; with SHARED, plus sigmoid(gate[t]) * shared[t]; with `add`, plus out[t], what the others said. Rows of y,
+// shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override SHARED: bool = false;
 
@@ -10,6 +10,8 @@ struct Params {
     tokens: u32,
     used: u32,
     gate_pitch: u32,
+    resident: u32,
+    add: u32,
     // Invocations in one row of the grid.
     stride: u32,
 }
@@ -17,9 +19,10 @@ struct Params {
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> y: array<f32>;
 @group(0) @binding(1) var<storage, read> shares: array<f32>;
-@group(0) @binding(2) var<storage, read> shared_y: array<f32>;
-@group(0) @binding(3) var<storage, read> gate: array<f32>;
-@group(0) @binding(4) var<storage, read_write> out: array<f32>;
+@group(0) @binding(2) var<storage, read> places: array<u32>;
+@group(0) @binding(3) var<storage, read> shared_y: array<f32>;
+@group(0) @binding(4) var<storage, read> gate: array<f32>;
+@group(0) @binding(5) var<storage, read_write> out: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
@@ -30,8 +33,14 @@ fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
     }
     let col = i % params.cols;
     var sum = 0.0;
+    if params.add != 0u {
+        sum = out[token * params.pitch + col];
+    }
     for (var s = token * params.used; s < (token + 1u) * params.used; s += 1u) {
-        sum += shares[s] * y[s * params.pitch + col];
+        // Nobody has written rows of the others.
+        if places[s] < params.resident {
+            sum += shares[s] * y[s * params.pitch + col];
+        }
     }
     if SHARED {
         sum += shared_y[token * params.pitch + col] / (1.0 + exp(-gate[token * params.gate_pitch]));

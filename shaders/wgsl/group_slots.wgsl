@@ -1,6 +1,7 @@
 // Slots (pairs of a token and one of its experts) in the order of their experts, and the tiles of TOKENS slots of one expert
-// that `expert_gemm` takes: for each tile its expert, where it begins in the order, and where its expert's slots end. Tiles
-// beyond the last have an expert that does not exist. One workgroup.
+// that `expert_gemm` takes: for each tile its expert, where it begins in the order, and where its expert's slots end. Slots
+// whose expert is not below `experts` are in no tile and not in the order; tiles beyond the last have an expert that does not
+// exist. One workgroup.
 #include "lane.wgsl"
 
 const MOST_EXPERTS: u32 = 512u;
@@ -27,6 +28,7 @@ var<workgroup> share: array<u32, SHARE>;
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
 var<workgroup> tiles_used: u32;
+var<workgroup> slots_used: u32;
 
 // Reads slots `start` .. into `share`; returns how many there are.
 fn read_share(index: u32, start: u32) -> u32 {
@@ -68,6 +70,7 @@ fn group_slots(builtins: Builtins) {
             first_tile += (own + TOKENS - 1u) / TOKENS;
         }
         tiles_used = first_tile;
+        slots_used = first;
     }
     workgroupBarrier();
     for (var tile = tiles_used + index; tile < params.tiles; tile += WORKGROUP_SIZE) {
@@ -75,7 +78,7 @@ fn group_slots(builtins: Builtins) {
     }
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
         let first = firsts[e];
-        var end = params.slots;
+        var end = slots_used;
         if e + 1u < experts {
             end = firsts[e + 1u];
         }

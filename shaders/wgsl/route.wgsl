@@ -1,6 +1,6 @@
 // Which experts a token uses, and with what share: the `used` largest of softmax(scores[t]), largest first, the first of
-// equals, NaN last; with `renormalise` the shares are divided by their sum. ids and shares are [tokens, used]. One
-// workgroup per token.
+// equals, NaN last; with `renormalise` the shares are divided by their sum. ids, places and shares are
+// [tokens, used]; an expert's place, of `place_of`, is where products find its weights. One workgroup per token.
 // Every expert counts those that go before it; its place is their number.
 #include "lane.wgsl"
 #include "order.wgsl"
@@ -19,8 +19,11 @@ struct Params {
 
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> scores: array<f32>;
-@group(0) @binding(1) var<storage, read_write> ids: array<u32>;
-@group(0) @binding(2) var<storage, read_write> shares: array<f32>;
+// Per expert.
+@group(0) @binding(1) var<storage, read> place_of: array<u32>;
+@group(0) @binding(2) var<storage, read_write> ids: array<u32>;
+@group(0) @binding(3) var<storage, read_write> places: array<u32>;
+@group(0) @binding(4) var<storage, read_write> shares: array<f32>;
 
 var<workgroup> keys: array<u32, MOST_EXPERTS>;
 var<workgroup> chosen: array<u32, MOST_USED>;
@@ -65,6 +68,7 @@ fn route(builtins: Builtins) {
     let sum = workgroup_sum(part, lane);
     for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
         ids[token * params.used + s] = chosen[s];
+        places[token * params.used + s] = place_of[chosen[s]];
         shares[token * params.used + s] = exp(scores[start + chosen[s]] - top) / sum;
     }
 }

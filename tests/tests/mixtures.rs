@@ -214,7 +214,8 @@ fn the_same_neurons_of_the_same_experts_fire_wherever_they_are() {
             assert!((1..USED * WIDTH).contains(&mask::count(fired)));
         }
     }
-    for placement in [at(0, &[0, 1, 2, 3]), at(1, &[0, 1, 2, 3]), at(0, &[]), at(1, &[])] {
+    let some = [at(0, &[1]), at(0, &[2, 0]), at(1, &[3, 1, 2])];
+    for placement in [at(0, &[0, 1, 2, 3]), at(1, &[0, 1, 2, 3]), at(0, &[]), at(1, &[])].into_iter().chain(some) {
         let heard = hear(&mut placed(&placement));
         assert_eq!(heard.len(), wanted.len());
         let mut differ = 0;

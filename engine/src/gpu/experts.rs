@@ -1,5 +1,7 @@
 //! Products with the experts that a router chose on the device.
 
+use std::ops::Range;
+
 use thermocline_shaders::{limits::expert_tiles, params};
 
 use super::{
@@ -21,11 +23,11 @@ pub struct ExpertInput<'a> {
     pub x: &'a Buffer,
     /// Slots in a row that read one row of `x`: as many as a token uses experts, or 1 where each slot has its own.
     pub share: usize,
-    /// Per slot its expert.
-    pub ids: &'a Buffer,
+    /// Per slot the place of its expert; products leave alone the slots of experts they have not.
+    pub places: &'a Buffer,
     /// What [`ExpertGroups`] makes of them.
     pub groups: &'a ExpertGroups,
-    /// One number per row of every expert.
+    /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
 }
 
@@ -41,16 +43,16 @@ pub struct ExpertGroups {
 }
 
 impl ExpertGroups {
-    /// For up to `slots` slots whose choice among `experts` experts is in `ids`.
+    /// For up to `slots` slots whose choice among `experts` places is in `places`; those of other places are in no group.
     ///
     /// # Errors
     /// [`Error::Memory`] if the budget is too small, [`Error::Gpu`] if the device is lost.
-    pub fn new(gpu: &Gpu, ids: &Buffer, slots: usize, experts: usize) -> Result<Self> {
+    pub fn new(gpu: &Gpu, places: &Buffer, slots: usize, experts: usize) -> Result<Self> {
         let [order, tiles] = Self::words(slots, experts).map(|words| words as u64 * 4);
         let order = gpu.arena().buffer(Purpose::Scratch, "slots in order", order, Usage::Storage)?;
         let tiles = gpu.arena().buffer(Purpose::Scratch, "tiles of slots", tiles, Usage::Storage)?;
         let pipeline = gpu.pipelines().get("group_slots", None, GROUP_WORKGROUP, &[])?;
-        let op = Op::new(gpu, &pipeline, &[ids.into(), (&order).into(), (&tiles).into()])?;
+        let op = Op::new(gpu, &pipeline, &[places.into(), (&order).into(), (&tiles).into()])?;
         Ok(ExpertGroups { order, tiles, op, experts })
     }
 
@@ -71,10 +73,12 @@ impl ExpertGroups {
     }
 }
 
-/// `y[s, offset + r] = W[ids[s], r] . x[s / share] (+ bias[ids[s], r])`, a slot `s` being a token and one of its experts.
+/// `y[s, offset + r] = W[place[s], r] . x[s / share] (+ bias[place[s], r])`, a slot `s` being a token and one of its experts. A
+/// matrix has the experts of some places; what belongs to others is not written.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
     parts: Vec<Part>,
+    /// Of all matrices.
     experts: usize,
     max_groups: u32,
 }
@@ -90,7 +94,8 @@ struct Part {
 }
 
 impl ExpertMatmul {
-    /// The products of `matrix`, uploaded as that many `experts`. Its epilogue is [`super::Epilogue::Store`].
+    /// The products of `matrix`, in which the experts of `places` lie one behind the other. Its epilogue is
+    /// [`super::Epilogue::Store`].
     ///
     /// # Errors
     /// [`Error::Invalid`] for parts that are not whole experts and other epilogues, [`Error::Gpu`] if the device is lost or
@@ -98,10 +103,11 @@ impl ExpertMatmul {
     pub fn new(
         gpu: &Gpu,
         matrix: &GpuMatrix,
-        experts: usize,
+        places: Range<usize>,
         input: &ExpertInput<'_>,
         output: &MatmulOutput<'_>,
     ) -> Result<Self> {
+        let experts = places.len();
         let rows = matrix.rows() / experts.max(1);
         let cut = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
         if rows * experts != matrix.rows() || cut || input.share == 0 || output.epilogue != Default::default() {
@@ -115,7 +121,7 @@ impl ExpertMatmul {
         let parts = matrix.parts().iter().map(|part| {
             let bias = input.bias.unwrap_or(gpu.nothing());
             let (main, aux, out) = (part.main(), part.aux(gpu.nothing()), output.buffer);
-            let one_by_one = [main.clone(), aux.clone(), input.x.into(), bias.into(), input.ids.into(), out.into()];
+            let one_by_one = [main.clone(), aux.clone(), input.x.into(), bias.into(), input.places.into(), out.into()];
             let (order, tiles) = (&input.groups.order, &input.groups.tiles);
             let in_order = [main, aux, input.x.into(), bias.into(), order.into(), tiles.into(), out.into()];
             let params = params::ExpertMatmul {
@@ -126,13 +132,15 @@ impl ExpertMatmul {
                 x_pitch: pitch(matrix.cols()) as u32,
                 y_pitch: output.pitch as u32,
                 y_offset: output.offset as u32,
-                first_expert: (part.rows().start / rows) as u32,
+                first_expert: (places.start + part.rows().start / rows) as u32,
                 experts: (part.rows().len() / rows) as u32,
+                first_bias: places.start as u32,
                 stride: 0,
             };
             Ok(Part { params, each: Op::new(gpu, &each, &one_by_one)?, grouped: Op::new(gpu, &grouped, &in_order)? })
         });
-        Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups: gpu.caps().max_groups })
+        let (experts, max_groups) = (input.groups.experts, gpu.caps().max_groups);
+        Ok(ExpertMatmul { parts: parts.collect::<Result<_>>()?, experts, max_groups })
     }
 
     /// Records the products of the first `slots` slots; `grouped`: [`ExpertGroups::record`] has been.

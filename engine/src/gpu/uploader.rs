@@ -92,29 +92,6 @@ impl<'a> Uploader<'a> {
     /// [`Error::Memory`] if it does not fit the budget, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost,
     /// [`Error::Invalid`] if the matrices differ or hold numbers their device type cannot.
     pub fn matrix(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix]) -> Result<GpuMatrix> {
-        self.units(purpose, what, stacked, 1)
-    }
-
-    /// The matrices of `experts` experts, one behind the other, none of them cut in two; each expert's may be several of
-    /// `stacked`.
-    ///
-    /// # Errors
-    /// As [`Uploader::matrix`]; also if the rows do not divide by `experts`.
-    pub fn experts(
-        &mut self,
-        purpose: Purpose,
-        what: &'static str,
-        stacked: &[&Matrix],
-        experts: usize,
-    ) -> Result<GpuMatrix> {
-        let rows: usize = stacked.iter().map(|it| it.rows()).sum();
-        if experts == 0 || !rows.is_multiple_of(experts) {
-            return Err(Error::invalid("rows of all experts", format!("a multiple of {experts}"), rows));
-        }
-        self.units(purpose, what, stacked, rows / experts)
-    }
-
-    fn units(&mut self, purpose: Purpose, what: &'static str, stacked: &[&Matrix], unit: usize) -> Result<GpuMatrix> {
         let Some(first) = stacked.first() else {
             return Err(Error::invalid("matrices to stack", "at least one", 0));
         };
@@ -135,7 +112,7 @@ impl<'a> Uploader<'a> {
             let at = starts.partition_point(|start| *start <= row) - 1;
             Some((stacked[at], row - starts[at]))
         };
-        self.gathered((purpose, what), ty, (rows, cols), unit, &row)
+        self.gathered((purpose, what), ty, (rows, cols), 1, &row)
     }
 
     /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `unit` of them are never cut apart.
@@ -144,18 +121,32 @@ impl<'a> Uploader<'a> {
     /// As [`Uploader::matrix`].
     pub fn gathered<'m>(
         &mut self,
-        (purpose, what): (Purpose, &'static str),
+        what: (Purpose, &'static str),
         ty: WeightType,
         shape: (usize, usize),
         unit: usize,
         row: RowOf<'_, 'm>,
     ) -> Result<GpuMatrix> {
-        let matrix = GpuMatrix::new(&self.gpu, purpose, what, ty, shape, unit)?;
+        let matrix = self.room(what, ty, shape, unit)?;
         self.rewrite(&matrix, 0..shape.0, row)?;
         Ok(matrix)
     }
 
-    /// Writes `rows` of `matrix` again.
+    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `unit` rows are never cut apart.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.
+    pub fn room(
+        &mut self,
+        (purpose, what): (Purpose, &'static str),
+        ty: WeightType,
+        shape: (usize, usize),
+        unit: usize,
+    ) -> Result<GpuMatrix> {
+        GpuMatrix::new(&self.gpu, purpose, what, ty, shape, unit)
+    }
+
+    /// Writes `rows` of `matrix`, or writes them again.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].

@@ -1,6 +1,7 @@
 // What the products with the experts that tokens chose share, slot s being a token and one of its experts.
 //   y[s, y_offset + r] = W[ids[s], r] . x[s / share] (+ bias[ids[s], r])
-// The weights bound are those of experts first_expert .. + experts, one behind the other; slots of others are left alone.
+// The weights bound are those of experts first_expert .. + experts, one behind the other, and the biases those from first_bias
+// on; slots of other experts are left alone.
 override HAS_BIAS: bool = false;
 
 struct Params {
@@ -15,6 +16,7 @@ struct Params {
     y_offset: u32,
     first_expert: u32,
     experts: u32,
+    first_bias: u32,
     stride: u32,
 }
 
@@ -28,7 +30,7 @@ fn finish(slot: u32, expert: u32, row: u32, sum: f32) {
     }
     var value = sum;
     if HAS_BIAS {
-        value += bias[(expert + params.first_expert) * params.rows + row];
+        value += bias[(expert + params.first_expert - params.first_bias) * params.rows + row];
     }
     y[slot * params.y_pitch + params.y_offset + row] = value;
 }

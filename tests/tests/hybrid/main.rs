@@ -1,6 +1,7 @@
 //! A model in two places: every placement computes what every other does.
 #![allow(clippy::unwrap_used)]
 
+mod experts;
 mod faults;
 mod firing;
 mod moving;
@@ -17,7 +18,7 @@ use thermocline_engine::{
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose, Tier},
     model::{
-        DeviceBytes, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Processor,
+        DeviceBytes, Down, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Processor,
         Sparsity, mask,
     },
     sparsity::{

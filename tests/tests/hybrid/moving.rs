@@ -47,21 +47,26 @@ impl Planner for Script {
 /// Whatever moves, and however little at a time, the logits stay.
 #[test]
 fn what_is_resident_may_move_between_tokens() {
+    for model in [model(POWERINFER), model(experts::MIXTRAL), experts::wide()] {
+        what_is_resident_moves(&model);
+    }
+}
+
+fn what_is_resident_moves(model: &Arc<Model>) {
     let gpu = shared(FULL);
-    let model = model(POWERINFER);
-    let ids = ids(&model, 60);
-    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let ids = ids(model, 60);
+    let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 60);
     let n_vocab = model.config.n_vocab;
     for seed in 0..4 {
-        let (everywhere, dice) = (placements(&model, seed), &mut Dice(seed));
+        let (everywhere, dice) = (placements(model, seed), &mut Dice(seed));
         let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
         let mut go_on = |_, _| ControlFlow::Continue(());
         let start = &everywhere[dice.below(everywhere.len())].1;
-        let processor = HybridProcessor::load(gpu, cpu(), &model, start, &load, &mut go_on).unwrap();
+        let processor = HybridProcessor::load(gpu, cpu(), model, start, &load, &mut go_on).unwrap();
         let next = Arc::new(Mutex::new((None, 0)));
         let processor = processor.with_planner(Box::new(Script::Placements(Arc::clone(&next))));
-        let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+        let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
         forward.set_sparsity(Sparsity::Exact);
         let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
         for (at, id) in ids.iter().enumerate() {
@@ -80,26 +85,31 @@ fn what_is_resident_may_move_between_tokens() {
 
 #[test]
 fn in_the_end_everything_is_where_it_was_wanted() {
+    for (model, unit) in [(model(POWERINFER), BLOCK), (experts::wide(), 1)] {
+        everything_comes_to_where_it_is_wanted(&model, unit);
+    }
+}
+
+fn everything_comes_to_where_it_is_wanted(model: &Arc<Model>, unit: usize) {
     let gpu = open(GpuOptions::default());
-    let model = model(POWERINFER);
-    let (everywhere, dice) = (placements(&model, 11), &mut Dice(5));
+    let (everywhere, dice) = (placements(model, 11), &mut Dice(5));
     let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
     let mut go_on = |_, _| ControlFlow::Continue(());
-    let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &everywhere[0].1, &load, &mut go_on).unwrap();
+    let mut processor = HybridProcessor::load(&gpu, cpu(), model, &everywhere[0].1, &load, &mut go_on).unwrap();
     for _ in 0..30 {
         let (what, to) = &everywhere[dice.below(everywhere.len())];
         let mut steps = 0;
-        while processor.apply(&model, to, &mut [], 30_000).unwrap().more {
+        while processor.apply(model, to, &mut [], 30_000).unwrap().more {
             steps += 1;
             assert!(steps < 100, "{what}: no end");
         }
-        let held = processor.resident(&model).unwrap_or_default();
+        let held = processor.resident(model).unwrap_or_default();
         for layer in to.first_resident..model.config.n_layer() {
             assert_eq!((held.first_layer, held.head), (to.first_resident, to.head), "{what}");
             let resident = &held.hot[layer];
             assert!(to.hot[layer].iter().all(|i| mask::contains(resident, *i as usize)), "{what}, layer {layer}");
             // Memory is given back in blocks of neurons.
-            let most = to.hot[layer].len().next_multiple_of(BLOCK);
+            let most = to.hot[layer].len().next_multiple_of(unit);
             assert!(mask::count(resident) <= most, "{what}, layer {layer}: {} resident", mask::count(resident));
         }
         assert_eq!(gpu.arena().used_for(Purpose::Head) > 0, to.head, "{what}");
@@ -109,13 +119,18 @@ fn in_the_end_everything_is_where_it_was_wanted() {
 
 #[test]
 fn budgets_hold_while_they_slide() {
-    let model = model(POWERINFER);
-    let ids = ids(&model, 120);
-    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    for model in [model(POWERINFER), experts::wide()] {
+        a_budget_holds_while_it_slides(&model);
+    }
+}
+
+fn a_budget_holds_while_it_slides(model: &Arc<Model>) {
+    let ids = ids(model, 120);
+    let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 120);
     let (n_vocab, n_layer) = (model.config.n_vocab, model.config.n_layer());
     let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
-    let bytes = DeviceBytes::of(shared(FULL).caps(), &model, load.chunk, KvType::F32).unwrap();
+    let bytes = DeviceBytes::of(shared(FULL).caps(), model, load.chunk, KvType::F32).unwrap();
     let options = DemandOptions {
         context: ids.len(),
         sessions: 1,
@@ -123,14 +138,14 @@ fn budgets_hold_while_they_slide() {
         sparsity: Sparsity::Predicted,
         filled: None,
     };
-    let demand = Demand::of(&model, &bytes, &options).unwrap();
-    let whole = most(&model, &demand, u64::MAX);
+    let demand = Demand::of(model, &bytes, &options).unwrap();
+    let whole = most(model, &demand, u64::MAX);
     let all = Plan::of(&demand, &Machine::typical(), whole.clone()).bytes.total();
     let gpu = open(GpuOptions { budget: Some(all), ..GpuOptions::default() });
     let mut go_on = |_, _| ControlFlow::Continue(());
-    let processor = HybridProcessor::load(&gpu, cpu(), &model, &whole, &load, &mut go_on).unwrap();
+    let processor = HybridProcessor::load(&gpu, cpu(), model, &whole, &load, &mut go_on).unwrap();
     let processor = processor.with_planner(Box::new(Script::Most(demand)));
-    let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+    let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
     forward.set_sparsity(Sparsity::Exact);
     let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
     let (mut budget, mut split) = (all, 0);

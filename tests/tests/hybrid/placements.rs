@@ -3,19 +3,22 @@
 use super::*;
 
 fn every_placement(path: &str, tier: Tier, modes: &[Sparsity]) {
+    every_placement_of(path, &model(path), tier, modes);
+}
+
+pub(super) fn every_placement_of(name: &str, model: &Arc<Model>, tier: Tier, modes: &[Sparsity]) {
     let gpu = shared(tier);
-    let model = model(path);
-    let ids = ids(&model, 44);
+    let ids = ids(model, 44);
     for mode in modes {
-        let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+        let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
         scalar.set_sparsity(*mode);
         let wanted = logits(&mut scalar, &ids, 5);
-        for (what, placement) in placements(&model, 7) {
+        for (what, placement) in placements(model, 7) {
             for chunk in [64, 7] {
-                let mut forward = hybrid(gpu, &model, &placement, chunk);
+                let mut forward = hybrid(gpu, model, &placement, chunk);
                 forward.set_sparsity(*mode);
                 let error = relative(&logits(&mut forward, &ids, 5), &wanted);
-                assert!(error <= 1e-4, "{path} {tier} {mode} {what}, chunks of {chunk}: {error}\n{placement:?}");
+                assert!(error <= 1e-4, "{name} {tier} {mode} {what}, chunks of {chunk}: {error}\n{placement:?}");
             }
         }
     }

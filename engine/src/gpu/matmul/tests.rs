@@ -10,6 +10,7 @@ use crate::{
     gpu::{
         AdapterChoice, ExpertGroups, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
         Uploader, Usage,
+        layout::device_type,
         layout::tests::{WEIGHTS, random_row, widening_error},
     },
 };
@@ -193,11 +194,15 @@ fn tokens_go_to_their_experts() {
         let stacked: Vec<&Matrix> = files.iter().collect();
         let mut progress = |_, _| ControlFlow::Continue(());
         let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
-        let matrix = uploader.experts(Purpose::Ffn, "test", &stacked, experts).unwrap();
+        let half = rows / 2;
+        let row = |row: usize| Some((stacked[row / half], row % half));
+        let shape = (experts * rows, cols);
+        let matrix = uploader.gathered((Purpose::Ffn, "test"), device_type(ty), shape, rows, &row).unwrap();
         assert_eq!(matrix.parts().len() > 1, max_binding.is_some());
         let bias = noise(experts * rows, 9);
         let bias_buffer = uploader.vector(Purpose::Vectors, "bias", &bias).unwrap();
-        let ids = [4_u32, 0, 1, 3, 2, 4];
+        // Places of experts: those of the matrix begin with the second.
+        let ids = [5_u32, 1, 2, 4, 3, 5];
         let as_floats = ids.map(f32::from_bits);
         let ids_buffer = uploader.vector(Purpose::Scratch, "ids", &as_floats).unwrap();
         uploader.finish().unwrap();
@@ -206,10 +211,11 @@ fn tokens_go_to_their_experts() {
         let bytes = (ids.len() * y_pitch * 4) as u64;
         let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
         let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
-        let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts).unwrap();
-        let input = |share, bias| ExpertInput { x: &x.buffer, share, ids: &ids_buffer, groups: &groups, bias };
+        let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
+        let input = |share, bias| ExpertInput { x: &x.buffer, share, places: &ids_buffer, groups: &groups, bias };
         for (share, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
-            let matmul = ExpertMatmul::new(&gpu, &matrix, experts, &input(share, Some(&bias_buffer)), &output).unwrap();
+            let input = input(share, Some(&bias_buffer));
+            let matmul = ExpertMatmul::new(&gpu, &matrix, 1..experts + 1, &input, &output).unwrap();
             let mut recorder = Recorder::new(&gpu);
             if grouped {
                 groups.record(&mut recorder, ids.len());
@@ -218,7 +224,7 @@ fn tokens_go_to_their_experts() {
             let mut ring = ReadbackRing::new(&gpu, 1, bytes).unwrap();
             let got: Vec<f32> = ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap();
             for (slot, expert) in ids.into_iter().enumerate() {
-                let expert = expert as usize;
+                let expert = expert as usize - 1;
                 let own = Activations {
                     values: x.values[slot / share * pitch(cols)..][..cols].to_vec(),
                     cols,
@@ -229,7 +235,7 @@ fn tokens_go_to_their_experts() {
                 check(got, &stacked[expert * 2..][..2], &own, &bias[expert * rows..][..rows], 1, &what);
             }
         }
-        assert!(ExpertMatmul::new(&gpu, &matrix, experts + 1, &input(1, None), &output).is_err());
+        assert!(ExpertMatmul::new(&gpu, &matrix, 0..experts + 1, &input(1, None), &output).is_err());
     }
 }
 
@@ -274,6 +280,4 @@ fn what_cannot_be_stacked_is_refused() {
     for stacked in [&[][..], &[&a, &b], &[&a, &wide]] {
         assert!(uploader.matrix(Purpose::Ffn, "test", stacked).is_err());
     }
-    let longer = random_matrix(TensorType::Q4_0, 3, 64, 1);
-    assert!(uploader.experts(Purpose::Ffn, "test", &[&a, &longer], 2).is_err());
 }

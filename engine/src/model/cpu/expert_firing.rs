@@ -74,6 +74,11 @@ impl ExpertFiring {
         self.note(ffn, (self.neurons - width, width), 0..self.tokens);
     }
 
+    /// What fired so far, `[tokens, words(neurons)]`.
+    pub fn fired(&self) -> &[u32] {
+        &self.fired
+    }
+
     /// Tells `probe` of `layer`, whose work began at `started`.
     pub fn tell(&self, layer: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
         let cpu = started.elapsed().saturating_sub(self.spent);

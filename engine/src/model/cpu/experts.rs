@@ -9,7 +9,7 @@ use crate::{
         ops::{softmax_in_place, top_k},
     },
     error::{Error, Result},
-    model::{ExpertWeights, Experts, FfnWeights, ModelConfig, Probe, SharedExpert, Sparsity, forward::grow},
+    model::{ExpertWeights, Experts, Ffn, FfnWeights, ModelConfig, Probe, SharedExpert, Sparsity, forward::grow},
 };
 
 /// Chooses experts and adds up what they say. Its buffers grow to the largest chunk and stay.
@@ -17,8 +17,9 @@ use crate::{
 pub(super) struct Mixture {
     /// `[tokens, experts]`
     router: Vec<f32>,
-    /// `[tokens, used]`, best first.
+    /// `[tokens, used]`, best first, and their shares. An expert there is not is nobody.
     chosen: Vec<usize>,
+    shares: Vec<f32>,
     /// One expert's tokens and their weights.
     members: Vec<(usize, f32)>,
     /// `[members, d_model]`, inputs.
@@ -38,7 +39,17 @@ struct Shared<'a> {
     watched: bool,
 }
 
-impl Shared<'_> {
+impl<'a> Shared<'a> {
+    fn new(cpu: &'a Cpu, config: &'a ModelConfig, task: &LayerTask<'_>, watched: bool) -> Self {
+        // An expert with one token of many is part of a chunk all the same, and a cut only says what counts as firing.
+        let sparsity = match task.sparsity {
+            Sparsity::Threshold => Sparsity::Dense,
+            mode if task.tokens == 1 => mode,
+            _ => Sparsity::Dense,
+        };
+        Shared { cpu, config, sparsity, cut: task.cut, watched }
+    }
+
     /// `out = ffn(x)`, both `[tokens, d_model]`.
     fn run(
         &self,
@@ -86,19 +97,13 @@ impl Mixture {
         if probe.wants_router() {
             probe.router(task.layer, &self.chosen);
         }
-        // An expert with one token of many is part of a chunk all the same, and a cut only says what counts as firing.
-        let sparsity = match task.sparsity {
-            Sparsity::Threshold => Sparsity::Dense,
-            mode if task.tokens == 1 => mode,
-            _ => Sparsity::Dense,
-        };
-        let shared = Shared { cpu, config, sparsity, cut: task.cut, watched: started.is_some() };
+        let shared = Shared::new(cpu, config, task, started.is_some());
         if started.is_some() {
             self.firing.begin(task.ffn.neurons(), &self.chosen, task.tokens, probe.wants_strength());
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);
-        self.mix(&shared, experts, weights, ffn, task.x, out, &mut work)?;
+        self.mix(&shared, weights, ffn, task.x, task.tokens, out, &mut work)?;
         if let Some(expert) = &weights.shared {
             self.add_shared(&shared, expert, ffn, (task.x, task.tokens), out, &mut work)?;
         }
@@ -108,7 +113,44 @@ impl Mixture {
         Ok(())
     }
 
-    /// Chooses experts: `chosen` and, in place of the router's outputs, their weights.
+    /// `out = sum over given experts of their share times what they say`, both `[tokens, d_model]`: `ids` and `shares` are
+    /// `[tokens, used]`, and an id that is no expert's is left out. Neither the router nor the shared expert is asked. What fired
+    /// is added to `fired`, `[tokens, words(neurons)]`, where somebody wants it.
+    pub(super) fn given(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        (ids, shares): (&[u32], &[f32]),
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        let Ffn::Experts(weights) = task.ffn else {
+            return Err(Error::invalid("experts to compute", "those of a mixture", "an FFN for every token"));
+        };
+        let used = ids.len() / task.tokens.max(1);
+        if ids.len() != shares.len() || used * task.tokens != ids.len() {
+            let expected = format!("as many ids as shares for each of {} tokens", task.tokens);
+            return Err(Error::invalid("chosen experts", expected, format!("{} and {}", ids.len(), shares.len())));
+        }
+        self.chosen.clear();
+        self.chosen.extend(ids.iter().map(|id| *id as usize));
+        self.shares.clear();
+        self.shares.extend_from_slice(shares);
+        if fired.is_some() {
+            self.firing.begin(task.ffn.neurons(), &self.chosen, task.tokens, false);
+        }
+        let shared = Shared::new(cpu, config, task, fired.is_some());
+        let mut work = FfnWork::default();
+        self.mix(&shared, weights, ffn, task.x, task.tokens, out, &mut work)?;
+        if let Some(fired) = fired {
+            fired.iter_mut().zip(self.firing.fired()).for_each(|(to, from)| *to |= from);
+        }
+        Ok(work)
+    }
+
+    /// Chooses experts, and their shares.
     fn route(&mut self, cpu: &Cpu, experts: &Experts, weights: &ExpertWeights, x: &[f32], tokens: usize) -> Result<()> {
         let n = weights.router.weight.rows();
         grow(&mut self.router, tokens.checked_mul(n), WHAT)?;
@@ -116,13 +158,12 @@ impl Mixture {
         let bias = weights.router.bias.as_deref();
         cpu.matmul(&mut [MatmulJob { weight: &weights.router.weight, bias, out: router }], x, tokens);
         self.chosen.resize(tokens * experts.used, 0);
+        self.shares.clear();
         for (shares, chosen) in router.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
             softmax_in_place(shares);
             top_k(shares, chosen);
-            if experts.renormalise {
-                let sum: f32 = chosen.iter().map(|e| shares[*e]).sum();
-                shares.iter_mut().for_each(|share| *share /= sum);
-            }
+            let sum = if experts.renormalise { chosen.iter().map(|e| shares[*e]).sum() } else { 1.0 };
+            self.shares.extend(chosen.iter().map(|e| shares[*e] / sum));
         }
         Ok(())
     }
@@ -131,23 +172,19 @@ impl Mixture {
     fn mix(
         &mut self,
         shared: &Shared<'_>,
-        experts: &Experts,
         weights: &ExpertWeights,
         ffn: &mut CpuFfn,
         x: &[f32],
+        tokens: usize,
         out: &mut [f32],
         work: &mut FfnWork,
     ) -> Result<()> {
-        let tokens = self.chosen.len() / experts.used;
-        let (d, n) = (x.len() / tokens, weights.experts.len());
+        let (d, used) = (x.len() / tokens, (self.chosen.len() / tokens).max(1));
         out.fill(0.0);
         for (e, expert) in weights.experts.iter().enumerate() {
             self.members.clear();
-            for (t, chosen) in self.chosen.chunks_exact(experts.used).enumerate() {
-                if chosen.contains(&e) {
-                    self.members.push((t, self.router[t * n + e]));
-                }
-            }
+            let chosen = self.chosen.iter().zip(&self.shares).enumerate().filter(|(_, (chosen, _))| **chosen == e);
+            self.members.extend(chosen.map(|(slot, (_, share))| (slot / used, *share)));
             if self.members.is_empty() {
                 continue;
             }
@@ -199,7 +236,7 @@ impl Mixture {
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
-        let floats = [&self.router, &self.gathered, &self.expert_out].map(Vec::capacity);
+        let floats = [&self.router, &self.shares, &self.gathered, &self.expert_out].map(Vec::capacity);
         (floats.iter().sum::<usize>() * size_of::<f32>()) as u64 + self.firing.bytes()
     }
 }

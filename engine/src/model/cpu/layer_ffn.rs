@@ -89,6 +89,19 @@ impl LayerFfn {
         Ok(())
     }
 
+    /// What some experts of a mixture add up to ([`Mixture::given`]).
+    pub(in crate::model) fn experts(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        given: (&[u32], &[f32]),
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        self.mixture.given(cpu, config, task, given, &mut self.ffn, out, fired)
+    }
+
     fn tell(&mut self, task: &LayerTask<'_>, n_ff: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
         let cpu_ns = started.elapsed().as_nanos() as u64;
         let report = Instant::now();

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    WHAT,
+    FfnWork, WHAT,
     layer_ffn::{LayerFfn, LayerTask},
 };
 use crate::{
@@ -98,8 +98,35 @@ impl CpuProcessor {
         tokens: usize,
         probe: &mut dyn Probe,
     ) -> Result<()> {
+        let task = self.task(model, layer, (x, residual), tokens);
+        self.ffn.run(&self.cpu, &model.config, &task, out, probe)
+    }
+
+    /// What some experts of a layer's mixture add up to for somebody else who has chosen them: `ids` and `shares` are
+    /// `[tokens, used]`, ids that are no expert's are left out, `out` and `x` are `[tokens, d_model]`. What fired is added to
+    /// `fired`, `[tokens, words(neurons)]`.
+    pub(crate) fn experts_of(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, tokens): (&[f32], usize),
+        given: (&[u32], &[f32]),
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        let task = self.task(model, layer, (x, None), tokens);
+        self.ffn.experts(&self.cpu, &model.config, &task, given, out, fired)
+    }
+
+    fn task<'a>(
+        &self,
+        model: &'a Model,
+        layer: usize,
+        (x, residual): (&'a [f32], Option<&'a [f32]>),
+        tokens: usize,
+    ) -> LayerTask<'a> {
         let weights = &model.weights.layers[layer];
-        let task = LayerTask {
+        LayerTask {
             layer,
             ffn: &weights.ffn,
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
@@ -110,8 +137,7 @@ impl CpuProcessor {
             x,
             residual: residual.unwrap_or(x),
             tokens,
-        };
-        self.ffn.run(&self.cpu, &model.config, &task, out, probe)
+        }
     }
 
     /// Reserves the buffers of `tokens` tokens.

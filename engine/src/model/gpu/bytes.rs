@@ -11,7 +11,7 @@ use super::{
     hot::HotBuffers,
     loader::chunk_within,
     neurons::PartialSums,
-    processor::upload_bytes,
+    processor::{handed_slots, upload_bytes},
 };
 use crate::{
     error::Result,
@@ -99,7 +99,8 @@ impl DeviceBytes {
         let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
         let up = upload_bytes(config, chunk);
         // Two loads under way, results, and beside the CPU: the stream down, its part of the sum up.
-        let handed = 3 * floats(chunk * row);
+        let slots = config.experts.map_or(0, |experts| handed_slots(chunk, experts.used));
+        let handed = 3 * floats(chunk * row) + slots;
         let layers = weights.layers.iter().map(|layer| LayerBytes::of(caps, config, layer, kv_type));
         Ok(DeviceBytes {
             chunk,
@@ -278,7 +279,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
                 floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
             });
             floats(chunk * pitch(mixture.experts.len()))
-                + 2 * floats(slots)
+                + 3 * floats(slots)
                 + ExpertGroups::words(slots, mixture.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, true)
                 + floats(slots * row)

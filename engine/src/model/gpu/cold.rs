@@ -16,6 +16,17 @@ pub(crate) trait ColdSide {
         watched: bool,
     ) -> Result<ColdWork>;
 
+    /// What experts of the mixture of `layer` add to its output: `ids` and `shares` are `[tokens, used]`, and an id that is no
+    /// expert's is somebody else's business. `out` and `x` are `[tokens, d_model]`; `watched` as before.
+    fn experts(
+        &mut self,
+        layer: usize,
+        x: &[f32],
+        chosen: (&[u32], &[f32]),
+        out: &mut [f32],
+        watched: bool,
+    ) -> Result<ColdWork>;
+
     /// The whole FFN: `out` and `x` are `[tokens, d_model]`, as is what the norm before it saw, if that is still known.
     fn whole(
         &mut self,
@@ -30,7 +41,7 @@ pub(crate) trait ColdSide {
 /// What the other side did.
 #[derive(Debug, Default)]
 pub(crate) struct ColdWork {
-    /// Whether any neuron was active; if not, the sum is zero.
+    /// Whether any neuron was active, or any expert asked; if not, the sum is zero.
     pub any: bool,
     /// `[tokens, n_ff.div_ceil(32)]`, where it is wanted: which of its neurons fired.
     pub fired: Vec<u32>,
@@ -51,6 +62,10 @@ fn nobody(layer: usize) -> crate::Error {
 
 impl ColdSide for NoOther {
     fn partial(&mut self, layer: usize, _: &[f32], _: &mut [f32], _: Option<&[u32]>, _: bool) -> Result<ColdWork> {
+        Err(nobody(layer))
+    }
+
+    fn experts(&mut self, layer: usize, _: &[f32], _: (&[u32], &[f32]), _: &mut [f32], _: bool) -> Result<ColdWork> {
         Err(nobody(layer))
     }
 

@@ -1,10 +1,14 @@
-//! Mixtures of experts: the device routes, and computes only the experts a token uses.
+//! Mixtures of experts: the device routes, and computes those of the experts a token uses that are resident. They lie in extents,
+//! the hottest first, so that memory is freed by dropping the last ones. An expert is resident only when all of it is there.
 
-use thermocline_shaders::limits::{ROUTE_EXPERTS, ROUTE_USED};
+use std::collections::HashSet;
+
+use thermocline_shaders::limits::{NO_NEURON, ROUTE_USED};
 
 use super::{
-    elementwise::{WORKGROUP, flat_grid},
-    ffn::{DenseOps, Hidden},
+    expert_buffers::ExpertBuffers,
+    expert_extent::{ExpertExtent, ExpertMatrices, Filling},
+    ffn::DenseOps,
     firing::{Entry, FiringLog},
     loader::Loader,
     product::Product,
@@ -12,114 +16,57 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::Matrix,
-    gpu::{
-        Buffer, Epilogue, ExpertGroups, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder,
-        layout::device_type, params, pitch,
-    },
-    model::{Down, ExpertWeights, Experts, FfnWeights, Linear, Probe, mask},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, pitch},
+    model::{ExpertWeights, Experts, Ffn, Probe, mask},
     telemetry::neurons::LayerNeurons,
 };
 
-/// Invocations of `route`, one workgroup of which takes a token.
-const ROUTE_WORKGROUP: u32 = 64;
-
 const WHAT: (Purpose, &str) = (Purpose::Ffn, "experts");
+/// As many extents as experts are put into as they come, where some of a layer's are resident; all of them are one.
+const EXTENTS: usize = 4;
+/// Most extents of a layer: each costs a few dispatches per token.
+const MOST_EXTENTS: usize = 8;
 
-/// Temporaries of a mixture; layers share them. A slot is a token and one of the experts it uses.
-#[derive(Debug, Clone)]
-struct Temporaries {
-    /// `[chunk, pitch(experts)]`
-    scores: Buffer,
-    /// `[slots]`: which expert.
-    ids: Buffer,
-    groups: ExpertGroups,
-    /// Of slots.
-    hidden: Hidden,
-    /// `[slots, pitch(d_model)]`
-    outputs: Buffer,
-    route: Op,
-    combine: Op,
-    shared: Option<SharedTemporaries>,
-}
-
-/// Those of the expert that every token passes through.
-#[derive(Debug, Clone)]
-struct SharedTemporaries {
-    /// `[chunk, 32]`, of which the first element counts.
-    gate: Buffer,
-    hidden: Hidden,
-    /// `[chunk, pitch(d_model)]`
-    output: Buffer,
-}
-
-/// A mixture, prepared.
+/// A mixture, prepared, with as many of its experts as are hot.
 #[derive(Debug)]
 pub(super) struct ExpertOps {
     gpu: Gpu,
     experts: Experts,
-    d_model: usize,
-    temporaries: Temporaries,
+    pub buffers: ExpertBuffers,
     router: Product,
-    gate_up: Vec<ExpertMatmul>,
-    down: ExpertMatmul,
+    /// The place of every expert, [`NO_NEURON`] where it is not here.
+    table: Buffer,
+    route: Op,
+    /// Hottest first.
+    extents: Vec<ExpertExtent>,
+    filling: Option<Filling>,
     shared: Option<(Product, DenseOps)>,
     neurons: LayerNeurons,
-    /// A mask of all neurons.
+    /// Masks of the experts that are here, and of their neurons with the shared expert's.
+    held: Vec<u32>,
     resident: Vec<u32>,
     /// Magnitude of the gate's activation above which a neuron counts as fired, where silent ones are not zero exactly.
     cut: Option<f32>,
+    from: Buffer,
     work: u64,
 }
 
-impl Temporaries {
-    fn new(loader: &Loader<'_, '_>, experts: &Experts, shared_ff: Option<usize>, out: &Buffer) -> Result<Self> {
-        let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
-        let slots = chunk * experts.used;
-        let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
-        let ids = loader.scratch("chosen experts", slots)?;
-        let shares = loader.scratch("shares of experts", slots)?;
-        let groups = ExpertGroups::new(gpu, &ids, slots, experts.count)?;
-        let hidden = Hidden::new(loader, slots, experts.n_ff, true)?;
-        let outputs = loader.scratch("outputs of experts", slots * pitch(d_model))?;
-        let shared = shared_ff.map(|n_ff| {
-            Ok(SharedTemporaries {
-                gate: loader.scratch("gate of the shared expert", chunk * pitch(1))?,
-                hidden: Hidden::new(loader, chunk, n_ff, true)?,
-                output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
-            })
-        });
-        let shared: Option<SharedTemporaries> = shared.transpose()?;
-        let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &[])?;
-        let with_shared = [("SHARED", f64::from(u8::from(shared.is_some())))];
-        let combine = gpu.pipelines().get("combine", None, WORKGROUP, &with_shared)?;
-        let nothing = gpu.nothing();
-        let (shared_output, shared_gate) =
-            shared.as_ref().map_or((nothing, nothing), |shared| (&shared.output, &shared.gate));
-        let bindings = [(&outputs).into(), (&shares).into(), shared_output.into(), shared_gate.into(), out.into()];
-        Ok(Temporaries {
-            route: Op::new(gpu, &route, &[(&scores).into(), (&ids).into(), (&shares).into()])?,
-            combine: Op::new(gpu, &combine, &bindings)?,
-            scores,
-            ids,
-            groups,
-            hidden,
-            outputs,
-            shared,
-        })
-    }
-
-    fn fits(&self, shared_ff: Option<usize>) -> bool {
-        self.shared.as_ref().map(|shared| shared.hidden.n_ff) == shared_ff
-    }
-}
+/// Where masks of what fired will be, and their lengths in bytes: of the slots, and of the shared expert.
+pub(super) type FiredMasks = ((Buffer, u64), Option<(Buffer, u64)>);
 
 impl ExpertOps {
-    /// `before` is another layer's. With the weights comes the layer's cut, if it has one.
+    /// Whether experts of `ffn` can be placed one by one.
+    pub fn can_hold(ffn: &Ffn) -> bool {
+        matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::can_be(weights))
+    }
+
+    /// `before` is another layer's. With the weights comes the layer's cut, if it has one; `hot` are the experts that are to
+    /// be resident, hottest first.
     pub fn new(
         loader: &mut Loader<'_, '_>,
         before: Option<&ExpertOps>,
         (weights, cut): (&ExpertWeights, Option<f32>),
+        hot: &[u32],
         from: &Buffer,
         (out, out_pitch): (&Buffer, usize),
     ) -> Result<Self> {
@@ -127,56 +74,28 @@ impl ExpertOps {
         let Some(experts) = loader.config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
-        if experts.count > ROUTE_EXPERTS as usize || experts.used > ROUTE_USED as usize {
+        let matrices = expert_matrices(gpu, weights)?;
+        if experts.used > ROUTE_USED as usize {
             return Err(Error::Unsupported {
                 what: "experts on the GPU",
-                got: format!("{} of {}", experts.used, experts.count),
-                supported: format!("up to {ROUTE_USED} of {ROUTE_EXPERTS}"),
+                got: format!("{} of {} at a time", experts.used, experts.count),
+                supported: format!("up to {ROUTE_USED} at a time"),
             });
         }
         let shared_ff = weights.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
-        let temporaries = match before.filter(|before| before.temporaries.fits(shared_ff)) {
-            Some(before) => before.temporaries.clone(),
-            None => Temporaries::new(loader, &experts, shared_ff, out)?,
+        let buffers = match before.filter(|before| before.buffers.fits(shared_ff)) {
+            Some(before) => before.buffers.clone(),
+            None => ExpertBuffers::new(loader, &experts, shared_ff, out)?,
         };
-        let of = |role: fn(&FfnWeights) -> Option<&Linear>| {
-            let all: Option<Vec<&Linear>> = weights.experts.iter().map(role).collect();
-            all.ok_or_else(|| Error::invalid("experts on the GPU", "gates, and rows of outputs", "others"))
-        };
-        let hidden = &temporaries.hidden;
-        let mut product =
-            |linears: &[&Linear], x: &Buffer, share: usize, (y, pitch, offset): (&Buffer, usize, usize)| {
-                let matrices: Vec<&Matrix> = linears.iter().map(|linear| &linear.weight).collect();
-                let matrix = loader.uploader.experts(WHAT.0, WHAT.1, &matrices, experts.count)?;
-                let bias = Product::stacked_bias(linears).map(|bias| loader.vector("a bias", &bias)).transpose()?;
-                let (ids, groups) = (&temporaries.ids, &temporaries.groups);
-                let input = ExpertInput { x, share, ids, groups, bias: bias.as_ref() };
-                let output = MatmulOutput { buffer: y, pitch, offset, epilogue: Epilogue::Store };
-                ExpertMatmul::new(gpu, &matrix, experts.count, &input, &output)
-            };
-        let beside = |offset| (&hidden.gate_up, hidden.gate_up_pitch, offset);
-        let (gates, ups, downs) = (of(|expert| expert.gate.as_ref())?, of(|expert| Some(&expert.up))?, of(down_of)?);
-        let pairs: Vec<&Linear> = gates.iter().zip(&ups).flat_map(|(gate, up)| [*gate, *up]).collect();
-        let ty = |linear: &Linear| device_type(linear.weight.ty());
-        let alike = pairs.iter().all(|linear| ty(linear) == ty(pairs[0]));
-        // An expert is never cut in two.
-        let caps = gpu.caps();
-        let pair = GpuMatrix::bytes_of(caps, ty(pairs[0]), 2 * experts.n_ff, pairs[0].weight.cols())?;
-        let most = caps.max_binding.min(caps.max_buffer).min(1 << 31);
-        let gate_up = if alike && pair + caps.binding_alignment <= most {
-            vec![product(&pairs, from, experts.used, beside(0))?]
-        } else {
-            let gate = product(&gates, from, experts.used, beside(0))?;
-            vec![gate, product(&ups, from, experts.used, beside(experts.n_ff))?]
-        };
-        let down = product(&downs, &hidden.hidden, 1, (&temporaries.outputs, out_pitch, 0))?;
-        let scores = (&temporaries.scores, pitch(experts.count));
-        let router = Product::new(loader, WHAT, &[&weights.router], from, scores)?;
-        let shared = match (&weights.shared, &temporaries.shared) {
-            (Some(shared), Some(temporaries)) => {
-                let gate = Product::new(loader, WHAT, &[&shared.gate], from, (&temporaries.gate, pitch(1)))?;
-                let into = (&temporaries.output, out_pitch);
-                Some((gate, DenseOps::new(loader, None, &temporaries.hidden, &shared.ffn, from, into)?))
+        let bytes = (experts.count * 4) as u64;
+        let table = gpu.arena().buffer(Purpose::Ffn, "places of experts", bytes, Usage::Storage)?;
+        let route = buffers.route_op(gpu, &table)?;
+        let router = Product::new(loader, WHAT, &[&weights.router], from, (&buffers.scores, pitch(experts.count)))?;
+        let shared = match (&weights.shared, &buffers.shared) {
+            (Some(shared), Some(buffers)) => {
+                let gate = Product::new(loader, WHAT, &[&shared.gate], from, (&buffers.gate, pitch(1)))?;
+                let into = (&buffers.output, out_pitch);
+                Some((gate, DenseOps::new(loader, None, &buffers.hidden, &shared.ffn, from, into)?))
             }
             _ => None,
         };
@@ -185,25 +104,173 @@ impl ExpertOps {
             + shared.as_ref().map_or(0, |(gate, ffn)| gate.work + ffn.work());
         let neurons =
             LayerNeurons::Mixture { experts: experts.count, width: experts.n_ff, shared: shared_ff.unwrap_or(0) };
-        let mut resident = vec![0; mask::words(neurons.count())];
-        mask::fill(&mut resident, neurons.count(), |_| true);
-        Ok(ExpertOps {
+        let mut ops = ExpertOps {
             gpu: gpu.clone(),
             experts,
-            d_model,
-            temporaries,
+            buffers,
             router,
-            gate_up,
-            down,
+            table,
+            route,
+            extents: Vec::new(),
+            filling: None,
             shared,
+            held: vec![0; mask::words(experts.count)],
+            resident: vec![0; mask::words(neurons.count())],
             neurons,
-            resident,
             cut: cut.filter(|_| !loader.config.activation.is_sparse()),
+            from: from.clone(),
             work,
-        })
+        };
+        ops.bring(loader, &matrices, hot, &HashSet::new(), u64::MAX)?;
+        Ok(ops)
     }
 
-    /// Records it for the first `tokens` rows. What fires goes to `log`, if `probe` wants that.
+    /// Brings experts up, about `bytes` of them: into free places, into the places of those in `unwanted`, then into new extents.
+    /// How many of `wanted` are here now, and whether nothing is left to bring.
+    pub fn bring(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        wanted: &[u32],
+        unwanted: &HashSet<u32>,
+        bytes: u64,
+    ) -> Result<(usize, bool)> {
+        let mut left = wanted.to_vec();
+        // What is half there comes first, or gives way.
+        let begun = self.filling.and_then(|filling| left.iter().position(|expert| *expert == filling.expert));
+        match begun {
+            Some(at) => left[..=at].rotate_right(1),
+            None => self.filling = None,
+        }
+        let done = self.fill(loader, matrices, &mut left, unwanted, bytes);
+        let told = self.write_table(loader);
+        done.and(told)?;
+        Ok((wanted.iter().filter(|expert| mask::contains(&self.held, **expert as usize)).count(), left.is_empty()))
+    }
+
+    fn fill(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        left: &mut Vec<u32>,
+        unwanted: &HashSet<u32>,
+        bytes: u64,
+    ) -> Result<()> {
+        let goal = loader.uploader.done().saturating_add(bytes);
+        while let Some(expert) = left.first().copied() {
+            let mut filling = match self.filling.take() {
+                Some(filling) => filling,
+                None => Filling { expert, at: self.place(loader, matrices, left, unwanted)?, rows: 0 },
+            };
+            let room = goal.saturating_sub(loader.uploader.done());
+            if !self.extents[filling.at.0].fill(loader, matrices, &mut filling, room)? {
+                self.filling = Some(filling);
+                return Ok(());
+            }
+            left.remove(0);
+            if loader.uploader.done() >= goal {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A place that is free now; an extent that is made for it has room for more of those that are `left` to come.
+    fn place(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        left: &mut Vec<u32>,
+        unwanted: &HashSet<u32>,
+    ) -> Result<(usize, usize)> {
+        let find = |which: &dyn Fn(&u32) -> bool| {
+            let mut extents = self.extents.iter().enumerate();
+            extents.find_map(|(at, extent)| Some((at, extent.experts.iter().position(which)?)))
+        };
+        if let Some(free) = find(&|expert| *expert == NO_NEURON).or_else(|| find(&|expert| unwanted.contains(expert))) {
+            self.extents[free.0].experts[free.1] = NO_NEURON;
+            return Ok(free);
+        }
+        if self.extents.len() == MOST_EXTENTS {
+            // The last become one with what is new.
+            let small = self.extents.drain(MOST_EXTENTS / 2..).flat_map(|extent| extent.experts);
+            left.extend(small.filter(|expert| *expert != NO_NEURON));
+        }
+        let all = left.len() == self.experts.count || self.extents.len() + 1 >= EXTENTS;
+        let mut count = if all { left.len() } else { left.len().div_ceil(2) };
+        loop {
+            let places = (self.places(), count);
+            let with = (&self.from, self.experts.used);
+            match ExpertExtent::new(loader, &self.buffers, matrices, places, with) {
+                Ok(extent) => {
+                    self.extents.push(extent);
+                    return Ok((self.extents.len() - 1, 0));
+                }
+                // Better some than none.
+                Err(Error::Memory { .. }) if count > 1 => count /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Drops extents from the end until there are at most `places` places. (The device learns of it with the next table; until then
+    /// places past the end are nobody's.)
+    pub fn drop_to(&mut self, places: usize) {
+        while self.places() > places {
+            self.extents.pop();
+        }
+        self.filling = self.filling.filter(|filling| filling.at.0 < self.extents.len());
+        self.count();
+    }
+
+    /// Notes where the experts are, here and on the device.
+    fn write_table(&mut self, loader: &mut Loader<'_, '_>) -> Result<()> {
+        self.count();
+        let mut table = vec![NO_NEURON; self.experts.count];
+        for (place, expert) in (0..).zip(self.extents.iter().flat_map(|extent| &extent.experts)) {
+            if let Some(to) = table.get_mut(*expert as usize) {
+                *to = place;
+            }
+        }
+        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&table))
+    }
+
+    fn count(&mut self) {
+        let here: Vec<u32> = self.by_place().collect();
+        self.held.fill(0);
+        here.iter().for_each(|expert| mask::insert(&mut self.held, *expert as usize));
+        let (width, routed) = (self.experts.n_ff, self.experts.count * self.experts.n_ff);
+        let is_here = |neuron| neuron >= routed || mask::contains(&self.held, neuron / width);
+        mask::fill(&mut self.resident, self.neurons.count(), is_here);
+    }
+
+    /// Experts that are resident, by place.
+    pub fn by_place(&self) -> impl Iterator<Item = u32> {
+        self.extents.iter().flat_map(|extent| &extent.experts).copied().filter(|expert| *expert != NO_NEURON)
+    }
+
+    /// Places of all extents.
+    pub fn places(&self) -> usize {
+        self.extents.last().map_or(0, |last| last.start + last.experts.len())
+    }
+
+    /// Whether every expert is resident.
+    pub fn is_whole(&self) -> bool {
+        mask::count(&self.held) == self.experts.count
+    }
+
+    /// A mask of the experts that are.
+    pub fn held(&self) -> &[u32] {
+        &self.held
+    }
+
+    /// Experts that a token uses.
+    pub fn used(&self) -> usize {
+        self.experts.used
+    }
+
+    /// Records all of it for the first `tokens` rows, every expert being resident. What fires goes to `log`, if `probe` wants
+    /// that.
     pub fn record(
         &self,
         segment: &mut Segment,
@@ -212,57 +279,81 @@ impl ExpertOps {
         probe: &mut dyn Probe,
         log: &mut FiringLog,
     ) -> Result<()> {
-        let (used, temporaries) = (self.experts.used, &self.temporaries);
-        let slots = tokens * used;
         self.route(segment.recorder(), tokens);
         if probe.wants_router() {
-            let chosen = segment.read(&[(&temporaries.ids, 0, (slots * 4) as u64)], |read| {
+            let slots = tokens * self.experts.used;
+            let chosen = segment.read(&[(&self.buffers.ids, 0, (slots * 4) as u64)], |read| {
                 bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
             })?;
             probe.router(layer, &chosen);
         }
-        let recorder = segment.recorder();
-        let grouped = temporaries.groups.pay(slots);
-        if grouped {
-            temporaries.groups.record(recorder, slots);
+        self.compute(segment.recorder(), tokens);
+        self.combine(segment.recorder(), tokens, false);
+        if probe.wants_firing() {
+            let fired = self.record_fired(segment.recorder(), tokens);
+            let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
+            self.tell(segment, fired, entry, log)?;
         }
-        self.gate_up.iter().for_each(|product| product.record(recorder, slots, grouped));
-        temporaries.hidden.activate(recorder, slots);
-        self.down.record(recorder, slots, grouped);
+        Ok(())
+    }
+
+    /// Records which experts the first `tokens` rows use, with what shares.
+    pub fn route(&self, recorder: &mut Recorder, tokens: usize) {
+        self.router.record(recorder, tokens);
+        self.buffers.route(recorder, &self.route, tokens);
+    }
+
+    /// Records what those of them that are resident say, and the shared expert.
+    pub fn compute(&self, recorder: &mut Recorder, tokens: usize) {
+        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        if !self.extents.is_empty() {
+            let grouped = buffers.groups.pay(slots);
+            if grouped {
+                buffers.groups.record(recorder, slots);
+            }
+            self.extents.iter().for_each(|extent| extent.record_gate_up(recorder, slots, grouped));
+            buffers.hidden.activate(recorder, slots);
+            self.extents.iter().for_each(|extent| extent.record_down(recorder, slots, grouped));
+        }
         if let Some((gate, ffn)) = &self.shared {
             gate.record(recorder, tokens);
             ffn.record_gate_up(recorder, tokens);
             ffn.record_down(recorder, tokens);
         }
-        let (grid, stride) = flat_grid(&self.gpu, tokens * self.d_model, temporaries.combine.pipeline().workgroup());
-        let params = params::Combine {
-            cols: self.d_model as u32,
-            pitch: pitch(self.d_model) as u32,
-            tokens: tokens as u32,
-            used: used as u32,
-            gate_pitch: pitch(1) as u32,
-            stride,
-        };
-        recorder.dispatch(&temporaries.combine, &params, grid);
-        if probe.wants_firing() {
-            self.record_fired(segment, tokens, layer, log)?;
-        }
-        Ok(())
     }
 
-    /// Records which neurons of the chosen experts fired: a mask per slot, and whose it is.
-    fn record_fired(&self, segment: &mut Segment, tokens: usize, layer: usize, log: &mut FiringLog) -> Result<()> {
-        let (slots, temporaries) = (tokens * self.experts.used, &self.temporaries);
-        let fired = temporaries.hidden.record_fired(segment.recorder(), slots, self.cut);
-        let shared = temporaries.shared.as_ref();
-        let shared = shared.map(|shared| shared.hidden.record_fired(segment.recorder(), tokens, self.cut));
-        let ids = (&temporaries.ids, (slots * 4) as u64);
-        let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
-        log.push_experts(segment, (fired, ids), shared, entry)
+    /// Whether [`ExpertOps::compute`] does anything.
+    pub fn computes(&self) -> bool {
+        !self.extents.is_empty() || self.shared.is_some()
     }
 
-    /// What that told, of `tokens` tokens, as masks of the layer's neurons and of its experts. Experts that were not chosen
-    /// did nothing.
+    /// Records the sum of all that; with `add`, what lies in its place is part of it.
+    pub fn combine(&self, recorder: &mut Recorder, tokens: usize, add: bool) {
+        self.buffers.combine(&self.gpu, recorder, tokens, self.places(), add);
+    }
+
+    /// Records which neurons of the chosen experts fired: a mask per slot, of which those of resident experts count.
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> FiredMasks {
+        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        let (fired, bytes) = buffers.hidden.record_fired(recorder, slots, self.cut);
+        let fired = (fired.clone(), bytes);
+        let shared = buffers.shared.as_ref().map(|shared| {
+            let (fired, bytes) = shared.hidden.record_fired(recorder, tokens, self.cut);
+            (fired.clone(), bytes)
+        });
+        (fired, shared)
+    }
+
+    /// Keeps them, and whose they are, in `log`.
+    pub fn tell(&self, segment: &mut Segment, fired: FiredMasks, entry: Entry, log: &mut FiringLog) -> Result<()> {
+        let ((slots, bytes), shared) = &fired;
+        let ids = (&self.buffers.ids, (entry.tokens * self.experts.used * 4) as u64);
+        let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
+        log.push_experts(segment, ((slots, *bytes), ids), shared, entry)
+    }
+
+    /// Adds what that told, of `tokens` tokens, to masks of the layer's neurons and of its experts. Experts that were not chosen
+    /// did nothing, and of those that are elsewhere others tell.
     pub fn spread(
         &self,
         (slots, ids, shared): (&[u32], &[u32], Option<&[u32]>),
@@ -277,8 +368,11 @@ impl ExpertOps {
         let masks = slots.chunks_exact(mask::words(width).max(1));
         for (slot, (expert, mask)) in ids.iter().zip(masks).enumerate() {
             let (token, expert) = (slot / used, *expert as usize);
-            if token < tokens && expert < count {
-                mask::insert(&mut chosen[token * expert_words..], expert);
+            if token >= tokens || expert >= count {
+                continue;
+            }
+            mask::insert(&mut chosen[token * expert_words..], expert);
+            if mask::contains(&self.held, expert) {
                 mask::place(&mut fired[token * words..][..words], expert * width, mask);
             }
         }
@@ -289,7 +383,7 @@ impl ExpertOps {
         }
     }
 
-    /// A mask of the layer's neurons: all are here.
+    /// A mask of the layer's neurons that are here.
     pub fn resident(&self) -> &[u32] {
         &self.resident
     }
@@ -297,18 +391,6 @@ impl ExpertOps {
     /// Words it tells of a token's firings.
     pub fn logged(&self) -> usize {
         logged(&self.experts, self.neurons.count() - self.experts.count * self.experts.n_ff)
-    }
-
-    fn route(&self, recorder: &mut Recorder, tokens: usize) {
-        self.router.record(recorder, tokens);
-        let params = params::Route {
-            experts: self.experts.count as u32,
-            pitch: pitch(self.experts.count) as u32,
-            used: self.experts.used as u32,
-            tokens: tokens as u32,
-            renormalise: u32::from(self.experts.renormalise),
-        };
-        recorder.dispatch(&self.temporaries.route, &params, [tokens as u32, 1, 1]);
     }
 
     /// Multiply-adds of a token.
@@ -322,121 +404,17 @@ pub(super) const fn logged(experts: &Experts, shared: usize) -> usize {
     experts.used * (1 + mask::words(experts.n_ff)) + mask::words(shared)
 }
 
-fn down_of(expert: &FfnWeights) -> Option<&Linear> {
-    match &expert.down {
-        Down::Outputs(down) => Some(down),
-        Down::Neurons(_) => None,
-    }
+/// The experts of a mixture that [`ExpertOps::can_hold`].
+pub(super) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
+    ExpertMatrices::of(gpu, weights).ok_or_else(|| Error::Unsupported {
+        what: "experts on the GPU",
+        got: format!("{} that are not, or not all alike", weights.experts.len()),
+        supported: format!(
+            "up to {} alike, with gates and rows of outputs",
+            thermocline_shaders::limits::ROUTE_EXPERTS
+        ),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use std::ops::ControlFlow;
-
-    use super::*;
-    use crate::{
-        cpu::{Cpu, CpuOptions},
-        gpu::{AdapterChoice, GpuOptions, Uploader, Usage},
-        model::{
-            Activation, Ffn, LayerFiring, SharedExpert, Sparsity,
-            cpu::{
-                LayerFfn,
-                tests::{D, config, ffn, linear, noise, task},
-            },
-        },
-    };
-
-    /// What an observer is told of one layer.
-    #[derive(Default, PartialEq, Debug)]
-    struct Seen {
-        router: Vec<usize>,
-        fired: Vec<u32>,
-        chosen: Vec<u32>,
-    }
-
-    impl Probe for Seen {
-        fn wants_router(&mut self) -> bool {
-            true
-        }
-
-        fn router(&mut self, _: usize, chosen: &[usize]) {
-            self.router.extend_from_slice(chosen);
-        }
-
-        fn wants_firing(&mut self) -> bool {
-            true
-        }
-
-        fn firing(&mut self, firing: &LayerFiring<'_>) {
-            self.fired = firing.fired.to_vec();
-            self.chosen = firing.chosen.unwrap_or_default().to_vec();
-        }
-    }
-
-    /// Every matrix with a bias; the same choices, sums and firings as on the CPU, with and without a shared expert and a cut.
-    #[test]
-    fn mixtures_are_those_of_the_cpu() {
-        let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
-        let gpu = Gpu::open(&options).unwrap();
-        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
-        let mut seed = 3;
-        let forms = [
-            (Activation::Silu, true, false, None),
-            (Activation::Silu, false, true, Some(0.3)),
-            (Activation::Relu, true, true, None),
-        ];
-        for (activation, renormalise, with_shared, cut) in forms {
-            let weights = ExpertWeights {
-                router: linear(5, D, &mut seed),
-                experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
-                shared: with_shared
-                    .then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) }),
-            };
-            let experts = Experts { count: 5, used: 2, renormalise, n_ff: 20 };
-            let config = config(activation, Some(experts));
-
-            let mut progress = |_, _| ControlFlow::Continue(());
-            let uploader = Uploader::new(&gpu, &mut progress).unwrap();
-            let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, predictors: false, uploader };
-            let from = loader.scratch("from", 20 * pitch(D)).unwrap();
-            let out = loader.scratch("out", 20 * pitch(D)).unwrap();
-            let ops = ExpertOps::new(&mut loader, None, (&weights, cut), &from, (&out, pitch(D))).unwrap();
-            loader.uploader.finish().unwrap();
-            let bytes = (20 * pitch(D) * 4) as u64;
-            let mut segment = Segment::new(&gpu, bytes, bytes, u64::MAX).unwrap();
-            let room = (ops.logged() * 20 * 4) as u64;
-            let room = gpu.arena().buffer(Purpose::Scratch, "log", room, Usage::Storage).unwrap();
-            let mut log = FiringLog::new(Some(room));
-            for tokens in [1, 3, 20] {
-                let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-                let mut wanted = vec![0.0; x.len()];
-                let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
-                let ffn = Ffn::Experts(weights.clone());
-                let mut task = task(&ffn, &x, Sparsity::Dense);
-                task.cut = cut;
-                LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
-
-                let mut rows = vec![0.0_f32; tokens * pitch(D)];
-                rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
-                segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
-                log.clear();
-                ops.record(&mut segment, tokens, 0, &mut on_gpu, &mut log).unwrap();
-                assert!(log.bring(&mut segment));
-                let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
-                let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
-                log.brought(&segment);
-                let entry = &log.entries[0];
-                let places = entry.experts.unwrap();
-                let told =
-                    (log.words(entry.slots), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
-                ops.spread(told, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
-                assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
-                assert!(on_gpu.fired.iter().any(|word| *word != 0));
-                for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {
-                    let error = got.iter().zip(wanted).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
-                    assert!(error <= 1e-4, "{tokens} tokens, shared: {with_shared}: {error}");
-                }
-            }
-        }
-    }
-}
+mod tests;

@@ -23,7 +23,7 @@ use crate::{
 pub(super) enum FfnOps {
     /// One FFN for every token, in the file's order.
     Dense(Box<DenseOps>),
-    /// A mixture.
+    /// A mixture, with as many of its experts as are hot.
     Experts(Box<ExpertOps>),
     /// As many neurons of an FFN as are hot.
     Hot(Box<HotOps>),
@@ -51,7 +51,7 @@ impl FfnOps {
         });
         let hot = before.iter().rev().find_map(|ffn| ffn.hot());
         match (&weights.ffn, share) {
-            (_, FfnShare::None) if !HotOps::can_hold(&weights.ffn) => Ok(FfnOps::Away),
+            (ffn, FfnShare::None) if !HotOps::can_hold(ffn) && !ExpertOps::can_hold(ffn) => Ok(FfnOps::Away),
             (Ffn::Dense(ffn), share) if HotOps::can_hold(&weights.ffn) => {
                 let (several, neurons) = match share {
                     FfnShare::All => (false, (0..ffn.up.weight.rows() as u32).collect()),
@@ -61,9 +61,9 @@ impl FfnOps {
                 let ops = HotOps::new(loader, hot, weights, &neurons, several, (registers, from))?;
                 Ok(FfnOps::Hot(Box::new(ops)))
             }
-            (_, FfnShare::Hot(neurons)) => Err(Error::Unsupported {
+            (Ffn::Dense(_), FfnShare::Hot(neurons)) => Err(Error::Unsupported {
                 what: "a part of an FFN on the GPU",
-                got: format!("{} neurons of a mixture, or of a matrix with a row per output", neurons.len()),
+                got: format!("{} neurons of a matrix with a row per output", neurons.len()),
                 supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
             }),
             (Ffn::Dense(ffn), _) => {
@@ -75,9 +75,14 @@ impl FfnOps {
                 let ops = DenseOps::new(loader, dense, &hidden, ffn, registers.get(from), into)?;
                 Ok(FfnOps::Dense(Box::new(ops.of_layer(loader, weights.cut))))
             }
-            (Ffn::Experts(ffn), _) => {
+            (Ffn::Experts(ffn), share) => {
                 let of = (ffn, weights.cut);
-                let experts = ExpertOps::new(loader, experts, of, registers.get(from), into)?;
+                let hot: Vec<u32> = match share {
+                    FfnShare::All => (0..ffn.experts.len() as u32).collect(),
+                    FfnShare::Hot(experts) => experts.to_vec(),
+                    FfnShare::None => Vec::new(),
+                };
+                let experts = ExpertOps::new(loader, experts, of, &hot, registers.get(from), into)?;
                 Ok(FfnOps::Experts(Box::new(experts)))
             }
         }
@@ -139,7 +144,7 @@ impl FfnOps {
         }
     }
 
-    /// A mask of its neurons that are resident; `None` if none is.
+    /// A mask of its neurons that are resident; `None` where none can be.
     pub fn resident(&self) -> Option<&[u32]> {
         match self {
             FfnOps::Hot(hot) => Some(&hot.resident),
@@ -152,7 +157,8 @@ impl FfnOps {
     /// Whether nobody else is needed.
     pub fn is_whole(&self) -> bool {
         match self {
-            FfnOps::Dense(_) | FfnOps::Experts(_) => true,
+            FfnOps::Dense(_) => true,
+            FfnOps::Experts(experts) => experts.is_whole(),
             FfnOps::Hot(hot) => hot.is_whole(),
             FfnOps::Away => false,
         }

@@ -9,6 +9,7 @@ use crate::{
 
 use super::{
     attention::AttentionBuffers,
+    experts::ExpertOps,
     ffn::Hidden,
     hot::{HotBuffers, HotOps},
 };
@@ -37,7 +38,7 @@ impl Default for GpuLoad {
 pub(crate) enum FfnShare<'a> {
     /// All of it.
     All,
-    /// These neurons, hottest first.
+    /// These neurons, or experts of a mixture, hottest first.
     Hot(&'a [u32]),
     /// Nothing.
     None,
@@ -133,19 +134,25 @@ fn layer_bytes(layer: &LayerWeights, share: FfnShare<'_>, predictors: bool) -> u
         let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
         ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight) + size(&down.weight)
     };
-    let all = match &layer.ffn {
-        Ffn::Dense(weights) => ffn(weights),
-        Ffn::Experts(mixture) => {
+    let here = match (share, &layer.ffn) {
+        (FfnShare::None, Ffn::Dense(_)) => 0,
+        (FfnShare::All, Ffn::Dense(weights)) => ffn(weights),
+        (FfnShare::Hot(neurons), Ffn::Dense(weights)) => {
+            ffn(weights) / weights.up.weight.rows().max(1) as u64 * neurons.len() as u64
+        }
+        (FfnShare::None, Ffn::Experts(_)) if !ExpertOps::can_hold(&layer.ffn) => 0,
+        (share, Ffn::Experts(mixture)) => {
+            let is_hot = |expert: usize| match share {
+                FfnShare::All => true,
+                FfnShare::Hot(hot) => hot.contains(&(expert as u32)),
+                FfnShare::None => false,
+            };
+            let experts = mixture.experts.iter().enumerate().filter(|(expert, _)| is_hot(*expert));
             let shared = mixture.shared.as_ref();
             size(&mixture.router.weight)
-                + mixture.experts.iter().map(ffn).sum::<u64>()
+                + experts.map(|(_, expert)| ffn(expert)).sum::<u64>()
                 + shared.map_or(0, |shared| size(&shared.gate.weight) + ffn(&shared.ffn))
         }
-    };
-    let here = match (share, &layer.ffn) {
-        (FfnShare::None, _) => 0,
-        (FfnShare::Hot(neurons), Ffn::Dense(ffn)) => all / ffn.up.weight.rows().max(1) as u64 * neurons.len() as u64,
-        _ => all,
     };
     attention + here + predictor
 }

@@ -4,7 +4,7 @@
 //! the tokens' ids where the embedding is on the device as the head, else its rows, decoded on the CPU, and the positions'
 //! rotations; down come the logits that were asked for. Decoding a token makes nothing, submits once and reads back once.
 //!
-//! A processor may hold the last layers only, and some of their neurons ([`hot`]); [`split`] is the FFN of such a layer, and
+//! A processor may hold the last layers only, and some of their neurons ([`hot`]) or of their experts ([`experts`]); [`split`] is the FFN of such a layer, and
 //! [`moves`] changes what is held.
 //!
 //! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until
@@ -15,6 +15,8 @@ mod bytes;
 mod cold;
 mod elementwise;
 mod embedding;
+mod expert_buffers;
+mod expert_extent;
 mod experts;
 mod extent;
 mod ffn;

@@ -7,6 +7,8 @@ use thermocline_shaders::limits::NO_NEURON;
 use super::{
     GpuProcessor,
     bytes::neurons_of,
+    experts::expert_matrices,
+    extent::UNIT,
     ffn::FfnOps,
     firing::{firing_log, log_bytes},
     head::Head,
@@ -17,7 +19,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::Uploader,
-    model::{KvCache, Model, Resident, mask},
+    model::{Ffn, KvCache, Model, Resident, mask},
 };
 
 /// What the FFN of a layer has on the device.
@@ -25,7 +27,7 @@ use crate::{
 pub(crate) enum Holding {
     /// All of it, or nothing.
     Whole(bool),
-    /// These neurons.
+    /// These neurons, or experts of a mixture.
     Neurons(Vec<u32>),
 }
 
@@ -44,6 +46,7 @@ impl GpuProcessor {
     pub(crate) fn holding(&self, layer: usize) -> Result<Holding> {
         Ok(match &self.layer(layer)?.ffn {
             FfnOps::Hot(hot) => Holding::Neurons(hot.by_slot().map(|(_, neuron)| neuron).collect()),
+            FfnOps::Experts(experts) => Holding::Neurons(experts.by_place().collect()),
             ffn => Holding::Whole(ffn.is_whole()),
         })
     }
@@ -55,6 +58,7 @@ impl GpuProcessor {
             let mut all = vec![0; mask::words(neurons_of(&weights.ffn))];
             match &ops.ffn {
                 FfnOps::Hot(hot) => hot.resident.clone(),
+                FfnOps::Experts(experts) => experts.held().to_vec(),
                 ffn => {
                     mask::fill(&mut all, neurons_of(&weights.ffn), |_| ffn.is_whole());
                     all
@@ -80,12 +84,13 @@ impl GpuProcessor {
         self.head = None;
     }
 
-    /// Gives up extents of a layer from the cold end on until it has at most `slots` slots; or all of its FFN, if that is not made
-    /// of neurons.
-    pub(crate) fn drop_neurons(&mut self, layer: usize, slots: usize) -> Result<()> {
+    /// Gives up extents of a layer from the cold end on until it has room for no more than `neurons` neurons (experts, in a mixture),
+    /// in whole units; or all of its FFN, if that is not made of neurons.
+    pub(crate) fn drop_neurons(&mut self, layer: usize, neurons: usize) -> Result<()> {
         let ops = self.layer_mut(layer)?;
         match &mut ops.ffn {
-            FfnOps::Hot(hot) => hot.drop_to(slots),
+            FfnOps::Hot(hot) => hot.drop_to(neurons.next_multiple_of(UNIT)),
+            FfnOps::Experts(experts) => experts.drop_to(neurons),
             ffn => *ffn = FfnOps::Away,
         }
         Ok(())
@@ -178,8 +183,8 @@ impl GpuProcessor {
         fitted
     }
 
-    /// Brings neurons of a layer up: into the places of those in `unwanted`, into free slots, then into new extents. At most
-    /// about `bytes`; returns how many of `wanted` came up.
+    /// Brings neurons of a layer up, or experts: into the places of those in `unwanted`, into free slots, then into new extents. At
+    /// most about `bytes`; returns how many of `wanted` came up, and whether nothing is left to do.
     pub(crate) fn add_neurons(
         &mut self,
         loader: &mut Loader<'_, '_>,
@@ -187,11 +192,21 @@ impl GpuProcessor {
         layer: usize,
         (wanted, unwanted): (&[u32], &HashSet<u32>),
         bytes: u64,
-    ) -> Result<usize> {
-        let weights = neuron_weights(&model.weights.layers[layer].ffn)?;
-        let FfnOps::Hot(hot) = &mut self.layer_mut(layer)?.ffn else { return Ok(0) };
-        let most = (bytes / weights.bytes().max(1)).max(1) as usize;
-        let brought = hot.bring(loader, weights, &wanted[..wanted.len().min(most)], unwanted);
+    ) -> Result<(usize, bool)> {
+        let ffn = &model.weights.layers[layer].ffn;
+        let brought = match (&mut self.layer_mut(layer)?.ffn, ffn) {
+            (FfnOps::Hot(hot), ffn) => {
+                let weights = neuron_weights(ffn)?;
+                let most = (bytes / weights.bytes().max(1)).max(1) as usize;
+                let brought = hot.bring(loader, weights, &wanted[..wanted.len().min(most)], unwanted);
+                brought.map(|came| (came, came == wanted.len()))
+            }
+            (FfnOps::Experts(experts), Ffn::Experts(weights)) => {
+                let matrices = expert_matrices(loader.gpu, weights)?;
+                experts.bring(loader, &matrices, wanted, unwanted, bytes)
+            }
+            _ => return Ok((0, true)),
+        };
         self.fit_rings(model)?;
         brought
     }
@@ -211,8 +226,16 @@ impl GpuProcessor {
                 FfnOps::Hot(hot) if hot.slots() > 0 => Some(hot),
                 _ => None,
             });
-            let Some(largest) = split.max_by_key(|hot| hot.slots()) else { return Err(error) };
-            largest.drop_to(largest.slots() - 1);
+            if let Some(largest) = split.max_by_key(|hot| hot.slots()) {
+                largest.drop_to(largest.slots() - 1);
+                continue;
+            }
+            let mixtures = self.layers.iter_mut().filter_map(|layer| match &mut layer.ffn {
+                FfnOps::Experts(experts) if experts.places() > 0 => Some(experts),
+                _ => None,
+            });
+            let Some(largest) = mixtures.max_by_key(|experts| experts.places()) else { return Err(error) };
+            largest.drop_to(largest.places() - 1);
         }
     }
 

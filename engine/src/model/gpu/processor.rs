@@ -9,6 +9,7 @@ use super::{
     GpuKv, GpuLoad, Share,
     attention::{AttentionBuffers, AttentionOps, rotations},
     cold::NoOther,
+    experts::ExpertOps,
     ffn::FfnOps,
     firing::{FiringLog, firing_log},
     head::Head,
@@ -183,12 +184,12 @@ impl GpuProcessor {
         ops.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
     }
 
-    /// Whether neurons of `ffn` can be resident one by one: where a neuron is a row of each matrix.
+    /// Whether neurons of `ffn` can be resident one by one: where a neuron is a row of each matrix; or experts, in a mixture.
     pub(crate) fn places_neurons(ffn: &Ffn) -> bool {
-        HotOps::can_hold(ffn)
+        HotOps::can_hold(ffn) || ExpertOps::can_hold(ffn)
     }
 
-    /// Which neurons of a layer are resident, [`LayerFiring::hot`]; `None` if they are not placed one by one.
+    /// Which neurons of a layer are resident; `None` if they are not placed one by one, or the FFN is a mixture.
     pub(crate) fn hot_mask(&self, layer: usize) -> Option<&[u32]> {
         Some(&self.layer(layer).ok()?.ffn.hot()?.resident)
     }
@@ -248,9 +249,19 @@ impl GpuProcessor {
 
 /// Bytes handed over at most where a layer is not all here.
 pub(super) fn hand_over_bytes(layers: &[LayerOps], registers: &Registers, chunk: usize) -> u64 {
+    let rows = chunk as u64 * registers.row_bytes();
     let split = layers.iter().map(|layer| &layer.ffn).filter(|ffn| !ffn.is_whole());
-    let words = split.map(|ffn| ffn.hot().map_or(0, |hot| mask::words(hot.neurons())));
-    words.max().map_or(0, |words| 2 * chunk as u64 * registers.row_bytes() + words as u64 * 4)
+    let bytes = split.map(|ffn| match ffn {
+        FfnOps::Hot(hot) => 2 * rows + mask::words(hot.neurons()) as u64 * 4,
+        FfnOps::Experts(experts) => rows + handed_slots(chunk, experts.used()),
+        FfnOps::Dense(_) | FfnOps::Away => 2 * rows,
+    });
+    bytes.max().unwrap_or(0)
+}
+
+/// Bytes of the experts that tokens use, and of their shares.
+pub(super) fn handed_slots(chunk: usize, used: usize) -> u64 {
+    2 * (chunk * used * 4) as u64
 }
 
 /// Bytes that go up at once: the embedding's rows (or whatever the residual stream begins with), and each rotation's turns; or

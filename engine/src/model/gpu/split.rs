@@ -4,8 +4,11 @@
 
 use std::time::Instant;
 
+use thermocline_shaders::limits::NO_NEURON;
+
 use super::{
     cold::{ColdSide, ColdWork},
+    experts::ExpertOps,
     ffn::FfnOps,
     firing::Entry,
     hot::{HotOps, Which},
@@ -25,6 +28,9 @@ pub(super) struct HandOver {
     out: Vec<f32>,
     /// `out` in rows as the device has them.
     rows: Vec<f32>,
+    /// `[tokens, used]`: the experts a mixture's tokens use, and their shares.
+    ids: Vec<u32>,
+    shares: Vec<f32>,
 }
 
 impl GpuProcessor {
@@ -50,6 +56,7 @@ impl GpuProcessor {
             FfnOps::Hot(hot) if !probe.wants_ffn_hidden() || self.which(hot, layer) != Which::All => {
                 self.split(hot, ops, layer, probe, cold)
             }
+            FfnOps::Experts(experts) if !experts.is_whole() => self.split_experts(experts, ops, layer, probe, cold),
             FfnOps::Hot(_) | FfnOps::Away => self.elsewhere(ops, layer, probe, cold),
             ffn => ffn.record(&mut self.segment, tokens, layer, probe, &mut self.log),
         };
@@ -144,6 +151,66 @@ impl GpuProcessor {
         Ok(())
     }
 
+    /// The same of a mixture, whose router has its say first: the other side computes the experts that tokens use and that are not
+    /// here. If all are, it has nothing to do.
+    fn split_experts(
+        &mut self,
+        experts: &ExpertOps,
+        ops: &LayerOps,
+        layer: usize,
+        probe: &mut dyn Probe,
+        cold: &mut dyn ColdSide,
+    ) -> Result<()> {
+        let (tokens, watched) = (self.tokens, probe.wants_firing());
+        let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
+        let (rows_bytes, slot_bytes) = (tokens as u64 * row_bytes, (tokens * experts.used() * 4) as u64);
+        experts.route(self.segment.recorder(), tokens);
+        let buffers = &experts.buffers;
+        let pieces = [
+            (self.registers.get(ops.ffn_from), 0, rows_bytes),
+            (&buffers.ids, 0, slot_bytes),
+            (&buffers.shares, 0, slot_bytes),
+        ];
+        let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
+        let coming = self.segment.hand_over(&pieces)?;
+        experts.compute(self.segment.recorder(), tokens);
+        let fired = watched.then(|| experts.record_fired(self.segment.recorder(), tokens));
+        if experts.computes() {
+            self.segment.submit()?;
+        }
+        let started = Instant::now();
+        let HandOver { x, out, rows, ids, shares, .. } = &mut self.hand_over;
+        self.segment.take(coming, |read| {
+            let (read, chosen) = read.split_at(rows_bytes as usize);
+            unpad(read, row_bytes as usize, d_model, x);
+            let (chosen, said) = chosen.split_at(slot_bytes as usize);
+            *ids = bytemuck::pod_collect_to_vec(chosen);
+            *shares = bytemuck::pod_collect_to_vec(said);
+        })?;
+        let wait_ns = started.elapsed().as_nanos() as u64;
+        if probe.wants_router() {
+            probe.router(layer, &ids.iter().map(|id| *id as usize).collect::<Vec<_>>());
+        }
+        ids.iter_mut().filter(|id| mask::contains(experts.held(), **id as usize)).for_each(|id| *id = NO_NEURON);
+        let mut work = ColdWork::default();
+        if ids.iter().any(|id| *id != NO_NEURON) {
+            out.clear();
+            out.resize(tokens * d_model, 0.0);
+            work = cold.experts(layer, x, (ids, shares), out, watched)?;
+        }
+        if work.any {
+            pad(out, d_model, self.registers.pitch, rows);
+            bus_bytes += size_of_val(&rows[..]) as u64;
+            self.segment.upload(&[(bytemuck::cast_slice(rows), self.registers.get(Register::Out), 0)])?;
+        }
+        experts.combine(self.segment.recorder(), tokens, work.any);
+        if let Some(fired) = fired {
+            let entry = Entry { work, complete: true, bus_bytes, wait_ns, ..Entry::new(layer, tokens) };
+            experts.tell(&mut self.segment, fired, entry, &mut self.log)?;
+        }
+        Ok(())
+    }
+
     /// The other side computes all of it.
     fn elsewhere(
         &mut self,
@@ -157,7 +224,7 @@ impl GpuProcessor {
         let registers = [self.registers.get(ops.ffn_from), self.registers.get(Register::Residual)];
         let coming = self.segment.hand_over(&registers.map(|register| (register, 0, bytes)))?;
         let started = Instant::now();
-        let HandOver { x, residual, out, rows } = &mut self.hand_over;
+        let HandOver { x, residual, out, rows, .. } = &mut self.hand_over;
         self.segment.take(coming, |read| {
             let (read, beside) = read.split_at(bytes as usize);
             unpad(read, row_bytes as usize, d_model, x);

@@ -13,7 +13,7 @@ use crate::{
         GpuProcessor, KvCache, Model, Processor, Sparsity,
         gpu::{Holding, Loader, Share},
     },
-    sparsity::placement::{BLOCK, Placement},
+    sparsity::placement::Placement,
 };
 
 impl HybridProcessor {
@@ -56,7 +56,7 @@ impl HybridProcessor {
                 }
                 let hot = placement.hot[layer].len();
                 match device.holding(layer)? {
-                    Holding::Neurons(_) => device.drop_neurons(layer, hot.next_multiple_of(BLOCK))?,
+                    Holding::Neurons(_) => device.drop_neurons(layer, hot)?,
                     Holding::Whole(true) if hot < neurons(model, layer) => device.drop_neurons(layer, 0)?,
                     Holding::Whole(_) => {}
                 }
@@ -169,9 +169,9 @@ fn bring(
                 if left == 0 {
                     return Ok(true);
                 }
-                let came = device.add_neurons(loader, model, layer, (&coming, &going), left)?;
+                let (came, all) = device.add_neurons(loader, model, layer, (&coming, &going), left)?;
                 *count += came;
-                if came < coming.len() {
+                if !all {
                     return Ok(true);
                 }
             }

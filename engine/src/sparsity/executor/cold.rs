@@ -60,6 +60,24 @@ impl ColdSide for Cold<'_> {
         Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
     }
 
+    fn experts(
+        &mut self,
+        layer: usize,
+        x: &[f32],
+        chosen: (&[u32], &[f32]),
+        out: &mut [f32],
+        watched: bool,
+    ) -> Result<ColdWork> {
+        let started = Instant::now();
+        let neurons = self.model.weights.layers[layer].ffn.neurons().count();
+        let mut fired = vec![0; if watched { self.tokens * mask::words(neurons) } else { 0 }];
+        let told = watched.then_some(&mut fired[..]);
+        let work = self.cpu.experts_of(self.model, layer, (x, self.tokens), chosen, out, told)?;
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
+    }
+
     fn whole(
         &mut self,
         layer: usize,

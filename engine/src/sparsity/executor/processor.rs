@@ -42,7 +42,7 @@ pub struct HybridProcessor {
 
 impl HybridProcessor {
     /// Uploads what `placement` says and prepares everything but caches. Neurons are placed one by one where the down projection
-    /// has a row per neuron; elsewhere, and in mixtures, an FFN is on one side. `progress` hears how many bytes of the file are
+    /// has a row per neuron, and experts in mixtures; elsewhere an FFN is on one side. `progress` hears how many bytes of the file are
     /// up and how many there are; it may cancel.
     ///
     /// # Errors
@@ -190,8 +190,8 @@ fn share<'a>(model: &Model, placement: &'a Placement, predictors: bool) -> Share
         match hot.len() {
             0 => FfnShare::None,
             n if !places && n == neurons(model, layer) => FfnShare::All,
-            // Experts are resident together.
-            _ if matches!(ffn, Ffn::Experts(_)) => FfnShare::None,
+            // Experts that cannot be told apart are resident together.
+            _ if !places && matches!(ffn, Ffn::Experts(_)) => FfnShare::None,
             _ => FfnShare::Hot(hot),
         }
     });

@@ -1,0 +1,159 @@
+//! Mixtures of which some experts are resident.
+
+use thermocline_engine::{
+    format::{Bytes, Matrix, TensorType},
+    model::{ExpertWeights, Experts, FfnWeights, Linear, SharedExpert},
+};
+
+use super::*;
+
+pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
+
+/// A model like the fixture with more and narrower experts, which have biases, and one that every token passes through.
+pub(super) fn wide() -> Arc<Model> {
+    const COUNT: usize = 12;
+    const WIDTH: usize = 72;
+    let fixture = model(MIXTRAL);
+    let (mut config, mut weights) = (fixture.config.clone(), fixture.weights.clone());
+    let (d, dice) = (config.d_model, &mut Dice(3));
+    let mut noise = |scale: f32| (dice.below(20_001) as f32 / 10_000.0 - 1.0) * scale;
+    let mut linear = |rows: usize, cols: usize, scale: f32| {
+        let bytes = (0..rows * cols).flat_map(|_| noise(scale).to_le_bytes()).collect::<Vec<u8>>();
+        let weight = Matrix::new(TensorType::F32, rows, cols, Bytes::new(bytes)).unwrap();
+        Linear { weight, bias: Some((0..rows).map(|_| noise(0.1)).collect()) }
+    };
+    let mut expert = |width: usize| FfnWeights {
+        gate: Some(linear(width, d, 0.2)),
+        up: linear(width, d, 0.2),
+        down: Down::Outputs(linear(d, width, 0.2)),
+    };
+    for layer in &mut weights.layers {
+        let shared = expert(2 * WIDTH);
+        let gate = FfnWeights { gate: None, ..expert(1) }.up;
+        let router = FfnWeights { gate: None, ..expert(COUNT) }.up;
+        let experts = (0..COUNT).map(|_| expert(WIDTH)).collect();
+        layer.ffn = Ffn::Experts(ExpertWeights { router, experts, shared: Some(SharedExpert { gate, ffn: shared }) });
+    }
+    config.experts = Some(Experts { count: COUNT, used: 3, renormalise: false, n_ff: WIDTH });
+    Arc::new(Model { config, weights, checkpoint: fixture.checkpoint.clone() })
+}
+
+/// Prompts in groups and slot by slot, tokens one by one.
+#[test]
+fn every_placement_of_experts_computes_the_same() {
+    for tier in Tier::ALL {
+        placements::every_placement_of(MIXTRAL, &model(MIXTRAL), tier, &[Sparsity::Dense]);
+    }
+    for tier in [FULL, Tier::PORTABLE] {
+        placements::every_placement_of("shared expert", &wide(), tier, &[Sparsity::Dense]);
+    }
+}
+
+/// What is told of a layer: layer, tokens, what fired, what was chosen, what is hot, and bytes the CPU read and the bus moved.
+type Told = (usize, usize, Vec<u32>, Vec<u32>, Option<Vec<u32>>, u64, u64);
+
+#[derive(Default)]
+struct Heard(Vec<Told>, Vec<usize>);
+
+impl Probe for Heard {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let (chosen, hot) = (firing.chosen.unwrap().to_vec(), firing.hot.map(<[u32]>::to_vec));
+        let bytes = (firing.cpu_bytes, firing.bus_bytes);
+        self.0.push((firing.layer, firing.tokens, firing.fired.to_vec(), chosen, hot, bytes.0, bytes.1));
+    }
+
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, _: usize, chosen: &[usize]) {
+        self.1.extend_from_slice(chosen);
+    }
+}
+
+fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
+    let (mut heard, mut kv) = (Heard::default(), forward.kv_cache(ids.len(), KvType::F32).unwrap());
+    let (prompt, rest) = ids.split_at(ids.len() - 12);
+    forward.run(prompt, &mut kv, Outputs::None, &mut heard).unwrap();
+    for id in rest {
+        forward.top(&[*id], &mut kv, 4, &mut heard).unwrap();
+    }
+    heard
+}
+
+/// What fired is the CPU's wherever experts are; what is hot is what is there; and the CPU has work, and the bus another load,
+/// only where a token uses an expert that is not there.
+#[test]
+fn a_mixed_layer_tells_what_the_cpu_does() {
+    let gpu = shared(FULL);
+    let cut = |model: &Arc<Model>| {
+        let mut weights = model.weights.clone();
+        weights.layers.iter_mut().for_each(|layer| layer.cut = Some(0.05));
+        Arc::new(Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() })
+    };
+    for model in [cut(&model(MIXTRAL)), cut(&wide())] {
+        let shape = model.neuron_shape();
+        let experts = model.config.experts.unwrap();
+        let ids = ids(&model, 60);
+        let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), chunk: 16, ..Setup::default() });
+        let wanted = hear(&mut scalar, &ids);
+        assert!(wanted.0.iter().any(|told| mask::count(&told.2) > 0));
+        for (what, placement) in placements(&model, 8) {
+            let heard = hear(&mut hybrid(gpu, &model, &placement, 16), &ids);
+            assert_eq!((heard.0.len(), &heard.1), (wanted.0.len(), &wanted.1), "{what}");
+            let mut differ = 0;
+            for (heard, wanted) in heard.0.iter().zip(&wanted.0) {
+                let (layer, tokens, fired, chosen, hot, cpu_bytes, bus_bytes) = heard;
+                assert_eq!((layer, tokens, chosen), (&wanted.0, &wanted.1, &wanted.3), "{what}");
+                differ += fired.iter().zip(&wanted.2).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+                if *layer < placement.first_resident {
+                    assert!(hot.is_none() && *cpu_bytes > 0, "{what}");
+                    continue;
+                }
+                let mut is_hot = vec![0; mask::words(experts.count)];
+                placement.hot[*layer].iter().for_each(|expert| mask::insert(&mut is_hot, *expert as usize));
+                let neurons = shape.of_experts(*layer, &is_hot);
+                let resident = hot.as_ref().unwrap();
+                let routed = experts.count * experts.n_ff;
+                assert!((0..routed).all(|at| mask::contains(resident, at) == mask::contains(&neurons, at)), "{what}");
+                assert!((routed..shape.neurons(*layer)).all(|at| mask::contains(resident, at)), "{what}");
+                let cold = chosen.iter().zip(is_hot.iter().cycle()).any(|(chosen, hot)| chosen & !hot != 0);
+                assert_eq!(*cpu_bytes > 0, cold, "{what}: {chosen:?} of {is_hot:?}");
+                let row = model.config.d_model.next_multiple_of(32) as u64 * 4;
+                let down = row + 8 * experts.used as u64;
+                let split = placement.hot[*layer].len() < experts.count;
+                let moved = if split { down + if cold { row } else { 0 } } else { 0 };
+                assert_eq!(*bus_bytes, moved * *tokens as u64, "{what}: {chosen:?} of {is_hot:?}");
+            }
+            // Of 60 tokens' some 20,000: those a rounding away from the cut.
+            assert!(differ <= 6, "{what}: {differ} neurons differ");
+        }
+    }
+}
+
+/// A token that uses only experts that are there costs one submission more for each layer that might not have had them, and nothing
+/// is made.
+#[test]
+fn tokens_of_a_mixed_layer_make_nothing() {
+    let gpu = open(GpuOptions::default());
+    let model = wide();
+    let some = placement(&model, 0, true, |layer, n| {
+        (0..n as u32).filter(|e| !(*e as usize + layer).is_multiple_of(3)).collect()
+    });
+    let mut forward = hybrid(&gpu, &model, &some, 32);
+    let mut kv = forward.kv_cache(100, KvType::F16).unwrap();
+    forward.run(&ids(&model, 40), &mut kv, Outputs::Last, &mut ()).unwrap();
+    forward.top(&[1], &mut kv, 4, &mut ()).unwrap();
+    for token in 0..10 {
+        let before = (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
+        forward.top(&[token], &mut kv, 4, &mut ()).unwrap();
+        let layers = model.config.n_layer() as u64;
+        // For each layer what comes before the hand-over, and the resident experts; then the rest.
+        let now = (before.0 + 2 * layers + 1, before.1, before.2);
+        assert_eq!((gpu.submits(), gpu.arena().made(), gpu.bind_groups()), now, "submits, buffers, bind groups");
+    }
+}
