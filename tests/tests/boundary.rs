@@ -204,6 +204,34 @@ fn a_budget_that_slides_for_five_hundred_tokens_changes_no_word() {
     assert!(memory(&engine).unwrap().accounted > full / 4 * 3);
 }
 
+/// Experts one by one, in the middle of a sentence.
+#[test]
+fn a_mixtures_experts_come_and_go_without_a_word() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
+    let want = undisturbed(&path, numbers(150));
+    let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
+    wait(&engine, "the device", |status| rests(status, STORYTELLER));
+    let (full, experts) = (memory(&engine).unwrap().accounted, engine.config().experts.unwrap().count);
+    let (mut dice, mut seen) = (Dice(4), vec![0; experts + 1]);
+    let ids = listen(&session(&engine).generate(numbers(150)), |tokens| {
+        check(&engine);
+        if let Some(resident) = engine.placement() {
+            (resident.first_layer..resident.hot.len()).for_each(|layer| seen[resident.count(layer)] += 1);
+        }
+        if tokens.is_multiple_of(3) {
+            engine.set_vram_budget(full / 4 + dice.below(full)).unwrap();
+        }
+    });
+    assert_eq!(ids, want);
+    assert!(seen[1..].iter().all(|times| *times > 0), "layers with 0, 1, .. experts in VRAM: {seen:?}");
+    for budget in [full * 3 / 4, full / 2, full * 5 / 8] {
+        engine.set_vram_budget(budget).unwrap();
+        wait(&engine, "rest", |status| rests(status, budget));
+        check(&engine);
+        assert_eq!(listen(&session(&engine).generate(numbers(40)), |_| check(&engine)), want[..40]);
+    }
+}
+
 #[test]
 fn without_a_budget_the_cpu_goes_on_and_with_one_the_device() {
     let want = undisturbed(&tiny(), numbers(90));

@@ -60,6 +60,34 @@ fn the_built_in_model_is_planned_for_another_machine() {
 }
 
 #[test]
+fn a_mixture_is_planned_expert_by_expert() {
+    let folder = tempfile::tempdir().unwrap();
+    // One on which even the smallest expert pays.
+    let mut quick = Machine::typical();
+    let gpu = quick.gpu.as_mut().unwrap();
+    (gpu.hand_over, gpu.dispatch) = (0.0, 0.0);
+    quick.store(&folder.path().join("quick.json")).unwrap();
+    let machine = folder.path().join("quick.json").to_str().unwrap().to_owned();
+    let model = fixture("models/mixtral");
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &machine, "-m", &model][..], more].concat());
+    let everything = plan(&["--vram", "1GiB", "--json"]).json()["everything"].as_u64().unwrap();
+    let budgets = (8..16).map(|part| (everything * part / 16).to_string());
+    let plans: Vec<(String, Value)> =
+        budgets.map(|budget| (budget.clone(), plan(&["--vram", &budget, "--json"]).json())).collect();
+    let some = plans.iter().find(|(_, plan)| {
+        let layers = plan["layers"].as_array().unwrap();
+        assert!(layers.iter().all(|layer| layer["counted"] == "experts" && layer["neurons"] == 4));
+        layers.iter().any(|layer| (1..4).contains(&layer["hot"].as_u64().unwrap()))
+    });
+    let (budget, some) = some.unwrap();
+    let text = plan(&["--vram", budget]).ok();
+    assert!(text.contains("| of experts |") && text.contains("| hot experts |"), "{text}");
+    for layer in some["layers"].as_array().unwrap() {
+        assert!(text.contains(&format!("{} of 4", layer["hot"])), "{text}");
+    }
+}
+
+#[test]
 fn this_machine_is_measured_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");

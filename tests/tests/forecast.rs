@@ -106,6 +106,31 @@ fn what_is_forecast_is_what_comes() {
     }
 }
 
+/// Expert by expert, and within the budget.
+#[test]
+fn what_is_forecast_of_a_mixture_is_what_comes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
+    let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
+    engine.wait_for_device(Duration::from_secs(60));
+    settle(&engine, 64 * MIB);
+    let everything = engine.forecast(64 * MIB).unwrap().everything;
+    let mut partly = 0;
+    for budget in [9, 14, 11, 13, 10, 15, 12].map(|part| everything * part / 16) {
+        let told = engine.forecast(budget).unwrap();
+        if told.reason.is_some() {
+            continue;
+        }
+        engine.set_vram_budget(budget).unwrap();
+        settle(&engine, budget);
+        assert_there(&engine, &told);
+        let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+        let reckoned = told.plan.bytes.total();
+        assert!(memory.accounted <= reckoned && reckoned <= budget, "{} of {reckoned}", memory.accounted);
+        partly += told.plan.layers.iter().filter(|layer| (1..layer.neurons).contains(&layer.hot)).count();
+    }
+    assert!(partly > 2, "{partly} layers had some experts in VRAM");
+}
+
 #[test]
 fn nobody_waits_for_it() {
     let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 8 * MIB), Sparsity::Predicted);

@@ -244,7 +244,8 @@ impl Report<'_> {
     }
 
     fn ladder_table(&self) -> String {
-        let heads = ["budget", "tokens/s", "GPU layers", "hot neurons", "of firings", "limit"];
+        let hot = format!("hot {}", counted(&self.plan.layers));
+        let heads = ["budget", "tokens/s", "GPU layers", &hot, "of firings", "limit"];
         let mut lines = vec![heads.map(str::to_owned).to_vec()];
         for (budget, plan) in &self.ladder {
             let (hot, all) = neurons(&plan.layers);
@@ -265,6 +266,7 @@ impl Report<'_> {
         let layer = |layer: &LayerPlan| {
             json!({
                 "resident": layer.resident,
+                "counted": if layer.experts { "experts" } else { "neurons" },
                 "hot": layer.hot,
                 "neurons": layer.neurons,
                 "firings": layer.firings,
@@ -315,6 +317,15 @@ fn neurons(layers: &[LayerPlan]) -> (usize, usize) {
     (layers.iter().map(|layer| layer.hot).sum(), layers.iter().map(|layer| layer.neurons).sum())
 }
 
+/// What is hot or cold in these layers.
+fn counted(layers: &[LayerPlan]) -> &'static str {
+    match (layers.iter().any(|layer| layer.experts), layers.iter().any(|layer| !layer.experts)) {
+        (false, _) => "neurons",
+        (true, false) => "experts",
+        (true, true) => "neurons or experts",
+    }
+}
+
 /// `0.5` as `50.0 %`.
 fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
@@ -322,7 +333,8 @@ fn percent(share: f64) -> String {
 
 /// A line per layer; layers that are alike, one behind the other, share one.
 fn layers_table(layers: &[LayerPlan]) -> String {
-    let heads = ["layers", "where", "hot", "of neurons", "of firings", "size", "ms", "GPU ms", "CPU ms"];
+    let of = format!("of {}", counted(layers));
+    let heads = ["layers", "where", "hot", &of, "of firings", "size", "ms", "GPU ms", "CPU ms"];
     let mut lines = vec![heads.map(str::to_owned).to_vec()];
     let mut first = 0;
     for alike in layers.chunk_by(|a, b| a == b) {
@@ -337,7 +349,7 @@ fn layers_table(layers: &[LayerPlan]) -> String {
         lines.push(vec![
             if alike.len() == 1 { first.to_string() } else { format!("{first} to {last}") },
             place.to_owned(),
-            layer.hot.to_string(),
+            if layer.experts { format!("{} of {}", layer.hot, layer.neurons) } else { layer.hot.to_string() },
             percent(layer.hot as f64 / layer.neurons.max(1) as f64),
             percent(layer.hot_firings / layer.firings.max(f64::MIN_POSITIVE)),
             units::bytes(layer.bytes),

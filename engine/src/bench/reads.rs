@@ -53,17 +53,20 @@ pub(super) fn neuron_row(model: &Model) -> Option<usize> {
     })
 }
 
-/// Counts what single tokens read of dense FFNs.
+/// Counts what single tokens read of dense FFNs, and where neurons fired in all.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Reads {
-    /// Layers of tokens told of.
+    /// Layers of tokens told of: those with dense FFNs, and all.
     told: u64,
+    heard: u64,
     bytes: u64,
     scattered: u64,
+    /// Neurons of dense FFNs that fired, and all that did.
     fired: u64,
+    all_fired: u64,
     last_layer: usize,
     tokens: u64,
-    /// Of those that fired, how many were computed on a device.
+    /// Of all that fired, how many were computed on a device.
     hits: u64,
     /// Nanoseconds the CPU waited for the device.
     waited: u64,
@@ -72,14 +75,14 @@ pub(super) struct Reads {
 impl Reads {
     /// Of an average token: all bytes, and those of rows here and there.
     pub fn per_token(&self) -> Option<(u64, u64)> {
-        let of_tokens = |bytes: u64| bytes.checked_div(self.tokens);
+        let of_tokens = |bytes: u64| bytes.checked_div(self.tokens).filter(|_| self.told > 0);
         Some((of_tokens(self.bytes)?, of_tokens(self.scattered)?))
     }
 
     /// Share of the firing neurons that were computed on a device; `None` if none fired, or not all `layers` told of theirs.
     pub fn hit_rate(&self, layers: usize) -> Option<f64> {
-        let complete = self.told == self.tokens * layers as u64;
-        (complete && self.fired > 0).then(|| self.hits as f64 / self.fired as f64)
+        let complete = self.heard == self.tokens * layers as u64;
+        (complete && self.all_fired > 0).then(|| self.hits as f64 / self.all_fired as f64)
     }
 
     /// Seconds that the CPU waited for the device in all, in layers that both compute.
@@ -100,14 +103,20 @@ impl Probe for Reads {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        if firing.tokens != 1 || firing.chosen.is_some() {
+        if firing.tokens != 1 {
             return;
         }
-        self.tokens += u64::from(self.told == 0 || firing.layer <= self.last_layer);
-        (self.told, self.last_layer) = (self.told + 1, firing.layer);
-        self.bytes += firing.cpu_bytes;
-        self.scattered += firing.cpu_scattered;
-        self.fired += firing.fired.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        self.tokens += u64::from(self.heard == 0 || firing.layer <= self.last_layer);
+        (self.heard, self.last_layer) = (self.heard + 1, firing.layer);
+        let fired = firing.fired.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
+        self.all_fired += fired;
+        // What a mixture reads is always as much.
+        if firing.chosen.is_none() {
+            self.told += 1;
+            self.bytes += firing.cpu_bytes;
+            self.scattered += firing.cpu_scattered;
+            self.fired += fired;
+        }
         if let Some(hot) = firing.hot {
             self.hits +=
                 firing.fired.iter().zip(hot).map(|(fired, hot)| u64::from((fired & hot).count_ones())).sum::<u64>();

@@ -6,6 +6,9 @@
 //!
 //! `layer = attention + hand-over + max(hot, cold)`
 //!
+//! Of a mixture's experts a token uses a few, and how many of these are cold differs from token to token: what is reckoned is
+//! the expected time over all such numbers.
+//!
 //! The device hides some of the hand-over behind its own work, but pays for it with submissions of its own for every layer.
 //!
 //! Where both processors share one memory, what they do at the same time takes longer by what was measured
@@ -77,9 +80,41 @@ impl<'a> LayerCost<'a> {
         if cold.neurons < 0.5 {
             return LayerTime { gpu: working, seconds: working, ..LayerTime::default() };
         }
-        let cpu = self.cold(cold);
-        let beside = beside(hot_time, cpu, gpu.together);
+        let (cpu, beside) = match self.demand.skips {
+            Skips::Unchosen => self.chosen(gpu, hot, cold),
+            _ => {
+                let cpu = self.cold(cold);
+                (cpu, beside(hot_time, cpu, gpu.together))
+            }
+        };
         LayerTime { gpu: working, cpu, hand_over: gpu.hand_over, seconds: self.gpu_rest + gpu.hand_over + beside }
+    }
+
+    /// Of a token's experts so many are cold, each with the same chance: expected seconds of the CPU, and until both are done.
+    fn chosen(&self, gpu: &GpuRates, hot: Load, cold: Load) -> (f64, f64) {
+        let all = hot.fires + cold.fires;
+        if all <= 0.0 {
+            return (0.0, self.hot(gpu, hot));
+        }
+        let used = all.round().clamp(1.0, 512.0) as usize;
+        let (share, each) = ((cold.fires / all).clamp(0.0, 1.0), all / used as f64);
+        let mut sums = (0.0, 0.0);
+        // Of the binomial distribution; where all are cold it is a single term.
+        let mut chance = (1.0 - share).powi(used as i32);
+        for count in if share < 1.0 { 0 } else { used }..=used {
+            if share >= 1.0 {
+                chance = 1.0;
+            }
+            let cpu = match count {
+                0 => 0.0,
+                count => self.cold(Load { read: count as f64 * each, ..cold }),
+            };
+            let device = self.hot(gpu, Load { read: (used - count) as f64 * each, ..hot });
+            sums.0 += chance * cpu;
+            sums.1 += chance * beside(device, cpu, gpu.together);
+            chance *= (used - count) as f64 / (count + 1) as f64 * share / (1.0 - share);
+        }
+        sums
     }
 
     fn hot(&self, gpu: &GpuRates, hot: Load) -> f64 {
@@ -97,7 +132,9 @@ impl<'a> LayerCost<'a> {
         let cpu = &self.machine.cpu;
         let all = self.demand.neurons() as f64;
         let rates = |reads: &Reads, rows: f64| self.rows(cpu.rate(reads.ty), reads.cpu, rows, all);
-        self.sum(cold, rates) + FFN_JOINS * cpu.join
+        // Expert after expert.
+        let times = if self.demand.skips == Skips::Unchosen { cold.read } else { 1.0 };
+        self.sum(cold, rates) + times * FFN_JOINS * cpu.join
     }
 
     fn sum(&self, load: Load, time: impl Fn(&Reads, f64) -> f64) -> f64 {

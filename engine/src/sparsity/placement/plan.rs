@@ -3,7 +3,7 @@
 use super::{
     Placement,
     cost::{self, LayerTime},
-    demand::{Assumption, Demand},
+    demand::{Assumption, Demand, Skips},
     machine::Machine,
 };
 
@@ -54,6 +54,8 @@ impl PlanBytes {
 pub struct LayerPlan {
     /// Whether its attention is on the device.
     pub resident: bool,
+    /// Whether it is a mixture, whose experts are counted in place of neurons.
+    pub experts: bool,
     /// Hot neurons (experts).
     pub hot: usize,
     /// All of them.
@@ -142,6 +144,7 @@ impl Plan {
             }
             layers.push(LayerPlan {
                 resident,
+                experts: layer.skips == Skips::Unchosen,
                 hot: hot.len(),
                 neurons: layer.neurons(),
                 firings: layer.all().fires,
