@@ -92,7 +92,12 @@ impl Palette {
 
     /// What is in use.
     pub fn of(ctx: &Context) -> Self {
-        if ctx.global_style().visuals.dark_mode { Self::DARK } else { Self::LIGHT }
+        Self::with(&ctx.global_style().visuals)
+    }
+
+    /// That of dark or light visuals.
+    pub fn with(visuals: &egui::Visuals) -> Self {
+        if visuals.dark_mode { Self::DARK } else { Self::LIGHT }
     }
 }
 

@@ -90,6 +90,8 @@ pub struct Window {
     over: Option<Side>,
     /// When there was input last.
     touched: Instant,
+    /// Whether the background is there before anything is drawn: where processors draw, half a window of pixels less.
+    cleared: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -122,6 +124,7 @@ impl Window {
             keys: false,
             over: None,
             touched: Instant::now(),
+            cleared: false,
         })
     }
 
@@ -162,6 +165,7 @@ impl Window {
             self.shell.ask(command);
         }
         let (palette, width) = (Palette::of(ui), ui.available_width());
+        let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };
         let frame = |fill: Color32| Frame::new().fill(fill).inner_margin(Margin::symmetric(16, 12));
         let (room_for_chats, room_for_neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
         if room_for_chats && self.shell.settings.panels.chats {
@@ -173,8 +177,8 @@ impl Window {
                 Panel::right("neurons").default_size(NEURONS).size_range(360.0..=900.0).frame(frame(palette.panel));
             column.show(ui, |ui| self.right(ui));
         }
-        Panel::top("top").frame(frame(palette.background)).show(ui, |ui| top_bar::show(ui, &mut self.shell));
-        CentralPanel::no_frame().frame(frame(palette.background)).show(ui, |ui| match self.page {
+        Panel::top("top").frame(frame(background)).show(ui, |ui| top_bar::show(ui, &mut self.shell));
+        CentralPanel::no_frame().frame(frame(background)).show(ui, |ui| match self.page {
             Page::Chat => self.conversation.show(ui, &mut self.shell),
             Page::Models => self.models.show(ui, &mut self.shell),
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
@@ -277,7 +281,12 @@ impl eframe::App for Window {
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        self.cleared = true;
         self.show(ui);
+    }
+
+    fn clear_color(&self, visuals: &egui::Visuals) -> [f32; 4] {
+        Palette::with(visuals).background.to_normalized_gamma_f32()
     }
 
     fn on_exit(&mut self) {

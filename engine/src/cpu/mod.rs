@@ -19,6 +19,7 @@ pub use activations::Activations;
 pub use isa::Isa;
 pub use matmul::MatmulJob;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
+pub use simd::prefetch;
 
 use std::sync::Arc;
 

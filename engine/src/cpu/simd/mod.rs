@@ -92,6 +92,19 @@ pub(crate) struct Multiple<'a> {
     pub ahead: isize,
 }
 
+/// Asks the memory for the line in which `bytes` begins; a hint, and nothing where no way to do so is known.
+#[inline]
+pub fn prefetch(bytes: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = bytes;
+}
+
 /// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.
 pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
     match isa {

@@ -7,14 +7,20 @@ use std::{
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
-use crate::{cpu::ThreadPool, error::Result, format::anonymous};
+use crate::{
+    cpu::{ThreadPool, prefetch},
+    error::Result,
+    format::anonymous,
+};
 
 /// Bytes of one chunk a worker reads at a time.
 const CHUNK: usize = 1 << 20;
 /// Streams it is read in side by side: one alone does not keep enough reads in flight.
 const STREAMS: usize = 4;
 /// Rows a worker takes at a time.
-const ROWS: usize = 32;
+const ROWS: usize = 128;
+/// Rows that memory is asked for ahead of the one being read: it is read as kernels read it, or the limit would lie below them.
+const ROWS_AHEAD: usize = 4;
 /// What memory is filled with. Not zero: untouched zero pages would all be the same page, which stays in the cache.
 const FILLING: u8 = 0x9e;
 
@@ -100,13 +106,17 @@ impl ReadProbe {
             let shift = pass.wrapping_mul(all / 7 + 3);
             let at = |row: usize| (picked[row] + shift) % all * row_bytes;
             let started = Instant::now();
+            let of = |row: usize| &memory[at(row)..][..row_bytes];
             pool.for_each_chunk(picked.len(), ROWS, |_, range| {
-                let mut sums = [[0_u8; 64]; STREAMS];
-                let mut rows = range.clone().map(|row| &memory[at(row)..][..row_bytes]);
-                for _ in (0..range.len()).step_by(STREAMS) {
-                    add_streams(&mut sums, std::array::from_fn(|_| rows.next().unwrap_or_default()));
+                let mut sum = [0_u8; 64];
+                for row in range {
+                    let later = of((row + ROWS_AHEAD).min(picked.len() - 1)).chunks(64);
+                    for (line, later) in of(row).chunks(64).zip(later) {
+                        prefetch(later);
+                        sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
+                    }
                 }
-                black_box(sums);
+                black_box(sum);
             });
             started.elapsed().as_secs_f64()
         });
