@@ -220,6 +220,7 @@ fn a_mixtures_experts_come_and_go_without_a_word() {
         }
         if tokens.is_multiple_of(3) {
             engine.set_vram_budget(full / 4 + dice.below(full)).unwrap();
+            engine.set_adaptive(tokens % 60 > 20).unwrap();
         }
     });
     assert_eq!(ids, want);

@@ -9,7 +9,7 @@ pub struct Resident {
     /// Layers from this one on have their attention, keys and values there.
     pub first_layer: usize,
     /// Per layer: which of its neurons (experts, where the FFN is a mixture) are there, a bit each as in [`mask`]; empty where
-    /// none are.
+    /// the layer is not.
     pub hot: Vec<Vec<u32>>,
     /// Whether the final norm and the head are.
     pub head: bool,

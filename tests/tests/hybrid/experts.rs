@@ -5,6 +5,8 @@ use thermocline_engine::{
     model::{ExpertWeights, Experts, FfnWeights, Linear, SharedExpert},
 };
 
+use thermocline_engine::sparsity::migration::{FollowOptions, Follower};
+
 use super::*;
 
 pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
@@ -116,11 +118,7 @@ fn a_mixed_layer_tells_what_the_cpu_does() {
                 }
                 let mut is_hot = vec![0; mask::words(experts.count)];
                 placement.hot[*layer].iter().for_each(|expert| mask::insert(&mut is_hot, *expert as usize));
-                let neurons = shape.of_experts(*layer, &is_hot);
-                let resident = hot.as_ref().unwrap();
-                let routed = experts.count * experts.n_ff;
-                assert!((0..routed).all(|at| mask::contains(resident, at) == mask::contains(&neurons, at)), "{what}");
-                assert!((routed..shape.neurons(*layer)).all(|at| mask::contains(resident, at)), "{what}");
+                assert_eq!(hot.as_ref(), Some(&shape.of_experts(*layer, &is_hot)), "{what}");
                 let cold = chosen.iter().zip(is_hot.iter().cycle()).any(|(chosen, hot)| chosen & !hot != 0);
                 assert_eq!(*cpu_bytes > 0, cold, "{what}: {chosen:?} of {is_hot:?}");
                 let row = model.config.d_model.next_multiple_of(32) as u64 * 4;
@@ -155,5 +153,76 @@ fn tokens_of_a_mixed_layer_make_nothing() {
         // For each layer what comes before the hand-over, and the resident experts; then the rest.
         let now = (before.0 + 2 * layers + 1, before.1, before.2);
         assert_eq!((gpu.submits(), gpu.arena().made(), gpu.bind_groups()), now, "submits, buffers, bind groups");
+    }
+}
+
+/// Has a follower say what is hot.
+#[derive(Debug)]
+struct Following(Arc<Mutex<Follower>>);
+
+impl Planner for Following {
+    fn plan(&mut self, model: &Model, _: u64) -> thermocline_engine::Result<Placement> {
+        Ok(Placement::cpu(model.config.n_layer()))
+    }
+
+    fn revise(&mut self, _: &Model, now: &Placement) -> thermocline_engine::Result<Option<Placement>> {
+        Ok(self.0.lock().unwrap().revise(now))
+    }
+
+    fn bytes_per_move(&self) -> u64 {
+        20_000
+    }
+}
+
+/// Tells it.
+struct Tells(Arc<Mutex<Follower>>);
+
+impl Probe for Tells {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        self.0.lock().unwrap().layer(firing);
+    }
+}
+
+/// Experts that a text uses take the places of those it does not, a part at a time, and the logits stay.
+#[test]
+fn hot_experts_follow_the_text() {
+    let gpu = open(GpuOptions::default());
+    let plain = wide();
+    let (config, mut weights) = (plain.config.clone(), plain.weights.clone());
+    for layer in &mut weights.layers {
+        let Ffn::Experts(mixture) = &mut layer.ffn else { panic!("no mixture") };
+        // The last experts are liked best.
+        mixture.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
+    }
+    let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone() });
+    let ids = ids(&model, 160);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 160);
+
+    let follower = Arc::new(Mutex::new(Follower::new(&model, FollowOptions::default())));
+    let start = placement(&model, 0, true, |_, _| vec![0, 7, 2, 3, 4, 1]);
+    let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let processor = HybridProcessor::load(&gpu, cpu(), &model, &start, &load, &mut go_on).unwrap();
+    let processor = processor.with_planner(Box::new(Following(Arc::clone(&follower))));
+    let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let (used, n_vocab) = (gpu.arena().used_for(Purpose::Ffn), model.config.n_vocab);
+    for (at, id) in ids.iter().enumerate() {
+        let got = forward.run(&[*id], &mut kv, Outputs::Last, &mut Tells(Arc::clone(&follower))).unwrap();
+        let error = relative(got, &wanted[at * n_vocab..(at + 1) * n_vocab]);
+        assert!(error <= 1e-4, "token {at}: {error}");
+        follower.lock().unwrap().tokens(1);
+        forward.settle(&mut [&mut kv]).unwrap();
+        assert_eq!(gpu.arena().used_for(Purpose::Ffn), used, "token {at}: as many places as before");
+    }
+    while forward.settle(&mut [&mut kv]).unwrap() {}
+    let held = forward.resident().unwrap();
+    for layer in 0..model.config.n_layer() {
+        assert_eq!(mask::neurons(&held.hot[layer]).collect::<Vec<_>>(), [6, 7, 8, 9, 10, 11], "layer {layer}");
     }
 }

@@ -1,10 +1,10 @@
 //! What following is worth: the share of firings that hit a hot neuron, token by token, with a hot set that stays and one that
 //! follows, while the text changes its topic.
 
-use super::{FollowOptions, Follower};
+use super::{FollowOptions, Follower, follower::neurons};
 use crate::{
     error::{Error, Result},
-    model::{Ffn, Forward, KvCache, KvType, LayerFiring, Model, Outputs, Probe},
+    model::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
     sparsity::placement::Placement,
 };
 
@@ -43,11 +43,11 @@ impl FollowTrace {
     }
 }
 
-/// Reads `profile`, makes the share `hot` of each layer's neurons that fired most often in it hot, then reads `texts` and counts.
+/// Reads `profile`, makes the share `hot` of each layer's neurons (experts, in a mixture) that fired most often in it hot, then reads `texts` and counts.
 /// `progress` hears how many tokens are done and how many there are.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a share that is none or a model without neurons to place; as [`Forward::run`].
+/// [`Error::Invalid`] for a share that is none or a model without layers; as [`Forward::run`].
 pub fn follow(
     forward: &mut Forward,
     profile: &[u32],
@@ -60,9 +60,9 @@ pub fn follow(
         return Err(Error::invalid("share of hot neurons", "0 to 1", hot));
     }
     let model = std::sync::Arc::clone(forward.model());
-    let shape = shape(&model);
+    let shape: Vec<(usize, u64)> = model.weights.layers.iter().map(|layer| neurons(&layer.ffn)).collect();
     if shape.iter().all(|(neurons, _)| *neurons == 0) {
-        return Err(Error::invalid("model", "neurons to place", "mixtures only"));
+        return Err(Error::invalid("model", "neurons or experts to place", "none"));
     }
     let all = profile.len() + texts.iter().map(|text| text.len()).sum::<usize>();
     let capacity = model.config.context_length.clamp(1, 1024);
@@ -111,18 +111,6 @@ pub fn follow(
         })?;
     }
     Ok(trace)
-}
-
-/// Neurons of each layer and the bytes of one; none of a mixture.
-fn shape(model: &Model) -> Vec<(usize, u64)> {
-    let layers = model.weights.layers.iter().map(|layer| match &layer.ffn {
-        Ffn::Dense(ffn) => {
-            let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
-            (ffn.up.weight.rows(), (gate + 2 * ffn.up.weight.row_bytes()) as u64)
-        }
-        Ffn::Experts(_) => (0, 0),
-    });
-    layers.collect()
 }
 
 /// The share of neurons with the largest counts, hottest first.
@@ -181,11 +169,9 @@ impl Probe for Masks {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        if firing.chosen.is_some() {
-            return;
-        }
-        let words = firing.fired.len() / firing.tokens.max(1);
-        for (at, fired) in firing.fired.chunks_exact(words.max(1)).enumerate() {
+        let told = firing.chosen.unwrap_or(firing.fired);
+        let words = told.len() / firing.tokens.max(1);
+        for (at, fired) in told.chunks_exact(words.max(1)).enumerate() {
             if let Some(layer) = self.tokens.get_mut(self.next + at).and_then(|token| token.get_mut(firing.layer)) {
                 *layer = fired.to_vec();
             }

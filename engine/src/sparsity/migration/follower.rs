@@ -2,7 +2,7 @@
 
 use super::{Heat, Recall, exchange};
 use crate::{
-    model::{Ffn, Model, Steering},
+    model::{Ffn, FfnWeights, Model, Steering},
     sparsity::placement::Placement,
     telemetry::neurons::LayerFiring,
 };
@@ -29,7 +29,7 @@ impl Default for FollowOptions {
 
 /// Tokens between two looks at a layer.
 const PERIOD: usize = 8;
-/// Most tokens' worth of bytes that may be saved up.
+/// Most tokens' worth of bytes that may be saved up, unless a single expert has more.
 const BURST: u64 = 16;
 
 /// Watches firings and says what should be hot, and where predictors should cut.
@@ -38,15 +38,16 @@ pub struct Follower {
     options: FollowOptions,
     layers: Vec<Layer>,
     tokens: u64,
-    /// Bytes that may be sent now.
+    /// Bytes that may be sent now, and at most.
     purse: u64,
+    most: u64,
     /// Layers to look at next, and to audit next.
     next: usize,
     audited: usize,
     moved: u64,
 }
 
-/// One with an FFN for every token; nothing is known of a mixture.
+/// One with its neurons; or a mixture with its experts, which are hot and cold in place of neurons.
 #[derive(Debug)]
 struct Layer {
     heat: Heat,
@@ -61,12 +62,7 @@ impl Follower {
     /// Of `model`, whose own frequencies are where the counting starts.
     pub fn new(model: &Model, options: FollowOptions) -> Self {
         let layers = model.weights.layers.iter().map(|layer| {
-            let Ffn::Dense(ffn) = &layer.ffn else { return Layer::new(0, 0, None, None, &options) };
-            let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
-            let neurons = ffn.up.weight.rows();
-            let up = ffn.up.weight.row_bytes();
-            // A column of the down matrix is as long as a row of the others.
-            let bytes = (gate + 2 * up) as u64;
+            let (neurons, bytes) = neurons(&layer.ffn);
             let recall = layer.predictor.is_some().then(|| Recall::new(options.recall));
             Layer::new(neurons, bytes, layer.frequency.as_deref(), recall, &options)
         });
@@ -82,18 +78,21 @@ impl Follower {
     }
 
     fn with(layers: Vec<Layer>, options: FollowOptions) -> Self {
-        Follower { options, layers, tokens: 0, purse: 0, next: 0, audited: 0, moved: 0 }
+        let largest = layers.iter().map(|layer| layer.bytes).max().unwrap_or(0);
+        let most = options.bytes_per_token.saturating_mul(BURST).max(largest);
+        Follower { options, layers, tokens: 0, purse: 0, most, next: 0, audited: 0, moved: 0 }
     }
 
-    /// What a layer did in a chunk. Where a predictor was asked and every neuron looked at all the same, the predictor is
+    /// What a layer did in a chunk: which of its neurons fired or, of a mixture, which experts were chosen. Where a predictor was asked and every neuron looked at all the same, the predictor is
     /// audited.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
         let Some(layer) = self.layers.get_mut(firing.layer) else { return };
         let words = layer.heat.neurons().div_ceil(32);
-        if words == 0 || firing.fired.len() < words * firing.tokens {
+        let told = firing.chosen.unwrap_or(firing.fired);
+        if words == 0 || told.len() < words * firing.tokens {
             return;
         }
-        for token in firing.fired.chunks_exact(words).take(firing.tokens) {
+        for token in told.chunks_exact(words).take(firing.tokens) {
             layer.heat.token(token);
         }
         layer.fresh = true;
@@ -107,9 +106,8 @@ impl Follower {
     /// So many tokens are complete.
     pub fn tokens(&mut self, tokens: usize) {
         self.tokens += tokens as u64;
-        let most = self.options.bytes_per_token.saturating_mul(BURST);
         let earned = self.options.bytes_per_token.saturating_mul(tokens as u64);
-        self.purse = self.purse.saturating_add(earned).min(most);
+        self.purse = self.purse.saturating_add(earned).min(self.most);
     }
 
     /// A placement in which a few neurons have changed places, if that is worth it. Layers are looked at in turn, and no more
@@ -160,6 +158,22 @@ impl Follower {
     /// Bytes asked for so far.
     pub fn moved(&self) -> u64 {
         self.moved
+    }
+}
+
+/// Neurons of an FFN and the bytes of one; of a mixture, experts.
+pub(super) fn neurons(ffn: &Ffn) -> (usize, u64) {
+    // A column of a down matrix is as long as a row of the others.
+    let row = |ffn: &FfnWeights| {
+        let gate = ffn.gate.as_ref().map_or(0, |gate| gate.weight.row_bytes());
+        (gate + 2 * ffn.up.weight.row_bytes()) as u64
+    };
+    match ffn {
+        Ffn::Dense(ffn) => (ffn.up.weight.rows(), row(ffn)),
+        Ffn::Experts(mixture) => {
+            let bytes = |expert: &FfnWeights| expert.up.weight.rows() as u64 * row(expert);
+            (mixture.experts.len(), mixture.experts.iter().map(bytes).max().unwrap_or(0))
+        }
     }
 }
 

@@ -139,6 +139,29 @@ fn neurons_do_not_go_to_and_fro() {
     assert!(moved < 4000 / 10 && most <= 6, "{moved} exchanges, one neuron came {most} times");
 }
 
+/// Of a mixture those that are chosen count, whatever fires in them; and one that is larger than what is saved up otherwise is saved
+/// up for.
+#[test]
+fn experts_follow_as_well() {
+    const BYTES: u64 = 50_000;
+    let options = FollowOptions { bytes_per_token: 1000, ..FollowOptions::default() };
+    let mut follower = Follower::of_layers(&[(4, BYTES, Some(&[0.5; 4]))], options);
+    let mut placement = Placement { hot: vec![vec![0, 1]], ..Placement::default() };
+    let mut came = Vec::new();
+    for token in 1..=400 {
+        let (fired, chosen) = (&[u32::MAX; 9][..], Some(&[0b1100][..]));
+        follower.layer(&LayerFiring { layer: 0, tokens: 1, fired, chosen, ..LayerFiring::default() });
+        follower.tokens(1);
+        if let Some(revised) = follower.revise(&placement) {
+            came.push(token);
+            placement = revised;
+        }
+    }
+    placement.hot[0].sort_unstable();
+    assert_eq!((&placement.hot[0][..], follower.moved()), (&[2, 3][..], 2 * BYTES));
+    assert!(came.len() == 2 && came[0] >= 50 && came[1] >= came[0] + 50, "as tokens have earned it: {came:?}");
+}
+
 #[test]
 fn without_bytes_nothing_moves() {
     let (before, after) = (Topic::new(1), Topic::new(2));
