@@ -156,6 +156,61 @@ fn tokens_of_a_mixed_layer_make_nothing() {
     }
 }
 
+/// An expert is resident once all of it is up, however little of it comes at a time; until then it is the CPU's.
+#[test]
+fn large_experts_come_in_several_steps() {
+    let gpu = open(GpuOptions::default());
+    let model = wide();
+    let ids = ids(&model, 60);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 60);
+    // Rows of gate and up, and of down.
+    let (d, width) = (model.config.d_model as u64, model.config.experts.unwrap().n_ff as u64);
+    let (expert, row) = (3 * d * width * 4, 4 * d.max(width));
+    let (none, some) =
+        (placement(&model, 0, true, |_, _| Vec::new()), placement(&model, 0, true, |_, _| vec![5, 0, 9, 3, 7]));
+    let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &none, &load, &mut go_on).unwrap();
+    let mut kv = processor.kv_cache(&model, ids.len(), KvType::F32).unwrap();
+    let (step, mut steps, mut before) = (expert / 3, 0, 0);
+    loop {
+        let moved = processor.apply(&model, &some, &mut [&mut kv], step).unwrap();
+        assert!(moved.bytes <= step + row, "{} bytes in a step of {step}", moved.bytes);
+        let held = processor.resident(&model).unwrap();
+        let now: usize = held.hot.iter().map(|hot| mask::count(hot)).sum();
+        assert!((before..=before + 1).contains(&now), "{before}, then {now} experts");
+        (before, steps) = (now, steps + 1);
+        if !moved.more {
+            break;
+        }
+    }
+    assert_eq!(before, 5 * model.config.n_layer());
+    assert!(steps >= 3 * before, "{steps} steps for {before} experts");
+    // And in the middle of one.
+    let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &none, &load, &mut go_on).unwrap();
+    processor.apply(&model, &some, &mut [&mut kv], step).unwrap();
+    let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+    let error = relative(&logits(&mut forward, &ids, 60), &wanted);
+    assert!(error <= 1e-4, "{error}");
+}
+
+/// Where a binding has no room for all experts, nor for gate and up of one.
+#[test]
+fn experts_lie_in_parts_where_bindings_are_narrow() {
+    let model = wide();
+    let ids = ids(&model, 50);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 8);
+    for max_binding in [128 << 10, 32 << 10] {
+        let gpu = open(GpuOptions { max_binding: Some(max_binding), ..GpuOptions::default() });
+        for (what, placement) in placements(&model, 2) {
+            let error = relative(&logits(&mut hybrid(&gpu, &model, &placement, 16), &ids, 8), &wanted);
+            assert!(error <= 1e-4, "{what} in {max_binding}: {error}");
+        }
+    }
+}
+
 /// Has a follower say what is hot.
 #[derive(Debug)]
 struct Following(Arc<Mutex<Follower>>);

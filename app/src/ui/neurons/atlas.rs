@@ -369,7 +369,7 @@ impl Atlas {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::telemetry::neurons::LayerFiring;
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons};
 
     use super::*;
 
@@ -389,6 +389,19 @@ mod tests {
         let (changed, left) = atlas.sort(SOON, |_| Some(often(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
+    }
+
+    #[test]
+    fn experts_are_hot_one_by_one() {
+        let shape = NeuronShape::of([LayerNeurons::Mixture { experts: 2, width: 2, shared: 1 }]);
+        let mut atlas = Atlas::new(&shape);
+        let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
+        // The shared expert is there as soon as the layer is.
+        for (experts, wanted) in [(0b10, &[2, 3, 4][..]), (0b01, &[0, 1, 4]), (0b11, &[0, 1, 2, 3, 4]), (0, &[4])] {
+            assert!(atlas.place(|_| vec![experts]));
+            assert_eq!((hot(&atlas), atlas.hot()), (wanted.to_vec(), wanted.len()), "{experts:b}");
+        }
+        assert!(atlas.place(|_| Vec::new()) && atlas.hot() == 0);
     }
 
     #[test]

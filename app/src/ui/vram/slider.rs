@@ -146,7 +146,8 @@ fn sentence(forecast: &Forecast) -> String {
         return format!("{at}, all of it by the CPU.");
     }
     let work = 100.0 * forecast.hot_share();
-    format!("{at}, {share:.0} % of the neurons hot, {work:.0} % of their work.")
+    let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };
+    format!("{at}, {share:.0} % of the {what} hot, {work:.0} % of their work.")
 }
 
 /// A rate in words.

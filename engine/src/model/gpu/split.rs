@@ -184,8 +184,11 @@ impl GpuProcessor {
             let (read, chosen) = read.split_at(rows_bytes as usize);
             unpad(read, row_bytes as usize, d_model, x);
             let (chosen, said) = chosen.split_at(slot_bytes as usize);
-            *ids = bytemuck::pod_collect_to_vec(chosen);
-            *shares = bytemuck::pod_collect_to_vec(said);
+            let slots = chosen.len() / 4;
+            ids.resize(slots, 0);
+            bytemuck::cast_slice_mut(ids).copy_from_slice(chosen);
+            shares.resize(slots, 0.0);
+            bytemuck::cast_slice_mut(shares).copy_from_slice(said);
         })?;
         let wait_ns = started.elapsed().as_nanos() as u64;
         if probe.wants_router() {
