@@ -19,6 +19,17 @@ pub fn insert(mask: &mut [u32], neuron: usize) {
     mask[neuron / 32] |= 1 << (neuron % 32);
 }
 
+/// Adds those of `neurons` that `is_in` says yes to, asked by their place in the list. Without a branch on it: it is a coin toss
+/// to the processor.
+///
+/// # Panics
+/// If the mask is not that long.
+pub fn insert_some(mask: &mut [u32], neurons: &[u32], is_in: impl Fn(usize) -> bool) {
+    for (at, neuron) in neurons.iter().enumerate() {
+        mask[*neuron as usize / 32] |= u32::from(is_in(at)) << (neuron % 32);
+    }
+}
+
 /// Adds the neurons in `from`, counted from `first` on.
 ///
 /// # Panics
@@ -76,6 +87,10 @@ mod tests {
             let mut inserted = vec![0; words(n) + 1];
             members.iter().for_each(|i| insert(&mut inserted, *i as usize));
             assert_eq!(filled, inserted);
+            let all: Vec<u32> = (0..n as u32).collect();
+            let mut some = vec![0; words(n) + 1];
+            insert_some(&mut some, &all, |at| members.contains(&all[at]));
+            assert_eq!(some, inserted);
             assert_eq!(neurons(&filled).collect::<Vec<_>>(), members);
             assert_eq!(count(&filled), members.len());
             assert!((0..200).all(|i| contains(&filled, i) == members.contains(&(i as u32))));

@@ -148,7 +148,7 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons, NeuronBoard, Watch};
+    use thermocline_engine::telemetry::neurons::{LayerFiring, LayerNeurons, NeuronBoard, Strength, Watch};
 
     use super::*;
 
@@ -163,7 +163,7 @@ mod tests {
             fired: &fired,
             predicted: Some(&predicted),
             hot: Some(&hot),
-            strength: Some(&strength),
+            strength: Some(Strength::All(&strength)),
             complete: true,
             ..LayerFiring::default()
         });

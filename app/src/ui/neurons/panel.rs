@@ -72,11 +72,13 @@ pub struct NeuronsPanel {
     detached: bool,
     shader: Option<Shader>,
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
+    /// Whether it was shown in this frame.
+    seen: bool,
 }
 
 impl Default for NeuronsPanel {
     fn default() -> Self {
-        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel() }
+        NeuronsPanel { watched: None, detached: false, shader: None, saved: mpsc::channel(), seen: false }
     }
 }
 
@@ -101,8 +103,19 @@ impl NeuronsPanel {
         self.detached = !ui.button("Bring it back").clicked();
     }
 
-    /// Shows it in a window of its own, if it is in one: whether or not there is a column.
+    /// Shows it in a window of its own, if it is in one: whether or not there is a column, of which this comes after.
     pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
+        self.detach(ui, shell);
+        // How strongly neurons fire costs more to record than who does, and nobody looks.
+        if !std::mem::take(&mut self.seen)
+            && let Some(engine) = shell.host.engine()
+            && engine.neurons().watch() == Watch::Strength
+        {
+            engine.neurons().set_watch(Watch::Firing);
+        }
+    }
+
+    fn detach(&mut self, ui: &Ui, shell: &mut Shell) {
         if !self.detached {
             return;
         }
@@ -118,6 +131,7 @@ impl NeuronsPanel {
     }
 
     fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
+        self.seen = true;
         while let Ok(saved) = self.saved.1.try_recv() {
             if let Some(path) = shell.hear(saved) {
                 shell.toasts.success(format!("Saved as {}", path.display()));

@@ -282,7 +282,7 @@ mod tests {
 
     use egui::{Color32, Pos2, TextureOptions, Ui, Vec2};
     use egui_kittest::Harness;
-    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Watch};
+    use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Strength, Watch};
 
     use super::*;
     use crate::ui::neurons::{
@@ -370,7 +370,7 @@ mod tests {
                     tokens: 1,
                     fired: &fired,
                     predicted: Some(&predicted),
-                    strength: Some(&strength),
+                    strength: Some(Strength::All(&strength)),
                     ..LayerFiring::default()
                 });
             }

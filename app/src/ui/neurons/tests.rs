@@ -27,10 +27,12 @@ struct State {
     panel: NeuronsPanel,
     shell: Option<Shell>,
     folders: Folders,
+    /// Whether there is no column for it.
+    hidden: bool,
 }
 
 fn harness(folder: &std::path::Path) -> Harness<'static, State> {
-    let state = State { panel: NeuronsPanel::default(), shell: None, folders: Folders::below(folder) };
+    let state = State { panel: NeuronsPanel::default(), shell: None, folders: Folders::below(folder), hidden: false };
     let show = |ui: &mut egui::Ui, state: &mut State| {
         if state.shell.is_none() {
             theme::install(ui);
@@ -39,7 +41,9 @@ fn harness(folder: &std::path::Path) -> Harness<'static, State> {
             return;
         }
         if let Some(shell) = &mut state.shell {
-            egui::ScrollArea::vertical().show(ui, |ui| state.panel.show(ui, shell));
+            if !state.hidden {
+                egui::ScrollArea::vertical().show(ui, |ui| state.panel.show(ui, shell));
+            }
             state.panel.show_detached(ui, shell);
         }
     };
@@ -204,6 +208,13 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
         assert_eq!(board.watch(), if mode == "strength" { Watch::Strength } else { Watch::Firing });
         assert!(harness.query_by_label_contains(&format!("Map of neurons, {button}:")).is_some());
     }
+    harness.get_by_label("Strength").click();
+    for (hidden, watch) in [(false, Watch::Strength), (true, Watch::Firing), (false, Watch::Strength)] {
+        harness.state_mut().hidden = hidden;
+        harness.run_steps(3);
+        assert_eq!(board.watch(), watch, "only while somebody looks");
+    }
+    harness.get_by_label("Recency").click();
     harness.get_by_label("Stop recording neurons").click();
     harness.run_steps(2);
     assert_eq!(board.watch(), Watch::Off);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::{CpuFfn, FfnWork};
 use crate::{
     model::{LayerFiring, Probe, mask},
-    telemetry::neurons::LayerNeurons,
+    telemetry::neurons::{LayerNeurons, Strength},
 };
 
 /// What a chunk's experts did so far. Its buffers grow to the largest chunk and stay.
@@ -23,7 +23,6 @@ pub(super) struct ExpertFiring {
     strength: Vec<f32>,
     /// One expert's, of the tokens that chose it.
     mask: Vec<u32>,
-    values: Vec<f32>,
     /// What gathering took.
     spent: Duration,
 }
@@ -59,11 +58,16 @@ impl ExpertFiring {
             mask::place(&mut self.fired[token * all..][..all], first, row);
         }
         if !self.strength.is_empty() {
-            self.values.clear();
-            self.values.resize(count * width, 0.0);
-            ffn.strength(&mut self.values);
-            for (row, token) in self.values.chunks_exact(width.max(1)).zip(members) {
-                self.strength[token * self.neurons + first..][..width].copy_from_slice(row);
+            let told = ffn.strength();
+            for (row, token) in members.enumerate() {
+                let into = &mut self.strength[token * self.neurons + first..][..width];
+                match told {
+                    Strength::All(values) => into.copy_from_slice(&values[row * width..][..width]),
+                    Strength::Listed { neurons, values } => {
+                        let values = &values[row * neurons.len()..];
+                        neurons.iter().zip(values).for_each(|(at, value)| into[*at as usize] = *value);
+                    }
+                }
             }
         }
         self.spent += began.elapsed();
@@ -88,11 +92,11 @@ impl ExpertFiring {
             fired: &self.fired,
             chosen: Some(&self.chosen),
             complete: true,
-            strength: (!self.strength.is_empty()).then_some(&self.strength[..]),
+            strength: (!self.strength.is_empty()).then_some(Strength::All(&self.strength)),
             cpu_bytes: work.bytes(),
             cpu_scattered: work.scattered,
             cpu_ns: cpu.as_nanos() as u64,
-            report_ns: self.spent.as_nanos() as u64,
+            reporting: Instant::now().checked_sub(self.spent),
             ..LayerFiring::default()
         });
     }
@@ -100,7 +104,6 @@ impl ExpertFiring {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         let words = [&self.fired, &self.chosen, &self.mask].map(Vec::capacity).iter().sum::<usize>();
-        let floats = [&self.strength, &self.values].map(Vec::capacity).iter().sum::<usize>();
-        ((words + floats) * 4) as u64
+        ((words + self.strength.capacity()) * 4) as u64
     }
 }

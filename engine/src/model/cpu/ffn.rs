@@ -9,6 +9,7 @@ use crate::{
     error::Result,
     format::Matrix,
     model::{Activation, Down, FfnWeights, Linear, Predictor, Sparsity, forward::grow, mask},
+    telemetry::neurons::Strength,
 };
 
 /// From this share of a matrix's rows on all are read, one after the other, which memory does faster than rows here and there.
@@ -328,33 +329,20 @@ impl CpuFfn {
             match (all, fires) {
                 (true, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
                 (true, Fires::Above(cut)) => mask::fill(mask, n, above(cut)),
-                (false, _) => {
-                    for (i, neuron) in self.held.iter().enumerate() {
-                        let fired = match fires {
-                            Fires::NonZero => hidden[i] != 0.0,
-                            Fires::Held => true,
-                            Fires::Above(cut) => above(cut)(i),
-                        };
-                        if fired {
-                            mask::insert(mask, *neuron as usize);
-                        }
-                    }
-                }
+                (false, Fires::NonZero) => mask::insert_some(mask, &self.held, |i| hidden[i] != 0.0),
+                (false, Fires::Held) => mask::insert_some(mask, &self.held, |_| true),
+                (false, Fires::Above(cut)) => mask::insert_some(mask, &self.held, above(cut)),
             }
         }
     }
 
-    /// Magnitudes of the last task's hidden values, put in their places in `strength`, `[tokens, n_ff]`; others are left alone.
-    ///
-    /// # Panics
-    /// If that is shorter.
-    pub fn strength(&self, strength: &mut [f32]) {
+    /// The last task's hidden values, which was [`FfnTask::observed`].
+    pub fn strength(&self) -> Strength<'_> {
         let Last { tokens, n_ff, all, .. } = self.last;
-        let n = if all { n_ff } else { self.held.len() };
-        for (t, strength) in strength.chunks_exact_mut(n_ff.max(1)).take(tokens).enumerate() {
-            for (i, hidden) in self.hidden[t * n..][..n].iter().enumerate() {
-                strength[if all { i } else { self.held[i] as usize }] = hidden.abs();
-            }
+        if all {
+            Strength::All(&self.hidden[..tokens * n_ff])
+        } else {
+            Strength::Listed { neurons: &self.held, values: &self.hidden[..tokens * self.held.len()] }
         }
     }
 

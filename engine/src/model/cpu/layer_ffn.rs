@@ -36,8 +36,6 @@ pub(in crate::model) struct LayerFfn {
     mixture: Mixture,
     /// `[tokens, words(n_ff)]`
     fired: Vec<u32>,
-    /// `[tokens, n_ff]`
-    strength: Vec<f32>,
 }
 
 impl LayerFfn {
@@ -103,17 +101,11 @@ impl LayerFfn {
     }
 
     fn tell(&mut self, task: &LayerTask<'_>, n_ff: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
-        let cpu_ns = started.elapsed().as_nanos() as u64;
-        let report = Instant::now();
+        let reporting = Instant::now();
         self.fired.clear();
         self.fired.resize(task.tokens * mask::words(n_ff), 0);
         self.ffn.fired(&mut self.fired);
-        let strength = probe.wants_strength().then(|| {
-            self.strength.clear();
-            self.strength.resize(task.tokens * n_ff, 0.0);
-            self.ffn.strength(&mut self.strength);
-            &self.strength[..]
-        });
+        let strength = probe.wants_strength().then(|| self.ffn.strength());
         probe.firing(&LayerFiring {
             layer: task.layer,
             tokens: task.tokens,
@@ -123,15 +115,15 @@ impl LayerFfn {
             strength,
             cpu_bytes: work.bytes(),
             cpu_scattered: work.scattered,
-            cpu_ns,
-            report_ns: report.elapsed().as_nanos() as u64,
+            cpu_ns: reporting.duration_since(started).as_nanos() as u64,
+            reporting: Some(reporting),
             ..LayerFiring::default()
         });
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
-        let own = (self.fired.capacity() + self.strength.capacity()) * size_of::<f32>();
+        let own = self.fired.capacity() * size_of::<u32>();
         self.ffn.bytes() + self.mixture.bytes() + own as u64
     }
 }

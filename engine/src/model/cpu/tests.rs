@@ -8,6 +8,7 @@ use crate::{
         Activation, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerFiring, Linear, ModelConfig, NormKind,
         Position, Predictor, PredictorInput, PredictorKind, Probe, SharedExpert, Sparsity, mask,
     },
+    telemetry::neurons::Strength,
 };
 
 pub const D: usize = 24;
@@ -149,9 +150,21 @@ impl Probe for Seen {
             chosen: firing.chosen.map(<[u32]>::to_vec).unwrap_or_default(),
             predicted: firing.predicted.map(<[u32]>::to_vec),
             complete: firing.complete,
-            strength: firing.strength.map(<[f32]>::to_vec).unwrap_or_default(),
+            strength: firing.strength.map(|strength| magnitudes(strength, firing.fired.len() * 32)).unwrap_or_default(),
             bytes: (firing.cpu_bytes, firing.cpu_scattered),
         };
+    }
+}
+
+/// Magnitudes of all of at most `n` neurons: of one token, where only some are listed.
+fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
+    match strength {
+        Strength::All(values) => values.iter().map(|value| value.abs()).collect(),
+        Strength::Listed { neurons, values } => {
+            let mut all = vec![0.0; n];
+            neurons.iter().zip(values).for_each(|(at, value)| all[*at as usize] = value.abs());
+            all
+        }
     }
 }
 

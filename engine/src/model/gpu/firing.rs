@@ -167,7 +167,7 @@ impl GpuProcessor {
     /// Tells `probe` what the chunk's layers had to tell.
     pub(super) fn report_firing(&mut self, probe: &mut dyn Probe) {
         for entry in &self.log.entries {
-            let report = Instant::now();
+            let reporting = Some(Instant::now());
             let ffn = self.layers.get(entry.layer - self.first_layer).map(|layer| &layer.ffn);
             let (hot, experts) = (ffn.and_then(FfnOps::hot), ffn.and_then(FfnOps::experts));
             let (slots, predicted) = self.log.masks(entry);
@@ -201,7 +201,7 @@ impl GpuProcessor {
                 bus_bytes: entry.bus_bytes,
                 cpu_ns: entry.work.cpu_ns,
                 wait_ns: entry.wait_ns,
-                report_ns: report.elapsed().as_nanos() as u64,
+                reporting,
             });
         }
     }

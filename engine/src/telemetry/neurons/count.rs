@@ -1,87 +1,96 @@
 //! Counting the set bits of each column of a stack of masks.
 
-/// How often each neuron is set in the rows of `masks`, `[rows, words]`. Rows are added in binary, one word of carries per
-/// binary place (Harley and Seal's tree over eight rows at a time), which takes the same time however many bits are set.
-#[derive(Debug, Default)]
-pub(super) struct ColumnCounts {
-    /// `[places, words]`: bit `k` of every column's count.
-    places: Vec<u32>,
-    carry: Vec<u32>,
-}
+/// Most masks of a stack: counts and numbers of rows then fit a byte.
+pub(super) const ROWS: usize = 64;
 
-const ROWS: usize = 8;
+/// Words whose columns are counted side by side.
+const GROUP: usize = 8;
 
-/// A full adder on 32 columns: sum and carry.
-fn add(a: u32, b: u32, c: u32) -> (u32, u32) {
-    let half = a ^ b;
-    (half ^ c, (a & b) | (half & c))
-}
+/// Binary places of a count, and of a row's number.
+const COUNT_PLACES: usize = 7;
+const ROW_PLACES: usize = 6;
 
-impl ColumnCounts {
-    /// Adds the counts of `masks` to what `each` is given: called once for every neuron that is set at all.
-    pub fn of(&mut self, masks: &[u32], words: usize, mut each: impl FnMut(usize, u32)) {
-        if words == 0 {
-            return;
+/// One binary place of a number for each column of a group.
+type Place = [u32; GROUP];
+
+/// Calls `each` once for every column that is set at all, with how often it is and the last row in which it is. There are `rows`
+/// (at most [`ROWS`]) masks of `words` words; `load` is asked for some words of a row, from a first one on.
+///
+/// Numbers are held bit by bit, one word for a place of 32 columns (bit-sliced arithmetic): a row is added to all of its
+/// columns by a few operations on words, which take the same time however many bits are set.
+pub(super) fn columns(
+    rows: usize,
+    words: usize,
+    load: impl Fn(usize, usize, &mut [u32]),
+    mut each: impl FnMut(usize, u32, usize),
+) {
+    for first in (0..words).step_by(GROUP) {
+        let width = GROUP.min(words - first);
+        let (mut counts, mut lasts) = ([Place::default(); COUNT_PLACES], [Place::default(); ROW_PLACES]);
+        for row in 0..rows.min(ROWS) {
+            let mut bits = Place::default();
+            load(row, first, &mut bits[..width]);
+            // Higher places are zero as yet.
+            for (place, last) in lasts[..places(row)].iter_mut().enumerate() {
+                let number = if row >> place & 1 == 1 { u32::MAX } else { 0 };
+                last.iter_mut().zip(&bits).for_each(|(last, bits)| *last = (*last & !bits) | (bits & number));
+            }
+            for count in &mut counts[..places(row + 1)] {
+                for (count, carry) in count.iter_mut().zip(&mut bits) {
+                    (*count, *carry) = (*count ^ *carry, *count & *carry);
+                }
+            }
         }
-        let rows = masks.len() / words;
-        let places = (usize::BITS - rows.leading_zeros()).max(4) as usize;
-        self.places.clear();
-        self.places.resize(places * words, 0);
-        self.carry.resize(words, 0);
-        for eight in masks.chunks(ROWS * words) {
-            self.add_rows(eight, words);
-        }
-        for word in 0..words {
-            let mut left = (0..places).fold(0, |any, place| any | self.places[place * words + word]);
+        for word in 0..width {
+            let any = counts.iter().fold(0, |any, place| any | place[word]);
+            if any == 0 {
+                continue;
+            }
+            let (counts, lasts) = (numbers(&counts, word), numbers(&lasts, word));
+            let mut left = any;
             while left != 0 {
-                let bit = left.trailing_zeros();
+                let bit = left.trailing_zeros() as usize;
                 left &= left - 1;
-                let count = (0..places).map(|k| (self.places[k * words + word] >> bit & 1) << k).sum();
-                each(word * 32 + bit as usize, count);
+                each((first + word) * 32 + bit, u32::from(counts[bit]), usize::from(lasts[bit]));
             }
         }
     }
-
-    /// Adds up to eight rows.
-    fn add_rows(&mut self, rows: &[u32], words: usize) {
-        let (low, high) = self.places.split_at_mut(3 * words);
-        let (ones, rest) = low.split_at_mut(words);
-        let (twos, fours) = rest.split_at_mut(words);
-        let carry = &mut self.carry[..words];
-        let mut row = rows.chunks_exact(words);
-        let mut next = || row.next().unwrap_or(&[]);
-        let eight: [&[u32]; ROWS] = std::array::from_fn(|_| next());
-        if eight[ROWS - 1].is_empty() {
-            // The last few rows, one by one.
-            for row in eight.iter().filter(|row| !row.is_empty()) {
-                carry.copy_from_slice(row);
-                ripple(&mut self.places, carry, words);
-            }
-            return;
-        }
-        let [a, b, c, d, e, f, g, h] = eight.map(|row| &row[..words]);
-        for w in 0..words {
-            let (one, two_a) = add(ones[w], a[w], b[w]);
-            let (one, two_b) = add(one, c[w], d[w]);
-            let (two, four_a) = add(twos[w], two_a, two_b);
-            let (one, two_a) = add(one, e[w], f[w]);
-            let (one, two_b) = add(one, g[w], h[w]);
-            let (two, four_b) = add(two, two_a, two_b);
-            let (four, eight) = add(fours[w], four_a, four_b);
-            (ones[w], twos[w], fours[w], carry[w]) = (one, two, four, eight);
-        }
-        ripple(high, carry, words);
-    }
 }
 
-/// Adds `carry` to the lowest of `places`.
-fn ripple(places: &mut [u32], carry: &mut [u32], words: usize) {
-    for place in places.chunks_exact_mut(words) {
-        for (bits, carry) in place.iter_mut().zip(carry.iter_mut()) {
-            (*bits, *carry) = (*bits ^ *carry, *bits & *carry);
+/// Binary places of a number.
+fn places(number: usize) -> usize {
+    (usize::BITS - number.leading_zeros()) as usize
+}
+
+/// The numbers of a word's columns.
+fn numbers(places: &[Place], word: usize) -> [u8; 32] {
+    let mut eights = [0u64; 4];
+    for (place, bits) in places.iter().enumerate() {
+        for (eight, byte) in eights.iter_mut().zip(bits[word].to_le_bytes()) {
+            *eight |= SPREAD[usize::from(byte)] << place;
         }
     }
+    let mut numbers = [0; 32];
+    for (to, eight) in numbers.chunks_exact_mut(8).zip(eights) {
+        to.copy_from_slice(&eight.to_le_bytes());
+    }
+    numbers
 }
+
+/// Bit `i` of a byte as the lowest bit of byte `i`.
+static SPREAD: [u64; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut bit = 0;
+        while bit < 8 {
+            table[byte] |= ((byte >> bit & 1) as u64) << (8 * bit);
+            bit += 1;
+        }
+        byte += 1;
+    }
+    table
+};
 
 #[cfg(test)]
 mod tests {
@@ -89,21 +98,29 @@ mod tests {
 
     #[test]
     fn counts_are_those_of_single_bits() {
-        let (mut counts, mut seed) = (ColumnCounts::default(), 7u64);
-        for (rows, words) in [(1, 3), (7, 1), (8, 2), (9, 5), (16, 1), (64, 3), (255, 2), (256, 1), (513, 4), (3, 0)] {
+        let mut seed = 7u64;
+        for (rows, words) in
+            [(1, 3), (2, 8), (7, 1), (8, 9), (9, 5), (16, 32), (31, 17), (63, 2), (64, 9), (5, 0), (0, 4)]
+        {
             let mut noise = || {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 (seed >> 32) as u32
             };
-            // The first word is always full, so that the highest count occurs.
-            let masks: Vec<u32> =
-                (0..rows * words).map(|i| if i % words == 0 { u32::MAX } else { noise() & noise() }).collect();
-            let mut wanted = vec![0u32; words * 32];
-            for row in masks.chunks(words.max(1)) {
-                (0..words * 32).for_each(|n| wanted[n] += row[n / 32] >> (n % 32) & 1);
+            // The first word is always full, so that the highest count occurs; others are seldom set.
+            let masks: Vec<u32> = (0..rows * words)
+                .map(|i| if i % words == 0 { u32::MAX } else { noise() & noise() & noise() & noise() })
+                .collect();
+            let mut wanted = Vec::new();
+            for neuron in 0..words * 32 {
+                let set: Vec<usize> =
+                    (0..rows).filter(|row| masks[row * words + neuron / 32] >> (neuron % 32) & 1 == 1).collect();
+                wanted.extend(set.last().map(|last| (neuron, set.len() as u32, *last)));
             }
-            let mut got = vec![0u32; words * 32];
-            counts.of(&masks, words, |neuron, count| got[neuron] += count);
+            let mut got = Vec::new();
+            let load = |row: usize, first: usize, into: &mut [u32]| {
+                into.copy_from_slice(&masks[row * words + first..][..into.len()]);
+            };
+            columns(rows, words, load, |neuron, count, last| got.push((neuron, count, last)));
             assert_eq!(got, wanted, "{rows} x {words}");
         }
     }

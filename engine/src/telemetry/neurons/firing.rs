@@ -1,5 +1,9 @@
 //! What a processor tells of a layer.
 
+use std::time::Instant;
+
+use super::Strength;
+
 /// What the FFN of one layer did with the tokens of a chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerFiring<'a> {
@@ -19,8 +23,8 @@ pub struct LayerFiring<'a> {
     pub complete: bool,
     /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM; `None` if none are, or there is no device.
     pub hot: Option<&'a [u32]>,
-    /// `[tokens, n_ff]`: magnitudes of the hidden activations, where a probe wants them.
-    pub strength: Option<&'a [f32]>,
+    /// How strongly, where a probe wants to know.
+    pub strength: Option<Strength<'a>>,
     /// Bytes of FFN weights and predictor the CPU read.
     pub cpu_bytes: u64,
     /// Of these, how many as rows of single neurons here and there, which memory gives more slowly than rows in order.
@@ -31,6 +35,6 @@ pub struct LayerFiring<'a> {
     pub cpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,
-    /// Nanoseconds it took to make this report.
-    pub report_ns: u64,
+    /// When making this report began, or so long before it was finished as that took in all; `None` if nobody looked.
+    pub reporting: Option<Instant>,
 }

@@ -17,8 +17,10 @@ mod count;
 pub mod curve;
 mod firing;
 mod pace;
+mod pending;
 mod recorder;
 mod shape;
+mod strength;
 mod tally;
 #[cfg(test)]
 mod tests;
@@ -29,5 +31,6 @@ pub use firing::LayerFiring;
 pub use pace::Pace;
 pub use recorder::NeuronRecorder;
 pub use shape::{LayerNeurons, NeuronShape};
+pub use strength::Strength;
 pub use tally::LayerTally;
 pub use trace::{Difference, LayerTrace, TokenMasks, TokenTrace, neurons_of};

@@ -33,12 +33,14 @@ pub(super) struct PaceMeter {
     seen: u64,
     tokens: f64,
     seconds: f64,
+    /// Tokens of which recording was timed, and its time.
+    timed: f64,
     recording: f64,
 }
 
 impl PaceMeter {
-    /// A token took `time`, `recording` of it for the record.
-    pub fn add(&mut self, time: Duration, recording: Duration, shared: &SharedPace) {
+    /// A token took `time`, `recording` of it for the record, if somebody looked.
+    pub fn add(&mut self, time: Duration, recording: Option<Duration>, shared: &SharedPace) {
         let seconds = time.as_secs_f64();
         if seconds <= 0.0 {
             return;
@@ -47,10 +49,11 @@ impl PaceMeter {
         self.seen += 1;
         self.tokens = self.tokens * fade + 1.0;
         self.seconds = self.seconds * fade + seconds;
-        self.recording = self.recording * fade + recording.as_secs_f64();
+        self.timed = self.timed * fade + f64::from(u8::from(recording.is_some()));
+        self.recording = self.recording * fade + recording.unwrap_or_default().as_secs_f64();
         shared.tokens.set(self.seen);
         shared.rate.set(self.tokens / self.seconds);
-        shared.recording.set(self.recording / self.tokens);
+        shared.recording.set(if self.timed > 0.0 { self.recording / self.timed } else { 0.0 });
     }
 }
 

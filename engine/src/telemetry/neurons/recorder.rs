@@ -9,20 +9,23 @@ use std::{
 use super::{
     LayerFiring, LayerTrace, MOST_TOKENS, NeuronBoard, TokenMasks, TokenTrace, Watch,
     pace::{PaceMeter, SharedPace},
-    tally::Tallier,
 };
+
+/// Of so many tokens, the time recording takes is measured at one: looking at the clock takes time, too. Odd, so that tokens with
+/// which a block is counted have their turn.
+const TIMED: u64 = 7;
 
 /// Writes to a [`NeuronBoard`]; there is one of it. Between [`NeuronRecorder::begin`] and [`NeuronRecorder::end`] it hears of
 /// the layers of one or more chunks, in order. Only whole chunks become tokens of the board.
 #[derive(Debug)]
 pub struct NeuronRecorder {
     board: Arc<NeuronBoard>,
-    tallier: Tallier,
     /// Index of the next token.
     next: u64,
-    /// What is recorded of what was begun, and how long that took so far.
+    /// What is recorded of what was begun.
     watch: Watch,
-    spent: Duration,
+    /// Time that took so far; `None` if nobody looks.
+    spent: Option<Duration>,
     paces: [PaceMeter; 3],
     /// What was begun: the tokens still to come, and where the first of them stands.
     ids: Vec<u32>,
@@ -55,10 +58,9 @@ struct Chunk {
 impl NeuronRecorder {
     pub(super) fn new(board: Arc<NeuronBoard>) -> Self {
         NeuronRecorder {
-            tallier: Tallier::new(board.shape()),
             next: 0,
             watch: board.watch(),
-            spent: Duration::ZERO,
+            spent: None,
             paces: Default::default(),
             ids: Vec::new(),
             done: 0,
@@ -86,7 +88,8 @@ impl NeuronRecorder {
         self.ids.extend_from_slice(tokens);
         (self.done, self.session, self.position, self.decoded) = (0, session, position, decoded);
         self.chunk.last_layer = None;
-        (self.watch, self.spent) = (self.board.watch(), Duration::ZERO);
+        self.watch = self.board.watch();
+        self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
     }
 
     /// How much is recorded of what was begun.
@@ -109,9 +112,9 @@ impl NeuronRecorder {
     /// A layer of the current chunk was computed. Layers come in order; one that does not begins the next chunk. What does
     /// not have the board's shape is ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
-        let began = Instant::now();
+        let began = firing.reporting.or_else(|| self.spent.map(|_| Instant::now()));
         self.take(firing);
-        self.spent += began.elapsed() + Duration::from_nanos(firing.report_ns);
+        self.spend(began);
     }
 
     fn take(&mut self, firing: &LayerFiring<'_>) {
@@ -124,7 +127,7 @@ impl NeuronRecorder {
             || firing.chosen.map_or(0, <[u32]>::len) != experts.len() * tokens
             || firing.predicted.is_some_and(|predicted| predicted.len() != mask)
             || firing.hot.is_some_and(|hot| hot.len() != words.len())
-            || firing.strength.is_some_and(|strength| strength.len() != neurons * tokens);
+            || firing.strength.is_some_and(|strength| !strength.fits(tokens, neurons));
         debug_assert!(!wrong, "a firing of {layer} that is not the model's");
         if wrong {
             return;
@@ -137,7 +140,7 @@ impl NeuronRecorder {
             return;
         }
         self.chunk.last_layer = Some(layer);
-        self.tallier.add(&self.board.tally, layer, self.next, tokens, firing.fired, firing.chosen);
+        self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
         self.look_at_hot(firing);
         let (layers, unmasked) = (self.board.shape().layers(), tokens - self.chunk.masks.len());
         for t in 0..tokens {
@@ -155,8 +158,8 @@ impl NeuronRecorder {
                     mask.copy_from_slice(predicted);
                 }
                 let range = self.board.shape().range(layer);
-                if let (Some(all), Some(into)) = (firing.strength, masks.strength.get_mut(range)) {
-                    masks.greatest[layer] = quantise(&all[t * neurons..][..neurons], into);
+                if let (Some(strength), Some(into)) = (firing.strength, masks.strength.get_mut(range)) {
+                    masks.greatest[layer] = strength.quantise(t, into);
                 }
             }
         }
@@ -164,10 +167,17 @@ impl NeuronRecorder {
 
     /// The tokens were computed, or given up.
     pub fn end(&mut self) {
-        let began = Instant::now();
+        let began = self.spent.map(|_| Instant::now());
         self.publish();
         self.ids.clear();
-        self.spent += began.elapsed();
+        self.spend(began);
+    }
+
+    /// Recording was at work since `began`.
+    fn spend(&mut self, began: Option<Instant>) {
+        if let (Some(spent), Some(began)) = (&mut self.spent, began) {
+            *spent += began.elapsed();
+        }
     }
 
     /// Nothing is computed for a while: hands over what readers were in the way of.
@@ -205,6 +215,9 @@ impl NeuronRecorder {
 
     /// Keeps the map of what is hot up to date.
     fn look_at_hot(&mut self, firing: &LayerFiring<'_>) {
+        if firing.hot.is_none() && self.shared_hot.is_none() && !self.hot_changed {
+            return;
+        }
         let held = &mut self.hot[self.board.shape().words(firing.layer)];
         match firing.hot {
             Some(hot) if held != hot => held.copy_from_slice(hot),
@@ -283,15 +296,4 @@ fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>, c
         cpu_ns: share(firing.cpu_ns),
         wait_ns: share(firing.wait_ns),
     }
-}
-
-/// Magnitudes as shares of the greatest, which is returned; one that is not zero does not become zero.
-fn quantise(strength: &[f32], into: &mut [u8]) -> f32 {
-    let greatest = strength.iter().copied().filter(|x| x.is_finite()).fold(0.0, f32::max);
-    let scale = if greatest > 0.0 { 255.0 / greatest } else { 0.0 };
-    for (into, strength) in into.iter_mut().zip(strength) {
-        // Casts saturate, and NaN becomes 0.
-        *into = if *strength > 0.0 { ((strength * scale).round() as u8).max(1) } else { 0 };
-    }
-    greatest
 }

@@ -6,7 +6,11 @@ use std::sync::atomic::{
     fence,
 };
 
-use super::{NeuronShape, count::ColumnCounts, trace::neurons_of};
+use super::{
+    NeuronShape,
+    count::{ROWS, columns},
+    pending::Pending,
+};
 
 /// Tokens after which a firing counts for 1/e in [`LayerTally::recent`].
 const MEMORY: f64 = 256.0;
@@ -31,7 +35,8 @@ pub struct LayerTally {
     pub chosen_recent: Vec<f32>,
 }
 
-/// The counts of every layer. Each layer has a version, odd while it is written: a reader that saw it change reads again.
+/// The counts of every layer. Each layer has a version, odd while it is written: a reader that saw it change reads again. Single
+/// tokens wait until there are enough of them to be counted together; whoever reads before that counts them for himself.
 #[derive(Debug)]
 pub(super) struct Tally {
     layers: Vec<Layer>,
@@ -40,11 +45,14 @@ pub(super) struct Tally {
 #[derive(Debug)]
 struct Layer {
     version: AtomicU32,
+    /// All tokens, those that wait among them.
     tokens: AtomicU64,
-    /// Index of the latest token.
+    /// Index of the latest.
     latest: AtomicU64,
-    /// Weights of all tokens, an f64.
+    pending: Pending,
+    /// Weights of all tokens that do not wait, and what the latest of them weighs: f64s.
     weight: AtomicU64,
+    heavy: AtomicU64,
     neurons: Box<[Neuron]>,
     /// The same of experts, which fire when they are chosen.
     experts: Box<[Neuron]>,
@@ -66,7 +74,9 @@ impl Tally {
             version: AtomicU32::new(0),
             tokens: AtomicU64::new(0),
             latest: AtomicU64::new(0),
-            weight: AtomicU64::new(0),
+            pending: Pending::new(shape.neurons(layer), shape.experts(layer)),
+            weight: AtomicU64::new(0f64.to_bits()),
+            heavy: AtomicU64::new(1f64.to_bits()),
             neurons: (0..shape.neurons(layer)).map(|_| Neuron::default()).collect(),
             experts: (0..shape.experts(layer)).map(|_| Neuron::default()).collect(),
         };
@@ -75,8 +85,28 @@ impl Tally {
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let of = |layer: &Layer| size_of_val(&*layer.neurons) + size_of_val(&*layer.experts);
-        self.layers.iter().map(|layer| of(layer) as u64).sum()
+        let counts = |layer: &Layer| (size_of_val(&*layer.neurons) + size_of_val(&*layer.experts)) as u64;
+        self.layers.iter().map(|layer| counts(layer) + layer.pending.bytes()).sum()
+    }
+
+    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is what a mixture has `chosen`. Those of a chunk
+    /// weigh alike, and so do single ones that waited together. For one thread alone.
+    pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {
+        let Some(layer) = self.layers.get(layer) else { return };
+        let chosen = chosen.unwrap_or_default();
+        let _writing = Writing::begin(layer);
+        layer.tokens.store(layer.tokens.load(Relaxed) + tokens as u64, Relaxed);
+        layer.latest.store((first + tokens as u64).saturating_sub(1), Relaxed);
+        if tokens == 1 {
+            if layer.pending.push(first, fired, chosen) {
+                layer.settle();
+            }
+            return;
+        }
+        layer.settle();
+        let weight = layer.grow(tokens) as f32;
+        count(&layer.neurons, first, fired, weight);
+        count(&layer.experts, first, chosen, weight);
     }
 
     /// Reads a layer into `into`, whose memory is used again.
@@ -100,10 +130,53 @@ impl Tally {
 }
 
 impl Layer {
+    /// What each of `tokens` weighs that come next.
+    fn weight_of_next(&self, tokens: usize) -> f64 {
+        f64::from_bits(self.heavy.load(Relaxed)) * (tokens as f64 / MEMORY).exp()
+    }
+
+    /// Counts what waits.
+    fn settle(&self) {
+        let tokens = self.pending.tokens();
+        if tokens == 0 {
+            return;
+        }
+        let weight = self.grow(tokens) as f32;
+        let fire = |neurons: &[Neuron], at: usize, count, last| {
+            if let Some(neuron) = neurons.get(at) {
+                neuron.fire(count, last, weight);
+            }
+        };
+        self.pending.each_fired(|neuron, count, last| fire(&self.neurons, neuron, count, last));
+        self.pending.each_chosen(|expert, count, last| fire(&self.experts, expert, count, last));
+        self.pending.clear();
+    }
+
+    /// Adds the weight of `tokens` more, and tells what each of them weighs.
+    fn grow(&self, tokens: usize) -> f64 {
+        let mut weight = self.weight_of_next(tokens);
+        let mut total = f64::from_bits(self.weight.load(Relaxed));
+        if weight > HEAVIEST {
+            let shrink = 1.0 / weight;
+            self.neurons.iter().chain(&self.experts).for_each(|neuron| {
+                let level = f64::from(f32::from_bits(neuron.level.load(Relaxed)));
+                neuron.level.store(((level * shrink) as f32).to_bits(), Relaxed);
+            });
+            total *= shrink;
+            weight = 1.0;
+        }
+        self.weight.store((total + weight * tokens as f64).to_bits(), Relaxed);
+        self.heavy.store(weight.to_bits(), Relaxed);
+        weight
+    }
+
     fn copy(&self, into: &mut LayerTally) {
         let latest = self.latest.load(Relaxed) as u32;
-        let weight = f64::from_bits(self.weight.load(Relaxed));
-        let per_weight = if weight > 0.0 { 1.0 / weight } else { 0.0 };
+        let waiting = self.pending.tokens();
+        let weight = self.weight_of_next(waiting);
+        let total = f64::from_bits(self.weight.load(Relaxed)) + weight * waiting as f64;
+        let per_weight = if total > 0.0 { 1.0 / total } else { 0.0 };
+        let of_one = (weight * per_weight) as f32;
         into.tokens = self.tokens.load(Relaxed);
         into.counts.clear();
         into.recent.clear();
@@ -121,6 +194,33 @@ impl Layer {
             into.chosen.push(expert.count.load(Relaxed));
             into.chosen_recent.push(share(expert));
         }
+        self.pending.each_fired(|neuron, count, last| {
+            add(&mut into.counts, &mut into.recent, neuron, count, of_one);
+            if let Some(age) = into.age.get_mut(neuron) {
+                *age = Some(latest.wrapping_sub(last));
+            }
+        });
+        self.pending.each_chosen(|expert, count, _| {
+            add(&mut into.chosen, &mut into.chosen_recent, expert, count, of_one);
+        });
+    }
+}
+
+/// Neuron `at` fired at `count` more tokens, each of which is `share` of all.
+fn add(counts: &mut [u32], recent: &mut [f32], at: usize, count: u32, share: f32) {
+    if let (Some(all), Some(recent)) = (counts.get_mut(at), recent.get_mut(at)) {
+        *all = all.saturating_add(count);
+        *recent += count as f32 * share;
+    }
+}
+
+impl Neuron {
+    /// It fired at `count` more tokens, which weigh `weight` each.
+    fn fire(&self, count: u32, last: u32, weight: f32) {
+        self.count.store(self.count.load(Relaxed).saturating_add(count), Relaxed);
+        let level = f32::from_bits(self.level.load(Relaxed)) + weight * count as f32;
+        self.level.store(level.to_bits(), Relaxed);
+        self.last.store(last, Relaxed);
     }
 }
 
@@ -129,7 +229,8 @@ struct Writing<'a>(&'a Layer);
 
 impl<'a> Writing<'a> {
     fn begin(layer: &'a Layer) -> Self {
-        layer.version.fetch_add(1, Relaxed);
+        // Nobody else writes: no need for it to be one step.
+        layer.version.store(layer.version.load(Relaxed).wrapping_add(1), Relaxed);
         fence(Release);
         Writing(layer)
     }
@@ -137,136 +238,125 @@ impl<'a> Writing<'a> {
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
-        self.0.version.fetch_add(1, Release);
+        self.0.version.store(self.0.version.load(Relaxed).wrapping_add(1), Release);
     }
 }
 
-/// What the one writer of a [`Tally`] remembers.
-#[derive(Debug)]
-pub(super) struct Tallier {
-    /// By layer: what a token weighs now.
-    weights: Vec<f64>,
-    columns: ColumnCounts,
-    /// Neurons whose last firing was found.
-    found: Vec<u32>,
-}
-
-impl Tallier {
-    pub fn new(shape: &NeuronShape) -> Self {
-        Tallier { weights: vec![1.0; shape.layers()], columns: ColumnCounts::default(), found: Vec::new() }
-    }
-
-    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is what a mixture has `chosen`. They weigh alike.
-    pub fn add(
-        &mut self,
-        tally: &Tally,
-        layer: usize,
-        first: u64,
-        tokens: usize,
-        fired: &[u32],
-        chosen: Option<&[u32]>,
-    ) {
-        let (Some(layer), Some(heavy)) = (tally.layers.get(layer), self.weights.get_mut(layer)) else { return };
-        let _writing = Writing::begin(layer);
-        *heavy *= (tokens as f64 / MEMORY).exp();
-        let mut total = f64::from_bits(layer.weight.load(Relaxed));
-        if *heavy > HEAVIEST {
-            let shrink = 1.0 / *heavy;
-            layer.neurons.iter().chain(&layer.experts).for_each(|neuron| {
-                let level = f64::from(f32::from_bits(neuron.level.load(Relaxed)));
-                neuron.level.store(((level * shrink) as f32).to_bits(), Relaxed);
-            });
-            total *= shrink;
-            *heavy = 1.0;
-        }
-        let weight = *heavy;
-        self.count(&layer.neurons, first, tokens, fired, weight);
-        self.count(&layer.experts, first, tokens, chosen.unwrap_or_default(), weight);
-        layer.weight.store((total + weight * tokens as f64).to_bits(), Relaxed);
-        layer.tokens.store(layer.tokens.load(Relaxed) + tokens as u64, Relaxed);
-        layer.latest.store((first + tokens as u64).saturating_sub(1), Relaxed);
-    }
-
-    /// Counts them for `neurons`, each token with `weight`.
-    fn count(&mut self, neurons: &[Neuron], first: u64, tokens: usize, fired: &[u32], weight: f64) {
-        let words = neurons.len().div_ceil(32);
-        let fires = |neuron: usize, count: u32| {
-            let Some(neuron) = neurons.get(neuron) else { return };
-            neuron.count.store(neuron.count.load(Relaxed).saturating_add(count), Relaxed);
-            let level = f32::from_bits(neuron.level.load(Relaxed)) + (weight * f64::from(count)) as f32;
-            neuron.level.store(level.to_bits(), Relaxed);
+/// Counts masks of the tokens from `first` on for `neurons`.
+fn count(neurons: &[Neuron], first: u64, masks: &[u32], weight: f32) {
+    let words = neurons.len().div_ceil(32);
+    for (at, stack) in masks.chunks((ROWS * words).max(1)).enumerate() {
+        let first = first + (at * ROWS) as u64;
+        let load = |row: usize, word: usize, into: &mut [u32]| {
+            into.copy_from_slice(&stack[row * words + word..][..into.len()]);
         };
-        let last = |neuron: usize, index: u64| {
+        columns(stack.len() / words.max(1), words, load, |neuron, count, last| {
             if let Some(neuron) = neurons.get(neuron) {
-                neuron.last.store(index as u32, Relaxed);
+                neuron.fire(count, (first + last as u64) as u32, weight);
             }
-        };
-        if tokens == 1 {
-            for neuron in neurons_of(fired) {
-                fires(neuron, 1);
-                last(neuron, first);
-            }
-            return;
-        }
-        self.columns.of(fired, words, fires);
-        self.found.clear();
-        self.found.resize(words, 0);
-        for (t, row) in fired.chunks_exact(words.max(1)).enumerate().rev() {
-            for (word, (bits, found)) in row.iter().zip(&mut self.found).enumerate() {
-                let new = *bits & !*found;
-                if new != 0 {
-                    *found |= new;
-                    neurons_of(&[new]).for_each(|bit| last(word * 32 + bit, first + t as u64));
-                }
-            }
-        }
+        });
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        super::{LayerNeurons, pending::BLOCK},
+        *,
+    };
 
     fn noise(seed: &mut u64) -> u32 {
         *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 32) as u32
     }
 
-    #[test]
-    fn frequencies_are_those_of_a_naive_count() {
-        const NEURONS: usize = 75;
-        let shape = NeuronShape::new([0, NEURONS]);
-        let (tally, mut tallier, mut seed) = (Tally::new(&shape), Tallier::new(&shape), 3);
-        let (mut counts, mut level, mut weight) = ([0u32; NEURONS], [0f64; NEURONS], 0f64);
-        let (mut last, mut index) = ([None; NEURONS], 0u64);
-        // Past the weight at which levels are shrunk.
-        for chunk in (0..1200).map(|i| [1usize, 1, 20, 3][i % 4]) {
-            let rows: Vec<[u32; 3]> = (0..chunk)
-                .map(|_| {
-                    let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
-                    [noise(&mut seed), rare & noise(&mut seed), 0x7ff & noise(&mut seed)]
-                })
-                .collect();
-            tallier.add(&tally, 1, index, chunk, rows.as_flattened(), None);
-            let fade = (-(chunk as f64) / MEMORY).exp();
-            (0..NEURONS).for_each(|n| level[n] *= fade);
-            weight = weight * fade + chunk as f64;
-            for row in &rows {
-                for n in (0..NEURONS).filter(|n| row[n / 32] >> (n % 32) & 1 == 1) {
-                    (counts[n], last[n]) = (counts[n] + 1, Some(index));
-                    level[n] += 1.0;
+    /// The counts of one layer, made the plain way.
+    struct Naive {
+        counts: Vec<u32>,
+        levels: Vec<f64>,
+        last: Vec<Option<u64>>,
+        weight: f64,
+        index: u64,
+        /// Masks of single tokens since the last block or chunk.
+        waiting: Vec<Vec<u32>>,
+    }
+
+    impl Naive {
+        fn new(neurons: usize) -> Self {
+            let (counts, levels, last) = (vec![0; neurons], vec![0.0; neurons], vec![None; neurons]);
+            Naive { counts, levels, last, weight: 0.0, index: 0, waiting: Vec::new() }
+        }
+
+        fn add(&mut self, rows: &[Vec<u32>]) {
+            for row in rows {
+                for n in (0..self.counts.len()).filter(|n| row[n / 32] >> (n % 32) & 1 == 1) {
+                    (self.counts[n], self.last[n]) = (self.counts[n] + 1, Some(self.index));
                 }
-                index += 1;
+                self.index += 1;
+            }
+            if let [row] = rows {
+                self.waiting.push(row.clone());
+                if self.waiting.len() < BLOCK {
+                    return;
+                }
+            }
+            self.weigh(&self.waiting.clone());
+            self.waiting.clear();
+            if rows.len() > 1 {
+                self.weigh(rows);
             }
         }
+
+        /// Older tokens fade by as many as come, which weigh alike.
+        fn weigh(&mut self, rows: &[Vec<u32>]) {
+            let fade = (-(rows.len() as f64) / MEMORY).exp();
+            self.weight = self.weight * fade + rows.len() as f64;
+            for (n, level) in self.levels.iter_mut().enumerate() {
+                let fired = rows.iter().filter(|row| row[n / 32] >> (n % 32) & 1 == 1).count();
+                *level = *level * fade + fired as f64;
+            }
+        }
+
+        fn compare(&self, got: &LayerTally) {
+            assert_eq!((got.tokens, &got.counts), (self.index, &self.counts));
+            let age: Vec<_> = self.last.iter().map(|last| last.map(|last| (self.index - 1 - last) as u32)).collect();
+            assert_eq!(got.age, age);
+            let mut now = Naive { levels: self.levels.clone(), ..Naive::new(self.counts.len()) };
+            now.weight = self.weight;
+            now.weigh(&self.waiting);
+            for (got, level) in got.recent.iter().zip(&now.levels) {
+                let want = level / now.weight.max(1.0);
+                assert!((f64::from(*got) - want).abs() < 1e-4, "{got} {want} after {} tokens", self.index);
+            }
+        }
+    }
+
+    #[test]
+    fn frequencies_are_those_of_a_naive_count_whenever_they_are_read() {
+        const NEURONS: usize = 75;
+        let shape = NeuronShape::new([0, NEURONS]);
+        let (tally, mut naive, mut seed) = (Tally::new(&shape), Naive::new(NEURONS), 3);
         let mut got = LayerTally::default();
         tally.read(1, &mut got);
-        assert_eq!((got.tokens, &got.counts[..]), (index, &counts[..]));
-        let ages = last.map(|last| last.map(|last| (index - 1 - last) as u32));
-        assert_eq!(got.age, ages);
-        for (got, want) in got.recent.iter().zip(level.map(|level| level / weight)) {
-            assert!((f64::from(*got) - want).abs() < 1e-4, "{got} {want}");
+        naive.compare(&got);
+        // Past the weight at which levels are shrunk; a stretch of single tokens longer than a block in between.
+        for chunk in (0..2200).map(|i| if i % 80 < 40 { 1 } else { [1usize, 1, 20, 3, 70][i % 5] }) {
+            let rows: Vec<Vec<u32>> = (0..chunk)
+                .map(|_| {
+                    let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
+                    vec![noise(&mut seed), rare & noise(&mut seed), 0x7ff & noise(&mut seed)]
+                })
+                .collect();
+            tally.add(1, naive.index, chunk, &rows.concat(), None);
+            naive.add(&rows);
+            if noise(&mut seed).is_multiple_of(3) {
+                tally.read(1, &mut got);
+                naive.compare(&got);
+            }
         }
+        tally.read(1, &mut got);
+        naive.compare(&got);
+        assert!(naive.index > 20_000, "{} tokens", naive.index);
         tally.read(0, &mut got);
         assert_eq!(got, LayerTally { tokens: 0, ..LayerTally::default() });
         tally.read(2, &mut got);
@@ -274,10 +364,29 @@ mod tests {
     }
 
     #[test]
+    fn experts_are_counted_like_neurons() {
+        let mixture = LayerNeurons::Mixture { experts: 40, width: 1, shared: 0 };
+        let tally = Tally::new(&NeuronShape::of([mixture]));
+        let mut seed = 9;
+        let (mut experts, mut got) = ([0u32; 40], LayerTally::default());
+        for index in 0..3 * BLOCK as u64 + 5 {
+            let chosen = [noise(&mut seed), noise(&mut seed) & 0xff];
+            (0..40).for_each(|n| experts[n] += chosen[n / 32] >> (n % 32) & 1);
+            tally.add(0, index, 1, &[1, 0], Some(&chosen));
+            tally.read(0, &mut got);
+            assert_eq!((got.chosen.as_slice(), got.counts[0]), (&experts[..], index as u32 + 1));
+            assert!((got.recent[0] - 1.0).abs() < 1e-5);
+        }
+        // Once more after a chunk that nobody finished: its indices come again.
+        tally.add(0, 2, 1, &[0, 1], Some(&[0, 0]));
+        tally.read(0, &mut got);
+        assert_eq!((got.age[32], got.counts[32]), (Some(0), 1));
+    }
+
+    #[test]
     fn a_reader_never_sees_half_a_token() {
         // All neurons fire together, so all counts are equal whenever they are read.
-        let shape = NeuronShape::new([640]);
-        let (tally, mut tallier) = (Tally::new(&shape), Tallier::new(&shape));
+        let tally = Tally::new(&NeuronShape::new([640]));
         std::thread::scope(|scope| {
             let readers: Vec<_> = (0..3)
                 .map(|_| {
@@ -295,7 +404,7 @@ mod tests {
                 })
                 .collect();
             for index in 0..4000 {
-                tallier.add(&tally, 0, index, 1, &[u32::MAX; 20], None);
+                tally.add(0, index, 1, &[u32::MAX; 20], None);
             }
             readers.into_iter().for_each(|reader| reader.join().unwrap());
         });

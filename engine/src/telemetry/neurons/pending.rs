@@ -1,0 +1,105 @@
+//! The latest single tokens of a layer, not yet in its counts.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::count::columns;
+
+/// Tokens that are counted together. Most neurons that fire at all fire at several of them, and each is then touched once;
+/// but whoever reads has to go through all that wait.
+pub(super) const BLOCK: usize = 32;
+
+/// Masks of up to [`BLOCK`] tokens. Written and read under the version of the layer they belong to.
+#[derive(Debug)]
+pub(super) struct Pending {
+    waiting: AtomicU32,
+    /// Of each token, the low half of its index.
+    indices: [AtomicU32; BLOCK],
+    fired: Masks,
+    chosen: Masks,
+}
+
+/// `[BLOCK, words]`
+#[derive(Debug)]
+struct Masks {
+    words: usize,
+    bits: Box<[AtomicU32]>,
+}
+
+impl Pending {
+    /// For masks of so many neurons and experts.
+    pub fn new(neurons: usize, experts: usize) -> Self {
+        Pending {
+            waiting: AtomicU32::new(0),
+            indices: std::array::from_fn(|_| AtomicU32::new(0)),
+            fired: Masks::new(neurons.div_ceil(32)),
+            chosen: Masks::new(experts.div_ceil(32)),
+        }
+    }
+
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        (size_of_val(&*self.fired.bits) + size_of_val(&*self.chosen.bits)) as u64
+    }
+
+    /// Tokens that wait.
+    pub fn tokens(&self) -> usize {
+        (self.waiting.load(Relaxed) as usize).min(BLOCK)
+    }
+
+    /// Appends a token; one that is too much is left out. Whether the block is full now.
+    pub fn push(&self, index: u64, fired: &[u32], chosen: &[u32]) -> bool {
+        let at = self.tokens();
+        if let Some(place) = self.indices.get(at) {
+            place.store(index as u32, Relaxed);
+            self.fired.store(at, fired);
+            self.chosen.store(at, chosen);
+            self.waiting.store(at as u32 + 1, Relaxed);
+        }
+        at + 1 >= BLOCK
+    }
+
+    /// Empties it.
+    pub fn clear(&self) {
+        self.waiting.store(0, Relaxed);
+    }
+
+    /// The low half of the index of token `at`.
+    fn index(&self, at: usize) -> u32 {
+        self.indices.get(at).map_or(0, |index| index.load(Relaxed))
+    }
+
+    /// Calls `each` for every neuron that fired at a token that waits, with how often it did and the index of the last token.
+    pub fn each_fired(&self, each: impl FnMut(usize, u32, u32)) {
+        self.each(&self.fired, each);
+    }
+
+    /// The same of experts that were chosen.
+    pub fn each_chosen(&self, each: impl FnMut(usize, u32, u32)) {
+        self.each(&self.chosen, each);
+    }
+
+    fn each(&self, masks: &Masks, mut each: impl FnMut(usize, u32, u32)) {
+        let load = |row, first, into: &mut [u32]| masks.load(row, first, into);
+        columns(self.tokens(), masks.words, load, |neuron, count, last| each(neuron, count, self.index(last)));
+    }
+}
+
+impl Masks {
+    fn new(words: usize) -> Self {
+        Masks { words, bits: (0..BLOCK * words).map(|_| AtomicU32::new(0)).collect() }
+    }
+
+    /// Replaces the mask of a token; what `mask` lacks is empty.
+    fn store(&self, at: usize, mask: &[u32]) {
+        let row = &self.bits[at * self.words..][..self.words];
+        let given = mask.len().min(self.words);
+        row.iter().zip(mask).for_each(|(to, bits)| to.store(*bits, Relaxed));
+        row[given..].iter().for_each(|to| to.store(0, Relaxed));
+    }
+
+    /// Some words of a token's mask, from `first` on.
+    fn load(&self, at: usize, first: usize, into: &mut [u32]) {
+        let row = &self.bits[at * self.words + first..];
+        into.iter_mut().zip(row).for_each(|(to, bits)| *to = bits.load(Relaxed));
+    }
+}
