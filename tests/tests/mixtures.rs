@@ -13,13 +13,13 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     model::{Activation, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Sparsity, mask},
     session::{
-        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions,
-        SparsityChoice,
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
     },
     sparsity::{executor::HybridProcessor, placement::Placement},
     telemetry::neurons::{LayerNeurons, NeuronShape, Watch, neurons_of},
 };
 use thermocline_tests::{
+    events,
     golden::Expected,
     gpu::{FULL, forward, open, shared},
 };
@@ -66,12 +66,7 @@ fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
         ignore_eos: true,
         ..Request::new(Prompt::Tokens(prompt))
     };
-    let token = |event| match event {
-        Event::Token { id, .. } => Some(id),
-        Event::Error(error) => panic!("{error}"),
-        _ => None,
-    };
-    session.generate(request).iter().filter_map(token).collect()
+    events::tokens(&session, request)
 }
 
 /// The neurons of each layer stand expert by expert; every token chooses as the reference does, and only neurons of what it

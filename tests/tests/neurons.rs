@@ -13,12 +13,11 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     model::{KvType, Sparsity},
     session::{
-        DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions,
-        SparsityChoice,
+        DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
     },
     telemetry::neurons::{LayerTally, TokenTrace, Watch, neurons_of},
 };
-use thermocline_tests::golden::Expected;
+use thermocline_tests::{events, golden::Expected};
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu")
@@ -58,15 +57,7 @@ fn request(prompt: Vec<u32>, tokens: usize) -> Request {
 /// Runs a request to its end; returns the tokens.
 fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
     let session = engine.session(SessionOptions::default()).unwrap();
-    let events = session.generate(request(prompt, tokens));
-    events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Token { id, .. } => Some(id),
-            Event::Error(error) => panic!("{error}"),
-            _ => None,
-        })
-        .collect()
+    events::tokens(&session, request(prompt, tokens))
 }
 
 /// What the reference says of a prompt, `[layers, T, n_ff]`.

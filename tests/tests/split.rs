@@ -13,9 +13,9 @@ use thermocline_engine::{
     format::powerinfer::GpuIndex,
     gpu::{AdapterChoice, GpuOptions},
     model::{KvType, Resident, Sparsity},
-    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, Sampling, SparsityChoice},
+    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SparsityChoice},
 };
-use thermocline_tests::terminal::thermocline;
+use thermocline_tests::{events, terminal::thermocline};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -63,15 +63,7 @@ fn tells(engine: &Engine) -> Vec<u32> {
         max_tokens: Some(24),
         ..Request::new(Prompt::Tokens((0..20).map(|at| 3 + at * 7 % 90).collect()))
     };
-    let events = session.generate(request);
-    events
-        .iter()
-        .filter_map(|event| match event {
-            Event::Token { id, .. } => Some(id),
-            Event::Error(error) => panic!("{error}"),
-            _ => None,
-        })
-        .collect()
+    events::tokens(&session, request)
 }
 
 /// Whether what is resident is no more than the file says; how many neurons that is.

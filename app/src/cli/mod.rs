@@ -1,10 +1,11 @@
-//! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`]
-//! and [`generation_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
+//! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`],
+//! [`generation_options`] and [`answer_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
 //! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
 
 mod answer;
+mod answer_options;
 mod app;
 mod bench;
 mod bench_kernels;

@@ -8,10 +8,8 @@ use thermocline_engine::session::{Message, Prompt, Role, SessionOptions, StopRea
 
 use super::{
     answer::{self, answer},
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
+    answer_options::AnswerOptions,
     failure::{Failure, Outcome},
-    generation_options::{LengthOptions, SamplingOptions},
-    model_options::ModelOptions,
     text_input,
 };
 
@@ -52,26 +50,14 @@ pub struct RunArgs {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
-    model: ModelOptions,
-    #[command(flatten)]
-    context: ContextOptions,
-    #[command(flatten)]
-    sampling: SamplingOptions,
-    #[command(flatten)]
-    length: LengthOptions,
-    #[command(flatten)]
-    cpu: CpuArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    sparsity: SparsityArgs,
+    how: AnswerOptions,
 }
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> Outcome {
     let ways = "-p TEXT, -f FILE or a pipe (`thermocline chat` converses)";
     let text = text_input::read(args.prompt.as_deref(), args.file.as_deref(), ways)?;
-    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device, &args.sparsity)?;
+    let engine = args.how.open()?;
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
         let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
@@ -80,9 +66,9 @@ pub fn run(args: &RunArgs) -> Outcome {
         Prompt::Text(text)
     };
     let mut session = engine.session(SessionOptions::default())?;
-    let request = args.length.request(prompt, args.sampling.over(args.model.sampling()));
+    let request = args.how.request(prompt);
     let answered =
-        answer(&mut session, request, Some(&args.device), &mut |id, piece| match (args.json, args.stream) {
+        answer(&mut session, request, Some(&args.how.device), &mut |id, piece| match (args.json, args.stream) {
             (false, _) => answer::print(piece),
             (true, true) => Ok(writeln!(std::io::stdout(), "{}", json!({ "token": id, "text": piece }))?),
             (true, false) => Ok(()),

@@ -16,9 +16,8 @@ use thermocline_engine::{
 
 use super::{
     answer,
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
+    answer_options::AnswerOptions,
     failure::{Failure, Outcome, one_line},
-    generation_options::{LengthOptions, SamplingOptions},
     interrupt::Watch,
     model_options::ModelOptions,
 };
@@ -71,29 +70,19 @@ pub struct ServeArgs {
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]
-    model: ModelOptions,
-    #[command(flatten)]
-    context: ContextOptions,
-    #[command(flatten)]
-    sampling: SamplingOptions,
-    #[command(flatten)]
-    length: LengthOptions,
-    #[command(flatten)]
-    cpu: CpuArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    sparsity: SparsityArgs,
+    how: AnswerOptions,
 }
 
 /// Runs the command.
 pub fn serve(args: &ServeArgs) -> Outcome {
     let options = args.options()?;
-    let model = ModelOptions { model: args.file.clone().or(args.model.model.clone()), ..args.model.clone() };
-    let engine = open_engine(&model, &args.context, &args.cpu, &args.device, &args.sparsity)?;
-    let defaults = args.length.request(Prompt::Tokens(Vec::new()), args.sampling.over(model.sampling()));
+    let given = &args.how.model;
+    let model = ModelOptions { model: args.file.clone().or(given.model.clone()), ..given.clone() };
+    let how = AnswerOptions { model, ..args.how.clone() };
+    let engine = how.open()?;
+    let defaults = how.request(Prompt::Tokens(Vec::new()));
     defaults.sampling.validate(engine.config().n_vocab)?;
-    let name = model.model.map_or(ModelId::Builtin, ModelId::Path).to_string();
+    let name = how.model.model.map_or(ModelId::Builtin, ModelId::Path).to_string();
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let offer = Offer { name, since, engine: engine.clone(), defaults };
 

@@ -11,9 +11,8 @@ use clap::Args;
 
 use super::{
     answer,
-    engine_options::{ContextOptions, CpuArgs, DeviceArgs, SparsityArgs, open_engine},
+    answer_options::AnswerOptions,
     failure::{Failure, Outcome},
-    generation_options::{LengthOptions, SamplingOptions},
     model_options::ModelOptions,
     units,
 };
@@ -40,33 +39,22 @@ pub struct ChatArgs {
     #[arg(long)]
     no_history: bool,
     #[command(flatten)]
-    model: ModelOptions,
-    #[command(flatten)]
-    context: ContextOptions,
-    #[command(flatten)]
-    sampling: SamplingOptions,
-    #[command(flatten)]
-    length: LengthOptions,
-    #[command(flatten)]
-    cpu: CpuArgs,
-    #[command(flatten)]
-    device: DeviceArgs,
-    #[command(flatten)]
-    sparsity: SparsityArgs,
+    how: AnswerOptions,
 }
 
 impl ChatArgs {
     /// With this model, or the built-in one.
     pub fn on(model: Option<std::path::PathBuf>) -> Self {
-        ChatArgs { model: ModelOptions { model, ..ModelOptions::default() }, ..ChatArgs::default() }
+        let model = ModelOptions { model, ..ModelOptions::default() };
+        ChatArgs { how: AnswerOptions { model, ..AnswerOptions::default() }, ..ChatArgs::default() }
     }
 }
 
 /// Runs the command.
 pub fn chat(args: &ChatArgs) -> Outcome {
-    let engine = open_engine(&args.model, &args.context, &args.cpu, &args.device, &args.sparsity)?;
-    let sampling = args.sampling.over(args.model.sampling());
-    let mut conversation = Conversation::new(&engine, sampling, args.length.clone(), args.system.clone())?;
+    let engine = args.how.open()?;
+    let (sampling, length) = (args.how.sampling(), args.how.length.clone());
+    let mut conversation = Conversation::new(&engine, sampling, length, args.system.clone())?;
     let mut input = Input::new(!args.no_history)?;
     // Piped input is a program's: its first error ends the chat, and nobody needs a greeting.
     let interactive = input.is_interactive();
