@@ -97,7 +97,7 @@ fn caches_belong_to_their_processor() {
     // The CPU goes on where the device stood.
     let wanted = one.run(&[4], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
     let cpu = thermocline_engine::cpu::Cpu::new(&Default::default()).unwrap();
-    one.replace(Box::new(thermocline_engine::model::CpuProcessor::new(cpu)));
+    one.replace(&model, Box::new(thermocline_engine::model::CpuProcessor::new(cpu)));
     assert!(!one.holds(&kv));
     drop(kv);
     assert_eq!(gpu.arena().used_for(Purpose::Kv), 0);

@@ -77,12 +77,14 @@ pub struct PlanArgs {
 pub fn plan(args: &PlanArgs) -> Outcome {
     let model = args.model.open_model()?;
     let defaults = EngineOptions::default();
-    let sparsity = SparsityReport::new(args.sparsity.unwrap_or(args.model.sparsity()), &model, defaults.recall);
+    let asked = args.sparsity.unwrap_or(args.model.sparsity());
+    let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let options = DemandOptions {
         context: args.context.context.unwrap_or_else(|| defaults.context_of(&model.config)),
         sessions: usize::from(args.sessions),
         kv_type: args.context.kv_type.unwrap_or(defaults.kv_type),
         sparsity: sparsity.mode,
+        turned: asked.turns(&model, args.split.is_some(), true),
         filled: None,
     };
     let (machine, free) = args.machine(&model, &options)?;

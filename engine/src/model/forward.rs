@@ -49,9 +49,11 @@ impl Forward {
         Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity: Sparsity::Dense, logits: Vec::new(), top }
     }
 
-    /// Lets another processor go on and returns the one before. Caches stay with those who can work on them ([`Forward::holds`]).
-    pub fn replace(&mut self, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
+    /// Lets another processor go on, with `model` as it takes it, and returns the one before. Caches stay with those who can work on
+    /// them ([`Forward::holds`]).
+    pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
         processor.set_sparsity(self.sparsity);
+        self.model = Arc::clone(model);
         std::mem::replace(&mut self.processor, processor)
     }
 

@@ -51,6 +51,8 @@ pub struct MemoryReport {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub model: Arc<Model>,
+    /// The model as devices take it.
+    pub for_device: Arc<Model>,
     pub tokenizer: Tokenizer,
     pub template: ChatTemplate,
     pub chunk: usize,
@@ -163,7 +165,7 @@ impl Engine {
         let place = PlaceOptions { workers: Some(cpu.workers()), ..options.place() };
         let source = source(&place);
         let places = (split.is_some(), source.is_some());
-        let model = Arc::new(sparsity::turned(model, options.sparsity, places, cpu.pool()));
+        let (model, for_device) = sparsity::turned(model, options.sparsity, places, cpu.pool());
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
@@ -191,6 +193,7 @@ impl Engine {
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
         let shared = Arc::new(Shared {
             model,
+            for_device,
             tokenizer,
             template,
             chunk: options.chunk,

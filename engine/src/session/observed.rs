@@ -141,7 +141,8 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let machine = Arc::clone(machine);
-        let basis = Basis { sparsity, tokens: 64, kv_type: KvType::F16, chunk: 16, caps: None, machine };
+        let kv_type = KvType::F16;
+        let basis = Basis { sparsity, turned: false, tokens: 64, kv_type, chunk: 16, caps: None, machine };
         Prospect::new(&model, basis).unwrap()
     }
 

@@ -46,7 +46,8 @@ impl Terms {
     /// For caches of so many tokens altogether, on a usual desktop.
     pub fn new(sparsity: Sparsity, tokens: usize, kv_type: KvType) -> Self {
         let machine = Arc::new(Machine::typical());
-        let basis = Basis { sparsity, tokens, kv_type, chunk: GpuLoad::default().chunk, caps: None, machine };
+        let (chunk, turned) = (GpuLoad::default().chunk, false);
+        let basis = Basis { sparsity, turned, tokens, kv_type, chunk, caps: None, machine };
         Terms {
             basis: Mutex::new(basis),
             prospect: Mutex::default(),

@@ -283,7 +283,7 @@ impl Residence {
         match result {
             Ok(Loaded { processor, memory }) => {
                 self.moving = true;
-                self.cpu = Some(forward.replace(processor));
+                self.cpu = Some(forward.replace(&self.shared.for_device, processor));
                 self.state = State::Device { memory, since: Instant::now() };
                 // Who hears of the device can ask what is on it.
                 self.show(forward);
@@ -318,7 +318,7 @@ impl Residence {
         self.state = State::Cpu;
         self.moving = false;
         if let Some(cpu) = self.cpu.take() {
-            forward.replace(cpu);
+            forward.replace(&self.shared.model, cpu);
         }
     }
 

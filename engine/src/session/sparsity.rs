@@ -1,6 +1,6 @@
 //! Which neurons an engine computes: what a caller chooses, and what that comes to with the model at hand.
 
-use std::{fmt, ops::ControlFlow, str::FromStr};
+use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 
 use crate::{
     cpu::ThreadPool,
@@ -36,6 +36,20 @@ impl SparsityChoice {
         match self {
             SparsityChoice::Auto => "auto",
             SparsityChoice::Mode(mode) => mode.name(),
+        }
+    }
+
+    /// Whether an engine gives `model` a row per neuron in its down projections when it opens it: where this choice gains by that,
+    /// or neurons are to be `placed` one by one. Unasked, only floats are turned: other weights have to be rounded anew, which
+    /// changes answers, if by little. Experts are turned only where that is asked for and no `device` is, which takes them as they
+    /// are.
+    pub fn turns(self, model: &Model, placed: bool, device: bool) -> bool {
+        let mixtures = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
+        match self {
+            _ if mixtures && device => false,
+            _ if placed => true,
+            SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !mixtures,
+            SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
         }
     }
 }
@@ -169,30 +183,35 @@ impl Facts {
     }
 }
 
-/// `model` with a row per neuron in its down projections where `asked` gains by that, or neurons are to be `placed` one by one.
-/// Unasked, only floats are turned: other weights have to be rounded anew, which changes answers, if by little. Experts are turned
-/// only where that is asked for and no `device` is, which takes them as they are.
-pub(super) fn turned(model: Model, asked: SparsityChoice, (placed, device): (bool, bool), pool: &ThreadPool) -> Model {
-    let mixtures = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
-    let wanted = match asked {
-        _ if mixtures && device => false,
-        _ if placed => true,
-        SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(&model) && !mixtures,
-        SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
-    };
-    if !wanted {
-        return model;
+/// `model` as [`SparsityChoice::turns`] says of `asked`, and as a device takes it that is chosen later: the same, unless those are
+/// experts that were turned.
+pub(super) fn turned(
+    model: Model,
+    asked: SparsityChoice,
+    (placed, device): (bool, bool),
+    pool: &ThreadPool,
+) -> (Arc<Model>, Arc<Model>) {
+    let file = Arc::new(model);
+    if !asked.turns(&file, placed, device) {
+        return (Arc::clone(&file), file);
     }
+    let Some(turned) = turn(&file, pool).map(Arc::new) else { return (Arc::clone(&file), file) };
+    let for_device = if asked.turns(&file, placed, true) { Arc::clone(&turned) } else { file };
+    (turned, for_device)
+}
+
+/// With a row per neuron in its down projections; `None` if there is no room for them.
+fn turn(model: &Model, pool: &ThreadPool) -> Option<Model> {
     match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
         Ok((turned, report)) => {
             if report.matrices > 0 {
                 tracing::info!(report.matrices, report.bytes, report.error, "down projections have a row per neuron");
             }
-            turned
+            Some(turned)
         }
         Err(error) => {
             tracing::warn!(%error, "down projections stay as they are");
-            model
+            None
         }
     }
 }

@@ -136,6 +136,7 @@ fn a_budget_holds_while_it_slides(model: &Arc<Model>) {
         sessions: 1,
         kv_type: KvType::F32,
         sparsity: Sparsity::Predicted,
+        turned: false,
         filled: None,
     };
     let demand = Demand::of(model, &bytes, &options).unwrap();

@@ -174,6 +174,9 @@ pub struct DemandOptions {
     pub kv_type: KvType,
     /// What is skipped.
     pub sparsity: Sparsity,
+    /// Whether down projections will have a row per neuron by the time the model is placed. Those that have not are on the device
+    /// with their whole FFN or not at all.
+    pub turned: bool,
     /// Tokens in the context while a token is timed; `None`: half of it.
     pub filled: Option<usize>,
 }
@@ -229,8 +232,7 @@ impl Demand {
                 Ffn::Dense(ffn) => {
                     new.of_neurons(ffn);
                     let neurons = ffn.up.weight.rows();
-                    // Sparse modes have their down projections turned before they are placed; here it is all of them or none.
-                    if options.sparsity == Sparsity::Dense && !GpuProcessor::places_neurons(&layer.ffn) {
+                    if !options.turned && !GpuProcessor::places_neurons(&layer.ffn) {
                         new.unit = neurons.max(1);
                     }
                     neurons
