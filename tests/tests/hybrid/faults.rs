@@ -42,9 +42,14 @@ fn a_token_makes_nothing_and_submits_twice_for_each_split_layer() {
 
 #[test]
 fn a_device_lost_at_any_moment_is_an_error() {
-    let model = model(POWERINFER);
-    let placement = placement(&model, 1, true, |_, n| (0..n as u32 / 2).collect());
-    let ids = ids(&model, 20);
+    for model in [model(POWERINFER), experts::wide()] {
+        every_moment(&model);
+    }
+}
+
+fn every_moment(model: &Arc<Model>) {
+    let placement = placement(model, 1, true, |_, n| (0..n as u32 / 2).collect());
+    let ids = ids(model, 20);
     for point in [FaultPoint::Submit, FaultPoint::Readback] {
         let mut n = 0;
         loop {
@@ -52,9 +57,9 @@ fn a_device_lost_at_any_moment_is_an_error() {
             let gpu = open(GpuOptions { faults: Faults(Some((point, n))), ..GpuOptions::default() });
             let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
             let loaded =
-                HybridProcessor::load(&gpu, cpu(), &model, &placement, &load, &mut |_, _| ControlFlow::Continue(()));
+                HybridProcessor::load(&gpu, cpu(), model, &placement, &load, &mut |_, _| ControlFlow::Continue(()));
             let done = loaded.and_then(|processor| {
-                let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+                let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
                 forward.set_sparsity(Sparsity::Exact);
                 let mut kv = forward.kv_cache(ids.len(), KvType::F16)?;
                 forward.run(&ids[..17], &mut kv, Outputs::None, &mut Heard::default())?;
@@ -108,4 +113,50 @@ fn memory_that_ends_at_any_moment_is_an_error() {
         }
     }
     assert!(n > 20, "{n} allocations");
+}
+
+/// As many experts as there is memory for are better than none.
+#[test]
+fn memory_that_ends_among_experts_is_survived() {
+    let model = experts::wide();
+    let half = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
+    let ids = ids(&model, 12);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 12);
+    let (mut loaded, mut refused) = (0, 0);
+    for n in 1..=400 {
+        let faults = Faults(Some((FaultPoint::Allocation, n)));
+        let Ok(gpu) = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), faults, ..GpuOptions::default() })
+        else {
+            continue;
+        };
+        let empty = gpu.arena().used();
+        let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        match HybridProcessor::load(&gpu, cpu(), &model, &half, &load, &mut go_on) {
+            Err(error) => {
+                assert!(matches!(error, Error::Memory { .. }), "{n}: {error}");
+                refused += 1;
+            }
+            Ok(processor) => {
+                let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+                let held = forward.resident().unwrap();
+                assert!(held.hot.iter().all(|hot| mask::count(hot) == 6), "{n}: {held:?}");
+                match forward.kv_cache(ids.len(), KvType::F32) {
+                    Err(error) => assert!(matches!(error, Error::Memory { .. }), "{n}: {error}"),
+                    Ok(kv) => {
+                        drop(kv);
+                        let error = relative(&logits(&mut forward, &ids, 12), &wanted);
+                        assert!(error <= 1e-4, "{n}: {error}");
+                    }
+                }
+                loaded += 1;
+            }
+        }
+        assert_eq!(gpu.arena().used(), empty, "{n}: something stayed");
+        if loaded > 12 {
+            break;
+        }
+    }
+    assert!(loaded > 12 && refused > 20, "{loaded} loads, {refused} refusals");
 }
