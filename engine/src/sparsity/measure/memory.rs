@@ -110,8 +110,8 @@ impl ReadProbe {
             pool.for_each_chunk(picked.len(), ROWS, |_, range| {
                 let mut sum = [0_u8; 64];
                 for row in range {
-                    let later = of((row + ROWS_AHEAD).min(picked.len() - 1)).chunks(64);
-                    for (line, later) in of(row).chunks(64).zip(later) {
+                    let later = of((row + ROWS_AHEAD).min(picked.len() - 1));
+                    for (line, later) in of(row).as_chunks::<64>().0.iter().zip(later.as_chunks::<64>().0) {
                         prefetch(later);
                         sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
                     }
