@@ -11,7 +11,8 @@ use super::{
     hot::HotBuffers,
     loader::chunk_within,
     neurons::PartialSums,
-    processor::{handed_slots, upload_bytes},
+    processor::upload_bytes,
+    split::handed_slots,
 };
 use crate::{
     error::Result,

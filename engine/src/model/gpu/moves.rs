@@ -14,7 +14,8 @@ use super::{
     head::Head,
     hot::{HotOps, neuron_weights},
     loader::{FfnShare, Loader},
-    processor::{LayerOps, hand_over_bytes},
+    processor::LayerOps,
+    split::hand_over_bytes,
 };
 use crate::{
     error::{Error, Result},

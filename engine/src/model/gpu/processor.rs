@@ -18,14 +18,14 @@ use super::{
     norm::{NormOp, NormWeights},
     registers::Registers,
     segment::Segment,
-    split::{HandOver, unpad},
+    split::{HandOver, hand_over_bytes, unpad},
 };
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
     model::{
         Ffn, KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Resident, Rotary,
-        Sparsity, Steering, Step, mask,
+        Sparsity, Steering, Step,
     },
 };
 
@@ -245,23 +245,6 @@ impl GpuProcessor {
     fn no_head() -> Error {
         Error::invalid("head on the GPU", "one that is loaded", "none")
     }
-}
-
-/// Bytes handed over at most where a layer is not all here.
-pub(super) fn hand_over_bytes(layers: &[LayerOps], registers: &Registers, chunk: usize) -> u64 {
-    let rows = chunk as u64 * registers.row_bytes();
-    let split = layers.iter().map(|layer| &layer.ffn).filter(|ffn| !ffn.is_whole());
-    let bytes = split.map(|ffn| match ffn {
-        FfnOps::Hot(hot) => 2 * rows + mask::words(hot.neurons()) as u64 * 4,
-        FfnOps::Experts(experts) => rows + handed_slots(chunk, experts.used()),
-        FfnOps::Dense(_) | FfnOps::Away => 2 * rows,
-    });
-    bytes.max().unwrap_or(0)
-}
-
-/// Bytes of the experts that tokens use, and of their shares.
-pub(super) fn handed_slots(chunk: usize, used: usize) -> u64 {
-    2 * (chunk * used * 4) as u64
 }
 
 /// Bytes that go up at once: the embedding's rows (or whatever the residual stream begins with), and each rotation's turns; or

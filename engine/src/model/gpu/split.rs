@@ -13,6 +13,7 @@ use super::{
     firing::Entry,
     hot::{HotOps, Which},
     processor::{GpuProcessor, LayerOps, same},
+    registers::Registers,
 };
 use crate::{
     error::Result,
@@ -246,6 +247,23 @@ impl GpuProcessor {
         pad(out, d_model, self.registers.pitch, rows);
         self.segment.upload(&[(bytemuck::cast_slice(rows), self.registers.get(Register::Out), 0)])
     }
+}
+
+/// Bytes handed over at most where a layer is not all here.
+pub(super) fn hand_over_bytes(layers: &[LayerOps], registers: &Registers, chunk: usize) -> u64 {
+    let rows = chunk as u64 * registers.row_bytes();
+    let split = layers.iter().map(|layer| &layer.ffn).filter(|ffn| !ffn.is_whole());
+    let bytes = split.map(|ffn| match ffn {
+        FfnOps::Hot(hot) => 2 * rows + mask::words(hot.neurons()) as u64 * 4,
+        FfnOps::Experts(experts) => rows + handed_slots(chunk, experts.used()),
+        FfnOps::Dense(_) | FfnOps::Away => 2 * rows,
+    });
+    bytes.max().unwrap_or(0)
+}
+
+/// Bytes of the experts that tokens use, and of their shares.
+pub(super) fn handed_slots(chunk: usize, used: usize) -> u64 {
+    2 * (chunk * used * 4) as u64
 }
 
 /// Passes on what an observer wants to see at once, and keeps for later what it is told when the chunk ends.
