@@ -396,3 +396,52 @@ fn an_adapter_that_is_not_there_is_the_cpu_with_a_reason() {
     wait(&engine, "another choice", |status| matches!(status, DeviceStatus::Gpu(_)));
     assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
 }
+
+/// The tiny model with so many bytes of a GPU, on which prompts' cold rows pass through (`streams`) or not; at rest.
+fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let device = DeviceChoice::Gpu(GpuOptions { budget: Some(budget), ..gpu });
+    let (sidecar, stream_prompts) = (SidecarChoice::Without, Some(streams));
+    let options = EngineOptions { cpu, chunk: CHUNK, device, sidecar, stream_prompts, ..EngineOptions::default() };
+    let engine = Engine::open(&tiny(), options).unwrap();
+    wait(&engine, "rest", |status| match status {
+        DeviceStatus::Gpu(memory) => !memory.moving,
+        status => !matches!(status, DeviceStatus::Loading { .. }),
+    });
+    engine
+}
+
+/// An engine that sends what is cold of a prompt to the device says what the CPU says, also when the device is lost on the way.
+#[test]
+fn prompts_that_stream_are_answered_the_same() {
+    let want = undisturbed(4);
+    let budget = open(gpu()).forecast(u64::MAX).unwrap().everything * 4 / 5;
+    let scratch = |engine: &Engine| match engine.device() {
+        DeviceStatus::Gpu(memory) => {
+            assert!(memory.accounted <= budget, "{memory:?}");
+            memory.by_purpose.iter().filter(|(purpose, _)| *purpose == Purpose::Scratch).map(|(_, bytes)| bytes).sum()
+        }
+        status => panic!("{status:?}"),
+    };
+    let [without, with] = [false, true].map(|streams| {
+        let engine = narrow(gpu(), budget, streams);
+        let resident = engine.placement().unwrap();
+        assert!((0..3).any(|layer| resident.count(layer) < 192), "{resident:?}");
+        assert_eq!(ask(&engine, greedy(4)).ids, want, "streams: {streams}");
+        let scratch: u64 = scratch(&engine);
+        scratch
+    });
+    assert!(with > without + 20_000, "{with} and {without} bytes of scratch: no slab");
+    let mut lost = 0;
+    for n in (1..1000).step_by(3) {
+        let engine = narrow(failing(FaultPoint::Submit, n), budget, true);
+        let heard = ask(&engine, greedy(4));
+        assert_eq!(heard.ids, want, "lost at submission {n}");
+        // Nothing was lost, neither before the prompt nor after it.
+        if heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)) && !heard.was_lost() && n > 100 {
+            break;
+        }
+        lost += usize::from(heard.was_lost());
+    }
+    assert!(lost > 4, "lost {lost} times while it answered");
+}

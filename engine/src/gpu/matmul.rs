@@ -98,6 +98,21 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, gpu.shape(matrix.ty())?)
     }
 
+    /// The same for several tokens at a time: one alone is not quicker than it has to be, and nothing is kept for it.
+    ///
+    /// # Errors
+    /// As [`Matmul::new`].
+    pub fn of_several(
+        gpu: &Gpu,
+        matrix: &GpuMatrix,
+        x: &Buffer,
+        bias: Option<&Buffer>,
+        output: &MatmulOutput<'_>,
+    ) -> Result<Self> {
+        let shape = Shape { cooperative: gpu.shape(matrix.ty())?.cooperative, ..Shape::DEFAULT };
+        Self::shaped(gpu, matrix, x, bias, output, shape)
+    }
+
     /// The same computed as `shape` says.
     pub(super) fn shaped(
         gpu: &Gpu,
@@ -164,19 +179,30 @@ impl Matmul {
 
     /// Records the product for the first `tokens` rows of `x`.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
+        self.record_rows(recorder, tokens, usize::MAX);
+    }
+
+    /// The same with the first `rows` rows of the matrix alone.
+    pub fn record_rows(&self, recorder: &mut Recorder, tokens: usize, rows: usize) {
         if let (1, Some(quantise)) = (tokens, &self.quantise) {
             quantise.record(recorder);
         }
         let tokens32 = tokens as u32;
         for part in &self.parts {
+            // Parts are written where their first row belongs.
+            let before = (part.params.bias_offset as usize).min(rows);
+            let wanted = (rows - before).min(part.params.rows as usize);
+            if wanted == 0 {
+                break;
+            }
             // Rows and tokens of a workgroup.
-            let (op, rows, shared) = match tokens {
+            let (op, at_once, shared) = match tokens {
                 1 => (&part.one, self.rows, 1),
                 ..=FEW => (&part.few, ROWS, TOKENS),
                 _ => (&part.many, self.many_rows, GEMM_TOKENS),
             };
-            let [a, b] = grid(part.params.rows.div_ceil(rows) as usize, self.max_groups);
-            let params = params::Matmul { tokens: tokens32, stride: a, ..part.params };
+            let [a, b] = grid(wanted.div_ceil(at_once as usize), self.max_groups);
+            let params = params::Matmul { rows: wanted as u32, tokens: tokens32, stride: a, ..part.params };
             let token_groups = tokens32.div_ceil(shared);
             // Groups that share weights are neighbours in `gemm`.
             let groups = if tokens > FEW { [token_groups, a, b] } else { [a, b, token_groups] };

@@ -50,6 +50,22 @@ impl GpuMatrix {
         Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
     }
 
+    /// A matrix in the first bytes of `buffer`, which others may be in at other times.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
+    pub fn within(gpu: &Gpu, buffer: &Buffer, ty: WeightType, (rows, cols): (usize, usize)) -> Result<Self> {
+        let (main, aux) = bytes(ty, rows, cols);
+        let offset = main.next_multiple_of(gpu.caps().binding_alignment.max(16));
+        let wanted = if aux > 0 { offset + aux } else { main };
+        let available = buffer.bytes().min(gpu.caps().max_binding);
+        if wanted > available || rows == 0 {
+            return Err(Error::Memory { what: "a matrix in a buffer", wanted, available });
+        }
+        let part = MatrixPart { rows: 0..rows, buffer: buffer.clone(), main, aux: (offset, aux) };
+        Ok(GpuMatrix { ty, rows, cols, parts: vec![part] })
+    }
+
     /// Encoding.
     pub fn ty(&self) -> WeightType {
         self.ty

@@ -24,7 +24,7 @@ const LOAD: u64 = 4 << 20;
 /// Pieces of at most a load's `SMALL`th part go up together.
 const SMALL: usize = 8;
 /// Fewer bytes than this are repacked on one thread.
-const PER_THREAD: usize = 256 << 10;
+pub(super) const PER_THREAD: usize = 256 << 10;
 /// Most threads: past a few the bus is the limit.
 const MOST_THREADS: usize = 8;
 
@@ -61,7 +61,7 @@ impl<'a> Uploader<'a> {
     pub fn new(gpu: &Gpu, progress: &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<Self> {
         // A small budget is not spent on staging.
         let load = (gpu.arena().available() / 64).clamp(16 << 10, LOAD) / 16 * 16;
-        let threads = thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS);
+        let threads = packing_threads();
         let ring = UploadRing::new(gpu, 2, load)?;
         Ok(Uploader {
             gpu: gpu.clone(),
@@ -276,8 +276,13 @@ impl<'a> Uploader<'a> {
     }
 }
 
+/// Threads that repack.
+pub(super) fn packing_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(MOST_THREADS)
+}
+
 /// Repacks rows from `start` on into both streams, on `threads` threads.
-fn pack<'m>(
+pub(super) fn pack<'m>(
     start: usize,
     (main, main_row): (&mut [u8], usize),
     (aux, aux_row): (&mut [u8], usize),

@@ -175,7 +175,7 @@ impl Engine {
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        let mut terms = Terms::new(sparsity.mode, context, options.kv_type);
+        let mut terms = Terms::new(sparsity.mode, context, options.kv_type).streaming(options.stream_prompts);
         if let Some(machine) = options.machine.clone() {
             terms = terms.on(machine);
         }

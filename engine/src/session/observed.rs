@@ -141,8 +141,9 @@ mod tests {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let machine = Arc::clone(machine);
-        let kv_type = KvType::F16;
-        let basis = Basis { sparsity, turned: false, tokens: 64, kv_type, chunk: 16, caps: None, machine };
+        let (kv_type, stream_prompts) = (KvType::F16, None);
+        let basis =
+            Basis { sparsity, turned: false, tokens: 64, kv_type, chunk: 16, caps: None, machine, stream_prompts };
         Prospect::new(&model, basis).unwrap()
     }
 

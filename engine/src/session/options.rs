@@ -45,6 +45,9 @@ pub struct EngineOptions {
     /// A `.gpuidx` file of PowerInfer's: the neurons it puts on the GPU are in VRAM, as far as the budget has room, instead of those that
     /// are expected to be worth most there.
     pub split: Option<PathBuf>,
+    /// Whether the neurons that are not in VRAM are sent there piece by piece for long prompts, to be multiplied there; `None`: where
+    /// that is expected to be quicker than the CPU on a machine of these speeds.
+    pub stream_prompts: Option<bool>,
     /// Speeds of this machine to plan with; `None`: those in [`EngineOptions::speeds`], else those of a typical desktop.
     pub machine: Option<Machine>,
     /// Folder in which the speeds of machines are kept
@@ -79,6 +82,7 @@ impl Default for EngineOptions {
             recall: 0.95,
             adaptive: false,
             split: None,
+            stream_prompts: None,
             machine: None,
             speeds: None,
         }

@@ -57,6 +57,7 @@ impl Outlook {
             chunk: device_chunk(options.chunk),
             caps: gpu.map(|gpu| gpu.caps),
             machine: Arc::new(known.unwrap_or_else(Machine::typical)),
+            stream_prompts: options.stream_prompts,
         };
         Ok(Outlook { prospect: Prospect::new(model, basis)?, has_gpu: gpu.is_some() })
     }

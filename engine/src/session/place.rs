@@ -21,7 +21,7 @@ use crate::{
     sparsity::{
         executor::{HybridProcessor, Planner},
         measure::known_machine,
-        placement::{Granularity, Machine, Placement, Plan, Split},
+        placement::{Granularity, Machine, Placement, Plan, Split, Streaming},
     },
 };
 
@@ -46,8 +46,8 @@ impl Terms {
     /// For caches of so many tokens altogether, on a usual desktop.
     pub fn new(sparsity: Sparsity, tokens: usize, kv_type: KvType) -> Self {
         let machine = Arc::new(Machine::typical());
-        let (chunk, turned) = (GpuLoad::default().chunk, false);
-        let basis = Basis { sparsity, turned, tokens, kv_type, chunk, caps: None, machine };
+        let (chunk, turned, stream_prompts) = (GpuLoad::default().chunk, false, None);
+        let basis = Basis { sparsity, turned, tokens, kv_type, chunk, caps: None, machine, stream_prompts };
         Terms {
             basis: Mutex::new(basis),
             prospect: Mutex::default(),
@@ -71,6 +71,13 @@ impl Terms {
     #[must_use]
     pub fn following(mut self, split: Split) -> Self {
         self.split = Some(Arc::new(split));
+        self
+    }
+
+    /// The same with cold rows of prompts sent to the device always or never, instead of where that is expected to be quicker.
+    #[must_use]
+    pub fn streaming(self, prompts: Option<bool>) -> Self {
+        self.basis().stream_prompts = prompts;
         self
     }
 
@@ -268,5 +275,11 @@ impl Planner for BudgetPlanner {
             Granularity::Neurons => self.terms.adapt.revise(now),
             Granularity::Layers => None,
         })
+    }
+
+    fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {
+        let prospect = self.terms.prospect(model)?;
+        let slab = prospect.slab_within(budget.saturating_sub(self.terms.reserved()));
+        Ok(Some((prospect.basis().streaming(), slab)))
     }
 }

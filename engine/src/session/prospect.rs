@@ -5,10 +5,10 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     error::{Error, Result},
     gpu::Caps,
-    model::{DeviceBytes, KvType, Model, Sparsity},
+    model::{DeviceBytes, Ffn, KvType, Model, Sparsity},
     sparsity::{
         measure::caps_of,
-        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, Split, usable},
+        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, Split, Streaming, usable},
     },
 };
 
@@ -26,7 +26,25 @@ pub(super) struct Basis {
     /// Limits of the device; `None`: not opened yet, so those of the machine's.
     pub caps: Option<Caps>,
     pub machine: Arc<Machine>,
+    /// Whether cold rows of prompts are sent to the device; `None`: where that is expected to be quicker.
+    pub stream_prompts: Option<bool>,
 }
+
+impl Basis {
+    /// Where the cold neurons' part of prompts is computed.
+    pub fn streaming(&self) -> Streaming {
+        match self.stream_prompts {
+            Some(true) => Streaming::Always,
+            Some(false) => Streaming::Never,
+            None => Streaming::Priced(Arc::clone(&self.machine)),
+        }
+    }
+}
+
+/// The part of a budget that what carries cold rows of prompts to the device may take: they only make prompts quicker, neurons
+/// every token. And where it is to be there in any case.
+const SLAB_SHARE: u64 = 32;
+const FORCED_SLAB_SHARE: u64 = 4;
 
 /// All plans on one basis.
 #[derive(Debug)]
@@ -34,6 +52,8 @@ pub(super) struct Prospect {
     basis: Basis,
     demand: Demand,
     frontier: Frontier,
+    /// Bytes of what carries cold rows of prompts to the device, if any pay there.
+    slab: u64,
     /// The plans where whatever fits is done on the device, if it is the slower of the two.
     eager: OnceLock<Frontier>,
 }
@@ -51,7 +71,13 @@ impl Prospect {
         let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, turned, filled: None };
         let demand = Demand::of(model, &bytes, &options)?;
         let frontier = Frontier::new(&demand, &basis.machine);
-        Ok(Prospect { basis, demand, frontier, eager: OnceLock::new() })
+        let streaming = basis.streaming();
+        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => streaming.pays(ffn, (0, ffn.up.weight.rows()), bytes.chunk),
+            Ffn::Experts(_) => false,
+        });
+        let slab = if pays { bytes.slab } else { 0 };
+        Ok(Prospect { basis, demand, frontier, slab, eager: OnceLock::new() })
     }
 
     /// What they depend on.
@@ -79,12 +105,44 @@ impl Prospect {
         Plan::of(&self.demand, &self.basis.machine, placement)
     }
 
+    /// Bytes of `budget` that what carries cold rows of prompts to the device may take; none where nothing is cold.
+    pub fn slab_within(&self, budget: u64) -> u64 {
+        if self.slab == 0 || self.everything() <= usable(budget) {
+            return 0;
+        }
+        let forced = self.basis.stream_prompts == Some(true);
+        self.slab.min(budget / if forced { FORCED_SLAB_SHARE } else { SLAB_SHARE })
+    }
+
     /// What `budget` bytes are best used for. Where that is nothing, though something would fit, the device is used all the same
     /// unless it is wanted `only_if_quicker`.
     ///
     /// # Errors
     /// [`Error::Memory`] if nothing useful fits, [`Error::SlowGpu`] if the CPU alone is expected to be quicker and that is asked.
     pub fn plan(&self, budget: u64, only_if_quicker: bool) -> Result<Plan> {
+        self.beside_slab(budget, |budget| self.best(budget, only_if_quicker))
+    }
+
+    /// The plan that `plan` makes of what the slab leaves of `budget`, with the slab's bytes where anything can pass through it; of
+    /// all of it where nothing would fit otherwise.
+    fn beside_slab(&self, budget: u64, plan: impl Fn(u64) -> Result<Plan>) -> Result<Plan> {
+        let slab = self.slab_within(budget);
+        match plan(budget - slab) {
+            Ok(mut plan) => {
+                let (placement, layers) = (&plan.placement, &self.demand.layers);
+                let resident = placement.hot.iter().zip(layers).skip(placement.first_resident);
+                if resident.into_iter().any(|(hot, layer)| hot.len() < layer.neurons()) {
+                    plan.bytes.scratch += slab / 3;
+                    plan.bytes.staging += slab - slab / 3;
+                }
+                Ok(plan)
+            }
+            Err(Error::Memory { .. }) if slab > 0 => plan(budget),
+            refused => refused,
+        }
+    }
+
+    fn best(&self, budget: u64, only_if_quicker: bool) -> Result<Plan> {
         let (demand, machine) = (&self.demand, &self.basis.machine);
         let plan = self.frontier.plan(demand, machine, budget);
         let nothing = |plan: &Plan| plan.placement.first_resident >= demand.layers.len();
@@ -122,8 +180,11 @@ impl Prospect {
     /// # Errors
     /// [`Error::Memory`] if that is not even one layer's attention, [`Error::Malformed`] if it is another model's.
     pub fn following(&self, split: &Split, budget: u64) -> Result<Plan> {
-        let placement = split.placement(&self.demand)?.fitting(&self.demand, budget);
-        self.resident(placement, budget, "the least of the model in VRAM", LayerDemand::base)
+        let placement = split.placement(&self.demand)?;
+        self.beside_slab(budget, |budget| {
+            let placement = placement.clone().fitting(&self.demand, budget);
+            self.resident(placement, budget, "the least of the model in VRAM", LayerDemand::base)
+        })
     }
 
     /// The plan of `placement`, unless nothing is resident, where the last layer takes so much `of` it at least.
@@ -155,4 +216,52 @@ fn eager() -> Machine {
         (gpu.dispatch, gpu.hand_over) = (0.0, 0.0);
     }
     machine
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ops::ControlFlow, path::Path};
+
+    use super::*;
+    use crate::{cpu::ThreadPool, model::LoadOptions};
+
+    #[test]
+    fn plans_leave_a_share_to_the_slab_where_it_pays() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let pool = ThreadPool::new(Some(1));
+        let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let prospect = |stream_prompts, machine: Machine, chunk| {
+            let (sparsity, kv_type, machine) = (Sparsity::Exact, KvType::F16, Arc::new(machine));
+            let basis =
+                Basis { sparsity, turned: false, tokens: 64, kv_type, chunk, caps: None, machine, stream_prompts };
+            Prospect::new(&model, basis).unwrap()
+        };
+        let mut slow_bus = Machine::typical();
+        slow_bus.gpu.iter_mut().flat_map(|gpu| gpu.streams.values_mut()).for_each(|rate| *rate = 1e6);
+        let never = prospect(Some(false), Machine::typical(), 256);
+        for (with, share) in [
+            (prospect(None, Machine::typical(), 256), SLAB_SHARE),
+            (prospect(Some(true), slow_bus.clone(), 256), FORCED_SLAB_SHARE),
+            (prospect(None, slow_bus, 256), u64::MAX),
+            (prospect(None, Machine::typical(), 2), u64::MAX),
+        ] {
+            let (everything, mut split) = (with.everything(), 0);
+            for budget in (0..=20).map(|twentieth| everything * 2 * twentieth / 20) {
+                let slab = with.slab_within(budget);
+                assert!(slab <= budget / share && never.slab_within(budget) == 0);
+                assert!(usable(budget) < everything || slab == 0, "everything fits");
+                let Ok(plan) = with.plan(budget, false) else { continue };
+                assert!(plan.bytes.total() <= budget, "{} of {budget}, {slab} a slab", plan.bytes.total());
+                let without = with.price(plan.placement.clone()).bytes.total();
+                let layers = plan.placement.hot.iter().zip(&with.demand.layers).skip(plan.placement.first_resident);
+                let is_split = layers.into_iter().any(|(hot, layer)| hot.len() < layer.neurons());
+                let added = plan.bytes.total() - without;
+                // Where there is not even room for one layer beside it, it is left out.
+                assert!(added == 0 || (is_split && added == slab), "{added} bytes of a slab of {slab}");
+                split += usize::from(added > 0);
+            }
+            assert_eq!(split > 0, share < u64::MAX, "{split} plans had a slab");
+        }
+    }
 }

@@ -22,7 +22,7 @@ impl Probe for Heard {
 
 impl Heard {
     /// Neurons that fired, or were predicted to, here or there alone.
-    fn differences(&self, other: &Heard) -> u32 {
+    pub(super) fn differences(&self, other: &Heard) -> u32 {
         assert_eq!(self.0.len(), other.0.len());
         let pairs = self.0.iter().zip(&other.0);
         pairs

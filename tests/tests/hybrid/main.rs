@@ -6,6 +6,7 @@ mod faults;
 mod firing;
 mod moving;
 mod placements;
+mod streaming;
 
 use std::{
     ops::ControlFlow,
@@ -23,7 +24,7 @@ use thermocline_engine::{
     },
     sparsity::{
         executor::{HybridProcessor, Planner},
-        placement::{BLOCK, Demand, DemandOptions, Machine, Placement, Plan},
+        placement::{BLOCK, Demand, DemandOptions, Machine, Placement, Plan, Streaming},
     },
 };
 use thermocline_tests::{

@@ -10,7 +10,7 @@ enum Script {
 }
 
 /// As many neurons of as many layers as fit.
-fn most(model: &Model, demand: &Demand, budget: u64) -> Placement {
+pub(super) fn most(model: &Model, demand: &Demand, budget: u64) -> Placement {
     let machine = Machine::typical();
     let n_layer = model.config.n_layer();
     let dozens = (0..=12).rev().flat_map(|dozen| (0..n_layer).map(move |first| (first, dozen)));

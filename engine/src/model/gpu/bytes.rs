@@ -9,9 +9,10 @@ use super::{
     fired::FiredMask,
     head::{self, Head},
     hot::HotBuffers,
-    loader::chunk_within,
+    loader::{GpuLoad, chunk_within},
     neurons::PartialSums,
     processor::upload_bytes,
+    slab::slab_bytes,
     split::handed_slots,
 };
 use crate::{
@@ -33,6 +34,9 @@ pub struct DeviceBytes {
     pub scratch: u64,
     /// Rings that carry data up and down, likewise.
     pub staging: u64,
+    /// What carries neurons that are not resident to the device for the chunks of a prompt, where there is room for it beside
+    /// all else and it pays: one third a place on the device, the rest on the way. 0 if nothing can pass through.
+    pub slab: u64,
     /// One per layer.
     pub layers: Vec<LayerBytes>,
     /// The head's matrix.
@@ -107,6 +111,7 @@ impl DeviceBytes {
             chunk,
             scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
             staging: 2 * up + logits + handed + logged,
+            slab: slab_bytes(caps, &weights.layers, GpuLoad::default().slab),
             layers: layers.collect::<Result<_>>()?,
             head: matrix(caps, &[&weights.output])?,
             head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),

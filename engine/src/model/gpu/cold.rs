@@ -1,6 +1,9 @@
 //! Who computes what is not resident.
 
-use crate::{error::Result, model::Probe};
+use crate::{
+    error::Result,
+    model::{Ffn, Probe},
+};
 
 /// The other side of a split FFN: it has all weights, and works while the device computes the resident neurons.
 pub(crate) trait ColdSide {
@@ -15,6 +18,13 @@ pub(crate) trait ColdSide {
         predicted: Option<&[u32]>,
         watched: bool,
     ) -> Result<ColdWork>;
+
+    /// The neurons of `layer` that are not resident, with their FFN, if the device is to compute the chunk's part of these, too, with
+    /// rows that are sent to it. Where it has no room for them, they are asked for here all the same.
+    fn streamed(&self, layer: usize) -> Option<(&Ffn, &[u32])> {
+        let _ = layer;
+        None
+    }
 
     /// What experts of the mixture of `layer` add to its output: `ids` and `shares` are `[tokens, used]`, and an id that is no
     /// expert's is somebody else's business. `out` and `x` are `[tokens, d_model]`; `watched` as before.

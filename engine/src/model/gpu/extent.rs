@@ -61,20 +61,20 @@ impl<'a> NeuronWeights<'a> {
     }
 
     /// Row `at` of gate and up of `neurons`, which take turns.
-    fn gate_up(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
+    pub fn gate_up(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
         let neuron = neurons[at / self.rows()];
         let linear = self.gate.filter(|_| at.is_multiple_of(2)).unwrap_or(self.up);
         (neuron != NO_NEURON).then_some((&linear.weight, neuron as usize))
     }
 
     /// Their down row.
-    fn down(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
+    pub fn down(&self, neurons: &[u32], at: usize) -> Option<(&'a Matrix, usize)> {
         let neuron = neurons[at];
         (neuron != NO_NEURON).then_some((&self.down.weight, neuron as usize))
     }
 
     /// Biases of gate and up of `neurons`, as their rows lie; `None` if there are none.
-    fn biases(&self, neurons: &[u32]) -> Option<Vec<f32>> {
+    pub fn biases(&self, neurons: &[u32]) -> Option<Vec<f32>> {
         let linears = [self.gate, Some(self.up)].into_iter().flatten();
         if linears.clone().all(|linear| linear.bias.is_none()) {
             return None;

@@ -35,6 +35,8 @@ pub(super) struct Entry {
     pub guess: Option<(usize, usize)>,
     /// Where the FFN is a mixture: the experts of every slot, whose masks are in `slots`, and the shared expert's mask.
     pub experts: Option<ExpertPlaces>,
+    /// Words of the masks of neurons that passed through the slab, and which these were.
+    pub streamed: Vec<((usize, usize), Vec<u32>)>,
     /// What the neurons elsewhere did, and the predictor's mask if they were told.
     pub work: ColdWork,
     pub predicted: Option<Vec<u32>>,
@@ -88,6 +90,15 @@ impl FiringLog {
         let slots = self.keep(segment, slots)?;
         let guess = guess.map(|guess| self.keep(segment, guess)).transpose()?;
         self.entries.push(Entry { slots, guess, ..entry });
+        Ok(())
+    }
+
+    /// Adds the mask of `neurons` that passed through the slab, `[tokens, slots / 32]`, to the layer that was added last.
+    pub fn push_streamed(&mut self, segment: &mut Segment, mask: (&Buffer, u64), neurons: &[u32]) -> Result<()> {
+        let place = self.keep(segment, mask)?;
+        if let Some(entry) = self.entries.last_mut() {
+            entry.streamed.push((place, neurons.to_vec()));
+        }
         Ok(())
     }
 
@@ -178,6 +189,14 @@ impl GpuProcessor {
             if let Some(hot) = hot {
                 self.fired.resize(entry.tokens * mask::words(hot.neurons()), 0);
                 hot.spread(slots, &mut self.fired);
+                for (place, neurons) in &entry.streamed {
+                    let (read, words) = (self.log.words(*place), mask::words(hot.neurons()));
+                    let row = read.len() / entry.tokens.max(1);
+                    for (read, fired) in read.chunks_exact(row.max(1)).zip(self.fired.chunks_exact_mut(words)) {
+                        let of_slots = neurons.iter().enumerate().filter(|(slot, _)| mask::contains(read, *slot));
+                        of_slots.for_each(|(_, neuron)| mask::insert(fired, *neuron as usize));
+                    }
+                }
             }
             if let Some(FfnOps::Dense(_)) = ffn {
                 self.fired.extend(slots);

@@ -12,6 +12,7 @@ use super::{
     predictor::{MaskBuffers, PredictorOps},
     registers::Registers,
     segment::Segment,
+    slab::Piece,
 };
 use crate::{
     error::{Error, Result},
@@ -46,14 +47,14 @@ pub(super) struct HotBuffers {
     pub gate_up: Buffer,
     /// `[chunk, slots]`
     pub hidden: Buffer,
-    activation: ActivationOp,
+    pub activation: ActivationOp,
     pub sums: PartialSums,
     /// What `slot_list` writes.
     pub lists: Buffer,
     pub grids: Buffer,
     masks: MaskBuffers,
     /// By slot.
-    fired: FiredMask,
+    pub fired: FiredMask,
     neurons: usize,
     gated: bool,
 }
@@ -110,9 +111,11 @@ pub(super) struct HotOps {
     list: Op,
     pub sum: Sum,
     pub predictor: Option<PredictorOps>,
+    /// What computes neurons that pass through the slab.
+    pub piece: Option<Piece>,
     /// Of the layer.
     cut: Option<f32>,
-    from: Buffer,
+    pub from: Buffer,
     neurons: usize,
     d_model: usize,
     rows: usize,
@@ -160,6 +163,7 @@ impl HotOps {
             list,
             sum,
             predictor: None,
+            piece: None,
             cut: weights.cut,
             from: registers.get(from).clone(),
             neurons: rows_of.neurons(),

@@ -24,12 +24,16 @@ pub struct GpuLoad {
     pub submission: u64,
     /// Whether predictors are resident with their layers even while no mode asks them.
     pub predictors: bool,
+    /// Most bytes of what carries neurons that are not resident to the device for the chunks of a prompt: their place there, and
+    /// the two loads on their way.
+    pub slab: u64,
 }
 
 impl Default for GpuLoad {
-    /// 2^35 multiply-adds are some 10 ms on a card, and a few 100 ms on a slow integrated GPU.
+    /// 2^35 multiply-adds are some 10 ms on a card, and a few 100 ms on a slow integrated GPU. A third of the slab's bytes are
+    /// neurons, thousands even of wide models: enough to occupy a card.
     fn default() -> Self {
-        GpuLoad { chunk: 256, submission: 1 << 35, predictors: true }
+        GpuLoad { chunk: 256, submission: 1 << 35, predictors: true, slab: 48 << 20 }
     }
 }
 

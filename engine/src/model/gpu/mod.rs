@@ -4,8 +4,8 @@
 //! the tokens' ids where the embedding is on the device as the head, else its rows, decoded on the CPU, and the positions'
 //! rotations; down come the logits that were asked for. Decoding a token makes nothing, submits once and reads back once.
 //!
-//! A processor may hold the last layers only, and some of their neurons ([`hot`]) or of their experts ([`experts`]); [`split`] is the FFN of such a layer, and
-//! [`moves`] changes what is held.
+//! A processor may hold the last layers only, and some of their neurons ([`hot`]) or of their experts ([`experts`]); [`split`] is the FFN of such a layer, [`stream`]
+//! that of a long prompt's chunk, and [`moves`] changes what is held.
 //!
 //! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until
 //! somebody reads the stream: usually the next norm, which adds on the way.
@@ -34,7 +34,9 @@ mod processor;
 mod product;
 mod registers;
 mod segment;
+mod slab;
 mod split;
+mod stream;
 
 pub use bytes::{DeviceBytes, LayerBytes, device_row_bytes};
 pub(crate) use cold::{ColdSide, ColdWork};

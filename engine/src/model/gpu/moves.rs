@@ -223,6 +223,9 @@ impl GpuProcessor {
                 Err(error @ Error::Memory { .. }) => error,
                 done => return done,
             };
+            if self.drop_slab() {
+                continue;
+            }
             let split = self.layers.iter_mut().filter_map(|layer| match &mut layer.ffn {
                 FfnOps::Hot(hot) if hot.slots() > 0 => Some(hot),
                 _ => None,

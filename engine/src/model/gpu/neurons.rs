@@ -154,6 +154,17 @@ impl NeuronRows {
 
     /// Records their part of the sums; rows of hidden activations are `pitch` apart. `skip`: many are zero.
     pub fn record(&self, recorder: &mut Recorder, pitch: usize, skip: bool, shares: &mut Shares) {
+        self.record_first(recorder, (self.neurons, pitch), skip, shares);
+    }
+
+    /// The same of the first `neurons` of them alone.
+    pub fn record_first(
+        &self,
+        recorder: &mut Recorder,
+        (neurons, pitch): (usize, usize),
+        skip: bool,
+        shares: &mut Shares,
+    ) {
         let tokens = shares.tokens;
         // Workgroups across the columns and the tokens of a share.
         let (across, groups, op) = match (tokens, skip) {
@@ -165,8 +176,8 @@ impl NeuronRows {
                 ((self.sums.chunks * 32).div_ceil(GEMM_NEURONS_COLUMNS as usize), tokens.div_ceil(at_once), &self.many)
             }
         };
-        let wanted = WORKGROUPS / (across * groups) * self.neurons / shares.neurons;
-        let wanted = wanted.min(self.neurons / LEAST_SHARE).max(1);
+        let wanted = WORKGROUPS / (across * groups) * neurons / shares.neurons;
+        let wanted = wanted.min(neurons / LEAST_SHARE).max(1);
         // One stays free for the CPU's.
         let room = (self.sums.rows / tokens).saturating_sub(shares.used + 1);
         let fresh = shares.used == 0 || (tokens == 1 && room > 0);
@@ -176,7 +187,7 @@ impl NeuronRows {
         }
         let params = params::SparseDown {
             chunks: self.sums.chunks as u32,
-            neurons: self.neurons as u32,
+            neurons: neurons as u32,
             tokens: tokens as u32,
             hidden_pitch: pitch as u32,
             splits: splits as u32,

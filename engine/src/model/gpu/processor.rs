@@ -18,6 +18,7 @@ use super::{
     norm::{NormOp, NormWeights},
     registers::Registers,
     segment::Segment,
+    slab::Slab,
     split::{HandOver, hand_over_bytes, unpad},
 };
 use crate::{
@@ -56,6 +57,8 @@ pub struct GpuProcessor {
     /// The stream as an observer sees it.
     seen: Vec<f32>,
     pub(super) hand_over: HandOver,
+    /// Where rows of neurons that are not resident pass through.
+    pub(super) slab: Option<Slab>,
     pub(super) log: FiringLog,
     /// What observers are told, as masks of neurons and of experts.
     pub(super) fired: Vec<u32>,
@@ -148,6 +151,7 @@ impl GpuProcessor {
             turns,
             seen: Vec::new(),
             hand_over: HandOver::default(),
+            slab: None,
             log,
             fired: Vec::new(),
             chosen: Vec::new(),

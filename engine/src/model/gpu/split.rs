@@ -105,6 +105,11 @@ impl GpuProcessor {
         probe: &mut dyn Probe,
         cold: &mut dyn ColdSide,
     ) -> Result<()> {
+        if let (2.., Some(piece)) = (self.tokens, &hot.piece)
+            && let Some(streamed) = cold.streamed(layer)
+        {
+            return self.stream((hot, piece), layer, streamed, probe);
+        }
         let (tokens, which, watched) = (self.tokens, self.which(hot, layer), probe.wants_firing());
         let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
         let words = mask::words(hot.neurons());

@@ -85,7 +85,11 @@ impl HybridProcessor {
             return Ok(Moved::default());
         }
         let mut moved = Moved::default();
-        let done = self.step(model, caches, bytes, &mut moved);
+        let mut done = self.step(model, caches, bytes, &mut moved);
+        if matches!(done, Err(Error::Memory { .. })) && self.drop_slab() {
+            done = self.step(model, caches, bytes, &mut moved);
+        }
+        self.slab_due = true;
         (0..model.config.n_layer()).for_each(|layer| self.find_cold(model, layer));
         self.moves += 1;
         match done {

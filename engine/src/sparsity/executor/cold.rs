@@ -21,6 +21,8 @@ pub(super) struct Cold<'a> {
     pub neurons: &'a [u32],
     pub sparsity: Sparsity,
     pub tokens: usize,
+    /// Whether the device is to compute these neurons, too.
+    pub streams: bool,
 }
 
 impl ColdSide for Cold<'_> {
@@ -58,6 +60,10 @@ impl ColdSide for Cold<'_> {
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;
         Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
+    }
+
+    fn streamed(&self, layer: usize) -> Option<(&Ffn, &[u32])> {
+        self.streams.then(|| (&self.model.weights.layers[layer].ffn, self.neurons))
     }
 
     fn experts(

@@ -12,6 +12,7 @@ mod boundary;
 mod cold;
 mod planner;
 mod processor;
+mod streaming;
 
 pub use planner::{Moved, Planner};
 pub use processor::HybridProcessor;

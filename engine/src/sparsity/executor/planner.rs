@@ -2,7 +2,11 @@
 
 use std::fmt::Debug;
 
-use crate::{error::Result, model::Model, sparsity::placement::Placement};
+use crate::{
+    error::Result,
+    model::Model,
+    sparsity::placement::{Placement, Streaming},
+};
 
 /// Decides what is resident under a budget; asked between chunks.
 pub trait Planner: Debug + Send {
@@ -19,6 +23,16 @@ pub trait Planner: Debug + Send {
     /// As [`Planner::plan`].
     fn revise(&mut self, model: &Model, now: &Placement) -> Result<Option<Placement>> {
         let _ = (model, now);
+        Ok(None)
+    }
+
+    /// Where the cold neurons' part of a prompt is computed, and how many of the `budget` bytes may carry their rows to the device.
+    /// Asked when all that was wanted has come up; `None`: as before.
+    ///
+    /// # Errors
+    /// As [`Planner::plan`].
+    fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {
+        let _ = (model, budget);
         Ok(None)
     }
 

@@ -13,7 +13,7 @@ use crate::{
         gpu::{FfnShare, Share},
         mask,
     },
-    sparsity::placement::Placement,
+    sparsity::placement::{Placement, Streaming},
 };
 
 /// A model of which a part is resident in a device's memory.
@@ -27,17 +27,20 @@ pub struct HybridProcessor {
     /// Where everything is to be, and whether it is there.
     pub(super) wanted: Placement,
     pub(super) settled: bool,
-    planner: Option<Box<dyn Planner>>,
+    pub(super) planner: Option<Box<dyn Planner>>,
     /// Per layer its neurons that are not resident, ascending, where neurons are placed one by one.
     pub(super) cold: Vec<Vec<u32>>,
     ffn: CpuFfn,
     pub(super) sparsity: Sparsity,
     pub(super) steering: Steering,
-    tokens: usize,
+    pub(super) tokens: usize,
     /// Whether the residual stream is on the device.
     crossed: bool,
     /// Counts what has changed on the device.
     pub(super) moves: u64,
+    /// Where cold neurons' part of a prompt is computed, and whether it is time to see to what that needs.
+    pub(super) streaming: Streaming,
+    pub(super) slab_due: bool,
 }
 
 impl HybridProcessor {
@@ -77,6 +80,8 @@ impl HybridProcessor {
             tokens: 0,
             crossed: false,
             moves: 0,
+            streaming: Streaming::Never,
+            slab_due: true,
         };
         (0..n_layer).for_each(|layer| processor.find_cold(model, layer));
         Ok(processor)
@@ -204,10 +209,10 @@ impl Processor for HybridProcessor {
     }
 
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        match &mut self.device {
+        self.slab_gives_way(|it| match &mut it.device {
             Some(device) => device.kv_cache(model, capacity, ty),
-            None => self.cpu.kv_cache(model, capacity, ty),
-        }
+            None => it.cpu.kv_cache(model, capacity, ty),
+        })
     }
 
     fn holds(&self, kv: &KvCache) -> bool {
@@ -245,11 +250,12 @@ impl Processor for HybridProcessor {
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
         self.reach(layer)?;
+        let streams = self.streams(model, layer);
         match &mut self.device {
             Some(device) if self.crossed => {
                 let (neurons, sparsity, tokens) = (&self.cold[layer][..], self.sparsity, self.tokens);
                 let (cpu, ffn) = (&mut self.cpu, &mut self.ffn);
-                device.ffn_with(layer, from, probe, &mut Cold { model, cpu, ffn, neurons, sparsity, tokens })
+                device.ffn_with(layer, from, probe, &mut Cold { model, cpu, ffn, neurons, sparsity, tokens, streams })
             }
             _ => self.cpu.ffn(model, layer, from, probe),
         }
@@ -304,7 +310,7 @@ impl Processor for HybridProcessor {
     }
 
     fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
-        self.device.as_mut().map_or(Ok(()), |device| device.take_kv(model, kv))
+        self.slab_gives_way(|it| it.device.as_mut().map_or(Ok(()), |device| device.take_kv(model, kv)))
     }
 
     fn return_kv(&mut self, kv: &mut KvCache) -> Result<()> {
@@ -320,6 +326,7 @@ impl Processor for HybridProcessor {
             });
         };
         let placement = planner.plan(model, bytes)?;
+        self.drop_slab();
         self.release(model, &placement, caches)?;
         self.gpu.arena().set_budget(bytes)
     }
@@ -331,10 +338,12 @@ impl Processor for HybridProcessor {
             self.release(model, &placement, caches)?;
         }
         if self.settled {
+            self.see_to_slab(model)?;
             return Ok(false);
         }
         let bytes = self.planner.as_ref().map_or(u64::MAX, |planner| planner.bytes_per_move());
-        Ok(self.advance(model, caches, bytes)?.more)
+        // Once all is there, what is left of the budget is seen to.
+        Ok(self.advance(model, caches, bytes)?.more || self.slab_due)
     }
 
     fn resident(&self, model: &Model) -> Option<Resident> {

@@ -26,7 +26,7 @@ pub struct GpuEffort {
 }
 
 /// Measurements of each kind.
-const ROUNDS: usize = 3;
+pub(super) const ROUNDS: usize = 3;
 
 impl Default for GpuEffort {
     fn default() -> Self {

@@ -14,6 +14,7 @@ use super::{
     cpu::{noise, repeated},
     gpu::{GpuEffort, gpu_kernel_speed, gpu_speed, rate},
     memory::read_bandwidth,
+    prompts::{cpu_prompts, gpu_prompts, streams},
 };
 use crate::{
     cpu::{Cpu, MatmulJob},
@@ -58,12 +59,12 @@ pub struct MachineOptions {
 /// Asked between two measurements whether to go on with the next.
 pub type GoOn<'a> = &'a mut dyn FnMut() -> ControlFlow<()>;
 
-fn check(go_on: GoOn<'_>) -> Result<()> {
+pub(super) fn check(go_on: GoOn<'_>) -> Result<()> {
     if go_on().is_break() { Err(Error::Cancelled) } else { Ok(()) }
 }
 
 /// Columns of a matrix, as models of 7 billion parameters have; and the share of its rows that is read when they are few.
-const COLS: usize = 4096;
+pub(super) const COLS: usize = 4096;
 const FEW: usize = 10;
 
 /// What an earlier call of [`cached_machine`] has found out about `cpu` and `gpu`, if it is in `folder`. Takes no time.
@@ -98,9 +99,12 @@ pub fn cached_machine(
         Some(mut known) => {
             let cpu_lacks = lacking(&known.cpu.rates, types);
             known.cpu.rates.extend(cpu_rates(cpu, &cpu_lacks, &options.effort, go_on)?);
+            known.cpu.prompts.extend(cpu_prompts(cpu, &cpu_lacks, &options.effort, go_on)?);
             if let (Some(gpu), Some(rates)) = (gpu, &mut known.gpu) {
                 let lacks = lacking(&rates.rates, types);
                 rates.rates.extend(gpu_rates(gpu, &lacks, &options.effort.gpu, go_on)?);
+                rates.prompts.extend(gpu_prompts(gpu, &lacks, &options.effort.gpu, go_on)?);
+                rates.streams.extend(streams(gpu, &lacks, &options.effort.gpu, go_on)?);
             }
             Machine::new(known.cpu, known.gpu)
         }
@@ -133,6 +137,7 @@ pub fn measure_machine(
         memory: read_bandwidth(cpu.pool(), effort.cpu_bytes, effort.rounds),
         join: join(cpu),
         rates: cpu_rates(cpu, types, effort, go_on)?,
+        prompts: cpu_prompts(cpu, types, effort, go_on)?,
     };
     let gpu_speeds = gpu.map(|gpu| {
         check(go_on)?;
@@ -148,6 +153,8 @@ pub fn measure_machine(
             upload: speed.upload_bytes_per_second,
             download: speed.download_bytes_per_second,
             rates: gpu_rates(gpu, types, &effort.gpu, go_on)?,
+            prompts: gpu_prompts(gpu, types, &effort.gpu, go_on)?,
+            streams: streams(gpu, types, &effort.gpu, go_on)?,
             together: if shares_memory { Some(together(cpu, gpu, effort)?) } else { None },
             limits: limits_of(&report.caps),
         })
@@ -181,7 +188,7 @@ fn lacking(rates: &Rates, types: &[TensorType]) -> Vec<TensorType> {
 }
 
 /// Seconds of `times` calls, the best of `rounds`, after one that does not count.
-fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
+pub(super) fn best(rounds: usize, mut call: impl FnMut()) -> f64 {
     let mut best = f64::INFINITY;
     for round in 0..=rounds.max(1) {
         let started = Instant::now();
@@ -336,6 +343,9 @@ mod tests {
         assert!(of.dispatch > 0.0 && of.hand_over > of.dispatch && of.together.is_some(), "{of:?}");
         let scattered = measured.cpu.rate(TensorType::Q4_0);
         assert!(scattered.scattered <= scattered.sequential && measured.cpu.join > 0.0);
+        let figures = [&measured.cpu.prompts, &of.prompts, &of.streams].into_iter().flat_map(|it| it.values());
+        // Even a driver in software multiplies ten million times a second, and nothing a quadrillion times.
+        assert!(figures.clone().count() == 6 && figures.clone().all(|it| (1e7..1e15).contains(it)), "{measured:?}");
         assert_eq!(gpu.arena().used(), used, "measuring gives everything back");
 
         let again = cached_machine(&cpu, Some(&gpu), &types, &options, &mut always).unwrap();

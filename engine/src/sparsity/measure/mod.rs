@@ -6,6 +6,7 @@ mod cpu;
 mod gpu;
 mod machine;
 mod memory;
+mod prompts;
 
 pub use cpu::{KernelSpeed, kernel_speed};
 pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Of the files; raised when what is measured changes its meaning.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Speeds of the CPU, of one GPU, and of what lies between them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -44,6 +44,9 @@ pub struct Rate {
 /// Rates by the name of the type that weights have in their file. Bytes are those of the processor's own encoding.
 pub type Rates = BTreeMap<String, Rate>;
 
+/// Speeds of prompts by the name of the type that weights have in their file.
+pub type Figures = BTreeMap<String, f64>;
+
 /// Speeds of the CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -60,6 +63,8 @@ pub struct CpuRates {
     pub join: f64,
     /// By type of weights.
     pub rates: Rates,
+    /// Multiply-adds per second of an FFN's products with many tokens, of which it computes some neurons.
+    pub prompts: Figures,
 }
 
 /// Speeds of a GPU.
@@ -82,6 +87,10 @@ pub struct GpuRates {
     pub download: f64,
     /// By type of weights.
     pub rates: Rates,
+    /// Multiply-adds per second of products with many tokens.
+    pub prompts: Figures,
+    /// Bytes per second of files' rows that are repacked and sent to the device.
+    pub streams: Figures,
     /// What becomes of both processors' rates when both work, where they share one memory; `None`: nothing.
     pub together: Option<Together>,
     /// Limits that decide how much memory a model takes.
@@ -143,11 +152,13 @@ impl Machine {
             rates.values_mut().flat_map(|rate| [&mut rate.sequential, &mut rate.scattered]).for_each(round);
         };
         [&mut cpu.memory, &mut cpu.join].into_iter().for_each(round);
+        cpu.prompts.values_mut().for_each(round);
         all(&mut cpu.rates);
         if let Some(gpu) = &mut gpu {
             let figures = [&mut gpu.memory, &mut gpu.dispatch, &mut gpu.hand_over, &mut gpu.upload, &mut gpu.download];
             figures.into_iter().for_each(round);
             gpu.together.iter_mut().flat_map(|it| [&mut it.cpu, &mut it.gpu]).for_each(round);
+            gpu.prompts.values_mut().chain(gpu.streams.values_mut()).for_each(round);
             all(&mut gpu.rates);
         }
         Machine { version: VERSION, cpu, gpu, assumed: false }
@@ -160,6 +171,10 @@ impl Machine {
             let rate = Rate { sequential: memory, scattered: memory * scattered };
             weights.map(|ty| (ty.name().to_owned(), rate)).collect()
         };
+        let figures = |figure: f64| {
+            let weights = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
+            weights.map(|ty| (ty.name().to_owned(), figure)).collect()
+        };
         Machine {
             version: VERSION,
             cpu: CpuRates {
@@ -169,6 +184,7 @@ impl Machine {
                 memory: 40e9,
                 join: 5e-6,
                 rates: rates(36e9, 0.7),
+                prompts: figures(200e9),
             },
             gpu: Some(GpuRates {
                 adapter: "a card of the middle class".to_owned(),
@@ -179,6 +195,8 @@ impl Machine {
                 upload: 10e9,
                 download: 10e9,
                 rates: rates(240e9, 0.8),
+                prompts: figures(3e12),
+                streams: figures(5e9),
                 together: None,
                 limits: Self::typical_limits(),
             }),
@@ -193,8 +211,11 @@ impl Machine {
 
     /// Whether all of `types` were measured, on every processor there is.
     pub fn knows(&self, types: &[TensorType]) -> bool {
-        let all = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
-        all.into_iter().flatten().all(|rates| types.iter().all(|ty| rates.contains_key(ty.name())))
+        let rates = [Some(&self.cpu.rates), self.gpu.as_ref().map(|gpu| &gpu.rates)];
+        let gpu = self.gpu.iter().flat_map(|gpu| [&gpu.prompts, &gpu.streams]);
+        let mut figures = gpu.chain([&self.cpu.prompts]);
+        rates.into_iter().flatten().all(|rates| types.iter().all(|ty| rates.contains_key(ty.name())))
+            && figures.all(|figures| types.iter().all(|ty| figures.contains_key(ty.name())))
     }
 
     /// Reads what [`Machine::store`] wrote.
@@ -264,9 +285,19 @@ impl Machine {
                 speed(&key, rate.sequential).or_else(|| speed(&key, rate.scattered))
             })
         };
+        let figures = |of: &str, figures: &Figures| {
+            figures.iter().find_map(|(ty, figure)| {
+                let key = format!("{of}.{ty}");
+                if ty.parse::<TensorType>().is_err() {
+                    Some((key, "an unknown type".to_owned()))
+                } else {
+                    speed(&key, *figure)
+                }
+            })
+        };
         let cpu = &self.cpu;
         let wrong = speed("cpu.memory", cpu.memory).or_else(|| time("cpu.join", cpu.join));
-        let wrong = wrong.or_else(|| rates("cpu", &cpu.rates));
+        let wrong = wrong.or_else(|| rates("cpu", &cpu.rates)).or_else(|| figures("cpu.prompts", &cpu.prompts));
         let Some(gpu) = &self.gpu else { return wrong };
         let share = |key: &str, figure: f64| (!is(figure, 0.01..=1.0)).then(|| (key.to_owned(), figure.to_string()));
         let together = |it: &Together| share("gpu.together", it.cpu).or_else(|| share("gpu.together", it.gpu));
@@ -281,6 +312,8 @@ impl Machine {
             .or_else(|| speed("gpu.upload", gpu.upload))
             .or_else(|| speed("gpu.download", gpu.download))
             .or_else(|| rates("gpu", &gpu.rates))
+            .or_else(|| figures("gpu.prompts", &gpu.prompts))
+            .or_else(|| figures("gpu.streams", &gpu.streams))
             .or_else(|| gpu.together.as_ref().and_then(together))
             .or(limits)
     }
@@ -314,12 +347,15 @@ mod tests {
         Machine::typical().store(&path).unwrap();
         let good = fs::read_to_string(&path).unwrap();
         for (from, to, key) in [
-            ("\"version\": 1", "\"version\": 2", "version"),
-            ("\"version\": 1,", "", "version"),
+            ("\"version\": 2", "\"version\": 1", "version"),
+            ("\"version\": 2,", "", "version"),
             ("40000000000.0", "0.0", "cpu.memory"),
             ("40000000000.0", "1e400", "JSON"),
             ("40000000000.0", "\"fast\"", "speeds"),
             ("\"Q4_0\"", "\"Q4_9\"", "Q4_9"),
+            ("200000000000.0", "-1.0", "cpu.prompts"),
+            ("3000000000000.0", "0.0", "gpu.prompts"),
+            ("5000000000.0", "null", "speeds"),
             ("\"hand_over\": ", "\"hand_over\": -", "gpu.hand_over"),
             ("\"binding_alignment\": 256", "\"binding_alignment\": 0", "gpu.limits"),
             ("\"threads\"", "\"treads\"", "treads"),

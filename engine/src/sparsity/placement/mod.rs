@@ -12,13 +12,15 @@ mod machine;
 mod place;
 mod plan;
 mod solve;
+mod streaming;
 #[cfg(test)]
 mod tests;
 
 pub use cost::LayerTime;
 pub use demand::{Assumption, BLOCK, Demand, DemandOptions, HeadDemand, LayerDemand, Reads, Skips};
 pub use gpu_index::Split;
-pub use machine::{CpuRates, GpuRates, Limits, Machine, Rate, Rates, Together};
+pub use machine::{CpuRates, Figures, GpuRates, Limits, Machine, Rate, Rates, Together};
 pub use place::{Granularity, Placement};
 pub use plan::{Bottleneck, LayerPlan, Plan, PlanBytes};
 pub use solve::{Frontier, solve, usable};
+pub use streaming::{StreamCost, Streaming};
