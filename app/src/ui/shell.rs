@@ -40,6 +40,12 @@ pub fn draws_by_cpu(ctx: &Context) -> bool {
     ctx.data(|data| data.get_temp(Id::unique("drawn by the CPU"))).unwrap_or(false)
 }
 
+/// Whether what opens and closes does so at once: where the user wants it, and where every picture in between would take the
+/// processor from the model.
+pub fn still(ctx: &Context, settings: &Settings) -> bool {
+    settings.reduced_motion || draws_by_cpu(ctx)
+}
+
 /// Says how the window is drawn.
 pub fn set_draws_by_cpu(ctx: &Context, so: bool) {
     ctx.data_mut(|data| data.insert_temp(Id::unique("drawn by the CPU"), so));
@@ -120,7 +126,7 @@ impl Shell {
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
         let host = Host::new(wake(ctx));
         theme::choose(ctx, settings.theme);
-        theme::move_less(ctx, settings.reduced_motion);
+        theme::move_less(ctx, still(ctx, &settings));
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
         Ok(Shell {

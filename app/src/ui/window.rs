@@ -151,8 +151,7 @@ impl Window {
         if ctx.input(|input| !input.events.is_empty()) {
             self.touched = Instant::now();
         }
-        let still = self.shell.settings.reduced_motion || shell::draws_by_cpu(ctx);
-        let blinks = self.touched.elapsed() < BLINKS && !still;
+        let blinks = self.touched.elapsed() < BLINKS && !shell::still(ctx, &self.shell.settings);
         if ctx.global_style().visuals.text_cursor.blink != blinks {
             ctx.all_styles_mut(|style| style.visuals.text_cursor.blink = blinks);
         }

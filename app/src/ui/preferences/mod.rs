@@ -10,7 +10,7 @@ use egui::{RichText, ScrollArea, Slider, Ui};
 
 use super::{
     command::{Command, Page},
-    shell::Shell,
+    shell::{self, Shell},
     theme::{self, Palette},
     widgets,
 };
@@ -82,7 +82,7 @@ impl PreferencesPage {
             }
         });
         if ui.checkbox(&mut settings.reduced_motion, "Less movement: what opens and closes does so at once").changed() {
-            theme::move_less(ui, settings.reduced_motion);
+            theme::move_less(ui, shell::still(ui, settings));
         }
     }
 }

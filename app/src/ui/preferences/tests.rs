@@ -35,6 +35,12 @@ fn colours_size_and_movement_are_chosen_seen_at_once_and_kept() {
     assert_eq!(f32::from(stage.shell().settings.zoom), stage.it.ctx.zoom_factor());
     stage.click("Less movement: what opens and closes does so at once");
     assert!(!stage.shell().settings.reduced_motion && stage.it.ctx.global_style().animation_time > 0.0);
+    // Where the processor draws, nothing moves in any case.
+    crate::ui::shell::set_draws_by_cpu(&stage.it.ctx, true);
+    for reduced in [true, false] {
+        stage.click("Less movement: what opens and closes does so at once");
+        assert_eq!((stage.shell().settings.reduced_motion, stage.it.ctx.global_style().animation_time), (reduced, 0.0));
+    }
 
     let path = stage.folders.settings();
     stage.until("the file", |_| {
