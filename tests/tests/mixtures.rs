@@ -11,7 +11,9 @@ use std::{
 use thermocline_engine::{
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, GpuOptions},
-    model::{Activation, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Sparsity, mask},
+    model::{
+        Activation, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Sparsity, mask,
+    },
     session::{
         DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SessionOptions, SparsityChoice,
     },
@@ -144,6 +146,7 @@ fn rectified_mixtures_go_to_a_device() {
             ..EngineOptions::default()
         };
         let engine = Engine::open(&folder(), options).unwrap();
+        assert_eq!(engine.sparsity().mode, Sparsity::Exact, "{}", engine.sparsity().reason);
         let status = engine.wait_for_device(Duration::from_secs(60));
         assert!(matches!(status, DeviceStatus::Gpu(_)), "{sparsity:?}: {status:?}");
         assert_eq!(generate(&engine, (5..25).collect(), 8).len(), 8);
@@ -220,6 +223,73 @@ fn the_same_neurons_of_the_same_experts_fire_wherever_they_are() {
         }
         // Of 25,000: those a rounding away from zero.
         assert!(differ <= 4, "{placement:?}: {differ} neurons differ");
+    }
+}
+
+/// Bytes that the CPU read for each layer of each token, and how many neurons of each expert fired.
+#[derive(Default)]
+struct Read(Vec<(u64, Vec<usize>)>);
+
+impl Probe for Read {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let fired = |expert: usize| mask::count(&firing.fired[expert * WIDTH / 32..][..WIDTH / 32]);
+        let chosen = neurons_of(firing.chosen.unwrap()).map(fired);
+        self.0.push((firing.cpu_bytes, chosen.collect()));
+    }
+}
+
+/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the cut: as
+/// many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
+#[test]
+fn a_token_reads_the_rows_of_neurons_that_fire() {
+    let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();
+    let cases = [
+        (Activation::Relu, None, Sparsity::Exact),
+        (Activation::DRelu, None, Sparsity::Exact),
+        (Activation::Silu, Some(0.08), Sparsity::Threshold),
+    ];
+    for (activation, cut, mode) in cases {
+        let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
+        let mut model = Model::open(&folder(), &options).unwrap();
+        model.weights.layers.iter_mut().for_each(|layer| layer.cut = cut);
+        let model = Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0);
+        let Ffn::Experts(mixture) = &model.weights.layers[0].ffn else { panic!("no mixture") };
+        let row = mixture.experts[0].up.weight.row_bytes() as u64;
+        let router = mixture.router.weight.data().len() as u64;
+        for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
+            let run = |mode: Sparsity| {
+                let options = CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() };
+                let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&options).unwrap());
+                forward.set_sparsity(mode);
+                let (mut kv, mut read) = (forward.kv_cache(ids.len(), KvType::F32).unwrap(), Read::default());
+                let mut logits = Vec::new();
+                for id in &ids {
+                    logits.extend_from_slice(forward.run(&[*id], &mut kv, Outputs::Last, &mut read).unwrap());
+                }
+                (logits, read.0)
+            };
+            let ((dense, all), (sparse, some)) = (run(Sparsity::Dense), run(mode));
+            let largest = dense.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+            let off = dense.iter().zip(&sparse).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs())) / largest;
+            assert_eq!(off > 1e-4, mode == Sparsity::Threshold, "{activation} {isa} {threads}: {off}");
+            let mut fewer = 0;
+            for ((dense, _), (bytes, fired)) in all.iter().zip(&some) {
+                assert_eq!(fired.len(), USED);
+                // Most rows of a matrix are read as all are.
+                let ups = |fires: usize| if fires * 10 > WIDTH * 6 { WIDTH } else { fires };
+                let rows: usize = fired.iter().map(|fires| WIDTH + ups(*fires) + fires).sum();
+                let least = router + rows as u64 * row;
+                // Neurons of dReLU whose up row is not positive are looked at and do not fire.
+                let some_more = activation == Activation::DRelu && *bytes >= least;
+                assert!(*bytes == least || some_more, "{activation}: {bytes} read, {least} needed");
+                fewer += usize::from(bytes < dense);
+            }
+            assert_eq!(fewer, some.len(), "{activation} {isa}");
+        }
     }
 }
 

@@ -85,7 +85,7 @@ fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let adapter = adapters().into_iter().next().unwrap();
     for (sparsity, turned) in [(SparsityChoice::Auto, false), (SparsityChoice::Mode(Sparsity::Exact), true)] {
-        assert_eq!(sparsity.turns(&model, false, true), turned);
+        assert_eq!(sparsity.turns(&model, false), turned);
         let alone = Engine::open(&path, options(sparsity, DeviceChoice::Cpu)).unwrap();
         assert_eq!(alone.sparsity().mode, Sparsity::Exact);
         let want = tells(&alone);

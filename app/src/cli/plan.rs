@@ -84,7 +84,7 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         sessions: usize::from(args.sessions),
         kv_type: args.context.kv_type.unwrap_or(defaults.kv_type),
         sparsity: sparsity.mode,
-        turned: asked.turns(&model, args.split.is_some(), true),
+        turned: asked.turns(&model, args.split.is_some()),
         filled: None,
     };
     let (machine, free) = args.machine(&model, &options)?;

@@ -53,7 +53,7 @@ impl Measured {
     pub fn record(self, options: &BenchOptions, model: &Model, device: &Device, kv: &KvCache) -> Record {
         let Measured { test, time, seconds, gaps, seen, mut limits } = self;
         let seen = seen.as_ref().unwrap_or(&gaps);
-        let active = seen.reads.active(model.config.n_ff);
+        let active = seen.reads.active(model);
         let per_token = seen.reads.per_token();
         let (ffn, scattered) = per_token.unwrap_or((dense_ffns(model), 0));
         let tensors = model.checkpoint.tensors();

@@ -274,7 +274,7 @@ impl<'a> Bench<'a> {
         let Device::Cpu { pool, limits, .. } = &mut self.device else { return None };
         let model = self.forward.model();
         let scattered = gaps.reads.per_token().is_some_and(|(_, scattered)| scattered > 0);
-        let share = gaps.reads.active(model.config.n_ff).filter(|share| scattered && *share > 0.0);
+        let share = gaps.reads.active(model).filter(|share| scattered && *share > 0.0);
         Some(limits.measure(pool, neuron_row(model).zip(share)))
     }
 }

@@ -4,7 +4,7 @@
 //! unpacked outlives its panel.
 
 use super::{
-    Cpu, MatmulJob,
+    Cpu, RowsJob,
     activations::{CodeTiles, FloatTiles},
     picked::Picked,
     pool::{ColumnsMut, split_columns},
@@ -59,7 +59,7 @@ impl Block<'_> {
     }
 }
 
-pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32], tokens: usize) {
+pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
     let cols = x.len() / tokens;
     let kernels = cpu.kernels;
     cpu.scratch.with(|scratch| {
@@ -71,23 +71,18 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, 
         if any_floats {
             scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, Picked::All);
         }
-        let rows: usize = jobs.iter().map(|job| picked.len(job.weight.rows())).sum();
+        let rows: usize = jobs.iter().map(|job| job.picked().len(job.weight.rows())).sum();
         let panels = rows.div_ceil(kernels.panel_rows());
         let width = kernels.panel_rows() * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
         let mut blocks = Vec::new();
-        for job in jobs {
-            let rows = picked.len(job.weight.rows());
+        for RowsJob { weight, bias, rows: chosen, out } in jobs {
+            let picked = chosen.map_or(Picked::All, Picked::These);
+            let rows = picked.len(weight.rows());
             if rows == 0 {
                 continue;
             }
-            let columns = split_columns(job.out, rows, width).into_iter().enumerate();
-            blocks.extend(columns.map(|(at, out)| Block {
-                weight: job.weight,
-                bias: job.bias,
-                picked,
-                first: at * width,
-                out,
-            }));
+            let columns = split_columns(out, rows, width).into_iter().enumerate();
+            blocks.extend(columns.map(|(at, out)| Block { weight, bias: *bias, picked, first: at * width, out }));
         }
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
         cpu.pool().for_each(&mut blocks, |_, block| {

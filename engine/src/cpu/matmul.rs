@@ -1,5 +1,7 @@
 //! Products of weights and activations: the entry, and the path of one token.
 
+use smallvec::SmallVec;
+
 use super::{
     Cpu, gemm,
     picked::{AHEAD, Picked, distance},
@@ -20,14 +22,34 @@ pub struct MatmulJob<'a> {
     pub weight: &'a Matrix,
     /// Added to every output row, `[rows]`.
     pub bias: Option<&'a [f32]>,
-    /// `[tokens, rows]`, or `[tokens, rows chosen]`; overwritten.
+    /// `[tokens, rows]`; overwritten.
     pub out: &'a mut [f32],
+}
+
+/// The same for some rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
+#[derive(Debug)]
+pub struct RowsJob<'a> {
+    /// `[all rows, cols]` weights.
+    pub weight: &'a Matrix,
+    /// Biases of all rows.
+    pub bias: Option<&'a [f32]>,
+    /// Which rows; `None` for all of them.
+    pub rows: Option<&'a [u32]>,
+    /// `[tokens, rows chosen]`; overwritten.
+    pub out: &'a mut [f32],
+}
+
+impl RowsJob<'_> {
+    pub(super) fn picked(&self) -> Picked<'_> {
+        self.rows.map_or(Picked::All, Picked::These)
+    }
 }
 
 /// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
 struct Rows<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
+    picked: Picked<'a>,
     first: usize,
     out: &'a mut [f32],
 }
@@ -41,42 +63,40 @@ impl Cpu {
     /// # Panics
     /// If shapes disagree.
     pub fn matmul(&self, jobs: &mut [MatmulJob<'_>], x: &[f32], tokens: usize) {
-        self.product(jobs, Picked::All, x, tokens);
+        let jobs =
+            jobs.iter_mut().map(|job| RowsJob { weight: job.weight, bias: job.bias, rows: None, out: &mut *job.out });
+        self.matmul_rows(&mut jobs.collect::<SmallVec<[_; 4]>>(), x, tokens);
     }
 
-    /// The same for some rows of every job: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`. Only those rows are read; biases are
-    /// still those of all rows. A row's result is that of [`Cpu::matmul`].
+    /// The same for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
-    pub fn matmul_rows(&self, jobs: &mut [MatmulJob<'_>], rows: &[u32], x: &[f32], tokens: usize) {
-        self.product(jobs, Picked::These(rows), x, tokens);
-    }
-
-    fn product(&self, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32], tokens: usize) {
+    pub fn matmul_rows(&self, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
         for job in jobs.iter() {
             let (rows, cols) = (job.weight.rows(), job.weight.cols());
             assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
-            assert_eq!(job.out.len(), tokens * picked.len(rows), "outputs of {tokens} tokens");
+            assert_eq!(job.out.len(), tokens * job.picked().len(rows), "outputs of {tokens} tokens");
             assert!(job.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
         }
         if x.is_empty() {
             // No tokens, or no columns: nothing but the bias is left.
-            for job in jobs {
-                for token in job.out.chunks_exact_mut(picked.len(job.weight.rows()).max(1)) {
-                    let bias = |at| job.bias.map_or(0.0, |bias| bias[picked.get(at)]);
+            for RowsJob { weight, bias, rows, out } in jobs {
+                let picked = rows.map_or(Picked::All, Picked::These);
+                for token in out.chunks_exact_mut(picked.len(weight.rows()).max(1)) {
+                    let bias = |at| bias.map_or(0.0, |bias| bias[picked.get(at)]);
                     token.iter_mut().enumerate().for_each(|(at, out)| *out = bias(at));
                 }
             }
             return;
         }
         match tokens {
-            1 => self.matvec(jobs, picked, x),
-            _ => gemm::matmul(self, jobs, picked, x, tokens),
+            1 => self.matvec(jobs, x),
+            _ => gemm::matmul(self, jobs, x, tokens),
         }
     }
 
-    fn matvec(&self, jobs: &mut [MatmulJob<'_>], picked: Picked<'_>, x: &[f32]) {
+    fn matvec(&self, jobs: &mut [RowsJob<'_>], x: &[f32]) {
         self.scratch.with(|scratch| {
             if jobs.iter().any(|job| self.codes_of(job.weight.ty()).is_some()) {
                 scratch.row.fill(self.kernels, x);
@@ -84,17 +104,14 @@ impl Cpu {
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
             let share = (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES);
             let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / share + jobs.len());
-            for job in jobs {
-                let rows = (share / job.weight.row_bytes()).max(1);
-                items.extend(job.out.chunks_mut(rows).enumerate().map(|(at, out)| Rows {
-                    weight: job.weight,
-                    bias: job.bias,
-                    first: at * rows,
-                    out,
-                }));
+            for RowsJob { weight, bias, rows: chosen, out } in jobs {
+                let rows = (share / weight.row_bytes()).max(1);
+                let picked = chosen.map_or(Picked::All, Picked::These);
+                let parts = out.chunks_mut(rows).enumerate();
+                items.extend(parts.map(|(at, out)| Rows { weight, bias: *bias, picked, first: at * rows, out }));
             }
             let row = &scratch.row;
-            self.pool().for_each(&mut items, |_, Rows { weight, bias, first, out }| {
+            self.pool().for_each(&mut items, |_, Rows { weight, bias, picked, first, out }| {
                 let ty = weight.ty();
                 let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(ty) {
                     Some(_) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),

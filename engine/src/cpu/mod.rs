@@ -1,8 +1,8 @@
 //! CPU kernels. The instruction set is chosen once at run time ([`Isa`]), every SIMD kernel has a scalar oracle beside
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
 //! (GEMV) for one token, blocked (GEMM) for many. Where few neurons fire, [`Cpu::matmul_rows`] reads only chosen rows, and
-//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron. [`ops`] holds what
-//! stands between the matrix products.
+//! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; the rows may be those of
+//! several matrices ([`Cpu::accumulate_sums`]). [`ops`] holds what stands between the matrix products.
 
 mod activations;
 mod gemm;
@@ -17,7 +17,8 @@ mod simd;
 
 pub use activations::Activations;
 pub use isa::Isa;
-pub use matmul::MatmulJob;
+pub use matmul::{MatmulJob, RowsJob};
+pub use neurons::RowSum;
 pub use pool::{ColumnsMut, ThreadPool, split_columns};
 pub use simd::prefetch;
 

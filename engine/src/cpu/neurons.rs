@@ -1,7 +1,11 @@
 //! Sums of rows, each row a neuron's share of the output: only rows of neurons that fired are read.
 
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
 use super::{
-    Cpu,
+    Cpu, Scratch,
     picked::{Picked, distance},
     pool::{ColumnsMut, split_columns},
     simd::{AXPY_ROWS, Multiple},
@@ -16,6 +20,19 @@ const LEAST_PART: usize = 32;
 const SUM_ELEMENTS: usize = 1 << 14;
 /// Neurons of a panel.
 const PANEL_NEURONS: usize = 128;
+
+/// What some rows of a matrix that has one per neuron add up to for one token: `share * sum over i of a[i] W[rows[i]]`.
+#[derive(Debug, Clone, Copy)]
+pub struct RowSum<'a> {
+    /// `[n_ff, d]`
+    pub weight: &'a Matrix,
+    /// Which rows; `None` for all of them.
+    pub rows: Option<&'a [u32]>,
+    /// Activations of those rows. Where one is zero its row is not read.
+    pub a: &'a [f32],
+    /// What the whole sum counts.
+    pub share: f32,
+}
 
 impl Cpu {
     /// `out[t] = W^T a[t] + bias` where row `i` of `weight` `[n_ff, d]` is neuron `i`'s down column and `a` is
@@ -50,6 +67,23 @@ impl Cpu {
         self.add_neurons(weight, Picked::These(rows), a, tokens, out)
     }
 
+    /// `out += all sums`, `[d]`, for one token: as one piece of work, so that workers are busy however short each list is. The
+    /// result does not depend on the number of threads. Returns how many rows were read.
+    ///
+    /// # Panics
+    /// If shapes disagree, or a row does not exist.
+    pub fn accumulate_sums(&self, sums: &[RowSum<'_>], out: &mut [f32]) -> usize {
+        for sum in sums {
+            let n = sum.rows.map_or(sum.weight.rows(), <[u32]>::len);
+            assert_eq!(sum.a.len(), n, "activations of {n} neurons");
+            assert_eq!(out.len(), sum.weight.cols(), "an output {} wide", sum.weight.cols());
+        }
+        if out.is_empty() {
+            return 0;
+        }
+        self.scratch.with(|scratch| self.add_one(sums, scratch, out))
+    }
+
     fn add_neurons(&self, weight: &Matrix, picked: Picked<'_>, a: &[f32], tokens: usize, out: &mut [f32]) -> usize {
         let (n, d) = (picked.len(weight.rows()), weight.cols());
         assert_eq!(a.len(), tokens * n, "activations of {tokens} tokens, {n} neurons");
@@ -57,15 +91,15 @@ impl Cpu {
         if out.is_empty() || n == 0 {
             return 0;
         }
+        if tokens == 1 {
+            let rows = if let Picked::These(rows) = picked { Some(rows) } else { None };
+            return self.accumulate_sums(&[RowSum { weight, rows, a, share: 1.0 }], out);
+        }
         self.scratch.with(|scratch| {
             let active = &mut scratch.active;
             active.clear();
             let fires = |i: usize| (0..tokens).any(|t| a[t * n + i] != 0.0);
             active.extend((0..n).filter(|i| fires(*i)).map(|i| i as u32));
-            if tokens == 1 {
-                self.add_one(weight, picked, a, active, scratch.partial.take(PARTS * d), out);
-                return active.len();
-            }
             scratch.float_tiles.fill(self.kernels, self.pool(), a, n, Picked::These(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
             let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
@@ -110,44 +144,67 @@ impl Cpu {
         })
     }
 
-    /// One token: every part sums its share of the active rows, then the parts are added in order.
-    fn add_one(
-        &self,
-        weight: &Matrix,
-        picked: Picked<'_>,
-        a: &[f32],
-        active: &[u32],
-        partial: &mut [f32],
-        out: &mut [f32],
-    ) {
-        let d = weight.cols();
+    /// One token: every part sums its share of a matrix's active rows, then the parts are added in order.
+    fn add_one(&self, sums: &[RowSum<'_>], scratch: &mut Scratch, out: &mut [f32]) -> usize {
+        let d = out.len();
+        let active = &mut scratch.active;
+        active.clear();
+        let mut ends: SmallVec<[usize; 8]> = SmallVec::new();
+        for sum in sums {
+            active.extend(sum.a.iter().zip(0..).filter(|(a, _)| **a != 0.0).map(|(_, i)| i));
+            ends.push(active.len());
+        }
         let of_part = active.len().div_ceil(PARTS).max(LEAST_PART);
-        let mut parts: Vec<_> = active.chunks(of_part).zip(partial.chunks_exact_mut(d)).enumerate().collect();
-        self.pool().for_each(&mut parts, |_, (part, (neurons, sum))| {
+        let partial = scratch.partial.take((PARTS + sums.len()) * d);
+        let mut parts: Vec<SumPart<'_>> = Vec::with_capacity(PARTS + sums.len());
+        let (mut start, mut room) = (0, partial.chunks_exact_mut(d));
+        for (of, end) in sums.iter().zip(ends) {
+            let of_matrix = &active[start..end];
+            start = end;
+            let firsts = (0..of_matrix.len()).step_by(of_part);
+            parts.extend(firsts.zip(&mut room).map(|(first, sum)| SumPart {
+                of,
+                active: of_matrix,
+                neurons: first..of_matrix.len().min(first + of_part),
+                sum,
+            }));
+        }
+        self.pool().for_each(&mut parts, |_, SumPart { of, active, neurons, sum }| {
             sum.fill(0.0);
+            let picked = of.rows.map_or(Picked::All, Picked::These);
             let row = |at: usize| picked.get(active[at] as usize);
             let multiple = |at: usize| Multiple {
-                row: weight.row(row(at)),
-                a: a[active[at] as usize],
-                ahead: distance(weight, at, active.len(), AXPY_ROWS, row),
+                row: of.weight.row(row(at)),
+                a: of.share * of.a[active[at] as usize],
+                ahead: distance(of.weight, at, active.len(), AXPY_ROWS, row),
             };
-            let (first, end) = (*part * of_part, *part * of_part + neurons.len());
-            let mut at = first;
-            while at + AXPY_ROWS <= end {
+            let mut at = neurons.start;
+            while at + AXPY_ROWS <= neurons.end {
                 let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-                self.kernels.axpy(weight.ty(), &group, sum);
+                self.kernels.axpy(of.weight.ty(), &group, sum);
                 at += AXPY_ROWS;
             }
-            (at..end).for_each(|at| self.kernels.axpy(weight.ty(), &[multiple(at)], sum));
+            (at..neurons.end).for_each(|at| self.kernels.axpy(of.weight.ty(), &[multiple(at)], sum));
         });
         let width = (SUM_ELEMENTS / parts.len().max(1)).max(1);
         let mut columns: Vec<_> = out.chunks_mut(width).enumerate().collect();
         self.pool().for_each(&mut columns, |_, (at, out)| {
-            for (_, (_, sum)) in &parts {
-                out.iter_mut().zip(&sum[*at * width..]).for_each(|(out, sum)| *out += sum);
+            for part in &parts {
+                out.iter_mut().zip(&part.sum[*at * width..]).for_each(|(out, sum)| *out += sum);
             }
         });
+        active.len()
     }
+}
+
+/// Some of a matrix's active rows, which one worker sums.
+struct SumPart<'a> {
+    of: &'a RowSum<'a>,
+    /// All of the matrix's, as places in its list.
+    active: &'a [u32],
+    neurons: Range<usize>,
+    /// `[d]`
+    sum: &'a mut [f32],
 }
 
 /// Adds what was accumulated, `[sides, tokens (padded), width]`, to the columns of the output.

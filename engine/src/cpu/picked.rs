@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::cpu::{
-        Activations, Isa, MatmulJob,
+        Activations, Isa, RowSum, RowsJob,
         matmul::tests::{columns, every_cpu, random_matrix},
         simd::tests::{TYPES, random_activations, tolerance},
     };
@@ -82,10 +82,10 @@ mod tests {
                 let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
                 let [out, second] = &mut outs;
                 let mut jobs = [
-                    MatmulJob { weight: &weights[0], bias: Some(&bias), out },
-                    MatmulJob { weight: &weights[1], bias: None, out: second },
+                    RowsJob { weight: &weights[0], bias: Some(&bias), rows: Some(&list), out },
+                    RowsJob { weight: &weights[1], bias: None, rows: Some(&list), out: second },
                 ];
-                cpu.matmul_rows(&mut jobs, &list, &x, tokens);
+                cpu.matmul_rows(&mut jobs, &x, tokens);
                 let mut row = vec![0.0; cols];
                 for (weight, bias, out) in [(&weights[0], Some(&bias), &outs[0]), (&weights[1], None, &outs[1])] {
                     for (at, r) in list.iter().enumerate() {
@@ -147,6 +147,70 @@ mod tests {
                 match &first {
                     Some((isa, other)) if *isa == cpu.isa() => prop_assert_eq!(&out, other, "threads matter"),
                     _ => first = Some((cpu.isa(), out)),
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        /// Several matrices at once give what they give one after the other, each row as if it were alone.
+        #[test]
+        fn matrices_together(
+            types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
+            share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+        ) {
+            let rng = &mut StdRng::seed_from_u64(seed);
+            let block = types.iter().map(|ty| TYPES[*ty].block_len()).max().unwrap();
+            let d = (1 + n).next_multiple_of(block);
+            let weights: Vec<Matrix> = types.iter().map(|ty| random_matrix(TYPES[*ty], n_ff, d, rng)).collect();
+            let lists: Vec<Option<Vec<u32>>> =
+                (0..weights.len()).map(|at| (at != 1).then(|| some_rows(n_ff, share, rng))).collect();
+            let len = |list: &Option<Vec<u32>>| list.as_ref().map_or(n_ff, Vec::len);
+            let a: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(len(list), rng)).collect();
+            let x = random_activations(d, rng);
+            for cpu in every_cpu() {
+                // Products, some of whole matrices.
+                let mut outs: Vec<Vec<f32>> = lists.iter().map(|list| vec![f32::NAN; len(list)]).collect();
+                let jobs = weights.iter().zip(&lists).zip(&mut outs);
+                let mut jobs: Vec<_> = jobs
+                    .map(|((weight, rows), out)| RowsJob { weight, bias: None, rows: rows.as_deref(), out })
+                    .collect();
+                cpu.matmul_rows(&mut jobs, &x, 1);
+                for ((weight, list), out) in weights.iter().zip(&lists).zip(&outs) {
+                    let mut all = vec![f32::NAN; n_ff];
+                    cpu.matmul(&mut [crate::cpu::MatmulJob { weight, bias: None, out: &mut all }], &x, 1);
+                    let wanted: Vec<f32> = match list {
+                        Some(list) => list.iter().map(|row| all[*row as usize]).collect(),
+                        None => all,
+                    };
+                    prop_assert_eq!(out, &wanted);
+                }
+                // Sums.
+                let before = random_activations(d, rng);
+                let (mut want, mut magnitude) = (before.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), vec![1f64; d]);
+                let mut row = vec![0.0; d];
+                for (at, (weight, list)) in weights.iter().zip(&lists).enumerate() {
+                    for (k, a) in a[at].iter().enumerate() {
+                        weight.dequantise_row(list.as_ref().map_or(k, |list| list[k] as usize), &mut row);
+                        for (c, w) in row.iter().enumerate() {
+                            let product = (0.5 + at as f64) * f64::from(*w) * f64::from(*a);
+                            want[c] += product;
+                            magnitude[c] += product.abs();
+                        }
+                    }
+                }
+                let sums = weights.iter().zip(&lists).zip(&a).enumerate();
+                let sums: Vec<_> = sums
+                    .map(|(at, ((weight, rows), a))| RowSum { weight, rows: rows.as_deref(), a, share: 0.5 + at as f32 })
+                    .collect();
+                let mut out = before.clone();
+                let read = cpu.accumulate_sums(&sums, &mut out);
+                prop_assert_eq!(read, a.iter().flatten().filter(|a| **a != 0.0).count());
+                for (i, got) in out.iter().enumerate() {
+                    let error = (f64::from(*got) - want[i]).abs();
+                    prop_assert!(error <= 1e-5 * magnitude[i], "{}: {} is not {}", i, got, want[i]);
                 }
             }
         }

@@ -4,8 +4,8 @@ use serde::Serialize;
 
 use crate::{
     bench::dense_ffns,
-    model::{LayerFiring, Model, Probe},
-    telemetry::neurons::{curve, neurons_of},
+    model::{LayerFiring, LayerWeights, Model, Probe},
+    telemetry::neurons::{LayerNeurons, curve, neurons_of},
 };
 
 /// Follows an evaluation.
@@ -23,18 +23,20 @@ pub trait Control {
 
 impl Control for () {}
 
-/// What the FFNs did while a text was computed. Layers of mixtures are not seen.
+/// What the FFNs did while a text was computed. Of a mixture, a token has to do with the neurons of the experts it uses.
 #[derive(Debug, Clone)]
 pub struct Activity {
     layers: Vec<LayerSums>,
-    /// Bytes of all dense FFNs.
+    /// Bytes of FFNs that a token reads when nothing is skipped.
     dense_bytes: u64,
 }
 
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 struct LayerSums {
-    neurons: usize,
+    shape: LayerNeurons,
     tokens: u64,
+    /// Neurons that tokens had to do with.
+    looked: u64,
     /// Tokens a predictor was asked for.
     asked: u64,
     fired: u64,
@@ -53,7 +55,7 @@ pub struct LayerActivity {
     pub neurons: usize,
     /// Tokens seen.
     pub tokens: u64,
-    /// Share of its neurons that fired.
+    /// Share of its neurons that fired; in a mixture, of those of the experts that were chosen.
     pub active: f64,
     /// Share that the predictor let through, where it was asked.
     pub predicted: Option<f64>,
@@ -68,22 +70,23 @@ pub struct LayerActivity {
 impl Activity {
     /// Nothing seen yet.
     pub fn new(model: &Model) -> Self {
-        let shape = model.neuron_shape();
-        let layer = |layer| {
-            let neurons = if shape.experts(layer) == 0 { shape.neurons(layer) } else { 0 };
-            LayerSums { neurons, counts: vec![0; neurons], ..LayerSums::default() }
+        let layer = |layer: &LayerWeights| {
+            let shape = layer.ffn.neurons();
+            let (tokens, looked, asked, fired, predicted, bytes) = (0, 0, 0, 0, 0, 0);
+            LayerSums { shape, tokens, looked, asked, fired, predicted, bytes, counts: vec![0; shape.count()] }
         };
-        Activity { layers: (0..shape.layers()).map(layer).collect(), dense_bytes: dense_ffns(model) }
+        Activity { layers: model.weights.layers.iter().map(layer).collect(), dense_bytes: dense_ffns(model) }
     }
 
-    /// Share of all neurons that fired for an average token; `None` if no layer told.
+    /// Share of all neurons that fired for an average token; `None` if no layer told. Of a mixture those count that are the chosen
+    /// experts'.
     pub fn active(&self) -> Option<f64> {
-        self.share(|layer| (layer.fired, layer.tokens))
+        self.share(|layer| (layer.fired, layer.looked))
     }
 
     /// Share of all neurons that predictors let through, in layers that have one.
     pub fn predicted(&self) -> Option<f64> {
-        self.share(|layer| (layer.predicted, layer.asked))
+        self.share(|layer| (layer.predicted, layer.asked * layer.shape.count() as u64))
     }
 
     /// Bytes of FFN weights and predictors that the CPU read for an average token; `None` if no layer told.
@@ -101,14 +104,15 @@ impl Activity {
     pub fn layers(&self) -> Vec<LayerActivity> {
         let told = self.layers.iter().enumerate().filter(|(_, layer)| layer.tokens > 0);
         told.map(|(number, layer)| {
-            let all = |tokens: u64| (layer.neurons as u64 * tokens).max(1) as f64;
+            let neurons = layer.shape.count();
+            let asked = layer.asked * neurons as u64;
             LayerActivity {
                 layer: number,
-                neurons: layer.neurons,
+                neurons,
                 tokens: layer.tokens,
-                active: layer.fired as f64 / all(layer.tokens),
-                predicted: (layer.asked > 0).then(|| layer.predicted as f64 / all(layer.asked)),
-                for_80_percent: curve::neurons_for(&layer.counts, 0.8) as f64 / layer.neurons.max(1) as f64,
+                active: layer.fired as f64 / layer.looked.max(1) as f64,
+                predicted: (asked > 0).then(|| layer.predicted as f64 / asked as f64),
+                for_80_percent: curve::neurons_for(&layer.counts, 0.8) as f64 / neurons.max(1) as f64,
                 silent: layer.counts.iter().filter(|count| **count == 0).count(),
                 cpu_bytes: layer.bytes as f64 / layer.tokens as f64,
             }
@@ -123,8 +127,8 @@ impl Activity {
 
     fn share(&self, of: impl Fn(&LayerSums) -> (u64, u64)) -> Option<f64> {
         let (part, whole) = self.layers.iter().fold((0, 0), |(part, whole), layer| {
-            let (count, tokens) = of(layer);
-            (part + count, whole + layer.neurons as u64 * tokens)
+            let (count, of) = of(layer);
+            (part + count, whole + of)
         });
         (whole > 0).then(|| part as f64 / whole as f64)
     }
@@ -164,17 +168,22 @@ impl Probe for Observer<'_> {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        let layer = self.activity.layers.get_mut(firing.layer);
-        let Some(layer) = layer.filter(|_| firing.chosen.is_none()) else { return };
+        let Some(layer) = self.activity.layers.get_mut(firing.layer) else { return };
         let count = |mask: &[u32]| mask.iter().map(|word| u64::from(word.count_ones())).sum::<u64>();
         layer.tokens += firing.tokens as u64;
+        layer.looked += match layer.shape {
+            LayerNeurons::Dense(neurons) => (neurons * firing.tokens) as u64,
+            LayerNeurons::Mixture { width, shared, .. } => {
+                count(firing.chosen.unwrap_or_default()) * width as u64 + (shared * firing.tokens) as u64
+            }
+        };
         layer.fired += count(firing.fired);
         if let Some(predicted) = firing.predicted {
             layer.asked += firing.tokens as u64;
             layer.predicted += count(predicted);
         }
         layer.bytes += firing.cpu_bytes;
-        for row in firing.fired.chunks_exact(layer.neurons.div_ceil(32).max(1)) {
+        for row in firing.fired.chunks_exact(layer.shape.count().div_ceil(32).max(1)) {
             for neuron in neurons_of(row) {
                 if let Some(count) = layer.counts.get_mut(neuron) {
                     *count += 1;

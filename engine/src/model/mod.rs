@@ -25,7 +25,7 @@ mod weights;
 
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
-pub use cpu::{CpuFfn, CpuProcessor, FfnTask, FfnWork, Guess};
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, Guess, Routing};
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use gpu::{DeviceBytes, GpuLoad, GpuProcessor, LayerBytes, device_row_bytes};
 pub use kv_cache::{KvCache, KvLayer};

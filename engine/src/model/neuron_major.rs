@@ -6,7 +6,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Down, Ffn, FfnWeights, Linear, Model, Weights};
+use super::{Down, Ffn, Linear, Model, Weights};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
@@ -60,10 +60,16 @@ impl Model {
                 return Err(Error::Cancelled);
             }
             match &mut layer.ffn {
-                Ffn::Dense(ffn) => turn(pool, ffn, &mut report)?,
+                Ffn::Dense(ffn) => {
+                    if let Some(weight) = turned(pool, &ffn.down, &mut report)? {
+                        let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
+                        ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
+                    }
+                }
                 Ffn::Experts(mixture) => {
-                    let shared = mixture.shared.iter_mut().map(|shared| &mut shared.ffn);
-                    mixture.experts.iter_mut().chain(shared).try_for_each(|ffn| turn(pool, ffn, &mut report))?;
+                    let all = mixture.downs().map(|down| turned(pool, down, &mut report));
+                    let all = all.collect::<Result<Vec<_>>>()?;
+                    mixture.turn(all);
                 }
             }
         }
@@ -72,15 +78,14 @@ impl Model {
     }
 }
 
-fn turn(pool: &ThreadPool, ffn: &mut FfnWeights, report: &mut NeuronMajorReport) -> Result<()> {
-    if let Down::Outputs(Linear { weight, bias }) = &ffn.down {
-        let (weight, error) = neuron_major(pool, weight)?;
-        report.matrices += 1;
-        report.bytes += weight.data().len() as u64;
-        report.error = report.error.max(error);
-        ffn.down = Down::Neurons(Linear { weight, bias: bias.clone() });
-    }
-    Ok(())
+/// The matrix turned; `None` if it has a row per neuron already.
+fn turned(pool: &ThreadPool, down: &Down, report: &mut NeuronMajorReport) -> Result<Option<Matrix>> {
+    let Down::Outputs(Linear { weight, .. }) = down else { return Ok(None) };
+    let (weight, error) = neuron_major(pool, weight)?;
+    report.matrices += 1;
+    report.bytes += weight.data().len() as u64;
+    report.error = report.error.max(error);
+    Ok(Some(weight))
 }
 
 /// `down` `[d, n_ff]` as `[n_ff, d]`, and the error made: root of the mean squared difference, as a share of the weights' root

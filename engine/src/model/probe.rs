@@ -32,7 +32,7 @@ pub trait Probe {
         let _ = (layer, tokens, normed, residual);
     }
 
-    /// Whether to be told what the activations of dense FFNs see.
+    /// Whether to be told what the activations of FFNs see.
     fn wants_ffn_hidden(&mut self) -> bool {
         false
     }
@@ -41,6 +41,21 @@ pub trait Probe {
     /// a sparse mode skips neurons.
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         let _ = (layer, tokens, gate, up);
+    }
+
+    /// The same of a mixture's expert (or, with the number behind the last, of the one that every token passes through), each
+    /// `[members, n_ff]`: `members` are the tokens that use it, of `tokens` in the chunk, and its shares. Expert by expert; those
+    /// computed on a device are not told of.
+    fn expert_hidden(
+        &mut self,
+        layer: usize,
+        expert: usize,
+        tokens: usize,
+        members: &[(usize, f32)],
+        gate: &[f32],
+        up: &[f32],
+    ) {
+        let _ = (layer, expert, tokens, members, gate, up);
     }
 
     /// Whether to be told which neurons fire. Cheap enough to be left on.

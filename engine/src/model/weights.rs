@@ -67,7 +67,40 @@ pub struct ExpertWeights {
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
     /// One more FFN that sees every token (Qwen2-MoE).
-    pub shared: Option<SharedExpert>,
+    pub shared: Option<Box<SharedExpert>>,
+    /// The experts' down projections as the file has them, where `experts` have them turned, and nothing else: devices take them
+    /// with a row per output.
+    pub file_down: Vec<Linear>,
+}
+
+impl ExpertWeights {
+    /// The down projections of the experts and of the shared one, in this order.
+    pub fn downs(&self) -> impl Iterator<Item = &Down> {
+        self.experts.iter().chain(self.shared.iter().map(|shared| &shared.ffn)).map(|ffn| &ffn.down)
+    }
+
+    /// The down projection of an expert with a row per output, where there is one.
+    pub fn outputs(&self, expert: usize) -> Option<&Linear> {
+        match &self.experts.get(expert)?.down {
+            Down::Outputs(down) => Some(down),
+            Down::Neurons(_) => self.file_down.get(expert),
+        }
+    }
+
+    /// Has the experts and the shared one have `turned` down projections `[n_ff, d]` in the order of [`ExpertWeights::downs`], where
+    /// there is one; biases stay.
+    pub fn turn(&mut self, turned: impl IntoIterator<Item = Option<Matrix>>) {
+        let file: Option<Vec<Linear>> = (0..self.experts.len()).map(|expert| self.outputs(expert).cloned()).collect();
+        let shared = self.shared.iter_mut().map(|shared| &mut shared.ffn);
+        for (ffn, turned) in self.experts.iter_mut().chain(shared).zip(turned) {
+            if let Some(weight) = turned {
+                let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
+                ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
+            }
+        }
+        let are_turned = self.experts.iter().any(|ffn| matches!(ffn.down, Down::Neurons(_)));
+        self.file_down = file.filter(|_| are_turned).unwrap_or_default();
+    }
 }
 
 /// The expert every token passes through: `sigmoid(gate x) * ffn(x)` is added to the mixture's output.

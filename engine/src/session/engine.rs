@@ -51,8 +51,6 @@ pub struct MemoryReport {
 #[derive(Debug)]
 pub(super) struct Shared {
     pub model: Arc<Model>,
-    /// The model as devices take it.
-    pub for_device: Arc<Model>,
     pub tokenizer: Tokenizer,
     pub template: ChatTemplate,
     pub chunk: usize,
@@ -164,8 +162,7 @@ impl Engine {
         // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
         let place = PlaceOptions { workers: Some(cpu.workers()), ..options.place() };
         let source = source(&place);
-        let places = (split.is_some(), source.is_some());
-        let (model, for_device) = sparsity::turned(model, options.sparsity, places, cpu.pool());
+        let model = sparsity::turned(model, options.sparsity, split.is_some(), cpu.pool());
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
         let stopped = Stopped::default();
@@ -193,7 +190,6 @@ impl Engine {
         let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
         let shared = Arc::new(Shared {
             model,
-            for_device,
             tokenizer,
             template,
             chunk: options.chunk,

@@ -79,7 +79,7 @@ impl Engine {
     /// sidecar has not one frequency per neuron.
     pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
         let shared = self.shared();
-        let prospect = shared.terms.prospect(&shared.for_device)?;
+        let prospect = shared.terms.prospect(&shared.model)?;
         let only_if_quicker = match *shared.choice.lock().unwrap_or_else(PoisonError::into_inner) {
             DeviceChoice::Cpu => None,
             DeviceChoice::Auto(_) => Some(true),

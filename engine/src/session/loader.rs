@@ -110,9 +110,8 @@ impl Loader {
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.
-            let loaded = catch_unwind(AssertUnwindSafe(|| {
-                source.load(&shared.for_device, &shared.terms, budget, &mut progress)
-            }));
+            let loaded =
+                catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, &shared.terms, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
             // If the engine is gone, nobody needs it.

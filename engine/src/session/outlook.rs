@@ -51,7 +51,7 @@ impl Outlook {
         };
         let basis = Basis {
             sparsity: SparsityReport::new(options.sparsity, model, options.recall).mode,
-            turned: options.sparsity.turns(model, options.split.is_some(), gpu.is_some()),
+            turned: options.sparsity.turns(model, options.split.is_some()),
             tokens: options.context_of(&model.config),
             kv_type: options.kv_type,
             chunk: device_chunk(options.chunk),

@@ -283,7 +283,7 @@ impl Residence {
         match result {
             Ok(Loaded { processor, memory }) => {
                 self.moving = true;
-                self.cpu = Some(forward.replace(&self.shared.for_device, processor));
+                self.cpu = Some(forward.replace(&self.shared.model, processor));
                 self.state = State::Device { memory, since: Instant::now() };
                 // Who hears of the device can ask what is on it.
                 self.show(forward);

@@ -41,12 +41,10 @@ impl SparsityChoice {
 
     /// Whether an engine gives `model` a row per neuron in its down projections when it opens it: where this choice gains by that,
     /// or neurons are to be `placed` one by one. Unasked, only floats are turned: other weights have to be rounded anew, which
-    /// changes answers, if by little. Experts are turned only where that is asked for and no `device` is, which takes them as they
-    /// are.
-    pub fn turns(self, model: &Model, placed: bool, device: bool) -> bool {
+    /// changes answers, if by little; and no experts, which are most of what a mixture is and would be in memory twice.
+    pub fn turns(self, model: &Model, placed: bool) -> bool {
         let mixtures = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
         match self {
-            _ if mixtures && device => false,
             _ if placed => true,
             SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !mixtures,
             SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
@@ -96,19 +94,20 @@ impl SparsityReport {
 #[derive(Debug, Clone, PartialEq)]
 struct Facts {
     activation: Activation,
-    /// Layers with one FFN for every token, and how many of them have what the modes want.
+    /// Layers, and how many of them have what the modes want.
     layers: usize,
     neuron_major: usize,
     predictors: usize,
     cuts: usize,
+    /// Layers that are mixtures, which have no predictors.
+    mixtures: usize,
     /// Mean measured recall of the predictors; `None` unless all were measured.
     recall: Option<f32>,
 }
 
 impl Facts {
     fn of(model: &Model) -> Self {
-        let dense = |layer: &&LayerWeights| matches!(layer.ffn, Ffn::Dense(_));
-        let layers: Vec<&LayerWeights> = model.weights.layers.iter().filter(dense).collect();
+        let layers = &model.weights.layers;
         let count = |has: fn(&LayerWeights) -> bool| layers.iter().filter(|layer| has(layer)).count();
         let predictors = count(|layer| layer.predictor.is_some());
         let found = layers.iter().filter_map(|layer| layer.predictor.as_ref());
@@ -116,9 +115,13 @@ impl Facts {
         Facts {
             activation: model.config.activation,
             layers: layers.len(),
-            neuron_major: count(|layer| matches!(&layer.ffn, Ffn::Dense(ffn) if matches!(ffn.down, Down::Neurons(_)))),
+            neuron_major: count(|layer| match &layer.ffn {
+                Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
+                Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
+            }),
             predictors,
             cuts: count(|layer| layer.cut.is_some()),
+            mixtures: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
             recall: recall.filter(|_| predictors > 0).map(|sum| sum / predictors as f32),
         }
     }
@@ -128,9 +131,6 @@ impl Facts {
         if !activation.is_sparse() {
             let reason = format!("with {activation} no neuron is ever silent: skipping any would change the answers");
             return (Sparsity::Dense, reason);
-        }
-        if self.layers == 0 {
-            return (Sparsity::Dense, "all layers are mixtures, which skip whole experts already".to_owned());
         }
         let percent = |share: f32| f64::from(share) * 100.0;
         match self.recall {
@@ -164,6 +164,9 @@ impl Facts {
             Sparsity::Exact | Sparsity::Predicted if !activation.is_sparse() => {
                 format!("with {activation} no neuron is ever silent, so all are computed")
             }
+            Sparsity::Predicted if self.predictors == 0 && self.mixtures == layers => {
+                "mixtures have no predictors: gates decide which rows of the chosen experts are read".to_owned()
+            }
             Sparsity::Predicted if self.predictors == 0 => {
                 "there are no predictors (`thermocline prepare` makes them), so gates decide".to_owned()
             }
@@ -183,21 +186,10 @@ impl Facts {
     }
 }
 
-/// `model` as [`SparsityChoice::turns`] says of `asked`, and as a device takes it that is chosen later: the same, unless those are
-/// experts that were turned.
-pub(super) fn turned(
-    model: Model,
-    asked: SparsityChoice,
-    (placed, device): (bool, bool),
-    pool: &ThreadPool,
-) -> (Arc<Model>, Arc<Model>) {
-    let file = Arc::new(model);
-    if !asked.turns(&file, placed, device) {
-        return (Arc::clone(&file), file);
-    }
-    let Some(turned) = turn(&file, pool).map(Arc::new) else { return (Arc::clone(&file), file) };
-    let for_device = if asked.turns(&file, placed, true) { Arc::clone(&turned) } else { file };
-    (turned, for_device)
+/// `model` as [`SparsityChoice::turns`] says of `asked`.
+pub(super) fn turned(model: Model, asked: SparsityChoice, placed: bool, pool: &ThreadPool) -> Arc<Model> {
+    let turned = if asked.turns(&model, placed) { turn(&model, pool) } else { None };
+    Arc::new(turned.unwrap_or(model))
 }
 
 /// With a row per neuron in its down projections; `None` if there is no room for them.
@@ -231,7 +223,15 @@ mod tests {
     use super::*;
 
     fn facts() -> Facts {
-        Facts { activation: Activation::Relu, layers: 4, neuron_major: 4, predictors: 4, cuts: 0, recall: Some(0.97) }
+        Facts {
+            activation: Activation::Relu,
+            layers: 4,
+            neuron_major: 4,
+            predictors: 4,
+            cuts: 0,
+            mixtures: 0,
+            recall: Some(0.97),
+        }
     }
 
     #[test]
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(auto(Facts { recall: None, ..facts() }), Sparsity::Exact);
         assert_eq!(auto(Facts { predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
         assert_eq!(auto(Facts { activation: Activation::Silu, cuts: 4, ..facts() }), Sparsity::Dense);
-        assert_eq!(auto(Facts { layers: 0, predictors: 0, recall: None, ..facts() }), Sparsity::Dense);
+        assert_eq!(auto(Facts { mixtures: 4, predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
     }
 
     #[test]
@@ -253,6 +253,7 @@ mod tests {
         };
         says(Facts { predictors: 0, ..facts() }, Sparsity::Predicted, "no predictors");
         says(Facts { predictors: 3, ..facts() }, Sparsity::Predicted, "3 of 4 layers");
+        says(Facts { predictors: 0, mixtures: 4, ..facts() }, Sparsity::Predicted, "mixtures have no predictors");
         says(Facts { activation: Activation::Silu, ..facts() }, Sparsity::Exact, "silu");
         says(Facts { neuron_major: 0, ..facts() }, Sparsity::Exact, "whole");
         says(facts(), Sparsity::Threshold, "no cuts");

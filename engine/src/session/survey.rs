@@ -113,7 +113,7 @@ impl Engine {
     /// for long.
     pub fn knows_speeds(&self) -> bool {
         let shared = self.shared();
-        shared.terms.prospect(&shared.for_device).is_ok_and(|prospect| {
+        shared.terms.prospect(&shared.model).is_ok_and(|prospect| {
             let machine = &prospect.basis().machine;
             let gpu = machine.gpu.as_ref().map(|gpu| gpu.adapter.as_str());
             let fits = match (self.device(), target(shared)) {
@@ -204,7 +204,7 @@ fn measure(
     go_on: &mut dyn FnMut() -> ControlFlow<()>,
 ) -> Result<Machine> {
     let shared = engine.shared();
-    let types = shared.terms.prospect(&shared.for_device)?.demand().types();
+    let types = shared.terms.prospect(&shared.model)?.demand().types();
     let how = MachineOptions { folder: shared.place.speeds.clone(), again: false, effort: *effort };
     let cpu = shared.place.open_cpu()?;
     let gpu = match target {

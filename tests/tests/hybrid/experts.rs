@@ -2,7 +2,7 @@
 
 use thermocline_engine::{
     format::{Bytes, Matrix, TensorType},
-    model::{ExpertWeights, Experts, FfnWeights, Linear, SharedExpert},
+    model::{Activation, ExpertWeights, Experts, FfnWeights, Linear, SharedExpert},
 };
 
 use thermocline_engine::sparsity::migration::{FollowOptions, Follower};
@@ -34,7 +34,12 @@ pub(super) fn wide() -> Arc<Model> {
         let gate = FfnWeights { gate: None, ..expert(1) }.up;
         let router = FfnWeights { gate: None, ..expert(COUNT) }.up;
         let experts = (0..COUNT).map(|_| expert(WIDTH)).collect();
-        layer.ffn = Ffn::Experts(ExpertWeights { router, experts, shared: Some(SharedExpert { gate, ffn: shared }) });
+        layer.ffn = Ffn::Experts(ExpertWeights {
+            router,
+            experts,
+            shared: Some(Box::new(SharedExpert { gate, ffn: shared })),
+            file_down: Vec::new(),
+        });
     }
     config.experts = Some(Experts { count: COUNT, used: 3, renormalise: false, n_ff: WIDTH });
     Arc::new(Model { config, weights, checkpoint: fixture.checkpoint.clone() })
@@ -48,6 +53,45 @@ fn every_placement_of_experts_computes_the_same() {
     }
     for tier in [FULL, Tier::PORTABLE] {
         placements::every_placement_of("shared expert", &wide(), tier, &[Sparsity::Dense]);
+    }
+}
+
+/// The same model with another activation and cuts, its experts' down projections turned or not.
+fn variant(model: &Model, (activation, cut): (Activation, Option<f32>), turned: bool) -> Arc<Model> {
+    let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
+    config.activation = activation;
+    weights.layers.iter_mut().for_each(|layer| layer.cut = cut);
+    let model = Model { config, weights, checkpoint: model.checkpoint.clone() };
+    match turned {
+        true => Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0),
+        false => Arc::new(model),
+    }
+}
+
+/// What is silent, or under the cut, is left out wherever an expert is, and whether or not the CPU has its down projection turned;
+/// a device takes it as the file has it.
+#[test]
+fn every_placement_leaves_out_the_same() {
+    let forms = [
+        ((Activation::Relu, None), Sparsity::Exact, true),
+        ((Activation::DRelu, None), Sparsity::Exact, false),
+        ((Activation::DRelu, None), Sparsity::Exact, true),
+        ((Activation::Silu, Some(0.05)), Sparsity::Threshold, false),
+        ((Activation::Silu, Some(0.05)), Sparsity::Threshold, true),
+    ];
+    for (name, model) in [(MIXTRAL, model(MIXTRAL)), ("shared expert", wide())] {
+        for (form, mode, turned) in forms {
+            let model = variant(&model, form, turned);
+            placements::every_placement_of(name, &model, FULL, &[mode]);
+            let ids = ids(&model, 24);
+            let run = |mode| {
+                let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+                scalar.set_sparsity(mode);
+                logits(&mut scalar, &ids, 24)
+            };
+            let off = relative(&run(mode), &run(Sparsity::Dense));
+            assert_eq!(off > 1e-4, mode == Sparsity::Threshold, "{name} {form:?}: {off}");
+        }
     }
 }
 

@@ -46,19 +46,25 @@ impl ExpertFiring {
         self.spent = began.elapsed();
     }
 
-    /// `ffn` has computed `width` neurons, the layer's from `first` on, for the tokens in `members`.
-    pub fn note(&mut self, ffn: &CpuFfn, (first, width): (usize, usize), members: impl Iterator<Item = usize> + Clone) {
+    /// `ffn` has computed `width` neurons, the layer's from `first` on, as block `block` of its task, for the tokens in `members`.
+    pub fn note(
+        &mut self,
+        ffn: &CpuFfn,
+        block: usize,
+        (first, width): (usize, usize),
+        members: impl Iterator<Item = usize> + Clone,
+    ) {
         let began = Instant::now();
         let (count, words) = (members.clone().count(), mask::words(width));
         self.mask.clear();
         self.mask.resize(count * words, 0);
-        ffn.fired(&mut self.mask);
+        ffn.fired(block, &mut self.mask);
         let all = mask::words(self.neurons);
         for (row, token) in self.mask.chunks_exact(words.max(1)).zip(members.clone()) {
             mask::place(&mut self.fired[token * all..][..all], first, row);
         }
         if !self.strength.is_empty() {
-            let told = ffn.strength();
+            let told = ffn.strength(block);
             for (row, token) in members.enumerate() {
                 let into = &mut self.strength[token * self.neurons + first..][..width];
                 match told {
@@ -71,11 +77,6 @@ impl ExpertFiring {
             }
         }
         self.spent += began.elapsed();
-    }
-
-    /// The same of the layer's last `width` neurons, for every token.
-    pub fn note_last(&mut self, ffn: &CpuFfn, width: usize) {
-        self.note(ffn, (self.neurons - width, width), 0..self.tokens);
     }
 
     /// What fired so far, `[tokens, words(neurons)]`.

@@ -2,24 +2,20 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias};
+use super::{
+    CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias,
+    products::Few, routing::Routing,
+};
 use crate::{
-    cpu::{
-        Cpu, MatmulJob,
-        ops::{softmax_in_place, top_k},
-    },
+    cpu::Cpu,
     error::{Error, Result},
-    model::{ExpertWeights, Experts, Ffn, FfnWeights, ModelConfig, Probe, SharedExpert, Sparsity, forward::grow},
+    model::{ExpertWeights, Ffn, FfnWeights, ModelConfig, Probe, Sparsity, forward::grow},
 };
 
 /// Chooses experts and adds up what they say. Its buffers grow to the largest chunk and stay.
 #[derive(Debug, Default)]
 pub(super) struct Mixture {
-    /// `[tokens, experts]`
-    router: Vec<f32>,
-    /// `[tokens, used]`, best first, and their shares. An expert there is not is nobody.
-    chosen: Vec<usize>,
-    shares: Vec<f32>,
+    routing: Routing,
     /// One expert's tokens and their weights.
     members: Vec<(usize, f32)>,
     /// `[members, d_model]`, inputs.
@@ -33,47 +29,45 @@ pub(super) struct Mixture {
 struct Shared<'a> {
     cpu: &'a Cpu,
     config: &'a ModelConfig,
-    sparsity: Sparsity,
-    cut: Option<f32>,
+    task: &'a LayerTask<'a>,
+    weights: &'a ExpertWeights,
+    /// Whether the expert that every token passes through is ours to compute.
+    whole: bool,
     /// Whether an observer wants to know what fires.
     watched: bool,
 }
 
-impl<'a> Shared<'a> {
-    fn new(cpu: &'a Cpu, config: &'a ModelConfig, task: &LayerTask<'_>, watched: bool) -> Self {
-        // An expert with one token of many is part of a chunk all the same, and a cut only says what counts as firing.
-        let sparsity = match task.sparsity {
-            Sparsity::Threshold => Sparsity::Dense,
-            mode if task.tokens == 1 => mode,
-            _ => Sparsity::Dense,
-        };
-        Shared { cpu, config, sparsity, cut: task.cut, watched }
-    }
-
-    /// `out = ffn(x)`, both `[tokens, d_model]`.
+impl Shared<'_> {
+    /// `out =` the sum of `blocks` for `tokens` tokens, both `[tokens, d_model]`.
     fn run(
         &self,
         ffn: &mut CpuFfn,
-        weights: &FfnWeights,
-        x: &[f32],
-        tokens: usize,
+        blocks: &[FfnBlock<'_>],
+        (x, tokens): (&[f32], usize),
         out: &mut [f32],
+        before: &mut dyn FnMut(&[f32], &[f32]),
     ) -> Result<FfnWork> {
         let task = FfnTask {
-            ffn: weights,
+            blocks,
             activation: self.config.activation,
-            neurons: None,
-            sparsity: self.sparsity,
+            // An expert with one token of many is part of a chunk all the same.
+            sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
             guess: None,
             audited: false,
-            cut: self.cut,
+            cut: self.task.cut,
             x,
             tokens,
             observed: self.watched,
         };
-        let work = ffn.partial(self.cpu, &task, out)?;
-        add_bias(weights, out);
+        let work = ffn.run(self.cpu, &task, out, before)?;
+        blocks.iter().for_each(|block| add_bias(block.ffn, block.share, out));
         Ok(work)
+    }
+
+    /// The neurons of expert `at` among the layer's: the first, and how many.
+    fn neurons(&self, at: usize, ffn: &FfnWeights) -> (usize, usize) {
+        let width = self.weights.experts.first().map_or(0, |expert| expert.up.weight.rows());
+        (at * width, ffn.up.weight.rows())
     }
 }
 
@@ -93,20 +87,20 @@ impl Mixture {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
         let started = probe.wants_firing().then(Instant::now);
-        self.route(cpu, experts, weights, task.x, task.tokens)?;
+        self.routing.ask(cpu, experts, weights, task.x, task.tokens)?;
         if probe.wants_router() {
-            probe.router(task.layer, &self.chosen);
+            probe.router(task.layer, self.routing.chosen());
         }
-        let shared = Shared::new(cpu, config, task, started.is_some());
+        let shared = Shared { cpu, config, task, weights, whole: true, watched: started.is_some() };
         if started.is_some() {
-            self.firing.begin(task.ffn.neurons(), &self.chosen, task.tokens, probe.wants_strength());
+            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);
-        self.mix(&shared, weights, ffn, task.x, task.tokens, out, &mut work)?;
         if let Some(expert) = &weights.shared {
-            self.add_shared(&shared, expert, ffn, (task.x, task.tokens), out, &mut work)?;
+            work.read_all(&expert.gate.weight);
         }
+        self.mix(&shared, ffn, out, &mut work, probe)?;
         if let Some(started) = started {
             self.firing.tell(task.layer, work, started, probe);
         }
@@ -121,7 +115,7 @@ impl Mixture {
         cpu: &Cpu,
         config: &ModelConfig,
         task: &LayerTask<'_>,
-        (ids, shares): (&[u32], &[f32]),
+        given: (&[u32], &[f32]),
         ffn: &mut CpuFfn,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
@@ -129,114 +123,111 @@ impl Mixture {
         let Ffn::Experts(weights) = task.ffn else {
             return Err(Error::invalid("experts to compute", "those of a mixture", "an FFN for every token"));
         };
-        let used = ids.len() / task.tokens.max(1);
-        if ids.len() != shares.len() || used * task.tokens != ids.len() {
-            let expected = format!("as many ids as shares for each of {} tokens", task.tokens);
-            return Err(Error::invalid("chosen experts", expected, format!("{} and {}", ids.len(), shares.len())));
-        }
-        self.chosen.clear();
-        self.chosen.extend(ids.iter().map(|id| *id as usize));
-        self.shares.clear();
-        self.shares.extend_from_slice(shares);
+        self.routing.take(task.tokens, given)?;
         if fired.is_some() {
-            self.firing.begin(task.ffn.neurons(), &self.chosen, task.tokens, false);
+            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, false);
         }
-        let shared = Shared::new(cpu, config, task, fired.is_some());
+        let shared = Shared { cpu, config, task, weights, whole: false, watched: fired.is_some() };
         let mut work = FfnWork::default();
-        self.mix(&shared, weights, ffn, task.x, task.tokens, out, &mut work)?;
+        self.mix(&shared, ffn, out, &mut work, &mut ())?;
         if let Some(fired) = fired {
             fired.iter_mut().zip(self.firing.fired()).for_each(|(to, from)| *to |= from);
         }
         Ok(work)
     }
 
-    /// Chooses experts, and their shares.
-    fn route(&mut self, cpu: &Cpu, experts: &Experts, weights: &ExpertWeights, x: &[f32], tokens: usize) -> Result<()> {
-        let n = weights.router.weight.rows();
-        grow(&mut self.router, tokens.checked_mul(n), WHAT)?;
-        let router = &mut self.router[..tokens * n];
-        let bias = weights.router.bias.as_deref();
-        cpu.matmul(&mut [MatmulJob { weight: &weights.router.weight, bias, out: router }], x, tokens);
-        self.chosen.resize(tokens * experts.used, 0);
-        self.shares.clear();
-        for (shares, chosen) in router.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
-            softmax_in_place(shares);
-            top_k(shares, chosen);
-            let sum = if experts.renormalise { chosen.iter().map(|e| shares[*e]).sum() } else { 1.0 };
-            self.shares.extend(chosen.iter().map(|e| shares[*e] / sum));
-        }
-        Ok(())
-    }
-
-    /// Expert by expert, each over the tokens that chose it.
+    /// What the chosen experts say. A single token's are computed together, those of a chunk one after the other.
     fn mix(
         &mut self,
         shared: &Shared<'_>,
-        weights: &ExpertWeights,
         ffn: &mut CpuFfn,
-        x: &[f32],
-        tokens: usize,
         out: &mut [f32],
         work: &mut FfnWork,
+        probe: &mut dyn Probe,
     ) -> Result<()> {
-        let (d, used) = (x.len() / tokens, (self.chosen.len() / tokens).max(1));
+        let shows = probe.wants_ffn_hidden();
+        if shared.task.tokens == 1 && !shows {
+            work.add(self.one(shared, ffn, out)?);
+            return Ok(());
+        }
         out.fill(0.0);
-        for (e, expert) in weights.experts.iter().enumerate() {
+        let Shared { task, weights, .. } = shared;
+        let all = weights.shared.iter().filter(|_| shared.whole).map(|expert| &expert.ffn);
+        for (at, expert) in weights.experts.iter().chain(all).enumerate() {
             self.members.clear();
-            let chosen = self.chosen.iter().zip(&self.shares).enumerate().filter(|(_, (chosen, _))| **chosen == e);
-            self.members.extend(chosen.map(|(slot, (_, share))| (slot / used, *share)));
-            if self.members.is_empty() {
-                continue;
+            match at < weights.experts.len() {
+                true => self.members.extend(self.routing.members(at, task.tokens)),
+                false => self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate()),
             }
-            let rows = self.members.len();
-            grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
-            grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
-            let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
-            for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(&self.members) {
-                to.copy_from_slice(&x[t * d..][..d]);
-            }
-            work.add(shared.run(ffn, expert, gathered, rows, result)?);
-            if shared.watched {
-                let width = expert.up.weight.rows();
-                self.firing.note(ffn, (e * width, width), self.members.iter().map(|(t, _)| *t));
-            }
-            for (from, (t, weight)) in result.chunks_exact(d).zip(&self.members) {
-                shared.cpu.add_scaled(&mut out[t * d..][..d], from, *weight);
+            if !self.members.is_empty() {
+                work.add(self.members_of(shared, (at, expert), ffn, out, shows.then_some(&mut *probe))?);
             }
         }
         Ok(())
     }
 
-    /// `out += sigmoid(gate x) * ffn(x)` for every token.
-    fn add_shared(
+    /// What expert `at` says, over the tokens that use it.
+    fn members_of(
         &mut self,
         shared: &Shared<'_>,
-        expert: &SharedExpert,
+        (at, expert): (usize, &FfnWeights),
         ffn: &mut CpuFfn,
-        (x, tokens): (&[f32], usize),
         out: &mut [f32],
-        work: &mut FfnWork,
-    ) -> Result<()> {
-        let d = x.len() / tokens;
-        grow(&mut self.router, Some(tokens), WHAT)?;
-        grow(&mut self.expert_out, Some(x.len()), WHAT)?;
-        let (gates, result) = (&mut self.router[..tokens], &mut self.expert_out[..x.len()]);
-        let bias = expert.gate.bias.as_deref();
-        shared.cpu.matmul(&mut [MatmulJob { weight: &expert.gate.weight, bias, out: gates }], x, tokens);
-        work.read_all(&expert.gate.weight);
-        work.add(shared.run(ffn, &expert.ffn, x, tokens, result)?);
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<FfnWork> {
+        let (members, task) = (&self.members, shared.task);
+        let (rows, d) = (members.len(), task.x.len() / task.tokens);
+        grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
+        grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
+        let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
+        for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(members) {
+            to.copy_from_slice(&task.x[t * d..][..d]);
+        }
+        let mut probe = probe;
+        let mut before = |gate: &[f32], up: &[f32]| {
+            if let Some(probe) = &mut probe {
+                probe.expert_hidden(task.layer, at, task.tokens, members, gate, up);
+            }
+        };
+        let work = shared.run(ffn, &[FfnBlock::whole(expert)], (gathered, rows), result, &mut before)?;
         if shared.watched {
-            self.firing.note_last(ffn, expert.ffn.up.weight.rows());
+            self.firing.note(ffn, 0, shared.neurons(at, expert), members.iter().map(|(t, _)| *t));
         }
-        for ((out, from), gate) in out.chunks_exact_mut(d).zip(result.chunks_exact(d)).zip(&*gates) {
-            shared.cpu.add_scaled(out, from, 1.0 / (1.0 + (-gate).exp()));
+        for (from, (t, share)) in result.chunks_exact(d).zip(members) {
+            shared.cpu.add_scaled(&mut out[t * d..][..d], from, *share);
         }
-        Ok(())
+        Ok(work)
+    }
+
+    /// What the chosen experts of one token say, and the one that every token passes through: all of them at once.
+    fn one(&mut self, shared: &Shared<'_>, ffn: &mut CpuFfn, out: &mut [f32]) -> Result<FfnWork> {
+        let Shared { task, weights, .. } = shared;
+        let experts = &weights.experts;
+        let mut numbers: Few<(usize, f32)> =
+            self.routing.chosen().iter().copied().zip(self.routing.shares().iter().copied()).collect();
+        numbers.retain(|(at, _)| *at < experts.len());
+        // In the order of the file.
+        numbers.sort_unstable_by_key(|(at, _)| *at);
+        let block = |ffn, share| FfnBlock { share, ..FfnBlock::whole(ffn) };
+        let mut blocks: Few<FfnBlock<'_>> = numbers.iter().map(|(at, share)| block(&experts[*at], *share)).collect();
+        if let (Some(expert), true) = (&weights.shared, shared.whole) {
+            let gate = self.routing.gates()[0];
+            numbers.push((experts.len(), gate));
+            blocks.push(block(&expert.ffn, gate));
+        }
+        let work = shared.run(ffn, &blocks, (task.x, 1), out, &mut |_, _| ())?;
+        if shared.watched {
+            for (at, ((number, _), block)) in numbers.iter().zip(&blocks).enumerate() {
+                self.firing.note(ffn, at, shared.neurons(*number, block.ffn), 0..1);
+            }
+        }
+        Ok(work)
     }
 
     /// Bytes held.
     pub(super) fn bytes(&self) -> u64 {
-        let floats = [&self.router, &self.shares, &self.gathered, &self.expert_out].map(Vec::capacity);
-        (floats.iter().sum::<usize>() * size_of::<f32>()) as u64 + self.firing.bytes()
+        let floats = [&self.gathered, &self.expert_out].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();
+        let members = self.members.capacity() * size_of::<(usize, f32)>();
+        (floats + members) as u64 + self.routing.bytes() + self.firing.bytes()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnTask, FfnWork, Guess, experts::Mixture};
+use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, Guess, experts::Mixture};
 use crate::{
     cpu::Cpu,
     error::Result,
@@ -63,9 +63,8 @@ impl LayerFfn {
             Guess::Predictor { predictor, x, shift: task.shift }
         });
         let part = FfnTask {
-            ffn: weights,
+            blocks: &[FfnBlock::whole(weights)],
             activation: config.activation,
-            neurons: None,
             sparsity: task.sparsity,
             guess,
             audited: task.audited,
@@ -80,7 +79,7 @@ impl LayerFfn {
                 probe.ffn_hidden(task.layer, task.tokens, gate, up);
             }
         })?;
-        add_bias(weights, out);
+        add_bias(weights, 1.0, out);
         if let Some(started) = started {
             self.tell(task, weights.up.weight.rows(), work, started, probe);
         }
@@ -104,8 +103,8 @@ impl LayerFfn {
         let reporting = Instant::now();
         self.fired.clear();
         self.fired.resize(task.tokens * mask::words(n_ff), 0);
-        self.ffn.fired(&mut self.fired);
-        let strength = probe.wants_strength().then(|| self.ffn.strength());
+        self.ffn.fired(0, &mut self.fired);
+        let strength = probe.wants_strength().then(|| self.ffn.strength(0));
         probe.firing(&LayerFiring {
             layer: task.layer,
             tokens: task.tokens,
@@ -128,12 +127,12 @@ impl LayerFfn {
     }
 }
 
-/// Adds the bias of the down projection to every token's row of `out`.
-pub(super) fn add_bias(ffn: &FfnWeights, out: &mut [f32]) {
+/// Adds the bias of the down projection, which counts `share`, to every token's row of `out`.
+pub(super) fn add_bias(ffn: &FfnWeights, share: f32, out: &mut [f32]) {
     let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
     if let Some(bias) = &down.bias {
         for out in out.chunks_exact_mut(bias.len().max(1)) {
-            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += share * bias);
         }
     }
 }

@@ -7,14 +7,19 @@ mod experts;
 mod ffn;
 mod layer_ffn;
 mod processor;
+mod products;
+mod routing;
+mod task;
 #[cfg(test)]
 pub(super) mod tests;
 
-pub use ffn::{CpuFfn, FfnTask, FfnWork, Guess};
+pub use ffn::CpuFfn;
 #[cfg(test)]
 pub(super) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
+pub use routing::Routing;
+pub use task::{FfnBlock, FfnTask, FfnWork, Guess};
 
 /// What a failed reservation was for.
 const WHAT: &str = "scratch memory";

@@ -242,9 +242,8 @@ fn parts_add_up() {
                 for list in [&ours, &theirs] {
                     let mut out = vec![f32::NAN; x.len()];
                     let part = FfnTask {
-                        ffn: &weights,
+                        blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
                         activation,
-                        neurons: Some(list),
                         sparsity,
                         guess: None,
                         audited: false,
@@ -255,11 +254,11 @@ fn parts_add_up() {
                     };
                     let before = mask::count(&fired);
                     let work = computes.partial(&cpu, &part, &mut out).unwrap();
-                    computes.fired(&mut fired);
+                    computes.fired(0, &mut fired);
                     assert!(work.active <= list.len() && (work.active > 0 || mask::count(&fired) == before));
                     sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
                 }
-                layer_ffn::add_bias(&weights, &mut sum);
+                layer_ffn::add_bias(&weights, 1.0, &mut sum);
                 for (t, (sum, x)) in sum.chunks(D).zip(x.chunks(D)).enumerate() {
                     let hidden = hidden(activation, &weights, &wide(x));
                     close(sum, &project(&weights, &hidden));
@@ -337,9 +336,8 @@ fn only_what_is_predicted_counts() {
             // The same guess from elsewhere, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
             let part = FfnTask {
-                ffn: &weights,
+                blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
                 activation,
-                neurons: Some(&some),
                 sparsity: Sparsity::Predicted,
                 guess: Some(Guess::Mask(&predicted)),
                 audited: false,
@@ -349,7 +347,7 @@ fn only_what_is_predicted_counts() {
                 observed: false,
             };
             CpuFfn::default().partial(&cpu, &part, &mut out).unwrap();
-            layer_ffn::add_bias(&weights, &mut out);
+            layer_ffn::add_bias(&weights, 1.0, &mut out);
             let masked: Vec<f64> = (0..40).map(|i| if i % 3 == 0 { 0.0 } else { masked[i] }).collect();
             close(&out, &project(&weights, &masked));
         }
@@ -392,11 +390,10 @@ fn mixtures_with_and_without_a_shared_expert() {
     for (activation, renormalise, with_shared) in
         [(Activation::Silu, true, false), (Activation::Silu, false, true), (Activation::Relu, true, true)]
     {
-        let weights = ExpertWeights {
-            router: linear(5, D, &mut seed),
-            experts: (0..5).map(|_| ffn(true, 16, &mut seed)).collect(),
-            shared: with_shared.then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 32, &mut seed) }),
-        };
+        let (router, experts) = (linear(5, D, &mut seed), (0..5).map(|_| ffn(true, 16, &mut seed)).collect());
+        let always = |seed: &mut _| Box::new(SharedExpert { gate: linear(1, D, seed), ffn: ffn(true, 32, seed) });
+        let shared = with_shared.then(|| always(&mut seed));
+        let weights = ExpertWeights { router, experts, shared, file_down: Vec::new() };
         let experts = Experts { count: 5, used: 2, renormalise, n_ff: 16 };
         let config = config(activation, Some(experts));
         check(&config, &Ffn::Experts(weights.clone()), Sparsity::Exact, |x| {
@@ -436,12 +433,11 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
         (Activation::Silu, None, 40, Sparsity::Dense),
         (Activation::Silu, Some(0.2), 40, Sparsity::Threshold),
     ] {
-        let weights = ExpertWeights {
-            router: linear(5, D, &mut seed),
-            experts: (0..5).map(|_| ffn(true, WIDTH, &mut seed)).collect(),
-            shared: (shared > 0)
-                .then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, shared, &mut seed) }),
-        };
+        let router = linear(5, D, &mut seed);
+        let experts = (0..5).map(|_| ffn(true, WIDTH, &mut seed)).collect();
+        let always = |seed: &mut _| Box::new(SharedExpert { gate: linear(1, D, seed), ffn: ffn(true, shared, seed) });
+        let shared_expert = (shared > 0).then(|| always(&mut seed));
+        let weights = ExpertWeights { router, experts, shared: shared_expert, file_down: Vec::new() };
         let config = config(activation, Some(Experts { count: 5, used: 2, renormalise: true, n_ff: WIDTH }));
         let ffn = Ffn::Experts(weights.clone());
         let all = 5 * WIDTH + shared;
@@ -470,16 +466,29 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                 let experts = weights.experts.iter().enumerate().map(|(e, ffn)| (e * WIDTH, chosen(e), ffn));
                 let shared = weights.shared.iter().map(|shared| (5 * WIDTH, true, &shared.ffn));
                 let mut some = 0;
+                let total: f64 = order[..2].iter().map(|e| scores[*e].exp()).sum();
+                let mut sum = vec![0.0; D];
                 for (first, works, ffn) in experts.chain(shared) {
                     let gate = times(ffn.gate.as_ref().unwrap(), &x);
-                    for (i, value) in hidden(activation, ffn, &x).into_iter().enumerate() {
-                        let above = cut.map_or(value != 0.0, |cut| act(activation, gate[i]).abs() > f64::from(cut));
+                    let mut values = hidden(activation, ffn, &x);
+                    let share = match &weights.shared {
+                        Some(shared) if first == 5 * WIDTH => 1.0 / (1.0 + (-times(&shared.gate, &x)[0]).exp()),
+                        _ => scores[first / WIDTH].exp() / total,
+                    };
+                    for (i, value) in values.iter_mut().enumerate() {
+                        let above = cut.map_or(*value != 0.0, |cut| act(activation, gate[i]).abs() > f64::from(cut));
+                        // Only single tokens leave anything out.
+                        *value = if sparsity == Sparsity::Threshold && tokens == 1 && !above { 0.0 } else { *value };
                         let wanted = if works { value.abs() } else { 0.0 };
                         assert_eq!(mask::contains(fired, first + i), works && above, "{activation} {tokens}");
                         assert!((f64::from(strength[first + i]) - wanted).abs() < 1e-5, "{activation} {tokens}");
                         some += usize::from(works && above);
                     }
+                    if works {
+                        sum.iter_mut().zip(project(ffn, &values)).for_each(|(sum, y)| *sum += share * y);
+                    }
                 }
+                close(&out[t * D..][..D], &sum);
                 assert_eq!(mask::count(fired), some);
                 assert!(some > 0, "{activation}");
             }

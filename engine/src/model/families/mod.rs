@@ -149,6 +149,7 @@ fn expert_ffns(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: 
         router: loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?,
         experts: gates.into_iter().zip(ups).zip(downs).map(ffn).collect(),
         shared: None,
+        file_down: Vec::new(),
     })
 }
 

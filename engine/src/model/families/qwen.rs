@@ -42,14 +42,14 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         let d = config.d_model;
         let up_name = format!("blk.{n}.ffn_up_shexp");
         let n_ff = loader.find(&format!("{up_name}.weight")).map_or(0, |tensor| tensor.rows());
-        experts.shared = Some(SharedExpert {
+        experts.shared = Some(Box::new(SharedExpert {
             gate: Linear { weight, bias: None },
             ffn: FfnWeights {
                 gate: Some(loader.linear(&format!("blk.{n}.ffn_gate_shexp"), n_ff, d)?),
                 up: loader.linear(&up_name, n_ff, d)?,
                 down: Down::Outputs(loader.linear(&format!("blk.{n}.ffn_down_shexp"), d, n_ff)?),
             },
-        });
+        }));
     }
     Ok(layer)
 }

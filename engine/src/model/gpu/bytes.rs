@@ -133,7 +133,8 @@ impl LayerBytes {
         let (neurons, neuron, routing, down_bias) = match &layer.ffn {
             Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
             Ffn::Experts(mixture) => {
-                let expert = mixture.experts.iter().map(expert_bytes).max().unwrap_or(0);
+                let each = (0..mixture.experts.len()).map(|at| expert_bytes(mixture, at));
+                let expert = each.max().unwrap_or(0);
                 (mixture.experts.len(), expert, routing_bytes(caps, mixture)?, 0)
             }
         };
@@ -200,17 +201,23 @@ fn rows_bytes(linear: &Linear) -> u64 {
 fn neuron_bytes(ffn: &FfnWeights) -> u64 {
     let down = match &ffn.down {
         Down::Neurons(down) => device_row_bytes(down.weight.ty(), down.weight.cols()),
-        // A neuron is a column here; its bytes are its share.
-        Down::Outputs(down) => {
-            let all = device_row_bytes(down.weight.ty(), down.weight.cols()) * down.weight.rows() as u64;
-            all.div_ceil(down.weight.cols().max(1) as u64)
-        }
+        Down::Outputs(down) => column_bytes(down),
     };
     ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + down
 }
 
-fn expert_bytes(ffn: &FfnWeights) -> u64 {
-    neuron_bytes(ffn) * ffn.up.weight.rows() as u64 + bias_bytes(down_of(ffn))
+/// Device bytes of a neuron that is a column of `down`: its share.
+fn column_bytes(down: &Linear) -> u64 {
+    let all = device_row_bytes(down.weight.ty(), down.weight.cols()) * down.weight.rows() as u64;
+    all.div_ceil(down.weight.cols().max(1) as u64)
+}
+
+/// Of an expert, as a device takes it.
+fn expert_bytes(mixture: &ExpertWeights, at: usize) -> u64 {
+    let ffn = &mixture.experts[at];
+    let down = mixture.outputs(at).unwrap_or_else(|| down_of(ffn));
+    let neuron = ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + column_bytes(down);
+    neuron * ffn.up.weight.rows() as u64 + bias_bytes(down)
 }
 
 fn routing_bytes(caps: &Caps, mixture: &ExpertWeights) -> Result<u64> {

@@ -13,7 +13,7 @@ use crate::{
         Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Purpose, Recorder, Usage,
         layout::device_type,
     },
-    model::{Down, ExpertWeights, Linear},
+    model::{ExpertWeights, Linear},
 };
 
 /// One product of every expert: its matrices, one on top of the other.
@@ -60,7 +60,7 @@ pub(super) struct ExpertMatrices<'a> {
 }
 
 impl<'a> ExpertMatrices<'a> {
-    /// `None` if experts can not be placed one by one: an expert has no gate, or a down projection that is turned; or they
+    /// `None` if experts can not be placed one by one: an expert has no gate, or only a down projection that is turned; or they
     /// are not alike, or more than are routed on a device.
     pub fn of(gpu: &Gpu, weights: &'a ExpertWeights) -> Option<Self> {
         let roles = roles(weights)?;
@@ -93,10 +93,8 @@ impl<'a> ExpertMatrices<'a> {
 
 /// Gate, up and down of every expert.
 fn roles(weights: &ExpertWeights) -> Option<Vec<[&Linear; 3]>> {
-    let of = weights.experts.iter().map(|expert| match (&expert.gate, &expert.down) {
-        (Some(gate), Down::Outputs(down)) => Some([gate, &expert.up, down]),
-        _ => None,
-    });
+    let of = weights.experts.iter().enumerate();
+    let of = of.map(|(at, expert)| Some([expert.gate.as_ref()?, &expert.up, weights.outputs(at)?]));
     of.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
 }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, pitch},
-    model::{ExpertWeights, Experts, Ffn, Probe, mask},
+    model::{ExpertWeights, Experts, Ffn, Probe, Sparsity, mask},
     telemetry::neurons::LayerNeurons,
 };
 
@@ -45,8 +45,10 @@ pub(super) struct ExpertOps {
     /// Masks of the experts that are here, and of their neurons with the shared expert's.
     held: Vec<u32>,
     resident: Vec<u32>,
-    /// Magnitude of the gate's activation above which a neuron counts as fired, where silent ones are not zero exactly.
+    /// Of the layer.
     cut: Option<f32>,
+    /// Whether silent neurons are zero exactly.
+    sparse: bool,
     from: Buffer,
     work: u64,
 }
@@ -117,7 +119,8 @@ impl ExpertOps {
             held: vec![0; mask::words(experts.count)],
             resident: vec![0; mask::words(neurons.count())],
             neurons,
-            cut: cut.filter(|_| !loader.config.activation.is_sparse()),
+            cut,
+            sparse: loader.config.activation.is_sparse(),
             from: from.clone(),
             work,
         };
@@ -269,12 +272,18 @@ impl ExpertOps {
         self.experts.used
     }
 
-    /// Records all of it for the first `tokens` rows, every expert being resident. What fires goes to `log`, if `probe` wants
-    /// that.
+    /// The magnitude of the gate's activation up to which neurons of `tokens` tokens are left out in a mode. They are computed all
+    /// the same: what counts is that they do not count.
+    pub fn cut(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
+        self.cut.filter(|_| sparsity == Sparsity::Threshold && tokens == 1)
+    }
+
+    /// Records all of it for the first `tokens` rows, every expert being resident; neurons up to `cut` do not count. What fires
+    /// goes to `log`, if `probe` wants that.
     pub fn record(
         &self,
         segment: &mut Segment,
-        tokens: usize,
+        (tokens, cut): (usize, Option<f32>),
         layer: usize,
         probe: &mut dyn Probe,
         log: &mut FiringLog,
@@ -287,7 +296,7 @@ impl ExpertOps {
             })?;
             probe.router(layer, &chosen);
         }
-        self.compute(segment.recorder(), tokens);
+        self.compute(segment.recorder(), tokens, cut);
         self.combine(segment.recorder(), tokens, false);
         if probe.wants_firing() {
             let fired = self.record_fired(segment.recorder(), tokens);
@@ -303,8 +312,8 @@ impl ExpertOps {
         self.buffers.route(recorder, &self.route, tokens);
     }
 
-    /// Records what those of them that are resident say, and the shared expert.
-    pub fn compute(&self, recorder: &mut Recorder, tokens: usize) {
+    /// Records what those of them that are resident say, and the shared expert; neurons up to `cut` do not count.
+    pub fn compute(&self, recorder: &mut Recorder, tokens: usize, cut: Option<f32>) {
         let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
         if !self.extents.is_empty() {
             let grouped = buffers.groups.pay(slots);
@@ -312,13 +321,13 @@ impl ExpertOps {
                 buffers.groups.record(recorder, slots);
             }
             self.extents.iter().for_each(|extent| extent.record_gate_up(recorder, slots, grouped));
-            buffers.hidden.activate(recorder, slots);
+            buffers.hidden.activate(recorder, slots, cut);
             self.extents.iter().for_each(|extent| extent.record_down(recorder, slots, grouped));
         }
         if let Some((gate, ffn)) = &self.shared {
             gate.record(recorder, tokens);
             ffn.record_gate_up(recorder, tokens);
-            ffn.record_down(recorder, tokens);
+            ffn.record_down(recorder, tokens, cut);
         }
     }
 
@@ -335,10 +344,11 @@ impl ExpertOps {
     /// Records which neurons of the chosen experts fired: a mask per slot, of which those of resident experts count.
     pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> FiredMasks {
         let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
-        let (fired, bytes) = buffers.hidden.record_fired(recorder, slots, self.cut);
+        let cut = self.cut.filter(|_| !self.sparse);
+        let (fired, bytes) = buffers.hidden.record_fired(recorder, slots, cut);
         let fired = (fired.clone(), bytes);
         let shared = buffers.shared.as_ref().map(|shared| {
-            let (fired, bytes) = shared.hidden.record_fired(recorder, tokens, self.cut);
+            let (fired, bytes) = shared.hidden.record_fired(recorder, tokens, cut);
             (fired.clone(), bytes)
         });
         (fired, shared)

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Purpose, Recorder, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Probe, Register, mask},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Probe, Register, Sparsity, mask},
 };
 
 /// The FFN of one layer, prepared.
@@ -88,11 +88,11 @@ impl FfnOps {
         }
     }
 
-    /// Records a whole FFN for the first `tokens` rows. What fires goes to `log`, if `probe` wants that.
+    /// Records a whole FFN for the first `tokens` rows, in a mode. What fires goes to `log`, if `probe` wants that.
     pub fn record(
         &self,
         segment: &mut Segment,
-        tokens: usize,
+        (tokens, sparsity): (usize, Sparsity),
         layer: usize,
         probe: &mut dyn Probe,
         log: &mut FiringLog,
@@ -103,7 +103,7 @@ impl FfnOps {
                 if probe.wants_ffn_hidden() {
                     dense.hidden.show(segment, tokens, layer, probe)?;
                 }
-                dense.record_down(segment.recorder(), tokens);
+                dense.record_down(segment.recorder(), tokens, None);
                 if probe.wants_firing() {
                     let fired = dense.hidden.record_fired(segment.recorder(), tokens, dense.cut);
                     let entry = Entry { complete: true, ..Entry::new(layer, tokens) };
@@ -111,7 +111,10 @@ impl FfnOps {
                 }
                 Ok(())
             }
-            FfnOps::Experts(experts) => experts.record(segment, tokens, layer, probe, log),
+            FfnOps::Experts(experts) => {
+                let cut = experts.cut(sparsity, tokens);
+                experts.record(segment, (tokens, cut), layer, probe, log)
+            }
             FfnOps::Hot(_) | FfnOps::Away => {
                 Err(Error::invalid("FFN on the GPU", "all of it", format!("a part of layer {layer}'s")))
             }
@@ -227,9 +230,9 @@ impl Hidden {
         Ok(())
     }
 
-    /// Records the activation of the first `rows`.
-    pub fn activate(&self, recorder: &mut Recorder, rows: usize) {
-        self.activation.record(recorder, rows, self.n_ff, None);
+    /// Records the activation of the first `rows`; neurons up to `cut` become silent.
+    pub fn activate(&self, recorder: &mut Recorder, rows: usize, cut: Option<f32>) {
+        self.activation.record(recorder, rows, self.n_ff, cut);
     }
 
     /// Records, behind all that needs the activations, which neurons of the first `rows` count as fired: those above `cut`, if
@@ -299,9 +302,9 @@ impl DenseOps {
         self.gate_up.record(recorder, tokens);
     }
 
-    /// Records what follows them.
-    pub fn record_down(&self, recorder: &mut Recorder, tokens: usize) {
-        self.hidden.activate(recorder, tokens);
+    /// Records what follows them; neurons up to `cut` become silent.
+    pub fn record_down(&self, recorder: &mut Recorder, tokens: usize, cut: Option<f32>) {
+        self.hidden.activate(recorder, tokens, cut);
         match &self.down {
             DownOps::Outputs(down) => down.record(recorder, tokens),
             DownOps::Neurons(down) => down.record(recorder, tokens),

@@ -134,10 +134,12 @@ fn layer_bytes(layer: &LayerWeights, share: FfnShare<'_>, predictors: bool) -> u
         Some(PredictorKind::Rows { rows, .. }) => size(rows),
         None => 0,
     };
-    let ffn = |ffn: &FfnWeights| {
+    let down = |ffn: &FfnWeights| {
         let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
-        ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight) + size(&down.weight)
+        size(&down.weight)
     };
+    let rows = |ffn: &FfnWeights| ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight);
+    let ffn = |ffn: &FfnWeights| rows(ffn) + down(ffn);
     let here = match (share, &layer.ffn) {
         (FfnShare::None, Ffn::Dense(_)) => 0,
         (FfnShare::All, Ffn::Dense(weights)) => ffn(weights),
@@ -151,10 +153,11 @@ fn layer_bytes(layer: &LayerWeights, share: FfnShare<'_>, predictors: bool) -> u
                 FfnShare::Hot(hot) => hot.contains(&(expert as u32)),
                 FfnShare::None => false,
             };
+            let sent = |at: usize| mixture.outputs(at).map_or(0, |down| size(&down.weight));
             let experts = mixture.experts.iter().enumerate().filter(|(expert, _)| is_hot(*expert));
             let shared = mixture.shared.as_ref();
             size(&mixture.router.weight)
-                + experts.map(|(_, expert)| ffn(expert)).sum::<u64>()
+                + experts.map(|(at, expert)| rows(expert) + sent(at)).sum::<u64>()
                 + shared.map_or(0, |shared| size(&shared.gate.weight) + ffn(&shared.ffn))
         }
     };

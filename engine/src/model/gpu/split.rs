@@ -59,7 +59,7 @@ impl GpuProcessor {
             }
             FfnOps::Experts(experts) if !experts.is_whole() => self.split_experts(experts, ops, layer, probe, cold),
             FfnOps::Hot(_) | FfnOps::Away => self.elsewhere(ops, layer, probe, cold),
-            ffn => ffn.record(&mut self.segment, tokens, layer, probe, &mut self.log),
+            ffn => ffn.record(&mut self.segment, (tokens, self.sparsity), layer, probe, &mut self.log),
         };
         self.layers = layers;
         done?;
@@ -179,7 +179,7 @@ impl GpuProcessor {
         ];
         let mut bus_bytes: u64 = pieces.iter().map(|(.., bytes)| bytes).sum();
         let coming = self.segment.hand_over(&pieces)?;
-        experts.compute(self.segment.recorder(), tokens);
+        experts.compute(self.segment.recorder(), tokens, experts.cut(self.sparsity, tokens));
         let fired = watched.then(|| experts.record_fired(self.segment.recorder(), tokens));
         if experts.computes() {
             self.segment.submit()?;

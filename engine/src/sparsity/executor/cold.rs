@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::{
     error::{Error, Result},
     model::{
-        CpuFfn, CpuProcessor, Ffn, FfnTask, Guess, Model, Probe, Sparsity,
+        CpuFfn, CpuProcessor, Ffn, FfnBlock, FfnTask, Guess, Model, Probe, Sparsity,
         gpu::{ColdSide, ColdWork},
         mask,
     },
@@ -40,9 +40,8 @@ impl ColdSide for Cold<'_> {
             return Err(Error::invalid("cold neurons", "an FFN of neurons", "a mixture"));
         };
         let task = FfnTask {
-            ffn,
+            blocks: &[FfnBlock { neurons: Some(self.neurons), ..FfnBlock::whole(ffn) }],
             activation: self.model.config.activation,
-            neurons: Some(self.neurons),
             sparsity: self.sparsity,
             guess: predicted.map(Guess::Mask),
             audited: false,
@@ -55,7 +54,7 @@ impl ColdSide for Cold<'_> {
         let mut fired = Vec::new();
         if watched {
             fired.resize(self.tokens * mask::words(ffn.up.weight.rows()), 0);
-            self.ffn.fired(&mut fired);
+            self.ffn.fired(0, &mut fired);
         }
         let (bytes, scattered) = (work.bytes(), work.scattered);
         let cpu_ns = started.elapsed().as_nanos() as u64;

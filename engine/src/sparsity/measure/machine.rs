@@ -17,7 +17,7 @@ use super::{
     prompts::{cpu_prompts, gpu_prompts, streams},
 };
 use crate::{
-    cpu::{Cpu, MatmulJob},
+    cpu::{Cpu, MatmulJob, RowsJob},
     error::{Error, Result},
     format::{Matrix, TensorType},
     gpu::{
@@ -221,7 +221,7 @@ fn cpu_rates(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffort, go_on: GoO
         let some: Vec<u32> = (0..weight.rows() as u32).filter(|_| (noise() + 1.0) * (FEW as f32) < 2.0).collect();
         let out = &mut out[..some.len()];
         let few = best(effort.rounds, || {
-            cpu.matmul_rows(&mut [MatmulJob { weight: &weight, bias: None, out: &mut *out }], &some, &x, 1);
+            cpu.matmul_rows(&mut [RowsJob { weight: &weight, bias: None, rows: Some(&some), out: &mut *out }], &x, 1);
         });
         let sequential = bytes / all;
         let scattered = (some.len() * weight.row_bytes()) as f64 / few;

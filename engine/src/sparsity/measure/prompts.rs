@@ -12,7 +12,7 @@ use crate::{
     error::Result,
     format::TensorType,
     gpu::{AdapterKind, Gpu, GpuMatrix, Purpose, Recorder, RowLoad, RowStream, Usage, WeightType, layout::device_type},
-    model::{Activation, CpuFfn, Down, FfnTask, FfnWeights, Linear, Sparsity},
+    model::{Activation, CpuFfn, Down, FfnBlock, FfnTask, FfnWeights, Linear, Sparsity},
     sparsity::placement::Figures,
 };
 
@@ -38,9 +38,8 @@ pub(super) fn cpu_prompts(cpu: &Cpu, types: &[TensorType], effort: &MeasureEffor
         let x: Vec<f32> = (0..CPU_TOKENS * COLS).map(|_| noise()).collect();
         let mut out = vec![0.0; x.len()];
         let task = FfnTask {
-            ffn: &ffn,
+            blocks: &[FfnBlock { neurons: Some(&cold), ..FfnBlock::whole(&ffn) }],
             activation: Activation::Silu,
-            neurons: Some(&cold),
             sparsity: Sparsity::Dense,
             guess: None,
             audited: false,

@@ -58,7 +58,9 @@ fn mixtures_are_those_of_the_cpu() {
         let weights = ExpertWeights {
             router: linear(5, D, &mut seed),
             experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
-            shared: with_shared.then(|| SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) }),
+            shared: with_shared
+                .then(|| Box::new(SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) })),
+            file_down: Vec::new(),
         };
         let experts = Experts { count: 5, used: 2, renormalise, n_ff: 20 };
         let config = config(activation, Some(experts));
@@ -76,12 +78,13 @@ fn mixtures_are_those_of_the_cpu() {
         let room = (ops.logged() * 20 * 4) as u64;
         let room = gpu.arena().buffer(Purpose::Scratch, "log", room, Usage::Storage).unwrap();
         let mut log = FiringLog::new(Some(room));
-        for tokens in [1, 3, 20] {
+        let modes = [Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
+        for (tokens, sparsity) in [1, 3, 20].into_iter().flat_map(|tokens| modes.map(|mode| (tokens, mode))) {
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
             let mut wanted = vec![0.0; x.len()];
             let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
             let ffn = Ffn::Experts(weights.clone());
-            let mut task = task(&ffn, &x, Sparsity::Dense);
+            let mut task = task(&ffn, &x, sparsity);
             task.cut = cut;
             LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
 
@@ -89,7 +92,7 @@ fn mixtures_are_those_of_the_cpu() {
             rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
             segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
             log.clear();
-            ops.record(&mut segment, tokens, 0, &mut on_gpu, &mut log).unwrap();
+            ops.record(&mut segment, (tokens, ops.cut(sparsity, tokens)), 0, &mut on_gpu, &mut log).unwrap();
             assert!(log.bring(&mut segment));
             let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
             let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
