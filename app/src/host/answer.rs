@@ -1,8 +1,9 @@
 //! A generation under way, or ended.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc::Receiver},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc::Receiver},
     thread,
+    time::Duration,
 };
 
 use thermocline_engine::{
@@ -36,30 +37,56 @@ pub struct Update {
     pub end: Option<End>,
 }
 
+/// Words are gathered for so long before anybody hears of them: who is woken for each takes the processor from the model.
+const GATHERED: Duration = Duration::from_millis(8);
+
 /// Collects what a generation says. Dropping it cancels the generation.
 #[derive(Debug)]
 pub struct Answer {
-    news: Arc<Mutex<Update>>,
+    news: Arc<News>,
     session: Arc<Session>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    update: Mutex<Update>,
+    ended: Condvar,
+}
+
+impl News {
+    fn lock(&self) -> MutexGuard<'_, Update> {
+        self.update.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn end(&self, end: End) {
+        self.lock().end = Some(end);
+        self.ended.notify_all();
+    }
 }
 
 impl Answer {
     /// Asks. `notify` is called, from a thread of its own, whenever there is something to take.
     pub fn begin(notify: impl Fn() + Send + 'static, session: Arc<Session>, request: Request) -> Self {
         let events = session.generate(request);
-        let news = Arc::new(Mutex::new(Update::default()));
+        let news = Arc::<News>::default();
         let to = Arc::clone(&news);
         let listen = move || listen(&events, &to, &notify);
         if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(listen) {
             session.cancel();
-            lock(&news).end = Some(End::Failed(Error::Stopped(format!("no thread to listen with: {error}"))));
+            news.end(End::Failed(Error::Stopped(format!("no thread to listen with: {error}"))));
         }
         Answer { news, session }
     }
 
     /// What is new.
     pub fn take(&self) -> Update {
-        std::mem::take(&mut lock(&self.news))
+        std::mem::take(&mut *self.news.lock())
+    }
+
+    /// Waits until the end is among what is new, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        let still = |update: &mut Update| update.end.is_none();
+        drop(self.news.ended.wait_timeout_while(self.news.lock(), longest, still));
     }
 
     /// Ends it after the token being computed; what was said stands.
@@ -74,33 +101,33 @@ impl Drop for Answer {
     }
 }
 
-fn lock(news: &Mutex<Update>) -> MutexGuard<'_, Update> {
-    news.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn listen(events: &Receiver<Event>, news: &Mutex<Update>, notify: &dyn Fn()) {
-    let mut ended = false;
-    for event in events {
-        ended |= matches!(event, Event::Done { .. } | Event::Error(_));
-        let mut news = lock(news);
-        match event {
-            Event::Prompt { done, total } => news.prompt = Some((done, total)),
-            Event::Token { id, text } => {
-                news.tokens.push(id);
-                news.text.push_str(&text);
+fn listen(events: &Receiver<Event>, news: &News, notify: &dyn Fn()) {
+    while let Ok(first) = events.recv() {
+        let (mut update, mut end) = (news.lock(), None);
+        for event in std::iter::once(first).chain(events.try_iter()) {
+            match event {
+                Event::Prompt { done, total } => update.prompt = Some((done, total)),
+                Event::Token { id, text } => {
+                    update.tokens.push(id);
+                    update.text.push_str(&text);
+                }
+                Event::Device(event) => update.device.push(event),
+                Event::Stats(stats) => update.stats = Some(stats),
+                Event::Done { reason, stats } => end = Some(End::Done(reason, stats)),
+                Event::Error(error) => end = Some(End::Failed(error)),
             }
-            Event::Device(event) => news.device.push(event),
-            Event::Stats(stats) => news.stats = Some(stats),
-            Event::Done { reason, stats } => news.end = Some(End::Done(reason, stats)),
-            Event::Error(error) => news.end = Some(End::Failed(error)),
         }
-        drop(news);
+        drop(update);
+        if let Some(end) = end {
+            news.end(end);
+            notify();
+            return;
+        }
         notify();
+        thread::sleep(GATHERED);
     }
-    if !ended {
-        lock(news).end = Some(End::Failed(Error::Stopped("it has ended; open the model again".to_owned())));
-        notify();
-    }
+    news.end(End::Failed(Error::Stopped("it has ended; open the model again".to_owned())));
+    notify();
 }
 
 #[cfg(test)]
@@ -155,7 +182,12 @@ mod tests {
         while endless.take().text.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
+        let began = Instant::now();
+        endless.wait(Duration::from_millis(1));
+        assert!(began.elapsed() < Duration::from_secs(10), "it does not wait any longer");
         endless.stop();
+        endless.wait(Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(50), "the end wakes who waits for it");
         let (_, end) = all(&endless);
         assert!(matches!(end, End::Done(StopReason::Cancelled | StopReason::ContextFull, _)), "{end:?}");
     }

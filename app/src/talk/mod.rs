@@ -10,6 +10,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, Weak},
     thread,
+    time::{Duration, Instant},
 };
 
 use thermocline_engine::{
@@ -43,6 +44,8 @@ pub struct Talk {
     revision: u64,
     /// To be told with the next tick.
     errors: Vec<StoreError>,
+    /// Whether answers begin with the next tick only.
+    patient: bool,
 }
 
 impl Talk {
@@ -54,6 +57,30 @@ impl Talk {
     /// Whether any chat is being answered.
     pub fn is_busy(&self) -> bool {
         self.answers.values().any(|answer| !answer.is_ended())
+    }
+
+    /// Answers begin with the next [`Talk::tick`] from now on, and not at once: so that whoever asks can finish something before.
+    pub fn set_patient(&mut self) {
+        self.patient = true;
+    }
+
+    /// Whether the next [`Talk::tick`] begins an answer.
+    pub fn begins(&self, host: &Host) -> bool {
+        let waits = |answer: &UnderWay| !answer.is_begun() && !answer.is_ended();
+        self.answers.values().any(waits) && matches!(host.state(), HostState::Ready { .. })
+    }
+
+    /// Whether the model reads or answers in any chat.
+    pub fn is_speaking(&self) -> bool {
+        self.answers.values().any(UnderWay::is_begun)
+    }
+
+    /// Waits until every answer that was begun has ended, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        let until = Instant::now() + longest;
+        for answer in self.answers.values() {
+            answer.wait(until.saturating_duration_since(Instant::now()));
+        }
     }
 
     /// Whether there is an answer that the disk has refused: [`Talk::tick`] tries again.
@@ -129,6 +156,9 @@ impl Talk {
     fn begin(&mut self, store: &mut Store, host: &Host, chat: ChatId, streaming: Streaming) -> Result<(), StoreError> {
         self.answers.insert(chat, UnderWay::new(streaming));
         self.revision += 1;
+        if self.patient {
+            return Ok(());
+        }
         let errors = self.tick(store, host);
         self.errors.extend(errors);
         Ok(())

@@ -78,3 +78,26 @@ fn titles_are_short_lines() {
     let long = title("Tell me everything there is to know about the ways of penguins in winter");
     assert!(long.ends_with('…') && long.chars().count() <= TITLE + 1 && !long.contains("winter"), "{long}");
 }
+
+#[test]
+fn with_patience_answers_begin_with_the_next_tick_and_their_end_can_be_waited_for() {
+    let (mut store, mut talk, host) = (Store::in_memory().unwrap(), Talk::default(), Host::new(|| ()));
+    talk.set_patient();
+    let greedy = Choices { temperature: Some(0.0), ..Choices::default() };
+    let chat = chat(&mut store, &greedy);
+    talk.say(&mut store, &host, chat, None, "Tell me a story about a frog.").unwrap();
+    assert!(talk.is_busy() && !talk.begins(&host), "there is no model yet");
+    host.open(ModelId::Builtin, EngineOptions::default());
+    while host.engine().is_none() {
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(talk.begins(&host) && !talk.is_speaking());
+    assert!(talk.tick(&mut store, &host).is_empty());
+    assert!(talk.is_speaking() && !talk.begins(&host));
+    let began = Instant::now();
+    talk.wait(Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(60), "the end is not waited out");
+    assert!(talk.tick(&mut store, &host).is_empty());
+    assert!(!talk.is_speaking() && !talk.is_busy());
+    assert_eq!(store.branch(chat).unwrap()[1].state, MessageState::Complete);
+}

@@ -90,6 +90,13 @@ impl UnderWay {
         self.stopped
     }
 
+    /// Waits until the model has ended it, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        if let Some((answer, _)) = &self.answer {
+            answer.wait(longest);
+        }
+    }
+
     pub fn begun(&mut self, answer: Answer, session: Arc<Session>) {
         self.answer = Some((answer, session));
     }

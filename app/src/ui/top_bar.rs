@@ -6,7 +6,7 @@ use thermocline_engine::session::{DeviceStatus, Engine, SparsityChoice};
 
 use super::{
     command::{Command, Page},
-    shell::Shell,
+    shell::{self, Shell},
     theme::{self, Palette},
     vram::picker,
     widgets,
@@ -60,7 +60,7 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
         DeviceStatus::Loading { done, total } => {
             let share = if total == 0 { 0.0 } else { done as f32 / total as f32 };
             ui.add(ProgressBar::new(share).desired_width(96.0).text(format!("Loading {:.0} %", share * 100.0)));
-            ui.request_repaint_after(super::shell::FRAME);
+            ui.request_repaint_after(shell::pace(ui));
             return;
         }
         DeviceStatus::Gpu(memory) => {

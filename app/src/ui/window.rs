@@ -1,9 +1,12 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
+mod turns;
+
 use std::time::{Duration, Instant};
 
 use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Stroke, Ui, Vec2};
 
+use self::turns::Turns;
 use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
@@ -66,6 +69,11 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
         let mut window = Window::new(&creation.egui_ctx, folders, model)?;
         if let Some(state) = &creation.wgpu_render_state {
             window.neurons.draw_on(state);
+            if shell::draws_by_cpu(&creation.egui_ctx) {
+                let device = state.device.clone();
+                // A device that was lost has nothing to do any more.
+                window.take_turns(Turns::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
+            }
         }
         Ok(Box::new(window))
     });
@@ -92,6 +100,8 @@ pub struct Window {
     touched: Instant,
     /// Whether the background is there before anything is drawn: where processors draw, half a window of pixels less.
     cleared: bool,
+    /// Where the processor that computes the model draws the window.
+    turns: Option<Turns>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,7 +135,14 @@ impl Window {
             over: None,
             touched: Instant::now(),
             cleared: false,
+            turns: None,
         })
+    }
+
+    /// Has the window leave the processor to the model while that speaks.
+    pub fn take_turns(&mut self, turns: Turns) {
+        self.shell.talk.set_patient();
+        self.turns = Some(turns);
     }
 
     /// What panels share.
@@ -198,6 +215,10 @@ impl Window {
         self.shell.toasts.show(ui);
         for command in self.shell.asked() {
             self.obey(command, room_for_chats, room_for_neurons);
+        }
+        if self.turns.is_some() && self.shell.talk.begins(&self.shell.host) {
+            // With a delay, because what is asked for at once is drawn twice.
+            ui.request_repaint_after(Duration::from_millis(1));
         }
     }
 
@@ -276,10 +297,17 @@ fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, content
 
 impl eframe::App for Window {
     fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
+        if let Some(turns) = &mut self.turns {
+            turns.before_answers(&self.shell.talk, &self.shell.host);
+        }
         self.tick(ctx);
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
+        let waited = self.turns.as_mut().is_some_and(|turns| turns.before_frame(&self.shell.talk));
+        if waited {
+            self.tick(ui);
+        }
         self.cleared = true;
         self.show(ui);
     }

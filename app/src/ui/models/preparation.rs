@@ -20,7 +20,7 @@ use thermocline_engine::{
     },
 };
 
-use crate::host::reason;
+use crate::{host::reason, ui::shell};
 
 /// How it stands.
 #[derive(Debug, Clone)]
@@ -62,7 +62,7 @@ impl Preparation {
         let work = move || {
             let end = run(&model, tokens, &mut |progress| {
                 *lock(&to) = Stage::Running(Some(*progress));
-                ctx.request_repaint_after(super::super::shell::FRAME);
+                ctx.request_repaint_after(shell::pace(&ctx));
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
             *lock(&to) = match end {

@@ -23,7 +23,7 @@ use self::{
 use super::{
     adapters::SystemMemory,
     command::{Command, Page},
-    shell::Shell,
+    shell::{self, Shell},
     theme::{self, Palette},
     widgets,
 };
@@ -153,7 +153,7 @@ impl VramPanel {
                     _ => format!("{} of {} are in VRAM", bytes(*done), bytes(*total)),
                 };
                 ui.add(ProgressBar::new(share).text(text).desired_height(20.0));
-                ui.request_repaint_after(super::shell::FRAME);
+                ui.request_repaint_after(shell::pace(ui));
             }
             DeviceStatus::Lost { adapter, reason } => {
                 widgets::trouble(ui, format!("{adapter} was lost: {reason}. The CPU goes on; it is tried again soon"));

@@ -1,6 +1,10 @@
 //! What frames cost, and that there are none while nothing happens.
 
-use std::time::{Duration, Instant};
+use std::{
+    cell::Cell,
+    rc::Rc,
+    time::{Duration, Instant},
+};
 
 use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, ViewportId, vec2};
 use egui_kittest::Harness;
@@ -8,7 +12,7 @@ use egui_kittest::Harness;
 use crate::{
     store::Store,
     talk::Choices,
-    ui::{Window, testing::Stage},
+    ui::{Window, testing::Stage, window::turns::Turns},
 };
 
 /// Longest a frame may take on the window's thread: 30 frames are seen in a second.
@@ -166,4 +170,37 @@ fn a_hidden_window_follows_its_answer_and_rests() {
     let shell = &it.state().as_ref().unwrap().shell;
     assert!(shell.store.branch(chat).unwrap()[1].content.contains("Once"));
     rest(&mut it);
+}
+
+#[test]
+fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
+    let mut stage = Stage::new([1440.0, 900.0]);
+    stage.ready();
+    let drawn = Rc::new(Cell::new(0));
+    let waits = Rc::clone(&drawn);
+    stage.it.state_mut().take_turns(Turns::new(move || waits.set(waits.get() + 1)));
+    stage.write("Message", "Tell me a story about a frog.");
+    for turn in 1..=3 {
+        quiet(&mut stage.it);
+        let asked = if turn == 1 { (Modifiers::NONE, Key::Enter) } else { (Modifiers::COMMAND, Key::R) };
+        stage.it.key_press_modifiers(asked.0, asked.1);
+        let began = Instant::now();
+        while !stage.shell().talk.is_busy() {
+            assert!(began.elapsed() < Duration::from_secs(10), "nothing was asked within 10 s");
+            stage.it.step();
+        }
+        // The frame of the key is not on the screen yet.
+        assert!(!stage.shell().talk.is_speaking() && drawn.get() == turn - 1);
+        assert!(wish(&stage.it) <= Duration::from_millis(1), "the next frame comes after {:?}", wish(&stage.it));
+
+        let (began, mut frames) = (Instant::now(), 0);
+        while stage.shell().talk.is_busy() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no end within 60 s");
+            stage.it.step();
+            frames += 1;
+        }
+        let tenths = began.elapsed().as_millis() / 100;
+        assert!(frames <= tenths + 2, "{frames} frames in {tenths} tenths of a second");
+        assert_eq!(drawn.get(), turn, "each answer begins once, after one frame");
+    }
 }
