@@ -23,8 +23,16 @@ pub const NEURON_MAP: Drawing = Drawing {
     text: include_str!("../wgsl/neuron_map.wgsl"),
 };
 
+/// One opaque colour all over: red is the lowest byte of the number of the instance, then green, then blue.
+pub const PLAIN_FILL: Drawing = Drawing {
+    name: "plain_fill",
+    vertex: "plain_fill_corner",
+    fragment: "plain_fill_colour",
+    text: include_str!("../wgsl/plain_fill.wgsl"),
+};
+
 /// All of them.
-pub const DRAWINGS: &[Drawing] = &[NEURON_MAP];
+pub const DRAWINGS: &[Drawing] = &[NEURON_MAP, PLAIN_FILL];
 
 /// Uniforms of [`NEURON_MAP`]: where the map is, how it is folded into dots, and what they mean.
 #[repr(C)]

@@ -14,7 +14,7 @@ mod tier;
 mod weight_type;
 
 pub use attention::{DecodeGrid, decode_heads, head_pitch};
-pub use drawing::{DRAWINGS, Drawing, MapParams, NEURON_MAP};
+pub use drawing::{DRAWINGS, Drawing, MapParams, NEURON_MAP, PLAIN_FILL};
 pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
 pub use weight_type::WeightType;

@@ -1,12 +1,15 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
+mod ground;
 mod turns;
 
 use std::time::{Duration, Instant};
 
-use egui::{Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Stroke, Ui, Vec2};
+use egui::{
+    Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
+};
 
-use self::turns::Turns;
+use self::{ground::Ground, turns::Turns};
 use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
@@ -41,6 +44,9 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The cursor blinks for so long after the last input, because every blink is a frame.
 const BLINKS: Duration = Duration::from_secs(10);
 
+/// Around what a column shows.
+const INSET: Margin = Margin { left: 16, right: 16, top: 12, bottom: 12 };
+
 /// Widths of the side columns, in points.
 const CHATS: f32 = 232.0;
 const NEURONS: f32 = 448.0;
@@ -70,6 +76,7 @@ pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
         if let Some(state) = &creation.wgpu_render_state {
             window.neurons.draw_on(state);
             if shell::draws_by_cpu(&creation.egui_ctx) {
+                window.ground = Ground::install(state);
                 let device = state.device.clone();
                 // A device that was lost has nothing to do any more.
                 window.take_turns(Turns::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
@@ -102,6 +109,8 @@ pub struct Window {
     cleared: bool,
     /// Where the processor that computes the model draws the window.
     turns: Option<Turns>,
+    /// The same: fills columns.
+    ground: Option<Ground>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -136,6 +145,7 @@ impl Window {
             touched: Instant::now(),
             cleared: false,
             turns: None,
+            ground: None,
         })
     }
 
@@ -182,19 +192,18 @@ impl Window {
         }
         let (palette, width) = (Palette::of(ui), ui.available_width());
         let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };
-        let frame = |fill: Color32| Frame::new().fill(fill).inner_margin(Margin::symmetric(16, 12));
+        let frame = Frame::new().fill(background).inner_margin(INSET);
         let (room_for_chats, room_for_neurons) = (width >= ROOM_FOR_CHATS, width >= ROOM_FOR_NEURONS);
         if room_for_chats && self.shell.settings.panels.chats {
-            let column = Panel::left("chats").default_size(CHATS).size_range(180.0..=360.0).frame(frame(palette.panel));
-            column.show(ui, |ui| self.chats.show(ui, &mut self.shell));
+            let column = Panel::left("chats").default_size(CHATS).size_range(180.0..=360.0);
+            self.column(ui, column, |window, ui| window.chats.show(ui, &mut window.shell));
         }
         if room_for_neurons && self.shell.settings.panels.neurons {
-            let column =
-                Panel::right("neurons").default_size(NEURONS).size_range(360.0..=900.0).frame(frame(palette.panel));
-            column.show(ui, |ui| self.right(ui));
+            let column = Panel::right("neurons").default_size(NEURONS).size_range(360.0..=900.0);
+            self.column(ui, column, |window, ui| window.right(ui));
         }
-        Panel::top("top").frame(frame(background)).show(ui, |ui| top_bar::show(ui, &mut self.shell));
-        CentralPanel::no_frame().frame(frame(background)).show(ui, |ui| match self.page {
+        Panel::top("top").frame(frame).show(ui, |ui| top_bar::show(ui, &mut self.shell));
+        CentralPanel::no_frame().frame(frame).show(ui, |ui| match self.page {
             Page::Chat => self.conversation.show(ui, &mut self.shell),
             Page::Models => self.models.show(ui, &mut self.shell),
             Page::Preferences => self.preferences.show(ui, &mut self.shell),
@@ -220,6 +229,18 @@ impl Window {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
         }
+    }
+
+    /// A side column.
+    fn column(&mut self, ui: &mut Ui, column: Panel, contents: impl FnOnce(&mut Self, &mut Ui)) {
+        let (frame, fill) = (Frame::new().inner_margin(INSET), Palette::of(ui).panel);
+        let Some(ground) = self.ground else {
+            column.frame(frame.fill(fill)).show(ui, |ui| contents(self, ui));
+            return;
+        };
+        let below = ui.painter().add(Shape::Noop);
+        let shown = column.frame(frame).show(ui, |ui| contents(self, ui));
+        ui.painter().set(below, ground.fill(shown.response.rect, fill));
     }
 
     /// The map and what memory it has. Both are seen at once where there is room for both.
@@ -283,10 +304,7 @@ impl Window {
 fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, contents: impl FnOnce(&mut Ui)) {
     let height = ui.content_rect().height();
     Area::new(egui::Id::unique(id)).order(Order::Middle).anchor(corner, Vec2::ZERO).show(ui, |ui| {
-        let frame = Frame::new()
-            .fill(palette.panel)
-            .stroke(Stroke::new(1.0, palette.line))
-            .inner_margin(Margin::symmetric(16, 12));
+        let frame = Frame::new().fill(palette.panel).stroke(Stroke::new(1.0, palette.line)).inner_margin(INSET);
         frame.show(ui, |ui| {
             ui.set_width(width - 32.0);
             ui.set_height(height - 24.0);

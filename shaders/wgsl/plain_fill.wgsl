@@ -1,0 +1,20 @@
+// One colour all over, without a texture to look at: the large areas of a window that a software driver draws.
+
+struct Corner {
+    @builtin(position) position: vec4<f32>,
+    @location(0) @interpolate(flat) colour: u32,
+}
+
+@vertex
+fn plain_fill_corner(@builtin(vertex_index) corner: u32, @builtin(instance_index) colour: u32) -> Corner {
+    // One triangle that covers everything; the number of the instance is its colour.
+    let x = f32(corner & 1u) * 4.0 - 1.0;
+    let y = f32(corner >> 1u) * 4.0 - 1.0;
+    return Corner(vec4<f32>(x, y, 0.0, 1.0), colour);
+}
+
+@fragment
+fn plain_fill_colour(corner: Corner) -> @location(0) vec4<f32> {
+    let channels = (vec3<u32>(corner.colour) >> vec3<u32>(0u, 8u, 16u)) & vec3<u32>(255u);
+    return vec4<f32>(vec3<f32>(channels) / 255.0, 1.0);
+}
