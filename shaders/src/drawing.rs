@@ -23,7 +23,8 @@ pub const NEURON_MAP: Drawing = Drawing {
     text: include_str!("../wgsl/neuron_map.wgsl"),
 };
 
-/// One opaque colour all over: red is the lowest byte of the number of the instance, then green, then blue.
+/// One opaque colour all over: the number of the first of its three corners is four times the colour, whose lowest byte is red, then
+/// come green and blue.
 pub const PLAIN_FILL: Drawing = Drawing {
     name: "plain_fill",
     vertex: "plain_fill_corner",

@@ -6,11 +6,11 @@ struct Corner {
 }
 
 @vertex
-fn plain_fill_corner(@builtin(vertex_index) corner: u32, @builtin(instance_index) colour: u32) -> Corner {
-    // One triangle that covers everything; the number of the instance is its colour.
-    let x = f32(corner & 1u) * 4.0 - 1.0;
-    let y = f32(corner >> 1u) * 4.0 - 1.0;
-    return Corner(vec4<f32>(x, y, 0.0, 1.0), colour);
+fn plain_fill_corner(@builtin(vertex_index) number: u32) -> Corner {
+    // One triangle that covers everything. Its colour is in the number of its first corner, a multiple of four.
+    let x = f32(number & 1u) * 4.0 - 1.0;
+    let y = f32((number >> 1u) & 1u) * 4.0 - 1.0;
+    return Corner(vec4<f32>(x, y, 0.0, 1.0), number >> 2u);
 }
 
 @fragment

@@ -62,9 +62,9 @@ impl CallbackTrait for Fill {
     fn paint(&self, _info: PaintCallbackInfo, pass: &mut RenderPass<'static>, resources: &CallbackResources) {
         if let Some(Kept(pipeline)) = resources.get() {
             let [red, green, blue, _] = self.0.to_array();
-            let colour = u32::from_le_bytes([red, green, blue, 0]);
+            let first = 4 * u32::from_le_bytes([red, green, blue, 0]);
             pass.set_pipeline(pipeline);
-            pass.draw(0..3, colour..colour + 1);
+            pass.draw(first..first + 3, 0..1);
         }
     }
 }
