@@ -19,8 +19,8 @@ use thermocline_engine::{
         PredictorQuality,
     },
     sparsity::sidecar::{
-        Attachment, Identity, PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor, Provenance, Sidecar,
-        SidecarChoice, attach, path_beside,
+        Attachment, Identity, PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, Provenance,
+        Sidecar, SidecarChoice, attach, path_beside,
     },
 };
 
@@ -71,10 +71,22 @@ fn neurons(ffn: &FfnWeights) -> Matrix {
 /// One with everything a layer of `model` can have, and layers that lack this or that.
 fn sample(model: &Model) -> Sidecar {
     let layer = |(n, weights): (usize, &thermocline_engine::model::LayerWeights)| {
-        let Ffn::Dense(ffn) = &weights.ffn else {
-            let experts = model.config.experts.unwrap().count;
-            let frequency = (0..experts).map(|e| e as f32 / experts as f32).collect();
-            return PreparedLayer { frequency: Some(frequency), ..PreparedLayer::default() };
+        let ffn = match &weights.ffn {
+            Ffn::Dense(ffn) => ffn,
+            Ffn::Experts(mixture) => {
+                let (count, width) = (mixture.experts.len(), mixture.experts[0].up.weight.rows());
+                let frequency = (0..count).map(|e| e as f32 / count as f32).collect();
+                let experts = PreparedExperts {
+                    width,
+                    frequency: numbers(count * width, n).into_iter().map(|value| value + 0.5).collect(),
+                    shared: Vec::new(),
+                    downs: if n == 1 { Vec::new() } else { mixture.experts.iter().map(neurons).collect() },
+                    down_error: if n == 1 { 0.0 } else { 0.125 },
+                };
+                let cut = (n == 0).then_some(PreparedCut { value: 0.0625, density: 0.5 });
+                let frequency = Some(frequency);
+                return PreparedLayer { frequency, cut, experts: Some(experts), ..PreparedLayer::default() };
+            }
         };
         let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
         let kind = match n % 2 {
@@ -95,6 +107,7 @@ fn sample(model: &Model) -> Sidecar {
             }),
             cut: (n == 0).then_some(PreparedCut { value: 0.0625, density: 0.5 }),
             down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
+            experts: None,
         }
     };
     Sidecar {
@@ -141,6 +154,15 @@ fn what_is_written_is_read() {
         assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
         for (read, written) in read.layers.iter().zip(&written.layers) {
             assert_eq!((&read.frequency, read.cut), (&written.frequency, written.cut), "{name}");
+            assert_eq!((read.density(), read.skew(0.8)), (written.density(), written.skew(0.8)), "{name}");
+            match (&read.experts, &written.experts) {
+                (Some(a), Some(b)) => {
+                    assert_eq!((a.width, &a.frequency, &a.shared), (b.width, &b.frequency, &b.shared), "{name}");
+                    assert_eq!((a.downs.len(), a.down_error), (b.downs.len(), b.down_error), "{name}");
+                    a.downs.iter().zip(&b.downs).for_each(|(a, b)| same_matrix(a, b));
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
             match (&read.down, &written.down) {
                 (Some(a), Some(b)) => {
                     assert_eq!(a.error, b.error);
@@ -178,6 +200,11 @@ fn a_sidecar_becomes_part_of_its_model() {
         {
             assert_eq!(weights.frequency, prepared.frequency, "{name}");
             assert_eq!(weights.cut, prepared.cut.map(|cut| cut.value), "{name}");
+            if let (Ffn::Experts(mixture), Some(experts)) = (&weights.ffn, &prepared.experts) {
+                assert_eq!(weights.neuron_frequency.as_ref().unwrap(), &experts.frequencies().collect::<Vec<f32>>());
+                let downs = mixture.downs().filter(|down| matches!(down, Down::Neurons(_))).count();
+                assert_eq!((downs, mixture.file_down.len()), (experts.downs.len(), experts.downs.len()), "{name}");
+            }
             let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
             if let Some(down) = &prepared.down {
                 let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not turned") };

@@ -32,7 +32,8 @@ use super::{
 const DETAILS: &str = "\
 Text runs through the model; how often each neuron fires is counted. Then every layer gets a predictor of the neurons that
 will fire (models with ReLU), or a cut below which neurons are skipped (others), and its down projection with a row per
-neuron. Commands that run the model find the file when it lies beside it. Ctrl-C stops; the same command goes on from there.
+neuron. Mixtures get no predictors: their routers choose experts, and gates decide on the experts' neurons. Commands that run
+the model find the file when it lies beside it. Ctrl-C stops; the same command goes on from there.
 
 Examples:
   thermocline prepare -m model.gguf

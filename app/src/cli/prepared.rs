@@ -1,7 +1,10 @@
 //! What a sidecar says, as a table and as JSON.
 
 use serde_json::{Value, json};
-use thermocline_engine::sparsity::sidecar::{PreparedLayer, Sidecar};
+use thermocline_engine::{
+    format::TensorType,
+    sparsity::sidecar::{PreparedLayer, Sidecar},
+};
 
 use super::{table::table, units};
 
@@ -35,8 +38,14 @@ fn line(n: usize, layer: &PreparedLayer) -> Vec<String> {
         or_dash(quality.map(|quality| percent(quality.density))),
         or_dash(predictor.map(|predictor| format!("{:.3}", predictor.threshold))),
         or_dash(layer.cut.map(|cut| format!("{:.4} ({} kept)", cut.value, percent(cut.density)))),
-        or_dash(layer.down.as_ref().map(|down| format!("{} ±{}", down.weight.ty(), percent(down.error)))),
+        or_dash(down(layer).map(|(ty, error)| format!("{ty} ±{}", percent(error)))),
     ]
+}
+
+/// Type and error of the turned down projection; of a mixture, the first expert's type and the largest error.
+fn down(layer: &PreparedLayer) -> Option<(TensorType, f32)> {
+    let of_experts = || layer.experts.as_ref().and_then(|of| Some((of.downs.first()?.ty(), of.down_error)));
+    layer.down.as_ref().map(|down| (down.weight.ty(), down.error)).or_else(of_experts)
 }
 
 /// One line: what it was made from.
@@ -92,7 +101,11 @@ fn layer_json(layer: &PreparedLayer) -> Value {
             "density": quality.density,
         })
     });
-    let down = layer.down.as_ref().map(|down| json!({ "type": down.weight.ty().name(), "error": down.error }));
+    let down = down(layer).map(|(ty, error)| json!({ "type": ty.name(), "error": error }));
+    let experts = layer
+        .experts
+        .as_ref()
+        .map(|experts| json!({ "neurons": experts.width, "shared": experts.shared.len(), "chosen": layer.frequency }));
     json!({
         "active": layer.density(),
         "skew": layer.skew(SKEW_OF),
@@ -100,5 +113,6 @@ fn layer_json(layer: &PreparedLayer) -> Value {
         "predictor": predictor,
         "cut": layer.cut.map(|cut| json!({ "value": cut.value, "density": cut.density })),
         "down": down,
+        "experts": experts,
     })
 }

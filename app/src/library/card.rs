@@ -132,8 +132,10 @@ impl Card {
         }
         let weight_type = by_type.iter().max_by_key(|(_, bytes)| *bytes).map_or(TensorType::F32, |(ty, _)| *ty);
         let layers = &model.weights.layers;
-        let neuron_major =
-            layers.iter().all(|layer| matches!(&layer.ffn, Ffn::Dense(ffn) if matches!(ffn.down, Down::Neurons(_))));
+        let neuron_major = layers.iter().all(|layer| match &layer.ffn {
+            Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
+            Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
+        });
         Ok(Card {
             id: id.clone(),
             name: if config.name.is_empty() { id.to_string() } else { config.name.clone() },

@@ -14,7 +14,9 @@ use super::{
 use crate::{
     cpu::{Cpu, MatmulJob, ops::Hidden},
     error::{Error, Result},
-    model::{Down, Ffn, FfnWeights, Forward, Model, Predictor, PredictorInput, Sparsity},
+    model::{
+        Down, ExpertWeights, Experts, Ffn, FfnWeights, Forward, Model, Predictor, PredictorInput, Routing, Sparsity,
+    },
     sparsity::predictor::metrics::{
         MASS_OF_ACTIVE, Mean, Prediction, Tally, bit, down_norms, fill_mask, heaviest, least_and_median, ones,
         output_error,
@@ -98,9 +100,10 @@ pub(super) struct Judge<'a> {
 
 /// One layer's weights and figures.
 pub(super) struct Judged<'a> {
-    ffn: &'a FfnWeights,
+    /// Its FFN, or a mixture's experts and the one that every token passes through.
+    ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
+    mixture: Option<(&'a ExpertWeights, &'a Experts)>,
     guess: Guess<'a>,
-    norms: Vec<f32>,
     tally: Tally,
     error: Mean,
     /// What decides the guess: scores of neurons that fire, weighted so that every token counts alike; or magnitudes of all
@@ -137,14 +140,21 @@ impl<'a> Judge<'a> {
     /// The same; under [`Sparsity::Threshold`] layers without a cut have `cut`.
     pub fn of(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, cut: Option<f32>) -> Result<Self> {
         let layers = model.weights.layers.iter().map(|layer| {
-            let Ffn::Dense(ffn) = &layer.ffn else { return None };
+            let (ffns, mixture): (Vec<_>, _) = match &layer.ffn {
+                Ffn::Dense(ffn) => (vec![ffn], None),
+                Ffn::Experts(mixture) => {
+                    (mixture.ffns().collect(), model.config.experts.as_ref().map(|of| (mixture, of)))
+                }
+            };
+            let first = *ffns.first()?;
             let guess = match sparsity {
                 Sparsity::Predicted => Guess::Predictor(layer.predictor.as_ref()?),
-                Sparsity::Threshold => Guess::Cut(ffn.gate.as_ref().and(layer.cut.or(cut))?),
+                Sparsity::Threshold => Guess::Cut(first.gate.as_ref().and(layer.cut.or(cut))?),
                 Sparsity::Dense | Sparsity::Exact => return None,
             };
-            let (norms, tally) = (down_norms(ffn), Tally::new(ffn.up.weight.rows()));
-            Some(Judged { ffn, guess, norms, tally, error: Mean::default(), sample: Sample::default() })
+            let tally = Tally::new(first.up.weight.rows());
+            let ffns = ffns.into_iter().map(|ffn| (ffn, down_norms(ffn))).collect();
+            Some(Judged { ffns, mixture, guess, tally, error: Mean::default(), sample: Sample::default() })
         });
         let layers: Vec<_> = layers.collect();
         if layers.iter().all(Option::is_none) {
@@ -190,7 +200,8 @@ impl FfnInputs for Judge<'_> {
         let Some(Some(layer)) = self.layers.get_mut(layer) else { return };
         let d = normed.len() / tokens.max(1);
         for (normed, residual) in normed.chunks(BLOCK * d.max(1)).zip(residual.chunks(BLOCK * d.max(1))) {
-            if let Err(error) = layer.look(self.cpu, self.form, self.sparse, normed, residual, &mut self.buffers) {
+            let how = (self.form, self.sparse);
+            if let Err(error) = layer.look_at_all(self.cpu, how, normed, residual, &mut self.buffers) {
                 self.failed.get_or_insert(error);
             }
         }
@@ -206,21 +217,46 @@ fn room(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
 }
 
 impl Judged<'_> {
-    fn look(
+    /// Of a mixture every expert is looked at with the tokens that use it, as if that were a layer's whole FFN.
+    fn look_at_all(
         &mut self,
         cpu: &Cpu,
-        form: Hidden,
-        sparse: bool,
+        how: (Hidden, bool),
         normed: &[f32],
         residual: &[f32],
         buffers: &mut Buffers,
     ) -> Result<()> {
+        let Some((mixture, experts)) = self.mixture else {
+            return self.look(0, cpu, how, (normed, residual), buffers);
+        };
+        let d = mixture.router.weight.cols();
+        let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
+        routing.ask(cpu, experts, mixture, normed, tokens)?;
+        for at in 0..self.ffns.len() {
+            let rows: Vec<f32> = match at < mixture.experts.len() {
+                true => routing.members(at, tokens).flat_map(|(t, _)| &normed[t * d..][..d]).copied().collect(),
+                false => normed.to_vec(),
+            };
+            self.look(at, cpu, how, (&rows, &rows), buffers)?;
+        }
+        Ok(())
+    }
+
+    fn look(
+        &mut self,
+        at: usize,
+        cpu: &Cpu,
+        (form, sparse): (Hidden, bool),
+        (normed, residual): (&[f32], &[f32]),
+        buffers: &mut Buffers,
+    ) -> Result<()> {
         let Buffers { gate, up, scores, inner, mass, whole, part, active, predicted } = buffers;
-        let (n_ff, d) = (self.ffn.up.weight.rows(), self.ffn.up.weight.cols());
+        let (ffn, norms) = &self.ffns[at];
+        let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
         let tokens = normed.len() / d;
         let (gate, up) = (room(gate, tokens * n_ff), room(up, tokens * n_ff));
-        let up_job = MatmulJob { weight: &self.ffn.up.weight, bias: self.ffn.up.bias.as_deref(), out: &mut *up };
-        match &self.ffn.gate {
+        let up_job = MatmulJob { weight: &ffn.up.weight, bias: ffn.up.bias.as_deref(), out: &mut *up };
+        match &ffn.gate {
             Some(linear) => {
                 let gate = MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out: &mut *gate };
                 cpu.matmul(&mut [gate, up_job], normed, tokens);
@@ -240,7 +276,7 @@ impl Judged<'_> {
                 &*scores
             }
         };
-        let hidden = match self.ffn.gate {
+        let hidden = match ffn.gate {
             Some(_) => {
                 cpu.activate(form, gate, Some(up));
                 gate
@@ -251,13 +287,13 @@ impl Judged<'_> {
             }
         };
         let (whole, part) = (room(whole, tokens * d), room(part, tokens * d));
-        self.down(cpu, hidden, tokens, whole);
+        down(ffn, cpu, hidden, tokens, whole);
         let mass = room(mass, n_ff);
         for mask in [&mut *active, &mut *predicted] {
             mask.resize(n_ff.div_ceil(32), 0);
         }
         for (hidden, scores) in hidden.chunks_exact_mut(n_ff).zip(scores.chunks_exact(n_ff)) {
-            for ((mass, h), norm) in mass.iter_mut().zip(&*hidden).zip(&self.norms) {
+            for ((mass, h), norm) in mass.iter_mut().zip(&*hidden).zip(norms) {
                 *mass = h.abs() * norm;
             }
             if sparse {
@@ -276,32 +312,36 @@ impl Judged<'_> {
                     scores.iter().for_each(|score| self.sample.push(*score, 1.0));
                 }
             }
-            self.tally.add(active, predicted, Some(mass));
+            // One that every token passes through may be of another width.
+            if self.mixture.is_none_or(|(mixture, _)| at < mixture.experts.len()) {
+                self.tally.add(active, predicted, Some(mass));
+            }
             for (i, h) in hidden.iter_mut().enumerate() {
                 if !bit(predicted, i) {
                     *h = 0.0;
                 }
             }
         }
-        self.down(cpu, hidden, tokens, part);
+        down(ffn, cpu, hidden, tokens, part);
         for (whole, part) in whole.chunks_exact(d).zip(part.chunks_exact(d)) {
             self.error.add(output_error(whole, part));
         }
         Ok(())
     }
 
-    fn down(&self, cpu: &Cpu, hidden: &[f32], tokens: usize, out: &mut [f32]) {
-        match &self.ffn.down {
-            Down::Outputs(down) => {
-                cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: down.bias.as_deref(), out }], hidden, tokens);
-            }
-            Down::Neurons(down) => {
-                cpu.matmul_neurons(&down.weight, down.bias.as_deref(), hidden, tokens, out);
-            }
-        }
-    }
-
     fn figures(&self, layer: usize) -> LayerRecall {
         LayerRecall { layer, figures: self.tally.figures(), output_error: self.error.get().unwrap_or(0.0) }
+    }
+}
+
+/// The FFN's output.
+fn down(ffn: &FfnWeights, cpu: &Cpu, hidden: &[f32], tokens: usize, out: &mut [f32]) {
+    match &ffn.down {
+        Down::Outputs(down) => {
+            cpu.matmul(&mut [MatmulJob { weight: &down.weight, bias: down.bias.as_deref(), out }], hidden, tokens);
+        }
+        Down::Neurons(down) => {
+            cpu.matmul_neurons(&down.weight, down.bias.as_deref(), hidden, tokens, out);
+        }
     }
 }

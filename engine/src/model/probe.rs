@@ -22,12 +22,12 @@ pub trait Probe {
         let _ = (layer, x);
     }
 
-    /// Whether to be told what dense FFNs are given.
+    /// Whether to be told what FFNs are given.
     fn wants_ffn_input(&mut self) -> bool {
         false
     }
 
-    /// What a dense FFN is given, and the residual stream beside it (what the norm before it saw), each `[tokens, d_model]`.
+    /// What an FFN (or a mixture) is given, and the residual stream beside it (what the norm before it saw), each `[tokens, d_model]`.
     fn ffn_input(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
         let _ = (layer, tokens, normed, residual);
     }

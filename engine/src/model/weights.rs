@@ -74,9 +74,24 @@ pub struct ExpertWeights {
 }
 
 impl ExpertWeights {
-    /// The down projections of the experts and of the shared one, in this order.
+    /// Their neurons.
+    pub fn neurons(&self) -> LayerNeurons {
+        let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
+        LayerNeurons::Mixture {
+            experts: self.experts.len(),
+            width: self.experts.first().map_or(0, rows),
+            shared: self.shared.as_ref().map_or(0, |shared| rows(&shared.ffn)),
+        }
+    }
+
+    /// The experts and the shared one, in this order.
+    pub fn ffns(&self) -> impl Iterator<Item = &FfnWeights> {
+        self.experts.iter().chain(self.shared.iter().map(|shared| &shared.ffn))
+    }
+
+    /// Their down projections.
     pub fn downs(&self) -> impl Iterator<Item = &Down> {
-        self.experts.iter().chain(self.shared.iter().map(|shared| &shared.ffn)).map(|ffn| &ffn.down)
+        self.ffns().map(|ffn| &ffn.down)
     }
 
     /// The down projection of an expert with a row per output, where there is one.
@@ -124,14 +139,9 @@ pub enum Ffn {
 impl Ffn {
     /// Its neurons.
     pub fn neurons(&self) -> LayerNeurons {
-        let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
         match self {
-            Ffn::Dense(ffn) => LayerNeurons::Dense(rows(ffn)),
-            Ffn::Experts(mixture) => LayerNeurons::Mixture {
-                experts: mixture.experts.len(),
-                width: mixture.experts.first().map_or(0, rows),
-                shared: mixture.shared.as_ref().map_or(0, |shared| rows(&shared.ffn)),
-            },
+            Ffn::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
+            Ffn::Experts(mixture) => mixture.neurons(),
         }
     }
 }
@@ -205,8 +215,11 @@ pub struct LayerWeights {
     /// Magnitude of the gate's activation below which [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a neuron,
     /// where the sidecar has one.
     pub cut: Option<f32>,
-    /// Share of tokens at which each neuron fires, `[n_ff]`, where the sidecar (or a profile) has it.
+    /// Share of tokens at which each neuron fires, `[n_ff]`, where the sidecar (or a profile) has it; of a mixture, at which each
+    /// expert is chosen, `[experts]`.
     pub frequency: Option<Vec<f32>>,
+    /// Of a mixture: share of tokens at which each neuron fires, expert by expert, those of the shared one last.
+    pub neuron_frequency: Option<Vec<f32>>,
 }
 
 impl LayerWeights {

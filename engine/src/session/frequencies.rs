@@ -21,7 +21,7 @@ pub struct Frequencies {
     pub values: Vec<f32>,
     /// `[experts]`: at what share of the tokens each is chosen; empty where the FFN is no mixture.
     pub experts: Vec<f32>,
-    /// Who has counted them. Of a mixture, a profile knows experts only, and neurons are always counted.
+    /// Who has counted them.
     pub origin: Origin,
 }
 
@@ -30,7 +30,15 @@ impl Frequencies {
     pub(super) fn of(model: &Model, board: &NeuronBoard, layer: usize) -> Option<Self> {
         let shape = board.shape();
         let (neurons, experts) = (shape.neurons(layer), shape.experts(layer));
-        let profile = model.weights.layers.get(layer).and_then(|layer: &LayerWeights| layer.frequency.as_ref());
+        let weights: Option<&LayerWeights> = model.weights.layers.get(layer);
+        let profile = weights.and_then(|layer| layer.frequency.as_ref());
+        let of_experts = weights.and_then(|layer| layer.neuron_frequency.as_ref());
+        if let (Some(chosen), Some(values)) = (profile, of_experts)
+            && (chosen.len(), values.len()) == (experts, neurons)
+        {
+            let (values, experts) = (values.clone(), chosen.clone());
+            return Some(Frequencies { values, experts, origin: Origin::Profile });
+        }
         if let Some(values) = profile.filter(|values| experts == 0 && values.len() == neurons) {
             return Some(Frequencies { values: values.clone(), experts: Vec::new(), origin: Origin::Profile });
         }

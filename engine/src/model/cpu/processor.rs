@@ -13,8 +13,8 @@ use crate::{
     },
     error::{Error, Result},
     model::{
-        Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
-        Sparsity, Steering, forward::grow, shortlist,
+        KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
+        Steering, forward::grow, shortlist,
     },
 };
 
@@ -275,7 +275,7 @@ impl Processor for CpuProcessor {
             Some(_) => &self.normed_from[..n],
             None => &self.registers[Register::Residual as usize][..n],
         };
-        if matches!(weights.ffn, Ffn::Dense(_)) && probe.wants_ffn_input() {
+        if probe.wants_ffn_input() {
             probe.ffn_input(layer, self.tokens, x, residual);
         }
         let task = LayerTask {

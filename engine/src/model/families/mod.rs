@@ -174,5 +174,6 @@ fn gated_layer(
         predictor: loader.predictor(n, config)?,
         cut: None,
         frequency: None,
+        neuron_frequency: None,
     })
 }

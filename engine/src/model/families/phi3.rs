@@ -31,6 +31,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         predictor: loader.predictor(n, config)?,
         cut: None,
         frequency: None,
+        neuron_frequency: None,
     })
 }
 

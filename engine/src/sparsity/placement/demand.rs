@@ -4,9 +4,10 @@ use crate::{
     error::{Error, Result},
     format::{Matrix, TensorType},
     model::{
-        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, GpuProcessor, KvType, LayerBytes, Linear, Model,
-        PredictorKind, Sparsity, device_row_bytes,
+        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, GpuProcessor, KvType, LayerBytes, LayerWeights, Linear,
+        Model, PredictorKind, Sparsity, device_row_bytes,
     },
+    telemetry::neurons::LayerNeurons,
 };
 
 /// Neurons that move together. Kernels take rows in groups of this many.
@@ -238,7 +239,12 @@ impl Demand {
                     neurons
                 }
                 Ffn::Experts(mixture) => {
-                    new.of_experts(mixture);
+                    let skips = match options.sparsity {
+                        Sparsity::Dense => false,
+                        Sparsity::Exact | Sparsity::Predicted => config.activation.is_sparse(),
+                        Sparsity::Threshold => layer.cut.is_some(),
+                    };
+                    new.of_experts(mixture, if skips { chosen_that_fire(layer) } else { 1.0 });
                     mixture.experts.len()
                 }
             };
@@ -330,10 +336,22 @@ impl LayerDemand {
         self.other_reads = ffn.gate.iter().map(|_| row(&ffn.up.weight)).chain([of_down(&ffn.down)]).collect();
     }
 
-    fn of_experts(&mut self, mixture: &ExpertWeights) {
+    /// Of a chosen expert the CPU reads the gate, and the other rows of the share `fires` of its neurons; a device reads all of it.
+    fn of_experts(&mut self, mixture: &ExpertWeights, fires: f64) {
         (self.skips, self.unit) = (Skips::Unchosen, 1);
         if let Some(expert) = mixture.experts.first() {
-            self.other_reads = whole(expert);
+            let gates = usize::from(expert.gate.is_some());
+            let downs = if matches!(expert.down, Down::Neurons(_)) { 0 } else { 1 };
+            let reads = whole(expert);
+            let skipped = gates..reads.len() - downs;
+            let on_device = mixture.outputs(0).map(|down| all(&down.weight).device);
+            self.other_reads = reads;
+            for reads in &mut self.other_reads[skipped] {
+                reads.cpu = (reads.cpu as f64 * fires) as u64;
+            }
+            if let (Some(down), Some(device)) = (self.other_reads.last_mut(), on_device) {
+                down.device = device;
+            }
         }
         self.routing_reads = vec![all(&mixture.router.weight)];
         if let Some(shared) = &mixture.shared {
@@ -416,6 +434,19 @@ fn all(matrix: &Matrix) -> Reads {
         device: rows * device_row_bytes(matrix.ty(), matrix.cols()),
         ty: matrix.ty(),
     }
+}
+
+/// Share of the neurons of chosen experts that fire, on average.
+fn chosen_that_fire(layer: &LayerWeights) -> f64 {
+    let (Some(chosen), Some(neurons), Ffn::Experts(mixture)) = (&layer.frequency, &layer.neuron_frequency, &layer.ffn)
+    else {
+        return f64::from(ASSUMED_FREQUENCY);
+    };
+    let LayerNeurons::Mixture { experts, width, .. } = mixture.neurons() else { return 1.0 };
+    let sum = |shares: &[f32]| shares.iter().map(|share| f64::from(*share)).sum::<f64>();
+    let looked = sum(chosen) * width as f64;
+    let fires = sum(&neurons[..neurons.len().min(experts * width)]);
+    if looked > 0.0 { (fires / looked).min(1.0) } else { f64::from(ASSUMED_FREQUENCY) }
 }
 
 fn row(matrix: &Matrix) -> Reads {

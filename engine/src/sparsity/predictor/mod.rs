@@ -18,7 +18,7 @@ mod threshold;
 mod train;
 
 pub use choose::{Choice, FfnCost, choose};
-pub use cut::{Cut, CutGoal, cut};
+pub use cut::{Cut, CutGoal, cut, cut_experts};
 pub use data::{LayerData, Rows, Split};
 pub use options::{Allowance, PREDICTOR_SHARE, Progress, Target, TrainOptions};
 pub use report::{Limit, PredictorReport, assess};

@@ -7,15 +7,19 @@ use crate::{
     cpu::Cpu,
     error::Result,
     format::TensorType,
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, Predictor, PredictorInput, PredictorKind, neuron_major},
+    model::{
+        Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, Predictor, PredictorInput, PredictorKind,
+        neuron_major,
+    },
     sparsity::{
         predictor::{
             FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, Split, TrainOptions, Trained, assess, choose,
-            cut, low_bit, train,
+            cut, cut_experts, low_bit, train,
         },
         profile::InputRecorder,
-        sidecar::{PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor},
+        sidecar::{PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor},
     },
+    telemetry::neurons::LayerNeurons,
 };
 
 /// Share of the firings of which [`LayerReport::skew`] speaks.
@@ -59,7 +63,11 @@ impl Work<'_> {
         tell(0.0)?;
         let started = Instant::now();
         let profile = &self.reading.profile;
-        let mut prepared = PreparedLayer { frequency: Some(profile.frequency(self.n)), ..PreparedLayer::default() };
+        let frequency = match &self.model.weights.layers[self.n].ffn {
+            Ffn::Dense(_) => profile.frequency(self.n),
+            Ffn::Experts(_) => profile.experts(self.n),
+        };
+        let mut prepared = PreparedLayer { frequency: Some(frequency), ..PreparedLayer::default() };
         let mut report = LayerReport {
             layer: self.n,
             neurons: profile.counts[self.n].len(),
@@ -78,7 +86,7 @@ impl Work<'_> {
         };
         let weights = &self.model.weights.layers[self.n];
         match &weights.ffn {
-            Ffn::Experts(_) => report.why = "a mixture: its experts are chosen by its router".to_owned(),
+            Ffn::Experts(mixture) => self.mixture(mixture, &mut prepared, &mut report, tell)?,
             Ffn::Dense(ffn) => {
                 let normed = self.inputs(PredictorInput::Normed)?;
                 let residual = self.inputs(PredictorInput::Residual)?;
@@ -100,6 +108,48 @@ impl Work<'_> {
         report.seconds = started.elapsed().as_secs_f64();
         tell(1.0)?;
         Ok((prepared, report))
+    }
+
+    /// A mixture's experts: how often their neurons fire, one cut for all, and their down projections.
+    fn mixture(
+        &self,
+        mixture: &ExpertWeights,
+        prepared: &mut PreparedLayer,
+        report: &mut LayerReport,
+        tell: &mut dyn FnMut(f64) -> Result<()>,
+    ) -> Result<()> {
+        let activation = self.model.config.activation;
+        report.why = "a mixture: no predictors are made for its experts' neurons, gates decide".to_owned();
+        if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
+            let normed = self.inputs(PredictorInput::Normed)?;
+            let normed = Rows::F16(normed.as_deref().unwrap_or_default());
+            let made = cut_experts(self.cpu, (mixture, experts), activation, normed, self.options.cut)?;
+            report.why =
+                "a mixture whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
+                    .to_owned();
+            prepared.cut = Some(PreparedCut { value: made.cut, density: (1.0 - made.sparsity) as f32 });
+            report.cut = Some(made);
+        }
+        tell(0.3)?;
+        let LayerNeurons::Mixture { experts, width, .. } = mixture.neurons() else { return Ok(()) };
+        let mut frequency = self.reading.profile.frequency(self.n);
+        let shared = frequency.split_off(experts * width);
+        let mut made = PreparedExperts { width, frequency, shared, ..PreparedExperts::default() };
+        let count = mixture.ffns().count();
+        for (at, down) in mixture.downs().enumerate() {
+            let Down::Outputs(down) = down else { break };
+            if !self.options.down {
+                break;
+            }
+            let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;
+            report.down_type.get_or_insert_with(|| weight.ty().to_string());
+            made.downs.push(weight);
+            made.down_error = made.down_error.max(error as f32);
+            tell(0.3 + 0.7 * (at + 1) as f64 / count as f64)?;
+        }
+        report.down_error = report.down_type.as_ref().map(|_| made.down_error);
+        prepared.experts = Some(made);
+        Ok(())
     }
 
     fn inputs(&self, input: PredictorInput) -> Result<Option<Vec<u8>>> {

@@ -189,6 +189,18 @@ impl Probe for Observer<'_, '_> {
         self.profiler.ffn_hidden(layer, tokens, gate, up);
     }
 
+    fn expert_hidden(
+        &mut self,
+        layer: usize,
+        expert: usize,
+        tokens: usize,
+        members: &[(usize, f32)],
+        gate: &[f32],
+        up: &[f32],
+    ) {
+        self.profiler.expert_hidden(layer, expert, tokens, members, gate, up);
+    }
+
     fn wants_router(&mut self) -> bool {
         true
     }

@@ -25,9 +25,9 @@ pub struct Prepared {
 pub struct LayerReport {
     /// Which.
     pub layer: usize,
-    /// Its neurons (experts, in a mixture).
+    /// Its neurons; in a mixture, those of all its experts.
     pub neurons: usize,
-    /// Mean share of them that fires.
+    /// Mean share of them that fires; in a mixture, of those of the chosen experts.
     pub density: f64,
     /// Smallest share of them that makes 80 % of the firings.
     pub skew: f64,
@@ -43,9 +43,9 @@ pub struct LayerReport {
     pub why: String,
     /// The cut it got.
     pub cut: Option<Cut>,
-    /// Type of the down projection by neurons, where that is in the sidecar.
+    /// Type of the down projection by neurons, where that is in the sidecar; in a mixture, of the first expert's.
     pub down_type: Option<String>,
-    /// What turning it lost, see [`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error).
+    /// What turning it lost (in a mixture, the most of any expert), see [`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error).
     pub down_error: Option<f32>,
     /// Bytes of the layer in the sidecar.
     pub bytes: u64,

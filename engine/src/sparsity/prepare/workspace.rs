@@ -85,7 +85,7 @@ impl Workspace {
         let PrepareOptions { tokens, length, disk, seed, target, predictors, cut, down, .. } = options;
         let corpus = fingerprint(&options.corpus)?;
         let activation = model.config.activation;
-        let reading = format!("1 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
+        let reading = format!("2 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
         let layers = format!("{target:?} {predictors:?} {cut:?} {down}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
@@ -174,10 +174,13 @@ impl Workspace {
     /// Whether a state can be one of `model`, and what it speaks of is there.
     fn fits(&self, state: &ReadingState, model: &Model) -> bool {
         let (profile, blank) = (&state.profile, Profile::new(model));
-        let lengths = |profile: &Profile| profile.counts.iter().map(Vec::len).collect::<Vec<_>>();
+        let lengths = |profile: &Profile| {
+            let all = profile.counts.iter().chain(&profile.chosen).chain([&profile.looked]);
+            all.map(Vec::len).collect::<Vec<_>>()
+        };
         lengths(profile) == lengths(&blank)
             && state.recorded <= profile.tokens
-            && profile.counts.iter().flatten().all(|&count| count <= profile.tokens)
+            && profile.counts.iter().chain(&profile.chosen).flatten().all(|&count| count <= profile.tokens)
             && InputRecorder::has(&self.folder, model, state.recorded)
     }
 

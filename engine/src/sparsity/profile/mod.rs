@@ -4,8 +4,8 @@
 //!
 //! A neuron fires where its hidden activation is not zero (ReLU family). Where activations are never exactly zero, those
 //! fire that make up the smallest set holding [`MASS_OF_ACTIVE`](super::predictor::metrics::MASS_OF_ACTIVE) of the mass
-//! `|a_i| |d_i|` of a token, `d_i` being the neuron's column of the down projection. Of a mixture, the experts chosen are
-//! counted instead.
+//! `|a_i| |d_i|` of a token, `d_i` being the neuron's column of the down projection. Of a mixture the neurons of chosen experts
+//! fire, each expert's by themselves, and the experts chosen are counted beside them.
 
 mod counts;
 mod profiler;

@@ -1,5 +1,7 @@
 //! Counting while text runs.
 
+use std::ops::Range;
+
 use super::Profile;
 use crate::{
     cpu::Cpu,
@@ -14,7 +16,7 @@ pub struct Profiler<'a> {
     activation: Activation,
     /// Experts a token is sent to, where there are experts.
     used: usize,
-    /// Per layer, `[n_ff]`: norms of the neurons' columns of the down projection, where firing is a matter of mass.
+    /// Per layer, `[neurons]`: norms of the neurons' columns of the down projections, where firing is a matter of mass.
     norms: Vec<Vec<f32>>,
     profile: Profile,
     /// `[tokens, n_ff]`
@@ -29,8 +31,9 @@ impl<'a> Profiler<'a> {
     pub fn new(cpu: &'a Cpu, model: &Model) -> Self {
         let activation = model.config.activation;
         let norms = |ffn: &Ffn| match ffn {
-            Ffn::Dense(ffn) if !activation.is_sparse() => down_norms(ffn),
-            _ => Vec::new(),
+            _ if activation.is_sparse() => Vec::new(),
+            Ffn::Dense(ffn) => down_norms(ffn),
+            Ffn::Experts(mixture) => mixture.ffns().flat_map(down_norms).collect(),
         };
         Profiler {
             cpu,
@@ -54,8 +57,8 @@ impl<'a> Profiler<'a> {
     }
 
     /// Neurons fire where what their activation sees is positive: the gate (the up matrix's output without one), or both.
-    fn count_positive(&mut self, layer: usize, gate: &[f32], up: &[f32]) {
-        let counts = &mut self.profile.counts[layer];
+    fn count_positive(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
+        let counts = &mut self.profile.counts[layer][neurons];
         let n_ff = counts.len().max(1);
         let both = self.activation == Activation::DRelu && !gate.is_empty();
         let decides = if gate.is_empty() { up } else { gate };
@@ -67,8 +70,8 @@ impl<'a> Profiler<'a> {
     }
 
     /// The heaviest neurons of each token fire.
-    fn count_heaviest(&mut self, layer: usize, gate: &[f32], up: &[f32]) {
-        let norms = &self.norms[layer];
+    fn count_heaviest(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
+        let norms = &self.norms[layer][neurons.clone()];
         let n_ff = norms.len().max(1);
         self.hidden.clear();
         self.hidden.extend_from_slice(if gate.is_empty() { up } else { gate });
@@ -80,8 +83,17 @@ impl<'a> Profiler<'a> {
             mass.iter_mut().zip(norms).for_each(|(a, norm)| *a = a.abs() * norm);
             heaviest(mass, MASS_OF_ACTIVE, mask);
         });
-        let counts = &mut self.profile.counts[layer];
+        let counts = &mut self.profile.counts[layer][neurons];
         self.masks.chunks_exact(words).flat_map(ones).for_each(|neuron| counts[neuron] += 1);
+    }
+
+    /// Some of a layer's neurons were computed together, `[tokens, neurons]`.
+    fn count(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
+        self.profile.looked[layer] += up.len() as u64;
+        match self.activation.is_sparse() {
+            true => self.count_positive((layer, neurons), gate, up),
+            false => self.count_heaviest((layer, neurons), gate, up),
+        }
     }
 
     /// Layers see the same tokens; those of the first are counted.
@@ -99,11 +111,23 @@ impl Probe for Profiler<'_> {
 
     fn ffn_hidden(&mut self, layer: usize, tokens: usize, gate: &[f32], up: &[f32]) {
         self.count_tokens(layer, tokens);
-        if self.activation.is_sparse() {
-            self.count_positive(layer, gate, up);
-        } else {
-            self.count_heaviest(layer, gate, up);
-        }
+        self.count(layer, 0..up.len() / tokens.max(1), gate, up);
+    }
+
+    fn expert_hidden(
+        &mut self,
+        layer: usize,
+        expert: usize,
+        _: usize,
+        members: &[(usize, f32)],
+        gate: &[f32],
+        up: &[f32],
+    ) {
+        let width = up.len() / members.len().max(1);
+        // The last may be as wide as it likes.
+        let all = self.profile.counts[layer].len();
+        let first = if expert < self.profile.chosen[layer].len() { expert * width } else { all - width };
+        self.count(layer, first..first + width, gate, up);
     }
 
     fn wants_router(&mut self) -> bool {
@@ -112,6 +136,6 @@ impl Probe for Profiler<'_> {
 
     fn router(&mut self, layer: usize, chosen: &[usize]) {
         self.count_tokens(layer, chosen.len() / self.used.max(1));
-        chosen.iter().for_each(|&expert| self.profile.counts[layer][expert] += 1);
+        chosen.iter().for_each(|&expert| self.profile.chosen[layer][expert] += 1);
     }
 }

@@ -16,13 +16,13 @@ use crate::{
 /// Bytes gathered per file before they are written.
 const BUFFER: usize = 1 << 16;
 
-/// A [`Probe`] that appends what each dense FFN is given to a file of its layer, as F16, a row of `d_model` numbers per token;
+/// A [`Probe`] that appends what each FFN is given to a file of its layer, as F16, a row of `d_model` numbers per token;
 /// and the residual stream to another, in layers whose own predictor looks at that. What one text gives becomes part of the
 /// files when it is [kept](InputRecorder::keep).
 #[derive(Debug)]
 pub struct InputRecorder {
     width: usize,
-    /// Per layer; none for mixtures.
+    /// Per layer; none for mixtures whose neurons fall silent, of which nothing is made from them.
     layers: Vec<Vec<(PredictorInput, InputFile)>>,
     /// Tokens that are kept.
     tokens: u64,
@@ -49,7 +49,7 @@ impl InputRecorder {
         let mut layers = Vec::new();
         for (n, layer) in model.weights.layers.iter().enumerate() {
             let open = |input| Ok((input, InputFile::open(&path(folder, n, input), tokens, width)?));
-            layers.push(inputs(layer).map(open).collect::<Result<_>>()?);
+            layers.push(inputs(model, layer).map(open).collect::<Result<_>>()?);
         }
         Ok(InputRecorder { width, layers, tokens, on: true, halves: Vec::new(), failed: None })
     }
@@ -59,12 +59,17 @@ impl InputRecorder {
         let wanted = tokens * (model.config.d_model * size_of::<f16>()) as u64;
         let whole = |layer, input| path(folder, layer, input).metadata().is_ok_and(|file| file.len() >= wanted);
         tokens == 0
-            || model.weights.layers.iter().enumerate().all(|(n, layer)| inputs(layer).all(|input| whole(n, input)))
+            || model
+                .weights
+                .layers
+                .iter()
+                .enumerate()
+                .all(|(n, layer)| inputs(model, layer).all(|input| whole(n, input)))
     }
 
     /// Bytes a token takes on the disk.
     pub fn bytes_per_token(model: &Model) -> u64 {
-        let rows: usize = model.weights.layers.iter().map(|layer| inputs(layer).count()).sum();
+        let rows: usize = model.weights.layers.iter().map(|layer| inputs(model, layer).count()).sum();
         (rows * model.config.d_model * size_of::<f16>()) as u64
     }
 
@@ -163,11 +168,12 @@ impl InputFile {
 }
 
 /// What is recorded of a layer.
-fn inputs(layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> {
+fn inputs(model: &Model, layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> + use<> {
     let dense = matches!(layer.ffn, Ffn::Dense(_));
     let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
     let residual = (dense && asks).then_some(PredictorInput::Residual);
-    dense.then_some(PredictorInput::Normed).into_iter().chain(residual)
+    let normed = dense || !model.config.activation.is_sparse();
+    normed.then_some(PredictorInput::Normed).into_iter().chain(residual)
 }
 
 fn path(folder: &Path, layer: usize, input: PredictorInput) -> PathBuf {

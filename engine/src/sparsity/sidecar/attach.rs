@@ -1,14 +1,15 @@
 //! A sidecar made part of its model.
 
-use super::{PreparedLayer, PreparedPredictor, Sidecar, keys};
+use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use crate::{
     error::{Error, Location, Result},
     format::Matrix,
-    model::{Down, Ffn, LayerWeights, Linear, Model, Predictor, PredictorKind},
+    model::{Down, ExpertWeights, Ffn, LayerWeights, Linear, Model, Predictor, PredictorKind},
+    telemetry::neurons::LayerNeurons,
 };
 
 impl Sidecar {
-    /// Gives the layers of `model` what the sidecar has: predictor, cut, frequency, and the down projection by neurons.
+    /// Gives the layers of `model` what the sidecar has: predictor, cut, frequencies, and down projections by neurons.
     /// What it has not stays as the model file has it. The matrices share the sidecar's bytes.
     ///
     /// # Errors
@@ -44,11 +45,12 @@ impl Sidecar {
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
             Ffn::Experts(mixture) => {
-                if prepared.predictor.is_some() || prepared.down.is_some() || prepared.cut.is_some() {
+                if prepared.predictor.is_some() || prepared.down.is_some() {
                     let location = Location::Key(keys::KIND.to_owned());
                     return Err(self.refuse(location, format!("none for layer {n}, a mixture"), "a layer of neurons"));
                 }
-                return frequencies(mixture.experts.len());
+                frequencies(mixture.experts.len())?;
+                return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, mixture, experts));
             }
         };
         let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
@@ -76,6 +78,29 @@ impl Sidecar {
     }
 }
 
+impl Sidecar {
+    fn check_experts(&self, n: usize, mixture: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
+        let LayerNeurons::Mixture { width, shared, .. } = mixture.neurons() else { return Ok(()) };
+        let sizes = |width: usize, shared: usize| format!("experts of {width} neurons, a shared one of {shared}");
+        if (prepared.width, prepared.shared.len()) != (width, shared) {
+            let got = sizes(prepared.width, prepared.shared.len());
+            return Err(self.refuse(Location::Tensor(keys::expert_frequency(n)), sizes(width, shared), got));
+        }
+        if !prepared.downs.is_empty() && prepared.downs.len() != mixture.ffns().count() {
+            let (expected, got) = (mixture.ffns().count(), prepared.downs.len());
+            return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} of them"), got));
+        }
+        for (at, (down, ffn)) in prepared.downs.iter().zip(mixture.ffns()).enumerate() {
+            let (wanted, got) = ([ffn.up.weight.rows(), ffn.up.weight.cols()], [down.rows(), down.cols()]);
+            if got != wanted {
+                let location = Location::Tensor(keys::expert_down(n, at));
+                return Err(self.refuse(location, format!("shape {wanted:?}"), format!("{got:?}")));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Everything was checked.
 fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     if let Some(predictor) = &prepared.predictor {
@@ -86,6 +111,10 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
     if let Some(frequency) = &prepared.frequency {
         weights.frequency = Some(frequency.clone());
+    }
+    if let (Some(experts), Ffn::Experts(mixture)) = (&prepared.experts, &mut weights.ffn) {
+        weights.neuron_frequency = Some(experts.frequencies().collect());
+        mixture.turn(experts.downs.iter().cloned().map(Some));
     }
     if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
         let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;

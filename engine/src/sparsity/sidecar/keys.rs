@@ -61,6 +61,26 @@ pub(super) const CUT_DENSITY: &str = "thermocline.cut.density";
 /// the mean square of the latter.
 pub(super) const DOWN_ERROR: &str = "thermocline.down.error";
 
+/// Of a mixture, at what share of the tokens each neuron of its experts fires, `[experts, n_ff]`.
+pub(super) fn expert_frequency(layer: usize) -> String {
+    format!("blk.{layer}.expert_neuron_freq")
+}
+
+/// Of the expert that every token passes through, `[n_ff]`.
+pub(super) fn shared_frequency(layer: usize) -> String {
+    format!("blk.{layer}.shared_neuron_freq")
+}
+
+/// Down projection of an expert, `[n_ff, d]`.
+pub(super) fn expert_down(layer: usize, expert: usize) -> String {
+    format!("blk.{layer}.ffn_down_t.{expert}.weight")
+}
+
+/// Of the expert that every token passes through.
+pub(super) fn shared_down(layer: usize) -> String {
+    format!("blk.{layer}.ffn_down_shexp_t.weight")
+}
+
 /// `[n_ff]` or `[experts]`.
 pub(super) fn frequency(layer: usize) -> String {
     format!("blk.{layer}.neuron_freq")

@@ -17,6 +17,35 @@ pub struct PreparedLayer {
     pub cut: Option<PreparedCut>,
     /// The down projection, a row per neuron.
     pub down: Option<PreparedDown>,
+    /// Of a mixture: its experts' neurons.
+    pub experts: Option<PreparedExperts>,
+}
+
+/// The neurons of a mixture's experts.
+#[derive(Debug, Clone, Default)]
+pub struct PreparedExperts {
+    /// Neurons of an expert.
+    pub width: usize,
+    /// Share of tokens at which each fires, `[experts, width]`.
+    pub frequency: Vec<f32>,
+    /// Those of the expert that every token passes through; nothing without one.
+    pub shared: Vec<f32>,
+    /// Down projections, a row per neuron: the experts', then that of the one that every token passes through. All of them or none.
+    pub downs: Vec<Matrix>,
+    /// The largest of their errors, each as [`PreparedDown::error`].
+    pub down_error: f32,
+}
+
+impl PreparedExperts {
+    /// Shares of all neurons, expert by expert, those of the shared one last.
+    pub fn frequencies(&self) -> impl Iterator<Item = f32> {
+        self.frequency.iter().chain(&self.shared).copied()
+    }
+
+    fn bytes(&self) -> u64 {
+        let downs: usize = self.downs.iter().map(|down| down.data().len()).sum();
+        ((self.frequency.len() + self.shared.len()) * size_of::<f32>() + downs) as u64
+    }
 }
 
 /// A predictor that was made, or the model's own measured anew.
@@ -56,18 +85,28 @@ impl PreparedLayer {
         let matrix = |matrix: &Matrix| matrix.data().len() as u64;
         let frequency = self.frequency.as_ref().map_or(0, |frequency| (frequency.len() * size_of::<f32>()) as u64);
         let down = self.down.as_ref().map_or(0, |down| matrix(&down.weight));
-        frequency + down + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
+        let experts = self.experts.as_ref().map_or(0, PreparedExperts::bytes);
+        frequency + down + experts + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
     }
 
-    /// Mean share of the neurons that fire.
+    /// Mean share of the neurons that fire; of a mixture, of those of the experts a token chooses.
     pub fn density(&self) -> Option<f32> {
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
+        if let Some(experts) = &self.experts {
+            let chosen: f64 = frequency.iter().map(|&share| f64::from(share)).sum();
+            let looked = chosen * experts.width as f64 + experts.shared.len() as f64;
+            let fires: f64 = experts.frequencies().map(f64::from).sum();
+            return (looked > 0.0).then(|| (fires / looked) as f32);
+        }
         let sum: f64 = frequency.iter().map(|&share| f64::from(share)).sum();
         Some((sum / frequency.len() as f64) as f32)
     }
 
     /// The smallest share of the neurons that makes `share` of the firings.
     pub fn skew(&self, share: f64) -> Option<f64> {
+        if let Some(experts) = &self.experts {
+            return Some(busiest(experts.frequencies().map(f64::from).collect(), share));
+        }
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
         Some(busiest(frequency.iter().map(|&often| f64::from(often)).collect(), share))
     }

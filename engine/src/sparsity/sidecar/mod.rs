@@ -7,7 +7,9 @@
 //!
 //! Keys are `thermocline.*` ([`keys`]). Tensors have PowerInfer's names where it has any: `blk.N.ffn_down_t.weight`
 //! `[n_ff, d]`, `blk.N.fc1.weight` `[rank, d]`, `blk.N.fc2.weight` `[n_ff, rank]`; beside them `blk.N.gate_low.weight`
-//! `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` where the FFN is a mixture).
+//! `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` where the FFN is a mixture). The neurons of a mixture's experts have
+//! `blk.N.expert_neuron_freq` `[experts, n_ff]` and `blk.N.ffn_down_t.E.weight` `[n_ff, d]` of expert `E`; those of the expert that
+//! every token passes through `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`.
 
 mod attach;
 mod identity;
@@ -20,7 +22,7 @@ mod write;
 use std::path::PathBuf;
 
 pub use identity::Identity;
-pub use layer::{PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor};
+pub use layer::{PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor};
 pub use locate::{Attachment, SidecarChoice, attach, path_beside};
 
 use crate::model::Activation;

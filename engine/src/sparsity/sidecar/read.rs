@@ -4,7 +4,8 @@
 use std::path::Path;
 
 use super::{
-    Identity, PreparedCut, PreparedDown, PreparedLayer, PreparedPredictor, Provenance, Sidecar, keys, layer::input_name,
+    Identity, PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, Provenance, Sidecar, keys,
+    layer::input_name,
 };
 use crate::{
     error::{Error, Location, Result},
@@ -178,6 +179,7 @@ impl<'a> Reader<'a> {
         let down = self.matrix(&keys::down(layer), n_ff, d)?;
         Ok(PreparedLayer {
             frequency: self.frequency(identity, &keys::frequency(layer))?,
+            experts: self.experts(identity, layer, figures.down_error[layer])?,
             predictor: self.predictor(identity, figures, layer)?,
             cut: (cut >= 0.0).then(|| PreparedCut { value: cut, density: figures.cut_density[layer] }),
             down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
@@ -216,6 +218,34 @@ impl<'a> Reader<'a> {
         }))
     }
 
+    /// Sizes that the identity does not know are those of the tensors; whether they are the model's, attaching finds out.
+    fn experts(&self, identity: &Identity, layer: usize, down_error: f32) -> Result<Option<PreparedExperts>> {
+        let (name, n) = (keys::expert_frequency(layer), identity.n_expert);
+        let Some(tensor) = self.0.tensor(&name) else { return Ok(None) };
+        let &[experts, width] = &tensor.shape[..] else {
+            return Err(self.tensor(&name, format!("shape [{n}, neurons]"), format!("{:?}", tensor.shape)));
+        };
+        if experts != n {
+            return Err(self.tensor(&name, format!("{n} experts, the model's"), experts));
+        }
+        let frequency = self.shares(&name, tensor)?;
+        let name = keys::shared_frequency(layer);
+        let shared = self.0.tensor(&name).map(|tensor| self.shares(&name, tensor)).transpose()?.unwrap_or_default();
+        let mut downs = Vec::new();
+        let all = (0..n).map(|expert| (keys::expert_down(layer, expert), width));
+        for (name, rows) in all.chain((!shared.is_empty()).then(|| (keys::shared_down(layer), shared.len()))) {
+            match self.matrix(&name, rows, identity.d_model)? {
+                Some(down) => downs.push(down),
+                None if downs.is_empty() => break,
+                None => {
+                    let expected = format!("shape {:?}, as the experts before it have", [rows, identity.d_model]);
+                    return Err(self.tensor(&name, expected, "nothing: the tensor is missing"));
+                }
+            }
+        }
+        Ok(Some(PreparedExperts { width, frequency, shared, downs, down_error }))
+    }
+
     fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
         let Some(tensor) = self.0.tensor(name) else { return Ok(None) };
         if tensor.shape != [rows, cols] {
@@ -230,14 +260,22 @@ impl<'a> Reader<'a> {
     fn frequency(&self, identity: &Identity, name: &str) -> Result<Option<Vec<f32>>> {
         let Some(tensor) = self.0.tensor(name) else { return Ok(None) };
         let lengths = [identity.n_ff, identity.n_expert];
-        if tensor.ty != TensorType::F32 || tensor.shape.len() != 1 || !lengths.contains(&tensor.shape[0]) {
+        if tensor.shape.len() != 1 || !lengths.contains(&tensor.shape[0]) {
             let expected = format!("F32 of {} neurons or {} experts", lengths[0], lengths[1]);
             return Err(self.tensor(name, expected, format!("{:?} of {}", tensor.shape, tensor.ty)));
+        }
+        self.shares(name, tensor).map(Some)
+    }
+
+    /// A tensor's numbers, which are shares.
+    fn shares(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
+        if tensor.ty != TensorType::F32 {
+            return Err(self.tensor(name, "F32", tensor.ty));
         }
         let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
             Some(value) => Err(self.tensor(name, "shares from 0 to 1", value)),
-            None => Ok(Some(values)),
+            None => Ok(values),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, path::Path};
 
-use super::{PreparedLayer, Sidecar, keys, layer::input_name};
+use super::{PreparedExperts, PreparedLayer, Sidecar, keys, layer::input_name};
 use crate::{
     error::Result,
     format::{
@@ -87,7 +87,9 @@ impl Sidecar {
         set(keys::DENSITY, quality(|quality| quality.density));
         set(keys::CUT, floats(&|layer| layer.cut.map_or(-1.0, |cut| cut.value)));
         set(keys::CUT_DENSITY, floats(&|layer| layer.cut.map_or(0.0, |cut| cut.density)));
-        set(keys::DOWN_ERROR, floats(&|layer| layer.down.as_ref().map_or(0.0, |down| down.error)));
+        let of_experts = |layer: &PreparedLayer| layer.experts.as_ref().map_or(0.0, |experts| experts.down_error);
+        let error = |layer: &PreparedLayer| layer.down.as_ref().map_or(of_experts(layer), |down| down.error);
+        set(keys::DOWN_ERROR, floats(&error));
         metadata
     }
 
@@ -95,10 +97,19 @@ impl Sidecar {
     fn tensors(&self) -> Vec<(TensorInfo, Cow<'_, [u8]>)> {
         let mut tensors = Vec::new();
         for (n, layer) in self.layers.iter().enumerate() {
+            let mut shares = |name: String, shares: &[f32], shape: Vec<usize>| {
+                let bytes: Vec<u8> = shares.iter().flat_map(|share| share.to_le_bytes()).collect();
+                tensors.push((TensorInfo { name, ty: TensorType::F32, shape }, bytes.into()));
+            };
             if let Some(frequency) = &layer.frequency {
-                let info = TensorInfo { name: keys::frequency(n), ty: TensorType::F32, shape: vec![frequency.len()] };
-                let bytes: Vec<u8> = frequency.iter().flat_map(|share| share.to_le_bytes()).collect();
-                tensors.push((info, bytes.into()));
+                shares(keys::frequency(n), frequency, vec![frequency.len()]);
+            }
+            if let Some(experts) = &layer.experts {
+                let PreparedExperts { width, frequency, shared, .. } = experts;
+                shares(keys::expert_frequency(n), frequency, vec![frequency.len() / (*width).max(1), *width]);
+                if !shared.is_empty() {
+                    shares(keys::shared_frequency(n), shared, vec![shared.len()]);
+                }
             }
             for (name, matrix) in matrices(n, layer) {
                 let info = TensorInfo { name, ty: matrix.ty(), shape: vec![matrix.rows(), matrix.cols()] };
@@ -113,6 +124,11 @@ fn matrices(n: usize, layer: &PreparedLayer) -> Vec<(String, &Matrix)> {
     let mut matrices: Vec<(String, &Matrix)> = Vec::new();
     if let Some(down) = &layer.down {
         matrices.push((keys::down(n), &down.weight));
+    }
+    if let Some(experts) = &layer.experts {
+        let count = experts.frequency.len() / experts.width.max(1);
+        let name = |at| if at < count { keys::expert_down(n, at) } else { keys::shared_down(n) };
+        matrices.extend(experts.downs.iter().enumerate().map(|(at, down)| (name(at), down)));
     }
     match layer.predictor.as_ref().and_then(|predictor| predictor.kind.as_ref()) {
         Some(PredictorKind::LowRank { fc1, fc2 }) => matrices.extend([(keys::fc1(n), fc1), (keys::fc2(n), fc2)]),

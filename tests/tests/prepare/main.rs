@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+mod mixtures;
+
 use std::{
     fs,
     ops::ControlFlow,
@@ -237,18 +239,6 @@ fn quantised_down_projections_are_turned_with_little_loss() {
             }
         }
         assert!(((error / square).sqrt() / f64::from(down.error) - 1.0).abs() < 1e-3);
-    }
-}
-
-#[test]
-fn of_mixtures_the_experts_are_counted() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/mixtral"));
-    let experts = model.config.experts.unwrap();
-    let made = prepared(&model, &options(folder.path(), &model));
-    for layer in &made.sidecar.layers {
-        let shares = layer.frequency.as_ref().unwrap();
-        assert_eq!(shares.len(), experts.count);
-        assert!((shares.iter().sum::<f32>() - experts.used as f32).abs() < 1e-3, "{shares:?}");
     }
 }
 
