@@ -53,8 +53,23 @@ pub fn fill(mask: &mut [u32], n: usize, is_in: impl Fn(usize) -> bool) {
     mask.fill(0);
     for (at, word) in mask[..words(n)].iter_mut().enumerate() {
         let first = 32 * at;
-        *word = (0..32.min(n - first)).fold(0, |bits, i| bits | u32::from(is_in(first + i)) << i);
+        if n - first < 32 {
+            *word = (0..n - first).fold(0, |bits, i| bits | u32::from(is_in(first + i)) << i);
+            continue;
+        }
+        let mut members = [0; 32];
+        members.iter_mut().enumerate().for_each(|(i, member)| *member = u8::from(is_in(first + i)));
+        *word = gather(&members);
     }
+}
+
+/// Bit `i` from the lowest of byte `i`, the others of which are zero. Eight at a time: multiplied by this, they meet in the
+/// highest byte, and nothing is carried into it.
+fn gather(bytes: &[u8; 32]) -> u32 {
+    const TOGETHER: u64 = 0x0102_0408_1020_4080;
+    let (eights, _) = bytes.as_chunks::<8>();
+    let bits = |eight: &[u8; 8]| (u64::from_le_bytes(*eight).wrapping_mul(TOGETHER) >> 56) as u32;
+    eights.iter().enumerate().fold(0, |word, (at, eight)| word | bits(eight) << (8 * at))
 }
 
 /// The set's neurons, ascending.

@@ -68,6 +68,12 @@ pub trait Probe {
         false
     }
 
+    /// Whether [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] are wanted too: of small layers, looking at the clock is a
+    /// good part of the work for an observer.
+    fn wants_times(&mut self) -> bool {
+        true
+    }
+
     /// Which neurons of an FFN fired, or of a mixture's chosen experts; once per layer and chunk, in the order of layers, but not before the chunk ends
     /// where a device computes.
     fn firing(&mut self, firing: &LayerFiring<'_>) {

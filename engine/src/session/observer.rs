@@ -49,6 +49,10 @@ impl Probe for Observer<'_> {
         self.watch == Watch::Strength
     }
 
+    fn wants_times(&mut self) -> bool {
+        self.neurons.as_ref().is_some_and(|neurons| neurons.wants_times())
+    }
+
     fn firing(&mut self, firing: &LayerFiring<'_>) {
         if let Some(neurons) = &mut self.neurons {
             neurons.layer(firing);

@@ -54,7 +54,8 @@ impl LayerFfn {
                 return self.mixture.run(cpu, config, task, weights, &mut self.ffn, out, probe);
             }
         };
-        let started = probe.wants_firing().then(Instant::now);
+        let observed = probe.wants_firing();
+        let started = (observed && probe.wants_times()).then(Instant::now);
         let guess = task.predictor.map(|predictor| {
             let x = match predictor.input {
                 PredictorInput::Residual => task.residual,
@@ -71,7 +72,7 @@ impl LayerFfn {
             cut: task.cut,
             x: task.x,
             tokens: task.tokens,
-            observed: started.is_some(),
+            observed,
         };
         let hidden = probe.wants_ffn_hidden();
         let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
@@ -80,7 +81,7 @@ impl LayerFfn {
             }
         })?;
         add_bias(weights, 1.0, out);
-        if let Some(started) = started {
+        if observed {
             self.tell(task, weights.up.weight.rows(), work, started, probe);
         }
         Ok(())
@@ -99,8 +100,15 @@ impl LayerFfn {
         self.mixture.given(cpu, config, task, given, &mut self.ffn, out, fired)
     }
 
-    fn tell(&mut self, task: &LayerTask<'_>, n_ff: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
-        let reporting = Instant::now();
+    fn tell(
+        &mut self,
+        task: &LayerTask<'_>,
+        n_ff: usize,
+        work: FfnWork,
+        started: Option<Instant>,
+        probe: &mut dyn Probe,
+    ) {
+        let reporting = started.map(|started| (Instant::now(), started));
         self.fired.clear();
         self.fired.resize(task.tokens * mask::words(n_ff), 0);
         self.ffn.fired(0, &mut self.fired);
@@ -114,8 +122,8 @@ impl LayerFfn {
             strength,
             cpu_bytes: work.bytes(),
             cpu_scattered: work.scattered,
-            cpu_ns: reporting.duration_since(started).as_nanos() as u64,
-            reporting: Some(reporting),
+            cpu_ns: reporting.map_or(0, |(now, started)| now.duration_since(started).as_nanos() as u64),
+            reporting: reporting.map(|(now, _)| now),
             ..LayerFiring::default()
         });
     }

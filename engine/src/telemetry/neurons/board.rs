@@ -1,15 +1,14 @@
 //! What any thread may read.
 
 use std::{
-    collections::VecDeque,
     ops::Range,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
 };
 
-use super::{LayerTally, NeuronRecorder, NeuronShape, Pace, TokenMasks, TokenTrace, pace::SharedPace, tally::Tally};
+use super::{LayerTally, NeuronRecorder, NeuronShape, Pace, TokenTrace, pace::SharedPace, ring::Ring, tally::Tally};
 
 /// Tokens whose figures are kept.
 pub const MOST_TOKENS: usize = 1000;
@@ -43,8 +42,8 @@ pub struct Kept {
     pub budget: u64,
 }
 
-/// A model's neurons, as [the module](super) says. Readers take shared pieces out in no more time than it takes to count
-/// references; a writer that finds one at it goes on and comes back with its next token.
+/// A model's neurons, as [the module](super) says. The first reader of a token makes what is told of it, others share that; a
+/// writer that finds one at it goes on and comes back with its next token.
 #[derive(Debug)]
 pub struct NeuronBoard {
     shape: NeuronShape,
@@ -53,17 +52,9 @@ pub struct NeuronBoard {
     /// By [`Watch`].
     pub(super) paces: [SharedPace; 3],
     budget: AtomicU64,
+    /// Whether somebody asked for tokens since [`NeuronBoard::was_read`] was.
+    read: AtomicBool,
     ring: Mutex<Ring>,
-}
-
-/// The latest tokens, in order and without gaps.
-#[derive(Debug, Default)]
-pub(super) struct Ring {
-    tokens: VecDeque<TokenTrace>,
-    /// How many of the last have masks.
-    masked: usize,
-    /// Bytes of these.
-    bytes: u64,
 }
 
 impl NeuronBoard {
@@ -75,6 +66,7 @@ impl NeuronBoard {
             watch: AtomicU8::new(Watch::default() as u8),
             paces: Default::default(),
             budget: AtomicU64::new(DEFAULT_BUDGET),
+            read: AtomicBool::new(true),
             ring: Mutex::default(),
         });
         (Arc::clone(&board), NeuronRecorder::new(board))
@@ -113,31 +105,34 @@ impl NeuronBoard {
 
     /// The latest token.
     pub fn latest(&self) -> Option<TokenTrace> {
-        self.lock().tokens.back().cloned()
+        let mut ring = self.reading();
+        let last = ring.len().checked_sub(1)?;
+        ring.get_mut(last).map(|slot| slot.trace(&self.shape).clone())
     }
 
     /// The token of that index, if it is still kept.
     pub fn token(&self, index: u64) -> Option<TokenTrace> {
-        let ring = self.lock();
-        let first = ring.tokens.front()?.index;
-        ring.tokens.get(usize::try_from(index.checked_sub(first)?).ok()?).cloned()
+        let mut ring = self.reading();
+        let at = usize::try_from(index.checked_sub(ring.first()?)?).ok()?;
+        ring.get_mut(at).map(|slot| slot.trace(&self.shape).clone())
     }
 
     /// Those of the tokens in `range` that are still kept, in order; all from one instant.
     pub fn tokens(&self, range: Range<u64>) -> Vec<TokenTrace> {
-        let ring = self.lock();
-        let Some(first) = ring.tokens.front().map(|token| token.index) else { return Vec::new() };
-        let at = |index: u64| usize::try_from(index.saturating_sub(first)).unwrap_or(usize::MAX).min(ring.tokens.len());
+        let mut ring = self.reading();
+        let Some(first) = ring.first() else { return Vec::new() };
+        let at = |index: u64| usize::try_from(index.saturating_sub(first)).unwrap_or(usize::MAX).min(ring.len());
         let (start, end) = (at(range.start), at(range.end));
-        ring.tokens.range(start..end.max(start)).cloned().collect()
+        (start..end).filter_map(|at| Some(ring.get_mut(at)?.trace(&self.shape).clone())).collect()
     }
 
     /// Which tokens are kept.
     pub fn kept(&self) -> Kept {
         let ring = self.lock();
-        let first = ring.tokens.front().map_or(0, |token| token.index);
-        let end = first + ring.tokens.len() as u64;
-        Kept { tokens: first..end, masks: end - ring.masked as u64..end, bytes: ring.bytes, budget: self.budget() }
+        let first = ring.first().unwrap_or(0);
+        let end = first + ring.len() as u64;
+        let (masked, bytes) = ring.masked();
+        Kept { tokens: first..end, masks: end - masked as u64..end, bytes, budget: self.budget() }
     }
 
     /// How often a layer's neurons fire; empty for a layer that is not watched.
@@ -157,6 +152,18 @@ impl NeuronBoard {
         self.tally.bytes()
     }
 
+    /// The ring, for somebody who asks for tokens.
+    fn reading(&self) -> MutexGuard<'_, Ring> {
+        self.read.store(true, Relaxed);
+        self.lock()
+    }
+
+    /// Whether somebody asked for tokens since this was asked last.
+    pub(super) fn was_read(&self) -> bool {
+        // The writer would otherwise take the line from the readers with every token.
+        self.read.load(Relaxed) && self.read.swap(false, Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Ring> {
         // Nothing is left half done where it is held.
         self.ring.lock().unwrap_or_else(PoisonError::into_inner)
@@ -171,64 +178,6 @@ impl NeuronBoard {
             Ok(ring) => Some(ring),
             Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
             Err(TryLockError::WouldBlock) => None,
-        }
-    }
-}
-
-/// Bytes a token's masks take, the hot one among them if it is not the token's before.
-fn mask_bytes(token: &TokenTrace, before: Option<&TokenTrace>) -> u64 {
-    let hot = match (&token.hot, before.and_then(|before| before.hot.as_ref())) {
-        (Some(hot), Some(before)) if Arc::ptr_eq(hot, before) => 0,
-        (hot, _) => hot.as_ref().map_or(0, |hot| size_of_val(&**hot) as u64),
-    };
-    token.masks.as_ref().map_or(0, |masks| masks.bytes()) + hot
-}
-
-impl Ring {
-    /// Appends `tokens` and forgets what is then too much. Masks nobody else holds come back in `spare`, if that is short.
-    pub fn append(&mut self, tokens: impl Iterator<Item = TokenTrace>, budget: u64, spare: &mut Vec<TokenMasks>) {
-        for token in tokens {
-            if self.tokens.back().is_some_and(|last| last.index + 1 != token.index) {
-                *self = Ring::default();
-            }
-            if token.masks.is_some() {
-                self.bytes += mask_bytes(&token, self.tokens.back().filter(|_| self.masked > 0));
-                self.masked += 1;
-            } else {
-                // Masks are kept of the latest only.
-                self.thin(self.masked, spare);
-            }
-            self.tokens.push_back(token);
-            while self.bytes > budget && self.masked > 0 {
-                self.thin(1, spare);
-            }
-            if self.tokens.len() > MOST_TOKENS {
-                if self.masked == self.tokens.len() {
-                    self.thin(1, spare);
-                }
-                self.tokens.pop_front();
-            }
-        }
-    }
-
-    /// Forgets the masks of the `count` oldest tokens that have any.
-    fn thin(&mut self, count: usize, spare: &mut Vec<TokenMasks>) {
-        for _ in 0..count {
-            let at = self.tokens.len() - self.masked;
-            let next_hot = self.tokens.get(at + 1).and_then(|next| next.hot.clone());
-            let Some(token) = self.tokens.get_mut(at) else { return };
-            let shared = match (&token.hot, &next_hot) {
-                (Some(hot), Some(next)) => Arc::ptr_eq(hot, next),
-                _ => false,
-            };
-            let hot = token.hot.take().filter(|_| !shared).map_or(0, |hot| size_of_val(&*hot) as u64);
-            self.masked -= 1;
-            let Some(masks) = token.masks.take() else { continue };
-            self.bytes = self.bytes.saturating_sub(masks.bytes() + hot);
-            if let Some(mut masks) = Arc::into_inner(masks).filter(|_| spare.len() < 2) {
-                masks.clear();
-                spare.push(masks);
-            }
         }
     }
 }

@@ -3,8 +3,8 @@
 /// Most masks of a stack: counts and numbers of rows then fit a byte.
 pub(super) const ROWS: usize = 64;
 
-/// Words whose columns are counted side by side.
-const GROUP: usize = 8;
+/// Words whose columns are counted side by side: as many as let all places of both numbers stay in the processor's registers.
+const GROUP: usize = 4;
 
 /// Binary places of a count, and of a row's number.
 const COUNT_PLACES: usize = 7;
@@ -26,18 +26,22 @@ pub(super) fn columns(
 ) {
     for first in (0..words).step_by(GROUP) {
         let width = GROUP.min(words - first);
+        let mut stack = [Place::default(); ROWS];
+        let stack = &mut stack[..rows.min(ROWS)];
+        stack.iter_mut().enumerate().for_each(|(row, bits)| load(row, first, &mut bits[..width]));
         let (mut counts, mut lasts) = ([Place::default(); COUNT_PLACES], [Place::default(); ROW_PLACES]);
-        for row in 0..rows.min(ROWS) {
-            let mut bits = Place::default();
-            load(row, first, &mut bits[..width]);
-            // Higher places are zero as yet.
-            for (place, last) in lasts[..places(row)].iter_mut().enumerate() {
-                let number = if row >> place & 1 == 1 { u32::MAX } else { 0 };
-                last.iter_mut().zip(&bits).for_each(|(last, bits)| *last = (*last & !bits) | (bits & number));
+        for (row, bits) in stack.iter().enumerate() {
+            for (place, last) in lasts.iter_mut().enumerate() {
+                if row >> place & 1 == 1 {
+                    (0..GROUP).for_each(|i| last[i] |= bits[i]);
+                } else {
+                    (0..GROUP).for_each(|i| last[i] &= !bits[i]);
+                }
             }
-            for count in &mut counts[..places(row + 1)] {
-                for (count, carry) in count.iter_mut().zip(&mut bits) {
-                    (*count, *carry) = (*count ^ *carry, *count & *carry);
+            let mut carry = *bits;
+            for count in &mut counts {
+                for i in 0..GROUP {
+                    (count[i], carry[i]) = (count[i] ^ carry[i], count[i] & carry[i]);
                 }
             }
         }
@@ -55,11 +59,6 @@ pub(super) fn columns(
             }
         }
     }
-}
-
-/// Binary places of a number.
-fn places(number: usize) -> usize {
-    (usize::BITS - number.leading_zeros()) as usize
 }
 
 /// The numbers of a word's columns.

@@ -2,8 +2,8 @@
 //!
 //! A [`NeuronRecorder`] writes, in the thread that computes; a [`NeuronBoard`] is read, by any thread at any rate. The writer
 //! never waits. Of the last [`MOST_TOKENS`] tokens the board keeps a [`TokenTrace`] each: the figures of every layer, and,
-//! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). Traces do not change any more and
-//! are shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
+//! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). A trace is made when it is asked for
+//! first, does not change any more and is shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
 //! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is. Of mixtures it also tells which
 //! experts tokens choose, and how often each is chosen; neurons of others do not fire.
 //!
@@ -19,7 +19,9 @@ mod firing;
 mod pace;
 mod pending;
 mod recorder;
+mod ring;
 mod shape;
+mod slot;
 mod strength;
 mod tally;
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! The writing side: what the thread that computes tells of every chunk.
 
+// Tokens go from one list to another, and their boxes with them, so that they are not copied.
+#![allow(clippy::vec_box)]
+
 use std::{
     collections::VecDeque,
     sync::Arc,
@@ -7,8 +10,10 @@ use std::{
 };
 
 use super::{
-    LayerFiring, LayerTrace, MOST_TOKENS, NeuronBoard, TokenMasks, TokenTrace, Watch,
+    LayerFiring, MOST_TOKENS, NeuronBoard, Watch,
     pace::{PaceMeter, SharedPace},
+    ring::SPARE,
+    slot::{Keep, Slot},
 };
 
 /// Of so many tokens, the time recording takes is measured at one: looking at the clock takes time, too. Odd, so that tokens with
@@ -26,6 +31,10 @@ pub struct NeuronRecorder {
     watch: Watch,
     /// Time that took so far; `None` if nobody looks.
     spent: Option<Duration>,
+    /// The token from which on nobody cares how long layers take, unless somebody looks before.
+    unseen: u64,
+    /// The last layer that tells something: with it a chunk is whole.
+    last_watched: Option<usize>,
     paces: [PaceMeter; 3],
     /// What was begun: the tokens still to come, and where the first of them stands.
     ids: Vec<u32>,
@@ -39,28 +48,28 @@ pub struct NeuronRecorder {
     shared_hot: Option<Arc<[u32]>>,
     hot_changed: bool,
     /// Tokens that came while somebody read.
-    waiting: VecDeque<TokenTrace>,
+    waiting: VecDeque<Box<Slot>>,
     /// Memory to use again.
-    spare: Vec<TokenMasks>,
+    spare: Vec<Box<Slot>>,
 }
 
 /// A chunk, as far as its layers have come.
 #[derive(Debug, Default)]
 struct Chunk {
-    tokens: usize,
     last_layer: Option<usize>,
-    /// `[tokens, layers]`
-    figures: Vec<LayerTrace>,
-    /// Of the last tokens.
-    masks: Vec<TokenMasks>,
+    /// Its tokens.
+    slots: Vec<Box<Slot>>,
 }
 
 impl NeuronRecorder {
     pub(super) fn new(board: Arc<NeuronBoard>) -> Self {
+        let shape = board.shape();
         NeuronRecorder {
             next: 0,
             watch: board.watch(),
             spent: None,
+            unseen: 0,
+            last_watched: (0..shape.layers()).rev().find(|layer| shape.neurons(*layer) > 0),
             paces: Default::default(),
             ids: Vec::new(),
             done: 0,
@@ -68,7 +77,7 @@ impl NeuronRecorder {
             position: 0,
             decoded: false,
             chunk: Chunk::default(),
-            hot: vec![0; board.shape().total_words()],
+            hot: vec![0; shape.total_words()],
             shared_hot: None,
             hot_changed: false,
             waiting: VecDeque::new(),
@@ -90,6 +99,15 @@ impl NeuronRecorder {
         self.chunk.last_layer = None;
         self.watch = self.board.watch();
         self.spent = self.next.is_multiple_of(TIMED).then_some(Duration::ZERO);
+        if self.board.was_read() {
+            self.unseen = self.next + MOST_TOKENS as u64;
+        }
+    }
+
+    /// Whether [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] of what was begun are worth looking at the clock: somebody
+    /// asked for one of the tokens that were kept until now, or what recording costs is measured.
+    pub fn wants_times(&self) -> bool {
+        self.watch != Watch::Off && (self.next < self.unseen || self.spent.is_some())
     }
 
     /// How much is recorded of what was begun.
@@ -112,7 +130,7 @@ impl NeuronRecorder {
     /// A layer of the current chunk was computed. Layers come in order; one that does not begins the next chunk. What does
     /// not have the board's shape is ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
-        let began = firing.reporting.or_else(|| self.spent.map(|_| Instant::now()));
+        let began = self.spent.map(|_| firing.reporting.unwrap_or_else(Instant::now));
         self.take(firing);
         self.spend(began);
     }
@@ -136,32 +154,14 @@ impl NeuronRecorder {
             self.publish();
             self.begin_chunk(firing);
         }
-        if self.chunk.tokens != tokens || self.done + tokens > self.ids.len() {
+        if self.chunk.slots.len() != tokens || self.done + tokens > self.ids.len() {
             return;
         }
         self.chunk.last_layer = Some(layer);
         self.board.tally.add(layer, self.next, tokens, firing.fired, firing.chosen);
         self.look_at_hot(firing);
-        let (layers, unmasked) = (self.board.shape().layers(), tokens - self.chunk.masks.len());
-        for t in 0..tokens {
-            let row = t * words.len()..(t + 1) * words.len();
-            let fired = &firing.fired[row.clone()];
-            let predicted = firing.predicted.map(|mask| &mask[row]);
-            let chosen = firing.chosen.map(|chosen| &chosen[t * experts.len()..][..experts.len()]);
-            self.chunk.figures[t * layers + layer] = figures(firing, fired, predicted, chosen);
-            if let Some(masks) = t.checked_sub(unmasked).and_then(|t| self.chunk.masks.get_mut(t)) {
-                masks.fired[words.clone()].copy_from_slice(fired);
-                if let Some(chosen) = chosen {
-                    masks.chosen[experts.clone()].copy_from_slice(chosen);
-                }
-                if let (Some(predicted), Some(mask)) = (predicted, masks.predicted.get_mut(words.clone())) {
-                    mask.copy_from_slice(predicted);
-                }
-                let range = self.board.shape().range(layer);
-                if let (Some(strength), Some(into)) = (firing.strength, masks.strength.get_mut(range)) {
-                    masks.greatest[layer] = strength.quantise(t, into);
-                }
-            }
+        for (t, slot) in self.chunk.slots.iter_mut().enumerate() {
+            slot.layer(self.board.shape(), firing, t);
         }
     }
 
@@ -190,27 +190,18 @@ impl NeuronRecorder {
     /// Makes room for a chunk.
     fn begin_chunk(&mut self, firing: &LayerFiring<'_>) {
         let (shape, tokens) = (self.board.shape(), firing.tokens);
-        let (words, experts, layers) = (shape.total_words(), shape.total_expert_words(), shape.layers());
-        let predicted = if firing.predicted.is_some() { words } else { 0 };
-        let strong = firing.strength.is_some() && self.watch == Watch::Strength;
-        let (strengths, greatest) = if strong { (shape.total(), layers) } else { (0, 0) };
-        let bytes = (words + experts + predicted + greatest) * 4 + strengths;
-        let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / bytes.max(1);
-        self.chunk.tokens = tokens;
-        self.chunk.figures.clear();
-        self.chunk.figures.resize(tokens * layers, LayerTrace::default());
-        self.spare.append(&mut self.chunk.masks);
-        for _ in 0..room.min(tokens).min(MOST_TOKENS) {
-            let mut masks = self.spare.pop().unwrap_or_default();
-            masks.clear();
-            resize(&mut masks.fired, words);
-            resize(&mut masks.chosen, experts);
-            resize(&mut masks.predicted, predicted);
-            resize(&mut masks.strength, strengths);
-            resize(&mut masks.greatest, greatest);
-            self.chunk.masks.push(masks);
+        let strength = firing.strength.is_some() && self.watch == Watch::Strength;
+        let keep = Keep { predicted: firing.predicted.is_some(), strength };
+        let room = usize::try_from(self.board.budget()).unwrap_or(usize::MAX) / keep.bytes(shape).max(1);
+        let masked = room.min(tokens).min(MOST_TOKENS);
+        self.spare.append(&mut self.chunk.slots);
+        for t in 0..tokens {
+            let mut slot = self.spare.pop().unwrap_or_default();
+            // Of the last ones, if not of all.
+            slot.begin(shape, (t + masked >= tokens).then_some(keep));
+            self.chunk.slots.push(slot);
         }
-        self.spare.truncate(2);
+        self.spare.truncate(SPARE);
     }
 
     /// Keeps the map of what is hot up to date.
@@ -229,32 +220,21 @@ impl NeuronRecorder {
 
     /// Puts the current chunk on the board if it is whole; there is none afterwards.
     fn publish(&mut self) {
-        let shape = self.board.shape();
-        let last_watched = (0..shape.layers()).rev().find(|layer| shape.neurons(*layer) > 0);
         let Some(last) = self.chunk.last_layer.take() else { return };
-        if Some(last) != last_watched {
+        if Some(last) != self.last_watched {
             return;
         }
         if std::mem::take(&mut self.hot_changed) {
             self.shared_hot = self.hot.iter().any(|word| *word != 0).then(|| self.hot.as_slice().into());
         }
-        let (tokens, layers) = (self.chunk.tokens, shape.layers());
-        let unmasked = tokens - self.chunk.masks.len();
-        let mut masks = self.chunk.masks.drain(..);
-        for (t, figures) in self.chunk.figures.chunks_exact(layers).enumerate() {
-            let masks = if t < unmasked { None } else { masks.next().map(Arc::new) };
-            self.waiting.push_back(TokenTrace {
-                index: self.next + t as u64,
-                token: self.ids[self.done + t],
-                session: self.session,
-                position: self.position + self.done + t,
-                decoded: self.decoded,
-                layers: figures.into(),
-                hot: self.shared_hot.clone().filter(|_| masks.is_some()),
-                masks,
-            });
+        let tokens = self.chunk.slots.len();
+        for (t, mut slot) in self.chunk.slots.drain(..).enumerate() {
+            slot.index = self.next + t as u64;
+            slot.token = self.ids[self.done + t];
+            (slot.session, slot.position, slot.decoded) = (self.session, self.position + self.done + t, self.decoded);
+            slot.hot = self.shared_hot.clone().filter(|_| slot.is_masked());
+            self.waiting.push_back(slot);
         }
-        drop(masks);
         self.next += tokens as u64;
         self.done += tokens;
         self.hand_over(false);
@@ -264,36 +244,11 @@ impl NeuronRecorder {
     fn hand_over(&mut self, time: bool) {
         let budget = self.board.budget();
         if let Some(mut ring) = self.board.ring(time) {
-            ring.append(self.waiting.drain(..), budget, &mut self.spare);
+            ring.append(self.waiting.drain(..), budget, self.board.shape(), &mut self.spare);
         }
         // Readers that are always there must not make it grow.
         while self.waiting.len() > MOST_TOKENS {
             self.waiting.pop_front();
         }
-    }
-}
-
-/// No longer than needed: the budget counts what is reserved.
-fn resize<T: Clone + Default>(vec: &mut Vec<T>, length: usize) {
-    vec.reserve_exact(length);
-    vec.resize(length, T::default());
-}
-
-/// A token's figures of a layer.
-fn figures(firing: &LayerFiring<'_>, fired: &[u32], predicted: Option<&[u32]>, chosen: Option<&[u32]>) -> LayerTrace {
-    let count = |mask: &[u32]| mask.iter().map(|word| word.count_ones()).sum::<u32>();
-    let both = |mask: &[u32]| fired.iter().zip(mask).map(|(a, b)| (a & b).count_ones()).sum::<u32>();
-    let share = |of: u64| of / firing.tokens as u64;
-    let all = count(fired);
-    LayerTrace {
-        fired: all,
-        hot: firing.hot.map_or(0, both),
-        experts: chosen.map(count),
-        predicted: predicted.map(count),
-        missed: predicted.filter(|_| firing.complete).map(|mask| all - both(mask)),
-        cpu_bytes: share(firing.cpu_bytes),
-        bus_bytes: share(firing.bus_bytes),
-        cpu_ns: share(firing.cpu_ns),
-        wait_ns: share(firing.wait_ns),
     }
 }

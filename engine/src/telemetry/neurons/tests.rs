@@ -190,6 +190,161 @@ fn what_does_not_fit_the_model_is_ignored() {
     assert!(board.latest().is_none());
 }
 
+/// What one token does to the layers, and what has to be told of it, reckoned bit by bit.
+struct Told {
+    fired: Vec<Vec<u32>>,
+    chosen: Vec<Vec<u32>>,
+    predicted: Vec<Option<Vec<u32>>>,
+    hot: Option<Vec<u32>>,
+    complete: bool,
+}
+
+impl Told {
+    fn random(shape: &NeuronShape, seed: &mut u64, hot: Option<&[u32]>) -> Self {
+        let mut mask = |bits: usize| -> Vec<u32> {
+            let mut words = vec![0; bits.div_ceil(32)];
+            (0..bits).filter(|_| noise(seed).is_multiple_of(3)).for_each(|bit| words[bit / 32] |= 1 << (bit % 32));
+            words
+        };
+        let layers = 0..shape.layers();
+        let fired = layers.clone().map(|layer| mask(shape.neurons(layer))).collect();
+        let chosen = layers.clone().map(|layer| mask(shape.experts(layer))).collect();
+        let guessed = mask(4)[0];
+        // Some layers have a predictor, some tokens are looked at as a whole.
+        let predicted =
+            layers.map(|layer| (guessed >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
+        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: guessed >> 2 & 1 == 1 }
+    }
+
+    fn figures(&self, shape: &NeuronShape, layer: usize) -> LayerTrace {
+        if shape.neurons(layer) == 0 {
+            return LayerTrace::default();
+        }
+        let count = |of: &dyn Fn(usize) -> bool| (0..shape.neurons(layer)).filter(|n| of(*n)).count() as u32;
+        let has = |mask: &[u32], n: usize| mask[n / 32] >> (n % 32) & 1 == 1;
+        let (fired, predicted) = (&self.fired[layer], self.predicted[layer].as_ref());
+        let hot = self.hot.as_ref().map(|hot| &hot[shape.words(layer)]);
+        let missed = |mask: &Vec<u32>| count(&|n| has(fired, n) && !has(mask, n));
+        LayerTrace {
+            fired: count(&|n| has(fired, n)),
+            hot: hot.map_or(0, |hot| count(&|n| has(fired, n) && has(hot, n))),
+            experts: (shape.experts(layer) > 0).then(|| neurons_of(&self.chosen[layer]).count() as u32),
+            predicted: predicted.map(|mask| count(&|n| has(mask, n))),
+            missed: predicted.filter(|_| self.complete).map(missed),
+            cpu_bytes: 7 * layer as u64,
+            ..LayerTrace::default()
+        }
+    }
+
+    fn tell(&self, recorder: &mut NeuronRecorder, layer: usize) {
+        let shape = recorder.board().shape().clone();
+        recorder.layer(&LayerFiring {
+            layer,
+            tokens: 1,
+            fired: &self.fired[layer],
+            chosen: (shape.experts(layer) > 0).then_some(&self.chosen[layer][..]),
+            predicted: self.predicted[layer].as_deref(),
+            hot: self.hot.as_ref().map(|hot| &hot[shape.words(layer)]),
+            complete: self.complete,
+            cpu_bytes: 7 * layer as u64,
+            ..LayerFiring::default()
+        });
+    }
+
+    fn compare(&self, shape: &NeuronShape, trace: &TokenTrace) {
+        let figures: Vec<_> = (0..shape.layers()).map(|layer| self.figures(shape, layer)).collect();
+        assert_eq!(*trace.layers, figures, "token {}", trace.index);
+        let Some(masks) = &trace.masks else { return assert!(trace.hot.is_none()) };
+        assert_eq!((&masks.fired, &masks.chosen), (&self.fired.concat(), &self.chosen.concat()));
+        let kept = !masks.predicted.is_empty();
+        assert_eq!(kept, self.predicted[0].is_some());
+        for (layer, predicted) in self.predicted.iter().enumerate().filter(|_| kept) {
+            let nothing = vec![0; shape.words(layer).len()];
+            assert_eq!(masks.predicted[shape.words(layer)], predicted.clone().unwrap_or(nothing));
+        }
+        let hot = self.hot.clone().filter(|hot| hot.iter().any(|word| *word != 0));
+        assert_eq!(trace.hot.as_deref(), hot.as_deref());
+    }
+}
+
+/// Figures and traces are made when somebody asks: two boards hear the same, one is read after every token, the other now and
+/// then, and whatever is read of either is what was told.
+#[test]
+fn tokens_are_what_was_told_whenever_they_are_read() {
+    let mixture = LayerNeurons::Mixture { experts: 35, width: 2, shared: 3 };
+    let shape = NeuronShape::of([LayerNeurons::Dense(70), LayerNeurons::Dense(0), mixture, LayerNeurons::Dense(32)]);
+    for (budget, tokens) in [(u64::MAX, 2300), (6000, 1300), (60, 50), (0, 1100)] {
+        let boards = [0, 1].map(|_| NeuronBoard::new(shape.clone()));
+        let [(often, mut first), (seldom, mut second)] = boards;
+        [&often, &seldom].into_iter().for_each(|board| board.set_budget(budget));
+        let (mut seed, mut told, mut hot) = (budget ^ 5, Vec::<Told>::new(), None);
+        for index in 0..tokens {
+            if noise(&mut seed).is_multiple_of(9) {
+                let words = shape.total_words();
+                hot = noise(&mut seed)
+                    .is_multiple_of(3)
+                    .then(|| (0..words).map(|_| noise(&mut seed)).collect::<Vec<_>>());
+            }
+            let token = Told::random(&shape, &mut seed, hot.as_deref());
+            for recorder in [&mut first, &mut second] {
+                recorder.begin(3, index, &[index as u32 + 9], true);
+                for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
+                    // In the midst of a token there are those before it.
+                    assert_eq!(recorder.board().kept().tokens.end, index as u64);
+                    token.tell(recorder, layer);
+                }
+                recorder.end();
+            }
+            told.push(token);
+            let latest = often.latest().unwrap();
+            assert_eq!((latest.index, latest.token, latest.position), (index as u64, index as u32 + 9, index));
+            assert_eq!((latest.session, latest.decoded), (3, true));
+            told[index].compare(&shape, &latest);
+            assert_eq!(often.kept(), seldom.kept());
+            let kept = seldom.kept();
+            assert!(kept.bytes <= budget && kept.tokens.end == index as u64 + 1 && kept.masks.end == kept.tokens.end);
+            if !noise(&mut seed).is_multiple_of(97) && index + 1 < tokens {
+                continue;
+            }
+            let from =
+                if noise(&mut seed).is_multiple_of(2) { 0 } else { u64::from(noise(&mut seed)) % kept.tokens.end };
+            for board in [&seldom, &often] {
+                let all = board.tokens(from..u64::MAX);
+                assert_eq!(all.first().map(|trace| trace.index), Some(from.max(kept.tokens.start)));
+                for trace in &all {
+                    told[trace.index as usize].compare(&shape, trace);
+                    assert_eq!(trace.masks.is_some(), kept.masks.contains(&trace.index));
+                    let again = board.token(trace.index).unwrap();
+                    assert!(std::sync::Arc::ptr_eq(&trace.layers, &again.layers), "it is made once");
+                }
+            }
+        }
+        let recycled = seldom.kept();
+        assert_eq!(recycled.tokens, (tokens as u64).saturating_sub(1000)..tokens as u64);
+    }
+}
+
+#[test]
+fn clocks_are_looked_at_while_somebody_reads() {
+    let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
+    let mut timed = |tokens: usize| {
+        let one = |position| {
+            token(&mut recorder, position, 1, None);
+            recorder.begin(0, 0, &[0], true);
+            usize::from(recorder.wants_times())
+        };
+        (0..tokens).map(one).sum::<usize>()
+    };
+    assert_eq!(timed(900), 900, "whoever comes first finds times");
+    timed(100);
+    let seldom = timed(700);
+    assert!((90..=110).contains(&seldom), "what recording costs is measured all the same: {seldom} of 700");
+    board.latest().unwrap();
+    assert_eq!(timed(900), 900);
+    board.set_watch(Watch::Off);
+    assert_eq!(timed(1), 0);
+}
+
 #[test]
 fn readers_in_the_way_delay_nothing_and_lose_nothing() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));

@@ -1,0 +1,207 @@
+//! A token on the board: as it was told, until somebody asks for it.
+
+use std::sync::Arc;
+
+use super::{LayerFiring, LayerTrace, NeuronShape, TokenMasks, TokenTrace};
+
+/// A token's masks and what else was told of it. What readers get is made of that when the first of them asks, which for most
+/// tokens nobody does; the memory of those is used again as it is.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    /// As in [`TokenTrace`], and so the next four.
+    pub index: u64,
+    pub token: u32,
+    pub session: u64,
+    pub position: usize,
+    pub decoded: bool,
+    /// The figures of each layer. Where masks are kept, neurons and experts are not counted yet: `predicted` and `missed` only
+    /// say whether they are to be.
+    figures: Vec<LayerTrace>,
+    /// Empty where none are kept.
+    masks: TokenMasks,
+    /// As in [`TokenTrace`].
+    pub hot: Option<Arc<[u32]>>,
+    /// What the first reader had made.
+    trace: Option<TokenTrace>,
+}
+
+/// What masks are to be kept of a token.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Keep {
+    pub predicted: bool,
+    pub strength: bool,
+}
+
+impl Keep {
+    /// Bytes of a token's.
+    pub fn bytes(self, shape: &NeuronShape) -> usize {
+        let [words, experts, predicted, greatest, strength] = self.lengths(shape);
+        (words + experts + predicted + greatest) * 4 + strength
+    }
+
+    /// Of the fields of [`TokenMasks`], the strengths last.
+    fn lengths(self, shape: &NeuronShape) -> [usize; 5] {
+        let words = shape.total_words();
+        let predicted = if self.predicted { words } else { 0 };
+        let (strength, greatest) = if self.strength { (shape.total(), shape.layers()) } else { (0, 0) };
+        [words, shape.total_expert_words(), predicted, greatest, strength]
+    }
+}
+
+impl Slot {
+    /// Forgets what it was; its layers are to come.
+    pub fn begin(&mut self, shape: &NeuronShape, keep: Option<Keep>) {
+        (self.hot, self.trace) = (None, None);
+        self.figures.clear();
+        resize(&mut self.figures, shape.layers());
+        self.masks.clear();
+        if let Some(keep) = keep {
+            let [words, experts, predicted, greatest, strength] = keep.lengths(shape);
+            resize(&mut self.masks.fired, words);
+            resize(&mut self.masks.chosen, experts);
+            resize(&mut self.masks.predicted, predicted);
+            resize(&mut self.masks.greatest, greatest);
+            resize(&mut self.masks.strength, strength);
+        }
+    }
+
+    /// Takes what is told of token `t` of a chunk, which has the shape.
+    pub fn layer(&mut self, shape: &NeuronShape, firing: &LayerFiring<'_>, t: usize) {
+        let (layer, words, experts) = (firing.layer, shape.words(firing.layer), shape.expert_words(firing.layer));
+        let fired = &firing.fired[t * words.len()..][..words.len()];
+        let predicted = firing.predicted.map(|mask| &mask[t * words.len()..][..words.len()]);
+        let chosen = firing.chosen.map(|mask| &mask[t * experts.len()..][..experts.len()]);
+        let Some(figures) = self.figures.get_mut(layer) else { return };
+        let share = |of: u64| if firing.tokens == 1 { of } else { of / firing.tokens as u64 };
+        *figures = LayerTrace {
+            experts: chosen.map(|_| 0),
+            predicted: predicted.map(|_| 0),
+            missed: predicted.filter(|_| firing.complete).map(|_| 0),
+            cpu_bytes: share(firing.cpu_bytes),
+            bus_bytes: share(firing.bus_bytes),
+            cpu_ns: share(firing.cpu_ns),
+            wait_ns: share(firing.wait_ns),
+            ..LayerTrace::default()
+        };
+        let masks = &mut self.masks;
+        let Some(kept) = masks.fired.get_mut(words.clone()) else {
+            count(figures, fired, predicted, chosen, firing.hot);
+            return;
+        };
+        kept.copy_from_slice(fired);
+        if let (Some(chosen), Some(kept)) = (chosen, masks.chosen.get_mut(experts)) {
+            kept.copy_from_slice(chosen);
+        }
+        if let (Some(predicted), Some(kept)) = (predicted, masks.predicted.get_mut(words)) {
+            kept.copy_from_slice(predicted);
+        } else if let Some(predicted) = predicted {
+            // Told of this layer and not of the first: counted now, being kept nowhere.
+            count_guess(figures, fired, predicted);
+        }
+        let strength = masks.strength.get_mut(shape.range(layer));
+        if let (Some(told), Some(kept), Some(greatest)) = (firing.strength, strength, masks.greatest.get_mut(layer)) {
+            *greatest = told.quantise(t, kept);
+        }
+    }
+
+    /// Whether its masks are kept.
+    pub fn is_masked(&self) -> bool {
+        self.trace.as_ref().map_or(!self.masks.fired.is_empty(), |trace| trace.masks.is_some())
+    }
+
+    /// Which neurons were in VRAM.
+    fn resident(&self) -> Option<&Arc<[u32]>> {
+        self.trace.as_ref().map_or(self.hot.as_ref(), |trace| trace.hot.as_ref())
+    }
+
+    /// Bytes of its masks, the one of what was in VRAM among them unless it is also `other`'s.
+    pub fn bytes(&self, other: Option<&Slot>) -> u64 {
+        let own = match &self.trace {
+            Some(trace) => trace.masks.as_ref().map_or(0, |masks| masks.bytes()),
+            None => self.masks.bytes(),
+        };
+        own + match (self.resident(), other.and_then(Slot::resident)) {
+            (Some(hot), Some(other)) if Arc::ptr_eq(hot, other) => 0,
+            (hot, _) => hot.map_or(0, |hot| size_of_val(&**hot) as u64),
+        }
+    }
+
+    /// What it comes to, made when it is asked for first.
+    pub fn trace(&mut self, shape: &NeuronShape) -> &mut TokenTrace {
+        let Slot { index, token, session, position, decoded, figures, masks, hot, trace } = self;
+        trace.get_or_insert_with(|| {
+            let masks = (!masks.fired.is_empty()).then(|| std::mem::take(masks));
+            if let Some(masks) = &masks {
+                for (layer, figures) in figures.iter_mut().enumerate().filter(|(layer, _)| shape.neurons(*layer) > 0) {
+                    let words = shape.words(layer);
+                    let Some(fired) = masks.fired.get(words.clone()) else { continue };
+                    let resident = hot.as_ref().and_then(|hot| hot.get(words.clone()));
+                    let (predicted, chosen) = (masks.predicted.get(words), masks.chosen.get(shape.expert_words(layer)));
+                    count(figures, fired, predicted, chosen, resident);
+                }
+            }
+            TokenTrace {
+                index: *index,
+                token: *token,
+                session: *session,
+                position: *position,
+                decoded: *decoded,
+                layers: std::mem::take(figures).into(),
+                hot: hot.take().filter(|_| masks.is_some()),
+                masks: masks.map(Arc::new),
+            }
+        })
+    }
+
+    /// Forgets the masks but not the figures; what readers do not hold of the masks is memory for another.
+    pub fn thin(&mut self, shape: &NeuronShape) -> Option<Box<Slot>> {
+        let trace = self.trace(shape);
+        trace.hot = None;
+        let masks = Arc::into_inner(trace.masks.take()?)?;
+        Some(Box::new(Slot { masks, ..Slot::default() }))
+    }
+
+    /// Nobody can ask for it any more: takes back what readers do not hold of the masks, so that the memory is used again.
+    pub fn retire(&mut self) {
+        if let Some(masks) = self.trace.take().and_then(|trace| Arc::into_inner(trace.masks?)) {
+            self.masks = masks;
+        }
+    }
+}
+
+/// Counts the neurons and experts of a layer. What was not told is not counted: `figures` know what was.
+fn count(
+    figures: &mut LayerTrace,
+    fired: &[u32],
+    predicted: Option<&[u32]>,
+    chosen: Option<&[u32]>,
+    hot: Option<&[u32]>,
+) {
+    figures.fired = ones(fired);
+    figures.hot = hot.map_or(0, |hot| both(fired, hot));
+    if let (Some(experts), Some(chosen)) = (&mut figures.experts, chosen) {
+        *experts = ones(chosen);
+    }
+    if let Some(predicted) = predicted.filter(|_| figures.predicted.is_some()) {
+        count_guess(figures, fired, predicted);
+    }
+}
+
+fn count_guess(figures: &mut LayerTrace, fired: &[u32], predicted: &[u32]) {
+    figures.predicted = Some(ones(predicted));
+    figures.missed = figures.missed.map(|_| ones(fired) - both(fired, predicted));
+}
+
+fn both(one: &[u32], other: &[u32]) -> u32 {
+    one.iter().zip(other).map(|(one, other)| (one & other).count_ones()).sum()
+}
+
+fn ones(mask: &[u32]) -> u32 {
+    mask.iter().map(|word| word.count_ones()).sum()
+}
+
+/// No longer than needed: the budget counts what is reserved.
+fn resize<T: Clone + Default>(vec: &mut Vec<T>, length: usize) {
+    vec.reserve_exact(length);
+    vec.resize(length, T::default());
+}
