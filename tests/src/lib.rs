@@ -3,6 +3,7 @@
 // Whether a thread may have an engine is asked through all that wgpu is made of.
 #![recursion_limit = "256"]
 
+pub mod engines;
 pub mod events;
 pub mod golden;
 pub mod gpu;

@@ -9,13 +9,12 @@ use std::{
 
 use thermocline_engine::{
     Error,
-    cpu::{Activations, CpuOptions, Isa},
     format::powerinfer::GpuIndex,
     gpu::{AdapterChoice, GpuOptions},
-    model::{KvType, Resident, Sparsity},
+    model::{Resident, Sparsity},
     session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Prompt, Request, Sampling, SparsityChoice},
 };
-use thermocline_tests::{events, terminal::thermocline};
+use thermocline_tests::{engines::alike, events, terminal::thermocline};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -29,17 +28,8 @@ fn split() -> PathBuf {
     GpuIndex::path_beside(&model())
 }
 
-/// Sixteen-bit floats on one thread, so that both sides compute the same.
 fn options(device: DeviceChoice) -> EngineOptions {
-    EngineOptions {
-        context: Some(96),
-        kv_type: KvType::F32,
-        cpu: CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: Activations::Float },
-        chunk: 16,
-        device,
-        sparsity: SparsityChoice::Mode(Sparsity::Exact),
-        ..EngineOptions::default()
-    }
+    alike(SparsityChoice::Mode(Sparsity::Exact), device)
 }
 
 fn on_gpu(budget: Option<u64>) -> Engine {

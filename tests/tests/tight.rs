@@ -8,9 +8,8 @@ use std::{
 };
 
 use thermocline_engine::{
-    cpu::{Activations, CpuOptions, Isa},
     gpu::{AdapterChoice, GpuOptions, adapters},
-    model::{Activation, KvType, LoadOptions, Model, Resident, Sparsity},
+    model::{Activation, LoadOptions, Model, Resident, Sparsity},
     session::{
         DeviceChoice, DeviceStatus, Engine, EngineOptions, Outlook, Prompt, Request, Sampling, SessionOptions,
         SparsityChoice,
@@ -18,7 +17,7 @@ use thermocline_engine::{
     sparsity::placement::Machine,
     synth::{self, Shape, SynthOptions},
 };
-use thermocline_tests::events;
+use thermocline_tests::{engines::alike, events};
 
 /// A machine on which all that is on a device pays.
 fn machine() -> Machine {
@@ -29,18 +28,8 @@ fn machine() -> Machine {
     machine
 }
 
-/// Both sides compute the same.
 fn options(sparsity: SparsityChoice, device: DeviceChoice) -> EngineOptions {
-    EngineOptions {
-        context: Some(96),
-        kv_type: KvType::F32,
-        cpu: CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: Activations::Float },
-        chunk: 16,
-        device,
-        sparsity,
-        machine: Some(machine()),
-        ..EngineOptions::default()
-    }
+    EngineOptions { machine: Some(machine()), ..alike(sparsity, device) }
 }
 
 fn gpu(budget: Option<u64>) -> DeviceChoice {

@@ -51,28 +51,19 @@ fn every_moment(model: &Arc<Model>) {
     let placement = placement(model, 1, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(model, 20);
     for point in [FaultPoint::Submit, FaultPoint::Readback] {
-        let mut n = 0;
-        loop {
-            n += 1;
-            let gpu = open(GpuOptions { faults: Faults(Some((point, n))), ..GpuOptions::default() });
+        let n = lost_at_every(point, |gpu| {
             let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
-            let loaded =
-                HybridProcessor::load(&gpu, cpu(), model, &placement, &load, &mut |_, _| ControlFlow::Continue(()));
-            let done = loaded.and_then(|processor| {
-                let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
-                forward.set_sparsity(Sparsity::Exact);
-                let mut kv = forward.kv_cache(ids.len(), KvType::F16)?;
-                forward.run(&ids[..17], &mut kv, Outputs::None, &mut Heard::default())?;
-                for id in &ids[17..] {
-                    forward.run(&[*id], &mut kv, Outputs::Last, &mut Heard::default())?;
-                }
-                Ok(())
-            });
-            match done {
-                Ok(()) => break,
-                Err(error) => assert!(matches!(error, Error::Gpu { .. }), "{point:?} {n}: {error}"),
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let processor = HybridProcessor::load(gpu, cpu(), model, &placement, &load, &mut go_on)?;
+            let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
+            forward.set_sparsity(Sparsity::Exact);
+            let mut kv = forward.kv_cache(ids.len(), KvType::F16)?;
+            forward.run(&ids[..17], &mut kv, Outputs::None, &mut Heard::default())?;
+            for id in &ids[17..] {
+                forward.run(&[*id], &mut kv, Outputs::Last, &mut Heard::default())?;
             }
-        }
+            Ok(())
+        });
         assert!(n > 10, "{point:?}: passed {n} times");
     }
 }

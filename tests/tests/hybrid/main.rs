@@ -57,6 +57,27 @@ fn hybrid(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize) ->
     forward
 }
 
+/// What `model` asks of a device for one context of `tokens` tokens and chunks of `load`'s length.
+fn demand(model: &Model, tokens: usize, load: &GpuLoad) -> Demand {
+    let (sparsity, kv_type) = (Sparsity::Predicted, KvType::F32);
+    let bytes = DeviceBytes::of(shared(FULL).caps(), model, load.chunk, kv_type).unwrap();
+    let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, turned: false, filled: None };
+    Demand::of(model, &bytes, &options).unwrap()
+}
+
+/// Calls `run` with devices that are lost when they come to `point` for the first time, the second and so on, until one is not:
+/// losing it is an error of the device, whenever that is. Tells how many devices there were.
+fn lost_at_every(point: FaultPoint, mut run: impl FnMut(&Gpu) -> Result<(), Error>) -> u64 {
+    let mut n = 0;
+    loop {
+        n += 1;
+        match run(&open(GpuOptions { faults: Faults(Some((point, n))), ..GpuOptions::default() })) {
+            Ok(()) => return n,
+            Err(error) => assert!(matches!(error, Error::Gpu { .. }), "{point:?} {n}: {error}"),
+        }
+    }
+}
+
 fn neurons(model: &Model, layer: usize) -> usize {
     match &model.weights.layers[layer].ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),

@@ -130,16 +130,7 @@ fn a_budget_holds_while_it_slides(model: &Arc<Model>) {
     let wanted = logits(&mut scalar, &ids, 120);
     let (n_vocab, n_layer) = (model.config.n_vocab, model.config.n_layer());
     let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
-    let bytes = DeviceBytes::of(shared(FULL).caps(), model, load.chunk, KvType::F32).unwrap();
-    let options = DemandOptions {
-        context: ids.len(),
-        sessions: 1,
-        kv_type: KvType::F32,
-        sparsity: Sparsity::Predicted,
-        turned: false,
-        filled: None,
-    };
-    let demand = Demand::of(model, &bytes, &options).unwrap();
+    let demand = demand(model, ids.len(), &load);
     let whole = most(model, &demand, u64::MAX);
     let all = Plan::of(&demand, &Machine::typical(), whole.clone()).bytes.total();
     let gpu = open(GpuOptions { budget: Some(all), ..GpuOptions::default() });

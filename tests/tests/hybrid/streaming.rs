@@ -214,16 +214,7 @@ fn budgets_hold_while_prompts_stream() {
     let wanted = logits(&mut scalar, &ids, 0);
     let n_vocab = model.config.n_vocab;
     let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
-    let bytes = DeviceBytes::of(shared(FULL).caps(), &model, load.chunk, KvType::F32).unwrap();
-    let options = DemandOptions {
-        context: ids.len(),
-        sessions: 1,
-        kv_type: KvType::F32,
-        sparsity: Sparsity::Predicted,
-        turned: false,
-        filled: None,
-    };
-    let demand = Demand::of(&model, &bytes, &options).unwrap();
+    let demand = demand(&model, ids.len(), &load);
     let whole = most(&model, &demand, u64::MAX);
     let all = Plan::of(&demand, &Machine::typical(), whole.clone()).bytes.total();
     let gpu = open(GpuOptions { budget: Some(all), ..GpuOptions::default() });
@@ -263,25 +254,16 @@ fn a_device_lost_while_it_streams_is_an_error() {
     let placement = placement(&model, 1, true, |_, n| (0..n as u32 / 4).collect());
     let ids = ids(&model, 20);
     for point in [FaultPoint::Submit, FaultPoint::Readback] {
-        let mut n = 0;
-        loop {
-            n += 1;
-            let gpu = open(GpuOptions { faults: Faults(Some((point, n))), ..GpuOptions::default() });
+        let n = lost_at_every(point, |gpu| {
             let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
-            let loaded =
-                HybridProcessor::load(&gpu, cpu(), &model, &placement, &load, &mut |_, _| ControlFlow::Continue(()));
-            let done = loaded.and_then(|mut processor| {
-                processor.stream(&model, Streaming::Always, least)?;
-                let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
-                let mut kv = forward.kv_cache(ids.len(), KvType::F16)?;
-                forward.run(&ids, &mut kv, Outputs::Last, &mut Heard::default())?;
-                Ok(())
-            });
-            match done {
-                Ok(()) => break,
-                Err(error) => assert!(matches!(error, Error::Gpu { .. }), "{point:?} {n}: {error}"),
-            }
-        }
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let mut processor = HybridProcessor::load(gpu, cpu(), &model, &placement, &load, &mut go_on)?;
+            processor.stream(&model, Streaming::Always, least)?;
+            let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+            let mut kv = forward.kv_cache(ids.len(), KvType::F16)?;
+            forward.run(&ids, &mut kv, Outputs::Last, &mut Heard::default())?;
+            Ok(())
+        });
         assert!(n > if point == FaultPoint::Submit { 10 } else { 2 }, "{point:?}: passed {n} times");
     }
 }

@@ -1,0 +1,20 @@
+//! Engines whose answers do not depend on the processor.
+
+use thermocline_engine::{
+    cpu::{Activations, CpuOptions, Isa},
+    model::KvType,
+    session::{DeviceChoice, EngineOptions, SparsityChoice},
+};
+
+/// One thread, activations as a GPU has them and a cache in 32 bits, so that both sides compute the same.
+pub fn alike(sparsity: SparsityChoice, device: DeviceChoice) -> EngineOptions {
+    EngineOptions {
+        context: Some(96),
+        kv_type: KvType::F32,
+        cpu: CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: Activations::Float },
+        chunk: 16,
+        device,
+        sparsity,
+        ..EngineOptions::default()
+    }
+}
