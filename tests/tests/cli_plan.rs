@@ -88,6 +88,36 @@ fn a_mixture_is_planned_expert_by_expert() {
 }
 
 #[test]
+fn what_prompts_stream_through_has_a_row_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    // On which everything pays, also the way of a prompt's cold rows to the GPU.
+    let mut eager = Machine::typical();
+    eager.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
+    eager.cpu.prompts.values_mut().for_each(|rate| *rate /= 1e3);
+    let path = folder.path().join("eager.json").to_str().unwrap().to_owned();
+    eager.store(path.as_ref()).unwrap();
+    // Has a row for every neuron.
+    let model = fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf");
+    let plan = |vram: u64, form: &[&str]| {
+        let vram = vram.to_string();
+        thermocline(&[&["plan", "--machine", &path, "-m", &model, "--vram", &vram][..], form].concat())
+    };
+    let streamed = |plan: &Value| plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap();
+    let all = plan(1 << 30, &["--json"]).json();
+    assert_eq!((streamed(&all), all["bytes"].clone()), (0, all["everything"].clone()), "nothing is cold");
+    assert!(!plan(1 << 30, &[]).ok().contains("streamed prompts"));
+    let budget = all["everything"].as_u64().unwrap() * 15 / 16;
+    let some = plan(budget, &["--json"]).json();
+    let purposes = some["bytes_by_purpose"].as_object().unwrap().values();
+    assert_eq!(purposes.map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), some["bytes"].as_u64().unwrap());
+    assert!(
+        streamed(&some) > 0 && streamed(&some) <= budget / 32 && some["bytes"].as_u64().unwrap() <= budget,
+        "{some}"
+    );
+    assert!(plan(budget, &[]).ok().contains("| streamed prompts"));
+}
+
+#[test]
 fn this_machine_is_measured_and_kept() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");

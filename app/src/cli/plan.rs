@@ -4,6 +4,7 @@ use std::{
     io::Write,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use clap::Args;
@@ -15,7 +16,9 @@ use thermocline_engine::{
     session::{EngineOptions, SparsityChoice, SparsityReport},
     sparsity::{
         measure::{MachineOptions, cached_machine, caps_of, limits_of},
-        placement::{Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan, Split},
+        placement::{
+            Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan, Slab, Split, Streaming,
+        },
     },
 };
 
@@ -89,20 +92,23 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     };
     let (machine, free) = args.machine(&model, &options)?;
     let limits = machine.gpu.as_ref().map_or(Machine::typical_limits(), |gpu| gpu.limits);
-    let demand = Demand::of(&model, &device_bytes(&model, limits, options.kv_type)?, &options)?;
+    let bytes = device_bytes(&model, limits, options.kv_type)?;
+    let demand = Demand::of(&model, &bytes, &options)?;
+    let slab = Slab::of(&model, &bytes, &demand, &Streaming::Priced(Arc::new(machine.clone())));
     let frontier = Frontier::new(&demand, &machine);
     let everything = Plan::of(&demand, &machine, Placement::all(&demand)).bytes.total();
     // So much that everything fits beside what the driver keeps for itself.
     let most = everything + everything / 8 + (1 << 20);
     let without = if machine.gpu.is_some() { most } else { 0 };
     let budget = args.device.vram.or(free).unwrap_or(without).min(most);
+    let best = |budget: u64| slab.beside(&demand, budget, |budget| Ok(frontier.plan(&demand, &machine, budget)));
     let plan = match &args.split {
         Some(path) => Plan::of(&demand, &machine, Split::open(path)?.placement(&demand)?),
-        None => frontier.plan(&demand, &machine, budget),
+        None => best(budget)?,
     };
     let ladder: Vec<(u64, Plan)> = if machine.gpu.is_some() {
         let budgets = rungs(everything, budget, most).into_iter();
-        budgets.map(|budget| (budget, frontier.plan(&demand, &machine, budget))).collect()
+        budgets.map(|budget| Ok((budget, best(budget)?))).collect::<Outcome<_>>()?
     } else {
         Vec::new()
     };

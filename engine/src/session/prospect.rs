@@ -5,10 +5,12 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     error::{Error, Result},
     gpu::Caps,
-    model::{DeviceBytes, Ffn, KvType, Model, Sparsity},
+    model::{DeviceBytes, KvType, Model, Sparsity},
     sparsity::{
         measure::caps_of,
-        placement::{Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, Split, Streaming, usable},
+        placement::{
+            Demand, DemandOptions, Frontier, LayerDemand, Machine, Placement, Plan, Slab, Split, Streaming, usable,
+        },
     },
 };
 
@@ -41,19 +43,14 @@ impl Basis {
     }
 }
 
-/// The part of a budget that what carries cold rows of prompts to the device may take: they only make prompts quicker, neurons
-/// every token. And where it is to be there in any case.
-const SLAB_SHARE: u64 = 32;
-const FORCED_SLAB_SHARE: u64 = 4;
-
 /// All plans on one basis.
 #[derive(Debug)]
 pub(super) struct Prospect {
     basis: Basis,
     demand: Demand,
     frontier: Frontier,
-    /// Bytes of what carries cold rows of prompts to the device, if any pay there.
-    slab: u64,
+    /// What carries cold rows of prompts to the device.
+    slab: Slab,
     /// The plans where whatever fits is done on the device, if it is the slower of the two.
     eager: OnceLock<Frontier>,
 }
@@ -71,12 +68,7 @@ impl Prospect {
         let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, turned, filled: None };
         let demand = Demand::of(model, &bytes, &options)?;
         let frontier = Frontier::new(&demand, &basis.machine);
-        let streaming = basis.streaming();
-        let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
-            Ffn::Dense(ffn) => streaming.pays(ffn, (0, ffn.up.weight.rows()), bytes.chunk),
-            Ffn::Experts(_) => false,
-        });
-        let slab = if pays { bytes.slab } else { 0 };
+        let slab = Slab::of(model, &bytes, &demand, &basis.streaming());
         Ok(Prospect { basis, demand, frontier, slab, eager: OnceLock::new() })
     }
 
@@ -107,11 +99,7 @@ impl Prospect {
 
     /// Bytes of `budget` that what carries cold rows of prompts to the device may take; none where nothing is cold.
     pub fn slab_within(&self, budget: u64) -> u64 {
-        if self.slab == 0 || self.everything() <= usable(budget) {
-            return 0;
-        }
-        let forced = self.basis.stream_prompts == Some(true);
-        self.slab.min(budget / if forced { FORCED_SLAB_SHARE } else { SLAB_SHARE })
+        self.slab.within(budget)
     }
 
     /// What `budget` bytes are best used for. Where that is nothing, though something would fit, the device is used all the same
@@ -120,26 +108,7 @@ impl Prospect {
     /// # Errors
     /// [`Error::Memory`] if nothing useful fits, [`Error::SlowGpu`] if the CPU alone is expected to be quicker and that is asked.
     pub fn plan(&self, budget: u64, only_if_quicker: bool) -> Result<Plan> {
-        self.beside_slab(budget, |budget| self.best(budget, only_if_quicker))
-    }
-
-    /// The plan that `plan` makes of what the slab leaves of `budget`, with the slab's bytes where anything can pass through it; of
-    /// all of it where nothing would fit otherwise.
-    fn beside_slab(&self, budget: u64, plan: impl Fn(u64) -> Result<Plan>) -> Result<Plan> {
-        let slab = self.slab_within(budget);
-        match plan(budget - slab) {
-            Ok(mut plan) => {
-                let (placement, layers) = (&plan.placement, &self.demand.layers);
-                let resident = placement.hot.iter().zip(layers).skip(placement.first_resident);
-                if resident.into_iter().any(|(hot, layer)| hot.len() < layer.neurons()) {
-                    plan.bytes.scratch += slab / 3;
-                    plan.bytes.staging += slab - slab / 3;
-                }
-                Ok(plan)
-            }
-            Err(Error::Memory { .. }) if slab > 0 => plan(budget),
-            refused => refused,
-        }
+        self.slab.beside(&self.demand, budget, |budget| self.best(budget, only_if_quicker))
     }
 
     fn best(&self, budget: u64, only_if_quicker: bool) -> Result<Plan> {
@@ -181,7 +150,7 @@ impl Prospect {
     /// [`Error::Memory`] if that is not even one layer's attention, [`Error::Malformed`] if it is another model's.
     pub fn following(&self, split: &Split, budget: u64) -> Result<Plan> {
         let placement = split.placement(&self.demand)?;
-        self.beside_slab(budget, |budget| {
+        self.slab.beside(&self.demand, budget, |budget| {
             let placement = placement.clone().fitting(&self.demand, budget);
             self.resident(placement, budget, "the least of the model in VRAM", LayerDemand::base)
         })
@@ -241,8 +210,8 @@ mod tests {
         slow_bus.gpu.iter_mut().flat_map(|gpu| gpu.streams.values_mut()).for_each(|rate| *rate = 1e6);
         let never = prospect(Some(false), Machine::typical(), 256);
         for (with, share) in [
-            (prospect(None, Machine::typical(), 256), SLAB_SHARE),
-            (prospect(Some(true), slow_bus.clone(), 256), FORCED_SLAB_SHARE),
+            (prospect(None, Machine::typical(), 256), 32),
+            (prospect(Some(true), slow_bus.clone(), 256), 4),
             (prospect(None, slow_bus, 256), u64::MAX),
             (prospect(None, Machine::typical(), 2), u64::MAX),
         ] {
@@ -259,6 +228,7 @@ mod tests {
                 let added = plan.bytes.total() - without;
                 // Where there is not even room for one layer beside it, it is left out.
                 assert!(added == 0 || (is_split && added == slab), "{added} bytes of a slab of {slab}");
+                assert_eq!(plan.bytes.slab, added);
                 split += usize::from(added > 0);
             }
             assert_eq!(split > 0, share < u64::MAX, "{split} plans had a slab");

@@ -11,6 +11,7 @@ mod gpu_index;
 mod machine;
 mod place;
 mod plan;
+mod slab;
 mod solve;
 mod streaming;
 #[cfg(test)]
@@ -22,5 +23,6 @@ pub use gpu_index::Split;
 pub use machine::{CpuRates, Figures, GpuRates, Limits, Machine, Rate, Rates, Together};
 pub use place::{Granularity, Placement};
 pub use plan::{Bottleneck, LayerPlan, Plan, PlanBytes};
+pub use slab::Slab;
 pub use solve::{Frontier, solve, usable};
 pub use streaming::{StreamCost, Streaming};

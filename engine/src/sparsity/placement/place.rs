@@ -100,7 +100,7 @@ impl Placement {
     }
 
     /// Bytes it takes on a device.
-    fn bytes(&self, demand: &Demand) -> u64 {
+    pub(super) fn bytes(&self, demand: &Demand) -> u64 {
         if self.first_resident >= demand.layers.len() {
             return 0;
         }

@@ -26,6 +26,8 @@ pub struct PlanBytes {
     pub staging: u64,
     /// Predictors.
     pub predictor: u64,
+    /// What carries cold rows of prompts to the device ([`Slab`](super::Slab)).
+    pub slab: u64,
 }
 
 impl PlanBytes {
@@ -35,7 +37,7 @@ impl PlanBytes {
     }
 
     /// With the names they are shown under.
-    pub fn by_name(&self) -> [(&'static str, u64); 8] {
+    pub fn by_name(&self) -> [(&'static str, u64); 9] {
         [
             ("attention weights", self.attention),
             ("FFN weights", self.ffn),
@@ -45,6 +47,7 @@ impl PlanBytes {
             ("scratch", self.scratch),
             ("staging", self.staging),
             ("predictors", self.predictor),
+            ("streamed prompts", self.slab),
         ]
     }
 }
