@@ -117,6 +117,15 @@ fn neurons_stand_beside_whole_layers_at_the_same_budget() {
     assert!(["placement", "hit rate", "waiting", "of layers"].iter().all(|head| table.contains(head)), "{table}");
     let one = thermocline(&[&args[..], &["--placement", "neurons", "-o", "csv"]].concat()).ok();
     assert_eq!(one.lines().count(), 2, "{one}");
+    // What carries the others to the GPU for prompts takes its place there.
+    let used = |when: &str| {
+        let args =
+            [&args[..], &["-p", "64", "--placement", "neurons", "-o", "json", "--stream-prompts", when]].concat();
+        of(&thermocline(&args).json()[0], "vram_used")
+    };
+    let (on, off) = (used("on"), used("off"));
+    assert!(on > off, "{on} bytes with it, {off} without");
+    assert!(thermocline(&[&args[..], &["--stream-prompts", "on"]].concat()).refusal().contains("--placement"));
 
     let on_cpu = ["bench", "-m", &model, "--device", "cpu", "-p", "0", "-n", "2", "-r", "1"];
     assert!(thermocline(&[&on_cpu[..], &["--placement", "layers"]].concat()).refusal().contains("--placement"));

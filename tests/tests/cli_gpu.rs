@@ -22,6 +22,11 @@ fn run_says_the_same_on_both() {
     let want = thermocline(&[&run[..], &["--device", "cpu"]].concat()).ok();
     assert!(want.len() > 20, "{want}");
     assert_eq!(thermocline(&[&run[..], &GPU].concat()).ok(), want);
+    // With a part of it there, whether or not the rest passes through for the prompt.
+    for when in ["on", "off", "auto"] {
+        let flags = ["--vram", "12MiB", "--context", "128", "--stream-prompts", when];
+        assert_eq!(thermocline(&[&run[..], &GPU, &flags].concat()).ok(), want, "{when}");
+    }
     let name = adapter();
     for tier in ["portable", "f16", "subgroups", "subgroups+f16"] {
         let flags = ["--device", &name, "--gpu-tier", tier, "--vram", "512MiB"];
@@ -39,6 +44,8 @@ fn a_gpu_that_was_asked_for_or_an_error() {
         (&["--device", "0", "--vram", "1MiB"], &["wanted", "available"]),
         (&["--device", "0", "--vram", "0"], &["wanted", "available"]),
         (&["--device", "cpu", "--vram", "1GiB"], &["--vram"]),
+        (&["--device", "cpu", "--stream-prompts", "on"], &["--stream-prompts", "a GPU"]),
+        (&["--stream-prompts", "always"], &["auto", "on", "off"]),
         (&["--vram", "much"], &["6GiB"]),
         (&["--gpu-tier", "best"], &["portable"]),
     ] {

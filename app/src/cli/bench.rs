@@ -16,7 +16,7 @@ use thermocline_engine::{
 use super::{
     bench_kernels,
     bench_rows::{Row, beside_layers, csv, markdown},
-    engine_options::{CpuArgs, DeviceArgs, kv_types},
+    engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
     progress::{Progress, Unit},
@@ -94,6 +94,10 @@ pub struct BenchArgs {
     /// Place the neurons that PowerInfer's split (a .gpuidx file) puts on the GPU instead of those that are worth most there
     #[arg(long, value_name = "FILE", requires = "placement")]
     split: Option<PathBuf>,
+    /// Send placed models' neurons that are not in GPU memory there piece by piece for prompts; auto: where this machine's speeds
+    /// say that it is quicker than the CPU
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t, requires = "placement")]
+    stream_prompts: StreamPrompts,
     /// Time each of a GPU's kernels
     #[arg(long, conflicts_with = "peer")]
     kernels: bool,
@@ -139,6 +143,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         gpu: args.device.gpu()?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
         speeds: Folders::usual().map(|folders| folders.cache),
+        stream_prompts: args.stream_prompts.choice(),
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
         load: args.model.load_options(),

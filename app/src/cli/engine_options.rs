@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, ops::ControlFlow, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{Args, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
 use thermocline_engine::{
     Error,
     cpu::{Activations, Cpu, CpuOptions, Isa},
@@ -94,6 +94,30 @@ pub struct SparsityArgs {
     /// that are worth most there]
     #[arg(long, value_name = "FILE")]
     pub split: Option<PathBuf>,
+    /// Send neurons that are not in GPU memory there piece by piece for prompts: pays for long ones where the GPU multiplies much
+    /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
+    pub stream_prompts: StreamPrompts,
+}
+
+// Whether the cold part of prompts is sent to the GPU. (Doc comments on the values would make --help long.)
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum StreamPrompts {
+    #[default]
+    Auto,
+    On,
+    Off,
+}
+
+impl StreamPrompts {
+    /// As [`EngineOptions::stream_prompts`] wants it.
+    pub fn choice(self) -> Option<bool> {
+        match self {
+            StreamPrompts::Auto => None,
+            StreamPrompts::On => Some(true),
+            StreamPrompts::Off => Some(false),
+        }
+    }
 }
 
 /// Names of what may be skipped.
@@ -127,6 +151,9 @@ pub fn open_engine(
     if sparsity.split.is_some() && matches!(choice, DeviceChoice::Cpu) {
         return Err(Failure::usage("--split: expected a GPU whose memory neurons are put into, got the CPU"));
     }
+    if sparsity.stream_prompts == StreamPrompts::On && matches!(choice, DeviceChoice::Cpu) {
+        return Err(Failure::usage("--stream-prompts: expected a GPU that neurons are sent to, got the CPU"));
+    }
     let options = EngineOptions {
         context: context.context,
         kv_type: context.kv_type.unwrap_or(model.kv_type()),
@@ -137,6 +164,7 @@ pub fn open_engine(
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
         adaptive: sparsity.adaptive,
         split: sparsity.split.clone(),
+        stream_prompts: sparsity.stream_prompts.choice(),
         speeds: Folders::usual().map(|folders| folders.cache),
         ..EngineOptions::default()
     };

@@ -47,7 +47,8 @@ pub(super) fn open(
     };
     let model = Arc::new(model);
     let longest = options.tests.iter().map(|test| test.depth + test.prompt + test.generate).max();
-    let mut terms = Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type);
+    let mut terms =
+        Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type).streaming(options.stream_prompts);
     if let Some(path) = &options.split {
         let split = Split::open(path)?;
         split.check(&model)?;

@@ -66,6 +66,9 @@ pub struct BenchOptions {
     pub split: Option<PathBuf>,
     /// Folder in which the speeds of machines are kept, to place by.
     pub speeds: Option<PathBuf>,
+    /// Where the cold part of prompts is computed, as
+    /// [`EngineOptions::stream_prompts`](crate::session::EngineOptions::stream_prompts) has it; of placed models.
+    pub stream_prompts: Option<bool>,
     /// What is skipped when tokens are generated.
     pub sparsity: Sparsity,
     /// Encoding of cached keys and values.
@@ -90,6 +93,7 @@ impl Default for BenchOptions {
             placement: None,
             split: None,
             speeds: None,
+            stream_prompts: None,
             sparsity: Sparsity::Dense,
             kv_type: KvType::default(),
             chunk: DEFAULT_CHUNK,
