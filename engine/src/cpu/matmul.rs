@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::{
     Cpu, gemm,
     picked::{AHEAD, Picked, distance},
+    simd::{Apart, DOT_ROWS},
 };
 use crate::format::Matrix;
 
@@ -14,6 +15,9 @@ const CHUNK_BYTES: usize = 96 << 10;
 
 /// Fewer bytes than this per worker are not worth waking one.
 const LEAST_CHUNK_BYTES: usize = 8 << 10;
+
+/// Bytes of its share in a product to come that a waiting worker brings near: a part of a second-level cache.
+const SOON_BYTES: usize = 256 << 10;
 
 /// One product among several that share their input.
 #[derive(Debug)]
@@ -96,16 +100,40 @@ impl Cpu {
         }
     }
 
+    /// Says which matrices the next product of one token will read, whole and together: a worker that has nothing to do until then
+    /// brings the beginning of its share into its cache. Replaces what was said before; of an empty list nothing is expected.
+    pub fn expect(&self, weights: &[&Matrix]) {
+        let chunk = self.chunk_of(weights.iter().map(|weight| weight.data().len()).sum());
+        let items = |weight: &Matrix| weight.rows().div_ceil(rows_of(chunk, weight));
+        let (n, threads) = (weights.iter().map(|weight| items(weight)).sum::<usize>(), self.pool().threads());
+        self.pool().expect(|worker| {
+            let mut first = n * worker / threads;
+            for weight in weights {
+                if first < items(weight) {
+                    let bytes = &weight.data()[first * rows_of(chunk, weight) * weight.row_bytes()..];
+                    return &bytes[..bytes.len().min(SOON_BYTES)];
+                }
+                first -= items(weight);
+            }
+            &[]
+        });
+    }
+
+    /// Bytes of weights a worker takes at a time, of so many in all.
+    fn chunk_of(&self, bytes: usize) -> usize {
+        (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
+    }
+
     fn matvec(&self, jobs: &mut [RowsJob<'_>], x: &[f32]) {
         self.scratch.with(|scratch| {
             if jobs.iter().any(|job| self.codes_of(job.weight.ty()).is_some()) {
                 scratch.row.fill(self.kernels, x);
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
-            let share = (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES);
-            let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / share + jobs.len());
+            let chunk = self.chunk_of(bytes);
+            let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
             for RowsJob { weight, bias, rows: chosen, out } in jobs {
-                let rows = (share / weight.row_bytes()).max(1);
+                let rows = rows_of(chunk, weight);
                 let picked = chosen.map_or(Picked::All, Picked::These);
                 let parts = out.chunks_mut(rows).enumerate();
                 items.extend(parts.map(|(at, out)| Rows { weight, bias: *bias, picked, first: at * rows, out }));
@@ -123,9 +151,25 @@ impl Cpu {
                         dot(&weight.data()[*first * row_bytes..][..out.len() * row_bytes], AHEAD as isize, out);
                     }
                     Picked::These(list) => {
-                        for (at, out) in (*first..).zip(out.chunks_exact_mut(1)) {
-                            let ahead = distance(weight, at, list.len(), 1, |at| list[at] as usize);
-                            dot(weight.row(list[at] as usize), ahead, out);
+                        let apart = |at: usize| Apart {
+                            row: weight.row(list[at] as usize),
+                            ahead: distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+                        };
+                        let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
+                        let mut at = *first;
+                        for out in groups {
+                            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| apart(at + row));
+                            match self.codes_of(ty) {
+                                Some(_) => self.kernels.dot_apart(ty, &rows, row.row(), out),
+                                None => rows.iter().zip(out).for_each(|(of, out)| {
+                                    dot(of.row, of.ahead, std::slice::from_mut(out));
+                                }),
+                            }
+                            at += DOT_ROWS;
+                        }
+                        for (at, out) in (at..).zip(rest) {
+                            let Apart { row, ahead } = apart(at);
+                            dot(row, ahead, std::slice::from_mut(out));
                         }
                     }
                 }
@@ -135,6 +179,11 @@ impl Cpu {
             });
         });
     }
+}
+
+/// Rows of a chunk.
+fn rows_of(chunk: usize, weight: &Matrix) -> usize {
+    (chunk / weight.row_bytes().max(1)).max(1)
 }
 
 #[cfg(test)]
@@ -259,6 +308,30 @@ pub(super) mod tests {
                     _ => first = Some((cpu.isa(), out)),
                 }
             }
+        }
+    }
+
+    #[test]
+    fn what_is_expected_changes_nothing_and_may_be_gone() {
+        let rng = &mut StdRng::seed_from_u64(7);
+        let weight = random_matrix(TensorType::Q4_0, 600, 512, rng);
+        let x = random_activations(512, rng);
+        let cpu = Cpu::new(&CpuOptions { threads: Some(3), ..CpuOptions::default() }).unwrap();
+        let product = || {
+            let mut out = vec![f32::NAN; 600];
+            cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut out }], &x, 1);
+            out
+        };
+        let wanted = product();
+        for round in 0..200 {
+            let other = random_matrix(TensorType::F32, 1 + round % 7, 300, rng);
+            match round % 3 {
+                0 => cpu.expect(&[&other, &weight]),
+                1 => cpu.expect(&[&weight]),
+                _ => cpu.expect(&[]),
+            }
+            drop(other);
+            assert_eq!(product(), wanted);
         }
     }
 

@@ -35,8 +35,12 @@ impl Predictor {
                 let rank = tokens.saturating_mul(fc1.rows());
                 grow(hidden, Some(rank), WHAT)?;
                 let hidden = &mut hidden[..rank];
+                if tokens == 1 {
+                    cpu.expect(&[fc2]);
+                }
                 cpu.matmul(&mut [MatmulJob { weight: fc1, bias: None, out: &mut *hidden }], x, tokens);
                 cpu.activate(Hidden::Relu, hidden, None);
+                cpu.expect(&[]);
                 cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);
             }
             PredictorKind::Rows { rows, bias } => {
@@ -44,6 +48,13 @@ impl Predictor {
             }
         }
         Ok(scores)
+    }
+
+    /// The matrix that [`Predictor::scores`] reads first.
+    pub(super) fn first(&self) -> &Matrix {
+        match &self.kind {
+            PredictorKind::LowRank { fc1: first, .. } | PredictorKind::Rows { rows: first, .. } => first,
+        }
     }
 
     /// Neurons it knows.

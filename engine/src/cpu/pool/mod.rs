@@ -5,11 +5,13 @@
 //! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
 //! exactly one worker, and [`split_columns`] cuts a row-major buffer into column ranges that do not overlap.
 //!
-//! [`threads`] has the workers and their joins, [`shares`] who takes which item, [`columns`] the cut buffers.
+//! [`threads`] has the workers and their joins, [`shares`] who takes which item, [`soon`] what waiting workers bring near,
+//! [`columns`] the cut buffers.
 #![allow(unsafe_code)]
 
 mod columns;
 mod shares;
+mod soon;
 mod threads;
 
 pub use columns::{ColumnsMut, split_columns};

@@ -14,7 +14,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::shares::{DisjointItems, Padded, Shares};
+use super::{
+    shares::{DisjointItems, Padded, Shares},
+    soon::{Near, Soon},
+};
 
 /// How long a worker spins for the next join before it parks. Longer than what stands between two products of one
 /// token (norms, rope, sampling), far shorter than a person notices.
@@ -64,6 +67,8 @@ struct Shared {
     parked: Vec<Padded<AtomicBool>>,
     /// The current join's task; only valid for workers that have entered the join and for the caller.
     task: UnsafeCell<Option<*const Task<'static>>>,
+    /// Per worker: what it will read soon.
+    soon: Vec<Padded<Soon>>,
     /// First panic of a worker in the current join.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -81,7 +86,8 @@ unsafe impl Send for Shared {}
 pub struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
-    join: Mutex<()>,
+    /// Held by the caller of a join, with what it has brought near.
+    join: Mutex<Near>,
 }
 
 impl fmt::Debug for ThreadPool {
@@ -111,6 +117,7 @@ impl ThreadPool {
             stop: AtomicBool::new(false),
             parked: (0..wanted).map(|_| Padded::default()).collect(),
             task: UnsafeCell::new(None),
+            soon: (0..wanted).map(|_| Padded::default()).collect(),
             panic: Mutex::new(None),
         });
         let mut workers = Vec::with_capacity(wanted - 1);
@@ -125,12 +132,20 @@ impl ThreadPool {
                 }
             }
         }
-        ThreadPool { shared, workers, join: Mutex::new(()) }
+        ThreadPool { shared, workers, join: Mutex::default() }
     }
 
     /// Number of workers, the caller included.
     pub fn threads(&self) -> usize {
         self.workers.len() + 1
+    }
+
+    /// Tells every worker what it will read in a join to come: `share(worker)`, from the front. Who has to wait until then asks
+    /// the memory for it. Replaces what was told before.
+    pub(in crate::cpu) fn expect<'a>(&self, share: impl Fn(usize) -> &'a [u8]) {
+        if !self.workers.is_empty() {
+            self.shared.soon.iter().enumerate().for_each(|(worker, soon)| soon.0.set(share(worker)));
+        }
     }
 
     /// Runs `task(worker)` once on every worker and returns when all are done.
@@ -160,13 +175,13 @@ impl ThreadPool {
 
     /// One join: over when `is_over` says so of the gate, which must then be such that no worker is active or can enter.
     fn join(&self, task: &Task<'_>, is_over: impl Fn(u64) -> bool) {
-        let guard = lock(&self.join);
+        let mut near = lock(&self.join);
         let shared = &*self.shared;
         let pointer: *const Task<'_> = task;
         // SAFETY: only the lifetime changes. Workers follow the pointer only while they are active in this join, and this
         // function returns (or unwinds) only when none is and none can enter.
         let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
-        // SAFETY: the previous join is over and `guard` keeps others out, so nobody reads `task` now.
+        // SAFETY: the previous join is over and `near` is locked, which keeps others out, so nobody reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
         self.announce();
 
@@ -174,15 +189,16 @@ impl ThreadPool {
         let mut spins = 0u32;
         while !is_over(shared.gate.0.load(Ordering::Acquire)) {
             spins = spins.wrapping_add(1);
+            let asked = near.step(&shared.soon[0].0);
             // Where there are more threads than processors, the one waited for may need this processor.
             if spins.is_multiple_of(1 << 12) {
                 thread::yield_now();
-            } else {
+            } else if !asked {
                 std::hint::spin_loop();
             }
         }
         let others = lock(&shared.panic).take();
-        drop(guard);
+        drop(near);
         if let Some(panic) = own.err().or(others) {
             resume_unwind(panic);
         }
@@ -253,9 +269,9 @@ impl Drop for ThreadPool {
 
 /// A worker's life.
 fn work(shared: &Shared, worker: usize) {
-    let mut seen = 0;
+    let (mut seen, mut near) = (0, Near::default());
     loop {
-        seen = wait(shared, worker, seen);
+        seen = wait(shared, worker, seen, &mut near);
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
@@ -275,7 +291,7 @@ fn work(shared: &Shared, worker: usize) {
 }
 
 /// Waits until the epoch is not `seen` and returns it.
-fn wait(shared: &Shared, worker: usize, seen: u32) -> u32 {
+fn wait(shared: &Shared, worker: usize, seen: u32, near: &mut Near) -> u32 {
     let changed = |ordering| {
         let epoch = gate::epoch(shared.gate.0.load(ordering));
         (epoch != seen).then_some(epoch)
@@ -286,7 +302,9 @@ fn wait(shared: &Shared, worker: usize, seen: u32) -> u32 {
             if let Some(epoch) = changed(Ordering::Acquire) {
                 return epoch;
             }
-            std::hint::spin_loop();
+            if !near.step(&shared.soon[worker].0) {
+                std::hint::spin_loop();
+            }
         }
         if started.elapsed() >= SPIN {
             break;

@@ -49,6 +49,11 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// behind it is asked for.
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]);
 
+    /// The same for rows that lie apart.
+    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
+        one_by_one(self, ty, rows, x, out);
+    }
+
     /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
 
@@ -92,17 +97,42 @@ pub(crate) struct Multiple<'a> {
     pub ahead: isize,
 }
 
-/// Asks the memory for the line in which `bytes` begins; a hint, and nothing where no way to do so is known.
+/// Rows that lie apart and are multiplied at once.
+pub(crate) const DOT_ROWS: usize = 4;
+
+/// A row among others that lie apart.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Apart<'a> {
+    /// The row.
+    pub row: &'a [u8],
+    /// As in [`Kernels::dot_codes`].
+    pub ahead: isize,
+}
+
+/// [`Kernels::dot_apart`], a row after the other.
+fn one_by_one<K: Kernels + ?Sized>(
+    kernels: &K,
+    ty: TensorType,
+    rows: &[Apart<'_>; DOT_ROWS],
+    x: QuantisedRow<'_>,
+    out: &mut [f32; DOT_ROWS],
+) {
+    for (of, out) in rows.iter().zip(out) {
+        kernels.dot_codes(ty, of.row, x, of.ahead, std::slice::from_mut(out));
+    }
+}
+
+/// Asks the memory for the line of an address, which need not exist; a hint, and nothing where no way to do so is known.
 #[inline]
-pub fn prefetch(bytes: &[u8]) {
+pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = at;
 }
 
 /// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.

@@ -121,6 +121,8 @@ impl CpuFfn {
         self.last = Last { tokens: task.tokens, ..Last::default() };
         self.spans.clear();
         self.held.clear();
+        // What is read next is only known once it is.
+        cpu.expect(&[]);
         match task.mode() {
             Sparsity::Dense => self.dense(cpu, task, out, before),
             mode => self.sparse(cpu, task, mode, out),

@@ -13,8 +13,8 @@ use crate::{
     },
     error::{Error, Result},
     model::{
-        KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
-        Steering, forward::grow, shortlist,
+        Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
+        Sparsity, Steering, forward::grow, shortlist,
     },
 };
 
@@ -166,6 +166,37 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
     }
 }
 
+/// What one token reads next, said as soon as it is known.
+impl CpuProcessor {
+    /// The FFN of a layer.
+    fn expect_ffn(&self, model: &Model, layer: usize) {
+        let weights = &model.weights.layers[layer];
+        let guesses = self.sparsity == Sparsity::Predicted && model.config.activation.is_sparse();
+        match &weights.ffn {
+            _ if self.tokens != 1 => (),
+            Ffn::Experts(_) => self.cpu.expect(&[]),
+            Ffn::Dense(ffn) => match (weights.predictor.as_ref().filter(|_| guesses), &ffn.gate) {
+                (Some(predictor), _) => self.cpu.expect(&[predictor.first()]),
+                (None, Some(gate)) if self.sparsity == Sparsity::Dense => {
+                    self.cpu.expect(&[&gate.weight, &ffn.up.weight]);
+                }
+                (None, Some(gate)) => self.cpu.expect(&[&gate.weight]),
+                (None, None) => self.cpu.expect(&[&ffn.up.weight]),
+            },
+        }
+    }
+
+    /// The attention of a layer; behind the last one that is the head.
+    fn expect_attention(&self, model: &Model, layer: usize) {
+        if self.tokens == 1 {
+            match model.weights.layers.get(layer).map(|layer| &layer.attention) {
+                Some(next) => self.cpu.expect(&[&next.q.weight, &next.k.weight, &next.v.weight]),
+                None => self.cpu.expect(&[&model.weights.output.weight]),
+            }
+        }
+    }
+}
+
 impl Processor for CpuProcessor {
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         KvCache::new(&model.config, capacity, ty)
@@ -231,6 +262,9 @@ impl Processor for CpuProcessor {
             MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
             MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
         ];
+        if self.tokens == 1 {
+            self.cpu.expect(&[&weights.output.weight]);
+        }
         self.cpu.matmul(&mut jobs, x, self.tokens);
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
@@ -257,6 +291,8 @@ impl Processor for CpuProcessor {
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
+        self.expect_ffn(model, layer);
+        let heads = &self.heads[..self.tokens * q_dim];
         let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
         let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
         self.cpu.matmul(&mut job, heads, self.tokens);
@@ -292,6 +328,7 @@ impl Processor for CpuProcessor {
         };
         let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
         self.registers[Register::Out as usize] = out;
+        self.expect_attention(model, layer + 1);
         done
     }
 
@@ -309,6 +346,8 @@ impl Processor for CpuProcessor {
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         let rows = tokens.start * config.d_model..tokens.end * config.d_model;
+        // Of the next token, most likely.
+        self.expect_attention(model, 0);
         let x = &mut self.registers[Register::Residual as usize][rows];
         norm_rows(&self.cpu, config, &weights.output_norm, x, None);
         let output = &weights.output;

@@ -112,7 +112,7 @@ impl ReadProbe {
                 for row in range {
                     let later = of((row + ROWS_AHEAD).min(picked.len() - 1));
                     for (line, later) in of(row).as_chunks::<64>().0.iter().zip(later.as_chunks::<64>().0) {
-                        prefetch(later);
+                        prefetch(later.as_ptr());
                         sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
                     }
                 }

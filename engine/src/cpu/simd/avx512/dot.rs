@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     cpu::simd::{
-        QuantisedRow,
+        Apart, DOT_ROWS, QuantisedRow,
         portable::{self, rows},
         unpack::half,
     },
@@ -23,7 +23,7 @@ use crate::{
 pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
     let rows = rows(ty, weights, x.codes.len(), out);
     match ty {
-        TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x, ahead)),
+        TensorType::Q4_0 => rows.for_each(|(row, out)| [*out] = q4_0([Apart { row, ahead }], x)),
         TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x, ahead)),
         TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
         TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
@@ -33,6 +33,24 @@ pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahe
             portable::dot_codes(ty, weights, x, out);
         }
     }
+}
+
+/// Rows that lie apart; `false` if they are better taken one by one.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn apart(
+    ty: TensorType,
+    rows: &[Apart<'_>; DOT_ROWS],
+    x: QuantisedRow<'_>,
+    out: &mut [f32; DOT_ROWS],
+) -> bool {
+    if ty != TensorType::Q4_0 {
+        return false;
+    }
+    for of in rows {
+        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
+    }
+    *out = q4_0(*rows, x);
+    true
 }
 
 /// Dispatch over the float types.
@@ -79,56 +97,69 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// Row of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large.
+/// Rows of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row says
+/// how far ahead of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn row32<const BYTES: usize, const OFFSET: u8>(
-    row: &[u8],
+fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
+    rows: [Apart<'_>; ROWS],
     x: QuantisedRow<'_>,
-    ahead: isize,
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
-) -> f32 {
-    let (blocks, rest) = row.as_chunks::<BYTES>().0.as_chunks::<16>();
+) -> [f32; ROWS] {
+    let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<16>());
     let (codes, code_rest) = x.codes.as_chunks::<512>();
     let ((scales, scale_rest), (sums, sum_rest)) = (x.scales.as_chunks::<16>(), x.sums.as_chunks::<16>());
     let spread = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
     let two = _mm512_set1_epi32(2);
-    let mut acc = [_mm512_setzero_ps(); 2];
-    let mut offset = _mm512_setzero_ps();
-    for ((blocks, codes), (scales, sums)) in blocks.iter().zip(codes).zip(scales.iter().zip(sums)) {
-        prefetch(blocks, ahead);
-        let d = heads(blocks);
-        offset = _mm512_fmadd_ps(d, load_ps(sums), offset);
-        let scale = _mm512_mul_ps(d, load_ps(scales));
+    let mut acc = [[_mm512_setzero_ps(); 2]; ROWS];
+    let mut offset = [_mm512_setzero_ps(); ROWS];
+    for (line, (codes, (scales, sums))) in codes.iter().zip(scales.iter().zip(sums)).enumerate() {
+        let mut scale = [_mm512_setzero_ps(); ROWS];
+        for row in 0..ROWS {
+            let blocks = &lines[row].0[line];
+            prefetch(blocks, rows[row].ahead);
+            let d = heads(blocks);
+            offset[row] = _mm512_fmadd_ps(d, load_ps(sums), offset[row]);
+            scale[row] = _mm512_mul_ps(d, load_ps(scales));
+        }
         let mut at = spread;
         for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
-            let dot =
-                _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(&blocks[2 * i], &blocks[2 * i + 1]), load512(codes));
-            acc[i % 2] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, scale), acc[i % 2]);
+            let codes = load512(codes);
+            for row in 0..ROWS {
+                let blocks = &lines[row].0[line];
+                let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(&blocks[2 * i], &blocks[2 * i + 1]), codes);
+                let sum = &mut acc[row][i % 2];
+                *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, scale[row]), *sum);
+            }
             at = _mm512_add_epi32(at, two);
         }
     }
-    let mut total = _mm512_reduce_add_ps(_mm512_add_ps(acc[0], acc[1]));
-    let mut offset = _mm512_reduce_add_ps(offset);
-    for (i, (block, codes)) in rest.iter().zip(code_rest.as_chunks::<32>().0).enumerate() {
-        let d = half([block[0], block[1]]);
-        let codes = _mm512_zextsi256_si512(load256(codes));
-        let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, block), codes);
-        total += d * scale_rest[i] * _mm512_reduce_add_epi32(dot) as f32;
-        offset += d * sum_rest[i];
+    let mut out = [0.0; ROWS];
+    for row in 0..ROWS {
+        let mut total = _mm512_reduce_add_ps(_mm512_add_ps(acc[row][0], acc[row][1]));
+        let mut offset = _mm512_reduce_add_ps(offset[row]);
+        for (i, (block, codes)) in lines[row].1.iter().zip(code_rest.as_chunks::<32>().0).enumerate() {
+            let d = half([block[0], block[1]]);
+            let codes = _mm512_zextsi256_si512(load256(codes));
+            let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, block), codes);
+            total += d * scale_rest[i] * _mm512_reduce_add_epi32(dot) as f32;
+            offset += d * sum_rest[i];
+        }
+        out[row] = total - f32::from(OFFSET) * offset;
     }
-    total - f32::from(OFFSET) * offset
+    out
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    row32::<18, 8>(row, x, ahead, |a, b| codes::q4_0(a, b))
+fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
+    rows32::<18, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn q8_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let flip = _mm512_set1_epi8(-128);
-    row32::<34, 128>(row, x, ahead, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip))
+    let [out] = rows32::<34, 128, 1>([Apart { row, ahead }], x, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip));
+    out
 }
 
 /// Eight floats.

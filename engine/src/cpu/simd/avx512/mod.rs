@@ -9,7 +9,10 @@ mod tile;
 
 use std::arch::x86_64::*;
 
-use super::{CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded};
+use super::{
+    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
+    one_by_one,
+};
 use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 32;
@@ -139,6 +142,12 @@ impl Kernels for Avx512 {
 
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
         with_features!(dot::quantised(ty, weights, x, ahead, out))
+    }
+
+    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
+        if !with_features!(dot::apart(ty, rows, x, out)) {
+            one_by_one(self, ty, rows, x, out);
+        }
     }
 
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
