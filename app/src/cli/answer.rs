@@ -3,6 +3,7 @@
 use std::{
     io::{IsTerminal, Write},
     sync::mpsc::RecvTimeoutError,
+    thread,
     time::Duration,
 };
 
@@ -11,6 +12,8 @@ use thermocline_engine::{
     Error,
     session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
 };
+
+use crate::host::GATHERED;
 
 use super::{
     engine_options::DeviceArgs,
@@ -47,21 +50,27 @@ pub fn answer(
     let events = session.generate(request);
     let mut progress = Some(Progress::new("reading the prompt", Unit::Tokens));
     let (mut text, mut tokens) = (String::new(), Vec::new());
-    let mut cancelled = false;
+    let (mut cancelled, mut spoke) = (false, false);
     let mut failure = None;
     loop {
         if watch.pressed() && !cancelled {
             session.cancel();
             cancelled = true;
         }
-        match events.recv_timeout(POLL) {
+        let next = events.try_recv().or_else(|_| {
+            if std::mem::take(&mut spoke) {
+                thread::sleep(GATHERED);
+            }
+            events.recv_timeout(POLL)
+        });
+        match next {
             Ok(Event::Prompt { done, total }) => {
                 if let Some(progress) = &mut progress {
                     progress.set(done as u64, total as u64);
                 }
             }
             Ok(Event::Token { id, text: piece }) => {
-                progress = None;
+                (progress, spoke) = (None, true);
                 text.push_str(&piece);
                 tokens.push(id);
                 if failure.is_none()

@@ -38,7 +38,7 @@ pub struct Update {
 }
 
 /// Words are gathered for so long before anybody hears of them: who is woken for each takes the processor from the model.
-const GATHERED: Duration = Duration::from_millis(8);
+pub const GATHERED: Duration = Duration::from_millis(8);
 
 /// Collects what a generation says. Dropping it cancels the generation.
 #[derive(Debug)]
