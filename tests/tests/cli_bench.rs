@@ -125,7 +125,7 @@ fn neurons_stand_beside_whole_layers_at_the_same_budget() {
     };
     let (on, off) = (used("on"), used("off"));
     assert!(on > off, "{on} bytes with it, {off} without");
-    assert!(thermocline(&[&args[..], &["--stream-prompts", "on"]].concat()).refusal().contains("--placement"));
+    assert!(thermocline(&[&args[..], &["--stream-prompts", "on"]].concat()).refusal().contains("required"));
 
     let on_cpu = ["bench", "-m", &model, "--device", "cpu", "-p", "0", "-n", "2", "-r", "1"];
     assert!(thermocline(&[&on_cpu[..], &["--placement", "layers"]].concat()).refusal().contains("--placement"));
