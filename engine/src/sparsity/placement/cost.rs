@@ -125,7 +125,8 @@ impl<'a> LayerCost<'a> {
             let rate = gpu.rate(reads.ty);
             self.rows(rate, reads.device, rows, hot.neurons)
         };
-        self.sum(hot, rates) + FFN_DISPATCHES[self.demand.skips as usize] * gpu.dispatch
+        let whole = self.demand.whole_reads.iter().map(|reads| on_gpu(gpu, reads)).sum::<f64>();
+        self.sum(hot, rates) + whole + FFN_DISPATCHES[self.demand.skips as usize] * gpu.dispatch
     }
 
     fn cold(&self, cold: Load) -> f64 {
@@ -134,7 +135,8 @@ impl<'a> LayerCost<'a> {
         let rates = |reads: &Reads, rows: f64| self.rows(cpu.rate(reads.ty), reads.cpu, rows, all);
         // Expert after expert.
         let times = if self.demand.skips == Skips::Unchosen { cold.read } else { 1.0 };
-        self.sum(cold, rates) + times * FFN_JOINS * cpu.join
+        let whole = self.demand.whole_reads.iter().map(|reads| on_cpu(cpu, reads)).sum::<f64>();
+        self.sum(cold, rates) + whole + times * FFN_JOINS * cpu.join
     }
 
     fn sum(&self, load: Load, time: impl Fn(&Reads, f64) -> f64) -> f64 {

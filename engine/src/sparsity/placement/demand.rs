@@ -4,8 +4,8 @@ use crate::{
     error::{Error, Result},
     format::{Matrix, TensorType},
     model::{
-        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, GpuProcessor, KvType, LayerBytes, LayerWeights, Linear,
-        Model, PredictorKind, Sparsity, device_row_bytes,
+        DeviceBytes, Down, ExpertWeights, Ffn, FfnWeights, GpuProcessor, KvType, LayerBytes, LayerWeights, Model,
+        PredictorKind, Sparsity, device_row_bytes,
     },
     telemetry::neurons::LayerNeurons,
 };
@@ -113,6 +113,8 @@ pub struct LayerDemand {
     pub firing_read: Reads,
     /// Of a neuron that fires: its other rows. Of an expert: all.
     pub other_reads: Vec<Reads>,
+    /// Of all neurons on a side, if there are any: what has no row per neuron and cannot be read in part.
+    pub whole_reads: Vec<Reads>,
     /// What the first units need, from none to all of them.
     pub(super) loads: Vec<Load>,
 }
@@ -231,7 +233,7 @@ impl Demand {
             let mut new = LayerDemand::resident(bytes, kv, attention_reads);
             let neurons = match &layer.ffn {
                 Ffn::Dense(ffn) => {
-                    new.of_neurons(ffn);
+                    new.of_neurons(ffn, options.turned);
                     let neurons = ffn.up.weight.rows();
                     if !options.turned && !GpuProcessor::places_neurons(&layer.ffn) {
                         new.unit = neurons.max(1);
@@ -296,7 +298,7 @@ impl Demand {
     pub fn types(&self) -> Vec<TensorType> {
         let layers = self.layers.iter().flat_map(|layer| {
             let all = layer.attention_reads.iter().chain(&layer.predictor_reads).chain(&layer.routing_reads);
-            all.chain([&layer.firing_read]).chain(&layer.other_reads)
+            all.chain([&layer.firing_read]).chain(&layer.other_reads).chain(&layer.whole_reads)
         });
         let mut types: Vec<TensorType> =
             layers.chain([&self.head.reads]).filter(|reads| reads.cpu > 0).map(|reads| reads.ty).collect();
@@ -326,14 +328,21 @@ impl LayerDemand {
             routing_reads: Vec::new(),
             firing_read: Reads { ty: TensorType::F32, cpu: 0, device: 0 },
             other_reads: Vec::new(),
+            whole_reads: Vec::new(),
             loads: Vec::new(),
         }
     }
 
-    fn of_neurons(&mut self, ffn: &FfnWeights) {
+    /// `turned`: a down projection that has no row per neuron gets one before it is used.
+    fn of_neurons(&mut self, ffn: &FfnWeights, turned: bool) {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up);
         self.firing_read = row(&firing.weight);
-        self.other_reads = ffn.gate.iter().map(|_| row(&ffn.up.weight)).chain([of_down(&ffn.down)]).collect();
+        self.other_reads = ffn.gate.iter().map(|_| row(&ffn.up.weight)).collect();
+        match &ffn.down {
+            Down::Neurons(down) => self.other_reads.push(row(&down.weight)),
+            Down::Outputs(down) if turned => self.other_reads.push(column(&down.weight)),
+            Down::Outputs(down) => self.whole_reads.push(all(&down.weight)),
+        }
     }
 
     /// Of a chosen expert the CPU reads the gate, and the other rows of the share `fires` of its neurons; a device reads all of it.
@@ -453,19 +462,17 @@ fn row(matrix: &Matrix) -> Reads {
     Reads { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
 }
 
-/// A neuron's share of the down projection.
-fn of_down(down: &Down) -> Reads {
-    match down {
-        Down::Neurons(down) => row(&down.weight),
-        Down::Outputs(Linear { weight, .. }) => {
-            let neurons = weight.cols().max(1) as u64;
-            let Reads { ty, cpu, device } = all(weight);
-            Reads { ty, cpu: cpu.div_ceil(neurons), device: device.div_ceil(neurons) }
-        }
-    }
+/// As [`row`], of a matrix that has a column per neuron instead.
+fn column(matrix: &Matrix) -> Reads {
+    let neurons = matrix.cols().max(1) as u64;
+    let Reads { ty, cpu, device } = all(matrix);
+    Reads { ty, cpu: cpu.div_ceil(neurons), device: device.div_ceil(neurons) }
 }
 
 fn whole(ffn: &FfnWeights) -> Vec<Reads> {
     let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
     ffn.gate.iter().chain([&ffn.up, down]).map(|linear| all(&linear.weight)).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,7 @@ pub(super) fn layer(n: usize, row: u64, base: u64, skips: Skips, frequency: impl
         routing_reads: Vec::new(),
         firing_read: if experts { Reads { cpu: 0, device: 0, ..reads } } else { reads },
         other_reads: vec![reads; if experts { 3 } else { 2 }],
+        whole_reads: Vec::new(),
         loads: Vec::new(),
     };
     let frequency: Vec<f32> = (0..n).map(frequency).collect();
