@@ -33,6 +33,7 @@ static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
         predictor: Some(predictor),
         cut: Some(PreparedCut { value: 0.1, density: 0.5 }),
         down: None,
+        experts: None,
     };
     let sidecar = Sidecar {
         path: "fuzz".into(),
