@@ -58,9 +58,8 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Waits until the folder has so many other windows, asks for a story, and for another version of it when it ends, until somebody ends
-/// the program. Says with every frame when
-/// that was and how much of which answer is on the screen.
+/// Waits until the folder has so many other windows, asks for a story, and for another version of it when it ends, until somebody
+/// ends the program. Says with every frame when that was and how much of which answer is on the screen.
 fn window(folder: &Path, others: usize) {
     let ctx = egui::Context::default();
     let mut window = Window::new(&ctx, Folders::below(folder), None).unwrap();

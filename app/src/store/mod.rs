@@ -19,7 +19,7 @@ mod streaming;
 
 use std::{
     path::{Path, PathBuf},
-    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
@@ -37,18 +37,12 @@ use error::Doing;
 
 /// How long another window may keep the file to itself.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Between two tries to open a file that another program is just making.
-const RETRY: Duration = Duration::from_millis(20);
 
 /// The chats.
 #[derive(Debug)]
 pub struct Store {
     db: Connection,
     path: PathBuf,
-}
-
-fn is_busy(error: &rusqlite::Error) -> bool {
-    matches!(error.sqlite_error_code(), Some(rusqlite::ErrorCode::DatabaseBusy))
 }
 
 impl Store {
@@ -65,16 +59,7 @@ impl Store {
                 source,
             })?;
         }
-        let began = Instant::now();
-        let mut connected = Self::connect(path);
-        // Two programs that make the file at the same moment: SQLite's own patience does not cover the change of the journal.
-        while matches!(&connected, Err(StoreError::Database { source, .. }) if is_busy(source))
-            && began.elapsed() < PATIENCE
-        {
-            std::thread::sleep(RETRY);
-            connected = Self::connect(path);
-        }
-        match connected {
+        match Self::connect(path) {
             Err(StoreError::Database { source, .. }) if salvage::is_damage(&source) => {
                 let (store, report) = salvage::salvage(path)?;
                 Ok((store, Some(report)))
@@ -169,27 +154,4 @@ fn now() -> i64 {
 /// An error unless exactly one row was changed.
 fn one(changed: usize, what: &'static str, id: i64) -> Result<(), StoreError> {
     if changed == 1 { Ok(()) } else { Err(StoreError::Missing { what, id }) }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::{sync::Barrier, thread};
-
-    use super::*;
-
-    #[test]
-    fn programs_that_make_the_file_at_the_same_moment_all_have_it() {
-        for _ in 0..20 {
-            let folder = tempfile::tempdir().unwrap();
-            let (path, start) = (folder.path().join("chats.db"), Barrier::new(4));
-            let open = || {
-                start.wait();
-                Store::open(&path).map(|(_, damage)| damage)
-            };
-            let opened = thread::scope(|scope| [(); 4].map(|()| scope.spawn(open)).map(|it| it.join().unwrap()));
-            for opened in opened {
-                assert_eq!(opened.unwrap(), None);
-            }
-        }
-    }
 }
