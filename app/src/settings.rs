@@ -36,7 +36,7 @@ pub struct Settings {
     pub panels: Panels,
     /// Whether other programs may use the model, and how.
     pub server: ServerSettings,
-    /// The chat that was open.
+    /// The chat that was shown last, in any window.
     pub last_chat: Option<i64>,
     /// Of other versions.
     #[serde(flatten)]

@@ -34,18 +34,12 @@ const WITHIN: u64 = 2500;
 /// The most that may be lost, in milliseconds.
 const LOSS: u128 = 1000;
 
-/// What the name of the file begins with that says that a window is open.
-const OPEN: &str = "window-";
-
 const QUESTION: &str = "Tell me a story about a cat and a boat.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match (arguments.next().as_deref(), arguments.next()) {
-        (Some("window"), Some(folder)) => {
-            let others = arguments.next().and_then(|n| n.parse().ok()).unwrap_or(0);
-            window(Path::new(&folder), others);
-        }
+        (Some("window"), Some(folder)) => window(Path::new(&folder)),
         _ => {
             kill_them();
             two_at_once();
@@ -58,20 +52,11 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Waits until the folder has so many other windows, asks for a story, and for another version of it when it ends, until somebody
-/// ends the program. Says with every frame when that was and how much of which answer is on the screen.
-fn window(folder: &Path, others: usize) {
+/// Asks for a story, and for another version of it when it ends, until somebody ends the program. Says with every frame when that
+/// was and how much of which answer is on the screen.
+fn window(folder: &Path) {
     let ctx = egui::Context::default();
     let mut window = Window::new(&ctx, Folders::below(folder), None).unwrap();
-    // A window that opens later would go on with a chat of the first.
-    fs::write(folder.join(format!("{OPEN}{}", std::process::id())), "").unwrap();
-    let open = || {
-        let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
-        names.filter(|name| name.to_string_lossy().starts_with(OPEN)).count()
-    };
-    while open() <= others {
-        thread::sleep(Duration::from_millis(5));
-    }
     let key = |key, modifiers| Event::Key { key, physical_key: None, pressed: true, repeat: false, modifiers };
     let began = Instant::now();
     // What is typed, last key first; the field has the cursor a frame after it was asked to.
@@ -116,10 +101,9 @@ struct Killed {
 }
 
 impl Killed {
-    fn open(folder: &Path, others: usize) -> Self {
+    fn open(folder: &Path) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let mut window =
-            command.arg("window").arg(folder).arg(others.to_string()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut window = command.arg("window").arg(folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(window.stdout.take().unwrap());
         let mut line = String::new();
         while said.read_line(&mut line).unwrap() > 0 && (line.is_empty() || line.ends_with(" 0\n")) {
@@ -181,7 +165,7 @@ fn kill_them() {
 /// Kills a window so long after its first words. Returns how old the oldest words are that were seen and lost, in milliseconds.
 fn kill_one(delay: u64) -> u128 {
     let folder = folder();
-    let window = Killed::open(folder.path(), 0);
+    let window = Killed::open(folder.path());
     thread::sleep(Duration::from_millis(delay));
     let (seen, killed) = window.kill();
     let chats = messages(folder.path());
@@ -212,7 +196,7 @@ fn kill_one(delay: u64) -> u128 {
 fn two_at_once() {
     let folder = folder();
     let (first, second) = thread::scope(|scope| {
-        let [first, second] = [(); 2].map(|()| scope.spawn(|| Killed::open(folder.path(), 1)));
+        let [first, second] = [(); 2].map(|()| scope.spawn(|| Killed::open(folder.path())));
         (first.join().unwrap(), second.join().unwrap())
     });
     thread::sleep(Duration::from_secs(2));

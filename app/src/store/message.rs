@@ -173,6 +173,21 @@ pub(super) fn index(db: &Connection, id: i64, content: &str) -> Result<(), Store
     Ok(())
 }
 
+/// Whoever was writing is gone; what they wrote is looked for as any other words are.
+pub(super) fn interrupt(db: &Connection) -> Result<(), StoreError> {
+    const DOING: &str = "marking what was interrupted";
+    let names = [MessageState::Streaming, MessageState::Interrupted].map(MessageState::name);
+    let mut query = db.prepare("SELECT id, content FROM message WHERE state = ?1").doing(DOING)?;
+    let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
+    let left: Vec<(i64, String)> =
+        query.query_map([names[0]], read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)?;
+    for (id, content) in left {
+        db.execute("UPDATE message SET state = ?2 WHERE id = ?1", params![id, names[1]]).doing(DOING)?;
+        index(db, id, &content)?;
+    }
+    Ok(())
+}
+
 pub(super) fn insert(
     db: &Connection,
     chat: ChatId,

@@ -59,6 +59,8 @@ pub struct Shell {
     pub settings: Settings,
     /// The chats.
     pub store: Store,
+    /// Number of the chat that is shown.
+    pub shown: Option<i64>,
     /// The model.
     pub host: Host,
     /// Answers that are being written in any chat.
@@ -129,10 +131,13 @@ impl Shell {
         theme::move_less(ctx, still(ctx, &settings));
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
+        // Two windows on one chat would write into each other's.
+        let shown = settings.last_chat.filter(|_| !store.has_company());
         Ok(Shell {
             folders,
             settings,
             store,
+            shown,
             host,
             talk: Talk::default(),
             serving: Switch::new(wake(ctx)),
@@ -168,11 +173,12 @@ impl Shell {
         result.map_err(|error| self.complain(error)).ok()
     }
 
-    /// The chat to begin with next time.
+    /// The chat that is shown, with which the window begins next time, too.
     pub fn remember(&mut self, chat: Option<ChatId>) {
+        self.shown = chat.map(ChatId::number);
         // Chats in memory are not there next time.
         if !self.store.path().as_os_str().is_empty() {
-            self.settings.last_chat = chat.map(ChatId::number);
+            self.settings.last_chat = self.shown;
         }
     }
 

@@ -1,6 +1,7 @@
 //! A window without a screen, for the tests of panels: what is said to it goes through the same controls that people use.
 
 use std::{
+    rc::Rc,
     thread,
     time::{Duration, Instant},
 };
@@ -28,8 +29,8 @@ pub struct Stage {
     /// Where its files are.
     pub folders: Folders,
     size: [f32; 2],
-    // After the window, which writes into it.
-    folder: tempfile::TempDir,
+    // After the windows, which write into it.
+    folder: Rc<tempfile::TempDir>,
 }
 
 fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
@@ -48,7 +49,13 @@ impl Stage {
         settings.models.insert(ModelId::Builtin.key(), on_cpu);
         prepare(&folders, &mut settings);
         settings.save(&folders.settings()).unwrap();
-        Stage { it: window(size, folders.clone()), folders, size, folder }
+        Stage { it: window(size, folders.clone()), folders, size, folder: Rc::new(folder) }
+    }
+
+    /// Another window on the same files.
+    pub fn beside(&self) -> Self {
+        let (folders, size) = (self.folders.clone(), self.size);
+        Stage { it: window(size, folders.clone()), folders, size, folder: Rc::clone(&self.folder) }
     }
 
     /// Closed, and opened again.

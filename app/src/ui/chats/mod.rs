@@ -168,7 +168,7 @@ impl ChatsPanel {
         let mut act = None;
         let (today, yesterday) = self.days;
         let show = |ui: &mut Ui, chat: &Chat, editing: &mut Option<Editing>| {
-            let shown = shell.settings.last_chat == Some(chat.id.number());
+            let shown = shell.shown == Some(chat.id.number());
             let busy = shell.talk.progress(chat.id).is_some();
             row::chat(ui, chat, &self.folders, shown, busy, editing)
         };
@@ -267,7 +267,7 @@ impl ChatsPanel {
                 let done = shell.store.delete_chat(id);
                 if shell.hear(done).is_some() {
                     self.deleted = Some((id, title, Instant::now()));
-                    if shell.settings.last_chat == Some(id.number()) {
+                    if shell.shown == Some(id.number()) {
                         shell.ask(Command::NewChat);
                     }
                 }

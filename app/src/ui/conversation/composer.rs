@@ -29,6 +29,17 @@ pub enum Wish {
     Typed,
 }
 
+/// Whose turn it is to say something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pen {
+    /// The user's.
+    Free,
+    /// The model's, which can be stopped.
+    Answered,
+    /// The model's, for another window.
+    Elsewhere,
+}
+
 /// The text being written.
 #[derive(Debug, Default)]
 pub struct Composer {
@@ -52,14 +63,14 @@ impl Composer {
         self.focus = true;
     }
 
-    /// Shows it. `context`: tokens in the context, and its length; `busy`: an answer is being written.
+    /// Shows it. `context`: tokens in the context, and its length.
     pub fn show(
         &mut self,
         ui: &mut Ui,
         hint: &str,
         summary: &str,
         context: Option<(usize, usize)>,
-        busy: bool,
+        pen: Pen,
     ) -> Option<Wish> {
         let palette = Palette::of(ui);
         let mut wish = None;
@@ -89,7 +100,7 @@ impl Composer {
             if field.changed() {
                 wish = Some(Wish::Typed);
             }
-            let ready = !busy && !self.text.trim().is_empty();
+            let ready = pen == Pen::Free && !self.text.trim().is_empty();
             let enter = ui.input(|input| input.key_pressed(Key::Enter) && input.modifiers.is_none());
             if enter && field.has_focus() && ready {
                 wish = Some(Wish::Send);
@@ -104,12 +115,16 @@ impl Composer {
                     gauge(ui, used, length);
                 }
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                    if busy {
+                    if pen == Pen::Answered {
                         if ui.button("Stop").on_hover_text("Esc").clicked() {
                             wish = Some(Wish::Stop);
                         }
                     } else if primary_button(ui, "Send", ready)
                         .on_hover_text("Enter; Shift+Enter for a new line")
+                        .on_disabled_hover_text(match pen {
+                            Pen::Elsewhere => "This chat is being answered in another window.",
+                            _ => "Nothing is written yet.",
+                        })
                         .clicked()
                     {
                         wish = Some(Wish::Send);

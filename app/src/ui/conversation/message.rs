@@ -53,7 +53,7 @@ pub struct Context<'a> {
     pub message: &'a Message,
     /// Its answer under way, if it is the one being written.
     pub progress: Option<Progress<'a>>,
-    /// Whether something is being written in the chat: then nothing can be changed.
+    /// Whether something is being written in the chat, here or in another window: then nothing can be changed.
     pub busy: bool,
     /// Whether nothing comes after it.
     pub last: bool,
@@ -283,35 +283,4 @@ fn edit(ui: &mut Ui, speaker: Speaker, draft: &mut String) -> Option<Act> {
         });
     });
     act
-}
-
-/// The first thing a new user sees; returns what was chosen to be said.
-pub fn start(ui: &mut Ui, title: &str, suggestions: &[&str; 3], ready: bool) -> Option<String> {
-    let palette = Palette::of(ui);
-    let mut said = None;
-    ui.vertical_centered(|ui| {
-        ui.add_space((ui.available_height() * 0.5 - 160.0).max(24.0));
-        ui.label(RichText::new(title).font(crate::ui::theme::strong(24.0)));
-        ui.add_space(4.0);
-        muted(ui, if ready { "Begin with one of these, or write your own." } else { "You can write already." });
-        ui.add_space(16.0);
-        for suggestion in suggestions {
-            if ui.add(egui::Button::new(*suggestion).min_size(egui::vec2(360.0, 40.0))).clicked() {
-                said = Some((*suggestion).to_owned());
-            }
-        }
-        ui.add_space(24.0);
-        ui.set_max_width(520.0);
-        let mut words = egui::text::LayoutJob { halign: Align::Center, ..Default::default() };
-        let font = egui::FontId::proportional(12.0);
-        let mut add = |text: &str, colour| {
-            words.append(text, 0.0, egui::TextFormat { font_id: font.clone(), color: colour, ..Default::default() });
-        };
-        add("Hot", palette.hot);
-        add(" neurons fire for almost every token and live in the GPU's memory; ", palette.muted);
-        add("cold", palette.cold);
-        add(" ones fire now and then and stay in RAM for the CPU.", palette.muted);
-        ui.add(Label::new(words).wrap());
-    });
-    said
 }

@@ -1,11 +1,13 @@
 //! What is said in one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
-//! the text of an answer, [`composer`] is where one writes and [`chat_settings`] what the model is told beside it.
+//! the text of an answer, [`start`] what there is before the first, [`composer`] is where one writes and [`chat_settings`] what
+//! the model is told beside it.
 
 mod blocks;
 mod chat_settings;
 mod composer;
 mod message;
 mod rows;
+mod start;
 
 use std::{
     collections::HashMap,
@@ -18,37 +20,30 @@ use egui_commonmark::CommonMarkCache;
 use self::{
     blocks::Blocks,
     chat_settings::{ChatSettings, Told},
-    composer::{Composer, Wish},
+    composer::{Composer, Pen, Wish},
     message::{Act, Context, MEASURE},
     rows::Rows,
+    start::Choice,
 };
-use super::{command::Command, shell::Shell};
+use super::{
+    command::{Command, Page},
+    shell::{self, Shell},
+};
 use crate::{
     host::HostState,
     library::ModelId,
-    store::{Chat, ChatId, Message, MessageId, Speaker},
+    store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
     talk::{Choices, Figures},
 };
 
 /// A draft is kept this long after the last key.
 const DRAFT: Duration = Duration::from_secs(1);
 
+/// How often an answer that another window writes is looked at.
+const ELSEWHERE: Duration = Duration::from_millis(500);
+
 /// Answers whose pieces are kept ready.
 const READY: usize = 256;
-
-/// Requests that suit the built-in model.
-const STORIES: [&str; 3] = [
-    "Tell me a story about a cat and a boat.",
-    "Tell me a story about a dragon who was cold.",
-    "Tell me a story about a girl, a bird and the rain.",
-];
-
-/// Requests that suit any other.
-const QUESTIONS: [&str; 3] = [
-    "Why is the sky blue? Explain it to a child.",
-    "Give me five ideas for a rainy Sunday.",
-    "Write a short poem about warm and cold water.",
-];
 
 /// The chat that is shown.
 #[derive(Default)]
@@ -60,6 +55,8 @@ pub struct Conversation {
     branch: Vec<Message>,
     /// [`Talk::revision`](crate::talk::Talk::revision), and what others had written, when the branch was read.
     seen: Option<(u64, i64)>,
+    /// When that was.
+    looked: Option<Instant>,
     blocks: HashMap<MessageId, Blocks>,
     cache: CommonMarkCache,
     rows: Rows,
@@ -88,7 +85,7 @@ impl Conversation {
         if !self.begun {
             self.begun = true;
             self.composer.focus();
-            if let Some(number) = shell.settings.last_chat {
+            if let Some(number) = shell.shown.take() {
                 let found = shell.store.find_chat(number);
                 if let Some(Some(chat)) = shell.hear(found) {
                     self.open(chat.id, shell);
@@ -178,10 +175,12 @@ impl Conversation {
         let version = shell.store.version();
         let Some((_, others)) = shell.hear(version) else { return };
         let now = (shell.talk.revision(), others);
-        if self.seen == Some(now) {
+        // Whoever writes elsewhere may have ended without a word.
+        let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
+        if self.seen == Some(now) && !due {
             return;
         }
-        self.seen = Some(now);
+        (self.seen, self.looked) = (Some(now), Some(Instant::now()));
         let read = shell.store.find_chat(chat.id.number()).and_then(|found| match found {
             Some(chat) => Ok(Some((shell.store.branch(chat.id)?, chat))),
             None => Ok(None),
@@ -256,13 +255,20 @@ impl Conversation {
         progress.is_some_and(|progress| !progress.ended)
     }
 
+    /// Whether another window is being answered in the chat.
+    pub fn is_elsewhere(&self, shell: &Shell) -> bool {
+        let own = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id)).map(|progress| progress.id);
+        let written = |message: &Message| message.state == MessageState::Streaming && own != Some(message.id);
+        self.branch.iter().any(written)
+    }
+
     fn act(&mut self, act: Act, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         match act {
             Act::Copy(text) => self.copy = Some(text),
             Act::Ask(command) => shell.ask(command),
             Act::Forget => self.editing = None,
-            _ if self.busy(shell) => {}
+            _ if self.busy(shell) || self.is_elsewhere(shell) => {}
             Act::Edit(id) => {
                 let message = self.branch.iter().find(|message| message.id == id);
                 self.editing = message.map(|message| (id, message.content.clone()));
@@ -325,6 +331,9 @@ impl Conversation {
         if self.changed.is_some() {
             ui.request_repaint_after(DRAFT);
         }
+        if self.is_elsewhere(shell) {
+            ui.request_repaint_after(ELSEWHERE.max(shell::pace(ui)));
+        }
         CentralPanel::no_frame()
             .show(ui, |ui| if self.branch.is_empty() { self.start(ui, shell) } else { self.messages(ui, shell) });
         self.aside = is_aside(ui);
@@ -342,7 +351,12 @@ impl Conversation {
         let sampling = choices.over(base);
         let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
         let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
-        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), self.busy(shell))
+        let pen = match () {
+            () if self.busy(shell) => Pen::Answered,
+            () if self.is_elsewhere(shell) => Pen::Elsewhere,
+            () => Pen::Free,
+        };
+        self.composer.show(ui, &hint, &summary, length.map(|length| (used, length)), pen)
     }
 
     /// The model that would answer, and its own sampling.
@@ -384,41 +398,16 @@ impl Conversation {
     }
 
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let (title, ready) = match shell.host.state() {
-            HostState::Ready { model, .. } => (format!("{model} is ready"), true),
-            HostState::Opening(opening) => (format!("{} is being opened …", opening.model), false),
-            HostState::Failed { model, reason } => {
-                ui.vertical_centered(|ui| {
-                    ui.add_space(24.0);
-                    let palette = super::theme::Palette::of(ui);
-                    ui.colored_label(palette.bad, format!("{model} could not be opened: {reason}"));
-                    if ui.button("Choose a model").clicked() {
-                        shell.ask(Command::Show(super::command::Page::Models));
-                    }
-                });
-                return;
-            }
-            HostState::Empty => {
-                ui.vertical_centered(|ui| {
-                    ui.add_space(24.0);
-                    ui.label("No model is open.");
-                    if ui.button("Choose a model").clicked() {
-                        shell.ask(Command::Show(super::command::Page::Models));
-                    }
-                });
-                return;
-            }
-        };
-        let (model, _) = self.model(shell);
-        let suggestions = if model == Some(ModelId::Builtin) { &STORIES } else { &QUESTIONS };
-        if let Some(text) = message::start(ui, &title, suggestions, ready) {
-            self.say(&text, shell);
+        match start::show(ui, &shell.host.state()) {
+            Some(Choice::Say(text)) => self.say(text, shell),
+            Some(Choice::Models) => shell.ask(Command::Show(Page::Models)),
+            None => {}
         }
     }
 
     fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
-        let (progress, busy) = (shell.talk.progress(chat), self.busy(shell));
+        let (progress, busy) = (shell.talk.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
         let alive = matches!(shell.host.state(), HostState::Ready { engine, .. } if engine.stopped().is_none());
         let mut act = None;
         if self.blocks.len() > READY {

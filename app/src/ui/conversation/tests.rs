@@ -2,7 +2,7 @@ use std::{thread, time::Duration};
 
 use egui_kittest::{Harness, kittest::Queryable};
 
-use super::*;
+use super::{start::STORIES, *};
 use crate::{folders::Folders, store::MessageState, ui::theme};
 
 /// A shell in a folder of its own, with the built-in model on its way.

@@ -1,6 +1,7 @@
 //! The whole window: by the keyboard alone ([`keyboard`]), as a screen reader finds it ([`names`]), what its frames
-//! cost ([`frames`]), and what its panels look like ([`looks`]).
+//! cost ([`frames`]), what its panels look like ([`looks`]), and that it gets on with another one ([`company`]).
 
+mod company;
 mod frames;
 mod keyboard;
 mod looks;
