@@ -2,7 +2,7 @@
 //! settings, the engine's [`Host`](crate::host::Host), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
 //! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`icon`] the
-//! program's picture, [`widgets`] what several panels draw, [`toasts`] the notices; [`adapters`] are the GPUs, and
+//! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`toasts`] the notices; [`adapters`] are the GPUs, and
 //! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
@@ -13,6 +13,7 @@ pub mod background;
 pub mod chats;
 pub mod command;
 pub mod conversation;
+pub mod drawing;
 pub mod icon;
 pub mod models;
 pub mod neurons;

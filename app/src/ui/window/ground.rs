@@ -8,6 +8,8 @@ use eframe::egui_wgpu::{
 use egui::{Color32, PaintCallbackInfo, Rect, Shape};
 use thermocline_shaders::PLAIN_FILL;
 
+use crate::ui::drawing::pipeline;
+
 /// Says that the window can fill areas with that shader.
 #[derive(Debug, Clone, Copy)]
 pub struct Ground;
@@ -19,31 +21,7 @@ impl Ground {
         if state.target_format.is_srgb() {
             return None;
         }
-        let module = state.device.create_shader_module(wgpu::ShaderModuleDescriptor {
-            label: Some(PLAIN_FILL.name),
-            source: wgpu::ShaderSource::Wgsl(PLAIN_FILL.text.into()),
-        });
-        let pipeline = state.device.create_render_pipeline(&wgpu::RenderPipelineDescriptor {
-            label: Some(PLAIN_FILL.name),
-            layout: None,
-            vertex: wgpu::VertexState {
-                module: &module,
-                entry_point: Some(PLAIN_FILL.vertex),
-                compilation_options: wgpu::PipelineCompilationOptions::default(),
-                buffers: &[],
-            },
-            primitive: wgpu::PrimitiveState::default(),
-            depth_stencil: None,
-            multisample: wgpu::MultisampleState::default(),
-            fragment: Some(wgpu::FragmentState {
-                module: &module,
-                entry_point: Some(PLAIN_FILL.fragment),
-                compilation_options: wgpu::PipelineCompilationOptions::default(),
-                targets: &[Some(state.target_format.into())],
-            }),
-            multiview_mask: None,
-            cache: None,
-        });
+        let pipeline = pipeline(&state.device, state.target_format, &PLAIN_FILL);
         state.renderer.write().callback_resources.insert(Kept(pipeline));
         Some(Ground)
     }
