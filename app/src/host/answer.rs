@@ -40,6 +40,22 @@ pub struct Update {
 /// Words are gathered for so long before anybody hears of them: who is woken for each takes the processor from the model.
 pub const GATHERED: Duration = Duration::from_millis(8);
 
+/// The end of an answer, for whoever wants only that.
+#[derive(Debug, Clone)]
+pub struct Ending(Arc<News>);
+
+impl Ending {
+    /// Whether it has come.
+    pub fn is_over(&self) -> bool {
+        self.0.lock().over
+    }
+
+    /// Waits for it, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        drop(self.0.ended.wait_timeout_while(self.0.lock(), longest, |heard| !heard.over));
+    }
+}
+
 /// Collects what a generation says. Dropping it cancels the generation.
 #[derive(Debug)]
 pub struct Answer {
@@ -49,17 +65,25 @@ pub struct Answer {
 
 #[derive(Debug, Default)]
 struct News {
-    update: Mutex<Update>,
+    heard: Mutex<Heard>,
     ended: Condvar,
 }
 
+#[derive(Debug, Default)]
+struct Heard {
+    update: Update,
+    /// Whether the end has come, taken or not.
+    over: bool,
+}
+
 impl News {
-    fn lock(&self) -> MutexGuard<'_, Update> {
-        self.update.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn end(&self, end: End) {
-        self.lock().end = Some(end);
+        let mut heard = self.lock();
+        (heard.update.end, heard.over) = (Some(end), true);
         self.ended.notify_all();
     }
 }
@@ -80,13 +104,12 @@ impl Answer {
 
     /// What is new.
     pub fn take(&self) -> Update {
-        std::mem::take(&mut *self.news.lock())
+        std::mem::take(&mut self.news.lock().update)
     }
 
-    /// Waits until the end is among what is new, but no longer than `longest`.
-    pub fn wait(&self, longest: Duration) {
-        let still = |update: &mut Update| update.end.is_none();
-        drop(self.news.ended.wait_timeout_while(self.news.lock(), longest, still));
+    /// Its end.
+    pub fn ending(&self) -> Ending {
+        Ending(Arc::clone(&self.news))
     }
 
     /// Ends it after the token being computed; what was said stands.
@@ -103,7 +126,8 @@ impl Drop for Answer {
 
 fn listen(events: &Receiver<Event>, news: &News, notify: &dyn Fn()) {
     while let Ok(first) = events.recv() {
-        let (mut update, mut end) = (news.lock(), None);
+        let (mut heard, mut end) = (news.lock(), None);
+        let update = &mut heard.update;
         for event in std::iter::once(first).chain(events.try_iter()) {
             match event {
                 Event::Prompt { done, total } => update.prompt = Some((done, total)),
@@ -117,7 +141,7 @@ fn listen(events: &Receiver<Event>, news: &News, notify: &dyn Fn()) {
                 Event::Error(error) => end = Some(End::Failed(error)),
             }
         }
-        drop(update);
+        drop(heard);
         if let Some(end) = end {
             news.end(end);
             notify();
@@ -182,13 +206,15 @@ mod tests {
         while endless.take().text.is_empty() {
             thread::sleep(Duration::from_millis(1));
         }
-        let began = Instant::now();
-        endless.wait(Duration::from_millis(1));
+        let (began, ending) = (Instant::now(), endless.ending());
+        ending.wait(Duration::from_millis(1));
         assert!(began.elapsed() < Duration::from_secs(10), "it does not wait any longer");
+        assert!(!ending.is_over());
         endless.stop();
-        endless.wait(Duration::from_secs(60));
+        ending.wait(Duration::from_secs(60));
         assert!(began.elapsed() < Duration::from_secs(50), "the end wakes who waits for it");
         let (_, end) = all(&endless);
+        assert!(ending.is_over(), "also when it was taken");
         assert!(matches!(end, End::Done(StopReason::Cancelled | StopReason::ContextFull, _)), "{end:?}");
     }
 

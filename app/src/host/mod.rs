@@ -6,6 +6,6 @@ mod answer;
 mod model;
 mod reason;
 
-pub use answer::{Answer, End, GATHERED, Update};
+pub use answer::{Answer, End, Ending, GATHERED, Update};
 pub use model::{Host, HostState, Opening};
 pub use reason::reason;

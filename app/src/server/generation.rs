@@ -38,6 +38,7 @@ impl Generation {
         let news = Arc::new(Notify::new());
         let notify = Arc::clone(&news);
         let answer = Answer::begin(move || notify.notify_one(), session, request);
+        shared.begun(answer.ending());
         Ok(Generation { answer, news, shared: Arc::clone(shared), _turn: turn })
     }
 

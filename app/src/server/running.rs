@@ -26,7 +26,7 @@ use tokio::{
 use tokio_io_timeout::TimeoutStream;
 
 use super::{Offer, Options, Source, body::Body, error::ApiError, queue::Queue, routes};
-use crate::talk::Figures;
+use crate::{host::Ending, talk::Figures};
 
 /// Connections at a time; more have to wait until one is closed.
 const CONNECTIONS: usize = 128;
@@ -70,6 +70,8 @@ pub struct Shared {
     tell: Box<dyn Fn(News<'_>) + Send + Sync>,
     requests: AtomicU64,
     last: Mutex<Option<Figures>>,
+    /// Of the answer that was begun last.
+    ending: Mutex<Option<Ending>>,
     last_error: Mutex<Option<String>>,
 }
 
@@ -89,6 +91,17 @@ impl Shared {
     pub fn requested(&self) {
         self.requests.fetch_add(1, SeqCst);
         (self.tell)(News::Request);
+    }
+
+    /// An answer has been begun.
+    pub fn begun(&self, ending: Ending) {
+        *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some(ending);
+    }
+
+    /// The end of the answer that the model is giving.
+    pub fn speaking(&self) -> Option<Ending> {
+        let ending = self.ending.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        ending.filter(|ending| !ending.is_over())
     }
 
     /// An answer has been made.
@@ -164,9 +177,10 @@ impl Server {
         let failed = |error: io::Error| format!("the server cannot start: {error}");
         let (address, runtime) = (prepared.map_err(failed)?, runtime.map_err(failed)?);
         let queue = Queue::new(options.waiting);
-        let (requests, last, last_error) = (AtomicU64::new(0), Mutex::default(), Mutex::default());
+        let (requests, last, ending, last_error) =
+            (AtomicU64::new(0), Mutex::default(), Mutex::default(), Mutex::default());
         let tell = Box::new(tell);
-        let shared = Arc::new(Shared { options, queue, source, tell, requests, last, last_error });
+        let shared = Arc::new(Shared { options, queue, source, tell, requests, last, ending, last_error });
         let (course, told) = watch::channel(Course::Listen);
         let thread = {
             let shared = Arc::clone(&shared);
@@ -189,6 +203,11 @@ impl Server {
     /// How much it has to do.
     pub fn status(&self) -> Status {
         self.shared.status()
+    }
+
+    /// The end of the answer that the model is giving for it.
+    pub fn speaking(&self) -> Option<Ending> {
+        self.shared.speaking()
     }
 
     /// What clients on this computer take as their base URL.

@@ -11,7 +11,7 @@ use thermocline_engine::session::{Prompt, Request};
 
 use super::{Offer, Options, Server, Source, Status};
 use crate::{
-    host::{Host, HostState},
+    host::{Ending, Host, HostState},
     settings::ServerSettings,
     talk::Choices,
 };
@@ -79,6 +79,11 @@ impl Switch {
         if let Some(Ok(server)) = &self.made.1 {
             server.leave_unless(None);
         }
+    }
+
+    /// The end of the answer that the model is giving to another program.
+    pub fn speaking(&self) -> Option<Ending> {
+        self.made.1.as_ref()?.as_ref().ok()?.speaking()
     }
 
     /// How it stands.

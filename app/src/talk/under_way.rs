@@ -93,7 +93,7 @@ impl UnderWay {
     /// Waits until the model has ended it, but no longer than `longest`.
     pub fn wait(&self, longest: Duration) {
         if let Some((answer, _)) = &self.answer {
-            answer.wait(longest);
+            answer.ending().wait(longest);
         }
     }
 

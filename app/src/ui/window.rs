@@ -322,7 +322,7 @@ impl eframe::App for Window {
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
-        let waited = self.turns.as_mut().is_some_and(|turns| turns.before_frame(&self.shell.talk));
+        let waited = self.turns.as_mut().is_some_and(|turns| turns.before_frame(&self.shell.talk, &self.shell.serving));
         if waited {
             self.tick(ui);
         }

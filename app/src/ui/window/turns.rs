@@ -1,9 +1,9 @@
 //! Where the processor that computes the model draws the window, too, they take turns: what is drawn while the model speaks is
-//! taken from its answer. A short story of the built-in model is told in the time of three frames.
+//! taken from its answer, whoever hears that. A short story of the built-in model is told in the time of three frames.
 
 use std::time::{Duration, Instant};
 
-use crate::{host::Host, talk::Talk};
+use crate::{host::Host, server::Switch, talk::Talk};
 
 /// Between two frames while the model speaks, and between the beginning of an answer and the first of them.
 const SPEECH: Duration = Duration::from_millis(100);
@@ -37,13 +37,20 @@ impl Turns {
         }
     }
 
-    /// To be called before a frame. While the model speaks it waits for the window's turn, which comes with the end of the answer
-    /// at the latest. Returns whether it has waited: then there is news.
-    pub fn before_frame(&mut self, talk: &Talk) -> bool {
+    /// To be called before a frame. While the model speaks, in the window or to another program, it waits for the window's turn,
+    /// which comes with the end of the answer at the latest. Returns whether it has waited: then there is news.
+    pub fn before_frame(&mut self, talk: &Talk, serving: &Switch) -> bool {
         let rest = SPEECH.saturating_sub(self.begun.elapsed());
-        let waits = !rest.is_zero() && talk.is_speaking();
+        let (here, there) = (talk.is_speaking(), serving.speaking());
+        let waits = !rest.is_zero() && (here || there.is_some());
         if waits {
-            talk.wait(rest);
+            let began = Instant::now();
+            if here {
+                talk.wait(rest);
+            }
+            if let Some(ending) = there {
+                ending.wait(rest.saturating_sub(began.elapsed()));
+            }
         }
         self.begun = Instant::now();
         waits

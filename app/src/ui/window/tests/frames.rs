@@ -10,6 +10,7 @@ use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, 
 use egui_kittest::Harness;
 
 use crate::{
+    server::SwitchState,
     store::Store,
     talk::Choices,
     ui::{Window, testing::Stage, window::turns::Turns},
@@ -201,4 +202,33 @@ fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
         assert!(frames <= tenths + 2, "{frames} frames in {tenths} tenths of a second");
         assert_eq!(drawn.get(), turn, "each answer begins once, after one frame");
     }
+}
+
+#[test]
+fn answers_to_other_programs_are_left_the_processor_too() {
+    let mut stage = Stage::with([1440.0, 900.0], |_, settings| {
+        (settings.server.on, settings.server.port) = (true, 0);
+    });
+    stage.ready();
+    stage.it.state_mut().take_turns(Turns::new(|| ()));
+    let url = match stage.shell().serving.state() {
+        SwitchState::On { url, .. } => url,
+        other => panic!("{other:?}"),
+    };
+    quiet(&mut stage.it);
+    let question = r#"{"messages": [{"role": "user", "content": "Tell me a long story."}], "temperature": 0}"#;
+    let asking = std::thread::spawn(move || {
+        let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
+        let answer = agent.post(format!("{url}/chat/completions")).send(question);
+        answer.unwrap().body_mut().read_to_string().unwrap()
+    });
+    stage.until("the answer's beginning", |window| window.shell.serving.speaking().is_some());
+    let (began, mut frames) = (Instant::now(), 0);
+    while stage.shell().serving.speaking().is_some() {
+        stage.it.step();
+        frames += 1;
+    }
+    let tenths = began.elapsed().as_millis() / 100;
+    assert!(frames <= tenths + 2, "{frames} frames in {tenths} tenths of a second");
+    assert!(asking.join().unwrap().contains("Once"), "it was answered");
 }
