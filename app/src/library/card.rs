@@ -9,6 +9,7 @@ use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, Container, ReadMode, TensorType, gguf},
     model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model},
+    session::EngineOptions,
     sparsity::sidecar::{self, Attachment, SidecarChoice},
 };
 
@@ -92,6 +93,8 @@ pub struct Card {
     pub bytes: u64,
     /// Tokens it was trained to see.
     pub context: usize,
+    /// Tokens of context it is given unless somebody wishes otherwise.
+    pub usual_context: usize,
     /// Layers.
     pub layers: usize,
     /// Neurons of a layer (of an expert).
@@ -149,6 +152,7 @@ impl Card {
             parameters: tensors.iter().map(|tensor| elements(&tensor.shape)).sum(),
             bytes: checkpoint.tensor_bytes(),
             context: config.context_length,
+            usual_context: EngineOptions::default().context_of(config),
             layers: config.n_layer(),
             neurons: config.experts.as_ref().map_or(config.n_ff, |experts| experts.n_ff),
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),

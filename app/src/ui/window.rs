@@ -1,5 +1,6 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
+mod drops;
 mod ground;
 mod turns;
 
@@ -190,6 +191,10 @@ impl Window {
         for command in command::typed(ui) {
             self.shell.ask(command);
         }
+        for path in drops::dropped(ui) {
+            (self.page, self.over) = (Page::Models, None);
+            self.models.add(ui, &mut self.shell, path);
+        }
         let (palette, width) = (Palette::of(ui), ui.available_width());
         let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };
         let frame = Frame::new().fill(background).inner_margin(INSET);
@@ -221,6 +226,7 @@ impl Window {
         if self.keys {
             self.keys = !keys::modal(ui);
         }
+        drops::invite(ui);
         self.shell.toasts.show(ui);
         for command in self.shell.asked() {
             self.obey(command, room_for_chats, room_for_neurons);

@@ -1,9 +1,12 @@
 //! A model on a card.
 
 use egui::{ProgressBar, RichText, Ui};
-use thermocline_engine::sparsity::prepare::Phase;
+use thermocline_engine::{session::Engine, sparsity::prepare::Phase};
 
-use super::preparation::{Preparation, Stage};
+use super::{
+    memory,
+    preparation::{Preparation, Stage},
+};
 use crate::{
     host::HostState,
     library::{Card, ModelId},
@@ -40,11 +43,14 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &Card, fit: &str, preparation:
         ui.label(RichText::new(facts(card)).size(12.0));
         widgets::muted(ui, sparsity(card));
         widgets::muted(ui, fit);
-        if let (true, HostState::Ready { engine, .. }) = (open, &state)
-            && let Some(rate) = engine.observed_rate()
-        {
+        let engine = match &state {
+            HostState::Ready { engine, .. } if open => Some(engine),
+            _ => None,
+        };
+        if let Some(rate) = engine.and_then(Engine::observed_rate) {
             widgets::muted(ui, format!("Measured with the latest answer: {rate:.1} tok/s"));
         }
+        memory::show(ui, shell, card, engine);
         let mut deed = None;
         ui.horizontal_wrapped(|ui| {
             opening(ui, shell, card, &state);

@@ -1,10 +1,10 @@
-//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`]
-//! with an [`estimate`] of how it would run, [`preparation`] is work on one of
-//! them, [`downloads`] bring others.
+//! Models on this machine, and how to get more: [`search`] finds them, each has a [`card`] with an [`estimate`] of how it would run
+//! and the [`memory`] of chats it is to have, [`preparation`] is work on one of them, [`downloads`] bring others.
 
 mod card;
 mod downloads;
 mod estimate;
+mod memory;
 mod preparation;
 mod search;
 
@@ -85,11 +85,6 @@ impl ModelsPage {
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
-        let dropped: Vec<PathBuf> =
-            ui.input(|input| input.raw.dropped_files.iter().map(|file| file.path().to_owned()).collect());
-        for path in dropped {
-            self.add(ui, shell, path);
-        }
         ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
             ui.set_max_width(ui.available_width().min(840.0));
             ui.horizontal(|ui| {
@@ -101,9 +96,6 @@ impl ModelsPage {
                     self.look(ui, shell, true);
                 }
             });
-            if ui.input(|input| !input.raw.hovered_files.is_empty()) {
-                ui.label("Drop it to add it to the library.");
-            }
             self.folder(ui, shell);
             lately(ui, shell);
             self.cards(ui, shell);
@@ -120,7 +112,7 @@ impl ModelsPage {
     }
 
     /// Adds a folder or a file to the library.
-    fn add(&mut self, ctx: &Context, shell: &mut Shell, path: PathBuf) {
+    pub fn add(&mut self, ctx: &Context, shell: &mut Shell, path: PathBuf) {
         if !path.exists() {
             shell.complain(format!("{}: there is no such folder or file", path.display()));
             return;

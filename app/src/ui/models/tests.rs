@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path};
 
+use egui::accesskit::Role;
 use egui_kittest::kittest::Queryable;
+use thermocline_engine::model::KvType;
 
 use super::*;
 use crate::{
@@ -112,6 +114,77 @@ fn settings_of_a_model_are_kept_apart() {
     opened(&mut stage, &path);
     let engine = stage.shell().host.engine().unwrap();
     assert_eq!((engine.vram_budget(), engine.context()), (Some(5 << 20), 64));
+}
+
+#[test]
+fn the_context_is_chosen_on_the_card() {
+    let folder = folder_with("tiny");
+    let path = folder.path().join("tiny");
+    let id = ModelId::Path(path.clone());
+    let mut stage = Stage::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
+    page(&mut stage);
+    let card = stage.it.state().models.found()[1].clone();
+    assert!(card.context > 64 && card.usual_context == card.context, "{card:?}");
+    let header = |context, kv_type| format!("Context of {}: {context} tokens, cache in {kv_type}", card.name);
+    stage.click(&header(card.context, "F16"));
+    stage.role(Role::Slider, "Context").set_value_accesskit(64.0);
+    stage.step();
+    stage.click("Q8_0");
+    let chosen = stage.shell().settings.models[&id.key()].clone();
+    assert_eq!((chosen.context, chosen.kv_type.as_deref()), (Some(64), Some("Q8_0")));
+    assert!(stage.shows(&header(64, "Q8_0")));
+    stage.click(&format!("Open {}", card.name));
+    opened(&mut stage, &path);
+    let kept = |stage: &mut Stage| {
+        let engine = stage.shell().host.engine().unwrap();
+        (engine.context(), engine.kv_type())
+    };
+    assert_eq!(kept(&mut stage), (64, KvType::Q8_0));
+    assert!(!stage.shows("Open it again with this context"));
+
+    // What is usual is not kept, and an open model takes it up when it is opened again.
+    stage.role(Role::Slider, "Context").set_value_accesskit(card.context as f64);
+    stage.step();
+    stage.click("F16");
+    let chosen = stage.shell().settings.models[&id.key()].clone();
+    assert_eq!((chosen.context, chosen.kv_type), (None, None));
+    assert_eq!(kept(&mut stage), (64, KvType::Q8_0));
+    stage.click("Open it again with this context");
+    opened(&mut stage, &path);
+    assert_eq!(kept(&mut stage), (card.context, KvType::F16));
+}
+
+/// A file that was let go over the window.
+#[derive(Debug)]
+struct Dropped(PathBuf);
+
+impl egui::DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        Err("nobody reads all of a model at once".to_owned())
+    }
+}
+
+#[test]
+fn a_file_is_dropped_wherever_one_is() {
+    let folder = folder_with("tiny");
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    let over = |path: &Path| egui::HoveredFile { path: Some(path.to_owned()), ..egui::HoveredFile::default() };
+    stage.it.input_mut().hovered_files = vec![over(folder.path())];
+    stage.it.step();
+    stage.it.step();
+    assert!(stage.shows("Drop it to add it to the library"), "{:?}", stage.texts());
+    stage.it.input_mut().hovered_files.clear();
+    stage.it.input_mut().dropped_files = vec![std::sync::Arc::new(Dropped(folder.path().to_owned()))];
+    stage.step();
+    assert_eq!(stage.it.state().page, Page::Models);
+    stage.until("its model", |window| window.models.found().len() == 2 && !window.models.search.is_running());
+    assert_eq!(stage.shell().settings.folders, [folder.path()]);
+    assert!(!stage.shows("Drop it to add it to the library"));
 }
 
 #[test]

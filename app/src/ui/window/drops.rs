@@ -1,0 +1,28 @@
+//! Files that are dragged over the window and let go there: models for the library, wherever one is.
+
+use std::path::PathBuf;
+
+use egui::{Align2, Area, Frame, Id, Label, Margin, Order, RichText, Stroke, Ui, Vec2};
+
+use crate::ui::theme::{Palette, RADIUS, strong};
+
+/// What was let go since the last frame.
+pub fn dropped(ui: &Ui) -> Vec<PathBuf> {
+    ui.input(|input| input.raw.dropped_files.iter().map(|file| file.path().to_owned()).collect())
+}
+
+/// Says what becomes of a file that is held over the window.
+pub fn invite(ui: &Ui) {
+    if ui.input(|input| input.raw.hovered_files.is_empty()) {
+        return;
+    }
+    let palette = Palette::of(ui);
+    let area = Area::new(Id::unique("drop")).order(Order::Foreground).anchor(Align2::CENTER_CENTER, Vec2::ZERO);
+    area.interactable(false).show(ui, |ui| {
+        let frame = Frame::new().fill(palette.raised).stroke(Stroke::new(1.0, palette.cold)).corner_radius(RADIUS + 4);
+        frame.inner_margin(Margin::symmetric(32, 24)).show(ui, |ui| {
+            let words = RichText::new("Drop it to add it to the library").font(strong(16.0));
+            ui.add(Label::new(words).extend().selectable(false));
+        });
+    });
+}
