@@ -7,8 +7,8 @@ mod wordmark;
 
 use std::time::{Duration, Instant};
 
-use egui::{CollapsingHeader, Layout, RichText, ScrollArea, TextEdit, Ui};
-use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_SETTINGS, ICON_UPLOAD};
+use egui::{Button, CollapsingHeader, Layout, RichText, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
+use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
     files::Files,
@@ -20,7 +20,7 @@ use super::{
     theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
-use crate::store::{Chat, ChatId, Folder, FolderId, Hit};
+use crate::store::{Chat, ChatId, Folder, FolderId, Hit, Store, StoreError};
 
 /// A deleted chat can be brought back by a button for so long.
 const UNDO: Duration = Duration::from_secs(12);
@@ -39,6 +39,8 @@ const SEARCH: Duration = Duration::from_millis(150);
 pub struct ChatsPanel {
     chats: Vec<Chat>,
     folders: Vec<Folder>,
+    /// Deleted ones that can be brought back.
+    gone: Vec<Chat>,
     /// When today and yesterday began, in milliseconds since 1970.
     days: (i64, i64),
     /// The store's version when the list was read, and when that was.
@@ -78,11 +80,12 @@ impl ChatsPanel {
             Some((_, when)) if when.elapsed() < PAUSE && shell.talk.is_busy() => return,
             _ => self.seen = Some((version, Instant::now())),
         }
-        let read =
-            || Ok::<_, crate::store::StoreError>((shell.store.chats()?, shell.store.folders()?, shell.store.days()?));
-        let read = read();
-        if let Some((chats, folders, days)) = shell.hear(read) {
-            (self.chats, self.folders, self.days) = (chats, folders, days);
+        let read = |store: &Store| {
+            Ok::<_, StoreError>((store.chats()?, store.folders()?, store.deleted_chats()?, store.days()?))
+        };
+        let read = read(&shell.store);
+        if let Some((chats, folders, gone, days)) = shell.hear(read) {
+            (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
         }
     }
 
@@ -291,14 +294,6 @@ impl ChatsPanel {
             });
             ui.request_repaint_after(UNDO.saturating_sub(since.elapsed()));
         }
-        if let Some(id) = restore {
-            self.deleted = None;
-            self.seen = None;
-            let restored = shell.store.restore_chat(id);
-            if shell.hear(restored).is_some() {
-                shell.ask(Command::OpenChat(id));
-            }
-        }
         ui.horizontal(|ui| {
             if ui.button("Models").clicked() {
                 shell.ask(Command::Show(Page::Models));
@@ -306,6 +301,9 @@ impl ChatsPanel {
             ui.with_layout(Layout::right_to_left(egui::Align::Center), |ui| {
                 if icon_button(ui, ICON_SETTINGS, "Settings").clicked() {
                     shell.ask(Command::Show(Page::Preferences));
+                }
+                if !self.gone.is_empty() {
+                    icon_menu(ui, ICON_RESTORE_FROM_TRASH, "Deleted chats", |ui| restore = self.bin(ui).or(restore));
                 }
                 icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
                     if ui.button("Import chats …").clicked() {
@@ -325,6 +323,33 @@ impl ChatsPanel {
                 }
             });
         });
+        if let Some(id) = restore {
+            self.deleted = None;
+            self.seen = None;
+            let restored = shell.store.restore_chat(id);
+            if shell.hear(restored).is_some() {
+                shell.ask(Command::OpenChat(id));
+            }
+        }
+    }
+
+    /// The deleted chats; the one that is to come back.
+    fn bin(&self, ui: &mut Ui) -> Option<ChatId> {
+        let mut chosen = None;
+        muted(ui, "Kept for 30 days. Choose one to bring it back.");
+        ScrollArea::vertical().max_height(320.0).show(ui, |ui| {
+            for chat in &self.gone {
+                let title = if chat.title.is_empty() { "New chat" } else { &chat.title };
+                let button = ui.push_id(chat.id, |ui| ui.add(Button::new(title).truncate())).inner;
+                let name = format!("Bring back {title}");
+                button.widget_info(|| WidgetInfo::labeled(Role::Button, true, &name));
+                if button.clicked() {
+                    chosen = Some(chat.id);
+                    ui.close();
+                }
+            }
+        });
+        chosen
     }
 }
 

@@ -60,6 +60,19 @@ fn chats_are_opened_pinned_deleted_and_brought_back() {
     it.get_by_label("Undo").click();
     it.run_steps(3);
     assert_eq!(titles(&it), ["Frogs", "Boats"]);
+
+    // Later, too.
+    assert!(it.query_by_label("Deleted chats").is_none());
+    choose(&mut it, "Boats", "Delete");
+    it.state_mut().as_mut().unwrap().1.deleted = None;
+    it.run_steps(2);
+    assert!(it.query_by_label("Undo").is_none());
+    it.get_by_label("Deleted chats").click();
+    it.run_steps(4);
+    it.get_by_label("Bring back Boats").click();
+    it.run_steps(4);
+    assert_eq!(titles(&it), ["Frogs", "Boats"]);
+    assert!(it.query_by_label("Deleted chats").is_none());
 }
 
 #[test]
