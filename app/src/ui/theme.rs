@@ -95,6 +95,11 @@ impl Palette {
         Self::with(&ctx.global_style().visuals)
     }
 
+    /// Of what can be used: between hairlines and words.
+    fn outline(&self) -> Color32 {
+        self.line.lerp_to_gamma(self.muted, 0.25)
+    }
+
     /// That of dark or light visuals.
     pub fn with(visuals: &egui::Visuals) -> Self {
         if visuals.dark_mode { Self::DARK } else { Self::LIGHT }
@@ -183,7 +188,8 @@ fn visuals(palette: &Palette, mut visuals: Visuals) -> Visuals {
     visuals.hyperlink_color = palette.cold;
     visuals.warn_fg_color = palette.amber;
     visuals.error_fg_color = palette.bad;
-    visuals.selection.bg_fill = palette.deep.gamma_multiply(0.6);
+    // Dark words are to stand out from it, too.
+    visuals.selection.bg_fill = palette.deep.gamma_multiply(if visuals.dark_mode { 0.6 } else { 0.4 });
     visuals.selection.stroke = Stroke::new(1.0, palette.text);
     visuals.slider_trailing_fill = true;
     let state = |fill: Color32, text: Color32, stroke: Stroke| WidgetVisuals {
@@ -196,8 +202,10 @@ fn visuals(palette: &Palette, mut visuals: Visuals) -> Visuals {
     };
     let focus = Stroke::new(1.0, palette.cold);
     visuals.widgets.noninteractive = state(palette.panel, palette.text, line);
-    visuals.widgets.inactive = state(palette.raised, palette.text, Stroke::NONE);
-    visuals.widgets.hovered = state(palette.line, palette.text, Stroke::NONE);
+    // Fields and boxes have little else that tells them from what they lie on.
+    let outline = Stroke::new(1.0, palette.outline());
+    visuals.widgets.inactive = state(palette.raised, palette.text, outline);
+    visuals.widgets.hovered = state(palette.line, palette.text, outline);
     visuals.widgets.active = state(palette.line, palette.text, focus);
     visuals.widgets.open = state(palette.raised, palette.text, line);
     visuals
@@ -231,6 +239,10 @@ mod tests {
                 for mark in [palette.hot, palette.cold, palette.amber, palette.good, palette.bad] {
                     assert!(contrast(mark, ground) >= 3.0, "{mark:?} on {ground:?}: {}", contrast(mark, ground));
                 }
+            }
+            for ground in [palette.background, palette.panel] {
+                let outline = palette.outline();
+                assert!(contrast(outline, ground) >= 1.6, "{outline:?} on {ground:?}: {}", contrast(outline, ground));
             }
             assert!(contrast(palette.on_hot, palette.hot) >= 3.5, "{}", contrast(palette.on_hot, palette.hot));
         }

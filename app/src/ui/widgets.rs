@@ -37,7 +37,7 @@ pub fn icon_menu(ui: &mut Ui, icon: MaterialIcon, name: &str, contents: impl FnO
 pub fn primary_button(ui: &mut Ui, text: &str, enabled: bool) -> Response {
     let palette = Palette::of(ui);
     let words = RichText::new(text).font(strong(14.0)).color(palette.on_hot);
-    ui.add_enabled(enabled, Button::new(words).fill(palette.hot))
+    ui.add_enabled(enabled, Button::new(words).fill(palette.hot).stroke(Stroke::NONE))
 }
 
 /// Words of less weight.
