@@ -6,7 +6,9 @@ use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, Guess, experts::Mixture};
 use crate::{
     cpu::Cpu,
     error::Result,
-    model::{Down, Ffn, FfnWeights, LayerFiring, ModelConfig, Predictor, PredictorInput, Probe, Sparsity, mask},
+    model::{
+        Activation, Down, Ffn, FfnWeights, LayerFiring, ModelConfig, Predictor, PredictorInput, Probe, Sparsity, mask,
+    },
 };
 
 /// What a layer's FFN is to do.
@@ -27,6 +29,39 @@ pub(in crate::model) struct LayerTask<'a> {
     /// What the norm before it saw, `[tokens, d_model]`.
     pub residual: &'a [f32],
     pub tokens: usize,
+}
+
+impl LayerTask<'_> {
+    /// The same of an FFN for every token.
+    fn of<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
+        let guess = self.predictor.map(|predictor| {
+            let x = match predictor.input {
+                PredictorInput::Residual => self.residual,
+                PredictorInput::Normed => self.x,
+            };
+            Guess::Predictor { predictor, x, shift: self.shift }
+        });
+        FfnTask {
+            blocks: ffn,
+            activation,
+            sparsity: self.sparsity,
+            guess,
+            audited: self.audited,
+            cut: self.cut,
+            x: self.x,
+            tokens: self.tokens,
+            observed,
+        }
+    }
+
+    /// Has workers that wait bring near what it reads first.
+    pub(super) fn expect(&self, cpu: &Cpu, activation: Activation) {
+        match self.ffn {
+            Ffn::Dense(ffn) => cpu.expect(&self.of(&[FfnBlock::whole(ffn)], activation, false).first_read()),
+            // Experts are known once they are chosen.
+            Ffn::Experts(_) => cpu.expect(&[]),
+        }
+    }
 }
 
 /// Computes FFNs of layers. Its buffers grow to the largest chunk and stay.
@@ -56,24 +91,8 @@ impl LayerFfn {
         };
         let observed = probe.wants_firing();
         let started = (observed && probe.wants_times()).then(Instant::now);
-        let guess = task.predictor.map(|predictor| {
-            let x = match predictor.input {
-                PredictorInput::Residual => task.residual,
-                PredictorInput::Normed => task.x,
-            };
-            Guess::Predictor { predictor, x, shift: task.shift }
-        });
-        let part = FfnTask {
-            blocks: &[FfnBlock::whole(weights)],
-            activation: config.activation,
-            sparsity: task.sparsity,
-            guess,
-            audited: task.audited,
-            cut: task.cut,
-            x: task.x,
-            tokens: task.tokens,
-            observed,
-        };
+        let blocks = [FfnBlock::whole(weights)];
+        let part = task.of(&blocks, config.activation, observed);
         let hidden = probe.wants_ffn_hidden();
         let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
             if hidden {

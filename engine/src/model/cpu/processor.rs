@@ -13,8 +13,8 @@ use crate::{
     },
     error::{Error, Result},
     model::{
-        Ffn, KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register,
-        Sparsity, Steering, forward::grow, shortlist,
+        KvCache, KvType, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Probe, Processor, Register, Sparsity,
+        Steering, forward::grow, shortlist,
     },
 };
 
@@ -170,19 +170,9 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
 impl CpuProcessor {
     /// The FFN of a layer.
     fn expect_ffn(&self, model: &Model, layer: usize) {
-        let weights = &model.weights.layers[layer];
-        let guesses = self.sparsity == Sparsity::Predicted && model.config.activation.is_sparse();
-        match &weights.ffn {
-            _ if self.tokens != 1 => (),
-            Ffn::Experts(_) => self.cpu.expect(&[]),
-            Ffn::Dense(ffn) => match (weights.predictor.as_ref().filter(|_| guesses), &ffn.gate) {
-                (Some(predictor), _) => self.cpu.expect(&[predictor.first()]),
-                (None, Some(gate)) if self.sparsity == Sparsity::Dense => {
-                    self.cpu.expect(&[&gate.weight, &ffn.up.weight]);
-                }
-                (None, Some(gate)) => self.cpu.expect(&[&gate.weight]),
-                (None, None) => self.cpu.expect(&[&ffn.up.weight]),
-            },
+        if self.tokens == 1 {
+            // Whatever its input will be.
+            self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
         }
     }
 

@@ -1,5 +1,6 @@
 //! What of FFNs is to be computed, and what that came to.
 
+use super::products::Few;
 use crate::{
     format::Matrix,
     model::{Activation, FfnWeights, Predictor, Sparsity},
@@ -66,7 +67,7 @@ pub enum Guess<'a> {
     },
 }
 
-impl FfnTask<'_> {
+impl<'a> FfnTask<'a> {
     /// The mode, after what it needs turned out to be missing.
     pub(super) fn mode(&self) -> Sparsity {
         match self.sparsity {
@@ -75,6 +76,21 @@ impl FfnTask<'_> {
             Sparsity::Predicted if self.guess.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
             Sparsity::Threshold if !self.gated() || self.cut.is_none() => Sparsity::Dense,
             mode => mode,
+        }
+    }
+
+    /// The matrices of a single FFN that are read before anything is known of its neurons: whole and together.
+    pub(super) fn first_read(&self) -> Few<&'a Matrix> {
+        let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
+            return Few::new();
+        };
+        match (self.mode(), self.guess, gate) {
+            (Sparsity::Predicted, Some(Guess::Mask(_)), _) => Few::new(),
+            (Sparsity::Predicted, Some(Guess::Predictor { predictor, .. }), _) => {
+                [predictor.first()].into_iter().collect()
+            }
+            (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
+            (_, _, gate) => [&gate.as_ref().unwrap_or(up).weight].into_iter().collect(),
         }
     }
 
@@ -124,4 +140,70 @@ impl FfnWork {
 /// Whether so many rows of a matrix are better read with all the others.
 pub(super) fn is_most(rows: usize, matrix: &Matrix) -> bool {
     rows as f64 > MOST_ROWS * matrix.rows() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cpu::{Cpu, CpuOptions},
+        model::{
+            PredictorInput, PredictorKind,
+            cpu::{
+                CpuFfn,
+                tests::{D, ffn, linear, noise},
+            },
+        },
+    };
+
+    /// What is asked for ahead is what a task begins with, whatever its mode comes to.
+    #[test]
+    fn what_a_task_reads_first() {
+        let mut seed = 9;
+        let (gated, plain) = (ffn(true, 16, &mut seed), ffn(false, 16, &mut seed));
+        let gate = &gated.gate.as_ref().unwrap().weight;
+        let kind = PredictorKind::Rows { rows: linear(16, D, &mut seed).weight, bias: None };
+        let predictor = Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None };
+        let (asked, mask) = (Guess::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Guess::Mask(&[0]));
+        let both = [gate, &gated.up.weight];
+        let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [
+            (&gated, Activation::Relu, Sparsity::Dense, Some(asked), None, &both),
+            (&gated, Activation::Relu, Sparsity::Exact, Some(asked), None, &[gate]),
+            (&gated, Activation::Relu, Sparsity::Predicted, Some(asked), None, &[predictor.first()]),
+            (&gated, Activation::Relu, Sparsity::Predicted, Some(mask), None, &[]),
+            (&gated, Activation::Relu, Sparsity::Predicted, None, None, &[gate]),
+            (&gated, Activation::Silu, Sparsity::Exact, None, None, &both),
+            (&gated, Activation::Silu, Sparsity::Threshold, None, Some(0.1), &[gate]),
+            (&gated, Activation::Silu, Sparsity::Threshold, None, None, &both),
+            (&plain, Activation::Relu, Sparsity::Exact, None, None, &[&plain.up.weight]),
+            (&plain, Activation::Relu, Sparsity::Dense, None, None, &[&plain.up.weight]),
+        ];
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+        let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+        for (ffn, activation, sparsity, guess, cut, wanted) in cases {
+            let blocks = [FfnBlock::whole(ffn)];
+            let (audited, observed, tokens) = (false, false, 1);
+            let task = FfnTask { blocks: &blocks, activation, sparsity, guess, audited, cut, x: &x, tokens, observed };
+            let at = |matrix: &&Matrix| matrix.data().as_ptr();
+            let read = task.first_read();
+            assert_eq!(
+                read.iter().map(at).collect::<Vec<_>>(),
+                wanted.iter().map(at).collect::<Vec<_>>(),
+                "{sparsity}"
+            );
+            let Some(Guess::Predictor { .. }) = guess else { continue };
+            // Of nothing that is left out, as much at least is read as was asked for.
+            let guess = Some(Guess::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
+            let work = CpuFfn::default().partial(&cpu, &FfnTask { guess, ..task }, &mut [0.0; D]).unwrap();
+            assert!(work.sequential >= read.iter().map(|matrix| matrix.data().len() as u64).sum());
+        }
+        let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
+        let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
+        for blocks in [&some[..], &two] {
+            let (activation, sparsity, guess, cut) = (Activation::Relu, Sparsity::Dense, None, None);
+            let (audited, observed, tokens) = (false, false, 1);
+            let task = FfnTask { blocks, activation, sparsity, guess, audited, cut, x: &x, tokens, observed };
+            assert!(task.first_read().is_empty());
+        }
+    }
 }
