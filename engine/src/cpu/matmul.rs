@@ -47,6 +47,13 @@ impl RowsJob<'_> {
     pub(super) fn picked(&self) -> Picked<'_> {
         self.rows.map_or(Picked::All, Picked::These)
     }
+
+    fn check(&self, x: &[f32], tokens: usize) {
+        let (rows, cols) = (self.weight.rows(), self.weight.cols());
+        assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
+        assert_eq!(self.out.len(), tokens * self.picked().len(rows), "outputs of {tokens} tokens");
+        assert!(self.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
+    }
 }
 
 /// Rows of one job that follow each other (in the matrix, or in the list of those chosen) and their outputs.
@@ -55,6 +62,8 @@ struct Rows<'a> {
     bias: Option<&'a [f32]>,
     picked: Picked<'a>,
     first: usize,
+    /// Which of the inputs is theirs.
+    input: usize,
     out: &'a mut [f32],
 }
 
@@ -77,12 +86,7 @@ impl Cpu {
     /// # Panics
     /// If shapes disagree, or a row does not exist.
     pub fn matmul_rows(&self, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
-        for job in jobs.iter() {
-            let (rows, cols) = (job.weight.rows(), job.weight.cols());
-            assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
-            assert_eq!(job.out.len(), tokens * job.picked().len(rows), "outputs of {tokens} tokens");
-            assert!(job.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
-        }
+        jobs.iter().for_each(|job| job.check(x, tokens));
         if x.is_empty() {
             // No tokens, or no columns: nothing but the bias is left.
             for RowsJob { weight, bias, rows, out } in jobs {
@@ -95,9 +99,24 @@ impl Cpu {
             return;
         }
         match tokens {
-            1 => self.matvec(jobs, x),
+            1 => self.matvec(jobs, &[x]),
             _ => gemm::matmul(self, jobs, x, tokens),
         }
+    }
+
+    /// The same of jobs with inputs of their own, `[tokens, cols]` each. Those of one token are one piece of work, so that workers are
+    /// busy however small each is.
+    ///
+    /// # Panics
+    /// If there are not as many inputs as jobs, shapes disagree, or a row does not exist.
+    pub fn matmul_each(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]], tokens: usize) {
+        assert_eq!(inputs.len(), jobs.len(), "inputs of {} products", jobs.len());
+        if tokens != 1 || inputs.iter().any(|x| x.is_empty()) {
+            let jobs = jobs.chunks_mut(1).zip(inputs);
+            return jobs.for_each(|(job, x)| self.matmul_rows(job, x, tokens));
+        }
+        jobs.iter().zip(inputs).for_each(|(job, x)| job.check(x, 1));
+        self.matvec(jobs, inputs);
     }
 
     /// Says which matrices the next product of one token will read, whole and together: a worker that has nothing to do until then
@@ -124,23 +143,26 @@ impl Cpu {
         (bytes / (4 * self.pool().threads())).clamp(LEAST_CHUNK_BYTES, CHUNK_BYTES)
     }
 
-    fn matvec(&self, jobs: &mut [RowsJob<'_>], x: &[f32]) {
+    /// `inputs` are the jobs', or one of all jobs.
+    fn matvec(&self, jobs: &mut [RowsJob<'_>], inputs: &[&[f32]]) {
         self.scratch.with(|scratch| {
+            let codes = &mut scratch.rows;
+            codes.resize_with(codes.len().max(inputs.len()), Default::default);
             if jobs.iter().any(|job| self.codes_of(job.weight.ty()).is_some()) {
-                scratch.row.fill(self.kernels, x);
+                codes.iter_mut().zip(inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
             let chunk = self.chunk_of(bytes);
             let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
-            for RowsJob { weight, bias, rows: chosen, out } in jobs {
-                let rows = rows_of(chunk, weight);
+            for (job, RowsJob { weight, bias, rows: chosen, out }) in jobs.iter_mut().enumerate() {
+                let (rows, input) = (rows_of(chunk, weight), job.min(inputs.len() - 1));
                 let picked = chosen.map_or(Picked::All, Picked::These);
                 let parts = out.chunks_mut(rows).enumerate();
-                items.extend(parts.map(|(at, out)| Rows { weight, bias: *bias, picked, first: at * rows, out }));
+                items.extend(parts.map(|(at, out)| Rows { weight, bias: *bias, picked, first: at * rows, input, out }));
             }
-            let row = &scratch.row;
-            self.pool().for_each(&mut items, |_, Rows { weight, bias, picked, first, out }| {
-                let ty = weight.ty();
+            let codes = &*codes;
+            self.pool().for_each(&mut items, |_, Rows { weight, bias, picked, first, input, out }| {
+                let (ty, x, row) = (weight.ty(), inputs[*input], &codes[*input]);
                 let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(ty) {
                     Some(_) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
                     None => self.kernels.dot_floats(ty, weights, x, ahead, out),
@@ -312,6 +334,27 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn products_with_inputs_of_their_own_are_those_one_by_one() {
+        let rng = &mut StdRng::seed_from_u64(3);
+        for ty in TYPES {
+            let cols = [columns(ty, 40), columns(ty, 75), columns(ty, 3)];
+            let weights = cols.map(|cols| random_matrix(ty, 37, cols, rng));
+            for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [(cpu, 1), (cpu, 3)]) {
+                let inputs = cols.map(|cols| random_activations(tokens * cols, rng));
+                let [mut together, mut apart] = [(); 2].map(|()| vec![f32::NAN; 3 * 37 * tokens]);
+                let jobs = weights.iter().zip(together.chunks_exact_mut(37 * tokens));
+                let mut jobs: Vec<_> =
+                    jobs.map(|(weight, out)| RowsJob { weight, bias: None, rows: None, out }).collect();
+                cpu.matmul_each(&mut jobs, &inputs.each_ref().map(|x| &x[..]), tokens);
+                for ((weight, out), x) in weights.iter().zip(apart.chunks_exact_mut(37 * tokens)).zip(&inputs) {
+                    cpu.matmul(&mut [MatmulJob { weight, bias: None, out }], x, tokens);
+                }
+                assert_eq!(together, apart, "{ty} {} {tokens}", cpu.isa());
+            }
+        }
+    }
+
+    #[test]
     fn what_is_expected_changes_nothing_and_may_be_gone() {
         let rng = &mut StdRng::seed_from_u64(7);
         let weight = random_matrix(TensorType::Q4_0, 600, 512, rng);
@@ -342,6 +385,9 @@ pub(super) mod tests {
         let mut out = [f32::NAN; 3];
         cpu.matmul(&mut [MatmulJob { weight: &weight, bias: Some(&[1.0, 2.0, 3.0]), out: &mut out }], &[], 1);
         assert_eq!(out, [1.0, 2.0, 3.0]);
+        out.fill(f32::NAN);
+        cpu.matmul_each(&mut [RowsJob { weight: &weight, bias: None, rows: None, out: &mut out }], &[&[]], 1);
+        assert_eq!(out, [0.0; 3]);
         cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut [] }], &[], 0);
         cpu.matmul_neurons(&weight, None, &[0.0; 3], 1, &mut []);
     }

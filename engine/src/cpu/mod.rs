@@ -53,7 +53,8 @@ pub struct Cpu {
 /// What one product needs apart from its panels.
 #[derive(Debug, Default)]
 struct Scratch {
-    row: activations::RowCodes,
+    /// One token's inputs.
+    rows: Vec<activations::RowCodes>,
     code_tiles: activations::CodeTiles,
     float_tiles: activations::FloatTiles,
     /// Which of the activations are not zero.

@@ -85,8 +85,8 @@ pub(super) fn down<'a>(
     out: &mut [f32],
     work: &mut FfnWork,
 ) -> Result<()> {
-    let mut sums = Few::new();
-    let alone = task.blocks.len() == 1;
+    let (mut sums, mut wholes) = (Few::new(), Few::new());
+    let alone = matches!(task.blocks, [block] if block.share == 1.0);
     out.fill(0.0);
     for (block, Values { list, hidden }) in task.blocks.iter().zip(values) {
         match &block.ffn.down {
@@ -95,64 +95,140 @@ pub(super) fn down<'a>(
                 work.read_rows(&down.weight, active);
                 sums.push(RowSum { weight: &down.weight, rows: list, a: hidden, share: block.share });
             }
-            down => {
-                let alone = alone && block.share == 1.0;
+            Down::Neurons(down) => {
                 if !alone {
                     grow(part, Some(out.len()), WHAT)?;
                     part[..out.len()].fill(0.0);
                 }
                 let into = if alone { &mut *out } else { &mut part[..out.len()] };
-                match down {
-                    Down::Neurons(down) => {
-                        let active = match list {
-                            Some(list) => cpu.accumulate_rows(&down.weight, list, hidden, task.tokens, into),
-                            None => cpu.matmul_neurons(&down.weight, None, hidden, task.tokens, into),
-                        };
-                        work.active += active;
-                        work.read_rows(&down.weight, active);
-                    }
-                    Down::Outputs(down) => {
-                        work.active += outputs(cpu, &down.weight, list, hidden, task.tokens, wide, into)?;
-                        work.read_all(&down.weight);
-                    }
-                }
+                let active = match list {
+                    Some(list) => cpu.accumulate_rows(&down.weight, list, hidden, task.tokens, into),
+                    None => cpu.matmul_neurons(&down.weight, None, hidden, task.tokens, into),
+                };
+                work.active += active;
+                work.read_rows(&down.weight, active);
                 if !alone {
                     cpu.add_scaled(out, &part[..out.len()], block.share);
                 }
             }
+            Down::Outputs(down) => wholes.push(Whole { down: &down.weight, share: block.share, list, hidden }),
         }
     }
+    outputs(cpu, &wholes, (task.tokens, alone), (wide, part), out, work)?;
     work.active += cpu.accumulate_sums(&sums, out);
     Ok(())
 }
 
-/// The same with a matrix that has a row per output: hidden values stand among zeros, and all of it is read. Returns how many
-/// neurons have a part in it.
+/// A down projection with a row per output, which is read whole.
+struct Whole<'a> {
+    down: &'a Matrix,
+    share: f32,
+    list: Option<&'a [u32]>,
+    hidden: &'a [f32],
+}
+
+/// `out +=` what matrices with a row per output make of hidden values, which stand among zeros for them. `alone` is one that is all
+/// there is of `out`.
 fn outputs(
     cpu: &Cpu,
-    down: &Matrix,
-    list: Option<&[u32]>,
-    hidden: &[f32],
-    tokens: usize,
-    wide: &mut Vec<f32>,
+    wholes: &[Whole<'_>],
+    (tokens, alone): (usize, bool),
+    (wide, part): (&mut Vec<f32>, &mut Vec<f32>),
     out: &mut [f32],
-) -> Result<usize> {
-    let n_ff = down.cols();
-    let n = list.map_or(n_ff, <[u32]>::len);
-    let active = (0..n).filter(|i| (0..tokens).any(|t| hidden[t * n + i] != 0.0)).count();
-    let hidden = match list {
-        Some(list) => {
-            let values = tokens.saturating_mul(n_ff);
-            grow(wide, Some(values), WHAT)?;
-            let wide = &mut wide[..values];
-            wide.fill(0.0);
-            for (wide, hidden) in wide.chunks_exact_mut(n_ff).zip(hidden.chunks_exact(n.max(1))) {
-                list.iter().zip(hidden).for_each(|(at, hidden)| wide[*at as usize] = *hidden);
-            }
-            wide
+    work: &mut FfnWork,
+) -> Result<()> {
+    let listed = wholes.iter().filter(|of| of.list.is_some());
+    let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
+    grow(wide, Some(room), WHAT)?;
+    let (mut spare, mut inputs) = (&mut wide[..room], Few::new());
+    for Whole { down, list, hidden, .. } in wholes {
+        let n_ff = down.cols();
+        let n = list.map_or(n_ff, <[u32]>::len);
+        work.active += (0..n).filter(|i| (0..tokens).any(|t| hidden[t * n + i] != 0.0)).count();
+        work.read_all(down);
+        let Some(list) = list else {
+            inputs.push(*hidden);
+            continue;
+        };
+        let among;
+        (among, spare) = spare.split_at_mut(tokens * n_ff);
+        among.fill(0.0);
+        for (among, hidden) in among.chunks_exact_mut(n_ff).zip(hidden.chunks_exact(n.max(1))) {
+            list.iter().zip(hidden).for_each(|(at, hidden)| among[*at as usize] = *hidden);
         }
-        None => hidden,
+        inputs.push(&*among);
+    }
+    let len = out.len();
+    if !alone {
+        grow(part, wholes.len().checked_mul(len), WHAT)?;
+    }
+    let into = if alone { &mut *out } else { &mut part[..wholes.len() * len] };
+    let parts = wholes.iter().zip(into.chunks_exact_mut(len.max(1)));
+    let mut jobs: Few<_> = parts.map(|(of, out)| RowsJob { weight: of.down, bias: None, rows: None, out }).collect();
+    cpu.matmul_each(&mut jobs, &inputs, tokens);
+    drop(jobs);
+    if !alone {
+        for (of, part) in wholes.iter().zip(part.chunks_exact(len.max(1))) {
+            cpu.add_scaled(out, part, of.share);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cpu::CpuOptions,
+        model::{
+            Activation, FfnWeights, Sparsity,
+            cpu::{
+                CpuFfn, FfnBlock,
+                tests::{D, ffn, noise},
+            },
+        },
     };
-    cpu.matmul_rows(&mut [RowsJob { weight: down, bias: None, rows: None, out }], hidden, tokens);
-    Ok(active)
+
+    /// Down projections with a row per output, of several FFNs at once: what they say one after the other, whatever the threads and
+    /// whichever values there are of.
+    #[test]
+    fn several_down_projections_with_a_row_per_output_are_one_piece_of_work() {
+        let mut seed = 21;
+        let ffns: Vec<FfnWeights> = [16, 40, 7].into_iter().map(|n_ff| ffn(true, n_ff, &mut seed)).collect();
+        let x: Vec<f32> = (0..3 * D).map(|_| noise(&mut seed)).collect();
+        let some: Vec<u32> = vec![0, 2, 3, 5];
+        for threads in [1, 3] {
+            let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
+            for (sparsity, listed, tokens) in [
+                (Sparsity::Dense, false, 1),
+                (Sparsity::Dense, true, 1),
+                (Sparsity::Exact, false, 1),
+                (Sparsity::Exact, true, 1),
+                (Sparsity::Dense, true, 3),
+            ] {
+                let share = |at: usize| 0.25 + 0.5 * at as f32;
+                let neurons = |at: usize| (listed && at != 1).then_some(&some[..]);
+                let block = |(at, ffn)| FfnBlock { ffn, share: share(at), neurons: neurons(at) };
+                let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
+                let run = |blocks: &[FfnBlock<'_>]| {
+                    let (activation, guess, cut, audited) = (Activation::Relu, None, None, false);
+                    let (x, observed) = (&x[..tokens * D], false);
+                    let task = FfnTask { blocks, activation, sparsity, guess, audited, cut, x, tokens, observed };
+                    let mut out = vec![f32::NAN; tokens * D];
+                    let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
+                    (out, work)
+                };
+                let (together, work) = run(&blocks);
+                let (mut apart, mut sum) = (vec![0.0; tokens * D], FfnWork::default());
+                for block in &blocks {
+                    let (out, work) = run(&[FfnBlock { share: 1.0, ..*block }]);
+                    apart.iter_mut().zip(out).for_each(|(apart, y)| *apart += block.share * y);
+                    sum.add(work);
+                }
+                assert_eq!(work, sum, "{sparsity} {listed} {tokens}");
+                let off = together.iter().zip(&apart).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+                assert!(off < 1e-5 && work.active > 0, "{sparsity} {listed} {tokens}: {off}");
+            }
+        }
+    }
 }
