@@ -135,3 +135,53 @@ fn neurons_stand_beside_whole_layers_at_the_same_budget() {
     assert!(modes.lines().count() == 2 && modes.contains("\"sparsity\":\"exact\""), "{modes}");
     assert!(thermocline(&["synth", "--shape", "tiny-llama", "--sidecar", "--out", &model]).refusal().contains("ReLU"));
 }
+
+#[test]
+fn mixtures_are_made_planned_and_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (model, dense, machine) = (path("m.gguf"), path("dense.gguf"), path("machine.json"));
+    let synth = |shape: &str, out: &str, more: &[&str]| {
+        thermocline(&[&["synth", "--shape", shape, "--layers", "3", "--type", "q8_0", "--out", out], more].concat())
+    };
+    let made = synth("tiny-turbosparse-mixtral", &model, &["--sidecar"]).ok();
+    assert!(made.contains("a token uses 2 of 8 experts") && made.contains("neurons that fire"), "{made}");
+    assert!(synth("tiny-mixtral", &dense, &["--sidecar"]).ok().contains("a token uses 2 of 8 experts"));
+    let refused = synth("tiny-turbosparse-mixtral", &path("none.gguf"), &["--predictor-rank", "128"]).refusal();
+    assert!(refused.contains("a mixture has no predictors") && !folder.path().join("none.gguf").exists(), "{refused}");
+
+    let mut slow = Machine::typical();
+    slow.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
+    slow.store(machine.as_ref()).unwrap();
+    let plan = |model: &str, vram: &str| {
+        let args = ["plan", "-m", model, "--machine", &machine, "--vram", vram, "--context", "8", "--json"];
+        thermocline(&args).json()
+    };
+    for (model, modes) in [(&model, "dense,exact"), (&dense, "dense")] {
+        let all = plan(model, "1GiB");
+        assert!(!all["assumptions"].to_string().contains("nobody has counted"), "{all}");
+        let most = all["everything"].as_u64().unwrap();
+        let budget = (most * 3 / 4).to_string();
+        let some = plan(model, &budget);
+        let counted = |layer: &Value| layer["counted"] == "experts" && layer["neurons"] == 8;
+        let layers = some["layers"].as_array().unwrap();
+        assert!(layers.iter().all(counted), "{some}");
+        assert!(layers.iter().any(|layer| (1..8).contains(&layer["hot"].as_u64().unwrap())), "{some}");
+
+        let bench = |place: &[&str]| {
+            let args = ["bench", "-m", model, "-p", "0", "-n", "8", "-r", "1", "-o", "json", "--sparsity", modes];
+            thermocline(&[&args[..], place].concat()).json()
+        };
+        let of = |row: &Value, name: &str| row["thermocline"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
+        let on_cpu = bench(&["--device", "cpu"]);
+        let on_both = bench(&["--device", "0", "--quick", "--vram", &budget, "--placement", "neurons"]);
+        for row in on_both.as_array().unwrap() {
+            assert!(of(row, "vram_used") > 0.0 && of(row, "vram_used") <= of(row, "vram_budget"), "{row}");
+            assert!((0.1..1.0).contains(&of(row, "hot_fraction")), "{row}");
+        }
+        if let [dense, exact] = &on_cpu.as_array().unwrap()[..] {
+            assert!((0.05..0.15).contains(&of(exact, "active_neurons")), "{exact}");
+            assert!(of(exact, "bytes_per_token") < 0.9 * of(dense, "bytes_per_token"), "{on_cpu}");
+        }
+    }
+}

@@ -22,13 +22,14 @@ fn cpu() -> CpuOptions {
     CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: Activations::Float }
 }
 
-/// A small model that knows how often its neurons fire.
-fn model(folder: &Path) -> Arc<Model> {
-    let mut options = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.join("m.gguf"));
+/// A small model that knows how often its neurons fire, or its experts are chosen.
+fn model(folder: &Path, shape: &str) -> Arc<Model> {
+    let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.join("m.gguf"));
     options.layers = Some(LAYERS);
     let report = synth::generate(&options, &mut |_| ()).unwrap();
     let mut model = Model::open(&report.path, &LoadOptions::default()).unwrap();
-    for (layer, frequency) in model.weights.layers.iter_mut().zip(report.frequencies) {
+    let counted = if report.mixture.is_some() { report.chosen } else { report.frequencies };
+    for (layer, frequency) in model.weights.layers.iter_mut().zip(counted) {
         layer.frequency = Some(frequency);
     }
     Arc::new(model)
@@ -100,7 +101,7 @@ struct Placed {
 #[test]
 fn whatever_is_placed_how_ever_the_logits_are_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let model = model(folder.path());
+    let model = model(folder.path(), "tiny-relu-llama");
     let n_ff = model.config.n_ff;
     let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&cpu()).unwrap());
     let mut firings = Firings::default();
@@ -151,4 +152,40 @@ fn whatever_is_placed_how_ever_the_logits_are_the_same() {
     layers_seen.sort_unstable();
     layers_seen.dedup();
     assert!(layers_seen.len() > 2 && split_seen > 4, "{layers_seen:?}, {split_seen} layers split");
+}
+
+/// Of mixtures it is experts that are there or not, those that tokens choose most before others.
+#[test]
+fn whatever_experts_are_placed_the_logits_are_the_same() {
+    const EXPERTS: usize = 8;
+    for (shape, mode) in [("tiny-turbosparse-mixtral", Sparsity::Exact), ("tiny-mixtral", Sparsity::Dense)] {
+        let folder = tempfile::tempdir().unwrap();
+        let model = model(folder.path(), shape);
+        let wanted = logits(&mut Forward::new(Arc::clone(&model), Cpu::new(&cpu()).unwrap()), &mut ());
+        let largest = wanted.iter().fold(0.0_f32, |most, logit| most.max(logit.abs()));
+        let all = placed(&model, Granularity::Neurons, mode, 1 << 30).unwrap();
+        assert!((0..LAYERS).all(|layer| all.resident.count(layer) == EXPERTS), "{shape}: not all of it");
+        let mut split = 0;
+        for part in [12, 14, 16, 18, 20] {
+            let budget = all.used * part / 20;
+            let placed = placed(&model, Granularity::Neurons, mode, budget).unwrap();
+            let what = format!("{shape} {part}/20");
+            assert!(placed.used <= budget, "{what}: {} of {budget}", placed.used);
+            let error = max_diff(&placed.logits, &wanted) / largest;
+            assert!(error <= 1e-4, "{what}: {error}");
+            for (layer, weights) in model.weights.layers.iter().enumerate() {
+                let count = placed.resident.count(layer);
+                let chosen = weights.frequency.as_ref().unwrap();
+                let share = |hot: bool| {
+                    let of = (0..EXPERTS).filter(|at| placed.resident.is_hot(layer, *at) == hot);
+                    of.map(|at| chosen[at]).fold((f32::MAX, 0.0f32), |(least, most), at| (least.min(at), most.max(at)))
+                };
+                if (1..EXPERTS).contains(&count) {
+                    assert!(share(true).0 >= share(false).1, "{what}, layer {layer}: {chosen:?}");
+                    split += 1;
+                }
+            }
+        }
+        assert!(split > 1, "{shape}: {split} layers split");
+    }
 }

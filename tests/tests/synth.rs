@@ -8,10 +8,12 @@ use thermocline_engine::{
     cpu::{Cpu, CpuOptions},
     format::{Matrix, TensorType},
     model::{
-        Activation, Down, Ffn, Forward, KvCache, KvType, LoadOptions, Model, Outputs, Predictor, PredictorKind, Probe,
+        Activation, Down, Ffn, Forward, KvCache, KvType, LayerFiring, LoadOptions, Model, Outputs, Predictor,
+        PredictorKind, Probe, Sparsity, mask,
     },
     synth::{Family, Shape, SynthOptions, generate},
 };
+use thermocline_tests::golden::max_diff;
 
 /// Enough for the firing counts of single neurons to mean something.
 const TOKENS: usize = 1024;
@@ -185,14 +187,94 @@ fn falcon_fires_as_asked() {
 #[test]
 fn dense_shapes_run() {
     let folder = tempfile::tempdir().unwrap();
-    let options = SynthOptions::new(Shape::named("tiny-llama").unwrap(), folder.path().join("m.gguf"));
-    generate(&options, &mut |_| {}).unwrap();
-    let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
-    assert_eq!(model.config.activation, Activation::Silu);
-    let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
-    let mut forward = Forward::new(model, Cpu::new(&CpuOptions::default()).unwrap());
-    let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
-    assert!(logits.len() == 4 * 2048 && logits.iter().all(|x| x.is_finite()));
-    let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
-    assert!((1.0..4.0).contains(&spread), "logits have a standard deviation of {spread}");
+    for shape in ["tiny-llama", "tiny-mixtral"] {
+        let options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        generate(&options, &mut |_| {}).unwrap();
+        let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+        assert_eq!(model.config.activation, Activation::Silu);
+        let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
+        let mut forward = Forward::new(model, Cpu::new(&CpuOptions::default()).unwrap());
+        let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
+        assert!(logits.len() == 4 * 2048 && logits.iter().all(|x| x.is_finite()));
+        let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
+        assert!((1.0..4.0).contains(&spread), "{shape}: logits have a standard deviation of {spread}");
+    }
+}
+
+/// Per layer: how often each expert was chosen, and each neuron fired.
+#[derive(Default)]
+struct Experts {
+    chosen: Vec<Vec<u32>>,
+    fired: Vec<Vec<u32>>,
+}
+
+impl Probe for Experts {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        for (of, masks) in [(&mut self.chosen, firing.chosen.unwrap()), (&mut self.fired, firing.fired)] {
+            let words = masks.len() / firing.tokens;
+            of.resize(of.len().max(firing.layer + 1), vec![0; 32 * words]);
+            for row in masks.chunks_exact(words) {
+                mask::neurons(row).for_each(|at| of[firing.layer][at as usize] += 1);
+            }
+        }
+    }
+}
+
+/// Of both kinds of mixtures experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked among
+/// those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
+#[test]
+fn mixtures_choose_and_fire_as_asked() {
+    const ALL: usize = 2 * TOKENS;
+    let folder = tempfile::tempdir().unwrap();
+    for (shape, ty, active) in [
+        ("tiny-turbosparse-mixtral", TensorType::Q4_0, Some(0.10)),
+        ("tiny-turbosparse-mixtral", TensorType::Q8_0, Some(0.20)),
+        ("tiny-mixtral", TensorType::Q4_K, None),
+    ] {
+        let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        (options.ty, options.active, options.seed) = (ty, active.unwrap_or(0.10), 3);
+        let report = generate(&options, &mut |_| {}).unwrap();
+        assert!(report.deviation() < 0.1, "{report:?}");
+        let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+        let experts = model.config.experts.unwrap();
+        assert_eq!((experts.count, experts.used, experts.renormalise), (8, 2, true));
+        let rectified = options.shape.relu;
+        assert_eq!(model.config.activation, if rectified { Activation::DRelu } else { Activation::Silu });
+
+        let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&CpuOptions::default()).unwrap());
+        let (mut seen, mut kv) = (Experts::default(), forward.kv_cache(ALL, KvType::F16).unwrap());
+        let tokens: Vec<u32> = (0..ALL).map(|i| ((i * 997 + 13) % model.config.n_vocab) as u32).collect();
+        forward.run(&tokens, &mut kv, Outputs::None, &mut seen).unwrap();
+        for (layer, (chosen, fired)) in seen.chosen.iter().zip(&seen.fired).enumerate() {
+            let got: Vec<f64> = chosen[..8].iter().map(|count| f64::from(*count) / ALL as f64).collect();
+            println!("{shape} layer {layer}: {got:.3?} of {:.3?}", report.chosen[layer]);
+            for (got, asked) in got.iter().zip(&report.chosen[layer]) {
+                assert!((got / f64::from(*asked) - 1.0).abs() < 0.2, "layer {layer}: {got} of {asked}");
+            }
+            // As often as if every token chose every expert.
+            let often = |(at, fired): (usize, &u32)| (f64::from(*fired) / got[at / experts.n_ff]) as u32;
+            let counts: Vec<u32> = fired.iter().enumerate().map(often).collect();
+            let mean = counts.iter().map(|count| f64::from(*count)).sum::<f64>() / (counts.len() * ALL) as f64;
+            println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_share(&counts));
+            near("activity", layer, mean, active.unwrap_or(1.0));
+            if rectified {
+                near("share of hot neurons", layer, hot_share(&counts), options.hot_share);
+            }
+        }
+        let run = |mode: Sparsity| {
+            let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&CpuOptions::default()).unwrap());
+            forward.set_sparsity(mode);
+            let mut kv = forward.kv_cache(8, KvType::F16).unwrap();
+            let logits = |id: u32| forward.run(&[id], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+            (2..10).flat_map(logits).collect::<Vec<f32>>()
+        };
+        let (dense, exact) = (run(Sparsity::Dense), run(Sparsity::Exact));
+        let largest = dense.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        let off = max_diff(&dense, &exact) / largest;
+        assert!(largest > 1.0 && off < 1e-4, "{shape} {ty}: {off} of {largest}");
+    }
 }

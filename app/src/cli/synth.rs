@@ -7,8 +7,8 @@ use serde_json::json;
 use thermocline_engine::{
     format::{TensorType, blocks::QUANTISABLE},
     model::{LoadOptions, Model},
-    sparsity::sidecar::{self, Identity, PreparedLayer, Provenance, Sidecar},
-    synth::{self, Firing, Shape, SynthOptions, SynthReport},
+    sparsity::sidecar::{self, Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
+    synth::{self, Firing, Mixture, Shape, SynthOptions, SynthReport},
 };
 
 use super::{
@@ -21,9 +21,13 @@ const DETAILS: &str = "\
 The text such a model writes is noise; its size, speed and sparsity are those of the model whose shape it has. The file
 grows on disk as it is made, whatever its size, and the same seed makes the same file.
 
+Of a mixture the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
+often as the rarest. Mixtures have no predictors: --no-predictor is implied.
+
 Examples:
   thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
-  thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf";
+  thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf
+  thermocline synth --shape turbosparse-mixtral --layers 4 --sidecar --out experts.gguf";
 
 /// Largest share by which a measured figure may differ from the one that was asked for.
 const TOLERANCE: f64 = 0.1;
@@ -47,7 +51,7 @@ pub struct SynthArgs {
     /// Everything random follows from it
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Share of a layer's neurons that fire for an average token
+    /// Share of a layer's neurons that fire for an average token; of a mixture's, of the chosen experts'
     #[arg(long, value_name = "SHARE", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
     /// Skew: this share of a layer's neurons makes --hot-firings of its firings
@@ -56,7 +60,7 @@ pub struct SynthArgs {
     /// The share of all firings that --hot-share speaks of
     #[arg(long, value_name = "SHARE", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
-    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file
+    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. Mixtures never have any
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
     no_predictor: bool,
     /// Hidden size of the predictors [default: a quarter of the model's width]
@@ -65,8 +69,8 @@ pub struct SynthArgs {
     /// Share of the firing neurons that the predictors find
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
-    /// Write beside it how often each of its neurons fires, as `thermocline prepare` counts
-    #[arg(long, help_heading = "Firing (ReLU shapes)")]
+    /// Write beside it how often each of its neurons fires (and each expert is chosen), as `thermocline prepare` counts
+    #[arg(long)]
     sidecar: bool,
     /// Threads to make it with [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -91,8 +95,8 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };
-    if args.sidecar && !args.shape.relu {
-        return Err(Failure::usage("--sidecar: expected a ReLU shape, whose neurons fire now and then"));
+    if args.sidecar && !args.shape.relu && args.shape.mixture.is_none() {
+        return Err(Failure::usage("--sidecar: expected a ReLU shape, whose neurons fire now and then, or a mixture"));
     }
     let mut progress = Progress::new("making", Unit::Bytes);
     let report = synth::generate(&options, &mut |at| progress.set(at.done, at.total))?;
@@ -115,11 +119,19 @@ pub fn synth(args: &SynthArgs) -> Outcome {
     Ok(())
 }
 
-/// Counts nothing: how often neurons fire was decided when they were made.
+/// Counts nothing: how often neurons fire and experts are chosen was decided when they were made.
 fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let model = Model::open(&report.path, &LoadOptions::default())?;
     let path = sidecar::path_beside(&report.path);
-    let layer = |frequency: &Vec<f32>| PreparedLayer { frequency: Some(frequency.clone()), ..PreparedLayer::default() };
+    let layer = |n: usize| {
+        let (neurons, chosen) = (report.frequencies.get(n).cloned(), report.chosen.get(n).cloned());
+        let Some(mixture) = report.mixture else { return PreparedLayer { frequency: neurons, ..Default::default() } };
+        let experts = neurons.map(|frequency| {
+            let width = frequency.len() / mixture.experts;
+            PreparedExperts { width, frequency, ..PreparedExperts::default() }
+        });
+        PreparedLayer { frequency: chosen, experts, ..PreparedLayer::default() }
+    };
     let sidecar = Sidecar {
         identity: Identity::of(&model),
         provenance: Provenance {
@@ -130,7 +142,7 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
             target_recall: args.recall as f32,
             target_mass_recall: args.recall as f32,
         },
-        layers: report.frequencies.iter().map(layer).collect(),
+        layers: (0..report.layers).map(layer).collect(),
         path,
     };
     Ok(sidecar.write(&sidecar.path)?)
@@ -141,8 +153,14 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     let (shape, layers, ty, seconds) = (report.shape, report.layers, report.tensor_type, report.seconds);
     writeln!(out, "{}: {shape}, {layers} layers, {ty}, {parameters} parameters", report.path.display())?;
     writeln!(out, "{size} in {seconds:.1} s ({}/s)", units::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64))?;
+    if let (Some(mixture), Some(shares)) = (report.mixture, report.chosen.first()) {
+        let (least, most) = shares.iter().fold((1.0f32, 0.0f32), |(least, most), of| (least.min(*of), most.max(*of)));
+        let (least, most) = (percent(least.into()), percent(most.into()));
+        let Mixture { experts, used } = mixture;
+        writeln!(out, "a token uses {used} of {experts} experts; each is chosen by {least} to {most} of the tokens")?;
+    }
     let (Some(asked), Some(measured)) = (&report.asked, &report.measured) else {
-        return writeln!(out, "dense: every neuron counts for every token");
+        return writeln!(out, "dense: no neuron is ever silent");
     };
     let label = format!("neurons that make {:.0} % of the firings", report.hot_firings * 100.0);
     let recall = |firing: &Firing| firing.recall.map_or("-".to_owned(), percent);

@@ -7,7 +7,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use crate::error::{Error, Result};
 
-/// No neuron fires for more than this share of the tokens.
+/// No neuron fires, and no expert is chosen, for more than this share of the tokens.
 const MOST: f64 = 0.98;
 /// Steps of a bisection: more than the bits of the result.
 const STEPS: usize = 60;
@@ -16,13 +16,7 @@ const STEPS: usize = 60;
 /// mean is `active` and the first `hot_share` of them make `hot_firings` of all firings.
 pub(super) fn power_law(n: usize, active: f64, hot_share: f64, hot_firings: f64) -> Result<Vec<f64>> {
     let total = active * n as f64;
-    let law = |alpha: f64| {
-        let shape: Vec<f64> = (0..n).map(|rank| ((rank as f64 + 0.5) / n as f64).powf(-alpha)).collect();
-        let probabilities = |c: f64| shape.iter().map(move |shape| (c * shape).min(MOST));
-        // In logarithms: c may be tiny.
-        let log_c = bisect(-60.0, 1.0, |log_c| probabilities(log_c.exp()).sum::<f64>() < total);
-        probabilities(log_c.exp()).collect::<Vec<_>>()
-    };
+    let law = |alpha: f64| law(n, total, alpha);
     let share = |law: &[f64]| {
         let hot = hot_share * n as f64;
         let whole = hot as usize;
@@ -39,6 +33,15 @@ pub(super) fn power_law(n: usize, active: f64, hot_share: f64, hot_firings: f64)
         ));
     }
     Ok(solved)
+}
+
+/// `min(MOST, c * rank^-alpha)` of `n` ranks, with `c` such that the sum is `total`.
+pub(super) fn law(n: usize, total: f64, alpha: f64) -> Vec<f64> {
+    let shape: Vec<f64> = (0..n).map(|rank| ((rank as f64 + 0.5) / n as f64).powf(-alpha)).collect();
+    let probabilities = |c: f64| shape.iter().map(move |shape| (c * shape).min(MOST));
+    // In logarithms: c may be tiny.
+    let log_c = bisect(-60.0, 1.0, |log_c| probabilities(log_c.exp()).sum::<f64>() < total);
+    probabilities(log_c.exp()).collect()
 }
 
 /// The smallest share of `counts` (firings per neuron) that makes `hot_firings` of their sum.
@@ -67,7 +70,7 @@ fn bisect(mut low: f64, mut high: f64, below: impl Fn(f64) -> bool) -> f64 {
 }
 
 /// Density of the standard normal distribution.
-fn density(z: f64) -> f64 {
+pub(super) fn density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / (2.0 * PI).sqrt()
 }
 

@@ -3,7 +3,6 @@
 use std::{ops::Range, time::Instant};
 
 use super::{
-    firing::cdf,
     metadata::metadata,
     neurons::{Neurons, quantised},
     options::SynthOptions,
@@ -59,6 +58,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         hot_firings: options.hot_firings,
         measured: Vec::new(),
         frequencies: Vec::new(),
+        chosen: Vec::new(),
     };
     let mut layer: Option<Layer<'_>> = None;
     for tensor in &plan.tensors {
@@ -72,7 +72,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         };
         maker.ffn(tensor, layer.insert(current))?;
     }
-    let Maker { output, measured, frequencies, .. } = maker;
+    let Maker { output, measured, frequencies, chosen, .. } = maker;
     output.writer.finish()?;
 
     Ok(SynthReport {
@@ -93,6 +93,8 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) 
         measured: mean(&measured),
         measured_layers: measured,
         frequencies,
+        mixture: plan.shape.mixture,
+        chosen,
     })
 }
 
@@ -150,6 +152,7 @@ struct Maker<'a, 'p> {
     hot_firings: f64,
     measured: Vec<Firing>,
     frequencies: Vec<Vec<f32>>,
+    chosen: Vec<Vec<f32>>,
 }
 
 impl Maker<'_, '_> {
@@ -176,6 +179,11 @@ impl Maker<'_, '_> {
     fn ffn(&mut self, tensor: &Planned, layer: &mut Layer<'_>) -> Result<()> {
         let Layer { index, neurons, score_biases } = layer;
         match tensor.content {
+            Content::Router => {
+                self.chosen.push(neurons.chosen());
+                self.rows(tensor, |expert, out| neurons.router_row(expert, out))
+            }
+            Content::Gate => self.rows(tensor, |i, out| neurons.gate_row(i, out)),
             Content::Up => self.rows(tensor, |i, out| neurons.up_row(i, out)),
             Content::DownOutputs => self.rows(tensor, |output, out| neurons.down_output(output, out)),
             Content::DownNeurons => self.rows(tensor, |i, out| neurons.down_neuron(i, out)),
@@ -229,9 +237,9 @@ impl Maker<'_, '_> {
                     let start = bytes.len();
                     blocks::quantise(ty, &row, &mut bytes)?;
                     blocks::dequantise(ty, &bytes[start..], &mut back);
-                    let bias = neurons.score_bias(&known, &back);
+                    let bias = if plan.predictor_rank.is_some() { neurons.score_bias(&known, &back) } else { 0.0 };
                     biases.push(bias);
-                    if let Some(sample) = sample.filter(|sample| sample.includes(plan.shape.n_ff, neurons.rank[i])) {
+                    if let Some(sample) = sample.filter(|sample| sample.includes(&plan.shape, i, neurons.rank[i])) {
                         counts.push(count(plan, sample, neurons, i, &back, bias)?);
                     }
                 }
@@ -246,7 +254,7 @@ impl Maker<'_, '_> {
         if let Some(sample) = sample {
             self.measured.push(sample.summarise(plan, self.hot_firings, &counts));
         }
-        self.frequencies.push(neurons.rank.iter().map(|rank| cdf(plan.firing_bias[*rank]) as f32).collect());
+        self.frequencies.push(neurons.frequencies());
         Ok(score_biases)
     }
 }

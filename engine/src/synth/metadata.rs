@@ -16,7 +16,7 @@ const UNUSED: i32 = 5;
 pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     let shape = &plan.shape;
     let mut metadata = Metadata::new(&options.out);
-    let architecture = shape.family.architecture();
+    let architecture = shape.architecture();
     let text = |text: &str| Value::String(text.to_owned());
     // No size of a shape comes near 2^32.
     let size = |size: usize| Value::U32(size as u32);
@@ -35,6 +35,10 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     set("attention.head_count", size(shape.n_head));
     set("attention.head_count_kv", size(shape.n_kv_head));
     set("vocab_size", size(shape.n_vocab));
+    if let Some(mixture) = shape.mixture {
+        set("expert_count", size(mixture.experts));
+        set("expert_used_count", size(mixture.used));
+    }
     if shape.family.layer_norm() {
         set("attention.layer_norm_epsilon", Value::F32(NORM_EPS));
     } else {

@@ -8,9 +8,13 @@
 //! neuron set for a given recall. Rows are made and quantised on all threads (`parallel`) and go to disk as they are
 //! made; sampled tokens are run through the quantised rows on the way (`sample`) to say what the file really does.
 //!
+//! A mixture's experts are such FFNs, each with a power law of its own, and experts are chosen by a flatter one (`choice`), again
+//! through the constant channel. Predictors guess the neurons of FFNs that every token passes through: mixtures have none.
+//!
 //! Everything is a function of the seed: each row has its own random stream (`random`), so the number of threads does
 //! not matter.
 
+mod choice;
 mod firing;
 mod generate;
 mod metadata;
@@ -26,7 +30,7 @@ mod shape;
 pub use generate::generate;
 pub use options::SynthOptions;
 pub use report::{Firing, Progress, SynthReport};
-pub use shape::{Family, Shape, shapes};
+pub use shape::{Family, Mixture, Shape, shapes};
 
 #[cfg(test)]
 mod tests;

@@ -9,9 +9,10 @@
 use rand_chacha::rand_core::Rng;
 
 use super::{
-    firing::predictor_cut,
+    choice::Choice,
+    firing::{cdf, predictor_cut},
     parallel::{dot, in_order},
-    plan::{CONSTANT, Plan, RESERVED, Scale},
+    plan::{CONSTANT, DRELU_UP, Plan, RESERVED, Scale},
     random::{Purpose, Source, permutation},
 };
 use crate::{
@@ -26,14 +27,16 @@ const WEIGHTS: [f32; 2] = [-1.0, 0.875];
 /// Share of a firing row's variance that no predictor of this form can see. Quantisation adds a little.
 const NOISE: f32 = 0.02;
 
-/// What a layer's rows are made from.
+/// What a layer's rows are made from. A mixture's neurons stand expert by expert, as do its outputs.
 #[derive(Debug)]
 pub(super) struct Neurons<'a> {
     plan: &'a Plan,
     source: Source,
     pub(super) scale: Scale,
-    /// Rank of each neuron: 0 fires most.
+    /// Rank of each neuron in its FFN: 0 fires most.
     pub(super) rank: Vec<usize>,
+    /// Rank of each of a mixture's experts: 0 is chosen most.
+    experts: Vec<usize>,
     /// `[features, d]`: the shared directions as the predictor's type keeps them.
     pub(super) directions: Vec<f32>,
 }
@@ -41,10 +44,11 @@ pub(super) struct Neurons<'a> {
 impl<'a> Neurons<'a> {
     pub(super) fn new(plan: &'a Plan, layer: usize, threads: usize) -> Result<Self> {
         let source = Source { seed: plan.seed, layer };
-        let order = permutation(&mut source.stream(Purpose::Order, 0), plan.shape.n_ff);
-        let mut rank = vec![0; order.len()];
-        order.into_iter().enumerate().for_each(|(at, neuron)| rank[neuron] = at);
-        let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, directions: Vec::new() };
+        let order = |purpose, at, n| permutation(&mut source.stream(purpose, at), n);
+        let rank = (0..plan.shape.experts()).flat_map(|expert| ranks(order(Purpose::Order, expert, plan.shape.n_ff)));
+        let experts = plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(Purpose::Experts, 0, of.shares.len())));
+        let (rank, directions) = (rank.collect(), Vec::new());
+        let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, experts, directions };
         if plan.shape.relu {
             let d = plan.shape.d_model;
             let mut directions = Vec::with_capacity(plan.features * d);
@@ -111,20 +115,55 @@ impl<'a> Neurons<'a> {
         (-predictor_cut(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
     }
 
+    /// The row of neuron `i` in a gate that is never silent.
+    pub(super) fn gate_row(&self, i: usize, row: &mut [f32]) {
+        self.source.normal(Purpose::Firing, i, self.plan.keeping_std(), row);
+        row[..RESERVED].fill(0.0);
+    }
+
+    /// The row of an expert in the router: scores with a standard deviation of 1, and the expert's bias.
+    pub(super) fn router_row(&self, expert: usize, row: &mut [f32]) {
+        let Some(choice) = &self.plan.choice else { return row.fill(0.0) };
+        self.source.normal(Purpose::Router, expert, 1.0, row);
+        row[..RESERVED].fill(0.0);
+        let spread = self.spread(row) as f32;
+        row.iter_mut().for_each(|weight| *weight /= spread);
+        self.set_bias(row, choice.biases[self.experts[expert]]);
+    }
+
+    /// Share of the tokens that choose each of a mixture's experts.
+    pub(super) fn chosen(&self) -> Vec<f32> {
+        let share = |choice: &Choice, rank: &usize| choice.shares[*rank] as f32;
+        let of = self.plan.choice.as_ref();
+        of.map_or(Vec::new(), |choice| self.experts.iter().map(|rank| share(choice, rank)).collect())
+    }
+
+    /// Share of the tokens for which each neuron fires.
+    pub(super) fn frequencies(&self) -> Vec<f32> {
+        let up = if self.plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
+        let chosen = self.chosen();
+        let share = |(i, rank): (usize, &usize)| {
+            let chosen = chosen.get(i / self.plan.shape.n_ff).copied().unwrap_or(1.0);
+            chosen * (up * cdf(self.plan.firing_bias[*rank])) as f32
+        };
+        self.rank.iter().enumerate().map(share).collect()
+    }
+
     /// The up row of neuron `i` of a gated FFN.
     pub(super) fn up_row(&self, i: usize, row: &mut [f32]) {
         self.source.normal(Purpose::Up, i, self.plan.keeping_std(), row);
         self.set_bias(row, self.plan.up_bias);
     }
 
-    /// Row `output` of the down projection, `[n_ff]`.
+    /// Row `output` of the down projection, `[n_ff]`; those of a mixture's experts stand one behind the other.
     pub(super) fn down_output(&self, output: usize, row: &mut [f32]) {
-        if output < RESERVED {
+        let d = self.plan.shape.d_model;
+        if output % d < RESERVED {
             row.fill(0.0);
         } else if self.plan.paired() {
             let mut halves = vec![0.0; row.len().div_ceil(2)];
             self.source.normal(Purpose::Down, output, self.scale.down, &mut halves);
-            for (down, rank) in row.iter_mut().zip(&self.rank) {
+            for (down, rank) in row.iter_mut().zip(&self.rank[output / d * self.plan.shape.n_ff..]) {
                 *down = halves[rank / 2] * pair_sign(*rank);
             }
         } else {
@@ -176,6 +215,13 @@ impl<'a> Neurons<'a> {
         let weights = &row[RESERVED..];
         self.scale.gain * self.scale.sigma * f64::from(dot(weights, weights)).sqrt()
     }
+}
+
+/// The place of each number in `order`.
+fn ranks(order: Vec<usize>) -> Vec<usize> {
+    let mut ranks = vec![0; order.len()];
+    order.into_iter().enumerate().for_each(|(at, number)| ranks[number] = at);
+    ranks
 }
 
 fn pair_sign(rank: usize) -> f32 {

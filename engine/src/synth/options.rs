@@ -21,7 +21,8 @@ pub struct SynthOptions {
     pub out: PathBuf,
     /// Everything random follows from it.
     pub seed: u64,
-    /// Share of a layer's neurons that fire for an average token, above 0 and at most 0.95. ReLU shapes only.
+    /// Share of a layer's neurons that fire for an average token, above 0 and at most 0.95; of a mixture's, of the chosen experts'.
+    /// ReLU shapes only.
     pub active: f64,
     /// Skew: this share of a layer's neurons ...
     pub hot_share: f64,
@@ -29,7 +30,8 @@ pub struct SynthOptions {
     pub hot_firings: f64,
     /// Whether ReLU shapes carry activation predictors. With them the file is a PowerInfer file (magic `PWRI`,
     /// `ffn_down_t`, `fc1`, `fc2`); without them an ordinary GGUF, which llama.cpp loads where it knows the architecture
-    /// (and runs with SiLU, at the same cost).
+    /// (and runs with SiLU, at the same cost). Mixtures never carry them: what they guess are the neurons of an FFN that every
+    /// token passes through.
     pub predictor: bool,
     /// Hidden size of the predictors, a multiple of 32, at least 96; default: a quarter of the model's width, at least 128.
     pub predictor_rank: Option<usize>,
@@ -82,6 +84,9 @@ impl SynthOptions {
             let rank = self.predictor_rank.unwrap_or(128);
             if !rank.is_multiple_of(32) || !(96..=16384).contains(&rank) {
                 return Err(Error::invalid("predictor rank", "a multiple of 32 from 96 to 16384", rank));
+            }
+            if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.mixture) {
+                return Err(Error::invalid("predictor rank", "none: a mixture has no predictors", rank));
             }
         }
         Ok(())

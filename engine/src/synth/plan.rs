@@ -10,10 +10,11 @@
 //! variance at every layer is known beforehand, and with it the bias a neuron needs.
 
 use super::{
+    choice::Choice,
     firing::{power_law, quantile, relu_mean, relu_second_moment},
     options::SynthOptions,
     random::Purpose,
-    shape::{Family, Shape},
+    shape::{Family, Mixture, Shape},
 };
 use crate::{
     error::{Error, Result},
@@ -33,9 +34,11 @@ const FFN_GROWTH: f64 = 0.2;
 /// Share of the token embedding where there is a position embedding too.
 const TOKEN_VARIANCE: f64 = 0.9;
 /// Share of tokens for which the up row of a dReLU neuron is positive; the gate row does the rest.
-const DRELU_UP: f64 = 0.9;
+pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 const SILU_SECOND_MOMENT: f64 = 0.356;
+/// Mean of the sum of the squared shares that a token's experts have: of two of eight, chosen by scores of standard deviation 1.
+const SQUARED_SHARES: f64 = 0.56;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
 /// Under the root of every norm.
@@ -52,8 +55,12 @@ pub(super) enum Content {
     Embedding,
     /// Position embedding.
     Positions,
+    /// Scores of a mixture's experts.
+    Router,
     /// The rows that decide whether a neuron fires: gate, or up where there is no gate.
     Firing,
+    /// The gate of neurons that are never silent.
+    Gate,
     /// The other factor of a gated FFN.
     Up,
     /// Down projection, a row per output.
@@ -105,6 +112,8 @@ pub(super) struct Plan {
     /// Bias of all up rows, in standard deviations; 0 except for dReLU.
     pub(super) up_bias: f64,
     pub(super) recall: f64,
+    /// How often a mixture's experts are chosen.
+    pub(super) choice: Option<Choice>,
     /// Hidden size of the predictors; `None` without.
     pub(super) predictor_rank: Option<usize>,
     /// Directions that firing rows are sums of.
@@ -121,6 +130,11 @@ impl Plan {
         let grouped = shape.n_kv_head > 0 && shape.n_head.is_multiple_of(shape.n_kv_head.max(1));
         if !divides || !grouped || shape.d_model < 4 * RESERVED || shape.n_ff < RESERVED || shape.n_vocab < 512 {
             let expected = "whole heads, at least 128 channels, 32 neurons and 512 tokens";
+            return Err(Error::invalid("shape", expected, format!("{shape:?}")));
+        }
+        let chooses = |mixture: &Mixture| (1..mixture.experts).contains(&mixture.used) && mixture.experts <= 256;
+        if !shape.mixture.as_ref().is_none_or(chooses) || shape.mixture.is_some() && !shape.family.gated() {
+            let expected = "gated experts, 256 at most, of which a token uses some";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
         let up_bias = if shape.family == Family::Bamboo && shape.relu { quantile(DRELU_UP) } else { 0.0 };
@@ -142,7 +156,8 @@ impl Plan {
             firing_bias,
             up_bias,
             recall: options.recall,
-            predictor_rank: (shape.relu && options.predictor).then_some(rank),
+            choice: shape.mixture.map(Choice::of),
+            predictor_rank: (shape.relu && shape.mixture.is_none() && options.predictor).then_some(rank),
             // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
             features: (rank - RESERVED) / 2,
             tensors: Vec::new(),
@@ -202,7 +217,8 @@ impl Plan {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
-        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / sum).sqrt() as f32 }
+        let shares = if self.shape.mixture.is_some() { SQUARED_SHARES } else { 1.0 };
+        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (shares * sum)).sqrt() as f32 }
     }
 
     /// What a neuron adds to the variance of the down projection's output: the second moment of its activation, less the mean's
@@ -227,6 +243,11 @@ impl Plan {
 
     fn matrix(&mut self, name: impl Into<String>, layer: usize, rows: usize, cols: usize, content: Content) {
         self.add(name, layer, self.matrix_type(cols), &[rows, cols], content);
+    }
+
+    /// One matrix of each expert, one behind the other.
+    fn stacked(&mut self, name: String, layer: usize, [experts, rows, cols]: [usize; 3], content: Content) {
+        self.add(name, layer, self.matrix_type(cols), &[experts, rows, cols], content);
     }
 
     /// A norm of weight `weight`, zero on the reserved channels; `constant` is what its output has in channel 0.
@@ -303,14 +324,18 @@ impl Plan {
     }
 
     fn list_ffn(&mut self, layer: usize) {
-        let Shape { family, d_model: d, n_ff, relu, .. } = self.shape;
+        let Shape { family, d_model: d, n_ff, relu, mixture, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let norm = if family == Family::Falcon { "attn_norm" } else { "ffn_norm" };
-        self.norm(&at(norm), layer, 1.0, if relu { CONSTANT } else { 0.0 });
-        let firing = match relu {
-            true => Content::Firing,
-            false => Content::Normal { purpose: Purpose::Firing, std: self.keeping_std(), quiet: 0 },
-        };
+        self.norm(&at(norm), layer, 1.0, if relu || mixture.is_some() { CONSTANT } else { 0.0 });
+        let firing = if relu { Content::Firing } else { Content::Gate };
+        if let Some(Mixture { experts, .. }) = mixture {
+            self.add(at("ffn_gate_inp.weight"), layer, TensorType::F32, &[experts, d], Content::Router);
+            self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
+            self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);
+            self.stacked(at("ffn_down_exps.weight"), layer, [experts, d, n_ff], Content::DownOutputs);
+            return;
+        }
         if family.gated() {
             self.matrix(at("ffn_gate.weight"), layer, n_ff, d, firing);
             self.matrix(at("ffn_up.weight"), layer, n_ff, d, Content::Up);

@@ -26,6 +26,8 @@ pub(super) enum Purpose {
     Order,
     SampleTokens,
     SampleNoise,
+    Router,
+    Experts,
 }
 
 /// Where random numbers come from: a seed and a layer.

@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
+use super::Mixture;
+
 /// How far [`super::generate`] is.
 #[derive(Debug, Clone, Copy)]
 pub struct Progress<'a> {
@@ -18,7 +20,7 @@ pub struct Progress<'a> {
 /// How a layer (or the average layer) fires.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Firing {
-    /// Share of the neurons that fire for an average token.
+    /// Share of the neurons that fire for an average token; of a mixture's, of the chosen experts'.
     pub active: f64,
     /// Share of the neurons that make [`SynthReport::hot_firings`] of all firings: the smaller, the more skewed.
     pub hot_share: f64,
@@ -56,6 +58,11 @@ pub struct SynthReport {
     /// Per layer: the share of tokens for which each neuron was made to fire, in the order of the file's rows; empty for dense shapes.
     #[serde(skip)]
     pub frequencies: Vec<Vec<f32>>,
+    /// Experts of a layer and of a token, where the shape is a mixture.
+    pub mixture: Option<Mixture>,
+    /// Per layer: the share of tokens that were made to choose each expert; empty without experts.
+    #[serde(skip)]
+    pub chosen: Vec<Vec<f32>>,
 }
 
 impl SynthReport {

@@ -10,12 +10,13 @@ use super::{
     plan::{CONSTANT, NORM_EPS, Plan, RESERVED},
     random::{Purpose, Source, fill_normal, permutation},
     report::Firing,
+    shape::Shape,
 };
 use crate::error::Result;
 
 /// Tokens, or the whole vocabulary.
 const TOKENS: usize = 512;
-/// Neurons looked at per layer: evenly spaced in rank, so that they fire as the layer does on average.
+/// Neurons looked at per layer, as many of each expert: evenly spaced in rank, so that they fire as the layer does on average.
 const NEURONS: usize = 256;
 
 /// How often one neuron fired, was let through by the predictor, and both.
@@ -108,10 +109,11 @@ impl Sample {
         Ok(())
     }
 
-    /// Whether the neuron of this rank is looked at.
-    pub(super) fn includes(&self, n_ff: usize, rank: usize) -> bool {
-        let step = (n_ff / NEURONS).max(1);
-        rank % step == step / 2
+    /// Whether neuron `i` of this rank is looked at: of each of a mixture's experts other ranks.
+    pub(super) fn includes(&self, shape: &Shape, i: usize, rank: usize) -> bool {
+        let experts = shape.experts();
+        let step = (experts * shape.n_ff / NEURONS).max(1);
+        (rank + i / shape.n_ff * step / experts) % step == step / 2
     }
 
     /// Runs the tokens through one neuron: its quantised firing row, its up row where that can stop it from firing (dReLU), and

@@ -1,5 +1,7 @@
 //! Published shapes, and tiny ones for tests.
 
+use serde::Serialize;
+
 use crate::error::{Error, Result};
 
 /// What a shape is built like.
@@ -16,16 +18,6 @@ pub enum Family {
 }
 
 impl Family {
-    /// GGUF's name of the architecture.
-    pub fn architecture(self) -> &'static str {
-        match self {
-            Family::Llama => "llama",
-            Family::Bamboo => "bamboo",
-            Family::Opt => "opt",
-            Family::Falcon => "falcon",
-        }
-    }
-
     /// Whether norms subtract the mean (layer norm) or not (RMS norm).
     pub(super) fn layer_norm(self) -> bool {
         matches!(self, Family::Opt | Family::Falcon)
@@ -35,6 +27,15 @@ impl Family {
     pub(super) fn gated(self) -> bool {
         matches!(self, Family::Llama | Family::Bamboo)
     }
+}
+
+/// FFNs of which a router chooses some for each token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Mixture {
+    /// Experts of a layer.
+    pub experts: usize,
+    /// Those a token uses.
+    pub used: usize,
 }
 
 /// The sizes of a model.
@@ -54,12 +55,14 @@ pub struct Shape {
     pub n_head: usize,
     /// Key/value heads.
     pub n_kv_head: usize,
-    /// Neurons per layer.
+    /// Neurons per layer; of a mixture, per expert.
     pub n_ff: usize,
     /// Vocabulary.
     pub n_vocab: usize,
     /// Context length.
     pub context: usize,
+    /// What its layers have in place of an FFN, where they have. Gated families only.
+    pub mixture: Option<Mixture>,
 }
 
 impl Shape {
@@ -70,6 +73,21 @@ impl Shape {
             got: name.to_owned(),
             supported: shapes().iter().map(|shape| shape.name).collect::<Vec<_>>().join(", "),
         })
+    }
+
+    /// GGUF's name of the architecture. Mixtures are Llama's whatever their activation, which a key of its own names.
+    pub fn architecture(&self) -> &'static str {
+        match self.family {
+            Family::Bamboo if self.mixture.is_none() => "bamboo",
+            Family::Llama | Family::Bamboo => "llama",
+            Family::Opt => "opt",
+            Family::Falcon => "falcon",
+        }
+    }
+
+    /// Experts of a layer: one where there is only an FFN.
+    pub(super) fn experts(&self) -> usize {
+        self.mixture.map_or(1, |mixture| mixture.experts)
     }
 
     /// Elements per head.
@@ -83,8 +101,8 @@ impl Shape {
     }
 }
 
-/// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines,
-/// and tiny ones.
+/// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
+/// is and with the rectified gates of TurboSparse, and tiny ones.
 pub fn shapes() -> &'static [Shape] {
     use Family::{Bamboo, Falcon, Llama, Opt};
     const fn shape(
@@ -93,8 +111,13 @@ pub fn shapes() -> &'static [Shape] {
         relu: bool,
         [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
     ) -> Shape {
-        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context }
+        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context, mixture: None }
     }
+    const fn two_of_eight(shape: Shape) -> Shape {
+        Shape { mixture: Some(Mixture { experts: 8, used: 2 }), ..shape }
+    }
+    const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
+    const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];
     const SHAPES: &[Shape] = &[
         shape("relu-llama-7b", Llama, true, [4096, 32, 32, 32, 11008, 32000, 4096]),
         shape("relu-llama-13b", Llama, true, [5120, 40, 40, 40, 13824, 32000, 4096]),
@@ -108,11 +131,15 @@ pub fn shapes() -> &'static [Shape] {
         shape("opt-175b", Opt, true, [12288, 96, 96, 96, 49152, 50272, 2048]),
         shape("llama-7b", Llama, false, [4096, 32, 32, 32, 11008, 32000, 4096]),
         shape("llama-1b", Llama, false, [2048, 22, 32, 4, 5632, 32000, 2048]),
+        two_of_eight(shape("mixtral-8x7b", Llama, false, MIXTRAL)),
+        two_of_eight(shape("turbosparse-mixtral", Bamboo, true, MIXTRAL)),
         shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
         shape("tiny-falcon", Falcon, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-llama", Llama, false, [256, 4, 4, 2, 768, 2048, 4096]),
+        two_of_eight(shape("tiny-mixtral", Llama, false, TINY_MIXTRAL)),
+        two_of_eight(shape("tiny-turbosparse-mixtral", Bamboo, true, TINY_MIXTRAL)),
     ];
     SHAPES
 }

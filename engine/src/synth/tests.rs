@@ -21,6 +21,8 @@ fn files_are_what_was_asked_for() {
         ("tiny-opt", true),
         ("tiny-falcon", false),
         ("tiny-llama", true),
+        ("tiny-mixtral", true),
+        ("tiny-turbosparse-mixtral", true),
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;
@@ -34,13 +36,31 @@ fn files_are_what_was_asked_for() {
         assert_eq!(last, report.bytes);
         println!("{shape} {:?}", report.measured);
         let Opened::Checkpoint(file) = open(&out, ReadMode::Map).unwrap() else { panic!("not a GGUF") };
-        let sparse = options.shape.relu && predictor;
+        let mixture = options.shape.mixture;
+        let sparse = options.shape.relu && predictor && mixture.is_none();
         assert_eq!(file.container, if sparse { Container::PowerInfer(3) } else { Container::Gguf(3) });
         assert_eq!(file.tensor_bytes(), report.bytes);
         assert_eq!(file.tensor("blk.1.ffn_down_t.weight").is_some(), sparse);
         assert_eq!(file.tensor("blk.1.fc2.weight").is_some(), sparse);
         assert!(report.deviation() < 0.1, "{shape}: {report:?}");
         assert_eq!(report.measured_layers.len(), if options.shape.relu { 2 } else { 0 });
+        assert_eq!(report.frequencies.len(), report.measured_layers.len());
+        assert_eq!((report.mixture, report.chosen.len()), (mixture, if mixture.is_some() { 2 } else { 0 }));
+        if let Some(Mixture { experts, used }) = mixture {
+            let sizes = |stem: &str| file.tensor(&format!("blk.1.ffn_{stem}.weight")).unwrap().shape.clone();
+            assert_eq!(sizes("gate_inp"), [experts, 256]);
+            assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, 512, 256], [experts, 512, 256]]);
+            assert_eq!(sizes("down_exps"), [experts, 256, 512]);
+            for shares in &report.chosen {
+                assert!((shares.iter().sum::<f32>() - used as f32).abs() < 1e-3, "{shares:?}");
+            }
+            for (neurons, shares) in report.frequencies.iter().zip(&report.chosen) {
+                let active = neurons.iter().sum::<f32>() / (512.0 * used as f32);
+                assert!((active - 0.1).abs() < 0.01, "{active}");
+                let of_one = neurons[512..1024].iter().sum::<f32>() / 512.0;
+                assert!((of_one / shares[1] - 0.1).abs() < 0.01, "{of_one} of {}", shares[1]);
+            }
+        }
         for tensor in file.tensors() {
             let mut values = vec![0.0; tensor.len()];
             blocks::dequantise(tensor.ty, &tensor.data, &mut values);
@@ -111,5 +131,11 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.ty = TensorType::Q2_K);
     refused(&|o| o.shape.n_head = 0);
     refused(&|o| o.shape.n_kv_head = 3);
+    let mixture = |experts, used| Some(Mixture { experts, used });
+    refused(&|o| o.shape.mixture = mixture(8, 8));
+    refused(&|o| o.shape.mixture = mixture(8, 0));
+    refused(&|o| o.shape.mixture = mixture(1000, 2));
+    refused(&|o| (o.shape.mixture, o.shape.family) = (mixture(8, 2), Family::Opt));
+    refused(&|o| (o.shape.mixture, o.predictor_rank) = (mixture(8, 2), Some(128)));
     assert!(matches!(Shape::named("llama-8t"), Err(Error::Unsupported { .. })));
 }
