@@ -3,13 +3,13 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{path::Path, sync::Arc};
+use std::{ops::ControlFlow, path::Path, sync::Arc};
 
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
     eval::{self, Base, BaseFile, BaseWriter, Control, Corpus, Method, Passage, Phase, Walk, plot},
-    model::{Ffn, Forward, KvType, LoadOptions, Model, Predictor, PredictorInput, PredictorKind, Sparsity},
+    model::{Activation, Ffn, Forward, KvType, LoadOptions, Model, Predictor, PredictorInput, PredictorKind, Sparsity},
     tokenizer::Tokenizer,
 };
 use thermocline_tests::golden::Expected;
@@ -36,7 +36,7 @@ const PREFILL: Method = Method { phase: Phase::Prefill, ..DECODE };
 /// The tiny model with a predictor in every layer: a copy of the gate's rows, with thresholds given.
 fn tiny(thresholds: Option<f32>) -> Arc<Model> {
     let mut model = open(&here("fixtures/models/llama-relu"));
-    model = model.neuron_major(cpu().pool(), &mut |_, _| std::ops::ControlFlow::Continue(())).unwrap().0;
+    model = model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0;
     for layer in &mut model.weights.layers {
         let Ffn::Dense(ffn) = &layer.ffn else { panic!("a dense FFN") };
         let gate = ffn.gate.as_ref().unwrap();
@@ -317,4 +317,90 @@ fn sweeps_walk_from_much_to_little() {
     }
     let curve = plot::Curve::of("kl", points.iter().map(|point| (point.level, point.divergence.kld.value)));
     assert_eq!(curve.points.len(), 1);
+}
+
+/// A tiny mixture with this activation and cut, its experts' down projections turned.
+fn mixture(activation: Activation, cut: Option<f32>) -> Arc<Model> {
+    let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
+    let mut model = Model::open(&here("fixtures/models/mixtral"), &options).unwrap();
+    model.weights.layers.iter_mut().for_each(|layer| layer.cut = cut);
+    Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0)
+}
+
+/// Half of the chosen experts' neurons fire, or a quarter where two rows decide. Leaving out the others costs nothing but the order
+/// of sums, and saves their up rows.
+#[test]
+fn what_rectified_mixtures_leave_out_costs_nothing() {
+    for (activation, share) in [(Activation::Relu, 0.5), (Activation::DRelu, 0.25)] {
+        let model = mixture(activation, None);
+        let corpus = noise(&model, 3, 80);
+        let measure = |sparsity: Sparsity| {
+            let method = Method { sparsity, ..DECODE };
+            let of = eval::divergence(&mut on_cpu(&model), &corpus, method, Base::Dense, "cpu", &mut ()).unwrap();
+            let alone = eval::perplexity(&mut on_cpu(&model), &corpus, method, "cpu", &mut ()).unwrap();
+            assert_eq!((of.perplexity.value, of.bytes_per_token), (alone.perplexity.value, alone.bytes_per_token));
+            of
+        };
+        let (dense, exact) = (measure(Sparsity::Dense), measure(Sparsity::Exact));
+        assert_eq!((dense.kld.value, dense.same_top.value), (0.0, 1.0));
+        assert!(exact.kld.value.abs() < 1e-6 && exact.kld_percentiles.max < 1e-5, "{activation}: {exact:?}");
+        assert!(exact.same_top.value == 1.0 && (exact.ratio.value - 1.0).abs() < 1e-5, "{activation}: {exact:?}");
+        let experts = model.config.experts.unwrap();
+        for (layer, all) in exact.activity.layers().iter().zip(dense.activity.layers()) {
+            assert_eq!((layer.neurons, layer.tokens), (experts.count * experts.n_ff, all.tokens));
+            assert!((layer.active - share).abs() < 0.15 && (layer.active - all.active).abs() < 1e-3, "{layer:?}");
+            assert!(layer.cpu_bytes < all.cpu_bytes && layer.for_80_percent < 1.0, "{activation}: {layer:?} {all:?}");
+        }
+        let (read, all) = (exact.bytes_per_token.unwrap(), dense.bytes_per_token.unwrap());
+        let saved = (all - read) / dense.activity.dense_bytes() as f64;
+        // Up rows where the gate does not fire, which is half of a third; down rows of silent neurons nobody reads once they are turned.
+        assert!((0.08..0.2).contains(&saved), "{activation}: {saved}");
+        // In chunks nothing is left out.
+        let chunks = Method { phase: Phase::Prefill, sparsity: Sparsity::Exact, ..DECODE };
+        let of = eval::divergence(&mut on_cpu(&model), &corpus, chunks, Base::Dense, "cpu", &mut ()).unwrap();
+        assert!(of.kld.value == 0.0 && of.conditions.is_dense_after_all(), "{of:?}");
+    }
+}
+
+/// Cuts are what is guessed of a mixture that is never silent: the higher they are, the less is read and the farther it is from the
+/// dense model. There are no predictors to measure.
+#[test]
+fn cuts_of_mixtures_are_measured_and_predictors_refused() {
+    let threshold = Method { sparsity: Sparsity::Threshold, ..DECODE };
+    let measure = |cut: f32| {
+        let model = mixture(Activation::Silu, Some(cut));
+        let corpus = noise(&model, 3, 80);
+        let of = eval::divergence(&mut on_cpu(&model), &corpus, threshold, Base::Dense, "cpu", &mut ()).unwrap();
+        (of, eval::recall(&mut on_cpu(&model), &cpu(), &corpus, threshold, "cpu", &mut ()).unwrap())
+    };
+    let ((all, of_all), (some, of_some)) = (measure(0.0), measure(0.05));
+    assert!(all.kld.value.abs() < 1e-6 && of_all.recall == (1.0, 1.0), "{all:?} {of_all:?}");
+    assert!(some.kld.value > 1e-5 && some.bytes_per_token < all.bytes_per_token, "{some:?}");
+    assert!(some.activity.active() < all.activity.active(), "{some:?}");
+    assert_eq!(of_some.layers.len(), 2);
+    for layer in &of_some.layers {
+        let it = layer.figures;
+        assert!(it.recall < 1.0 && it.mass_recall > it.recall && it.density < 1.0, "{layer:?}");
+        assert!(layer.output_error > 0.0 && layer.output_error < 1.0, "{layer:?}");
+    }
+
+    let model = mixture(Activation::Silu, None);
+    let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 2, 80));
+    let walk = |walk: Walk| {
+        let (mut reopen, how) = (|model: Arc<Model>| Ok(on_cpu(&model)), (&walk, KvType::F32, "cpu"));
+        eval::sweep(&mut on_cpu(&model), &cpu(), &corpus, &calibration, how, &mut reopen, &mut (), &mut |_| ())
+    };
+    let points = walk(Walk::Sparsity(vec![0.0, 0.5, 0.9])).unwrap();
+    for (point, left) in points.iter().zip([1.0, 0.5, 0.1]) {
+        assert!((point.active.unwrap() - left).abs() < 0.05, "{left}: {:?}", point.active);
+    }
+    assert!(points.windows(2).all(|two| two[1].divergence.kld.value > two[0].divergence.kld.value), "{points:?}");
+    let refused = |error: Error| {
+        let text = error.to_string();
+        assert!(matches!(error, Error::Invalid { .. }) && text.contains("which mixtures have not"), "{text}");
+    };
+    refused(walk(Walk::Recall(vec![0.9])).unwrap_err());
+    refused(walk(Walk::Shift(vec![0.1])).unwrap_err());
+    let predicted = Method { sparsity: Sparsity::Predicted, ..DECODE };
+    refused(eval::recall(&mut on_cpu(&model), &cpu(), &corpus, predicted, "cpu", &mut ()).unwrap_err());
 }

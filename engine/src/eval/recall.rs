@@ -159,6 +159,9 @@ impl<'a> Judge<'a> {
         let layers: Vec<_> = layers.collect();
         if layers.iter().all(Option::is_none) {
             let expected = match sparsity {
+                Sparsity::Predicted if model.config.experts.is_some() => {
+                    "a model with predictors, which mixtures have not (cuts can be measured under threshold)"
+                }
                 Sparsity::Predicted => "a model with predictors (`prepare` makes them)",
                 Sparsity::Threshold => "a model with gates, and cuts for them (`prepare` makes them)",
                 Sparsity::Dense | Sparsity::Exact => "a mode that guesses, predicted or threshold",
