@@ -3,11 +3,13 @@
 // Whether a thread may have an engine is asked through all that wgpu is made of.
 #![recursion_limit = "256"]
 
+pub mod dice;
 pub mod engines;
 pub mod events;
 pub mod golden;
 pub mod gpu;
 pub mod http;
+pub mod mixtures;
 pub mod raw_gguf;
 pub mod served;
 pub mod terminal;

@@ -1,49 +1,13 @@
 //! Mixtures of which some experts are resident.
 
 use thermocline_engine::{
-    format::{Bytes, Matrix, TensorType},
-    model::{Activation, ExpertWeights, Experts, FfnWeights, Linear, SharedExpert},
+    model::Activation,
+    sparsity::migration::{FollowOptions, Follower},
 };
-
-use thermocline_engine::sparsity::migration::{FollowOptions, Follower};
 
 use super::*;
 
 pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
-
-/// A model like the fixture with more and narrower experts, which have biases, and one that every token passes through.
-pub(super) fn wide() -> Arc<Model> {
-    const COUNT: usize = 12;
-    const WIDTH: usize = 72;
-    let fixture = model(MIXTRAL);
-    let (mut config, mut weights) = (fixture.config.clone(), fixture.weights.clone());
-    let (d, dice) = (config.d_model, &mut Dice(3));
-    let mut noise = |scale: f32| (dice.below(20_001) as f32 / 10_000.0 - 1.0) * scale;
-    let mut linear = |rows: usize, cols: usize, scale: f32| {
-        let bytes = (0..rows * cols).flat_map(|_| noise(scale).to_le_bytes()).collect::<Vec<u8>>();
-        let weight = Matrix::new(TensorType::F32, rows, cols, Bytes::new(bytes)).unwrap();
-        Linear { weight, bias: Some((0..rows).map(|_| noise(0.1)).collect()) }
-    };
-    let mut expert = |width: usize| FfnWeights {
-        gate: Some(linear(width, d, 0.2)),
-        up: linear(width, d, 0.2),
-        down: Down::Outputs(linear(d, width, 0.2)),
-    };
-    for layer in &mut weights.layers {
-        let shared = expert(2 * WIDTH);
-        let gate = FfnWeights { gate: None, ..expert(1) }.up;
-        let router = FfnWeights { gate: None, ..expert(COUNT) }.up;
-        let experts = (0..COUNT).map(|_| expert(WIDTH)).collect();
-        layer.ffn = Ffn::Experts(ExpertWeights {
-            router,
-            experts,
-            shared: Some(Box::new(SharedExpert { gate, ffn: shared })),
-            file_down: Vec::new(),
-        });
-    }
-    config.experts = Some(Experts { count: COUNT, used: 3, renormalise: false, n_ff: WIDTH });
-    Arc::new(Model { config, weights, checkpoint: fixture.checkpoint.clone() })
-}
 
 /// Prompts in groups and slot by slot, tokens one by one.
 #[test]

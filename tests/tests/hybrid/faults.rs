@@ -42,7 +42,7 @@ fn a_token_makes_nothing_and_submits_twice_for_each_split_layer() {
 
 #[test]
 fn a_device_lost_at_any_moment_is_an_error() {
-    for model in [model(POWERINFER), experts::wide()] {
+    for model in [model(POWERINFER), wide()] {
         every_moment(&model);
     }
 }
@@ -109,7 +109,7 @@ fn memory_that_ends_at_any_moment_is_an_error() {
 /// As many experts as there is memory for are better than none.
 #[test]
 fn memory_that_ends_among_experts_is_survived() {
-    let model = experts::wide();
+    let model = wide();
     let half = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(&model, 12);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });

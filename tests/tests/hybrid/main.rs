@@ -19,7 +19,7 @@ use thermocline_engine::{
     cpu::{Activations, Cpu, CpuOptions, Isa},
     gpu::{AdapterChoice, FaultPoint, Faults, Gpu, GpuOptions, Purpose, Tier},
     model::{
-        DeviceBytes, Down, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Processor,
+        DeviceBytes, Ffn, Forward, GpuLoad, KvType, LayerFiring, LoadOptions, Model, Outputs, Probe, Processor,
         Sparsity, mask,
     },
     sparsity::{
@@ -28,8 +28,10 @@ use thermocline_engine::{
     },
 };
 use thermocline_tests::{
+    dice::Dice,
     golden::{self, Expected, MODELS, Setup, max_diff},
     gpu::{FULL, open, shared},
+    mixtures,
 };
 
 fn here(path: &str) -> PathBuf {
@@ -38,6 +40,11 @@ fn here(path: &str) -> PathBuf {
 
 fn model(path: &str) -> Arc<Model> {
     Arc::new(Model::open(&here(path), &LoadOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}")))
+}
+
+/// The mixture with a shared expert.
+fn wide() -> Arc<Model> {
+    Arc::new(mixtures::wide())
 }
 
 const POWERINFER: &str = "fixtures/powerinfer/llama-relu-f16.powerinfer.gguf";
@@ -90,24 +97,6 @@ fn placement(model: &Model, first: usize, head: bool, hot: impl Fn(usize, usize)
     let n_layer = model.config.n_layer();
     let hot = (0..n_layer).map(|layer| if layer < first { Vec::new() } else { hot(layer, neurons(model, layer)) });
     Placement { first_resident: first, hot: hot.collect(), head }
-}
-
-/// Numbers without structure, below `n`.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) as usize) % n.max(1)
-    }
-
-    /// `count` of the numbers below `n`, in any order.
-    fn some(&mut self, n: usize, count: usize) -> Vec<u32> {
-        let mut all: Vec<u32> = (0..n as u32).collect();
-        (0..count.min(n)).for_each(|at| all.swap(at, at + self.below(n - at)));
-        all.truncate(count);
-        all
-    }
 }
 
 /// Placements of every kind.

@@ -47,7 +47,7 @@ impl Planner for Script {
 /// Whatever moves, and however little at a time, the logits stay.
 #[test]
 fn what_is_resident_may_move_between_tokens() {
-    for model in [model(POWERINFER), model(experts::MIXTRAL), experts::wide()] {
+    for model in [model(POWERINFER), model(experts::MIXTRAL), wide()] {
         what_is_resident_moves(&model);
     }
 }
@@ -85,7 +85,7 @@ fn what_is_resident_moves(model: &Arc<Model>) {
 
 #[test]
 fn in_the_end_everything_is_where_it_was_wanted() {
-    for (model, unit) in [(model(POWERINFER), BLOCK), (experts::wide(), 1)] {
+    for (model, unit) in [(model(POWERINFER), BLOCK), (wide(), 1)] {
         everything_comes_to_where_it_is_wanted(&model, unit);
     }
 }
@@ -119,7 +119,7 @@ fn everything_comes_to_where_it_is_wanted(model: &Arc<Model>, unit: usize) {
 
 #[test]
 fn budgets_hold_while_they_slide() {
-    for model in [model(POWERINFER), experts::wide()] {
+    for model in [model(POWERINFER), wide()] {
         a_budget_holds_while_it_slides(&model);
     }
 }

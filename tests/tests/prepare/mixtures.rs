@@ -1,6 +1,10 @@
 //! Mixtures: the neurons of chosen experts are counted and cut, and experts' down projections are turned.
 
-use thermocline_engine::model::Activation;
+use thermocline_engine::{
+    model::Activation,
+    sparsity::sidecar::{PreparedLayer, Sidecar},
+};
+use thermocline_tests::mixtures;
 
 use super::*;
 
@@ -123,5 +127,63 @@ impl Probe for Looked {
         self.layers += 1;
         self.fired += firing.fired.iter().map(|word| word.count_ones() as usize).sum::<usize>();
         self.bytes += firing.cpu_bytes;
+    }
+}
+
+/// The expert that every token passes through has its neurons counted with every token, its down projection turned behind the others',
+/// and the others' cut; all of it is in the file.
+#[test]
+fn the_shared_expert_of_a_mixture_is_prepared_as_the_others_are() {
+    for activation in [Activation::DRelu, Activation::Silu] {
+        let (folder, mut model) = (tempfile::tempdir().unwrap(), mixtures::wide());
+        model.config.activation = activation;
+        let model = Arc::new(model);
+        let options = options(folder.path(), &model);
+        let made = prepared(&model, &options);
+        let read = Sidecar::open(&options.out, ReadMode::Map).unwrap();
+        assert_eq!((&read.identity, &read.provenance), (&made.sidecar.identity, &made.sidecar.provenance));
+
+        // Counted again, token by token, as while it was prepared.
+        let mut attached = Model { config: model.config.clone(), weights: model.weights.clone(), ..mixtures::wide() };
+        read.attach(&mut attached).unwrap();
+        let mut forward = Forward::new(Arc::new(attached), cpu());
+        let (mut fired, mut kv) = (Fired::default(), forward.kv_cache(40, KvType::F16).unwrap());
+        let Corpus::Tokens(texts) = &options.corpus else { unreachable!() };
+        for text in texts {
+            kv.truncate(0);
+            text.iter().for_each(|token| {
+                forward.run(&[*token], &mut kv, Outputs::None, &mut fired).unwrap();
+            });
+        }
+        let tokens = read.provenance.tokens_profiled as f64;
+        assert_eq!(read.layers.len(), made.sidecar.layers.len());
+        for (n, (layer, made)) in read.layers.iter().zip(&made.sidecar.layers).enumerate() {
+            let of = |layer: &PreparedLayer| {
+                let experts = layer.experts.clone().unwrap();
+                let downs: Vec<Vec<u8>> = experts.downs.iter().map(|down| down.data().to_vec()).collect();
+                (layer.frequency.clone(), layer.cut, experts.frequency, experts.shared, downs, experts.down_error)
+            };
+            assert_eq!(of(layer), of(made), "{activation}, layer {n}");
+            let Ffn::Experts(mixture) = &model.weights.layers[n].ffn else { panic!("no mixture") };
+            let experts = layer.experts.as_ref().unwrap();
+            let shared = mixture.shared.as_ref().unwrap().ffn.up.weight.rows();
+            assert_eq!((experts.shared.len(), experts.downs.len()), (shared, mixture.experts.len() + 1));
+            assert_eq!((experts.downs[0].rows(), experts.downs[mixture.experts.len()].rows()), (experts.width, shared));
+            assert_eq!(layer.cut.is_some(), activation == Activation::Silu);
+            let mean = experts.shared.iter().sum::<f32>() / shared as f32;
+            if activation == Activation::Silu {
+                // Those that count fire, which is not a matter of the cut.
+                assert!((0.3..1.0).contains(&mean), "{mean}");
+                continue;
+            }
+            assert!((0.1..0.5).contains(&mean), "{mean}");
+            let counts = &fired.0[n][mixture.experts.len() * experts.width..];
+            let mut differ = 0.0;
+            for (share, count) in experts.shared.iter().zip(counts) {
+                differ += (f64::from(*share) * tokens - *count as f64).abs();
+            }
+            let all = counts.iter().sum::<u64>() as f64;
+            assert!(all > 0.0 && differ <= 0.01 * all, "{activation}, layer {n}: {differ} of {all}");
+        }
     }
 }

@@ -3,17 +3,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
+mod damage;
+
 use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use proptest::prelude::*;
 use thermocline_engine::{
     Error,
     cpu::{Cpu, CpuOptions},
-    format::{Array, Bytes, Checkpoint, Matrix, Metadata, ReadMode, TensorType, Value, gguf},
+    format::{Bytes, Checkpoint, Matrix, ReadMode, TensorType, Value},
     model::{
         Activation, Down, Ffn, FfnWeights, Forward, KvType, LoadOptions, Model, Outputs, PredictorInput, PredictorKind,
         PredictorQuality,
@@ -23,6 +24,7 @@ use thermocline_engine::{
         Sidecar, SidecarChoice, attach, path_beside,
     },
 };
+use thermocline_tests::mixtures;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -32,20 +34,34 @@ fn open(path: &Path) -> Model {
     Model::open(path, &LoadOptions::default()).unwrap()
 }
 
-/// Every activation family, with and without gate and biases, a mixture, and a file that has predictors already.
-const MODELS: [&str; 7] = [
+/// Every activation family, with and without gate and biases, mixtures without and with an expert that every token passes through,
+/// and a file that has predictors already.
+const MODELS: [&str; 8] = [
     "models/llama-relu",
     "models/opt",
     "models/falcon-new",
     "models/bamboo",
     "models/llama-silu-gqa",
     "models/mixtral",
+    SHARED,
     "powerinfer/llama-relu-f16.powerinfer.gguf",
 ];
+
+/// Which no file is.
+const SHARED: &str = "a mixture with a shared expert";
+
+fn model(name: &str) -> Model {
+    if name == SHARED { mixtures::wide() } else { open(&fixture(name)) }
+}
 
 /// Numbers that are all different.
 fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 2_654_435_761 + seed) % 1000) as f32 / 1000.0 - 0.5).collect()
+}
+
+/// The same as shares.
+fn shares(n: usize, seed: usize) -> Vec<f32> {
+    numbers(n, seed).into_iter().map(|value| value + 0.5).collect()
 }
 
 fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
@@ -78,9 +94,9 @@ fn sample(model: &Model) -> Sidecar {
                 let frequency = (0..count).map(|e| e as f32 / count as f32).collect();
                 let experts = PreparedExperts {
                     width,
-                    frequency: numbers(count * width, n).into_iter().map(|value| value + 0.5).collect(),
-                    shared: Vec::new(),
-                    downs: if n == 1 { Vec::new() } else { mixture.experts.iter().map(neurons).collect() },
+                    frequency: shares(count * width, n),
+                    shared: mixture.shared.iter().flat_map(|of| shares(of.ffn.up.weight.rows(), n + 7)).collect(),
+                    downs: if n == 1 { Vec::new() } else { mixture.ffns().map(neurons).collect() },
                     down_error: if n == 1 { 0.0 } else { 0.125 },
                 };
                 let cut = (n == 0).then_some(PreparedCut { value: 0.0625, density: 0.5 });
@@ -98,7 +114,7 @@ fn sample(model: &Model) -> Sidecar {
         };
         let quality = PredictorQuality { recall: 0.96, mass_recall: 0.99, precision: 0.5, density: 0.25 };
         PreparedLayer {
-            frequency: Some(numbers(n_ff, n).into_iter().map(|value| value + 0.5).collect()),
+            frequency: Some(shares(n_ff, n)),
             predictor: (n != 2).then_some(PreparedPredictor {
                 kind: if weights.predictor.is_some() { None } else { Some(kind) },
                 input: if n % 2 == 0 { PredictorInput::Normed } else { PredictorInput::Residual },
@@ -145,20 +161,24 @@ fn same_kind(a: &PredictorKind, b: &PredictorKind) {
 fn what_is_written_is_read() {
     let folder = tempfile::tempdir().unwrap();
     for name in MODELS {
-        let model = open(&fixture(name));
+        let model = model(name);
         let (written, path) = (sample(&model), folder.path().join("s.thermocline.gguf"));
         written.write(&path).unwrap();
         let read = Sidecar::open(&path, ReadMode::Map).unwrap();
         assert_eq!((&read.identity, &read.provenance), (&written.identity, &written.provenance));
         assert_eq!(read.layers.len(), model.config.n_layer());
         assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
-        for (read, written) in read.layers.iter().zip(&written.layers) {
+        for ((read, written), weights) in read.layers.iter().zip(&written.layers).zip(&model.weights.layers) {
             assert_eq!((&read.frequency, read.cut), (&written.frequency, written.cut), "{name}");
             assert_eq!((read.density(), read.skew(0.8)), (written.density(), written.skew(0.8)), "{name}");
             match (&read.experts, &written.experts) {
                 (Some(a), Some(b)) => {
                     assert_eq!((a.width, &a.frequency, &a.shared), (b.width, &b.frequency, &b.shared), "{name}");
                     assert_eq!((a.downs.len(), a.down_error), (b.downs.len(), b.down_error), "{name}");
+                    let Ffn::Experts(mixture) = &weights.ffn else { panic!("{name}: no mixture") };
+                    let shared = mixture.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
+                    assert_eq!((a.shared.len(), shared > 0), (shared, name == SHARED), "{name}");
+                    assert!(a.downs.is_empty() || a.downs.len() == mixture.ffns().count(), "{name}");
                     a.downs.iter().zip(&b.downs).for_each(|(a, b)| same_matrix(a, b));
                 }
                 (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
@@ -193,8 +213,9 @@ fn logits(model: Model) -> Vec<f32> {
 #[test]
 fn a_sidecar_becomes_part_of_its_model() {
     for name in MODELS {
-        let (mut model, plain) = (open(&fixture(name)), open(&fixture(name)));
-        let sidecar = sample(&model);
+        let (mut model, plain) = (model(name), model(name));
+        let bytes = sample(&model).to_bytes().unwrap();
+        let sidecar = Sidecar::from_bytes(Path::new("sample"), Bytes::new(bytes)).unwrap();
         sidecar.attach(&mut model).unwrap();
         for ((weights, prepared), before) in model.weights.layers.iter().zip(&sidecar.layers).zip(&plain.weights.layers)
         {
@@ -202,8 +223,15 @@ fn a_sidecar_becomes_part_of_its_model() {
             assert_eq!(weights.cut, prepared.cut.map(|cut| cut.value), "{name}");
             if let (Ffn::Experts(mixture), Some(experts)) = (&weights.ffn, &prepared.experts) {
                 assert_eq!(weights.neuron_frequency.as_ref().unwrap(), &experts.frequencies().collect::<Vec<f32>>());
-                let downs = mixture.downs().filter(|down| matches!(down, Down::Neurons(_))).count();
-                assert_eq!((downs, mixture.file_down.len()), (experts.downs.len(), experts.downs.len()), "{name}");
+                let turned = mixture.downs().filter_map(|down| match down {
+                    Down::Neurons(down) => Some(&down.weight),
+                    Down::Outputs(_) => None,
+                });
+                let turned: Vec<&Matrix> = turned.collect();
+                assert_eq!(turned.len(), experts.downs.len(), "{name}");
+                turned.iter().zip(&experts.downs).for_each(|(a, b)| same_matrix(a, b));
+                let kept = if experts.downs.is_empty() { 0 } else { mixture.experts.len() };
+                assert_eq!(mixture.file_down.len(), kept, "{name}");
             }
             let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
             if let Some(down) = &prepared.down {
@@ -311,121 +339,6 @@ fn metadata_and_the_order_of_tensors_do_not_matter() {
     assert_eq!(rebuilt(true), Identity::of(&model));
 }
 
-/// A sidecar as key-value pairs and tensors, to be changed.
-struct Parts {
-    pairs: Vec<(String, Value)>,
-    tensors: Vec<(gguf::TensorInfo, Vec<u8>)>,
-}
-
-impl Parts {
-    fn of(sidecar: &Sidecar) -> Self {
-        let bytes = Bytes::new(sidecar.to_bytes().unwrap());
-        let file = gguf::from_bytes(Path::new("sample"), bytes).unwrap();
-        let pairs = file.metadata.iter().map(|(key, value)| (key.to_owned(), value.clone())).collect();
-        let tensor = |tensor: &thermocline_engine::format::Tensor| {
-            let info = gguf::TensorInfo { name: tensor.name.clone(), ty: tensor.ty, shape: tensor.shape.clone() };
-            (info, tensor.data.to_vec())
-        };
-        Parts { pairs, tensors: file.tensors().iter().map(tensor).collect() }
-    }
-
-    fn read(&self) -> Result<Sidecar, Error> {
-        let mut metadata = Metadata::new("sample");
-        self.pairs.iter().for_each(|(key, value)| drop(metadata.set(key.clone(), value.clone())));
-        let tensors: Vec<_> = self.tensors.iter().map(|(info, data)| (info.clone(), data.as_slice())).collect();
-        let bytes = gguf::to_bytes(thermocline_engine::format::Container::Gguf(3), &metadata, &tensors).unwrap();
-        Sidecar::from_bytes(Path::new("sample"), Bytes::new(bytes))
-    }
-}
-
-/// A wrong value of the same type.
-fn spoilt(key: &str, value: &Value) -> Value {
-    match value {
-        Value::Array(Array::F32(values)) => {
-            let mut values = values.clone();
-            values[0] = if key.ends_with("threshold") { f32::INFINITY } else { -7.0 };
-            Value::Array(Array::F32(values))
-        }
-        Value::Array(Array::String(values)) => {
-            let mut values = values.clone();
-            values[0] = "something".to_owned();
-            Value::Array(Array::String(values))
-        }
-        Value::F32(_) => Value::F32(1.5),
-        other => panic!("{key}: {other:?}"),
-    }
-}
-
-#[test]
-fn errors_name_the_key() {
-    let whole = Parts::of(&sample(&open(&fixture("models/llama-relu"))));
-    whole.read().unwrap();
-    for at in 0..whole.pairs.len() {
-        let key = whole.pairs[at].0.clone();
-        let check = |parts: &Parts, what: &str| {
-            let error = parts.read().expect_err(&format!("{key} {what}")).to_string();
-            assert!(error.contains(&key), "{key} {what}: {error}");
-        };
-        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-        parts.pairs[at].1 = Value::Array(Array::U8(vec![1]));
-        check(&parts, "of another type");
-        parts.pairs[at].1 = whole.pairs[at].1.clone();
-        if let value @ (Value::Array(_) | Value::F32(_)) = &whole.pairs[at].1 {
-            parts.pairs[at].1 = spoilt(&key, value);
-            check(&parts, "out of range");
-        }
-        if let Value::Array(array) = &whole.pairs[at].1 {
-            parts.pairs[at].1 = Value::Array(match array {
-                Array::F32(values) => Array::F32(values[1..].to_vec()),
-                Array::String(values) => Array::String(values[1..].to_vec()),
-                other => panic!("{other:?}"),
-            });
-            check(&parts, "too short");
-        }
-        parts.pairs.remove(at);
-        check(&parts, "absent");
-    }
-    let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-    let version = parts.pairs.iter_mut().find(|(key, _)| key == "thermocline.format_version").unwrap();
-    version.1 = Value::U32(2);
-    assert!(matches!(parts.read(), Err(Error::Unsupported { .. })));
-}
-
-#[test]
-fn errors_name_the_tensor() {
-    let model = open(&fixture("models/llama-relu"));
-    let whole = Parts::of(&sample(&model));
-    for at in 0..whole.tensors.len() {
-        let name = whole.tensors[at].0.name.clone();
-        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-        let (info, data) = &mut parts.tensors[at];
-        info.shape[0] += 1;
-        data.resize(info.shape.iter().product::<usize>() * 4, 0);
-        let layer = name.trim_end_matches(|c: char| c != '.').trim_end_matches("fc1.weight.");
-        let error = parts.read().expect_err(&name).to_string();
-        // The rank is whatever fc1 says, so that fc2 is what does not fit.
-        assert!(error.contains(&name) || error.contains(&name.replace("fc1", "fc2")), "{layer}: {error}");
-
-        let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-        parts.tensors[at].0.ty = TensorType::I32;
-        let error = parts.read().expect_err(&name).to_string();
-        assert!(error.contains(&name), "{error}");
-
-        if name.contains("fc") || name.contains("gate_low") {
-            let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-            parts.tensors.remove(at);
-            let error = parts.read().expect_err(&name).to_string();
-            assert!(error.contains(&name) || name.contains("fc1"), "{error}");
-        }
-        if name.contains("freq") {
-            let mut parts = Parts { pairs: whole.pairs.clone(), tensors: whole.tensors.clone() };
-            parts.tensors[at].1[..4].copy_from_slice(&f32::NAN.to_le_bytes());
-            let error = parts.read().expect_err(&name).to_string();
-            assert!(error.contains(&name) && error.contains("NaN"), "{error}");
-        }
-    }
-}
-
 #[test]
 fn what_does_not_fit_changes_nothing() {
     let relu = open(&fixture("models/llama-relu"));
@@ -445,45 +358,4 @@ fn what_does_not_fit_changes_nothing() {
     // Fewer layers.
     sidecar.layers.pop();
     assert!(sidecar.attach(&mut model).unwrap_err().to_string().contains("block_count"));
-}
-
-#[test]
-fn a_cut_file_is_an_error_wherever_it_is_cut() {
-    let mut sidecar = sample(&open(&fixture("models/llama-relu")));
-    // Small enough to try every length.
-    sidecar.layers.iter_mut().for_each(|layer| layer.down = None);
-    let bytes = sidecar.to_bytes().unwrap();
-    let read = |bytes: &[u8]| Sidecar::from_bytes(Path::new("cut"), Bytes::new(bytes.to_vec()));
-    read(&bytes).unwrap();
-    let data = bytes.len() - 64;
-    for len in (0..4096.min(data)).chain((4096..data).step_by(97)) {
-        assert!(read(&bytes[..len]).is_err(), "{len} of {} bytes", bytes.len());
-    }
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
-
-    /// Reading ends in an error or in a sidecar that a model takes or refuses.
-    #[test]
-    fn damage_does_not_panic(seed in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..12)) {
-        use std::sync::LazyLock;
-        static WHOLE: LazyLock<(Vec<u8>, usize)> = LazyLock::new(|| {
-            let bytes = sample(&open(&fixture("models/llama-relu"))).to_bytes().unwrap();
-            // Damage where it means something: before the data.
-            let head = bytes.windows(10).rposition(|window| window == b"gate_low.w").unwrap() + 64;
-            (bytes, head)
-        });
-        let (bytes, head) = &*WHOLE;
-        let mut bytes = bytes.clone();
-        for (at, value) in seed {
-            bytes[at.index(*head)] = value;
-        }
-        if let Ok(sidecar) = Sidecar::from_bytes(Path::new("damaged"), Bytes::new(bytes)) {
-            let mut model = open(&fixture("models/llama-relu"));
-            if sidecar.foreign(&model).is_none() && sidecar.attach(&mut model).is_ok() {
-                prop_assert_eq!(model.weights.layers.len(), sidecar.layers.len());
-            }
-        }
-    }
 }
