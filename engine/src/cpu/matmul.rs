@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, gemm,
-    picked::{AHEAD, Picked, distance},
+    picked::{AHEAD, Picked, look_ahead},
     simd::{Apart, DOT_ROWS},
 };
 use crate::format::Matrix;
@@ -175,7 +175,7 @@ impl Cpu {
                     Picked::These(list) => {
                         let apart = |at: usize| Apart {
                             row: weight.row(list[at] as usize),
-                            ahead: distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+                            ahead: look_ahead(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
                         };
                         let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
                         let mut at = *first;

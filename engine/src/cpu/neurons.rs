@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, Scratch,
-    picked::{Picked, distance},
+    picked::{Picked, look_ahead},
     pool::{ColumnsMut, split_columns},
     simd::{AXPY_ROWS, Multiple},
 };
@@ -176,7 +176,7 @@ impl Cpu {
             let multiple = |at: usize| Multiple {
                 row: of.weight.row(row(at)),
                 a: of.share * of.a[active[at] as usize],
-                ahead: distance(of.weight, at, active.len(), AXPY_ROWS, row),
+                ahead: look_ahead(of.weight, at, active.len(), AXPY_ROWS, row),
             };
             let mut at = neurons.start;
             while at + AXPY_ROWS <= neurons.end {

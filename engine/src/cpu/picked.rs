@@ -1,5 +1,6 @@
 //! Which rows (or columns) of a matrix take part in a product, and what to ask the memory for while one is read.
 
+use super::simd::prefetch;
 use crate::format::Matrix;
 
 /// How far ahead of the row being read memory is asked for, in order. A page is too late, and what is asked for much earlier is
@@ -8,6 +9,9 @@ pub(super) const AHEAD: usize = 16 << 10;
 /// The same for rows here and there: the processor's own prefetcher does not know of them, so that all that is asked for too early
 /// takes the place of what is needed first.
 const AHEAD_ROWS: usize = 8 << 10;
+/// And how far ahead both ends of a row are asked for: by then the processor knows where its pages are, and need not look that up
+/// while lines wait for it.
+const AHEAD_ENDS: usize = 64 << 10;
 
 /// All rows or columns of a matrix, or some of them, in this order.
 #[derive(Debug, Clone, Copy)]
@@ -36,14 +40,17 @@ impl Picked<'_> {
     }
 }
 
-/// While row `at` of those that `row` names is read, the distance in bytes to the lines that will be needed [`AHEAD_ROWS`] bytes of
-/// rows later, and at least `least` rows later; 0 where nothing follows.
-pub(super) fn distance(weight: &Matrix, at: usize, n: usize, least: usize, row: impl Fn(usize) -> usize) -> isize {
-    let later = at + (AHEAD_ROWS / weight.row_bytes().max(1)).max(least);
-    if later >= n {
-        return 0;
+/// Before row `at` of those `n` that `row` names is read: asks for the ends of the one that comes [`AHEAD_ENDS`] bytes of rows later,
+/// and tells the distance in bytes to the lines that will be needed [`AHEAD_ROWS`] bytes of rows later, and at least `least` rows
+/// later; 0 where nothing follows.
+pub(super) fn look_ahead(weight: &Matrix, at: usize, n: usize, least: usize, row: impl Fn(usize) -> usize) -> isize {
+    let later = |bytes: usize| Some(at + (bytes / weight.row_bytes().max(1)).max(least)).filter(|later| *later < n);
+    if let Some(far) = later(AHEAD_ENDS) {
+        let ends = weight.row(row(far)).as_ptr_range();
+        prefetch(ends.start);
+        prefetch(ends.end.wrapping_sub(1));
     }
-    (row(later) as isize - row(at) as isize) * weight.row_bytes() as isize
+    later(AHEAD_ROWS).map_or(0, |near| (row(near) as isize - row(at) as isize) * weight.row_bytes() as isize)
 }
 
 #[cfg(test)]
@@ -222,10 +229,10 @@ mod tests {
         let list: Vec<u32> = (0..20).map(|i| 2 * i).collect();
         let row = |at: usize| list[at] as usize;
         // Two rows of 4 KiB are 8 KiB; they lie twice as far apart.
-        assert_eq!(distance(&weight, 3, list.len(), 1, row), 4 * 4096);
-        assert_eq!(distance(&weight, 3, list.len(), 3, row), 6 * 4096);
-        assert_eq!(distance(&weight, 18, list.len(), 1, row), 0);
+        assert_eq!(look_ahead(&weight, 3, list.len(), 1, row), 4 * 4096);
+        assert_eq!(look_ahead(&weight, 3, list.len(), 3, row), 6 * 4096);
+        assert_eq!(look_ahead(&weight, 18, list.len(), 1, row), 0);
         let backwards = |at: usize| 39 - at;
-        assert_eq!(distance(&weight, 0, 40, 1, backwards), -2 * 4096);
+        assert_eq!(look_ahead(&weight, 0, 40, 1, backwards), -2 * 4096);
     }
 }

@@ -4,14 +4,14 @@
 //! query heads that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a run of
 //! tokens, which owns its rows of the output.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use crate::cpu::{Cpu, simd::vector::dispatch};
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
     attend::{Attend, Block, Merge},
-    next,
+    lock, next,
 };
 
 /// Sizes and variants of attention.
@@ -35,7 +35,7 @@ pub struct AttentionShape {
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
     /// One per worker.
-    blocks: Vec<Block>,
+    blocks: Vec<Mutex<Block>>,
     /// Results of stretches: per task `rows * (width + 2)`.
     partials: Vec<f32>,
 }
@@ -43,7 +43,8 @@ pub struct AttentionScratch {
 impl AttentionScratch {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        (self.partials.capacity() * size_of::<f32>()) as u64 + self.blocks.iter().map(Block::bytes).sum::<u64>()
+        (self.partials.capacity() * size_of::<f32>()) as u64
+            + self.blocks.iter().map(|block| lock(block).bytes()).sum::<u64>()
     }
 }
 
@@ -51,6 +52,8 @@ impl AttentionScratch {
 const FEW_TOKENS: usize = 8;
 /// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
 const STRETCH: usize = 256;
+/// Positions that are asked for ahead of need, where a task begins; the processor notices the rest by itself.
+const ASKED: usize = 4;
 /// Query rows of a prompt's task: enough to pay for decoding a tile of keys.
 const PROMPT_ROWS: usize = 64;
 
@@ -75,7 +78,7 @@ impl Cpu {
         assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
         let tokens = q.len() / row;
         assert!(keys.iter().chain(values).all(|rows| rows.len() >= first + tokens));
-        scratch.blocks.resize_with(self.pool().threads(), Block::default);
+        scratch.blocks.resize_with(self.pool().threads(), Mutex::default);
         if tokens <= FEW_TOKENS {
             self.attend_in_stretches(shape, q, keys, values, first, out, scratch);
         } else {
@@ -108,15 +111,28 @@ impl Cpu {
         }
         let partials = &mut scratch.partials[..needed];
 
-        let task = |task: usize, part: &mut [f32], block: &mut Block| {
+        let place = |task: usize| {
             let (head, stretch) = (task / stretches, first_stretch + task % stretches);
+            (head, (stretch * STRETCH).max(visit.start)..((stretch + 1) * STRETCH).min(visit.end))
+        };
+        let ask = |task: usize| {
+            let (head, visit) = place(task);
+            let visit = visit.start..visit.end.min(visit.start + ASKED);
+            keys[head].ask(visit.clone());
+            values[head].ask(visit);
+        };
+        let task = |task: usize, part: &mut [f32], block: &mut Block| {
+            // What the worker takes next, in all likelihood.
+            if task + 1 < shape.n_kv_head * stretches {
+                ask(task + 1);
+            }
+            let (head, visit) = place(task);
             block.start(rows, width);
             for r in 0..rows {
                 let query = &q[r / group * row + (head * group + r % group) * dim..][..dim];
                 block.set_query(r, query, shape.scale);
             }
             let (keys, values) = (&keys[head], &values[head]);
-            let visit = (stretch * STRETCH).max(visit.start)..((stretch + 1) * STRETCH).min(visit.end);
             let attend = Attend { block, keys, values, visit, first, group, window, softcap: shape.softcap };
             dispatch(self.isa(), attend);
             let (sums, rest) = part.split_at_mut(rows * width);
@@ -124,19 +140,13 @@ impl Cpu {
             rest[..rows].copy_from_slice(&block.max[..rows]);
             rest[rows..].copy_from_slice(&block.sum[..rows]);
         };
-        if visit.len() * shape.n_kv_head * width * 2 < PARALLEL_ELEMENTS || self.pool().threads() == 1 {
-            for (i, part) in partials.chunks_mut(part).enumerate() {
-                task(i, part, &mut scratch.blocks[0]);
-            }
+        let blocks = &scratch.blocks;
+        let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
+        let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut lock(&blocks[worker]));
+        if visit.len() * shape.n_kv_head * width * 2 < PARALLEL_ELEMENTS {
+            parts.iter_mut().for_each(|part| attend(0, part));
         } else {
-            let queue = Mutex::new(partials.chunks_mut(part).enumerate());
-            let blocks = Mutex::new(scratch.blocks.iter_mut());
-            self.pool().run_on_the_free(|_| {
-                let Some(block) = next(&blocks) else { return };
-                while let Some((i, part)) = next(&queue) {
-                    task(i, part, block);
-                }
-            });
+            self.pool().for_each(&mut parts, attend);
         }
 
         for (i, out) in out.chunks_exact_mut(dim).enumerate() {
@@ -193,11 +203,10 @@ impl Cpu {
         };
         // Last first: those see the most keys.
         let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
-        let blocks = Mutex::new(scratch.blocks.iter_mut());
-        self.pool().run_on_the_free(|_| {
-            let Some(block) = blocks.lock().unwrap_or_else(PoisonError::into_inner).next() else { return };
+        self.pool().run_on_the_free(|worker| {
+            let mut block = lock(&scratch.blocks[worker]);
             while let Some((i, out)) = next(&queue) {
-                task(i, out, block);
+                task(i, out, &mut block);
             }
         });
     }

@@ -1,7 +1,7 @@
 //! Keys (or values) of one head, one row per position, in the cache's type.
 
 use std::{
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, Range},
     sync::Mutex,
 };
 
@@ -9,7 +9,7 @@ use half::{f16, slice::HalfFloatSliceExt};
 
 use super::{PARALLEL_ELEMENTS, next};
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, prefetch},
     error::{Error, Result},
 };
 
@@ -107,6 +107,12 @@ impl<T: Copy + Default> Run<T> {
         (self.memory.capacity() * size_of::<T>()) as u64
     }
 
+    fn ask(&self, elements: Range<usize>) {
+        let lines = (elements.len() * size_of::<T>()).div_ceil(LINE);
+        let first = self.as_ptr().wrapping_add(elements.start).cast::<u8>();
+        (0..lines).for_each(|line| prefetch(first.wrapping_add(line * LINE)));
+    }
+
     fn resize(&mut self, n: usize) {
         self.memory.resize(self.start + n, T::default());
     }
@@ -198,6 +204,19 @@ impl KvRows {
             RowData::F16(data) => RowsView::F16(data),
             RowData::F32(data) => RowsView::F32(data),
             RowData::Q8_0 { quants, scales } => RowsView::Q8_0 { quants, scales },
+        }
+    }
+
+    /// Asks the memory for the lines of some rows, or for where they will be.
+    pub(super) fn ask(&self, rows: Range<usize>) {
+        let elements = rows.start * self.stride..rows.end * self.stride;
+        match &self.data {
+            RowData::F32(data) => data.ask(elements),
+            RowData::F16(data) => data.ask(elements),
+            RowData::Q8_0 { quants, scales } => {
+                scales.ask(elements.start / 32..elements.end / 32);
+                quants.ask(elements);
+            }
         }
     }
 
@@ -310,6 +329,8 @@ impl Cpu {
             }
         };
         if x.len() < PARALLEL_ELEMENTS || n == 1 {
+            // A line from far away each: together rather than one after the other.
+            heads.iter().for_each(|rows| rows.ask(from..from + x.len() / row));
             heads.iter_mut().enumerate().for_each(|(head, rows)| push(head, rows));
             return;
         }

@@ -19,7 +19,7 @@ pub use kv_rows::{KvRows, KvType};
 pub use rope::{RopeRows, RopeTable};
 pub use softmax::{softmax_in_place, top_k};
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Cpu;
 
@@ -51,7 +51,12 @@ impl Cpu {
 
 /// The next item of a queue shared by workers.
 fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
-    queue.lock().unwrap_or_else(PoisonError::into_inner).next()
+    lock(queue).next()
+}
+
+/// Locks what cannot be left half-changed, or is overwritten before it is read.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

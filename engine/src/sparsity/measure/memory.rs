@@ -21,6 +21,8 @@ const STREAMS: usize = 4;
 const ROWS: usize = 128;
 /// Rows that memory is asked for ahead of the one being read: it is read as kernels read it, or the limit would lie below them.
 const ROWS_AHEAD: usize = 4;
+/// The same for the two ends of a row.
+const ENDS_AHEAD: usize = 28;
 /// What memory is filled with. Not zero: untouched zero pages would all be the same page, which stays in the cache.
 const FILLING: u8 = 0x9e;
 
@@ -110,7 +112,10 @@ impl ReadProbe {
             pool.for_each_chunk(picked.len(), ROWS, |_, range| {
                 let mut sum = [0_u8; 64];
                 for row in range {
-                    let later = of((row + ROWS_AHEAD).min(picked.len() - 1));
+                    let ahead = |rows: usize| of((row + rows).min(picked.len() - 1));
+                    let (later, ends) = (ahead(ROWS_AHEAD), ahead(ENDS_AHEAD).as_ptr_range());
+                    prefetch(ends.start);
+                    prefetch(ends.end.wrapping_sub(1));
                     for (line, later) in of(row).as_chunks::<64>().0.iter().zip(later.as_chunks::<64>().0) {
                         prefetch(later.as_ptr());
                         sum.iter_mut().zip(line).for_each(|(sum, byte)| *sum ^= byte);
