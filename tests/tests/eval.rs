@@ -41,8 +41,13 @@ fn tiny(thresholds: Option<f32>) -> Arc<Model> {
         let Ffn::Dense(ffn) = &layer.ffn else { panic!("a dense FFN") };
         let gate = ffn.gate.as_ref().unwrap();
         let kind = PredictorKind::Rows { rows: gate.weight.clone(), bias: gate.bias.clone() };
-        layer.predictor =
-            thresholds.map(|threshold| Predictor { kind, input: PredictorInput::Normed, threshold, quality: None });
+        layer.predictor = thresholds.map(|threshold| Predictor {
+            kind,
+            input: PredictorInput::Normed,
+            threshold,
+            quality: None,
+            by_input: Default::default(),
+        });
     }
     Arc::new(model)
 }

@@ -204,7 +204,8 @@ fn predictors_see_what_the_norm_saw() {
             let Ffn::Dense(ffn) = &layer.ffn else { panic!("{name} is a mixture") };
             let kind = PredictorKind::Rows { rows: ffn.up.weight.clone(), bias: None };
             let input = PredictorInput::Residual;
-            layer.predictor = Some(Predictor { kind, input, threshold: 0.0, quality: None });
+            layer.predictor =
+                Some(Predictor { kind, input, threshold: 0.0, quality: None, by_input: Default::default() });
         }
         let model = Arc::new(model);
         let (d, n_ff) = (model.config.d_model, model.config.n_ff);

@@ -2,10 +2,11 @@
 //! it, and all work goes through one [`ThreadPool`]. [`Cpu::matmul`] multiplies weights in their file type: row by row
 //! (GEMV) for one token, blocked (GEMM) for many. Where few neurons fire, [`Cpu::matmul_rows`] reads only chosen rows, and
 //! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; the rows may be those of
-//! several matrices ([`Cpu::accumulate_sums`]). [`ops`] holds what stands between the matrix products.
+//! several matrices ([`Cpu::accumulate_sums`]). [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
 
 mod activations;
 mod gemm;
+mod input_major;
 mod isa;
 mod matmul;
 mod neurons;
@@ -16,6 +17,7 @@ mod scratch;
 mod simd;
 
 pub use activations::Activations;
+pub use input_major::InputMajor;
 pub use isa::Isa;
 pub use matmul::{MatmulJob, RowsJob};
 pub use neurons::RowSum;

@@ -269,7 +269,7 @@ impl Judged<'_> {
         let scores = match self.guess {
             Guess::Predictor(predictor) => {
                 let x = if predictor.input == PredictorInput::Residual { residual } else { normed };
-                predictor.scores(cpu, x, tokens, inner, scores)?
+                predictor.scores(cpu, x, tokens, inner, scores)?.0
             }
             Guess::Cut(_) => {
                 let scores = room(scores, tokens * n_ff);

@@ -3,7 +3,7 @@
 
 use super::{Predictor, PredictorKind, forward::grow};
 use crate::{
-    cpu::{Cpu, MatmulJob, ops::Hidden},
+    cpu::{Cpu, InputMajor, MatmulJob, ops::Hidden},
     error::Result,
     format::Matrix,
 };
@@ -11,8 +11,8 @@ use crate::{
 const WHAT: &str = "scratch memory";
 
 impl Predictor {
-    /// Raw scores `[tokens, n_ff]` of its inputs `x` `[tokens, d]`; `hidden` is scratch. Neuron `i` may fire where its score is
-    /// at least [`Predictor::threshold`].
+    /// Raw scores `[tokens, n_ff]` of its inputs `x` `[tokens, d]`, and how many bytes were read for them; `hidden` is scratch. Neuron
+    /// `i` may fire where its score is at least [`Predictor::threshold`].
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
@@ -26,7 +26,7 @@ impl Predictor {
         tokens: usize,
         hidden: &mut Vec<f32>,
         scores: &'a mut Vec<f32>,
-    ) -> Result<&'a [f32]> {
+    ) -> Result<(&'a [f32], u64)> {
         let n = tokens.saturating_mul(self.neurons());
         grow(scores, Some(n), WHAT)?;
         let scores = &mut scores[..n];
@@ -35,19 +35,27 @@ impl Predictor {
                 let rank = tokens.saturating_mul(fc1.rows());
                 grow(hidden, Some(rank), WHAT)?;
                 let hidden = &mut hidden[..rank];
-                if tokens == 1 {
+                // Behind a ReLU about half of the hidden activations are zero. Without room for it the layer is read whole.
+                let by_input = (tokens == 1 && cpu.takes_inputs())
+                    .then(|| self.by_input.get_or_init(|| InputMajor::new(cpu.pool(), fc2).unwrap_or_default()));
+                let by_input = by_input.and_then(Option::as_ref);
+                if tokens == 1 && by_input.is_none() {
                     cpu.expect(&[fc2]);
                 }
                 cpu.matmul(&mut [MatmulJob { weight: fc1, bias: None, out: &mut *hidden }], x, tokens);
                 cpu.activate(Hidden::Relu, hidden, None);
                 cpu.expect(&[]);
+                if let Some(by_input) = by_input {
+                    let read = cpu.matmul_inputs(by_input, hidden, scores);
+                    return Ok((scores, fc1.data().len() as u64 + read));
+                }
                 cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);
             }
             PredictorKind::Rows { rows, bias } => {
                 cpu.matmul(&mut [MatmulJob { weight: rows, bias: bias.as_deref(), out: &mut *scores }], x, tokens);
             }
         }
-        Ok(scores)
+        Ok((scores, self.bytes()))
     }
 
     /// The matrix that [`Predictor::scores`] reads first.
@@ -64,12 +72,63 @@ impl Predictor {
         }
     }
 
-    /// Bytes of its matrices, all of which are read for a token.
+    /// Bytes of its matrices, the most that is read for a token.
     pub fn bytes(&self) -> u64 {
         let size = |matrix: &Matrix| matrix.data().len() as u64;
         match &self.kind {
             PredictorKind::LowRank { fc1, fc2 } => size(fc1) + size(fc2),
             PredictorKind::Rows { rows, .. } => size(rows),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{
+        cpu::{Activations, CpuOptions},
+        format::{Bytes, TensorType, blocks},
+        model::PredictorInput,
+    };
+
+    fn noise(n: usize, rng: &mut StdRng) -> Vec<f32> {
+        (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn matrix(rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
+        let mut bytes = Vec::new();
+        blocks::quantise(TensorType::Q4_0, &noise(rows * cols, rng), &mut bytes).unwrap();
+        Matrix::new(TensorType::Q4_0, rows, cols, Bytes::new(bytes)).unwrap()
+    }
+
+    #[test]
+    fn silent_units_are_not_read() {
+        let rng = &mut StdRng::seed_from_u64(11);
+        let (d, rank, n_ff) = (64, 96, 256);
+        let kind = PredictorKind::LowRank { fc1: matrix(rank, d, rng), fc2: matrix(n_ff, rank, rng) };
+        let (input, threshold) = (PredictorInput::Normed, 0.0);
+        let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
+        let x = noise(2 * d, rng);
+        for activations in [Activations::Int8, Activations::Float] {
+            let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
+            let scores = |x: &[f32]| {
+                let (mut hidden, mut scores) = (Vec::new(), Vec::new());
+                let (scores, read) = predictor.scores(&cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
+                (scores.to_vec(), read)
+            };
+            // Several tokens read all there is.
+            let (together, all) = scores(&x);
+            assert_eq!(all, predictor.bytes());
+            for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {
+                let (alone, read) = scores(x);
+                assert!(alone.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{activations}");
+                match activations {
+                    Activations::Int8 => assert!(read < all * 9 / 10, "{read} of {all} bytes"),
+                    Activations::Float => assert_eq!(read, all),
+                }
+            }
         }
     }
 }

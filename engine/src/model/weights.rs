@@ -1,6 +1,8 @@
 //! Weights by role. Matrices stay in their file type and share the file's bytes; vectors are f32.
 
-use crate::{format::Matrix, telemetry::neurons::LayerNeurons};
+use std::sync::OnceLock;
+
+use crate::{cpu::InputMajor, format::Matrix, telemetry::neurons::LayerNeurons};
 
 use super::NormSlot;
 
@@ -157,6 +159,8 @@ pub struct Predictor {
     pub threshold: f32,
     /// How good it is, where that was measured.
     pub quality: Option<PredictorQuality>,
+    /// Its second layer as single tokens read it, made when one first does.
+    pub by_input: OnceLock<Option<InputMajor>>,
 }
 
 /// How well a predictor does on text it was not made from, averaged over tokens. Shares, from 0 to 1.

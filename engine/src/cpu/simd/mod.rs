@@ -81,6 +81,41 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
     /// read and write `acc` once for a group.
     fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]);
+
+    /// `acc += W x` for some inputs of a block; `next` is asked for meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
+    fn add_inputs(&self, inputs: &Inputs<'_>, _next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+        portable::add_inputs(inputs, acc);
+    }
+}
+
+/// Inputs of a block: those whose weights share scales.
+pub(crate) const INPUTS: usize = 32;
+
+/// Outputs whose codes, of one input, are a cache line.
+pub(crate) const OUTPUTS: usize = 128;
+
+/// A block of a matrix that is stored input by input.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Inputs<'a> {
+    /// f16, one for each output.
+    pub scales: &'a [u8],
+    /// `[INPUTS, outputs / 2]`, 8 too large; where in its line an output has its code says [`place_of`].
+    pub codes: &'a [u8],
+    /// Which inputs are not zero.
+    pub active: &'a [u32],
+    /// All of the block, rounded.
+    pub x: &'a [i8; INPUTS],
+    /// What one of `x` is.
+    pub scale: f32,
+    /// `scale * sum(x)`
+    pub sum: f32,
+}
+
+/// Byte of a line, and bit in the byte, where the code of one of [`OUTPUTS`] outputs begins: such that four lines interleaved
+/// byte by byte, within 16 bytes at a time, are the outputs in order.
+pub(crate) const fn place_of(output: usize) -> (usize, usize) {
+    let (half, output) = (output / 64, output % 64);
+    (output % 16 / 4 * 16 + output / 16 * 4 + output % 4, 4 * half)
 }
 
 /// Rows that are best added up together.

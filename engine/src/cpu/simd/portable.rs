@@ -1,7 +1,10 @@
 //! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
 //! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
 
-use super::unpack::{Grouping, half, unpack};
+use super::{
+    INPUTS, Inputs, OUTPUTS, place_of,
+    unpack::{Grouping, half, unpack},
+};
 use crate::format::TensorType;
 
 /// Tokens of a tile of codes.
@@ -253,6 +256,29 @@ pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32],
             for (acc, w) in acc.iter_mut().zip(w) {
                 *acc += w * x;
             }
+        }
+    }
+}
+
+/// See [`Kernels::add_inputs`](super::Kernels::add_inputs).
+#[inline(always)]
+pub(super) fn add_inputs(inputs: &Inputs<'_>, acc: &mut [f32]) {
+    const LINE: usize = OUTPUTS / 2;
+    let Inputs { scales, codes, active, x, scale, sum } = *inputs;
+    let row = acc.len() / 2;
+    assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
+    for (at, (acc, scales)) in acc.chunks_exact_mut(OUTPUTS).zip(scales.chunks_exact(2 * OUTPUTS)).enumerate() {
+        let mut sums = [[0i32; LINE]; 2];
+        for input in active {
+            let (line, x) = (&codes[*input as usize * row + at * LINE..][..LINE], i32::from(x[*input as usize]));
+            for (byte, codes) in line.iter().enumerate() {
+                sums[0][byte] += i32::from(codes & 15) * x;
+                sums[1][byte] += i32::from(codes >> 4) * x;
+            }
+        }
+        for (output, (acc, head)) in acc.iter_mut().zip(scales.as_chunks::<2>().0).enumerate() {
+            let (byte, shift) = place_of(output);
+            *acc += half(*head) * (sums[shift / 4][byte] as f32 * scale - 8.0 * sum);
         }
     }
 }

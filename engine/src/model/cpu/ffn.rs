@@ -272,9 +272,9 @@ impl CpuFfn {
             Some(Guess::Mask(guess)) => self.predicted.copy_from_slice(guess),
             Some(Guess::Predictor { predictor, x, shift }) => {
                 let [hidden, scores] = &mut self.predictor;
-                let scores = predictor.scores(cpu, x, 1, hidden, scores)?;
+                let (scores, read) = predictor.scores(cpu, x, 1, hidden, scores)?;
                 mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
-                work.sequential += predictor.bytes();
+                work.sequential += read;
             }
             None => return Ok(()),
         }

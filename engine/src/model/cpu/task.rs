@@ -163,7 +163,13 @@ mod tests {
         let (gated, plain) = (ffn(true, 16, &mut seed), ffn(false, 16, &mut seed));
         let gate = &gated.gate.as_ref().unwrap().weight;
         let kind = PredictorKind::Rows { rows: linear(16, D, &mut seed).weight, bias: None };
-        let predictor = Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None };
+        let predictor = Predictor {
+            kind,
+            input: PredictorInput::Normed,
+            threshold: 0.0,
+            quality: None,
+            by_input: Default::default(),
+        };
         let (asked, mask) = (Guess::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Guess::Mask(&[0]));
         let both = [gate, &gated.up.weight];
         let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [

@@ -285,7 +285,7 @@ fn only_what_is_predicted_counts() {
         let kinds =
             [PredictorKind::LowRank { fc1, fc2 }, PredictorKind::Rows { rows: rows.weight, bias: rows.bias.clone() }];
         for (kind, input) in kinds.into_iter().zip([PredictorInput::Residual, PredictorInput::Normed]) {
-            let predictor = Predictor { kind, input, threshold: 0.2, quality: None };
+            let predictor = Predictor { kind, input, threshold: 0.2, quality: None, by_input: Default::default() };
             let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
             let residual: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
             let scores = match &predictor.kind {

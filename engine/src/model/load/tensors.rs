@@ -151,6 +151,6 @@ impl<'a> Loader<'a> {
         let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), config.n_ff, rank)?;
         let threshold = self.metadata().f32("powerinfer.sparse_threshold")?.unwrap_or(0.0);
         let (kind, input) = (PredictorKind::LowRank { fc1, fc2 }, PredictorInput::Residual);
-        Ok(Some(Predictor { kind, input, threshold, quality: None }))
+        Ok(Some(Predictor { kind, input, threshold, quality: None, by_input: Default::default() }))
     }
 }

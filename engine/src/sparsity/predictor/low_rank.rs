@@ -94,7 +94,13 @@ impl LowRank {
                 .ok_or_else(|| Error::invalid("predictor type", format!("one with blocks that divide {cols}"), ty))
         };
         let kind = PredictorKind::LowRank { fc1: matrix(&self.fc1)?, fc2: matrix(&self.fc2)? };
-        Ok(Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None })
+        Ok(Predictor {
+            kind,
+            input: PredictorInput::Normed,
+            threshold: 0.0,
+            quality: None,
+            by_input: Default::default(),
+        })
     }
 }
 

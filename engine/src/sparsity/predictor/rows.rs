@@ -74,7 +74,8 @@ pub fn low_bit(cpu: &Cpu, data: &LayerData<'_>, ty: TensorType, target: Target) 
     let linear = data.firing_rows();
     let rows = quantised(cpu, &linear.weight, ty)?;
     let kind = PredictorKind::Rows { rows, bias: linear.bias.clone() };
-    let mut predictor = Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None };
+    let mut predictor =
+        Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None, by_input: Default::default() };
     let norms = down_norms(data.ffn());
     let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
     let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);

@@ -37,7 +37,7 @@ pub(super) fn for_each_token(
     for start in tokens.clone().step_by(BLOCK) {
         let block = start..tokens.end.min(start + BLOCK);
         data.copy(predictor.input, block.clone(), &mut x)?;
-        let scores = predictor.scores(cpu, &x, block.len(), &mut inner, &mut scores)?;
+        let (scores, _) = predictor.scores(cpu, &x, block.len(), &mut inner, &mut scores)?;
         for (t, scores) in block.zip(scores.chunks_exact(n_ff.max(1))) {
             each(t - tokens.start, scores);
         }

@@ -133,5 +133,5 @@ fn made(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predicto
         None => weights.predictor.as_ref()?.kind.clone(),
     };
     let PreparedPredictor { input, threshold, quality, .. } = *prepared;
-    Some(Predictor { kind, input, threshold, quality: Some(quality) })
+    Some(Predictor { kind, input, threshold, quality: Some(quality), by_input: Default::default() })
 }

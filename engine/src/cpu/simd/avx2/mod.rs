@@ -9,7 +9,7 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
+    CodePanel, CodeTile, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
 };
 use crate::{cpu::Isa, format::TensorType};
 
@@ -142,9 +142,18 @@ impl Kernels for Avx2 {
         with_features!(tile::floats(panel, x, acc))
     }
 
+    fn add_inputs(&self, inputs: &Inputs<'_>, _next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+        with_features!(add_inputs(inputs, acc))
+    }
+
     fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
         with_features!(axpy::rows(ty, rows, acc))
     }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add_inputs(inputs: &Inputs<'_>, acc: &mut [f32]) {
+    portable::add_inputs(inputs, acc);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

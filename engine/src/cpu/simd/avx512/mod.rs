@@ -5,12 +5,13 @@
 mod axpy;
 mod codes;
 mod dot;
+mod inputs;
 mod tile;
 
 use std::arch::x86_64::*;
 
 use super::{
-    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
+    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
     one_by_one,
 };
 use crate::{cpu::Isa, format::TensorType};
@@ -186,6 +187,10 @@ impl Kernels for Avx512 {
 
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {
         with_features!(tile::floats(panel, x, acc))
+    }
+
+    fn add_inputs(&self, inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+        with_features!(inputs::add(inputs, next, acc))
     }
 
     fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
