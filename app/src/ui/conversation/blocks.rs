@@ -6,9 +6,12 @@ use egui_commonmark::{CommonMarkCache, CommonMarkViewer};
 use egui_extras::syntax_highlighting::{CodeTheme, highlight};
 use egui_material_icons::icons::ICON_CONTENT_COPY;
 
-use crate::ui::{
-    theme::{Palette, RADIUS},
-    widgets::icon_button,
+use crate::{
+    fence::Fence,
+    ui::{
+        theme::{Palette, RADIUS},
+        widgets::icon_button,
+    },
 };
 
 const THINK: &str = "<think>";
@@ -194,13 +197,14 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             None => ended.then_some((Kind::Thought, rest, text.len())),
         };
     }
-    if let Some((mark, language)) = fence(first_line(body)) {
+    if let Some(fence) = Fence::opening(first_line(body)) {
+        let language = fence.language;
         let at = start + line_end(body)?;
         let mut line = at;
         while line < text.len() {
             let whole = first_line(&text[line..]);
             let more = line_end(&text[line..]);
-            if whole.trim().starts_with(mark) && whole.trim().chars().all(|c| mark.starts_with(c)) {
+            if fence.closes(whole) {
                 // The mark may still grow a language, and be another opening: only a full line closes.
                 if more.is_some() || ended {
                     return Some((
@@ -229,7 +233,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
             return None;
         }
         let parted = upcoming.trim().is_empty() && !goes_on(&text[start..line], after);
-        if parted || fence(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
+        if parted || Fence::opening(upcoming).is_some() || upcoming.trim_start().starts_with(THINK) {
             return Some((Kind::Text, &text[start..line], line));
         }
     }
@@ -242,8 +246,8 @@ fn open(text: &str) -> (Kind, &str) {
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
         return (Kind::Thought, rest);
     }
-    match (fence(first_line(body)), line_end(body)) {
-        (Some((_, language)), Some(end)) => (Kind::Code(language.to_owned()), &body[end..]),
+    match (Fence::opening(first_line(body)), line_end(body)) {
+        (Some(fence), Some(end)) => (Kind::Code(fence.language.to_owned()), &body[end..]),
         _ => (Kind::Text, body),
     }
 }
@@ -278,17 +282,6 @@ fn first_line(text: &str) -> &str {
 /// Bytes of the first line with its end, if it has one.
 fn line_end(text: &str) -> Option<usize> {
     text.find('\n').map(|at| at + 1)
-}
-
-/// The mark and the language of a line that begins code.
-fn fence(line: &str) -> Option<(&str, &str)> {
-    let line = line.trim_end();
-    let body = line.trim_start_matches(' ');
-    let mark = ["```", "~~~"].into_iter().find(|mark| body.starts_with(mark))?;
-    let length = body.len() - body.trim_start_matches(&mark[..1]).len();
-    let language = body[length..].trim();
-    (line.len() - body.len() < 4 && !language.contains('`'))
-        .then(|| (&body[..length], language.split_whitespace().next().unwrap_or_default()))
 }
 
 #[cfg(test)]
