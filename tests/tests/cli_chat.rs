@@ -84,7 +84,7 @@ fn a_conversation_is_saved_once() {
     let roles: Vec<_> = saved["messages"].as_array().unwrap().iter().map(|m| m["role"].as_str().unwrap()).collect();
     assert_eq!(roles, ["system", "user", "assistant"]);
     assert!(said.contains(saved["messages"][2]["content"].as_str().unwrap()));
-    assert!(std::fs::read_to_string(&text).unwrap().contains("**user**\n\nHi\n"));
+    assert!(std::fs::read_to_string(&text).unwrap().contains("## User\n\nHi\n"));
 
     let before = std::fs::read(&json).unwrap();
     assert!(chat(&[], &lines).failure(1).contains("chat.json"));

@@ -46,6 +46,9 @@ pub struct Chat {
     pub leaf: Option<MessageId>,
 }
 
+/// Characters of a title.
+const TITLE: usize = 48;
+
 /// Columns, as [`Chat::read`] expects them.
 const COLUMNS: &str = "id, title, folder, pinned, created, updated, model, system_prompt, sampling, draft, leaf";
 
@@ -179,6 +182,18 @@ impl Store {
     }
 }
 
+/// The first line of what was said, as a name.
+pub fn title(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    match line.char_indices().nth(TITLE) {
+        None => line.to_owned(),
+        Some((end, _)) => {
+            let cut = line[..end].rfind(' ').filter(|at| *at > TITLE / 2).unwrap_or(end);
+            format!("{}…", line[..cut].trim_end())
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -220,5 +235,12 @@ mod tests {
         assert!(matches!(store.restore_chat(a), Err(StoreError::Missing { what: "chat", .. })));
         let left: i64 = store.db.query_row("SELECT count(*) FROM message_text", [], |row| row.get(0)).unwrap();
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn titles_are_short_lines() {
+        assert_eq!(title("\n  A cat \nand a boat"), "A cat");
+        let long = title("Tell me everything there is to know about the ways of penguins in winter");
+        assert!(long.ends_with('…') && long.chars().count() <= TITLE + 1 && !long.contains("winter"), "{long}");
     }
 }

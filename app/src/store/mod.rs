@@ -26,7 +26,7 @@ use std::{
 
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 
-pub use chat::{Chat, ChatId};
+pub use chat::{Chat, ChatId, title};
 pub use error::StoreError;
 pub use folder::{Folder, FolderId};
 pub use message::{Message, MessageId, MessageState, NewMessage, Speaker};

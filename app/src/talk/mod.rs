@@ -21,7 +21,7 @@ use thermocline_engine::{
 
 use crate::{
     host::{Answer, Host, HostState, reason},
-    store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, Streaming},
+    store::{ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, Streaming, title},
 };
 
 pub use choices::Choices;
@@ -29,9 +29,6 @@ pub use figures::Figures;
 pub use under_way::Progress;
 
 use under_way::UnderWay;
-
-/// Characters of a title.
-const TITLE: usize = 48;
 
 /// Answers under way, and the session that spoke last.
 #[derive(Debug, Default)]
@@ -353,18 +350,6 @@ fn message(turn: &Turn) -> ChatMessage<'_> {
         Role::Assistant => "assistant",
     };
     ChatMessage { role, content: &turn.content }
-}
-
-/// The first line of what was said, as a name.
-fn title(text: &str) -> String {
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-    match line.char_indices().nth(TITLE) {
-        None => line.to_owned(),
-        Some((end, _)) => {
-            let cut = line[..end].rfind(' ').filter(|at| *at > TITLE / 2).unwrap_or(end);
-            format!("{}…", line[..cut].trim_end())
-        }
-    }
 }
 
 #[cfg(test)]

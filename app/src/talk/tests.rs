@@ -73,13 +73,6 @@ fn failures_are_sentences_and_a_model_that_leaves_takes_nothing_along() {
 }
 
 #[test]
-fn titles_are_short_lines() {
-    assert_eq!(title("\n  A cat \nand a boat"), "A cat");
-    let long = title("Tell me everything there is to know about the ways of penguins in winter");
-    assert!(long.ends_with('…') && long.chars().count() <= TITLE + 1 && !long.contains("winter"), "{long}");
-}
-
-#[test]
 fn with_patience_answers_begin_with_the_next_tick_and_their_end_can_be_waited_for() {
     let (mut store, mut talk, host) = (Store::in_memory().unwrap(), Talk::default(), Host::new(|| ()));
     talk.set_patient();

@@ -1,7 +1,9 @@
 //! A window without a screen, for the tests of panels: what is said to it goes through the same controls that people use.
 
 use std::{
+    path::{Path, PathBuf},
     rc::Rc,
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
@@ -21,6 +23,20 @@ use crate::{
 
 /// Long enough for anything a test waits for, on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A file that was let go over the window.
+#[derive(Debug)]
+struct Dropped(PathBuf);
+
+impl egui::DroppedFile for Dropped {
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, String> {
+        Err("nobody reads all of a model at once".to_owned())
+    }
+}
 
 /// The window, in a folder of its own.
 pub struct Stage {
@@ -163,6 +179,32 @@ impl Stage {
         self.step();
         self.ctrl(Key::A);
         self.press(Key::Backspace);
+    }
+
+    /// A file that is held over the window.
+    pub fn hold(&mut self, path: &Path) {
+        let file = egui::HoveredFile { path: Some(path.to_owned()), ..egui::HoveredFile::default() };
+        self.it.input_mut().hovered_files = vec![file];
+        // What is put into the middle is measured first.
+        self.it.step();
+        self.it.step();
+    }
+
+    /// Files that are let go over the window.
+    pub fn let_go(&mut self, paths: &[&Path]) {
+        self.it.input_mut().hovered_files.clear();
+        let dropped = &mut self.it.input_mut().dropped_files;
+        paths.iter().for_each(|path| dropped.push(Arc::new(Dropped(path.to_path_buf()))));
+        self.step();
+    }
+
+    /// What a click on a control puts on the clipboard.
+    pub fn copies(&mut self, click: impl FnOnce(&Self)) -> Option<String> {
+        click(self);
+        (0..4).find_map(|_| {
+            self.it.step();
+            self.copied()
+        })
     }
 
     /// What the last frame has put on the clipboard.

@@ -164,7 +164,7 @@ impl Window {
     /// What happens whether or not anything is seen.
     pub fn tick(&mut self, ctx: &Context) {
         self.conversation.tick(&mut self.shell);
-        self.chats.tick(&mut self.shell);
+        self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
         self.shell.serving.follow(&self.shell.settings.server, &self.shell.host);
@@ -192,8 +192,10 @@ impl Window {
             self.shell.ask(command);
         }
         for path in drops::dropped(ui) {
-            (self.page, self.over) = (Page::Models, None);
-            self.models.add(ui, &mut self.shell, path);
+            if !self.chats.takes(ui, &path) {
+                (self.page, self.over) = (Page::Models, None);
+                self.models.add(ui, &mut self.shell, path);
+            }
         }
         let (palette, width) = (Palette::of(ui), ui.available_width());
         let background = if self.cleared { Color32::TRANSPARENT } else { palette.background };

@@ -1,6 +1,6 @@
 //! What was said, and the session that answers.
 
-use std::{fmt::Write, fs::File, io, path::Path};
+use std::{fs::File, io, path::Path};
 
 use serde_json::json;
 use thermocline_engine::session::{
@@ -8,11 +8,17 @@ use thermocline_engine::session::{
     SparsityChoice, SparsityReport, StopReason,
 };
 
-use crate::cli::{
-    answer::{self, answer},
-    failure::{Failure, Outcome, one_line},
-    generation_options::LengthOptions,
-    units,
+use crate::{
+    cli::{
+        answer::{self, answer},
+        failure::{Failure, Outcome, one_line},
+        generation_options::LengthOptions,
+        units,
+    },
+    store::{
+        Speaker,
+        exchange::markdown::{self, Said},
+    },
 };
 
 /// A chat with one model. What the model has already read stays in the session's KV cache, so a turn computes only what is
@@ -185,12 +191,15 @@ impl Conversation {
     }
 
     fn to_markdown(&self) -> String {
-        let mut text = String::new();
-        for message in self.transcript() {
-            // Writing to a string does not fail.
-            let _ = write!(text, "**{}**\n\n{}\n\n", role_name(message.role), message.content.trim_end());
-        }
-        text
+        let said = self.messages.iter().filter_map(|message| {
+            let speaker = match message.role {
+                Role::System => return None,
+                Role::User => Speaker::User,
+                Role::Assistant => Speaker::Assistant,
+            };
+            Some(Said { speaker, model: None, content: &message.content })
+        });
+        markdown::write("", self.system.as_deref().unwrap_or_default(), &said.collect::<Vec<_>>(), true)
     }
 }
 

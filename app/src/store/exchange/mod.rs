@@ -1,16 +1,48 @@
-//! Chats as files: Markdown for people, JSON for programs and for this one.
+//! Chats as files: [`markdown`] for people, JSON for programs and with every version of every message. Both are read, too, and
+//! so are conversations that others wrote as Markdown ([`transcript`]).
 
-use std::collections::HashMap;
+pub mod markdown;
+mod transcript;
+
+use std::{collections::HashMap, path::Path};
 
 use serde::{Deserialize, Serialize};
 
+use self::markdown::Said;
 use super::{
-    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, error::Doing, message,
+    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, chat, error::Doing,
+    message, now,
 };
 
 /// What the JSON says it is.
 const FORMAT: &str = "thermocline.chats";
 const VERSION: u32 = 1;
+
+/// What a file of chats is written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// Of this program.
+    Json,
+    /// Of anybody.
+    Markdown,
+}
+
+impl Form {
+    /// Endings of the names of its files.
+    pub const fn extensions(self) -> &'static [&'static str] {
+        match self {
+            Form::Json => &["json"],
+            Form::Markdown => &["md", "markdown"],
+        }
+    }
+
+    /// By the name of a file.
+    pub fn of(path: &Path) -> Option<Form> {
+        let extension = path.extension()?.to_str()?;
+        let is = |form: &Form| form.extensions().iter().any(|it| it.eq_ignore_ascii_case(extension));
+        [Form::Json, Form::Markdown].into_iter().find(is)
+    }
+}
 
 /// The JSON file.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,21 +87,75 @@ struct FileMessage {
     stats: Option<serde_json::Value>,
 }
 
-/// The branch that is shown, as Markdown.
-pub fn markdown(chat: &Chat, branch: &[Message]) -> String {
-    let title = if chat.title.is_empty() { "Chat" } else { &chat.title };
-    let mut text = format!("# {}\n", title.replace(['\n', '\r'], " "));
-    if !chat.system_prompt.is_empty() {
-        text.push_str(&format!("\n## System\n\n{}\n", chat.system_prompt.trim_end()));
+impl FileChat {
+    /// An empty one.
+    fn now() -> Self {
+        let now = now();
+        FileChat {
+            title: String::new(),
+            created: now,
+            updated: now,
+            model: None,
+            system_prompt: String::new(),
+            sampling: None,
+            leaf: None,
+            messages: Vec::new(),
+        }
     }
-    for message in branch {
-        let who = match message.speaker {
-            Speaker::User => "User",
-            Speaker::Assistant => message.model.as_deref().unwrap_or("Assistant"),
-        };
-        text.push_str(&format!("\n## {who}\n\n{}\n", message.content.trim_end()));
+
+    /// Adds to what the model is told first.
+    fn instruct(&mut self, words: &str) {
+        if !self.system_prompt.is_empty() {
+            self.system_prompt.push_str("\n\n");
+        }
+        self.system_prompt.push_str(words);
     }
-    text
+
+    /// Adds what was said after the last message.
+    fn say(&mut self, speaker: Speaker, model: Option<&str>, content: &str) {
+        self.messages.push(FileMessage {
+            parent: self.messages.len().checked_sub(1),
+            role: speaker.name().to_owned(),
+            content: content.to_owned(),
+            created: self.created,
+            state: None,
+            edited: false,
+            model: model.map(str::to_owned),
+            stats: None,
+        });
+    }
+}
+
+/// The branch that is shown, as Markdown, which can be imported exactly if it has `comments`.
+pub fn markdown(chat: &Chat, branch: &[Message], comments: bool) -> String {
+    let said = branch.iter().map(|message| Said {
+        speaker: message.speaker,
+        model: message.model.as_deref(),
+        content: &message.content,
+    });
+    let said: Vec<Said<'_>> = said.collect();
+    markdown::write(&chat.title, &chat.system_prompt, &said, comments)
+}
+
+fn read_json(text: &str) -> Result<Vec<FileChat>, StoreError> {
+    let file: File = serde_json::from_str(text).map_err(|error| bad("the file", "chats as JSON", error))?;
+    if (&*file.format, file.version) != (FORMAT, VERSION) {
+        let got = format!("{} {}", file.format, file.version);
+        return Err(bad("the file", "format thermocline.chats, version 1", got));
+    }
+    Ok(file.chats)
+}
+
+fn read_markdown(text: &str) -> Result<Vec<FileChat>, StoreError> {
+    let mut chat = match markdown::read(text)? {
+        Some(chat) => chat,
+        None => transcript::read(text)?,
+    };
+    if chat.title.is_empty() {
+        let words = chat.messages.iter().map(|message| chat::title(&message.content));
+        chat.title = words.into_iter().find(|title| !title.is_empty()).unwrap_or_default();
+    }
+    Ok(vec![chat])
 }
 
 impl Store {
@@ -106,20 +192,21 @@ impl Store {
         })
     }
 
-    /// Adds the chats of a JSON file that [`Store::export`] wrote; all of them or, if anything is wrong with it, none.
-    pub fn import(&mut self, json: &str) -> Result<Vec<ChatId>, StoreError> {
+    /// Adds the chats of a file: JSON that [`Store::export`] wrote, or one conversation as Markdown. All of them or, if anything
+    /// is wrong with it, none.
+    ///
+    /// # Errors
+    /// [`StoreError::Import`] says what is wrong and where.
+    pub fn import(&mut self, form: Form, text: &str) -> Result<Vec<ChatId>, StoreError> {
         const DOING: &str = "importing chats";
-        let file: File = serde_json::from_str(json).map_err(|error| bad("the file", "chats as JSON", error))?;
-        if (&*file.format, file.version) != (FORMAT, VERSION) {
-            return Err(bad(
-                "the file",
-                "format thermocline.chats, version 1",
-                format!("{} {}", file.format, file.version),
-            ));
-        }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let chats = match form {
+            Form::Json => read_json(text)?,
+            Form::Markdown => read_markdown(text)?,
+        };
         self.transaction(DOING, |db| {
             let mut ids = Vec::new();
-            for (n, chat) in file.chats.iter().enumerate() {
+            for (n, chat) in chats.iter().enumerate() {
                 let sampling = chat.sampling.as_ref().map(ToString::to_string);
                 let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling)
                     VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
@@ -199,13 +286,15 @@ mod tests {
 
         let json = store.export(&[chat]).unwrap();
         let mut other = Store::in_memory().unwrap();
-        let copies = other.import(&json).unwrap();
+        let copies = other.import(Form::Json, &json).unwrap();
         assert_eq!(other.export(&copies).unwrap(), json);
         assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
         assert_eq!(other.search("upon").unwrap().len(), 1);
 
-        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap());
-        let want = "# Frogs\n\n## System\n\nBe brief.\n\n## User\n\nTell me of a frog. 🐸\n\n## storyteller\n\nNo!\n";
+        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap(), true);
+        let want = "<!-- thermocline:chat -->\n# Frogs\n\n<!-- thermocline:system -->\n## System\n\nBe brief.\n\n\
+            <!-- thermocline:user -->\n## User\n\nTell me of a frog. 🐸\n\n\
+            <!-- thermocline:assistant -->\n## storyteller\n\nNo!\n";
         assert_eq!(text, want);
     }
 
@@ -225,11 +314,11 @@ mod tests {
             (with(r#"{"role":"king","content":"b","created":4}"#), "role of message 1 of chat 0"),
             (with(r#"{"state":"odd","role":"user","content":"b","created":4}"#), "state of message 1 of chat 0"),
         ] {
-            let error = store.import(&json).unwrap_err();
+            let error = store.import(Form::Json, &json).unwrap_err();
             assert!(matches!(&error, StoreError::Import { what, .. } if what == part), "{error}");
             assert!(store.chats().unwrap().is_empty());
         }
         let fine = with(r#"{"parent":0,"role":"assistant","content":"b","created":4}"#);
-        assert_eq!(store.import(&fine).unwrap().len(), 1);
+        assert_eq!(store.import(Form::Json, &fine).unwrap().len(), 1);
     }
 }

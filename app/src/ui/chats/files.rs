@@ -1,23 +1,27 @@
-//! Files of chats. The system's dialogs wait for the user, so that they do it in a thread of their own; it is they who ask
-//! before a file is overwritten.
+//! Files of chats. The system's dialogs wait for the user, so that they do it beside the window; it is they who ask before a
+//! file is overwritten.
 
 use std::{
     fs,
-    path::PathBuf,
-    sync::mpsc::{Receiver, TryRecvError, channel},
-    thread,
+    path::{Path, PathBuf},
 };
+
+use egui::Context;
 
 use crate::{
     files,
-    store::{ChatId, exchange},
-    ui::{command::Command, shell::Shell},
+    store::{
+        ChatId,
+        exchange::{self, Form},
+    },
+    ui::{background::Background, command::Command, shell::Shell},
 };
 
-/// What came of a dialog.
+/// What came of a dialog, or of files that were dropped.
+#[derive(Debug)]
 enum Done {
-    /// Chats to be added, and the file they are from.
-    Read(PathBuf, String),
+    /// Chats to be added, and the files they are from; or why a file could not be read.
+    Read(Vec<(PathBuf, Result<String, String>)>),
     /// A file was written.
     Written(PathBuf),
     /// It did not work, for this reason.
@@ -26,66 +30,55 @@ enum Done {
     Nothing,
 }
 
-/// The dialog that is open.
-#[derive(Default)]
+/// The dialog that is open, and files that wait for its end.
+#[derive(Debug, Default)]
 pub struct Files {
-    dialog: Option<Receiver<Done>>,
-}
-
-impl std::fmt::Debug for Files {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Files").field("open", &self.dialog.is_some()).finish()
-    }
+    work: Background<Done>,
+    dropped: Vec<PathBuf>,
 }
 
 impl Files {
-    /// Takes what came of the dialog.
-    pub fn tick(&mut self, shell: &mut Shell) {
-        let done = match &self.dialog {
-            None => return,
-            Some(dialog) => match dialog.try_recv() {
-                Err(TryRecvError::Empty) => return,
-                Err(TryRecvError::Disconnected) => Done::Nothing,
-                Ok(done) => done,
-            },
-        };
-        self.dialog = None;
-        match done {
-            Done::Nothing => {}
-            Done::Failed(why) => shell.complain(why),
-            Done::Written(path) => {
+    /// Whether a file is one of chats by its name.
+    pub fn is_one(path: &Path) -> bool {
+        Form::of(path).is_some() && !path.is_dir()
+    }
+
+    /// Takes what came of the dialog, and reads what was dropped.
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
+        match self.work.take() {
+            None | Some(Done::Nothing) => {}
+            Some(Done::Failed(why)) => shell.complain(why),
+            Some(Done::Written(path)) => {
                 shell.toasts.success(format!("Written to {}", path.display()));
             }
-            Done::Read(path, text) => {
-                let imported = shell.store.import(&text).map_err(|error| format!("{}: {error}", path.display()));
-                if let Some(chats) = shell.hear(imported) {
-                    shell.toasts.success(format!("{} chats were imported", chats.len()));
-                    if let Some(first) = chats.first() {
-                        shell.ask(Command::OpenChat(*first));
-                    }
-                }
-            }
+            Some(Done::Read(files)) => add(files, shell),
+        }
+        if !self.dropped.is_empty() && !self.work.is_busy() {
+            let paths = std::mem::take(&mut self.dropped);
+            self.begin(ctx, shell, move || Done::Read(paths.into_iter().map(read).collect()));
         }
     }
 
     /// Writes the branch of a chat that is shown as Markdown.
-    pub fn export_markdown(&mut self, id: ChatId, shell: &mut Shell) {
-        if let Some((title, text)) = markdown(id, shell) {
-            self.save(file_name(&title, "md"), "Markdown", "md", text);
+    pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, shell: &mut Shell) {
+        if let Some((title, text)) = markdown(id, shell, true) {
+            self.save(ctx, shell, &title, Form::Markdown, text);
         }
     }
 
     /// Writes chats with all their branches as JSON.
-    pub fn export_json(&mut self, ids: &[ChatId], title: &str, shell: &mut Shell) {
+    pub fn export_json(&mut self, ctx: &Context, ids: &[ChatId], title: &str, shell: &mut Shell) {
         let text = shell.store.export(ids);
         if let Some(text) = shell.hear(text) {
-            self.save(file_name(title, "json"), "JSON", "json", text);
+            self.save(ctx, shell, title, Form::Json, text);
         }
     }
 
-    fn save(&mut self, name: String, kind: &'static str, extension: &'static str, text: String) {
-        self.ask(move || {
-            let dialog = rfd::FileDialog::new().set_file_name(name).add_filter(kind, &[extension]);
+    fn save(&mut self, ctx: &Context, shell: &mut Shell, title: &str, form: Form, text: String) {
+        let extensions = form.extensions();
+        let name = file_name(title, extensions[0]);
+        self.begin(ctx, shell, move || {
+            let dialog = rfd::FileDialog::new().set_file_name(name).add_filter(kind(form), extensions);
             match dialog.save_file() {
                 None => Done::Nothing,
                 Some(path) => match files::write(&path, text.as_bytes()) {
@@ -96,33 +89,71 @@ impl Files {
         });
     }
 
-    /// Reads a JSON file of chats.
-    pub fn import(&mut self) {
-        self.ask(|| match rfd::FileDialog::new().add_filter("JSON", &["json"]).pick_file() {
-            None => Done::Nothing,
-            Some(path) => match fs::read_to_string(&path) {
-                Ok(text) => Done::Read(path, text),
-                Err(error) => Done::Failed(format!("reading {}: {error}", path.display())),
-            },
+    /// Reads files of chats that the user chooses.
+    pub fn import(&mut self, ctx: &Context, shell: &mut Shell) {
+        self.begin(ctx, shell, || {
+            let both = [Form::Markdown, Form::Json];
+            let all = both.map(Form::extensions).concat();
+            let dialog = rfd::FileDialog::new().add_filter("Chats", &all);
+            let dialog = both.into_iter().fold(dialog, |dialog, form| dialog.add_filter(kind(form), form.extensions()));
+            match dialog.pick_files() {
+                None => Done::Nothing,
+                Some(paths) => Done::Read(paths.into_iter().map(read).collect()),
+            }
         });
     }
 
-    fn ask(&mut self, work: impl FnOnce() -> Done + Send + 'static) {
-        if self.dialog.is_some() {
-            return;
+    /// Reads a file of chats that was dropped.
+    pub fn drop(&mut self, ctx: &Context, path: PathBuf) {
+        self.dropped.push(path);
+        ctx.request_repaint();
+    }
+
+    fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
+        if !self.work.is_busy() {
+            let begun = self.work.start(ctx, work);
+            shell.hear(begun);
         }
-        let (send, receive) = channel();
-        // Nobody waits any more if it cannot be sent.
-        let begun = thread::Builder::new().name("file-dialog".to_owned()).spawn(move || drop(send.send(work())));
-        self.dialog = begun.is_ok().then_some(receive);
+    }
+}
+
+fn read(path: PathBuf) -> (PathBuf, Result<String, String>) {
+    let text = fs::read_to_string(&path).map_err(|error| error.to_string());
+    (path, text)
+}
+
+/// Adds the chats of files, and opens the first.
+fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
+    let mut added = Vec::new();
+    for (path, text) in files {
+        let chats = text.and_then(|text| {
+            let form = Form::of(&path).unwrap_or(Form::Markdown);
+            shell.store.import(form, &text).map_err(|error| error.to_string())
+        });
+        let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
+        added.extend(shell.hear(chats).unwrap_or_default());
+    }
+    let Some(first) = added.first() else { return };
+    shell.ask(Command::OpenChat(*first));
+    shell.toasts.success(match added.len() {
+        1 => "One chat was imported".to_owned(),
+        count => format!("{count} chats were imported"),
+    });
+}
+
+/// What files of a form are called in dialogs.
+const fn kind(form: Form) -> &'static str {
+    match form {
+        Form::Json => "JSON",
+        Form::Markdown => "Markdown",
     }
 }
 
 /// A chat's title, and the branch of it that is shown, as Markdown.
-pub fn markdown(id: ChatId, shell: &mut Shell) -> Option<(String, String)> {
+pub fn markdown(id: ChatId, shell: &mut Shell, comments: bool) -> Option<(String, String)> {
     let read = shell.store.chat(id).and_then(|chat| Ok((shell.store.branch(id)?, chat)));
     let (branch, chat) = shell.hear(read)?;
-    let text = exchange::markdown(&chat, &branch);
+    let text = exchange::markdown(&chat, &branch, comments);
     Some((chat.title, text))
 }
 

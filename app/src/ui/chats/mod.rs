@@ -5,9 +5,12 @@ mod files;
 mod row;
 mod wordmark;
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use egui::{Button, CollapsingHeader, Layout, RichText, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
+use egui::{Button, CollapsingHeader, Context, Layout, RichText, Role, ScrollArea, TextEdit, Ui, WidgetInfo};
 use egui_material_icons::icons::{ICON_CREATE_NEW_FOLDER, ICON_RESTORE_FROM_TRASH, ICON_SETTINGS, ICON_UPLOAD};
 
 use self::{
@@ -63,13 +66,13 @@ pub struct ChatsPanel {
 
 impl ChatsPanel {
     /// Reads the list again when the store has changed.
-    pub fn tick(&mut self, shell: &mut Shell) {
+    pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         if !self.purged {
             self.purged = true;
             let purged = shell.store.purge(KEPT);
             shell.hear(purged);
         }
-        self.files.tick(shell);
+        self.files.tick(ctx, shell);
         if self.deleted.as_ref().is_some_and(|(.., since)| since.elapsed() > UNDO) {
             self.deleted = None;
         }
@@ -87,6 +90,15 @@ impl ChatsPanel {
         if let Some((chats, folders, gone, days)) = shell.hear(read) {
             (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
         }
+    }
+
+    /// Whether a file is one of chats by its name, which are then added.
+    pub fn takes(&mut self, ctx: &Context, path: &Path) -> bool {
+        let is_one = Files::is_one(path);
+        if is_one {
+            self.files.drop(ctx, path.to_owned());
+        }
+        is_one
     }
 
     /// Puts the cursor into the search field.
@@ -221,7 +233,7 @@ impl ChatsPanel {
             muted(ui, "Chats appear here as soon as you write something.");
         }
         if let Some((id, wanted)) = act {
-            self.act(id, wanted, shell);
+            self.act(ui, id, wanted, shell);
         }
         if let Some((id, name, remove)) = folder_act {
             self.change_folder(id, name, remove, shell);
@@ -245,7 +257,7 @@ impl ChatsPanel {
         self.seen = None;
     }
 
-    fn act(&mut self, id: ChatId, act: Act, shell: &mut Shell) {
+    fn act(&mut self, ctx: &Context, id: ChatId, act: Act, shell: &mut Shell) {
         let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
         match act {
             Act::Open => shell.ask(Command::OpenChat(id)),
@@ -275,9 +287,9 @@ impl ChatsPanel {
                     }
                 }
             }
-            Act::Copy => self.copy = files::markdown(id, shell).map(|(_, text)| text),
-            Act::Markdown => self.files.export_markdown(id, shell),
-            Act::Json => self.files.export_json(&[id], &title, shell),
+            Act::Copy => self.copy = files::markdown(id, shell, false).map(|(_, text)| text),
+            Act::Markdown => self.files.export_markdown(ctx, id, shell),
+            Act::Json => self.files.export_json(ctx, &[id], &title, shell),
         }
         self.seen = None;
     }
@@ -307,11 +319,11 @@ impl ChatsPanel {
                 }
                 icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
                     if ui.button("Import chats …").clicked() {
-                        self.files.import();
+                        self.files.import(ui, shell);
                     }
                     let all: Vec<ChatId> = self.chats.iter().map(|chat| chat.id).collect();
                     if ui.add_enabled(!all.is_empty(), egui::Button::new("Export all chats …")).clicked() {
-                        self.files.export_json(&all, "chats", shell);
+                        self.files.export_json(ui, &all, "chats", shell);
                     }
                 });
                 if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {

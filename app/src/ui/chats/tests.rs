@@ -23,7 +23,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, State> {
                 theme::install(ui);
                 (Shell::new(ui, folders.clone()).unwrap(), ChatsPanel::default(), Vec::new())
             });
-            panel.tick(shell);
+            panel.tick(ui, shell);
             panel.show(ui, shell);
             asked.extend(shell.asked());
         },

@@ -3,7 +3,11 @@ use std::{thread, time::Duration};
 use egui_kittest::{Harness, kittest::Queryable};
 
 use super::{start::STORIES, *};
-use crate::{folders::Folders, store::MessageState, ui::theme};
+use crate::{
+    folders::Folders,
+    store::{MessageState, exchange::Form},
+    ui::theme,
+};
 
 /// A shell in a folder of its own, with the built-in model on its way.
 fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conversation)>> {
@@ -141,7 +145,7 @@ fn ten_thousand_messages_cost_what_is_seen() {
     }
     let file = serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [
         {"title": "long", "created": 1, "updated": 1, "messages": json}]});
-    let chat = shell.store.import(&file.to_string()).unwrap()[0];
+    let chat = shell.store.import(Form::Json, &file.to_string()).unwrap()[0];
     conversation.obey(&Command::OpenChat(chat), shell);
     it.run_steps(8);
     let (_, conversation) = it.state().as_ref().unwrap();

@@ -154,33 +154,14 @@ fn the_context_is_chosen_on_the_card() {
     assert_eq!(kept(&mut stage), (card.context, KvType::F16));
 }
 
-/// A file that was let go over the window.
-#[derive(Debug)]
-struct Dropped(PathBuf);
-
-impl egui::DroppedFile for Dropped {
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn bytes(&self) -> Result<Vec<u8>, String> {
-        Err("nobody reads all of a model at once".to_owned())
-    }
-}
-
 #[test]
 fn a_file_is_dropped_wherever_one_is() {
     let folder = folder_with("tiny");
     let mut stage = Stage::new(SIZE);
     stage.ready();
-    let over = |path: &Path| egui::HoveredFile { path: Some(path.to_owned()), ..egui::HoveredFile::default() };
-    stage.it.input_mut().hovered_files = vec![over(folder.path())];
-    stage.it.step();
-    stage.it.step();
+    stage.hold(folder.path());
     assert!(stage.shows("Drop it to add it to the library"), "{:?}", stage.texts());
-    stage.it.input_mut().hovered_files.clear();
-    stage.it.input_mut().dropped_files = vec![std::sync::Arc::new(Dropped(folder.path().to_owned()))];
-    stage.step();
+    stage.let_go(&[folder.path()]);
     assert_eq!(stage.it.state().page, Page::Models);
     stage.until("its model", |window| window.models.found().len() == 2 && !window.models.search.is_running());
     assert_eq!(stage.shell().settings.folders, [folder.path()]);

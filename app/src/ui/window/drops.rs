@@ -1,10 +1,13 @@
-//! Files that are dragged over the window and let go there: models for the library, wherever one is.
+//! Files that are dragged over the window and let go there: models for the library and chats for the list, wherever one is.
 
 use std::path::PathBuf;
 
-use egui::{Align2, Area, Frame, Id, Label, Margin, Order, RichText, Stroke, Ui, Vec2};
+use egui::{Align2, Area, Frame, HoveredFile, Id, Label, Margin, Order, RichText, Stroke, Ui, Vec2};
 
-use crate::ui::theme::{Palette, RADIUS, strong};
+use crate::{
+    store::exchange::Form,
+    ui::theme::{Palette, RADIUS, strong},
+};
 
 /// What was let go since the last frame.
 pub fn dropped(ui: &Ui) -> Vec<PathBuf> {
@@ -13,15 +16,16 @@ pub fn dropped(ui: &Ui) -> Vec<PathBuf> {
 
 /// Says what becomes of a file that is held over the window.
 pub fn invite(ui: &Ui) {
-    if ui.input(|input| input.raw.hovered_files.is_empty()) {
-        return;
-    }
+    let is_chat = |file: &HoveredFile| file.path.as_deref().is_some_and(|path| Form::of(path).is_some());
+    let hovered = ui.input(|input| input.raw.hovered_files.iter().map(is_chat).reduce(|all, one| all && one));
+    let Some(chats) = hovered else { return };
     let palette = Palette::of(ui);
     let area = Area::new(Id::unique("drop")).order(Order::Foreground).anchor(Align2::CENTER_CENTER, Vec2::ZERO);
     area.interactable(false).show(ui, |ui| {
         let frame = Frame::new().fill(palette.raised).stroke(Stroke::new(1.0, palette.cold)).corner_radius(RADIUS + 4);
         frame.inner_margin(Margin::symmetric(32, 24)).show(ui, |ui| {
-            let words = RichText::new("Drop it to add it to the library").font(strong(16.0));
+            let words = if chats { "Drop it to import its chats" } else { "Drop it to add it to the library" };
+            let words = RichText::new(words).font(strong(16.0));
             ui.add(Label::new(words).extend().selectable(false));
         });
     });

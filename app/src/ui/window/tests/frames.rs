@@ -11,7 +11,7 @@ use egui_kittest::Harness;
 
 use crate::{
     server::SwitchState,
-    store::Store,
+    store::{Store, exchange::Form},
     talk::Choices,
     ui::{Window, testing::Stage, window::turns::Turns},
 };
@@ -67,7 +67,7 @@ fn long_chat() -> String {
 fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
     let mut stage = Stage::with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        settings.last_chat = Some(store.import(&long_chat()).unwrap()[0].number());
+        settings.last_chat = Some(store.import(Form::Json, &long_chat()).unwrap()[0].number());
     });
     stage.ready();
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);

@@ -19,6 +19,7 @@ use crate::{
     folders::Folders,
     library::ModelId,
     settings::Settings,
+    store::exchange::Form,
     ui::{
         chats::ChatsPanel,
         conversation::Conversation,
@@ -98,7 +99,7 @@ fn look<P: Default + 'static>(
 /// A chat from a file that says everything about it.
 fn chats(folders: &Folders) -> Vec<crate::store::ChatId> {
     let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
-    let ids = store.import(include_str!("chats.json")).unwrap();
+    let ids = store.import(Form::Json, include_str!("chats.json")).unwrap();
     store.pin_chat(ids[1], true).unwrap();
     ids
 }
@@ -113,7 +114,7 @@ fn list_of_chats() {
             settings.last_chat = Some(ids[0].number());
         },
         |ui, panel: &mut ChatsPanel, shell| {
-            panel.tick(shell);
+            panel.tick(ui, shell);
             panel.show(ui, shell);
         },
         |_| (),

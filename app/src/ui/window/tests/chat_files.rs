@@ -1,0 +1,93 @@
+//! Chats that leave the window and come into it: by the clipboard, and by files that are dropped.
+
+use std::fs;
+
+use egui::accesskit::Role;
+use egui_kittest::kittest::Queryable;
+
+use crate::{
+    store::{NewMessage, Speaker, Store, exchange},
+    ui::{command::Page, testing::Stage},
+};
+
+const QUESTION: &str = "Write it in *two* languages.";
+const ANSWER: &str = "In Rust:\n\n```rust\nfn main() {}\n\n// end\n```\n\n## User\n\n~~~c\nint main(void);\n~~~\n";
+
+/// A window that shows a chat with code.
+fn stage() -> Stage {
+    Stage::with([1200.0, 900.0], |folders, settings| {
+        let (mut store, _) = Store::open(&folders.chats()).unwrap();
+        let chat = store.add_chat(None, "Be brief.").unwrap();
+        store.rename_chat(chat, "Code").unwrap();
+        let asked = store.add_message(chat, None, &NewMessage::user(QUESTION)).unwrap();
+        let model = Some("storyteller".to_owned());
+        let answer = NewMessage { speaker: Speaker::Assistant, model, ..NewMessage::user(ANSWER) };
+        store.add_message(chat, Some(asked), &answer).unwrap();
+        settings.last_chat = Some(chat.number());
+    })
+}
+
+/// All that is said in the chat that is shown.
+fn shown(stage: &mut Stage) -> (String, String, Vec<String>) {
+    let shell = stage.shell();
+    let chat = shell.shown.and_then(|number| shell.store.find_chat(number).unwrap()).unwrap();
+    let said = shell.store.branch(chat.id).unwrap().into_iter().map(|message| message.content).collect();
+    (chat.title, chat.system_prompt, said)
+}
+
+#[test]
+fn code_and_chats_are_copied() {
+    let mut stage = stage();
+    stage.ready();
+    for (n, code) in ["fn main() {}\n\n// end\n", "int main(void);\n"].into_iter().enumerate() {
+        let copied = stage.copies(|stage| {
+            let buttons: Vec<_> = stage.it.get_all_by_role_and_label(Role::Button, "Copy code").collect();
+            assert_eq!(buttons.len(), 2);
+            buttons[n].click();
+        });
+        assert_eq!(copied.as_deref(), Some(code));
+    }
+    stage.click("More for Code");
+    let copied = stage.copies(|stage| stage.control("Copy the chat").click());
+    let want = format!("# Code\n\n## System\n\nBe brief.\n\n## User\n\n{QUESTION}\n\n## storyteller\n\n{ANSWER}\n");
+    assert_eq!(copied, Some(want));
+    stage.step();
+    assert!(stage.shows("The chat is on the clipboard"));
+}
+
+#[test]
+fn files_of_chats_are_imported_where_they_are_dropped() {
+    let mut stage = stage();
+    stage.ready();
+    let folder = tempfile::tempdir().unwrap();
+    let [ours, json, others, broken] = ["a.md", "b.JSON", "c.markdown", "d.md"].map(|name| folder.path().join(name));
+    let before = shown(&mut stage);
+    let shell = stage.shell();
+    let chat = shell.store.chats().unwrap().pop().unwrap();
+    let branch = shell.store.branch(chat.id).unwrap();
+    fs::write(&ours, exchange::markdown(&chat, &branch, true)).unwrap();
+    fs::write(&json, shell.store.export(&[chat.id]).unwrap()).unwrap();
+    fs::write(&others, "**You:** Why?\n\n**ChatGPT:** So.\n").unwrap();
+    fs::write(&broken, "# Recipes\n\n## Soup\n").unwrap();
+
+    stage.click("Models");
+    stage.hold(&ours);
+    assert!(stage.shows("Drop it to import its chats"), "{:?}", stage.texts());
+    for (n, path) in [&ours, &json].into_iter().enumerate() {
+        stage.let_go(&[path]);
+        stage.until("its chat", |window| window.shell.store.chats().unwrap().len() == n + 2);
+        assert_ne!(stage.shell().shown, Some(chat.id.number()));
+        assert_eq!((shown(&mut stage), stage.it.state().page), (before.clone(), Page::Chat));
+        assert!(stage.shows("One chat was imported") && !stage.shows("Drop it"));
+        stage.click("Models");
+    }
+
+    // One that is none does not keep the others from coming in.
+    stage.let_go(&[&broken, &others]);
+    stage.appears("Recipes");
+    let title = "Why?".to_owned();
+    assert_eq!(shown(&mut stage), (title.clone(), String::new(), vec![title, "So.".to_owned()]));
+    let complaint = "d.md: the file: expected a conversation with headings such as";
+    assert!(stage.shows(complaint), "{:?}", stage.texts());
+    assert!(stage.shell().settings.folders.is_empty(), "they are no models");
+}
