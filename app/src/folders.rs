@@ -1,7 +1,9 @@
 //! Where files go: each system's own places, or all beside the program.
 
 use std::{
-    env, fs, io,
+    env,
+    ffi::OsString,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -90,16 +92,21 @@ impl Folders {
 }
 
 fn portable_folder() -> io::Result<PathBuf> {
-    let image = env::var_os("APPIMAGE").zip(env::var_os("APPDIR"));
-    let image = image.map(|(file, mounted)| (PathBuf::from(file), PathBuf::from(mounted)));
-    Ok(beside(&env::current_exe()?, image))
+    Ok(beside(&env::current_exe()?, image(env::var_os("APPIMAGE"), env::var_os("APPDIR"))))
 }
 
-/// The portable folder of `program`. What is in an AppImage runs in a folder that nobody can write to: there the file counts
-/// that was opened (`image` is that and where it is mounted; both are inherited by whatever the AppImage starts).
+/// The AppImage that is `file` and whose files are at `place`, which is named with the links of TMPDIR; the path of a program
+/// that runs has none.
+fn image(file: Option<OsString>, place: Option<OsString>) -> Option<(PathBuf, PathBuf)> {
+    Some((file?.into(), fs::canonicalize(place?).ok()?))
+}
+
+/// The portable folder of `program`. What is in an AppImage runs in a folder that nobody can write to, or that is removed
+/// afterwards: there the file counts that was opened (`image` is that and where its files are; both are inherited by whatever
+/// the AppImage starts).
 fn beside(program: &Path, image: Option<(PathBuf, PathBuf)>) -> PathBuf {
     let program = match &image {
-        Some((file, mounted)) if program.starts_with(mounted) => file,
+        Some((file, place)) if program.starts_with(place) => file,
         _ => program,
     };
     program.parent().unwrap_or(Path::new(".")).join(PORTABLE)
@@ -144,5 +151,22 @@ mod tests {
         assert_eq!(inside, Path::new("/stick/thermocline-data"));
         let other = beside(Path::new("/usr/bin/thermocline"), image());
         assert_eq!(other, Path::new("/usr/bin/thermocline-data"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_files_of_an_app_image_are_found_through_links_and_nothing_is_below_no_place() {
+        let folder = tempfile::tempdir().unwrap();
+        let real = fs::canonicalize(folder.path()).unwrap().join("real");
+        fs::create_dir_all(real.join("mounted/usr/bin")).unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        let file = || Some(OsString::from("/stick/a.AppImage"));
+        let linked = image(file(), Some(link.join("mounted").into()));
+        let program = real.join("mounted/usr/bin/thermocline");
+        assert_eq!(beside(&program, linked), Path::new("/stick/thermocline-data"));
+        for nowhere in [Some(OsString::new()), Some(real.join("gone").into()), None] {
+            assert_eq!(beside(&program, image(file(), nowhere)), real.join("mounted/usr/bin/thermocline-data"));
+        }
     }
 }
