@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checks how Thermocline belongs to a Linux desktop: its entry, its metadata, and a Debian package, which is built from
-# target/debug/thermocline (or is DEB), installed into a folder, started there and removed. The macOS bundle is put together too.
+# Checks how Thermocline belongs to a Linux desktop: its entry, its metadata, a Debian package, which is built from
+# target/debug/thermocline (or is DEB), installed into a folder, started there and removed, and an AppImage, which is made of that
+# package and started. The macOS bundle is put together too.
 # Needs Debian or Ubuntu; installs what it misses. Usage: bash packaging/test.sh [DEB]
 set -euo pipefail
 deb=${1:+$(realpath "$1")}
@@ -23,7 +24,7 @@ fail() { echo "packaging/test.sh: $*" >&2; exit 1; }
 as_root=$([[ $EUID -eq 0 ]] || echo sudo)
 missing=()
 for tool in desktop-file-validate:desktop-file-utils appstreamcli:appstream fakeroot:fakeroot Xvfb:xvfb \
-  xdotool:xdotool xprop:x11-utils python3:python3; do
+  xdotool:xdotool xprop:x11-utils python3:python3 mksquashfs:squashfs-tools; do
   command -v "${tool%%:*}" >/dev/null || missing+=("${tool##*:}")
 done
 if ((${#missing[@]})); then
@@ -102,7 +103,8 @@ opens() {
   done
   [[ $(xprop -id "$window" WM_CLASS) == *"\"$id\""* ]] || fail "$*: the window is not of class $id"
   [[ $(xprop -id "$window" _NET_WM_ICON) == *"128 x 128"* ]] || fail "$*: the window has no icon of 128 pixels"
-  kill "$app"
+  # The window's own program: an AppImage waits for the one that it starts, and is left alone by what ends that.
+  kill "$(xdotool getwindowpid "$window")"
   wait "$app" || true
 }
 mkdir "$work/home" "$work/run" "$work/stick"
@@ -110,14 +112,62 @@ unset XDG_CONFIG_HOME XDG_DATA_HOME XDG_CACHE_HOME
 opens "$root/usr/bin/thermocline"
 [[ -s $work/home/.local/share/thermocline/chats.db ]] || fail "the installed program keeps no chats in ~/.local/share/thermocline"
 rm -r "$work/home" && mkdir "$work/home"
+# portable FILE OPTIONS...: whether the program FILE keeps everything beside itself.
+portable() {
+  opens "$@" --portable
+  [[ -s ${1%/*}/thermocline-data/chats.db ]] || fail "$* --portable: no chats in thermocline-data beside it"
+  local left
+  left=$(find "$work/home" -type f -not -path '*/.cache/fontconfig/*')
+  [[ -z $left ]] || fail "$* --portable: leaves $left at home"
+}
 cp "$root/usr/bin/thermocline" "$work/stick"
-opens "$work/stick/thermocline" --portable
-[[ -s $work/stick/thermocline-data/chats.db ]] || fail "the portable program keeps no chats beside itself"
-left=$(find "$work/home" -type f -not -path '*/.cache/fontconfig/*')
-[[ -z $left ]] || fail "the portable program leaves $left at home"
+portable "$work/stick/thermocline"
+
+# The AppImage. The same package always becomes the same one, so that the one beside DEB is also the one that is started here.
+name=thermocline_${version}_x86_64.AppImage
+image=$work/images/$name
+for folder in "$work/images" "$work/again"; do
+  bash packaging/linux/appimage.sh "$deb" "$folder" >/dev/null
+done
+for other in "$work/again/$name" "$(dirname "$deb")/$name"; do
+  [[ ! -e $other ]] || cmp "$image" "$other" || fail "$other is not what becomes of $deb"
+done
+[[ $(od -An -tx1 -j8 -N3 "$image") == " 41 49 02" ]] || fail "$name does not say that it is an AppImage of type 2"
+(cd "$work" && "$image" --appimage-extract >/dev/null)
+inside=$work/squashfs-root
+# Its files are those of the package; at its top is what desktops take it up by.
+diff -r --exclude="$id.desktop" "$root/usr" "$inside/usr" || fail "$name has other files than the package"
+appstreamcli validate-tree --no-net "$inside/usr" >"$work/tree.log" 2>&1 || { cat "$work/tree.log"; fail "appstreamcli validate-tree"; }
+[[ $(cd "$inside" && echo *.desktop) == "$id.desktop" ]] || fail "$name has another entry at its top than $id.desktop"
+desktop-file-validate "$inside/$id.desktop"
+cmp "$inside/$id.desktop" "$inside/usr/share/applications/$id.desktop"
+for line in 'Exec=thermocline %f' Icon=thermocline X-AppImage-Name=Thermocline "X-AppImage-Version=$version" X-AppImage-Arch=x86_64; do
+  grep -qxF "$line" "$inside/$id.desktop" || fail "the entry of $name does not have $line"
+done
+for icon in thermocline.png .DirIcon; do
+  cmp assets/icon/png/256.png "$inside/$icon"
+done
+# Started: by itself where there is FUSE (elsewhere it tells what to do), and anywhere if its files may be unpacked.
+if said=$("$image" --version 2>&1); then
+  [[ $said == "thermocline $version" ]] || fail "$name --version: $said"
+else
+  [[ $said == *--appimage-extract* ]] || fail "$name --version: $said"
+fi
+mkdir "$work/unpacked"
+ln -s unpacked "$work/link"
+export TMPDIR=$work/link
+[[ $("$image" --appimage-extract-and-run --version) == "thermocline $version" ]] || fail "$name --version is not $version"
+opens "$image" --appimage-extract-and-run
+[[ -s $work/home/.local/share/thermocline/chats.db ]] || fail "$name keeps no chats in ~/.local/share/thermocline"
+rm -r "$work/home" && mkdir "$work/home"
+portable "$image" --appimage-extract-and-run
+left=$(ls "$work/unpacked")
+[[ -z $left ]] || fail "$name leaves $left where it unpacks its files"
+unset TMPDIR
 
 # And removed.
 scratch --purge thermocline
 left=$(find "$root" -path "$root/var" -prune -o -type f -print)
 [[ -z $left ]] || fail "removed, the package leaves $left"
-echo "packaging: entry, metadata, package and window are as they should be ($(basename "$deb"), $(du -k "$deb" | cut -f1) KiB)"
+kib() { echo "$(basename "$1"), $(du -k "$1" | cut -f1) KiB"; }
+echo "packaging: entry, metadata, packages and windows are as they should be ($(kib "$deb"); $(kib "$image"))"
