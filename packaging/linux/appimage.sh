@@ -4,7 +4,7 @@
 # Needs dpkg-deb, mksquashfs (squashfs-tools) and python3. Usage: bash packaging/linux/appimage.sh DEB FOLDER
 set -euo pipefail
 
-# AppImageKit's runtime, which is in this crate as it was built there; it reads gzip.
+# AppImageKit's runtime, which is in this crate as it was built there; it reads gzip and xz.
 RUNTIME=https://static.crates.io/crates/appimage/appimage-0.4.0.crate
 RUNTIME_SHA256=567a4da6b94a2ac20a27620933c80fc14cf475b5fe7d7b137d20eb237d6b1920
 id=org.thermocline.Thermocline
