@@ -23,6 +23,18 @@ pub fn parameters(count: u64) -> String {
     }
 }
 
+/// `12.3` tokens per second as `12 tok/s`; of very few, how long one takes.
+pub fn rate(tokens_per_second: f64) -> String {
+    let seconds = 1.0 / tokens_per_second;
+    match tokens_per_second {
+        rate if rate >= 9.95 => format!("{rate:.0} tok/s"),
+        rate if rate >= 0.095 => format!("{rate:.1} tok/s"),
+        _ if seconds < 120.0 => format!("{seconds:.0} s a token"),
+        _ if seconds < 7200.0 => format!("{:.0} min a token", seconds / 60.0),
+        _ => "hours a token".to_owned(),
+    }
+}
+
 /// `1` as `1 layer`, `12` as `12 layers`; for nouns that only take an s.
 pub fn counted(count: usize, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
@@ -77,6 +89,14 @@ mod tests {
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
         assert_eq!(parameters(6_738_415_616), "6.74 B");
         assert_eq!(parameters(384), "384");
+    }
+
+    #[test]
+    fn rates_that_no_digit_is_left_of_are_told_by_what_a_token_takes() {
+        let said = [41.2, 9.96, 9.94, 0.1, 0.05, 0.01, 1.0 / 150.0, 1e-6, 0.0].map(rate);
+        let want = ["41 tok/s", "10 tok/s", "9.9 tok/s", "0.1 tok/s", "20 s a token", "100 s a token", "2 min a token"];
+        assert_eq!(said[..7], want);
+        assert_eq!(said[7..], ["hours a token", "hours a token"]);
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use thermocline_engine::session::{GenerationStats, StopReason};
 
+use crate::units::rate;
+
 /// How an answer was generated and why it ended; kept as JSON. Times are in milliseconds, rates in tokens per second.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -73,7 +75,7 @@ impl Figures {
         let mut parts = Vec::new();
         if self.generated_tokens > 0 {
             if self.decode_tokens_per_second > 0.0 {
-                parts.push(format!("{:.0} tok/s", self.decode_tokens_per_second));
+                parts.push(rate(self.decode_tokens_per_second));
             }
             parts.push(format!("first token {:.0} ms", self.time_to_first_token_ms));
             parts.push(format!("{} tokens", self.generated_tokens));

@@ -11,7 +11,7 @@ use super::{
     vram::picker,
     widgets,
 };
-use crate::{host::HostState, library::ModelId};
+use crate::{host::HostState, library::ModelId, units};
 
 /// Shows it.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
@@ -42,7 +42,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             if let HostState::Ready { engine, .. } = &state {
                 let rate = engine.telemetry().decode_rate;
                 if rate > 0.0 {
-                    let text = RichText::new(format!("{rate:.0} tok/s")).font(theme::strong(14.0));
+                    let text = RichText::new(units::rate(rate)).font(theme::strong(14.0));
                     ui.label(text.color(Palette::of(ui).amber)).on_hover_text("Tokens per second, lately");
                 }
             }

@@ -96,7 +96,7 @@ pub struct Window {
     chats: ChatsPanel,
     pub(super) conversation: Conversation,
     neurons: NeuronsPanel,
-    vram: VramPanel,
+    pub(super) vram: VramPanel,
     vram_height: f32,
     pub(super) models: ModelsPage,
     preferences: PreferencesPage,

@@ -96,7 +96,9 @@ impl Observed {
         let run = if any { &mut runs.with_device } else { &mut runs.alone };
         let machine = &prospect.basis().machine;
         let ratio = run.as_mut().and_then(|run| run.ratio(prospect));
-        ratio.or((!machine.assumed).then_some(1.0)).map(|ratio| ratio * plan.tokens_per_second())
+        // Speeds of the CPU alone say nothing of a device.
+        let known = !machine.assumed && (machine.gpu.is_some() || !any);
+        ratio.or(known.then_some(1.0)).map(|ratio| ratio * plan.tokens_per_second())
     }
 }
 
@@ -194,6 +196,11 @@ mod tests {
         assert_eq!(told(&observed, &measured), Some(measured.on_cpu().tokens_per_second()));
         (0..ENOUGH).for_each(|_| observed.token(alone(Sparsity::Dense), None, TOKEN));
         assert!(told(&observed, &measured).is_some_and(|told| (told - 50.0).abs() < 1e-6));
+        // They may be the CPU's alone, if a device was chosen since.
+        let alone = prospect(&Arc::new(Machine::new(Machine::typical().cpu, None)), Sparsity::Dense);
+        let on_device = alone.price(Placement::all(alone.demand()));
+        assert_eq!(Observed::default().tokens_per_second(&alone, &on_device), None);
+        assert!(told(&Observed::default(), &alone).is_some());
         // Other speeds: the same answer, held against what is expected now.
         let mut slower = Machine::typical();
         slower.cpu.rates.values_mut().for_each(|rate| rate.sequential /= 2.0);

@@ -153,12 +153,11 @@ fn survey(engine: &WeakEngine, options: &SurveyOptions, others: &dyn Fn() -> boo
     loop {
         thread::sleep(options.poll);
         let Some(here) = engine.upgrade().filter(|it| it.stopped().is_none()) else { return };
-        let target = target(here.shared());
-        let name = target.as_ref().map(|target| format!("{target:?}"));
-        if name.is_some() && name != chosen {
+        let Some(target) = target(here.shared()) else { continue };
+        let name = Some(format!("{target:?}"));
+        if name != chosen {
             (patience, effort, chosen) = (Patience::default(), options.effort, name);
         }
-        let Some(target) = target else { continue };
         let busy = others() || is_busy(&here) || here.knows_speeds();
         if !patience.due(Instant::now(), busy, options.idle) {
             continue;
@@ -172,7 +171,11 @@ fn survey(engine: &WeakEngine, options: &SurveyOptions, others: &dyn Fn() -> boo
         let measured = measure(here, &target, &effort, &mut go_on);
         let Some(here) = engine.upgrade() else { return };
         let machine = match measured {
-            Ok(machine) => Some(Box::new(machine)),
+            // Another device may be chosen by now, of which this says nothing.
+            Ok(machine) => {
+                let now = self::target(here.shared()).map(|target| format!("{target:?}"));
+                (now == chosen).then(|| Box::new(machine))
+            }
             Err(error) => {
                 tracing::info!(%error, "the machine is not measured yet");
                 patience.again(interrupted());

@@ -184,7 +184,7 @@ impl VramPanel {
         let wrong = check::disagreement(memory, self.comparable(shell, memory, system));
         let palette = Palette::of(ui);
         let parts: Vec<Part> = parts_of(memory, &palette).into_iter().filter(|part| part.bytes > 0).collect();
-        let line = self.slider.line(range, now).min(range.most);
+        let line = self.slider.line(range, now);
         bar::show(ui, "Held for the model", &parts, range.most.max(memory.accounted), Some(line), wrong.is_some());
         self.slider.show(ui, shell, model, engine, range, now);
         if memory.moving {

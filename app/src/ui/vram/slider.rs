@@ -1,15 +1,23 @@
 //! The budget under one's thumb, and what it would give.
 
+use std::time::{Duration, Instant};
+
 use egui::{Context, RichText, Slider, Ui};
-use thermocline_engine::session::{Engine, Forecast};
+use thermocline_engine::session::{DeviceStatus, Engine, Forecast};
 
 use crate::{
     host,
     library::ModelId,
     settings::Budget,
     ui::{background::Background, shell::Shell, theme::Palette, widgets},
-    units::{bytes, parse_bytes},
+    units::{bytes, parse_bytes, rate},
 };
+
+/// Speeds that nobody has measured yet may have been measured since, after so long.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// A forecast that takes longer is waited for.
+const LATE: Duration = Duration::from_millis(150);
 
 /// What a slider is about.
 #[derive(Debug, Clone, Copy)]
@@ -27,21 +35,32 @@ impl Range {
     }
 }
 
+/// What a forecast was asked for.
+#[derive(Debug, Clone, PartialEq)]
+struct Question {
+    budget: u64,
+    /// The device in use.
+    device: Option<String>,
+    /// What else the answer depends on.
+    terms: String,
+}
+
 /// The slider's state.
 #[derive(Debug, Default)]
 pub struct BudgetSlider {
     /// The choice while it is dragged.
     drag: Option<Budget>,
     asking: Background<Option<Forecast>>,
-    forecast: Option<Forecast>,
-    /// The budget the latest question was about, and what else the answer depends on.
-    asked: Option<(u64, String)>,
+    /// The latest question, and when it was asked.
+    asked: Option<(Question, Instant)>,
+    /// The latest answer, and what it answers.
+    forecast: Option<(Question, Forecast)>,
 }
 
 impl BudgetSlider {
-    /// The budget to draw the line at: the one that is dragged, or in force.
+    /// The budget to draw the line at: the one that is dragged, or in force, as far as the model can use it.
     pub fn line(&self, range: Range, now: u64) -> u64 {
-        self.drag.map_or(now, |choice| choice.limit(range.can_have, 0))
+        self.drag.map_or(now, |choice| choice.limit(range.can_have, 0)).min(range.most)
     }
 
     /// Both readings and the slider. `now` is the budget in force.
@@ -93,37 +112,60 @@ impl BudgetSlider {
             }
         });
         shell.dragged = self.drag;
-        self.foretell(ui, engine, self.line(range, now));
-        self.words(ui);
+        let budget = self.line(range, now);
+        self.foretell(ui, engine, budget);
+        // As the slider says it, which stands on a grid.
+        let at = if matches!(choice, Budget::AtMost(_)) { position as u64 } else { budget };
+        self.words(ui, budget, at);
     }
 
-    /// Asks for a forecast where the one at hand is about something else.
-    pub fn foretell(&mut self, ctx: &Context, engine: &Engine, budget: u64) {
+    /// Asks for a forecast where the one at hand is about something else, or old.
+    fn foretell(&mut self, ctx: &Context, engine: &Engine, budget: u64) {
         if let Some(answer) = self.asking.take() {
-            self.forecast = answer;
+            self.forecast = self.asked.clone().and_then(|(question, _)| Some((question, answer?)));
         }
+        let device = match engine.device() {
+            DeviceStatus::Gpu(memory) => Some(memory.adapter),
+            _ => None,
+        };
         let memory = engine.telemetry();
         // In steps of a twentieth: it changes with every token.
         let seen = engine.observed_rate().map(|rate| (20.0 * rate.ln()).round());
         let mode = engine.sparsity().mode.name();
         let terms = format!("{mode} {} {} {seen:?}", memory.kv_bytes, engine.context());
-        let question = Some((budget, terms));
-        if self.asking.is_busy() || self.asked == question {
+        let question = Question { budget, device, terms };
+        if self.asking.is_busy()
+            || self.asked.as_ref().is_some_and(|(asked, when)| *asked == question && when.elapsed() < AGAIN)
+        {
             return;
         }
-        self.asked = question;
+        self.asked = Some((question, Instant::now()));
         let engine = engine.clone();
         // Without a thread nothing is foretold.
         let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
     }
 
-    fn words(&self, ui: &mut Ui) {
-        let Some(forecast) = &self.forecast else {
-            widgets::muted(ui, "Reckoning …");
+    /// What is known of `budget`. While the handle moves, a forecast for where it was just now stands for the next one.
+    fn known(&self, budget: u64) -> Option<&Forecast> {
+        let ((asked, when), (answered, forecast)) = self.asked.as_ref().zip(self.forecast.as_ref())?;
+        let fits = answered.budget == budget || when.elapsed() < LATE;
+        (fits && answered.device == asked.device).then_some(forecast)
+    }
+
+    /// Says what `budget` would give, for a slider that stands `at` as good as that.
+    fn words(&self, ui: &mut Ui, budget: u64, at: u64) {
+        let Some(forecast) = self.known(budget) else {
+            widgets::muted(ui, format!("At {}: reckoning …", bytes(at)));
             return;
         };
+        let at = if forecast.budget == budget {
+            at
+        } else {
+            ui.request_repaint_after(LATE);
+            forecast.budget
+        };
         let palette = Palette::of(ui);
-        ui.label(RichText::new(sentence(forecast)).size(12.0).color(palette.muted));
+        ui.label(RichText::new(sentence(forecast, at)).size(12.0).color(palette.muted));
         if let Some(reason) = &forecast.reason {
             widgets::muted(ui, widgets::sentence(host::reason(reason)));
         } else if self.drag.is_some() {
@@ -138,10 +180,10 @@ impl BudgetSlider {
     }
 }
 
-fn sentence(forecast: &Forecast) -> String {
+fn sentence(forecast: &Forecast, at: u64) -> String {
     let (hot, all) = forecast.neurons();
     let share = 100.0 * hot as f64 / all.max(1) as f64;
-    let at = format!("At {}: {}", bytes(forecast.budget), speed(forecast.tokens_per_second));
+    let at = format!("At {}: {}", bytes(at), speed(forecast.tokens_per_second));
     if hot == 0 {
         return format!("{at}, all of it by the CPU.");
     }
@@ -151,12 +193,8 @@ fn sentence(forecast: &Forecast) -> String {
 }
 
 /// A rate in words.
-pub fn speed(rate: Option<f64>) -> String {
-    match rate {
-        None => "speed known after the first answer".to_owned(),
-        Some(rate) if rate < 10.0 => format!("about {rate:.1} tok/s"),
-        Some(rate) => format!("about {rate:.0} tok/s"),
-    }
+pub fn speed(known: Option<f64>) -> String {
+    known.map_or("speed known after the first answer".to_owned(), |known| format!("about {}", rate(known)))
 }
 
 /// Keeps a choice and has the engine follow it.
@@ -164,4 +202,25 @@ fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: Budget, r
     shell.model_settings(model).budget = Some(choice);
     let set = engine.set_vram_budget(choice.limit(range.can_have, 0));
     shell.hear(set);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl BudgetSlider {
+        /// As if the latest question had been asked long ago.
+        pub fn grow_old(&mut self) {
+            if let Some((_, when)) = &mut self.asked {
+                *when = when.checked_sub(AGAIN).unwrap_or(*when);
+            }
+        }
+    }
+
+    #[test]
+    fn rates_are_told_when_they_are_known() {
+        assert_eq!(speed(None), "speed known after the first answer");
+        assert_eq!(speed(Some(12.3)), "about 12 tok/s");
+        assert_eq!(speed(Some(0.04)), "about 25 s a token");
+    }
 }

@@ -2,7 +2,7 @@
 
 use egui::{Event, Key, PointerButton, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
-use thermocline_engine::gpu::adapters;
+use thermocline_engine::{gpu::adapters, sparsity::placement::Machine};
 
 use super::*;
 use crate::{settings::ModelSettings, ui::testing::Stage};
@@ -89,6 +89,45 @@ fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
     };
     stage.until("the budget to be kept", kept);
     assert!(!stage.shows("more than the budget allows"));
+}
+
+/// What is said about the budget, once nothing is reckoned any more.
+fn foretold(stage: &mut Stage) -> String {
+    let began = Instant::now();
+    loop {
+        let said = stage.texts().into_iter().find(|text| text.starts_with("At ") && !text.contains("reckoning"));
+        if let Some(said) = said {
+            return said;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", stage.texts());
+        std::thread::sleep(Duration::from_millis(4));
+        stage.it.step();
+    }
+}
+
+#[test]
+fn what_is_foretold_is_about_where_the_slider_stands_and_never_about_another_device() {
+    let mut stage = on_gpu();
+    let engine = stage.shell().host.engine().unwrap();
+    assert_eq!(engine.vram_budget(), None, "all that is free, which is more than the model can use");
+    let stands = |stage: &Stage| stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap() as u64;
+    let said = foretold(&mut stage);
+    assert!(said.starts_with(&format!("At {}: speed known after the first answer", bytes(stands(&stage)))), "{said}");
+
+    // With speeds of the CPU alone there is still nothing to say of a device, and those of both are told some time later.
+    let typical = Machine::typical();
+    engine.set_machine(Machine::new(typical.cpu.clone(), None)).unwrap();
+    stage.until("the speeds", |_| engine.forecast(0).unwrap().cpu_tokens_per_second.is_some());
+    stage.role(Role::Slider, MOST).set_value_accesskit(stands(&stage) as f64 * 0.8);
+    settled(&mut stage);
+    let at = format!("At {}: ", bytes(stands(&stage)));
+    stage.appears(&format!("{at}speed known after the first answer"));
+    engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
+    stage.until("the device's speeds", |window| {
+        window.vram.slider.grow_old();
+        window.shell().host.engine().is_some_and(|it| it.forecast(1 << 30).unwrap().tokens_per_second.is_some())
+    });
+    stage.appears(&format!("{at}about "));
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::{
     path::Path,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
 };
 
@@ -76,6 +76,32 @@ fn the_cpu_is_measured_once_and_planned_with() {
     assert_eq!(files(folder.path()), 1);
     let again = open(folder.path(), DeviceChoice::Cpu);
     assert!(again.knows_speeds() && again.forecast(0).unwrap().tokens_per_second.is_some());
+}
+
+#[test]
+fn speeds_of_the_cpu_alone_are_not_those_of_a_device_that_was_chosen_meanwhile() {
+    let folder = tempfile::tempdir().unwrap();
+    let engine = open(folder.path(), DeviceChoice::Cpu);
+    let (here, asked, wrong) = (engine.downgrade(), AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
+    let seen = Arc::clone(&wrong);
+    let busy = move || {
+        let Some(engine) = here.upgrade() else { return false };
+        // The first question comes before the measurement, the second as it begins.
+        if asked.fetch_add(1, SeqCst) == 1 {
+            let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+            engine.set_device(&DeviceChoice::Gpu(gpu)).unwrap();
+            engine.wait_for_device(Duration::from_secs(60));
+        }
+        let prospect = engine.shared().terms.prospect(&engine.shared().model).unwrap();
+        let machine = &prospect.basis().machine;
+        let on_device = matches!(engine.device(), DeviceStatus::Gpu(_));
+        seen.fetch_or(on_device && !machine.assumed && machine.gpu.is_none(), SeqCst);
+        false
+    };
+    engine.measure_when_idle(SurveyOptions { idle: Duration::ZERO, ..SHORT }, busy).unwrap();
+    let known = |engine: &Engine| matches!(engine.device(), DeviceStatus::Gpu(_)) && engine.knows_speeds();
+    wait(&engine, "the device's speeds", known);
+    assert!(!wrong.load(SeqCst) && files(folder.path()) == 2, "{} files", files(folder.path()));
 }
 
 #[test]
