@@ -1,6 +1,6 @@
 //! A model on a card.
 
-use egui::{ProgressBar, RichText, Ui};
+use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
 use thermocline_engine::{session::Engine, sparsity::prepare::Phase};
 
 use super::{
@@ -25,8 +25,16 @@ pub enum Deed {
     Dismiss,
 }
 
-/// Shows the card; `fit` says whether the model will fit, `preparation` is under way for some model, perhaps this one.
-pub fn show(ui: &mut Ui, shell: &mut Shell, card: &Card, fit: &str, preparation: Option<&Preparation>) -> Option<Deed> {
+/// Shows the card; `fit` says whether the model will fit, `preparation` is under way for some model, perhaps this one. It is as
+/// high as the `least` of its neighbours or higher; returned with the height that it needs.
+pub fn show(
+    ui: &mut Ui,
+    shell: &mut Shell,
+    card: &Card,
+    fit: &str,
+    preparation: Option<&Preparation>,
+    least: f32,
+) -> (Option<Deed>, f32) {
     widgets::card(ui, |ui| {
         let palette = Palette::of(ui);
         let state = shell.host.state();
@@ -60,7 +68,9 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &Card, fit: &str, preparation:
         if let Some(preparation) = mine {
             deed = progress(ui, shell, &card.name, preparation, open).or(deed);
         }
-        deed
+        let needed = ui.min_rect();
+        ui.expand_to_include_rect(Rect::from_min_size(needed.min, Vec2::new(0.0, least)));
+        (deed, needed.height())
     })
 }
 

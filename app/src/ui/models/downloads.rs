@@ -52,7 +52,6 @@ impl DownloadsView {
 
     /// Shows them.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        ui.label(RichText::new("Get more").font(theme::strong(15.0)));
         queue(ui, shell);
         let mut wanted: Option<String> = None;
         widgets::card(ui, |ui| {

@@ -10,7 +10,7 @@ mod search;
 
 use std::{path::PathBuf, time::Duration};
 
-use egui::{Context, RichText, ScrollArea, TextEdit, Ui};
+use egui::{Align, Context, Layout, Rangef, RichText, ScrollArea, TextEdit, TextStyle, Ui, Vec2};
 
 use self::{
     card::Deed,
@@ -35,6 +35,19 @@ const TOKENS: u64 = 4 << 10;
 /// Models in the list of those used lately.
 const LATELY: usize = 4;
 
+/// Width of a page that has room for the library and what there is to get beside each other, in points.
+const WIDE: f32 = 1080.0;
+
+/// Share of it that the latter takes, and how wide that is.
+const SHARE: f32 = 0.3;
+const MORE: Rangef = Rangef { min: 480.0, max: 840.0 };
+
+/// Widths of cards beside each other; longer lines would be hard to read.
+const CARD: Rangef = Rangef { min: 520.0, max: 840.0 };
+
+/// Between things beside each other.
+const GAP: f32 = 32.0;
+
 /// The page.
 #[derive(Debug, Default)]
 pub struct ModelsPage {
@@ -47,6 +60,8 @@ pub struct ModelsPage {
     typed: String,
     dialog: Background<Option<PathBuf>>,
     estimates: Estimates,
+    /// Heights of the highest card in every row.
+    rows: Vec<f32>,
 }
 
 impl ModelsPage {
@@ -85,24 +100,48 @@ impl ModelsPage {
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         shell.adapters.look(ui, Duration::MAX);
         self.look(ui, shell, false);
-        ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
-            ui.set_max_width(ui.available_width().min(840.0));
-            ui.horizontal(|ui| {
-                ui.heading("Models");
-                if self.search.is_running() {
-                    ui.spinner();
-                    widgets::muted(ui, "Looking for models …");
-                } else if ui.button("Look again").on_hover_text("Look for models in all folders again").clicked() {
-                    self.look(ui, shell, true);
-                }
+        let width = ui.available_width();
+        if width < WIDE {
+            column(ui, "models", width, |ui| {
+                ui.set_max_width(ui.available_width().min(CARD.max));
+                self.library(ui, shell);
+                ui.add_space(8.0);
+                ui.label(RichText::new("Get more").font(theme::strong(15.0)));
+                self.downloads.show(ui, shell);
             });
-            self.folder(ui, shell);
-            lately(ui, shell);
-            self.cards(ui, shell);
-            self.broken(ui);
-            ui.add_space(8.0);
-            self.downloads.show(ui, shell);
+            return;
+        }
+        ui.horizontal_top(|ui| {
+            ui.spacing_mut().item_spacing.x = GAP;
+            let more = MORE.clamp(SHARE * width);
+            column(ui, "models", width - GAP - more, |ui| self.library(ui, shell));
+            column(ui, "more", more, |ui| {
+                // As high as the other heading with its button.
+                let button = ui.text_style_height(&TextStyle::Button) + 2.0 * ui.spacing().button_padding.y;
+                ui.horizontal(|ui| {
+                    ui.set_min_height(button);
+                    ui.heading("Get more");
+                });
+                self.downloads.show(ui, shell);
+            });
         });
+    }
+
+    /// What is on this machine.
+    fn library(&mut self, ui: &mut Ui, shell: &mut Shell) {
+        ui.horizontal(|ui| {
+            ui.heading("Models");
+            if self.search.is_running() {
+                ui.spinner();
+                widgets::muted(ui, "Looking for models …");
+            } else if ui.button("Look again").on_hover_text("Look for models in all folders again").clicked() {
+                self.look(ui, shell, true);
+            }
+        });
+        self.folder(ui, shell);
+        lately(ui, shell);
+        self.cards(ui, shell);
+        self.broken(ui);
     }
 
     fn look(&mut self, ctx: &Context, shell: &mut Shell, again: bool) {
@@ -126,6 +165,7 @@ impl ModelsPage {
     fn folder(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let mut typed = None;
         ui.horizontal(|ui| {
+            ui.set_max_width(ui.available_width().min(CARD.max));
             let label = ui.label("Folder or file").id;
             let field = TextEdit::singleline(&mut self.typed).desired_width((ui.available_width() - 176.0).max(96.0));
             let field = ui.add(field.hint_text("Type a path, or drop it here")).labelled_by(label);
@@ -148,11 +188,31 @@ impl ModelsPage {
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let mut wish: Option<(PathBuf, Deed)> = None;
-        for card in &self.search.cards {
-            let fit = self.estimates.sentence(ui, shell, card);
-            let deed = ui.push_id(card.id.key(), |ui| card::show(ui, shell, card, &fit, self.preparation.as_ref()));
-            if let (Some(deed), ModelId::Path(path)) = (deed.inner, &card.id) {
-                wish = Some((path.clone(), deed));
+        let gap = ui.spacing().item_spacing.y;
+        let (beside, width) = grid(ui.available_width(), gap, self.search.cards.len());
+        self.rows.resize(self.search.cards.len().div_ceil(beside), 0.0);
+        for (cards, height) in self.search.cards.chunks(beside).zip(&mut self.rows) {
+            let before = std::mem::take(height);
+            let least = if beside > 1 { before } else { 0.0 };
+            ui.horizontal_top(|ui| {
+                ui.spacing_mut().item_spacing.x = gap;
+                for card in cards {
+                    let fit = self.estimates.sentence(ui, shell, card);
+                    let (id, size) = (card.id.key(), Vec2::new(width, 0.0));
+                    let shown = ui.push_id(id, |ui| {
+                        ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
+                            card::show(ui, shell, card, &fit, self.preparation.as_ref(), least)
+                        })
+                    });
+                    let (deed, needed) = shown.inner.inner;
+                    *height = height.max(needed);
+                    if let (Some(deed), ModelId::Path(path)) = (deed, &card.id) {
+                        wish = Some((path.clone(), deed));
+                    }
+                }
+            });
+            if beside > 1 && *height != before {
+                ui.request_repaint();
             }
         }
         if self.search.cards.len() <= 1 && !self.search.is_running() {
@@ -186,6 +246,23 @@ impl ModelsPage {
     pub fn found(&self) -> &[Card] {
         &self.search.cards
     }
+}
+
+/// A column that scrolls by itself.
+fn column(ui: &mut Ui, name: &str, width: f32, contents: impl FnOnce(&mut Ui)) {
+    let size = Vec2::new(width, ui.available_height());
+    ui.allocate_ui_with_layout(size, Layout::top_down(Align::Min), |ui| {
+        let spacing = &mut ui.spacing_mut().item_spacing;
+        spacing.x = spacing.y;
+        ScrollArea::vertical().id_salt(name).auto_shrink(false).show(ui, contents);
+    });
+}
+
+/// How many of `count` cards are beside each other in a column of `width`, and how wide each is.
+fn grid(width: f32, gap: f32, count: usize) -> (usize, f32) {
+    let beside = (((width + gap) / (CARD.min + gap)) as usize).clamp(1, count.max(1));
+    let each = (width - gap * (beside - 1) as f32) / beside as f32;
+    (beside, each.min(CARD.max))
 }
 
 /// Models used lately, one click away.

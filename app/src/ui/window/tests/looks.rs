@@ -137,9 +137,19 @@ fn conversation() {
 
 #[test]
 fn page_of_models() {
+    models("models", [720.0, 640.0], |rect, page| rect.with_max_x(page.right() - 24.0));
+}
+
+#[test]
+fn page_of_models_on_a_wide_screen() {
+    models("models-wide", [2560.0, 560.0], |rect, _| rect.with_max_x(rect.left() + 600.0));
+}
+
+/// The library with two models, where there is always room for `mask` around what depends on the machine.
+fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
     look(
-        "models",
-        [720.0, 640.0],
+        name,
+        size,
         |_, settings| settings.folders.push("../tests/fixtures/models/llama-relu-256".into()),
         |ui, page: &mut ModelsPage, shell| {
             page.tick(ui, shell);
@@ -157,13 +167,13 @@ fn page_of_models() {
             }
             it.run_steps(4);
             // Whether they fit depends on the machine.
-            let right = it.ctx.content_rect().right();
+            let page = it.ctx.content_rect();
             let fits =
                 |text: String| ["Fits", "Larger", "Reckoning", "The system"].iter().any(|word| text.starts_with(word));
             let lines: Vec<Rect> =
                 it.get_all_by(|node| node.value().is_some_and(fits)).map(|node| node.rect()).collect();
             for rect in lines {
-                it.mask(rect.with_max_x(right - 24.0));
+                it.mask(mask(rect, page));
             }
         },
     );
