@@ -206,6 +206,8 @@ fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: Budget, r
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::{model::LoadOptions, session::EngineOptions};
+
     use super::*;
 
     impl BudgetSlider {
@@ -215,6 +217,23 @@ mod tests {
                 *when = when.checked_sub(AGAIN).unwrap_or(*when);
             }
         }
+    }
+
+    #[test]
+    fn a_forecast_stands_for_its_device_and_its_budget_and_a_little_while_for_the_next_budget() {
+        let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap();
+        let forecast = Engine::from_model(model, EngineOptions::default()).unwrap().forecast(7).unwrap();
+        let question =
+            |budget, device: &str| Question { budget, device: Some(device.to_owned()), terms: String::new() };
+        let now = Instant::now();
+        let mut slider = BudgetSlider { forecast: Some((question(7, "card"), forecast)), ..BudgetSlider::default() };
+        assert!(slider.known(7).is_none(), "nobody has asked");
+        slider.asked = Some((question(8, "card"), now));
+        assert!(slider.known(7).is_some() && slider.known(8).is_some());
+        slider.asked = now.checked_sub(2 * LATE).map(|when| (question(8, "card"), when));
+        assert!(slider.known(7).is_some() && slider.known(8).is_none());
+        slider.asked = Some((question(7, "other"), now));
+        assert!(slider.known(7).is_none() && slider.known(8).is_none());
     }
 
     #[test]
