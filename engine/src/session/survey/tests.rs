@@ -90,7 +90,7 @@ fn speeds_of_the_cpu_alone_are_not_those_of_a_device_that_was_chosen_meanwhile()
         if asked.fetch_add(1, SeqCst) == 1 {
             let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
             engine.set_device(&DeviceChoice::Gpu(gpu)).unwrap();
-            engine.wait_for_device(Duration::from_secs(60));
+            wait(&engine, "the device", |engine| matches!(engine.device(), DeviceStatus::Gpu(_)));
         }
         let prospect = engine.shared().terms.prospect(&engine.shared().model).unwrap();
         let machine = &prospect.basis().machine;
