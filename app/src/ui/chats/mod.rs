@@ -318,7 +318,8 @@ impl ChatsPanel {
                     icon_menu(ui, ICON_RESTORE_FROM_TRASH, "Deleted chats", |ui| restore = self.bin(ui).or(restore));
                 }
                 icon_menu(ui, ICON_UPLOAD, "Import and export", |ui| {
-                    if ui.button("Import chats …").clicked() {
+                    let help = "Markdown or JSON. Files can be dropped on the window, too.";
+                    if ui.button("Import chats …").on_hover_text(help).clicked() {
                         self.files.import(ui, shell);
                     }
                     let all: Vec<ChatId> = self.chats.iter().map(|chat| chat.id).collect();
