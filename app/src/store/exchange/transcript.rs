@@ -64,6 +64,8 @@ pub(super) fn read(text: &str) -> Result<FileChat, StoreError> {
     signs.retain(|sign| sign.style == style);
     if is_ours {
         name_models(&mut signs);
+    } else {
+        keep_names(&mut signs);
     }
     signs.retain(|sign| sign.who.is_some());
     let Some(first) = signs.first() else { return Err(nobody(&[])) };
@@ -135,15 +137,23 @@ fn sign(line: &str, at: usize) -> Option<Sign<'_>> {
     tells.then_some(Sign { style, name, who, line: at, words: at + words })
 }
 
-/// Whom a name in a transcript means; `Assistant (llama)` names its model.
-fn who(name: &str) -> Option<Who> {
+/// A name without what decorates it, and what stands in brackets behind it.
+fn bare(name: &str) -> (&str, Option<&str>) {
     let name = name.trim_matches(|c: char| !c.is_alphanumeric() && !"()".contains(c));
     let (name, detail) = match name.strip_suffix(')').and_then(|name| name.rsplit_once('(')) {
         None => (name, None),
         Some((name, detail)) => (name.trim(), Some(detail.trim()).filter(|detail| !detail.is_empty())),
     };
-    let is = |names: &[&str], name: &str| names.iter().any(|it| it.eq_ignore_ascii_case(name));
-    let name = name.strip_suffix(" said").filter(|name| is(PRODUCTS, name)).unwrap_or(name);
+    (name.strip_suffix(" said").filter(|name| is(PRODUCTS, name)).unwrap_or(name), detail)
+}
+
+fn is(names: &[&str], name: &str) -> bool {
+    names.iter().any(|it| it.eq_ignore_ascii_case(name))
+}
+
+/// Whom a name in a transcript means; `Assistant (llama)` names its model.
+fn who(name: &str) -> Option<Who> {
+    let (name, detail) = bare(name);
     if is(USERS, name) {
         Some(Who::User)
     } else if is(ASSISTANTS, name) {
@@ -152,6 +162,29 @@ fn who(name: &str) -> Option<Who> {
         Some(Who::Assistant(Some(detail.unwrap_or(name).to_owned())))
     } else {
         is(SYSTEMS, name).then_some(Who::System)
+    }
+}
+
+/// Who is called by one name at first is called so to the end: `Prompt` and `Answer` may be headings in what is said. Products,
+/// and models in brackets, may answer in turns.
+fn keep_names(signs: &mut [Sign<'_>]) {
+    let first = |who: fn(&Who) -> bool| {
+        let sign = signs.iter().find(|sign| sign.who.as_ref().is_some_and(who));
+        sign.map_or("", |sign| bare(sign.name).0)
+    };
+    let user = first(|who| *who == Who::User);
+    let assistant = first(|who| matches!(who, Who::Assistant(_)));
+    for sign in signs {
+        let (name, detail) = bare(sign.name);
+        let kept = match &sign.who {
+            Some(Who::User) => is(&[user], name),
+            Some(Who::Assistant(_)) => {
+                let product = is(PRODUCTS, assistant) && is(PRODUCTS, name);
+                is(&[assistant], name) || product || detail.is_some()
+            }
+            Some(Who::System) | None => true,
+        };
+        sign.who = sign.who.take().filter(|_| kept);
     }
 }
 

@@ -64,6 +64,17 @@ fn what_others_write_is_read() {
     let want = [("u", "    code?"), ("ChatGPT", "See:\n\n## User\n\nUser: x"), ("gemma 3", "Yes.")];
     let (system, want) = ("Be brief.\n\nBe kind.\n\n**Note:** no name", want);
     check(text, "Of frogs", system, &want);
+    let text =
+        "## User\n\nWhy?\n\n## Prompt\n\n## assistant:\n\nSo.\n\n## Response\n\n## Claude\n\n**User:** x\n\n## User\n";
+    check(
+        text,
+        "Why?",
+        "",
+        &[("u", "Why?\n\n## Prompt"), ("a", "So.\n\n## Response\n\n## Claude\n\n**User:** x"), ("u", "")],
+    );
+    let text = "**You:** Why?\n\n**ChatGPT:** So.\n\n**Claude:** No.\n\n**Answer:** 42\n\n**Question:** and?";
+    let want = [("u", "Why?"), ("ChatGPT", "So."), ("Claude", "No.\n\n**Answer:** 42\n\n**Question:** and?")];
+    check(text, "Why?", "", &want);
     check("## You said:\n\n```\n## ChatGPT said:\n\nunclosed", "```", "", &[("u", "```"), ("ChatGPT", "unclosed")]);
 }
 
