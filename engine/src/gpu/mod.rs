@@ -2,7 +2,8 @@
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
 //! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
-//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, [`VramReading`] what the system says about memory. It
+//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, kernel by kernel, and [`Laps`] part by
+//! part while nothing waits for it; [`VramReading`] what the system says about memory. It
 //! knows weight formats but no models: what is computed in which order is [`crate::model`]'s business.
 
 mod adapter;
@@ -13,6 +14,7 @@ mod device;
 mod experts;
 mod faults;
 mod health;
+mod laps;
 pub mod layout;
 mod matmul;
 mod matrix;
@@ -23,6 +25,7 @@ mod profile;
 mod raw;
 mod recorder;
 mod row_stream;
+mod stamps;
 mod transfer;
 mod tune;
 mod uploader;
@@ -35,6 +38,7 @@ pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use experts::{ExpertGroups, ExpertInput, ExpertMatmul};
 pub use faults::{FaultPoint, Faults};
+pub use laps::Laps;
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixPart};
 pub use op::{Binding, Op, grid, pitch};

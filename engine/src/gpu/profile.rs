@@ -13,7 +13,10 @@ use std::{
 use serde::Serialize;
 use thermocline_shaders::WeightType;
 
-use super::{Buffer, Gpu, Purpose, Usage, Work};
+use super::{
+    Buffer, Gpu, Purpose, Usage, Work,
+    stamps::{PASS_BYTES, Stamps, passes},
+};
 use crate::error::{Error, Result};
 
 /// What the times of a profile are.
@@ -139,29 +142,21 @@ impl Gpu {
     }
 }
 
-/// Dispatches one query set can time.
+/// Dispatches one stopwatch can time.
 const LAPS: usize = 512;
-/// Two timestamps for each.
-const STAMPS: u32 = 2 * LAPS as u32;
 
-/// A query set with what brings its timestamps to the CPU.
+/// Timestamps with what brings them to the CPU.
 #[derive(Debug)]
 struct Stopwatch {
-    queries: wgpu::QuerySet,
-    resolved: Buffer,
+    stamps: Stamps,
     readback: Buffer,
 }
 
 impl Stopwatch {
     fn new(gpu: &Gpu) -> Result<Self> {
-        let bytes = u64::from(STAMPS) * 8;
-        let ty = wgpu::QueryType::Timestamp;
-        let resolved = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Query)?;
-        let readback = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Readback)?;
-        let label = Some("timestamps");
-        let queries = gpu.device().create_query_set(&wgpu::QuerySetDescriptor { label, ty, count: STAMPS });
-        gpu.check()?;
-        Ok(Stopwatch { queries, resolved, readback })
+        let stamps = Stamps::new(gpu, LAPS as u32)?;
+        let readback = gpu.arena().buffer(Purpose::Staging, "timestamps", LAPS as u64 * PASS_BYTES, Usage::Readback)?;
+        Ok(Stopwatch { stamps, readback })
     }
 }
 
@@ -213,12 +208,7 @@ impl Timing {
                 }
             }
         }
-        let begin = 2 * (lap % LAPS) as u32;
-        Some(wgpu::ComputePassTimestampWrites {
-            query_set: &self.watches.last()?.queries,
-            beginning_of_pass_write_index: Some(begin),
-            end_of_pass_write_index: Some(begin + 1),
-        })
+        Some(self.watches.last()?.stamps.of((lap % LAPS) as u32))
     }
 
     /// The last dispatch noted began at `started` and is done now.
@@ -236,10 +226,8 @@ impl Timing {
     /// Records the way of the timestamps to the CPU.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
         for (watch, laps) in self.watches.iter().zip(self.laps.chunks(LAPS)) {
-            let stamps = 2 * laps.len() as u32;
-            let bytes = u64::from(stamps) * 8;
-            encoder.resolve_query_set(&watch.queries, 0..stamps, watch.resolved.raw(), 0);
-            encoder.copy_buffer_to_buffer(watch.resolved.raw(), 0, watch.readback.raw(), 0, bytes);
+            let (resolved, bytes) = watch.stamps.resolve(encoder, laps.len() as u32);
+            encoder.copy_buffer_to_buffer(resolved.raw(), 0, watch.readback.raw(), 0, bytes);
             // Whether it worked is seen when it is read.
             encoder.map_buffer_on_submit(watch.readback.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
         }
@@ -273,14 +261,13 @@ impl Timing {
 fn read_stamps(gpu: &Gpu, watch: &Stopwatch, laps: &mut [Lap]) -> Result<()> {
     let period = f64::from(gpu.timestamp_period());
     let raw = watch.readback.raw();
-    let view = raw.get_mapped_range(0..laps.len() as u64 * 16).map_err(|error| {
+    let view = raw.get_mapped_range(0..laps.len() as u64 * PASS_BYTES).map_err(|error| {
         let reason = format!("timestamps: {error}");
         gpu.check().err().unwrap_or(Error::Gpu { adapter: gpu.report().name.clone(), reason })
     })?;
-    let stamp = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
-    for (lap, stamps) in laps.iter_mut().zip(view.as_chunks::<8>().0.as_chunks::<2>().0) {
+    for (lap, (began, ended)) in laps.iter_mut().zip(passes(&view)) {
         // A clock that was set back in between gives no time rather than an absurd one.
-        lap.nanoseconds = stamp(&stamps[1]).saturating_sub(stamp(&stamps[0])) as f64 * period;
+        lap.nanoseconds = ended.saturating_sub(began) as f64 * period;
     }
     drop(view);
     raw.unmap();

@@ -6,8 +6,9 @@ use bytemuck::bytes_of;
 use thermocline_shaders::params::Params;
 
 use super::{
-    Buffer, Gpu, Op, Work,
+    Buffer, Gpu, Laps, Op, Work,
     profile::{Clock, Timing},
+    stamps::Stamps,
 };
 use crate::error::Result;
 
@@ -19,12 +20,34 @@ pub struct Recorder {
     pass: Option<wgpu::ComputePass<'static>>,
     /// Only while a profile is taken.
     timing: Option<Timing>,
+    /// Where parts of it are timed.
+    laps: Option<Laps>,
 }
 
 impl Recorder {
     /// An empty segment.
     pub fn new(gpu: &Gpu) -> Self {
-        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing: Timing::begin(gpu) }
+        Self::with_laps(gpu, None)
+    }
+
+    /// The same; `laps` times its parts, unless a profile is taken.
+    pub fn with_laps(gpu: &Gpu, laps: Option<&Laps>) -> Self {
+        let timing = Timing::begin(gpu);
+        let laps = laps.filter(|_| timing.is_none()).cloned();
+        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, laps }
+    }
+
+    /// What follows belongs to `part` of what its laps time, if it has any.
+    pub fn enter(&mut self, part: Option<usize>) {
+        if self.laps.as_ref().is_some_and(|laps| laps.enter(part)) {
+            self.pass = None;
+        }
+    }
+
+    /// Records that the timestamps of the first `passes` passes become bytes; returns where, and how many.
+    pub(super) fn resolve<'a>(&mut self, stamps: &'a Stamps, passes: u32) -> (&'a Buffer, u64) {
+        self.pass = None;
+        stamps.resolve(&mut self.encoder, passes)
     }
 
     /// `op` over `groups` workgroups.
@@ -73,9 +96,12 @@ impl Recorder {
     }
 
     fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
-        let (gpu, encoder, timing) = (&self.gpu, &mut self.encoder, &mut self.timing);
-        self.pass.get_or_insert_with(|| {
-            let timestamp_writes = timing.as_mut().and_then(|timing| timing.stamps(gpu));
+        let Recorder { gpu, encoder, pass, timing, laps } = self;
+        pass.get_or_insert_with(|| {
+            let timestamp_writes = match timing {
+                Some(timing) => timing.stamps(gpu),
+                None => laps.as_ref().and_then(Laps::next),
+            };
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
         })
     }

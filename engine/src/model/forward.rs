@@ -262,6 +262,7 @@ fn layers(
     kv: &mut KvCache,
     probe: &mut dyn Probe,
 ) -> Result<()> {
+    processor.time(probe.wants_firing() && probe.wants_times());
     processor.begin(model, chunk, kv)?;
     for layer in 0..model.config.n_layer() {
         if probe.cancelled() {

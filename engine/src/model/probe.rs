@@ -68,8 +68,8 @@ pub trait Probe {
         false
     }
 
-    /// Whether [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] are wanted too: of small layers, looking at the clock is a
-    /// good part of the work for an observer.
+    /// Whether [`LayerFiring::gpu_ns`], [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] are wanted too: of small layers,
+    /// looking at the clock is a good part of the work for an observer.
     fn wants_times(&mut self) -> bool {
         true
     }

@@ -66,6 +66,11 @@ pub trait Processor: Debug + Send {
         let _ = steering;
     }
 
+    /// Whether somebody wants to know how long a device is at each layer ([`Probe::wants_times`]), from the next chunk on.
+    fn time(&mut self, on: bool) {
+        let _ = on;
+    }
+
     /// Brings what `kv` holds to where this processor works on it: the keys and values of its layers move from RAM, and
     /// nothing is computed. Afterwards [`Processor::holds`] says whether that was possible.
     ///

@@ -7,6 +7,7 @@ mod firing;
 mod moving;
 mod placements;
 mod streaming;
+mod times;
 
 use std::{
     ops::ControlFlow,

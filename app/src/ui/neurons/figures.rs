@@ -79,14 +79,23 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
         }
         ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
         ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
-        if figures.cpu_ns > 0 || figures.wait_ns > 0 {
-            let [cpu, wait] = [figures.cpu_ns, figures.wait_ns].map(|ns| ns as f64 / 1e3);
-            ui.label(format!("CPU {cpu:.0} µs, waiting {wait:.0} µs"));
+        if let Some(times) = times(&figures) {
+            ui.label(times);
         }
         if let Some(missed) = figures.missed {
             ui.label(format!("Firings that were not predicted: {missed}"));
         }
     });
+}
+
+/// Where a layer's time went, as far as it was measured. The CPU's is that of the FFN, the GPU's that of the whole layer; they
+/// overlap, but for what the CPU waited.
+fn times(figures: &LayerTrace) -> Option<String> {
+    let measured = [("GPU", figures.gpu_ns), ("CPU", figures.cpu_ns), ("waiting for the GPU", figures.wait_ns)];
+    let words =
+        measured.iter().filter(|(_, ns)| *ns > 0).map(|(what, ns)| format!("{what} {:.0} µs", *ns as f64 / 1e3));
+    let words: Vec<_> = words.collect();
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// Speed, hits and times of the latest tokens.
@@ -95,8 +104,11 @@ pub fn over_time(ui: &mut Ui, history: &History) {
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
     plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
-    let lines =
-        [("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
+    let lines = [
+        ("GPU", palette.hot, ms(|total| total.gpu_ns)),
+        ("CPU", palette.cold, ms(|total| total.cpu_ns)),
+        ("waiting", palette.muted, ms(|total| total.wait_ns)),
+    ];
     plot(ui, "Milliseconds per token", None, &lines);
 }
 

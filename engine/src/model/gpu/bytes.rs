@@ -12,6 +12,7 @@ use super::{
     loader::{GpuLoad, chunk_within},
     neurons::PartialSums,
     processor::upload_bytes,
+    segment::laps_bytes,
     slab::slab_bytes,
     split::handed_slots,
 };
@@ -103,14 +104,14 @@ impl DeviceBytes {
         let logits = floats(Head::logits_floats(caps, config, chunk));
         let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
         let up = upload_bytes(config, chunk);
-        // Two loads under way, results, and beside the CPU: the stream down, its part of the sum up.
+        // Two loads under way, results, layers' times, and beside the CPU: the stream down, its part of the sum up.
         let slots = config.experts.map_or(0, |experts| handed_slots(chunk, experts.used));
         let handed = 3 * floats(chunk * row) + slots;
         let layers = weights.layers.iter().map(|layer| LayerBytes::of(caps, config, layer, kv_type));
         Ok(DeviceBytes {
             chunk,
             scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
-            staging: 2 * up + logits + handed + logged,
+            staging: 2 * up + logits + handed + logged + 2 * laps_bytes(caps.timestamps),
             slab: slab_bytes(caps, &weights.layers, GpuLoad::default().slab),
             layers: layers.collect::<Result<_>>()?,
             head: matrix(caps, &[&weights.output])?,

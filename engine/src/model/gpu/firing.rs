@@ -2,12 +2,7 @@
 
 use std::time::Instant;
 
-use super::{
-    cold::ColdWork,
-    ffn::FfnOps,
-    processor::{GpuProcessor, LayerOps},
-    segment::Segment,
-};
+use super::{cold::ColdWork, ffn::FfnOps, layer::LayerOps, processor::GpuProcessor, segment::Segment};
 use crate::{
     error::Result,
     gpu::{Buffer, Gpu, Purpose, Usage},
@@ -218,6 +213,7 @@ impl GpuProcessor {
                 cpu_bytes: entry.work.bytes,
                 cpu_scattered: entry.work.scattered,
                 bus_bytes: entry.bus_bytes,
+                gpu_ns: self.segment.nanoseconds(entry.layer),
                 cpu_ns: entry.work.cpu_ns,
                 wait_ns: entry.wait_ns,
                 reporting,

@@ -25,6 +25,7 @@ mod firing;
 mod head;
 mod hot;
 mod kv;
+mod layer;
 mod loader;
 mod moves;
 mod neurons;

@@ -13,8 +13,8 @@ use super::{
     firing::{firing_log, log_bytes},
     head::Head,
     hot::{HotOps, neuron_weights},
+    layer::LayerOps,
     loader::{FfnShare, Loader},
-    processor::LayerOps,
     split::hand_over_bytes,
 };
 use crate::{

@@ -7,15 +7,15 @@ use std::{
 
 use super::{
     GpuKv, GpuLoad, Share,
-    attention::{AttentionBuffers, AttentionOps, rotations},
+    attention::{AttentionBuffers, rotations},
     cold::NoOther,
     experts::ExpertOps,
     ffn::FfnOps,
     firing::{FiringLog, firing_log},
     head::Head,
     hot::HotOps,
-    loader::{FfnShare, Loader, bytes_to_upload, chunk_within},
-    norm::{NormOp, NormWeights},
+    layer::{LayerOps, no_norm, same},
+    loader::{Loader, bytes_to_upload, chunk_within},
     registers::Registers,
     segment::Segment,
     slab::Slab,
@@ -26,7 +26,7 @@ use crate::{
     gpu::{Buffer, Gpu, Purpose, Uploader, pitch},
     model::{
         Ffn, KvCache, KvType, Model, ModelConfig, NormSlot, Position, Probe, Processor, Register, Resident, Rotary,
-        Sparsity, Steering, Step,
+        Sparsity, Steering,
     },
 };
 
@@ -63,23 +63,6 @@ pub struct GpuProcessor {
     /// What observers are told, as masks of neurons and of experts.
     pub(super) fired: Vec<u32>,
     pub(super) chosen: Vec<u32>,
-}
-
-/// A norm of a layer's program.
-type NormStep = (NormSlot, Register, Register);
-
-/// The prepared steps of one layer.
-#[derive(Debug)]
-pub(super) struct LayerOps {
-    norms: Vec<(NormStep, NormOp)>,
-    attention: AttentionOps,
-    attention_from: Register,
-    pub ffn: FfnOps,
-    pub ffn_from: Register,
-    /// The norm whose output the FFN reads: where the predictor looks.
-    feeds_ffn: Option<NormStep>,
-    /// Whether the residual stream is still what that norm saw when the FFN's turn comes.
-    pub keeps_residual: bool,
 }
 
 impl GpuProcessor {
@@ -259,64 +242,6 @@ pub(super) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }
 
-impl LayerOps {
-    pub fn new(
-        loader: &mut Loader<'_, '_>,
-        registers: &Registers,
-        attention: &AttentionBuffers,
-        ffn_before: &[&FfnOps],
-        model: &Model,
-        layer: usize,
-        share: FfnShare<'_>,
-    ) -> Result<Self> {
-        let (config, weights) = (&model.config, &model.weights.layers[layer]);
-        let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
-        let mut feeds_ffn: Option<NormStep> = None;
-        for step in &config.steps {
-            match *step {
-                Step::Norm { norm, from, into } => {
-                    let Some(of) = weights.norm(norm) else { return Err(no_norm(layer, norm)) };
-                    let of = NormWeights::new(loader, of)?;
-                    let adds = from == Register::Residual && into != Register::Out;
-                    let delta = adds.then(|| registers.get(Register::Out));
-                    let op = NormOp::new(loader, &of, registers.get(from), delta, registers.get(into))?;
-                    norms.push(((norm, from, into), op));
-                }
-                Step::Attention { from } => attention_from = from,
-                Step::Ffn { from } => {
-                    let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
-                    (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
-                }
-                Step::AddOut => {}
-            }
-        }
-        for from in [attention_from, ffn_from] {
-            if from == Register::Out {
-                return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
-            }
-        }
-        let out = (registers.get(Register::Out), registers.pitch);
-        let window = config.layers[layer].window;
-        let from = registers.get(attention_from);
-        let attention = AttentionOps::new(loader, attention, &weights.attention, window, from, out)?;
-        let ffn = FfnOps::new(loader, ffn_before, weights, share, (registers, ffn_from), out)?;
-        let keeps_residual = config.early_ffn_input().is_none();
-        Ok(LayerOps { norms, attention, attention_from, ffn, ffn_from, feeds_ffn, keeps_residual })
-    }
-}
-
-fn no_norm(layer: usize, norm: NormSlot) -> Error {
-    Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
-}
-
-/// A step may only read what it was prepared for.
-pub(super) fn same(prepared: Register, asked: Register) -> Result<()> {
-    if prepared == asked {
-        return Ok(());
-    }
-    Err(Error::invalid("layer program", format!("a step that reads {prepared:?}"), format!("{asked:?}")))
-}
-
 impl Processor for GpuProcessor {
     fn max_chunk(&self) -> usize {
         self.chunk
@@ -397,6 +322,7 @@ impl Processor for GpuProcessor {
     }
 
     fn norm(&mut self, _: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        self.segment.enter(Some(layer));
         let step = (norm, from, into);
         let touched = self.due && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
         let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == step);
@@ -421,6 +347,7 @@ impl Processor for GpuProcessor {
     }
 
     fn attention(&mut self, _: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.segment.enter(Some(layer));
         self.add_due();
         let capacity = kv.capacity();
         same(self.layer(layer)?.attention_from, from)?;
@@ -448,6 +375,7 @@ impl Processor for GpuProcessor {
     }
 
     fn head(&mut self, _: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        self.segment.enter(None);
         let due = std::mem::take(&mut self.due);
         let head = self.head.as_ref().ok_or_else(Self::no_head)?;
         self.log.bring(&mut self.segment);
@@ -457,6 +385,7 @@ impl Processor for GpuProcessor {
     }
 
     fn top(&mut self, _: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        self.segment.enter(None);
         let due = std::mem::take(&mut self.due);
         let head = self.head.as_ref().ok_or_else(Self::no_head)?;
         self.log.bring(&mut self.segment);
@@ -467,7 +396,7 @@ impl Processor for GpuProcessor {
 
     fn finish(&mut self) -> Result<()> {
         self.due = false;
-        if !self.log.bring(&mut self.segment) {
+        if !self.log.bring(&mut self.segment) && !self.segment.is_timed() {
             return self.segment.submit();
         }
         self.segment.read(&[], |_| ())?;
@@ -481,6 +410,10 @@ impl Processor for GpuProcessor {
 
     fn set_sparsity(&mut self, mode: Sparsity) {
         self.sparsity = mode;
+    }
+
+    fn time(&mut self, on: bool) {
+        self.segment.time(on);
     }
 
     fn steer(&mut self, steering: &Steering) {

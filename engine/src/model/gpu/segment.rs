@@ -2,7 +2,7 @@
 
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Coming, Gpu, ReadbackRing, Recorder, Submission, UploadRing},
+    gpu::{Buffer, Coming, Gpu, Laps, ReadbackRing, Recorder, Submission, UploadRing},
 };
 
 /// The segment being recorded, and the rings that carry data along with it.
@@ -22,11 +22,17 @@ pub(crate) struct Segment {
     most_work: u64,
     /// Submitted and not waited for.
     flying: Option<Submission>,
+    /// The device's clock, if it has one, whether it is looked at, and what was read: nanoseconds of each layer.
+    laps: Option<Laps>,
+    timed: bool,
+    times: Vec<u64>,
 }
 
 impl Segment {
-    /// Rings for loads of `up_bytes` and results of `down_bytes`.
+    /// Rings for loads of `up_bytes` and results of `down_bytes`, and what times layers ([`Segment::time`]).
     pub fn new(gpu: &Gpu, up_bytes: u64, down_bytes: u64, most_work: u64) -> Result<Self> {
+        let laps = Laps::new(gpu)?;
+        let down_bytes = down_bytes + laps_bytes(laps.is_some());
         Ok(Segment {
             gpu: gpu.clone(),
             recorder: None,
@@ -38,6 +44,9 @@ impl Segment {
             work: 0,
             most_work,
             flying: None,
+            laps,
+            timed: false,
+            times: Vec::new(),
         })
     }
 
@@ -46,12 +55,41 @@ impl Segment {
         self.recorder = None;
         self.along = None;
         self.work = 0;
+        self.times.clear();
+        self.laps.iter().for_each(Laps::restart);
         self.upload(pieces)
+    }
+
+    /// Whether layers are timed by the device's clock from the next [`Segment::begin`] on.
+    pub fn time(&mut self, on: bool) {
+        self.timed = on;
+    }
+
+    /// Whether times are still to be read.
+    pub fn is_timed(&self) -> bool {
+        self.timed && self.laps.is_some()
+    }
+
+    /// What is recorded next belongs to `layer`, or to none.
+    pub fn enter(&mut self, layer: Option<usize>) {
+        if self.timed {
+            self.recorder().enter(layer);
+        }
+    }
+
+    /// Nanoseconds the device was at `layer`, as far as the last [`Segment::read`] knew; 0 where that is not measured.
+    pub fn nanoseconds(&self, layer: usize) -> u64 {
+        self.times.get(layer).copied().unwrap_or(0)
+    }
+
+    fn take_recorder(&mut self) -> Recorder {
+        let laps = self.laps.as_ref().filter(|_| self.timed);
+        self.recorder.take().unwrap_or_else(|| Recorder::with_laps(&self.gpu, laps))
     }
 
     /// Records an upload of `pieces`; one between two submissions.
     pub fn upload(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
-        let mut recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
+        let mut recorder = self.take_recorder();
         self.up.record(&mut recorder, pieces)?;
         self.recorder = Some(recorder);
         Ok(())
@@ -77,6 +115,7 @@ impl Segment {
 
     /// Room for reading `bytes`.
     pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
+        let bytes = bytes + laps_bytes(self.laps.is_some());
         if bytes > self.down.bytes() {
             self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
         }
@@ -86,7 +125,7 @@ impl Segment {
     /// Submits what was recorded with copies of `pieces` behind it, which [`Segment::take`] waits for while more may be
     /// submitted.
     pub fn hand_over(&mut self, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
-        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
+        let recorder = self.take_recorder();
         let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
         let refused = Error::Memory { what: "what is handed over", wanted, available: 0 };
         let coming = self.hand.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
@@ -115,7 +154,8 @@ impl Segment {
 
     /// To record into.
     pub fn recorder(&mut self) -> &mut Recorder {
-        self.recorder.get_or_insert_with(|| Recorder::new(&self.gpu))
+        let recorder = self.take_recorder();
+        self.recorder.insert(recorder)
     }
 
     /// Counts `multiply_adds` recorded for `tokens`, and submits when there are many; a single token is never cut.
@@ -144,23 +184,36 @@ impl Segment {
     /// `read`.
     pub fn read<R>(&mut self, pieces: &[(&Buffer, u64, u64)], read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let along = self.along.take();
-        let all: Vec<(&Buffer, u64, u64)> =
-            pieces.iter().copied().chain(along.iter().map(|(buffer, bytes)| (buffer, 0, *bytes))).collect();
+        let mut recorder = self.take_recorder();
+        let laps = self.laps.as_ref().filter(|_| self.timed);
+        let times = laps.and_then(|laps| laps.resolve(&mut recorder));
+        let brings = along.iter().map(|(buffer, bytes)| (buffer, 0, *bytes));
+        let times_too = times.map(|(buffer, bytes)| (buffer, 0, bytes));
+        let all: Vec<(&Buffer, u64, u64)> = pieces.iter().copied().chain(brings).chain(times_too).collect();
         let [bytes, in_all] = [pieces, &all].map(|pieces| pieces.iter().map(|(.., bytes)| bytes).sum::<u64>());
         if in_all > self.down.bytes() {
             // Only observers want more than logits.
             self.down = ReadbackRing::new(&self.gpu, 1, in_all)?;
         }
-        let recorder = self.recorder.take().unwrap_or_else(|| Recorder::new(&self.gpu));
         self.work = 0;
         self.flying = None;
-        let (up, brought) = (&mut self.up, &mut self.brought);
+        let (up, brought, nanoseconds) = (&mut self.up, &mut self.brought, &mut self.times);
         brought.clear();
         let read = |all: &[u8]| {
             let (asked, more) = all.split_at(bytes as usize);
+            let (more, stamps) = more.split_at(along.as_ref().map_or(0, |(_, bytes)| *bytes as usize));
             brought.extend_from_slice(more);
+            if let Some(laps) = laps.filter(|_| !stamps.is_empty()) {
+                nanoseconds.clear();
+                laps.read(stamps, nanoseconds);
+            }
             read(asked)
         };
         self.down.read(recorder, &all, || up.submitted(), read)
     }
+}
+
+/// What the times of layers add to a readback.
+pub(super) fn laps_bytes(timed: bool) -> u64 {
+    if timed { Laps::BYTES } else { 0 }
 }

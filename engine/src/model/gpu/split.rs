@@ -12,7 +12,8 @@ use super::{
     ffn::FfnOps,
     firing::Entry,
     hot::{HotOps, Which},
-    processor::{GpuProcessor, LayerOps, same},
+    layer::{LayerOps, same},
+    processor::GpuProcessor,
     registers::Registers,
 };
 use crate::{
@@ -43,6 +44,7 @@ impl GpuProcessor {
         probe: &mut dyn Probe,
         cold: &mut dyn ColdSide,
     ) -> Result<()> {
+        self.segment.enter(Some(layer));
         self.add_due();
         let tokens = self.tokens;
         let ops = self.layer(layer)?;

@@ -301,6 +301,12 @@ impl Processor for HybridProcessor {
         }
     }
 
+    fn time(&mut self, on: bool) {
+        if let Some(device) = &mut self.device {
+            device.time(on);
+        }
+    }
+
     fn steer(&mut self, steering: &Steering) {
         self.cpu.steer(steering);
         if let Some(device) = &mut self.device {

@@ -31,7 +31,9 @@ pub struct LayerFiring<'a> {
     pub cpu_scattered: u64,
     /// Bytes that crossed the bus for this layer, both ways.
     pub bus_bytes: u64,
-    /// Nanoseconds the CPU worked on the layer's FFN; 0 where not measured, like the next.
+    /// Nanoseconds a device worked on the layer, attention included, by its own clock; 0 where not measured, like the next two.
+    pub gpu_ns: u64,
+    /// Nanoseconds the CPU worked on the layer's FFN.
     pub cpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,

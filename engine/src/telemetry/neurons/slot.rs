@@ -79,6 +79,7 @@ impl Slot {
             missed: predicted.filter(|_| firing.complete).map(|_| 0),
             cpu_bytes: share(firing.cpu_bytes),
             bus_bytes: share(firing.bus_bytes),
+            gpu_ns: share(firing.gpu_ns),
             cpu_ns: share(firing.cpu_ns),
             wait_ns: share(firing.wait_ns),
             ..LayerTrace::default()

@@ -101,7 +101,9 @@ fn hits_misses_and_strengths() {
         predicted: Some(&predicted),
         hot: Some(&hot),
         strength: Some(Strength::All(&strength)),
+        gpu_ns: 7,
         cpu_ns: 5,
+        wait_ns: 4,
         bus_bytes: 6,
         ..LayerFiring::default()
     };
@@ -112,7 +114,8 @@ fn hits_misses_and_strengths() {
         let token = board.latest().unwrap();
         let layer = token.layers[0];
         assert_eq!((layer.fired, layer.hot, layer.cold(), layer.predicted), (5, 2, 3, Some(4)));
-        assert_eq!((layer.missed, layer.cpu_ns, layer.bus_bytes), (complete.then_some(2), 5, 6));
+        let times = (layer.gpu_ns, layer.cpu_ns, layer.wait_ns);
+        assert_eq!((layer.missed, layer.bus_bytes, times), (complete.then_some(2), 6, (7, 5, 4)));
         let masks = token.masks.unwrap();
         assert_eq!(
             (&masks.strength[..4], masks.strength[32], &masks.greatest[..]),

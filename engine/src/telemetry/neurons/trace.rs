@@ -43,7 +43,9 @@ pub struct LayerTrace {
     pub cpu_bytes: u64,
     /// Bytes that crossed the bus.
     pub bus_bytes: u64,
-    /// Nanoseconds the CPU worked; 0 where not measured, like the next.
+    /// Nanoseconds a device worked, attention included; 0 where not measured, like the next two.
+    pub gpu_ns: u64,
+    /// Nanoseconds the CPU worked on the FFN.
     pub cpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,
@@ -69,6 +71,7 @@ impl LayerTrace {
             missed: add(self.missed, other.missed),
             cpu_bytes: self.cpu_bytes.saturating_add(other.cpu_bytes),
             bus_bytes: self.bus_bytes.saturating_add(other.bus_bytes),
+            gpu_ns: self.gpu_ns.saturating_add(other.gpu_ns),
             cpu_ns: self.cpu_ns.saturating_add(other.cpu_ns),
             wait_ns: self.wait_ns.saturating_add(other.wait_ns),
         }
