@@ -40,8 +40,8 @@ pub struct TrainOptions {
     pub target: Target,
     /// Most parameters, see [`Allowance`].
     pub parameters: u64,
-    /// Type of the matrices: F16 or Q8_0.
-    pub ty: TensorType,
+    /// Types the matrices may have: the one with which a token costs least is taken, the first among equals.
+    pub types: Vec<TensorType>,
     /// Everything random follows from it.
     pub seed: u64,
     /// Most tokens to train on (the last ones of the training part are left out).
@@ -60,7 +60,7 @@ impl Default for TrainOptions {
         TrainOptions {
             target: Target::default(),
             parameters: u64::MAX,
-            ty: TensorType::F16,
+            types: vec![TensorType::F16],
             seed: 0,
             tokens: 1 << 15,
             epochs: 12,

@@ -136,7 +136,7 @@ fn the_same_seed_gives_the_same_predictor() {
     let ffn = layer(D, N_FF, 6, 1.3, 7);
     let x = inputs(D, 2_000, 8);
     let bytes = |threads, seed| {
-        let options = TrainOptions { seed, epochs: 2, ty: TensorType::Q8_0, ..TrainOptions::default() };
+        let options = TrainOptions { seed, epochs: 2, types: vec![TensorType::Q8_0], ..TrainOptions::default() };
         let Trained { predictor, .. } = train(&cpu(threads), &data(&ffn, &x), &options, &mut go_on).unwrap();
         let PredictorKind::LowRank { fc1, fc2 } = predictor.kind else { panic!("not low-rank") };
         (fc1.data().to_vec(), fc2.data().to_vec(), predictor.threshold.to_bits())
@@ -350,4 +350,36 @@ fn cuts_do_what_they_were_asked_for() {
     let ungated = FfnWeights { gate: None, ..ffn };
     let data = LayerData::new(&ungated, Activation::Silu, Rows::F32(&x), None).unwrap();
     assert!(matches!(cut(&cpu(1), &data, CutGoal::Sparsity(0.5)), Err(Error::Unsupported { .. })));
+}
+
+/// `ffn` with matrices of type `ty`.
+fn quantised(ffn: &FfnWeights, ty: TensorType) -> FfnWeights {
+    let of = |linear: &Linear| Linear {
+        weight: super::rows::quantised(&cpu(1), &linear.weight, ty).unwrap(),
+        ..linear.clone()
+    };
+    let Down::Neurons(down) = &ffn.down else { panic!("down is by outputs") };
+    FfnWeights { gate: ffn.gate.as_ref().map(of), up: of(&ffn.up), down: Down::Neurons(of(down)) }
+}
+
+#[test]
+fn the_type_that_costs_least_is_taken() {
+    let (hard, easy) = (layer(D, N_FF, 48, 1.3, 15), layer(D, N_FF, 6, 1.3, 1));
+    let x = inputs(D, 10_000, 16);
+    for ffn in [quantised(&hard, TensorType::Q4_0), hard, easy] {
+        let with = |types: &[TensorType]| {
+            let options = TrainOptions { epochs: 4, types: types.to_vec(), ..TrainOptions::default() };
+            let Trained { predictor, report } = trained(&data(&ffn, &x), &options);
+            let fresh = check_fresh(&ffn, D, &predictor, Target::default()).figures;
+            (super::FfnCost::of(&ffn).predicted(report.bytes, fresh.density, fresh.active), report.tensor_type)
+        };
+        let alone = [TensorType::Q8_0, TensorType::Q4_0].map(|ty| with(&[ty]));
+        let least = if alone[0].0 < alone[1].0 { &alone[0] } else { &alone[1] };
+        for both in [[TensorType::Q8_0, TensorType::Q4_0], [TensorType::Q4_0, TensorType::Q8_0]] {
+            assert_eq!(&with(&both), least, "{alone:?}");
+        }
+    }
+    let none = TrainOptions { types: Vec::new(), ..TrainOptions::default() };
+    let refused = train(&cpu(1), &data(&layer(D, N_FF, 6, 1.3, 1), &x), &none, &mut go_on);
+    assert!(matches!(refused, Err(Error::Invalid { .. })));
 }

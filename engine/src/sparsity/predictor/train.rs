@@ -2,7 +2,8 @@
 //!
 //! With a threshold of its own every size finds the share of firings that is asked for; a small one just names many
 //! neurons to do so. What is searched for is therefore the size at which a token costs least ([`FfnCost::predicted`]):
-//! the predictor's own bytes and those of the neurons it lets through. The first guess comes from how many neurons fire
+//! the predictor's own bytes and those of the neurons it lets through. Each size is tried in every type it may have, since
+//! coarser weights are fewer bytes but name more neurons. The first guess comes from how many neurons fire
 //! and how evenly; from there the size doubles or halves as long as that pays.
 
 use std::{ops::ControlFlow, time::Instant};
@@ -21,6 +22,7 @@ use super::{
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
+    format::TensorType,
     model::{Predictor, PredictorInput},
     synth::random::{fill_normal, permutation},
 };
@@ -52,7 +54,7 @@ const SAMPLE: usize = 512;
 ///
 /// # Errors
 /// [`Error::Cancelled`] if `progress` breaks, [`Error::Invalid`] without tokens or with fewer parameters allowed than the
-/// smallest predictor has, [`Error::Training`] if the training library fails or the numbers do.
+/// smallest predictor has or without a type, [`Error::Training`] if the training library fails or the numbers do.
 pub fn train(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -60,6 +62,9 @@ pub fn train(
     progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
 ) -> Result<Trained> {
     options.target.check()?;
+    if options.types.is_empty() {
+        return Err(Error::invalid("types of a predictor", "at least one", "none"));
+    }
     let mut split = data.split()?;
     split.train.end = split.train.end.min(split.train.start + options.tokens.max(1));
     let of_rank = (data.d() + data.n_ff()) as u64;
@@ -249,18 +254,14 @@ impl Trainer<'_, '_> {
                 }
             }
             let cut_short = self.time_is_over();
-            let predictor = network.predictor(self.options.ty)?;
-            let (tune, first, target) = (&self.tune, self.tune_first, self.options.target);
-            // Without a margin: sizes are compared at the target itself.
-            let calibration = calibrate(self.cpu, self.data, &predictor, tune, first, target, 0.0)?;
-            let active =
-                self.counts.iter().map(|c| f64::from(*c)).sum::<f64>() / (self.counts.len() * tokens).max(1) as f64;
-            let cost = self.cost.predicted(predictor.bytes(), calibration.density, active.min(calibration.density));
             worse += 1;
-            if best.as_ref().is_none_or(|best| cost < best.cost) {
-                let much = best.as_ref().is_none_or(|best| cost < best.cost * (1.0 - 0.2 * WORTH));
-                worse = if much { 0 } else { worse };
-                best = Some(Trial { rank, predictor, cost, cut_short, work: 0.0 });
+            for ty in &self.options.types {
+                let (predictor, cost) = self.priced(&network, *ty)?;
+                if best.as_ref().is_none_or(|best| cost < best.cost) {
+                    let much = best.as_ref().is_none_or(|best| cost < best.cost * (1.0 - 0.2 * WORTH));
+                    worse = if much { 0 } else { worse };
+                    best = Some(Trial { rank, predictor, cost, cut_short, work: 0.0 });
+                }
             }
             if cut_short || worse >= PATIENCE {
                 break;
@@ -269,6 +270,18 @@ impl Trainer<'_, '_> {
         let done = step * work_of_step;
         best.map(|best| Trial { work: done, ..best })
             .ok_or_else(|| Error::Training(format!("nothing came of rank {rank}")))
+    }
+
+    /// What `network` is in type `ty`, and what a token then costs.
+    fn priced(&self, network: &LowRank, ty: TensorType) -> Result<(Predictor, f64)> {
+        let predictor = network.predictor(ty)?;
+        let (tune, first, target) = (&self.tune, self.tune_first, self.options.target);
+        // Without a margin: sizes are compared at the target itself.
+        let calibration = calibrate(self.cpu, self.data, &predictor, tune, first, target, 0.0)?;
+        let fired: f64 = self.counts.iter().map(|count| f64::from(*count)).sum();
+        let active = fired / (self.counts.len() * self.fired.tokens()).max(1) as f64;
+        let cost = self.cost.predicted(predictor.bytes(), calibration.density, active.min(calibration.density));
+        Ok((predictor, cost))
     }
 
     /// `[rank, d]`: random mixtures of the layer's firing rows, those of busy neurons in larger parts. What decides about

@@ -220,7 +220,7 @@ impl Work<'_> {
             let options = TrainOptions {
                 target,
                 parameters,
-                ty: self.predictor_type(ffn),
+                types: self.predictor_types(ffn),
                 seed: self.options.seed,
                 ..TrainOptions::default()
             };
@@ -240,11 +240,15 @@ impl Work<'_> {
         Ok(candidates)
     }
 
-    /// Floats where the model has floats, so that every processor computes the same scores; else 8 bits.
-    fn predictor_type(&self, ffn: &FfnWeights) -> TensorType {
+    /// Floats where the model has floats, so that every processor computes the same scores; else 8 bits or 4, whichever costs
+    /// a token less.
+    fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();
         let whole = TensorType::Q8_0.row_bytes(self.model.config.d_model).is_some();
-        if firing.block_len() == 1 || !whole { TensorType::F16 } else { TensorType::Q8_0 }
+        match firing.block_len() == 1 || !whole {
+            true => vec![TensorType::F16],
+            false => vec![TensorType::Q8_0, TensorType::Q4_0],
+        }
     }
 
     fn cut(
