@@ -104,11 +104,13 @@ pub fn over_time(ui: &mut Ui, history: &History) {
     plot(ui, "Tokens per second", None, &[("", palette.amber, history.points(|sample| sample.rate))]);
     plot(ui, "Hot hits, % of firings", Some(100.0), &[("", palette.hot, history.points(Sample::hits))]);
     let ms = |ns: fn(&LayerTrace) -> u64| history.points(|sample| Some(ns(&sample.total) as f64 / 1e6));
-    let lines = [
-        ("GPU", palette.hot, ms(|total| total.gpu_ns)),
-        ("CPU", palette.cold, ms(|total| total.cpu_ns)),
-        ("waiting", palette.muted, ms(|total| total.wait_ns)),
-    ];
+    let gpu = ("GPU", palette.hot, ms(|total| total.gpu_ns));
+    let mut lines =
+        vec![("CPU", palette.cold, ms(|total| total.cpu_ns)), ("waiting", palette.muted, ms(|total| total.wait_ns))];
+    // Where there is no device, or one without a clock, there is nothing to draw.
+    if gpu.2.iter().any(|[_, ms]| *ms > 0.0) {
+        lines.insert(0, gpu);
+    }
     plot(ui, "Milliseconds per token", None, &lines);
 }
 
@@ -285,4 +287,50 @@ fn sparkline(ui: &mut Ui, pin: &Pin, colour: Color32) {
         painter.vline(x, top..=rect.bottom(), Stroke::new(1.5, colour));
     }
     response.on_hover_text(text);
+}
+
+#[cfg(test)]
+mod tests {
+    use egui_kittest::{Harness, kittest::Queryable};
+    use thermocline_engine::telemetry::neurons::LayerFiring;
+
+    use super::*;
+
+    /// A token with these times of its two layers, in microseconds.
+    fn token(gpu: u64, cpu: u64, wait: u64) -> (History, TokenTrace) {
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 32]));
+        let mut history = History::default();
+        history.update(&board, 1.0);
+        recorder.begin(0, 0, &[1], true);
+        let [gpu_ns, cpu_ns, wait_ns] = [gpu, cpu, wait].map(|us| us * 1000);
+        for layer in 0..2 {
+            let firing = LayerFiring { layer, tokens: 1, fired: &[1], ..LayerFiring::default() };
+            recorder.layer(&LayerFiring { gpu_ns, cpu_ns, wait_ns, ..firing });
+        }
+        recorder.end();
+        history.update(&board, 1.0);
+        (history, board.latest().unwrap())
+    }
+
+    #[test]
+    fn times_are_those_that_were_measured() {
+        for ((gpu, cpu, wait), shown) in [
+            ((400, 250, 50), Some("GPU 400 µs, CPU 250 µs, waiting for the GPU 50 µs")),
+            ((400, 0, 0), Some("GPU 400 µs")),
+            ((0, 250, 0), Some("CPU 250 µs")),
+            ((0, 0, 0), None),
+        ] {
+            assert_eq!(times(&token(gpu, cpu, wait).1.layers[0]).as_deref(), shown);
+        }
+    }
+
+    #[test]
+    fn the_plot_of_times_has_a_line_for_the_gpu_where_one_computes() {
+        let (both, alone) = (token(400, 250, 50).0, token(0, 250, 50).0);
+        let on_gpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &both));
+        let on_cpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &alone));
+        // Two layers' times together, in milliseconds.
+        assert!(["GPU 0.8", "CPU 0.5", "waiting 0.1"].iter().all(|text| on_gpu.query_by_label(text).is_some()));
+        assert!(on_cpu.query_by_label("CPU 0.5").is_some() && on_cpu.query_by_label_contains("GPU").is_none());
+    }
 }
