@@ -37,7 +37,7 @@ impl Predictor {
                 let hidden = &mut hidden[..rank];
                 // Behind a ReLU about half of the hidden activations are zero. Without room for it the layer is read whole.
                 let by_input = (tokens == 1 && cpu.takes_inputs())
-                    .then(|| self.by_input.get_or_init(|| InputMajor::new(cpu.pool(), fc2).unwrap_or_default()));
+                    .then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
                 let by_input = by_input.and_then(Option::as_ref);
                 if tokens == 1 && by_input.is_none() {
                     cpu.expect(&[fc2]);
@@ -80,6 +80,14 @@ impl Predictor {
             PredictorKind::Rows { rows, .. } => size(rows),
         }
     }
+}
+
+/// The second layer input by input, made when a token first asks a predictor: of layers that a device predicts it never is.
+fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
+    InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a predictor's second layer is read whole");
+        None
+    })
 }
 
 #[cfg(test)]
