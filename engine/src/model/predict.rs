@@ -36,8 +36,8 @@ impl Predictor {
                 grow(hidden, Some(rank), WHAT)?;
                 let hidden = &mut hidden[..rank];
                 // Behind a ReLU about half of the hidden activations are zero. Without room for it the layer is read whole.
-                let by_input = (tokens == 1 && cpu.takes_inputs())
-                    .then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
+                let by_input =
+                    (tokens == 1 && cpu.takes_inputs()).then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
                 let by_input = by_input.and_then(Option::as_ref);
                 if tokens == 1 && by_input.is_none() {
                     cpu.expect(&[fc2]);

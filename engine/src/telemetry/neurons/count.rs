@@ -3,6 +3,9 @@
 /// Most masks of a stack: counts and numbers of rows then fit a byte.
 pub(super) const ROWS: usize = 64;
 
+/// Words that are read of a row at once: a line of the cache, so that none has to come twice.
+pub(super) const LINE: usize = 16;
+
 /// Words whose columns are counted side by side: as many as let all places of both numbers stay in the processor's registers.
 const GROUP: usize = 4;
 
@@ -24,39 +27,55 @@ pub(super) fn columns(
     load: impl Fn(usize, usize, &mut [u32]),
     mut each: impl FnMut(usize, u32, usize),
 ) {
-    for first in (0..words).step_by(GROUP) {
-        let width = GROUP.min(words - first);
-        let mut stack = [Place::default(); ROWS];
-        let stack = &mut stack[..rows.min(ROWS)];
-        stack.iter_mut().enumerate().for_each(|(row, bits)| load(row, first, &mut bits[..width]));
-        let (mut counts, mut lasts) = ([Place::default(); COUNT_PLACES], [Place::default(); ROW_PLACES]);
-        for (row, bits) in stack.iter().enumerate() {
-            for (place, last) in lasts.iter_mut().enumerate() {
-                if row >> place & 1 == 1 {
-                    (0..GROUP).for_each(|i| last[i] |= bits[i]);
-                } else {
-                    (0..GROUP).for_each(|i| last[i] &= !bits[i]);
-                }
-            }
-            let mut carry = *bits;
-            for count in &mut counts {
-                for i in 0..GROUP {
-                    (count[i], carry[i]) = (count[i] ^ carry[i], count[i] & carry[i]);
-                }
+    let mut lines = [[0; LINE]; ROWS];
+    let lines = &mut lines[..rows.min(ROWS)];
+    for first in (0..words).step_by(LINE) {
+        let width = LINE.min(words - first);
+        let mut any = 0;
+        for (row, line) in lines.iter_mut().enumerate() {
+            load(row, first, &mut line[..width]);
+            line[width..].fill(0);
+            any |= line.iter().fold(0, |any, bits| any | bits);
+        }
+        // Of a mixture most experts are nobody's.
+        if any == 0 {
+            continue;
+        }
+        for (group, first) in (first..first + width).step_by(GROUP).enumerate() {
+            let stack = lines.iter().map(|line| line.as_chunks::<GROUP>().0[group]);
+            count(stack, |column, count, last| each(first * 32 + column, count, last));
+        }
+    }
+}
+
+/// [`columns`] of a group of words.
+fn count(stack: impl Iterator<Item = Place>, mut each: impl FnMut(usize, u32, usize)) {
+    let (mut counts, mut lasts) = ([Place::default(); COUNT_PLACES], [Place::default(); ROW_PLACES]);
+    for (row, bits) in stack.enumerate() {
+        for (place, last) in lasts.iter_mut().enumerate() {
+            if row >> place & 1 == 1 {
+                (0..GROUP).for_each(|i| last[i] |= bits[i]);
+            } else {
+                (0..GROUP).for_each(|i| last[i] &= !bits[i]);
             }
         }
-        for word in 0..width {
-            let any = counts.iter().fold(0, |any, place| any | place[word]);
-            if any == 0 {
-                continue;
+        let mut carry = bits;
+        for count in &mut counts {
+            for i in 0..GROUP {
+                (count[i], carry[i]) = (count[i] ^ carry[i], count[i] & carry[i]);
             }
-            let (counts, lasts) = (numbers(&counts, word), numbers(&lasts, word));
-            let mut left = any;
-            while left != 0 {
-                let bit = left.trailing_zeros() as usize;
-                left &= left - 1;
-                each((first + word) * 32 + bit, u32::from(counts[bit]), usize::from(lasts[bit]));
-            }
+        }
+    }
+    for word in 0..GROUP {
+        let mut left = counts.iter().fold(0, |any, place| any | place[word]);
+        if left == 0 {
+            continue;
+        }
+        let (counts, lasts) = (numbers(&counts, word), numbers(&lasts, word));
+        while left != 0 {
+            let bit = left.trailing_zeros() as usize;
+            left &= left - 1;
+            each(word * 32 + bit, u32::from(counts[bit]), usize::from(lasts[bit]));
         }
     }
 }

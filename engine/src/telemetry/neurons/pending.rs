@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::count::columns;
+use super::count::{LINE, columns};
 
 /// Tokens that are counted together. Most neurons that fire at all fire at several of them, and each is then touched once;
 /// but whoever reads has to go through all that wait.
@@ -93,7 +93,13 @@ impl Masks {
     fn store(&self, at: usize, mask: &[u32]) {
         let row = &self.bits[at * self.words..][..self.words];
         let given = mask.len().min(self.words);
-        row.iter().zip(mask).for_each(|(to, bits)| to.store(*bits, Relaxed));
+        for (to, bits) in row.chunks(LINE).zip(mask.chunks(LINE)) {
+            // Of a mixture most experts are nobody's, now as before: what is not written has not to be written back.
+            let same = to.iter().zip(bits).fold(0, |differ, (to, bits)| differ | (to.load(Relaxed) ^ bits)) == 0;
+            if !same {
+                to.iter().zip(bits).for_each(|(to, bits)| to.store(*bits, Relaxed));
+            }
+        }
         row[given..].iter().for_each(|to| to.store(0, Relaxed));
     }
 
