@@ -2,15 +2,26 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::count::{LINE, columns};
+use super::count::{LINE, ROWS, columns};
 
 /// Tokens that are counted together. Most neurons that fire at all fire at several of them, and each is then touched once;
-/// but whoever reads has to go through all that wait.
-pub(super) const BLOCK: usize = 32;
+/// but whoever reads has to go through all that wait, and of large layers they no longer fit the caches.
+pub(super) const BLOCK: usize = ROWS;
+const BLOCK_OF_LARGE: usize = 32;
 
-/// Masks of up to [`BLOCK`] tokens. Written and read under the version of the layer they belong to.
+/// Words of a large layer's mask.
+const LARGE: usize = 256;
+
+/// Tokens of a layer that are counted together, masks of neurons having `words` words.
+pub(super) fn block(words: usize) -> usize {
+    if words < LARGE { BLOCK } else { BLOCK_OF_LARGE }
+}
+
+/// Masks of a block of tokens. Written and read under the version of the layer they belong to.
 #[derive(Debug)]
 pub(super) struct Pending {
+    /// As many as are counted together.
+    block: usize,
     waiting: AtomicU32,
     /// Of each token, the low half of its index.
     indices: [AtomicU32; BLOCK],
@@ -18,7 +29,7 @@ pub(super) struct Pending {
     chosen: Masks,
 }
 
-/// `[BLOCK, words]`
+/// `[block, words]`
 #[derive(Debug)]
 struct Masks {
     words: usize,
@@ -28,11 +39,13 @@ struct Masks {
 impl Pending {
     /// For masks of so many neurons and experts.
     pub fn new(neurons: usize, experts: usize) -> Self {
+        let block = block(neurons.div_ceil(32));
         Pending {
+            block,
             waiting: AtomicU32::new(0),
             indices: std::array::from_fn(|_| AtomicU32::new(0)),
-            fired: Masks::new(neurons.div_ceil(32)),
-            chosen: Masks::new(experts.div_ceil(32)),
+            fired: Masks::new(block, neurons.div_ceil(32)),
+            chosen: Masks::new(block, experts.div_ceil(32)),
         }
     }
 
@@ -43,19 +56,19 @@ impl Pending {
 
     /// Tokens that wait.
     pub fn tokens(&self) -> usize {
-        (self.waiting.load(Relaxed) as usize).min(BLOCK)
+        (self.waiting.load(Relaxed) as usize).min(self.block)
     }
 
     /// Appends a token; one that is too much is left out. Whether the block is full now.
     pub fn push(&self, index: u64, fired: &[u32], chosen: &[u32]) -> bool {
         let at = self.tokens();
-        if let Some(place) = self.indices.get(at) {
+        if let Some(place) = self.indices[..self.block].get(at) {
             place.store(index as u32, Relaxed);
             self.fired.store(at, fired);
             self.chosen.store(at, chosen);
             self.waiting.store(at as u32 + 1, Relaxed);
         }
-        at + 1 >= BLOCK
+        at + 1 >= self.block
     }
 
     /// Empties it.
@@ -85,8 +98,8 @@ impl Pending {
 }
 
 impl Masks {
-    fn new(words: usize) -> Self {
-        Masks { words, bits: (0..BLOCK * words).map(|_| AtomicU32::new(0)).collect() }
+    fn new(block: usize, words: usize) -> Self {
+        Masks { words, bits: (0..block * words).map(|_| AtomicU32::new(0)).collect() }
     }
 
     /// Replaces the mask of a token; what `mask` lacks is empty.

@@ -261,7 +261,10 @@ fn count(neurons: &[Neuron], first: u64, masks: &[u32], weight: f32) {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{LayerNeurons, pending::BLOCK},
+        super::{
+            LayerNeurons,
+            pending::{BLOCK, block},
+        },
         *,
     };
 
@@ -296,7 +299,7 @@ mod tests {
             }
             if let [row] = rows {
                 self.waiting.push(row.clone());
-                if self.waiting.len() < BLOCK {
+                if self.waiting.len() < block(row.len()) {
                     return;
                 }
             }
@@ -331,22 +334,20 @@ mod tests {
         }
     }
 
-    #[test]
-    fn frequencies_are_those_of_a_naive_count_whenever_they_are_read() {
-        const NEURONS: usize = 75;
-        let shape = NeuronShape::new([0, NEURONS]);
-        let (tally, mut naive, mut seed) = (Tally::new(&shape), Naive::new(NEURONS), 3);
-        let mut got = LayerTally::default();
+    /// Counts chunks of these lengths, and reads now and then.
+    fn count_beside_naive(neurons: usize, chunks: impl Iterator<Item = usize>) -> (Tally, Naive) {
+        let (tally, mut naive) = (Tally::new(&NeuronShape::new([0, neurons])), Naive::new(neurons));
+        let (mut got, mut seed) = (LayerTally::default(), 3);
         tally.read(1, &mut got);
         naive.compare(&got);
-        // Past the weight at which levels are shrunk; a stretch of single tokens longer than a block in between.
-        for chunk in (0..2200).map(|i| if i % 80 < 40 { 1 } else { [1usize, 1, 20, 3, 70][i % 5] }) {
-            let rows: Vec<Vec<u32>> = (0..chunk)
-                .map(|_| {
-                    let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
-                    vec![noise(&mut seed), rare & noise(&mut seed), 0x7ff & noise(&mut seed)]
-                })
-                .collect();
+        for chunk in chunks {
+            let mut word = |at: usize| {
+                let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
+                let left = neurons - 32 * at;
+                let bits = [noise(&mut seed), rare & noise(&mut seed)][at % 2];
+                if left < 32 { bits & ((1 << left) - 1) } else { bits }
+            };
+            let rows: Vec<Vec<u32>> = (0..chunk).map(|_| (0..neurons.div_ceil(32)).map(&mut word).collect()).collect();
             tally.add(1, naive.index, chunk, &rows.concat(), None);
             naive.add(&rows);
             if noise(&mut seed).is_multiple_of(3) {
@@ -356,11 +357,27 @@ mod tests {
         }
         tally.read(1, &mut got);
         naive.compare(&got);
+        (tally, naive)
+    }
+
+    #[test]
+    fn frequencies_are_those_of_a_naive_count_whenever_they_are_read() {
+        // Past the weight at which levels are shrunk; a stretch of single tokens longer than a block in between.
+        let chunks = (0..2200).map(|i| if i % 160 < 80 { 1 } else { [1usize, 1, 20, 3, 70][i % 5] });
+        let (tally, naive) = count_beside_naive(75, chunks);
         assert!(naive.index > 20_000, "{} tokens", naive.index);
+        let mut got = LayerTally::default();
         tally.read(0, &mut got);
         assert_eq!(got, LayerTally { tokens: 0, ..LayerTally::default() });
         tally.read(2, &mut got);
         assert_eq!(got.counts.len(), 0);
+    }
+
+    #[test]
+    fn large_layers_are_counted_in_shorter_blocks() {
+        let neurons = 8200usize;
+        assert!(block(neurons.div_ceil(32)) < block(3));
+        count_beside_naive(neurons, [1; 40].into_iter().chain([3, 1, 1, 70]).chain([1; 70]));
     }
 
     #[test]
