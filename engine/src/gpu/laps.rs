@@ -9,8 +9,8 @@ use super::{
 };
 use crate::error::Result;
 
-/// Passes of a part are timed, each by itself, as long as there is room.
-const PASSES: u32 = 1024;
+/// Most passes: what a set of queries has room for.
+const MOST: u32 = 2048;
 
 /// Times parts of the work that recorders record ([`Recorder::with_laps`]).
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub struct Laps(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     stamps: Stamps,
+    /// As many as there is room for; each is timed by itself.
+    passes: u32,
     /// Nanoseconds of a step of the clock.
     period: f64,
     state: Mutex<State>,
@@ -34,21 +36,24 @@ struct State {
 }
 
 impl Laps {
-    /// Bytes of device memory they take, and bytes of [`Laps::resolve`] at most.
-    pub const BYTES: u64 = PASSES as u64 * PASS_BYTES;
-
-    /// `None` for a device without a clock to read.
+    /// With room for `passes` passes, or as many as there can be; `None` for a device without a clock to read.
     ///
     /// # Errors
     /// [`crate::Error::Memory`] if there is no room, [`crate::Error::Gpu`] if the device is lost.
-    pub fn new(gpu: &Gpu) -> Result<Option<Self>> {
+    pub fn new(gpu: &Gpu, passes: usize) -> Result<Option<Self>> {
         if !gpu.caps().timestamps {
             return Ok(None);
         }
-        let stamps = Stamps::new(gpu, PASSES)?;
-        let state = State { of: Vec::with_capacity(PASSES as usize), ..State::default() };
+        let passes = most(passes);
+        let stamps = Stamps::new(gpu, passes)?;
+        let state = State { of: Vec::with_capacity(passes as usize), ..State::default() };
         let period = f64::from(gpu.timestamp_period());
-        Ok(Some(Laps(Arc::new(Inner { stamps, period, state: Mutex::new(state) }))))
+        Ok(Some(Laps(Arc::new(Inner { stamps, passes, period, state: Mutex::new(state) }))))
+    }
+
+    /// Bytes of device memory that those with room for `passes` passes take, and bytes of [`Laps::resolve`] at most.
+    pub fn bytes(passes: usize) -> u64 {
+        u64::from(most(passes)) * PASS_BYTES
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -72,7 +77,7 @@ impl Laps {
         let mut state = self.state();
         let part = state.part?;
         let pass = state.of.len() as u32;
-        if pass == PASSES {
+        if pass == self.0.passes {
             state.full = true;
             return None;
         }
@@ -106,10 +111,16 @@ impl Laps {
     }
 }
 
+fn most(passes: usize) -> u32 {
+    u32::try_from(passes).unwrap_or(MOST).clamp(1, MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gpu::{AdapterChoice, Clock, GpuOptions, Op, Purpose, ReadbackRing, Usage, params::Elements};
+
+    const ROOM: usize = 100;
 
     /// A device, `add` on so many floats, and laps.
     fn prepared(cols: u32) -> (Gpu, Op, Elements, Laps) {
@@ -118,7 +129,7 @@ mod tests {
         let buffer = || gpu.arena().buffer(Purpose::Scratch, "test", bytes, Usage::Storage).unwrap();
         let pipeline = gpu.pipelines().get("add", None, 64, &[]).unwrap();
         let op = Op::new(&gpu, &pipeline, &[(&buffer()).into(), (&buffer()).into()]).unwrap();
-        let laps = Laps::new(&gpu).unwrap().expect("the software driver the tests use has timestamps");
+        let laps = Laps::new(&gpu, ROOM).unwrap().expect("the software driver the tests use has timestamps");
         (gpu, op, Elements { cols, pitch: cols, rows: 1, stride: cols }, laps)
     }
 
@@ -126,7 +137,7 @@ mod tests {
     fn times(gpu: &Gpu, laps: &Laps, mut recorder: Recorder) -> Vec<u64> {
         let mut times = Vec::new();
         let (buffer, bytes) = laps.resolve(&mut recorder).unwrap();
-        let mut ring = ReadbackRing::new(gpu, 1, Laps::BYTES).unwrap();
+        let mut ring = ReadbackRing::new(gpu, 1, Laps::bytes(ROOM)).unwrap();
         ring.read(recorder, &[(buffer, 0, bytes)], || (), |read| laps.read(read, &mut times)).unwrap();
         times
     }
@@ -160,7 +171,7 @@ mod tests {
     #[test]
     fn more_passes_than_there_is_room_for_are_not_guessed() {
         let (gpu, op, params, laps) = prepared(64);
-        for (passes, known) in [(PASSES as usize, true), (PASSES as usize + 1, false)] {
+        for (passes, known) in [(ROOM, true), (ROOM + 1, false)] {
             laps.restart();
             let mut recorder = Recorder::with_laps(&gpu, Some(&laps));
             for pass in 0..passes {

@@ -111,7 +111,7 @@ impl DeviceBytes {
         Ok(DeviceBytes {
             chunk,
             scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
-            staging: 2 * up + logits + handed + logged + 2 * laps_bytes(caps.timestamps),
+            staging: 2 * up + logits + handed + logged + 2 * laps_bytes(caps.timestamps, config.n_layer()),
             slab: slab_bytes(caps, &weights.layers, GpuLoad::default().slab),
             layers: layers.collect::<Result<_>>()?,
             head: matrix(caps, &[&weights.output])?,

@@ -113,7 +113,8 @@ impl GpuProcessor {
         let log = firing_log(gpu, &layers, config.n_layer(), chunk)?;
         let residual = chunk as u64 * registers.row_bytes();
         let down = head.as_ref().map_or(residual, Head::bytes) + log.bytes();
-        let mut segment = Segment::new(gpu, upload_bytes(config, chunk), down, load.submission)?;
+        let rings = (upload_bytes(config, chunk), down);
+        let mut segment = Segment::new(gpu, rings, config.n_layer(), load.submission)?;
         segment.reserve(hand_over_bytes(&layers, &registers, chunk))?;
         Ok(GpuProcessor {
             gpu: gpu.clone(),

@@ -24,15 +24,17 @@ pub(crate) struct Segment {
     flying: Option<Submission>,
     /// The device's clock, if it has one, whether it is looked at, and what was read: nanoseconds of each layer.
     laps: Option<Laps>,
+    times_bytes: u64,
     timed: bool,
     times: Vec<u64>,
 }
 
 impl Segment {
-    /// Rings for loads of `up_bytes` and results of `down_bytes`, and what times layers ([`Segment::time`]).
-    pub fn new(gpu: &Gpu, up_bytes: u64, down_bytes: u64, most_work: u64) -> Result<Self> {
-        let laps = Laps::new(gpu)?;
-        let down_bytes = down_bytes + laps_bytes(laps.is_some());
+    /// Rings for loads of `up_bytes` and results of `down_bytes`, and what times so many layers ([`Segment::time`]).
+    pub fn new(gpu: &Gpu, (up_bytes, down_bytes): (u64, u64), layers: usize, most_work: u64) -> Result<Self> {
+        let laps = Laps::new(gpu, layers * PASSES)?;
+        let times_bytes = laps_bytes(gpu.caps().timestamps, layers);
+        let down_bytes = down_bytes + times_bytes;
         Ok(Segment {
             gpu: gpu.clone(),
             recorder: None,
@@ -45,6 +47,7 @@ impl Segment {
             most_work,
             flying: None,
             laps,
+            times_bytes,
             timed: false,
             times: Vec::new(),
         })
@@ -115,7 +118,7 @@ impl Segment {
 
     /// Room for reading `bytes`.
     pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
-        let bytes = bytes + laps_bytes(self.laps.is_some());
+        let bytes = bytes + self.times_bytes;
         if bytes > self.down.bytes() {
             self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
         }
@@ -213,7 +216,10 @@ impl Segment {
     }
 }
 
-/// What the times of layers add to a readback.
-pub(super) fn laps_bytes(timed: bool) -> u64 {
-    if timed { Laps::BYTES } else { 0 }
+/// Passes of a layer there is room for on average: copies and what is submitted begin new ones.
+const PASSES: usize = 16;
+
+/// What the times of so many layers take on a device that tells them, and once more where they come down.
+pub(super) fn laps_bytes(timestamps: bool, layers: usize) -> u64 {
+    if timestamps { Laps::bytes(layers * PASSES) } else { 0 }
 }

@@ -74,7 +74,7 @@ fn mixtures_are_those_of_the_cpu() {
             ExpertOps::new(&mut loader, None, (&weights, cut), &[3, 0, 4, 1, 2], &from, (&out, pitch(D))).unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
-        let mut segment = Segment::new(&gpu, bytes, bytes, u64::MAX).unwrap();
+        let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();
         let room = (ops.logged() * 20 * 4) as u64;
         let room = gpu.arena().buffer(Purpose::Scratch, "log", room, Usage::Storage).unwrap();
         let mut log = FiringLog::new(Some(room));
