@@ -79,7 +79,7 @@ fn bar(ui: &mut Ui, layer: usize, shape: &NeuronShape, figures: &LayerTrace) {
         }
         ui.label(format!("The CPU read {} of weights", units::bytes(figures.cpu_bytes)));
         ui.label(format!("{} crossed the bus", units::bytes(figures.bus_bytes)));
-        if let Some(times) = times(&figures) {
+        if let Some(times) = times(figures) {
             ui.label(times);
         }
         if let Some(missed) = figures.missed {
