@@ -212,19 +212,32 @@ fn a_mixtures_experts_come_and_go_without_a_word() {
     let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
     wait(&engine, "the device", |status| rests(status, STORYTELLER));
     let (full, experts) = (memory(&engine).unwrap().accounted, engine.config().experts.unwrap().count);
-    let (mut dice, mut seen) = (Dice(4), vec![0; experts + 1]);
+    let mut dice = Dice(4);
     let ids = listen(&session(&engine).generate(numbers(150)), |tokens| {
         check(&engine);
-        if let Some(resident) = engine.placement() {
-            (resident.first_layer..resident.hot.len()).for_each(|layer| seen[resident.count(layer)] += 1);
-        }
         if tokens.is_multiple_of(3) {
             engine.set_vram_budget(full / 4 + dice.below(full)).unwrap();
             engine.set_adaptive(tokens % 60 > 20).unwrap();
         }
     });
     assert_eq!(ids, want);
-    assert!(seen[1..].iter().all(|times| *times > 0), "layers with 0, 1, .. experts in VRAM: {seen:?}");
+    // Where a budget has come to rest, layers have as many experts as it has room for; at last nothing is left to be there.
+    let mut seen = vec![0; experts + 1];
+    for budget in (0..130).rev().map(|share| full * share / 100) {
+        engine.set_vram_budget(budget).unwrap();
+        wait(&engine, "rest", |status| rests(status, budget) || matches!(status, DeviceStatus::Cpu { .. }));
+        check(&engine);
+        let Some(resident) = engine.placement().filter(|_| memory(&engine).is_some()) else { break };
+        let new = (resident.first_layer..resident.hot.len()).fold(false, |new, layer| {
+            let times = &mut seen[resident.count(layer)];
+            *times += 1;
+            new | (*times == 1)
+        });
+        if new {
+            assert_eq!(listen(&session(&engine).generate(numbers(40)), |_| check(&engine)), want[..40], "{budget}");
+        }
+    }
+    assert!(!seen.contains(&0), "layers with 0, 1, .. experts in VRAM: {seen:?}");
     for budget in [full * 3 / 4, full / 2, full * 5 / 8] {
         engine.set_vram_budget(budget).unwrap();
         wait(&engine, "rest", |status| rests(status, budget));
