@@ -263,6 +263,7 @@ mod tests {
     use super::{
         super::{
             LayerNeurons,
+            count::LINE,
             pending::{BLOCK, block},
         },
         *,
@@ -344,7 +345,9 @@ mod tests {
             let mut word = |at: usize| {
                 let rare = noise(&mut seed) & noise(&mut seed) & noise(&mut seed) & noise(&mut seed);
                 let left = neurons - 32 * at;
-                let bits = [noise(&mut seed), rare & noise(&mut seed)][at % 2];
+                // Lines of masks that begin alike and go on differently.
+                let bits =
+                    if at.is_multiple_of(LINE) { 1 } else { [noise(&mut seed), rare & noise(&mut seed)][at % 2] };
                 if left < 32 { bits & ((1 << left) - 1) } else { bits }
             };
             let rows: Vec<Vec<u32>> = (0..chunk).map(|_| (0..neurons.div_ceil(32)).map(&mut word).collect()).collect();
