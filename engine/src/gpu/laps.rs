@@ -146,7 +146,9 @@ mod tests {
     fn parts_are_timed_over_several_submissions() {
         let (gpu, op, params, laps) = prepared(1 << 16);
         let groups = [(1 << 16) / 64, 1, 1];
-        for _ in 0..2 {
+        // The least of a few rounds: a software driver is put aside like any other program.
+        let mut least = [u64::MAX; 2];
+        for _ in 0..12 {
             laps.restart();
             let mut recorder = Recorder::with_laps(&gpu, Some(&laps));
             recorder.dispatch(&op, &params, groups);
@@ -164,8 +166,10 @@ mod tests {
             recorder.dispatch(&op, &params, groups);
             let times = times(&gpu, &laps, recorder);
             assert_eq!((times.len(), times[0], times[2]), (4, 0, 0), "{times:?}");
-            assert!(times[3] > 0 && times[1] > 4 * times[3], "42 dispatches against one: {times:?}");
+            assert!(times[1] > 0 && times[3] > 0, "{times:?}");
+            least = [least[0].min(times[1]), least[1].min(times[3])];
         }
+        assert!(least[0] > 4 * least[1], "42 dispatches against one: {least:?}");
     }
 
     #[test]

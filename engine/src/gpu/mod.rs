@@ -2,9 +2,9 @@
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
 //! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
-//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, kernel by kernel, and [`Laps`] part by
-//! part while nothing waits for it; [`VramReading`] what the system says about memory. It
-//! knows weight formats but no models: what is computed in which order is [`crate::model`]'s business.
+//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, kernel by kernel, [`Laps`] part by part while nothing
+//! waits for it, and [`VramReading`] what the system says about memory. It knows weight formats but no models: what is computed
+//! in which order is [`crate::model`]'s business.
 
 mod adapter;
 mod arena;
