@@ -32,8 +32,7 @@ impl Recorder {
 
     /// The same; `laps` times its parts, unless a profile is taken.
     pub fn with_laps(gpu: &Gpu, laps: Option<&Laps>) -> Self {
-        let timing = Timing::begin(gpu);
-        let laps = laps.filter(|_| timing.is_none()).cloned();
+        let (timing, laps) = (Timing::begin(gpu), laps.cloned());
         Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, laps }
     }
 

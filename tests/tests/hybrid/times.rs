@@ -64,10 +64,11 @@ fn looking_at_the_clock_makes_nothing() {
     let mut kv = forward.kv_cache(20, KvType::F32).unwrap();
     let ids = ids(&model, 20);
     forward.run(&ids[..16], &mut kv, Outputs::Last, &mut Clocked { wanted: true, ..Clocked::default() }).unwrap();
-    let made = gpu.arena().made();
+    let made = (gpu.arena().made(), gpu.bind_groups());
     for wanted in [true, false, true] {
         let mut clocked = Clocked { wanted, ..Clocked::default() };
         forward.run(&ids[16..17], &mut kv, Outputs::Last, &mut clocked).unwrap();
+        assert_eq!(clocked.layers.iter().any(|(_, time)| *time > 0), wanted, "it is looked at");
     }
-    assert_eq!(gpu.arena().made(), made);
+    assert_eq!((gpu.arena().made(), gpu.bind_groups()), made, "buffers, bind groups");
 }
