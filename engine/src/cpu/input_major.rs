@@ -188,6 +188,25 @@ mod tests {
         }
     }
 
+    /// Largest codes on both sides: sums are as far from zero as they can be.
+    #[test]
+    fn the_largest_sums_fit() {
+        for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {
+            let mut block = [quants; BLOCK];
+            block[..2].copy_from_slice(&half::f16::ONE.to_le_bytes());
+            let weight =
+                Matrix::new(TensorType::Q4_0, OUTPUTS, 2 * INPUTS, Bytes::new(block.repeat(2 * OUTPUTS))).unwrap();
+            let code = |shift: u8| f32::from(quants >> shift & 15) - 8.0;
+            let wanted = x * INPUTS as f32 * (code(0) + code(4));
+            for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
+                let turned = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
+                let mut out = vec![f32::NAN; OUTPUTS];
+                cpu.matmul_inputs(&turned, &[x; 2 * INPUTS], &mut out);
+                assert!(out.iter().all(|y| (y - wanted).abs() < 0.01), "{}: {out:?} are not {wanted}", cpu.isa());
+            }
+        }
+    }
+
     #[test]
     fn only_what_is_active_counts_as_read() {
         let rng = &mut StdRng::seed_from_u64(3);

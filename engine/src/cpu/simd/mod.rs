@@ -111,6 +111,23 @@ pub(crate) struct Inputs<'a> {
     pub sum: f32,
 }
 
+impl Inputs<'_> {
+    /// Asks for what it needs while chunk `at` of one before it is read: a share of its rows, from end to end, since memory is
+    /// quickest in order.
+    #[inline(always)]
+    fn ask(&self, at: usize, chunks: usize) {
+        let row = self.codes.len() / INPUTS;
+        if let Some(scales) = self.scales.get(2 * at * OUTPUTS..).and_then(<[u8]>::first_chunk::<{ 2 * OUTPUTS }>) {
+            scales.as_chunks::<64>().0.iter().for_each(|line| prefetch(line.as_ptr()));
+        }
+        let share = |at: usize| at * self.active.len() / chunks;
+        for input in &self.active[share(at)..share(at + 1)] {
+            let (lines, _) = self.codes[*input as usize * row..][..row].as_chunks::<64>();
+            lines.iter().for_each(|line| prefetch(line.as_ptr()));
+        }
+    }
+}
+
 /// Byte of a line, and bit in the byte, where the code of one of [`OUTPUTS`] outputs begins: such that four lines interleaved
 /// byte by byte, within 16 bytes at a time, are the outputs in order.
 pub(crate) const fn place_of(output: usize) -> (usize, usize) {
@@ -154,6 +171,24 @@ fn one_by_one<K: Kernels + ?Sized>(
 ) {
     for (of, out) in rows.iter().zip(out) {
         kernels.dot_codes(ty, of.row, x, of.ahead, std::slice::from_mut(out));
+    }
+}
+
+/// `N` elements from `at` on.
+#[inline(always)]
+fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
+    match of[at..].first_chunk() {
+        Some(part) => part,
+        None => unreachable!("{N} elements at {at} of {}", of.len()),
+    }
+}
+
+/// [`part`], mutable.
+#[inline(always)]
+fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
+    match of[at..].first_chunk_mut() {
+        Some(part) => part,
+        None => unreachable!("{N} elements from {at} on"),
     }
 }
 

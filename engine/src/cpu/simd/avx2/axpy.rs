@@ -2,9 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{load_ps, load128, prefetch, store_ps};
+use super::{heads, load_ps, load64, prefetch, store_ps};
 use crate::{
-    cpu::simd::{AXPY_ROWS, Multiple, portable, unpack::half},
+    cpu::simd::{AXPY_ROWS, Multiple, part, part_mut, portable, unpack::half},
     format::TensorType,
 };
 
@@ -26,26 +26,45 @@ pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
 fn q4_0(rows: &[Multiple<'_>; AXPY_ROWS], acc: &mut [f32]) {
     for of in rows {
         assert_eq!(Some(of.row.len()), TensorType::Q4_0.row_bytes(acc.len()), "Q4_0 row of {}", acc.len());
-        prefetch(of.row, of.ahead);
     }
-    let rows = rows.map(|of| (of.row.as_chunks::<18>().0, of.a));
-    let (mask, offset) = (_mm_set1_epi8(15), _mm_set1_epi8(8));
-    for (at, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let acc = acc.as_chunks_mut::<8>().0;
-        let mut sums = [load_ps(&acc[0]), load_ps(&acc[1]), load_ps(&acc[2]), load_ps(&acc[3])];
-        for (blocks, a) in rows {
-            let [low, high, quants @ ..] = &blocks[at];
-            let scale = _mm256_set1_ps(a * half([*low, *high]));
-            let quants = load128::<u8, 16>(quants);
-            let low = _mm_sub_epi8(_mm_and_si128(quants, mask), offset);
-            let high = _mm_sub_epi8(_mm_and_si128(_mm_srli_epi16::<4>(quants), mask), offset);
-            let codes = [low, _mm_unpackhi_epi64(low, low), high, _mm_unpackhi_epi64(high, high)];
-            for (sum, codes) in sums.iter_mut().zip(codes) {
-                *sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes)), scale, *sum);
-            }
+    let lines = rows.map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
+    let (accs, acc_rest) = acc.as_chunks_mut::<256>();
+    for (line, acc) in accs.iter_mut().enumerate() {
+        let blocks = lines.map(|(lines, _)| &lines[line]);
+        let mut scales = [[0.0; 8]; AXPY_ROWS];
+        for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
+            prefetch(blocks.as_flattened(), of.ahead);
+            store_ps(scales, _mm256_mul_ps(heads(blocks), _mm256_set1_ps(of.a)));
         }
-        for (to, sum) in acc.iter_mut().zip(sums) {
-            store_ps(to, sum);
+        for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+            add(blocks.map(|blocks| &blocks[i]), scales.map(|scales| scales[i]), acc);
         }
+    }
+    for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let blocks = lines.map(|(_, rest)| &rest[i]);
+        let scales = std::array::from_fn(|row| rows[row].a * half([blocks[row][0], blocks[row][1]]));
+        add(blocks, scales, acc);
+    }
+}
+
+/// A block of each row.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32; 32]) {
+    let mask = _mm256_set1_epi32(15);
+    // Codes are 8 too large.
+    let offset = _mm256_set1_ps(-8.0 * scales.iter().sum::<f32>());
+    let mut sums: [_; 4] = std::array::from_fn(|i| _mm256_add_ps(load_ps(part(acc, 8 * i)), offset));
+    for (block, scale) in blocks.into_iter().zip(scales) {
+        let scale = _mm256_set1_ps(scale);
+        for i in 0..2 {
+            let bytes = _mm256_cvtepu8_epi32(load64(part(block, 2 + 8 * i)));
+            let (low, high) = (_mm256_and_si256(bytes, mask), _mm256_srli_epi32::<4>(bytes));
+            sums[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), scale, sums[i]);
+            sums[2 + i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), scale, sums[2 + i]);
+        }
+    }
+    for (i, sum) in sums.into_iter().enumerate() {
+        store_ps(part_mut(acc, 8 * i), sum);
     }
 }

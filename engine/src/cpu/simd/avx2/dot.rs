@@ -5,10 +5,10 @@
 
 use std::arch::x86_64::*;
 
-use super::{load_ps, load128, load256, prefetch, reduce, store_ps};
+use super::{heads, load_ps, load64, load128, load256, prefetch, reduce, store_ps};
 use crate::{
     cpu::simd::{
-        QuantisedRow,
+        Apart, DOT_ROWS, QuantisedRow, part,
         portable::{self, rows},
         unpack::{half, k_scales},
     },
@@ -18,18 +18,36 @@ use crate::{
 /// Dispatch over the quantised types.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
-    let rows = rows(ty, weights, x.codes.len(), out).inspect(|(row, _)| prefetch(row, ahead));
+    let rows = rows(ty, weights, x.codes.len(), out);
     match ty {
-        TensorType::Q4_0 => rows.for_each(|(row, out)| *out = q4_0(row, x)),
-        TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x)),
-        TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x)),
-        TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x)),
-        TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x)),
+        TensorType::Q4_0 => rows.for_each(|(row, out)| [*out] = q4_0([Apart { row, ahead }], x)),
+        TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x, ahead)),
+        TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
+        TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
+        TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
         _ => {
             drop(rows);
             portable::dot_codes(ty, weights, x, out);
         }
     }
+}
+
+/// Rows that lie apart; `false` if they are better taken one by one.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn apart(
+    ty: TensorType,
+    rows: &[Apart<'_>; DOT_ROWS],
+    x: QuantisedRow<'_>,
+    out: &mut [f32; DOT_ROWS],
+) -> bool {
+    if ty != TensorType::Q4_0 {
+        return false;
+    }
+    for of in rows {
+        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
+    }
+    *out = q4_0(*rows, x);
+    true
 }
 
 /// Dispatch over the float types.
@@ -81,29 +99,57 @@ fn dot4(a: __m256i, b: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))
 }
 
-/// Row of blocks of 32 with one f16 scale each: `dot` multiplies a block's codes, `OFFSET` too large.
+/// Rows of blocks of 32 with one f16 scale each: `dot` multiplies a block's codes, `OFFSET` too large. Each row says how far ahead
+/// of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn row32<const BYTES: usize, const OFFSET: u8>(
-    row: &[u8],
+fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
+    rows: [Apart<'_>; ROWS],
     x: QuantisedRow<'_>,
     dot: impl Fn(&[u8; BYTES], &[i8; 32]) -> __m256i,
-) -> f32 {
-    let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<32>().0);
-    let (mut acc, mut offset) = (_mm256_setzero_ps(), 0.0);
-    for ((block, codes), (scale, sum)) in blocks.zip(x.scales.iter().zip(x.sums)) {
-        let d = half([block[0], block[1]]);
-        acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot(block, codes)), _mm256_set1_ps(d * scale), acc);
-        offset += d * sum;
+) -> [f32; ROWS] {
+    let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<8>());
+    let (codes, code_rest) = x.codes.as_chunks::<32>().0.as_chunks::<8>();
+    let ((scales, scale_rest), (sums, sum_rest)) = (x.scales.as_chunks::<8>(), x.sums.as_chunks::<8>());
+    // Sums of their own for even and odd blocks: a single one would be waited for.
+    let mut acc = [[_mm256_setzero_ps(); 2]; ROWS];
+    let mut offset = [_mm256_setzero_ps(); ROWS];
+    for (line, (codes, (scales, sums))) in codes.iter().zip(scales.iter().zip(sums)).enumerate() {
+        let mut factors = [[0.0; 8]; ROWS];
+        for row in 0..ROWS {
+            let blocks = &lines[row].0[line];
+            prefetch(blocks.as_flattened(), rows[row].ahead);
+            let d = heads(blocks);
+            offset[row] = _mm256_fmadd_ps(d, load_ps(sums), offset[row]);
+            store_ps(&mut factors[row], _mm256_mul_ps(d, load_ps(scales)));
+        }
+        for (i, codes) in codes.iter().enumerate() {
+            for row in 0..ROWS {
+                let sum = &mut acc[row][i % 2];
+                let dot = _mm256_cvtepi32_ps(dot(&lines[row].0[line][i], codes));
+                *sum = _mm256_fmadd_ps(dot, _mm256_set1_ps(factors[row][i]), *sum);
+            }
+        }
     }
-    reduce(acc) - f32::from(OFFSET) * offset
+    let mut out = [0.0; ROWS];
+    for row in 0..ROWS {
+        let [mut acc, odd] = acc[row];
+        let mut offset = reduce(offset[row]);
+        for (i, (block, codes)) in lines[row].1.iter().zip(code_rest).enumerate() {
+            let d = half([block[0], block[1]]);
+            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot(block, codes)), _mm256_set1_ps(d * scale_rest[i]), acc);
+            offset += d * sum_rest[i];
+        }
+        out[row] = reduce(_mm256_add_ps(acc, odd)) - f32::from(OFFSET) * offset;
+    }
+    out
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
+fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
     let shifts = _mm256_set_epi64x(4, 4, 0, 0);
     let mask = _mm256_set1_epi8(15);
-    row32::<18, 8>(row, x, |block, codes| {
+    rows32::<18, 8, ROWS>(rows, x, |block, codes| {
         let [_, _, quants @ ..] = block;
         let both = _mm256_broadcastsi128_si256(load128::<u8, 16>(quants));
         dot4(_mm256_and_si256(_mm256_srlv_epi64(both, shifts), mask), load256(codes))
@@ -111,96 +157,108 @@ fn q4_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q8_0(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    row32::<34, 0>(row, x, |block, codes| {
+fn q8_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<34, 0, 1>([Apart { row, ahead }], x, |block, codes| {
         let [_, _, quants @ ..] = block;
         let w = load256::<u8, 32>(quants);
         // |w| is at most 128 and an activation's code at most 127, so a pair stays below 2^15.
         dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(load256(codes), w))
-    })
+    });
+    out
 }
 
 /// Eight bytes as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn bytes8(bytes: [u8; 8]) -> __m256 {
-    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(i64::from_le_bytes(bytes))))
+    _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(load64(&bytes)))
 }
 
-/// Row of Q4_K or Q5_K blocks: `codes(block, i)` widens sub-block `i`.
+/// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn row_k<const BYTES: usize>(row: &[u8], x: QuantisedRow<'_>, widen: impl Fn(&[u8; BYTES], usize) -> __m256i) -> f32 {
+fn row_k<const BYTES: usize>(
+    row: &[u8],
+    x: QuantisedRow<'_>,
+    ahead: isize,
+    pair: impl Fn(&[u8; BYTES], usize) -> [__m256i; 2],
+) -> f32 {
     let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.sums.as_chunks::<8>().0);
-    let (mut acc, mut minima) = (_mm256_setzero_ps(), _mm256_setzero_ps());
+    let (mut acc, mut minima) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
     for ((block, codes), (scales, sums)) in blocks.zip(factors) {
+        prefetch(block, ahead);
         let (d, dmin) = (half([block[0], block[1]]), half([block[2], block[3]]));
-        let packed = std::array::from_fn(|i| block[4 + i]);
-        let (s, m) = k_scales(&packed);
+        let (s, m) = k_scales(part(block, 4));
         minima = _mm256_fmadd_ps(_mm256_mul_ps(bytes8(m), _mm256_set1_ps(dmin)), load_ps(sums), minima);
         let mut s8 = [0.0; 8];
         store_ps(&mut s8, _mm256_mul_ps(_mm256_mul_ps(bytes8(s), _mm256_set1_ps(d)), load_ps(scales)));
-        for (i, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let dot = dot4(widen(block, i), load256(codes));
-            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), _mm256_set1_ps(s8[i]), acc);
+        for (i, codes) in codes.as_chunks::<64>().0.iter().enumerate() {
+            for (at, weights) in pair(block, i).into_iter().enumerate() {
+                let dot = _mm256_cvtepi32_ps(dot4(weights, load256::<i8, 32>(part(codes, 32 * at))));
+                acc[at] = _mm256_fmadd_ps(dot, _mm256_set1_ps(s8[2 * i + at]), acc[at]);
+            }
         }
     }
-    reduce(_mm256_sub_ps(acc, minima))
-}
-
-/// 32 bytes of a block.
-#[inline(always)]
-fn bytes32(block: &[u8], at: usize) -> &[u8; 32] {
-    match block[at..].first_chunk() {
-        Some(bytes) => bytes,
-        None => &[0; 32],
-    }
+    reduce(_mm256_sub_ps(_mm256_add_ps(acc[0], acc[1]), minima))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
+fn q4_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let mask = _mm256_set1_epi8(15);
-    row_k::<144>(row, x, |block, i| {
-        let quants = load256(bytes32(block, 16 + 32 * (i / 2)));
-        _mm256_and_si256(if i % 2 == 0 { quants } else { _mm256_srli_epi16::<4>(quants) }, mask)
+    row_k::<144>(row, x, ahead, |block, i| {
+        let quants = load256::<u8, 32>(part(block, 16 + 32 * i));
+        [quants, _mm256_srli_epi16::<4>(quants)].map(|quants| _mm256_and_si256(quants, mask))
     })
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q5_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
-    let mask = _mm256_set1_epi8(15);
-    row_k::<176>(row, x, |block, i| {
-        let quants = load256(bytes32(block, 48 + 32 * (i / 2)));
-        let low = _mm256_and_si256(if i % 2 == 0 { quants } else { _mm256_srli_epi16::<4>(quants) }, mask);
-        let bit = _mm256_set1_epi8((1u8 << i) as i8);
-        let set = _mm256_cmpeq_epi8(_mm256_and_si256(load256(bytes32(block, 16)), bit), bit);
-        _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16)))
+fn q5_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let (mask, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
+    row_k::<176>(row, x, ahead, |block, i| {
+        let quants = load256::<u8, 32>(part(block, 48 + 32 * i));
+        // The fifth bits of these two sub-blocks are the lowest two of each byte.
+        let bits = _mm256_srl_epi16(load256::<u8, 32>(part(block, 16)), _mm_cvtsi32_si128(2 * i as i32));
+        [(quants, _mm256_slli_epi16::<4>(bits)), (_mm256_srli_epi16::<4>(quants), _mm256_slli_epi16::<3>(bits))]
+            .map(|(low, bit)| _mm256_or_si256(_mm256_and_si256(low, mask), _mm256_and_si256(bit, fifth)))
     })
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q6_k(row: &[u8], x: QuantisedRow<'_>) -> f32 {
+fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let (mask, pair) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
-    let (mut acc, mut offset) = (_mm256_setzero_ps(), 0.0);
+    let (mask, upper) = (_mm256_set1_epi8(15), _mm256_set1_epi8(48));
+    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
-        let d = half([block[208], block[209]]);
-        let s: [f32; 16] = std::array::from_fn(|i| d * f32::from(block[192 + i] as i8));
-        offset += s.iter().zip(half_sums).map(|(s, sum)| s * sum).sum::<f32>();
-        for (i, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            // Sub-blocks 0 and 1 of a half are the low nibbles of its two 32-byte runs, 2 and 3 the high ones.
-            let (at, part) = (i / 4, i % 4);
-            let low = load256(bytes32(block, 64 * at + 32 * (part % 2)));
-            let low = _mm256_and_si256(if part < 2 { low } else { _mm256_srli_epi16::<4>(low) }, mask);
-            let high = load256(bytes32(block, 128 + 32 * at));
-            let high = _mm256_srl_epi16(high, _mm_cvtsi32_si128(2 * part as i32));
-            let high = _mm256_slli_epi16::<4>(_mm256_and_si256(high, pair));
-            let dot = dot4(_mm256_or_si256(low, high), load256(codes));
-            let scale = _mm256_set_m128(_mm_set1_ps(s[2 * i + 1] * scales[i]), _mm_set1_ps(s[2 * i] * scales[i]));
-            acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc);
+        prefetch(block, ahead);
+        let d = _mm256_set1_ps(half([block[208], block[209]]));
+        // Two scales for each of the activations'.
+        let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
+        for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
+            let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64(part(block, 192 + 8 * at))));
+            let s = _mm256_mul_ps(s, d);
+            offset = _mm256_fmadd_ps(s, load_ps(part(half_sums, 8 * at)), offset);
+            let s = _mm256_mul_ps(s, _mm256_permutevar8x32_ps(load_ps(scales), twice[at]));
+            // Sub-blocks 0 and 1 are the low nibbles of two runs of 32 bytes, 2 and 3 the high ones; 32 bytes have all upper bits.
+            let a = load256::<u8, 32>(part(block, 64 * at));
+            let b = load256::<u8, 32>(part(block, 64 * at + 32));
+            let bits = load256::<u8, 32>(part(block, 128 + 32 * at));
+            let parts = [
+                (a, _mm256_slli_epi16::<4>(bits)),
+                (b, _mm256_slli_epi16::<2>(bits)),
+                (_mm256_srli_epi16::<4>(a), bits),
+                (_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(bits)),
+            ];
+            for (i, (low, bits)) in parts.into_iter().enumerate() {
+                let weights = _mm256_or_si256(_mm256_and_si256(low, mask), _mm256_and_si256(bits, upper));
+                let dot = dot4(weights, load256::<i8, 32>(part(codes, 32 * i)));
+                let (first, second) = (2 * i as i32, 2 * i as i32 + 1);
+                let two = _mm256_set_epi32(second, second, second, second, first, first, first, first);
+                let scale = _mm256_permutevar8x32_ps(s, two);
+                acc[i % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot), scale, acc[i % 2]);
+            }
         }
     }
-    reduce(acc) - 32.0 * offset
+    reduce(_mm256_add_ps(acc[0], acc[1])) - 32.0 * reduce(offset)
 }

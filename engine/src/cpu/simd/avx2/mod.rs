@@ -4,12 +4,14 @@
 
 mod axpy;
 mod dot;
+mod inputs;
 mod tile;
 
 use std::arch::x86_64::*;
 
 use super::{
-    CodePanel, CodeTile, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
+    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
+    one_by_one, portable, unpack,
 };
 use crate::{cpu::Isa, format::TensorType};
 
@@ -44,6 +46,25 @@ fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
+/// Eight bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load64(from: &[u8; 8]) -> __m128i {
+    _mm_cvtsi64_si128(i64::from_le_bytes(*from))
+}
+
+/// The f16 at the head of each of eight blocks. Put together in whole registers: inserted into a vector one by one they would wait
+/// for whatever that register held before.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+    let four = |at: usize| {
+        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
+        (one(0) | one(1) | one(2) | one(3)) as i64
+    };
+    _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0)))
+}
+
 /// Asks for the lines `ahead` bytes behind those of `row`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -74,9 +95,9 @@ fn store_ps(to: &mut [f32; 8], v: __m256) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn reduce(v: __m256) -> f32 {
-    let mut lanes = [0.0; 8];
-    store_ps(&mut lanes, v);
-    lanes.iter().sum()
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
 
 /// Enters a function compiled with the features.
@@ -102,6 +123,12 @@ impl Kernels for Avx2 {
 
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
         with_features!(dot::codes(ty, weights, x, ahead, out))
+    }
+
+    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
+        if !with_features!(dot::apart(ty, rows, x, out)) {
+            one_by_one(self, ty, rows, x, out);
+        }
     }
 
     fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
@@ -142,18 +169,13 @@ impl Kernels for Avx2 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn add_inputs(&self, inputs: &Inputs<'_>, _next: Option<&Inputs<'_>>, acc: &mut [f32]) {
-        with_features!(add_inputs(inputs, acc))
+    fn add_inputs(&self, inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+        with_features!(inputs::add(inputs, next, acc))
     }
 
     fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
         with_features!(axpy::rows(ty, rows, acc))
     }
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-fn add_inputs(inputs: &Inputs<'_>, acc: &mut [f32]) {
-    portable::add_inputs(inputs, acc);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

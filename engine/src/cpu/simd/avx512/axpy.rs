@@ -3,12 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, heads, part, part_mut},
+    codes::{self, heads},
     load_ps, load128, load256, load512, prefetch, store_ps,
 };
 use crate::{
     cpu::simd::{
-        AXPY_ROWS, Multiple, portable,
+        AXPY_ROWS, Multiple, part, part_mut, portable,
         unpack::{Grouping, half},
     },
     format::TensorType,

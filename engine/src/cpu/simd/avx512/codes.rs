@@ -5,29 +5,11 @@ use std::arch::x86_64::*;
 use super::{ROWS, load_ps, load128, load256, load512, store128, store256, store512};
 use crate::{
     cpu::simd::{
-        QuantisedRowMut, portable,
+        QuantisedRowMut, part, part_mut, portable,
         unpack::{self, half},
     },
     format::TensorType,
 };
-
-/// `N` elements from `at` on.
-#[inline(always)]
-pub(super) fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
-    match of[at..].first_chunk() {
-        Some(part) => part,
-        None => unreachable!("{N} elements at {at} of {}", of.len()),
-    }
-}
-
-/// [`part`], mutable.
-#[inline(always)]
-pub(super) fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
-    match of[at..].first_chunk_mut() {
-        Some(part) => part,
-        None => unreachable!("{N} elements from {at} on"),
-    }
-}
 
 /// Codes of two Q4_0 blocks, 8 too large.
 #[inline]

@@ -6,12 +6,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, heads, part},
+    codes::{self, heads},
     load_ps, load_some, load256, load512, prefetch,
 };
 use crate::{
     cpu::simd::{
-        Apart, DOT_ROWS, QuantisedRow,
+        Apart, DOT_ROWS, QuantisedRow, part,
         portable::{self, rows},
         unpack::half,
     },

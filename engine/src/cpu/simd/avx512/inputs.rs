@@ -2,8 +2,8 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes::part, load_ps, load256, load512, prefetch, store_ps};
-use crate::cpu::simd::{INPUTS, Inputs, OUTPUTS};
+use super::{load_ps, load256, load512, store_ps};
+use crate::cpu::simd::{INPUTS, Inputs, OUTPUTS, part};
 
 /// Four inputs: where their rows of codes begin, and what they are multiplied by.
 type Quad = ([usize; 4], __m512i);
@@ -30,12 +30,15 @@ pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32
     let chunks = acc.len() / OUTPUTS;
     for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
         if let Some(next) = next {
-            ask(next, at, chunks);
+            next.ask(at, chunks);
         }
         let mut sums = [_mm512_setzero_si512(); 8];
         let mask = _mm512_set1_epi8(15);
         for (rows, factors) in quads {
-            let lines = rows.map(|row| load512::<u8, 64>(part(codes, row + at * (OUTPUTS / 2))));
+            let mut lines = [mask; 4];
+            for (line, row) in lines.iter_mut().zip(rows) {
+                *line = load512::<u8, 64>(part(codes, row + at * (OUTPUTS / 2)));
+            }
             let low = lines.map(|line| _mm512_and_si512(line, mask));
             let high = lines.map(|line| _mm512_and_si512(_mm512_srli_epi16::<4>(line), mask));
             for (half, [a, b, c, d]) in [low, high].into_iter().enumerate() {
@@ -58,21 +61,5 @@ pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32
             let heads = _mm512_cvtph_ps(load256::<u8, 32>(part(heads, 32 * i)));
             store_ps(acc, _mm512_fmadd_ps(value, heads, load_ps(acc)));
         }
-    }
-}
-
-/// Asks for what a block to come needs, while chunk `at` of one before it is read: a share of its rows, from end to end, since memory
-/// is quickest in order.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn ask(next: &Inputs<'_>, at: usize, chunks: usize) {
-    let row = next.codes.len() / INPUTS;
-    if let Some(scales) = next.scales.get(2 * at * OUTPUTS..).and_then(<[u8]>::first_chunk::<{ 2 * OUTPUTS }>) {
-        prefetch(scales, 0);
-    }
-    let share = |at: usize| at * next.active.len() / chunks;
-    for input in &next.active[share(at)..share(at + 1)] {
-        let (lines, _) = next.codes[*input as usize * row..][..row].as_chunks::<64>();
-        lines.iter().for_each(|line| prefetch(line, 0));
     }
 }
