@@ -288,7 +288,7 @@ impl CpuArgs {
 }
 
 fn isas() -> impl TypedValueParser<Value = Isa> {
-    PossibleValuesParser::new(["scalar", "avx2", "avx512"]).try_map(|name| name.parse::<Isa>())
+    PossibleValuesParser::new(["scalar", "avx2", "avxvnni", "avx512"]).try_map(|name| name.parse::<Isa>())
 }
 
 fn activations() -> impl TypedValueParser<Value = Activations> {

@@ -210,10 +210,10 @@ pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
     match isa {
         Isa::Scalar => &scalar::Scalar,
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::table().unwrap_or(&scalar::Scalar),
+        Isa::Avx2 | Isa::AvxVnni => avx2::table(isa).unwrap_or(&scalar::Scalar),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::table().unwrap_or(&scalar::Scalar),
         #[cfg(not(target_arch = "x86_64"))]
-        Isa::Avx2 | Isa::Avx512 => &scalar::Scalar,
+        Isa::Avx2 | Isa::AvxVnni | Isa::Avx512 => &scalar::Scalar,
     }
 }

@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: 256-bit kernels.
+//! AVX2 with FMA and F16C: 256-bit kernels. Where the machine has AVX-VNNI, prompts use that.
 //!
 //! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
 
@@ -18,14 +18,17 @@ use crate::{cpu::Isa, format::TensorType};
 const ROWS: usize = 16;
 const FLOAT_TOKENS: usize = 6;
 
-/// Proof that this machine has the features.
+/// Proof that this machine has the features, and whether it has AVX-VNNI as well.
 #[derive(Debug)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2 {
+    vnni: bool,
+}
 
-/// The table, if this machine can run it.
-pub(super) fn table() -> Option<&'static dyn Kernels> {
-    static TABLE: Avx2 = Avx2(());
-    Isa::available().contains(&Isa::Avx2).then_some(&TABLE as &dyn Kernels)
+/// The table of `isa`, with or without AVX-VNNI, if this machine can run it.
+pub(super) fn table(isa: Isa) -> Option<&'static dyn Kernels> {
+    static TABLES: [Avx2; 2] = [Avx2 { vnni: false }, Avx2 { vnni: true }];
+    let table: &dyn Kernels = &TABLES[usize::from(isa == Isa::AvxVnni)];
+    Isa::available().contains(&isa).then_some(table)
 }
 
 /// 32 bytes.
@@ -162,7 +165,10 @@ impl Kernels for Avx2 {
     }
 
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
-        with_features!(tile::codes(panel, x, acc))
+        match self.vnni {
+            true => with_features!(tile::codes_vnni(panel, x, acc)),
+            false => with_features!(tile::codes(panel, x, acc)),
+        }
     }
 
     fn tile_floats(&self, panel: &[f32], x: &[f32], acc: &mut [f32]) {

@@ -11,9 +11,8 @@ pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     check_tile(ROWS, &panel, &x, acc);
     // Two quads of narrow codes fit a 16-bit sum: 4 * 32 * 255 < 2^15.
     if panel.grouping.wide {
-        rows8(panel, x, acc, |x, w| {
+        rows::<1, 2>(panel, x, acc, |mut sum, x, w| {
             let low = _mm256_set1_epi16(255);
-            let mut sum = _mm256_setzero_si256();
             for i in 0..2 {
                 let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(w[i]));
                 let odd = _mm256_srai_epi16::<8>(w[i]);
@@ -23,17 +22,30 @@ pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
             sum
         });
     } else {
-        rows8(panel, x, acc, |x, w| {
+        rows::<1, 2>(panel, x, acc, |sum, x, w| {
             let pairs = _mm256_add_epi16(_mm256_maddubs_epi16(x[0], w[0]), _mm256_maddubs_epi16(x[1], w[1]));
-            _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
         });
     }
 }
 
-/// Eight rows at a time; `dot(x, w)` sums the products of two quads.
+/// The same where one instruction multiplies and adds quads, whatever their codes.
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+pub(super) fn codes_vnni(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
+    check_tile(ROWS, &panel, &x, acc);
+    rows::<2, 1>(panel, x, acc, |sum, [x], [w]| _mm256_dpbusd_avx_epi32(sum, x, w));
+}
+
+/// `SIDES` times eight rows at once, which say how many sums there are that do not wait for each other; `dot(sum, x, w)` adds the
+/// products of some quads to `sum`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rows8(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32], dot: impl Fn([__m256i; 2], [__m256i; 2]) -> __m256i) {
+fn rows<const SIDES: usize, const QUADS: usize>(
+    panel: CodePanel<'_>,
+    x: CodeTile<'_>,
+    acc: &mut [f32],
+    dot: impl Fn(__m256i, [__m256i; QUADS], [__m256i; QUADS]) -> __m256i,
+) {
     let len = panel.grouping.len;
     let weights = panel.codes.as_chunks::<32>().0.as_chunks::<2>().0;
     let (scales, biases) = (panel.scales.as_chunks::<8>().0, panel.bias.as_chunks::<8>().0);
@@ -42,33 +54,55 @@ fn rows8(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32], dot: impl Fn([_
     let sums = if len == 32 { x.sums } else { x.half_sums };
     let (sums, x_scales) = (sums.as_chunks::<TILE_TOKENS>().0, x.scales.as_chunks::<TILE_TOKENS>().0);
     let (acc, _) = acc.as_chunks_mut::<8>();
-    for side in 0..2 {
-        let mut total: [__m256; TILE_TOKENS] = std::array::from_fn(|t| load_ps(&acc[2 * t + side]));
+    for first in (0..2).step_by(SIDES) {
+        let mut total = [[_mm256_setzero_ps(); TILE_TOKENS]; SIDES];
+        for side in 0..SIDES {
+            for t in 0..TILE_TOKENS {
+                total[side][t] = load_ps(&acc[2 * t + first + side]);
+            }
+        }
         let groups = weights.chunks_exact(len / 4).zip(xs.chunks_exact(len / 4)).enumerate();
         for (group, (weights, xs)) in groups {
-            let mut dots = [load256(&biases[2 * group + side]); TILE_TOKENS];
-            for (w, xs) in weights.as_chunks::<2>().0.iter().zip(xs.as_chunks::<2>().0) {
-                let w = [load256(&w[0][side]), load256(&w[1][side])];
+            let mut dots = [[_mm256_setzero_si256(); TILE_TOKENS]; SIDES];
+            for side in 0..SIDES {
+                dots[side] = [load256(&biases[2 * group + first + side]); TILE_TOKENS];
+            }
+            for (quads, xs) in weights.as_chunks::<QUADS>().0.iter().zip(xs.as_chunks::<QUADS>().0) {
+                let mut w = [[_mm256_setzero_si256(); QUADS]; SIDES];
+                for side in 0..SIDES {
+                    for quad in 0..QUADS {
+                        w[side][quad] = load256(&quads[quad][first + side]);
+                    }
+                }
                 for t in 0..TILE_TOKENS {
-                    let x = [_mm256_set1_epi32(xs[0][t] as i32), _mm256_set1_epi32(xs[1][t] as i32)];
-                    dots[t] = _mm256_add_epi32(dots[t], dot(x, w));
+                    let mut x = [_mm256_setzero_si256(); QUADS];
+                    for quad in 0..QUADS {
+                        x[quad] = _mm256_set1_epi32(xs[quad][t] as i32);
+                    }
+                    for side in 0..SIDES {
+                        dots[side][t] = dot(dots[side][t], x, w[side]);
+                    }
                 }
             }
-            let scale = load_ps(&scales[2 * group + side]);
             let x_scales = &x_scales[group * len / 32];
-            for t in 0..TILE_TOKENS {
-                let scale = _mm256_mul_ps(scale, _mm256_set1_ps(x_scales[t]));
-                total[t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[t]), scale, total[t]);
-            }
-            if let Some(min) = mins.get(2 * group + side) {
-                let min = load_ps(min);
+            for side in 0..SIDES {
+                let scale = load_ps(&scales[2 * group + first + side]);
                 for t in 0..TILE_TOKENS {
-                    total[t] = _mm256_fmadd_ps(min, _mm256_set1_ps(sums[group][t]), total[t]);
+                    let scale = _mm256_mul_ps(scale, _mm256_set1_ps(x_scales[t]));
+                    total[side][t] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[side][t]), scale, total[side][t]);
+                }
+                if let Some(min) = mins.get(2 * group + first + side) {
+                    let min = load_ps(min);
+                    for t in 0..TILE_TOKENS {
+                        total[side][t] = _mm256_fmadd_ps(min, _mm256_set1_ps(sums[group][t]), total[side][t]);
+                    }
                 }
             }
         }
-        for t in 0..TILE_TOKENS {
-            store_ps(&mut acc[2 * t + side], total[t]);
+        for side in 0..SIDES {
+            for t in 0..TILE_TOKENS {
+                store_ps(&mut acc[2 * t + first + side], total[side][t]);
+            }
         }
     }
 }

@@ -95,7 +95,7 @@ pub(crate) fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
     assert!(isa <= best, "this machine has no {isa}");
     match isa {
         #[cfg(target_arch = "x86_64")]
-        Isa::Avx2 => avx2::run(kernel),
+        Isa::Avx2 | Isa::AvxVnni => avx2::run(kernel),
         #[cfg(target_arch = "x86_64")]
         Isa::Avx512 => avx512::run(kernel),
         _ => kernel.run(Portable),
