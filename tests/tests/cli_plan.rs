@@ -19,6 +19,21 @@ fn typical(folder: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
+/// Those of one on which everything pays, also the way of a prompt's cold rows to the GPU.
+fn eager(folder: &Path) -> String {
+    let mut eager = Machine::typical();
+    eager.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
+    eager.cpu.prompts.values_mut().for_each(|rate| *rate /= 1e3);
+    let path = folder.join("eager.json");
+    eager.store(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Bytes that cold rows of prompts pass through.
+fn streamed(plan: &Value) -> u64 {
+    plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap()
+}
+
 fn speed(plan: &Value) -> f64 {
     plan["tokens_per_second"].as_f64().unwrap()
 }
@@ -90,19 +105,13 @@ fn a_mixture_is_planned_expert_by_expert() {
 #[test]
 fn what_prompts_stream_through_has_a_row_of_its_own() {
     let folder = tempfile::tempdir().unwrap();
-    // On which everything pays, also the way of a prompt's cold rows to the GPU.
-    let mut eager = Machine::typical();
-    eager.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
-    eager.cpu.prompts.values_mut().for_each(|rate| *rate /= 1e3);
-    let path = folder.path().join("eager.json").to_str().unwrap().to_owned();
-    eager.store(path.as_ref()).unwrap();
+    let path = eager(folder.path());
     // Has a row for every neuron.
     let model = fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf");
     let plan = |vram: u64, form: &[&str]| {
         let vram = vram.to_string();
         thermocline(&[&["plan", "--machine", &path, "-m", &model, "--vram", &vram][..], form].concat())
     };
-    let streamed = |plan: &Value| plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap();
     let all = plan(1 << 30, &["--json"]).json();
     assert_eq!((streamed(&all), all["bytes"].clone()), (0, all["everything"].clone()), "nothing is cold");
     assert!(!plan(1 << 30, &[]).ok().contains("streamed prompts"));
@@ -115,6 +124,28 @@ fn what_prompts_stream_through_has_a_row_of_its_own() {
         "{some}"
     );
     assert!(plan(budget, &[]).ok().contains("| streamed prompts"));
+}
+
+/// Only when the model is opened its neurons become rows, which take RAM, and which prompts can stream.
+#[test]
+fn what_is_turned_on_opening_is_reckoned_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, model) = (eager(folder.path()), fixture("models/llama-relu"));
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &path, "-m", &model][..], more].concat());
+    let turned = |sparsity: &str| {
+        let all = plan(&["--json", "--sparsity", sparsity]).json();
+        let budget = (all["everything"].as_u64().unwrap() * 7 / 8).to_string();
+        let some = plan(&["--json", "--sparsity", sparsity, "--vram", &budget]).json();
+        let text = plan(&["--sparsity", sparsity]).ok();
+        assert_eq!(text.contains("\nRAM  "), some["turned_bytes"] != 0, "{text}");
+        (some["turned_bytes"].as_u64().unwrap(), streamed(&some), some["sparsity"]["reason"].to_string())
+    };
+    let (bytes, slab, reason) = turned("auto");
+    assert!(bytes > 0 && slab > 0 && reason.contains("silences"), "{bytes} {slab} {reason}");
+    let (bytes, slab, reason) = turned("exact");
+    assert!(bytes > 0 && slab > 0 && reason.contains("up and down rows"), "{bytes} {slab} {reason}");
+    let (bytes, slab, reason) = turned("dense");
+    assert!(bytes == 0 && slab == 0, "{bytes} {slab} {reason}");
 }
 
 #[test]

@@ -78,16 +78,16 @@ pub struct PlanArgs {
 
 /// Runs the command.
 pub fn plan(args: &PlanArgs) -> Outcome {
-    let model = args.model.open_model()?;
     let defaults = EngineOptions::default();
     let asked = args.sparsity.unwrap_or(args.model.sparsity());
+    let model = args.model.open_model()?;
+    let (model, turned) = asked.outline(&model, args.split.is_some()).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
     let options = DemandOptions {
         context: args.context.context.unwrap_or_else(|| defaults.context_of(&model.config)),
         sessions: usize::from(args.sessions),
         kv_type: args.context.kv_type.unwrap_or(defaults.kv_type),
         sparsity: sparsity.mode,
-        turned: asked.turns(&model, args.split.is_some()),
         filled: None,
     };
     let (machine, free) = args.machine(&model, &options)?;
@@ -113,7 +113,8 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         Vec::new()
     };
 
-    let report = Report { machine: &machine, sparsity: &sparsity, options: &options, budget, everything, plan, ladder };
+    let (machine, sparsity, options) = (&machine, &sparsity, &options);
+    let report = Report { machine, sparsity, options, turned, budget, everything, plan, ladder };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", report.json())?;
@@ -185,6 +186,8 @@ struct Report<'a> {
     machine: &'a Machine,
     sparsity: &'a SparsityReport,
     options: &'a DemandOptions,
+    /// Bytes of RAM that down projections take, turned when the model is opened.
+    turned: u64,
     budget: u64,
     everything: u64,
     plan: Plan,
@@ -217,6 +220,10 @@ impl Report<'_> {
             Some(path) => format!("split     {}\n", one_line(&path.display().to_string())),
             None => format!("budget    {}\n", self.budget_text(self.budget)),
         };
+        if self.turned > 0 {
+            let bytes = units::bytes(self.turned);
+            text += &format!("RAM       {bytes} for down projections, turned when the model is opened\n");
+        }
         for assumption in &self.plan.assumptions {
             text += &format!("note      {assumption}\n");
         }
@@ -305,6 +312,7 @@ impl Report<'_> {
             self.plan.bytes.by_name().iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
         object["bytes_by_purpose"] = json!(bytes);
         object["everything"] = json!(self.everything);
+        object["turned_bytes"] = json!(self.turned);
         object["context"] = json!(self.options.context);
         object["sessions"] = json!(self.options.sessions);
         object["kv_type"] = json!(self.options.kv_type.name());

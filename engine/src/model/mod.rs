@@ -13,6 +13,7 @@ mod kv_cache;
 mod load;
 pub mod mask;
 mod neuron_major;
+mod outline;
 mod predict;
 mod probe;
 mod processor;

@@ -53,6 +53,30 @@ impl Model {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<(Model, NeuronMajorReport)> {
         let mut report = NeuronMajorReport::default();
+        let mut turn = |down: &Matrix| {
+            let (weight, error) = neuron_major(pool, down)?;
+            report.matrices += 1;
+            report.bytes += weight.data().len() as u64;
+            report.error = report.error.max(error);
+            Ok(weight)
+        };
+        let model = self.with_downs(&mut turn, progress)?;
+        Ok((model, report))
+    }
+
+    /// The same model with what `turn` makes of each down projection that has no row per neuron.
+    ///
+    /// # Errors
+    /// Those of `turn`, [`Error::Cancelled`] if `progress` says so.
+    pub(super) fn with_downs(
+        &self,
+        turn: &mut dyn FnMut(&Matrix) -> Result<Matrix>,
+        progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
+    ) -> Result<Model> {
+        let mut turned = |down: &Down| match down {
+            Down::Outputs(down) => turn(&down.weight).map(Some),
+            Down::Neurons(_) => Ok(None),
+        };
         let mut weights: Weights = self.weights.clone();
         let layers = weights.layers.len();
         for (done, layer) in weights.layers.iter_mut().enumerate() {
@@ -61,31 +85,19 @@ impl Model {
             }
             match &mut layer.ffn {
                 Ffn::Dense(ffn) => {
-                    if let Some(weight) = turned(pool, &ffn.down, &mut report)? {
+                    if let Some(weight) = turned(&ffn.down)? {
                         let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
                         ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
                     }
                 }
                 Ffn::Experts(mixture) => {
-                    let all = mixture.downs().map(|down| turned(pool, down, &mut report));
-                    let all = all.collect::<Result<Vec<_>>>()?;
+                    let all = mixture.downs().map(&mut turned).collect::<Result<Vec<_>>>()?;
                     mixture.turn(all);
                 }
             }
         }
-        let model = Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() };
-        Ok((model, report))
+        Ok(Model { config: self.config.clone(), weights, checkpoint: self.checkpoint.clone() })
     }
-}
-
-/// The matrix turned; `None` if it has a row per neuron already.
-fn turned(pool: &ThreadPool, down: &Down, report: &mut NeuronMajorReport) -> Result<Option<Matrix>> {
-    let Down::Outputs(Linear { weight, .. }) = down else { return Ok(None) };
-    let (weight, error) = neuron_major(pool, weight)?;
-    report.matrices += 1;
-    report.bytes += weight.data().len() as u64;
-    report.error = report.error.max(error);
-    Ok(Some(weight))
 }
 
 /// `down` `[d, n_ff]` as `[n_ff, d]`, and the error made: root of the mean squared difference, as a share of the weights' root
@@ -123,7 +135,7 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
     Ok((turned, relative(error, square)))
 }
 
-fn no_matrix(ty: TensorType, n_ff: usize, d: usize) -> Error {
+pub(super) fn no_matrix(ty: TensorType, n_ff: usize, d: usize) -> Error {
     Error::invalid("down projection", format!("whole rows of {ty}"), format!("[{d}, {n_ff}]"))
 }
 
@@ -183,6 +195,11 @@ fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
         let neurons = own.block_len().min(down.cols() - first);
         sample.extend_from_slice(&decode(down, first, neurons)[..neurons.min(SAMPLE / picked.len()) * d]);
     }
+    cheapest(pool, own, d, &sample)
+}
+
+/// The type for some neurons of `d` values, `sample`, that have blocks of type `own` the other way.
+pub(super) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f32]) -> Result<TensorType> {
     let mut types: Vec<(TensorType, Result<f64>)> =
         TYPES.into_iter().filter(|ty| ty.row_bytes(d).is_some()).map(|ty| (ty, Ok(0.0))).collect();
     types.sort_by_key(|(ty, _)| (ty.block_bytes() * 256 / ty.block_len(), *ty));
@@ -190,7 +207,7 @@ fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
         // Not to be chosen, but to be known.
         types.push((own, Ok(0.0)));
     }
-    pool.for_each(&mut types, |_, (ty, error)| *error = sample_error(*ty, &sample));
+    pool.for_each(&mut types, |_, (ty, error)| *error = sample_error(*ty, sample));
     let mut errors = Vec::with_capacity(types.len());
     for (ty, error) in types {
         errors.push((ty, error?));
@@ -223,20 +240,11 @@ fn relative(error: f64, square: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn noise(n: usize) -> Vec<f32> {
-        let mut seed = 4_u64;
-        let mut uniform = || {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (seed >> 40) as f32 / 16_777_216.0 - 0.5
-        };
-        // Nearly normal, as weights are.
-        (0..n).map(|_| (0..6).map(|_| uniform()).sum()).collect()
-    }
+    use crate::model::outline::normal;
 
     fn matrix(ty: TensorType, rows: usize, cols: usize) -> Matrix {
         let mut bytes = Vec::new();
-        blocks::quantise(ty, &noise(rows * cols), &mut bytes).unwrap();
+        blocks::quantise(ty, &normal(rows * cols), &mut bytes).unwrap();
         Matrix::new(ty, rows, cols, Bytes::new(bytes)).unwrap()
     }
 

@@ -144,8 +144,7 @@ mod tests {
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let machine = Arc::clone(machine);
         let (kv_type, stream_prompts) = (KvType::F16, None);
-        let basis =
-            Basis { sparsity, turned: false, tokens: 64, kv_type, chunk: 16, caps: None, machine, stream_prompts };
+        let basis = Basis { sparsity, tokens: 64, kv_type, chunk: 16, caps: None, machine, stream_prompts };
         Prospect::new(&model, basis).unwrap()
     }
 

@@ -49,9 +49,10 @@ impl Outlook {
             (None, Some(folder)) => known_machine(&Cpu::new(&options.cpu)?, gpu, folder),
             (None, None) => None,
         };
+        let turned = options.sparsity.outline(model, options.split.is_some());
+        let model = turned.as_ref().map_or(model, |(turned, _)| turned);
         let basis = Basis {
             sparsity: SparsityReport::new(options.sparsity, model, options.recall).mode,
-            turned: options.sparsity.turns(model, options.split.is_some()),
             tokens: options.context_of(&model.config),
             kv_type: options.kv_type,
             chunk: device_chunk(options.chunk),
@@ -76,10 +77,16 @@ impl Outlook {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::{ops::ControlFlow, path::Path};
 
     use super::*;
-    use crate::{gpu::adapters, model::LoadOptions, session::SparsityChoice};
+    use crate::{
+        cpu::ThreadPool,
+        gpu::adapters,
+        model::{LoadOptions, Sparsity},
+        session::SparsityChoice,
+        synth::{self, Shape, SynthOptions},
+    };
 
     #[test]
     fn a_model_is_foretold_without_being_opened() {
@@ -108,5 +115,41 @@ mod tests {
         assert!(rate(SparsityChoice::Auto, 0) > 0.0);
         let alone = Outlook::new(&model, &known, None).unwrap().at(1 << 40, false);
         assert!(alone.plan.bytes.total() == 0 && alone.tokens_per_second == Some(rate(SparsityChoice::Auto, 0)));
+    }
+    /// Down projections that get a row per neuron when the model is opened take in plans what they take then, on the device and in
+    /// RAM; and cold rows of prompts have their slab.
+    #[test]
+    fn what_is_turned_on_opening_is_foretold() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+        (synthetic.layers, synthetic.predictor) = (Some(2), false);
+        let quantised = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
+        let models = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
+        let (all, pool) = (adapters(), ThreadPool::new(Some(1)));
+        for (path, sparsity, has_slab) in [
+            (models.join("llama-relu"), SparsityChoice::Auto, true),
+            (quantised, SparsityChoice::Mode(Sparsity::Exact), true),
+            (models.join("mixtral"), SparsityChoice::Mode(Sparsity::Threshold), false),
+        ] {
+            let model = Model::open(&path, &LoadOptions::default()).unwrap();
+            let (turned, report) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
+            assert!(report.matrices > 0 && sparsity.turns(&model, false));
+            assert_eq!(sparsity.outline(&model, false).map(|(_, bytes)| bytes), Some(report.bytes));
+            let options = EngineOptions { sparsity, stream_prompts: Some(true), ..EngineOptions::default() };
+            let [closed, open] = [&model, &turned].map(|model| Outlook::new(model, &options, all.first()).unwrap());
+            let everything = open.at(0, false).everything;
+            let mut slabs = 0;
+            for budget in (0..=20).map(|part| everything * part / 16) {
+                let [closed, open] = [&closed, &open].map(|outlook| outlook.at(budget, false));
+                assert_eq!(
+                    (closed.everything, &closed.plan),
+                    (everything, &open.plan),
+                    "{} of {budget}",
+                    path.display()
+                );
+                slabs += usize::from(closed.plan.bytes.slab > 0);
+            }
+            assert_eq!(slabs > 0, has_slab, "{}", path.display());
+        }
     }
 }

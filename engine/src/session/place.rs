@@ -46,8 +46,8 @@ impl Terms {
     /// For caches of so many tokens altogether, on a usual desktop.
     pub fn new(sparsity: Sparsity, tokens: usize, kv_type: KvType) -> Self {
         let machine = Arc::new(Machine::typical());
-        let (chunk, turned, stream_prompts) = (GpuLoad::default().chunk, false, None);
-        let basis = Basis { sparsity, turned, tokens, kv_type, chunk, caps: None, machine, stream_prompts };
+        let (chunk, stream_prompts) = (GpuLoad::default().chunk, None);
+        let basis = Basis { sparsity, tokens, kv_type, chunk, caps: None, machine, stream_prompts };
         Terms {
             basis: Mutex::new(basis),
             prospect: Mutex::default(),

@@ -18,8 +18,6 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Basis {
     pub sparsity: Sparsity,
-    /// Whether the model is not open yet, and will get a row per neuron in its down projections when it is.
-    pub turned: bool,
     /// Tokens that caches have to have room for.
     pub tokens: usize,
     pub kv_type: KvType,
@@ -63,9 +61,9 @@ impl Prospect {
     pub fn new(model: &Model, basis: Basis) -> Result<Self> {
         let limits = basis.machine.gpu.as_ref().map_or(Machine::typical_limits(), |gpu| gpu.limits);
         let caps = basis.caps.unwrap_or_else(|| caps_of(limits));
-        let Basis { sparsity, turned, tokens, kv_type, .. } = basis;
+        let Basis { sparsity, tokens, kv_type, .. } = basis;
         let bytes = DeviceBytes::of(&caps, model, basis.chunk, kv_type)?;
-        let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, turned, filled: None };
+        let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, filled: None };
         let demand = Demand::of(model, &bytes, &options)?;
         let frontier = Frontier::new(&demand, &basis.machine);
         let slab = Slab::of(model, &bytes, &demand, &basis.streaming());
@@ -202,8 +200,7 @@ mod tests {
         let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
         let prospect = |stream_prompts, machine: Machine, chunk| {
             let (sparsity, kv_type, machine) = (Sparsity::Exact, KvType::F16, Arc::new(machine));
-            let basis =
-                Basis { sparsity, turned: false, tokens: 64, kv_type, chunk, caps: None, machine, stream_prompts };
+            let basis = Basis { sparsity, tokens: 64, kv_type, chunk, caps: None, machine, stream_prompts };
             Prospect::new(&model, basis).unwrap()
         };
         let mut slow_bus = Machine::typical();

@@ -50,6 +50,13 @@ impl SparsityChoice {
             SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
         }
     }
+
+    /// What is expected of `model` where [`SparsityChoice::turns`] says that an engine will change it, for reckoning with its sizes
+    /// ([`Model::neuron_major_outline`]), and the bytes of RAM that its turned down projections will take.
+    pub fn outline(self, model: &Model, placed: bool) -> Option<(Model, u64)> {
+        // Where there is no room, the engine will leave them as they are, too.
+        self.turns(model, placed).then(|| model.neuron_major_outline().ok()).flatten()
+    }
 }
 
 impl fmt::Display for SparsityChoice {

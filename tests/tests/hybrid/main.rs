@@ -69,7 +69,7 @@ fn hybrid(gpu: &Gpu, model: &Arc<Model>, placement: &Placement, chunk: usize) ->
 fn demand(model: &Model, tokens: usize, load: &GpuLoad) -> Demand {
     let (sparsity, kv_type) = (Sparsity::Predicted, KvType::F32);
     let bytes = DeviceBytes::of(shared(FULL).caps(), model, load.chunk, kv_type).unwrap();
-    let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, turned: false, filled: None };
+    let options = DemandOptions { context: tokens, sessions: 1, kv_type, sparsity, filled: None };
     Demand::of(model, &bytes, &options).unwrap()
 }
 

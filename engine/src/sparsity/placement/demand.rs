@@ -177,9 +177,6 @@ pub struct DemandOptions {
     pub kv_type: KvType,
     /// What is skipped.
     pub sparsity: Sparsity,
-    /// Whether down projections will have a row per neuron by the time the model is placed. Those that have not are on the device
-    /// with their whole FFN or not at all.
-    pub turned: bool,
     /// Tokens in the context while a token is timed; `None`: half of it.
     pub filled: Option<usize>,
 }
@@ -233,9 +230,10 @@ impl Demand {
             let mut new = LayerDemand::resident(bytes, kv, attention_reads);
             let neurons = match &layer.ffn {
                 Ffn::Dense(ffn) => {
-                    new.of_neurons(ffn, options.turned);
+                    new.of_neurons(ffn);
                     let neurons = ffn.up.weight.rows();
-                    if !options.turned && !GpuProcessor::places_neurons(&layer.ffn) {
+                    // On the device with all of them, or not at all.
+                    if !GpuProcessor::places_neurons(&layer.ffn) {
                         new.unit = neurons.max(1);
                     }
                     neurons
@@ -333,14 +331,12 @@ impl LayerDemand {
         }
     }
 
-    /// `turned`: a down projection that has no row per neuron gets one before it is used.
-    fn of_neurons(&mut self, ffn: &FfnWeights, turned: bool) {
+    fn of_neurons(&mut self, ffn: &FfnWeights) {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up);
         self.firing_read = row(&firing.weight);
         self.other_reads = ffn.gate.iter().map(|_| row(&ffn.up.weight)).collect();
         match &ffn.down {
             Down::Neurons(down) => self.other_reads.push(row(&down.weight)),
-            Down::Outputs(down) if turned => self.other_reads.push(column(&down.weight)),
             Down::Outputs(down) => self.whole_reads.push(all(&down.weight)),
         }
     }
@@ -460,13 +456,6 @@ fn chosen_that_fire(layer: &LayerWeights) -> f64 {
 
 fn row(matrix: &Matrix) -> Reads {
     Reads { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
-}
-
-/// As [`row`], of a matrix that has a column per neuron instead.
-fn column(matrix: &Matrix) -> Reads {
-    let neurons = matrix.cols().max(1) as u64;
-    let Reads { ty, cpu, device } = all(matrix);
-    Reads { ty, cpu: cpu.div_ceil(neurons), device: device.div_ceil(neurons) }
 }
 
 fn whole(ffn: &FfnWeights) -> Vec<Reads> {

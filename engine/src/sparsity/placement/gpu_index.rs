@@ -95,8 +95,8 @@ mod tests {
         let model = Model::open(model, &LoadOptions::default()).unwrap();
         let caps = Caps { max_buffer: 1 << 30, max_binding: 1 << 30, binding_alignment: 256, ..Caps::default() };
         let bytes = DeviceBytes::of(&caps, &model, 16, KvType::F16).unwrap();
-        let (sparsity, turned) = (Sparsity::Predicted, false);
-        let options = DemandOptions { context: 64, sessions: 1, kv_type: KvType::F16, sparsity, turned, filled: None };
+        let (sparsity, kv_type) = (Sparsity::Predicted, KvType::F16);
+        let options = DemandOptions { context: 64, sessions: 1, kv_type, sparsity, filled: None };
         Demand::of(&model, &bytes, &options).unwrap()
     }
 

@@ -12,12 +12,14 @@ use crate::{gpu::Caps, model::LoadOptions, sparsity::measure::caps_of};
 fn down_projections_without_a_row_per_neuron_are_read_whole() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
+    let (turned_model, _) = model.neuron_major_outline().unwrap();
     let (machine, caps): (Machine, Caps) = (Machine::typical(), caps_of(Machine::typical_limits()));
-    let bytes = DeviceBytes::of(&caps, &model, 16, KvType::F16).unwrap();
     let priced = |turned, fires: f32, place: fn(&Demand) -> Placement| {
         let (sparsity, kv_type) = (Sparsity::Exact, KvType::F16);
-        let options = DemandOptions { context: 64, sessions: 1, kv_type, sparsity, turned, filled: None };
-        let mut demand = Demand::of(&model, &bytes, &options).unwrap();
+        let model = if turned { &turned_model } else { &model };
+        let bytes = DeviceBytes::of(&caps, model, 16, kv_type).unwrap();
+        let options = DemandOptions { context: 64, sessions: 1, kv_type, sparsity, filled: None };
+        let mut demand = Demand::of(model, &bytes, &options).unwrap();
         for layer in &mut demand.layers {
             layer.sort(&vec![fires; layer.neurons()], 1.0);
         }

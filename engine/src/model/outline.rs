@@ -1,0 +1,118 @@
+//! What turning a model's down projections is expected to make of it, before it is done: for whoever reckons with the sizes of a
+//! model that is not open yet.
+
+use std::ops::ControlFlow;
+
+use super::{
+    Model,
+    neuron_major::{cheapest, no_matrix},
+};
+use crate::{
+    cpu::ThreadPool,
+    error::Result,
+    format::{Bytes, Matrix, TensorType, anonymous},
+};
+
+/// About as many values decide on a type.
+const SAMPLE: usize = 8192;
+
+impl Model {
+    /// What [`Model::neuron_major`] is expected to make of the model, for reckoning with its sizes: the matrices it turns have
+    /// their shapes, and types that suit normally distributed weights, but are blank. Nothing of the weights is read. And the
+    /// bytes of memory they will take.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if there is no room for the addresses of one of them.
+    pub fn neuron_major_outline(&self) -> Result<(Model, u64)> {
+        let mut outline = Outline::default();
+        let mut bytes = 0;
+        let mut turn = |down: &Matrix| {
+            let turned = outline.turned(down)?;
+            bytes += turned.data().len() as u64;
+            Ok(turned)
+        };
+        let model = self.with_downs(&mut turn, &mut |_, _| ControlFlow::Continue(()))?;
+        Ok((model, bytes))
+    }
+}
+
+/// Blank matrices.
+#[derive(Debug, Default)]
+struct Outline {
+    /// Zeros that all of them share; nobody looks at them, so that they take no memory.
+    blank: Option<Bytes>,
+    /// Types of matrices in a file with so many rows, and what they become.
+    types: Vec<((TensorType, usize), TensorType)>,
+}
+
+impl Outline {
+    /// `down` `[d, n_ff]` as `[n_ff, d]`.
+    fn turned(&mut self, down: &Matrix) -> Result<Matrix> {
+        let (d, n_ff) = (down.rows(), down.cols());
+        let ty = self.becomes(down.ty(), d)?;
+        let no_matrix = || no_matrix(ty, n_ff, d);
+        let bytes = ty.row_bytes(d).and_then(|row| row.checked_mul(n_ff)).ok_or_else(no_matrix)?;
+        let data = match self.blank.as_ref().and_then(|blank| blank.slice(0..bytes)) {
+            Some(data) => data,
+            None if bytes == 0 => Bytes::new(Vec::new()),
+            None => self.blank.insert(Bytes::new(anonymous(bytes, "outline of a down projection")?)).clone(),
+        };
+        Matrix::new(ty, n_ff, d, data).ok_or_else(no_matrix)
+    }
+
+    fn becomes(&mut self, own: TensorType, d: usize) -> Result<TensorType> {
+        if own.block_len() == 1 {
+            return Ok(own);
+        }
+        let known = self.types.iter().find(|(of, _)| *of == (own, d));
+        if let Some((_, ty)) = known {
+            return Ok(*ty);
+        }
+        let sample = normal(SAMPLE.div_ceil(d.max(1)) * d);
+        let ty = cheapest(&ThreadPool::new(Some(1)), own, d, &sample)?;
+        self.types.push(((own, d), ty));
+        Ok(ty)
+    }
+}
+
+/// `n` values distributed nearly normally, as weights are; always the same.
+pub(super) fn normal(n: usize) -> Vec<f32> {
+    let mut seed = 4_u64;
+    let mut uniform = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (seed >> 40) as f32 / 16_777_216.0 - 0.5
+    };
+    (0..n).map(|_| (0..6).map(|_| uniform()).sum()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{format::blocks, model::neuron_major};
+
+    #[test]
+    fn an_outline_is_of_what_turning_makes() {
+        let pool = ThreadPool::new(Some(2));
+        let mut outline = Outline::default();
+        for (ty, d, n_ff) in [
+            (TensorType::F32, 33, 300),
+            (TensorType::F16, 1, 0),
+            (TensorType::BF16, 17, 3),
+            (TensorType::Q4_0, 512, 768),
+            (TensorType::Q4_0, 256, 2048),
+            (TensorType::Q4_K, 512, 768),
+            (TensorType::Q5_K, 512, 768),
+            (TensorType::Q6_K, 512, 768),
+            (TensorType::Q8_0, 512, 768),
+            (TensorType::Q8_0, 24, 64),
+        ] {
+            let mut bytes = Vec::new();
+            blocks::quantise(ty, &normal(d * n_ff), &mut bytes).unwrap();
+            let down = Matrix::new(ty, d, n_ff, Bytes::new(bytes)).unwrap();
+            let (made, _) = neuron_major(&pool, &down).unwrap();
+            let blank = outline.turned(&down).unwrap();
+            let of = |matrix: &Matrix| (matrix.ty(), matrix.rows(), matrix.cols(), matrix.data().len());
+            assert_eq!(of(&blank), of(&made), "{ty} [{d}, {n_ff}]");
+        }
+    }
+}
