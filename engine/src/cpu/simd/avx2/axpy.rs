@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{heads, load_ps, load64, prefetch, store_ps};
+use super::{heads, load_ps, load64, load128, load256, prefetch, store_ps};
 use crate::{
     cpu::simd::{AXPY_ROWS, Multiple, part, part_mut, portable, unpack::half},
     format::TensorType,
@@ -15,10 +15,47 @@ pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
     for group in groups {
         q4_0(group, acc);
     }
-    for of in rest {
-        prefetch(of.row, of.ahead);
-        portable::axpy(ty, of.row, of.a, acc);
+    for Multiple { row, a, ahead } in rest.iter().copied() {
+        match ty {
+            TensorType::F32 => floats::<32>(ty, row, a, ahead, acc, |w| _mm256_castsi256_ps(load256(w))),
+            TensorType::F16 => floats::<16>(ty, row, a, ahead, acc, |w| _mm256_cvtph_ps(load128(w))),
+            TensorType::BF16 => floats::<16>(ty, row, a, ahead, acc, |w| {
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
+            }),
+            _ => {
+                prefetch(row, ahead);
+                portable::axpy(ty, row, a, acc);
+            }
+        }
     }
+}
+
+/// One row of floats, eight of which are `BYTES` long.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn floats<const BYTES: usize>(
+    ty: TensorType,
+    row: &[u8],
+    a: f32,
+    ahead: isize,
+    acc: &mut [f32],
+    widen: impl Fn(&[u8; BYTES]) -> __m256,
+) {
+    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
+    let factor = _mm256_set1_ps(a);
+    let ((w4, w_rest), (acc4, acc_rest)) = (row.as_chunks::<BYTES>().0.as_chunks::<4>(), acc.as_chunks_mut::<8>());
+    let (acc4, acc1) = acc4.as_chunks_mut::<4>();
+    for (w, acc) in w4.iter().zip(acc4) {
+        prefetch(w.as_flattened(), ahead);
+        for i in 0..4 {
+            let sum = _mm256_fmadd_ps(widen(&w[i]), factor, load_ps(&acc[i]));
+            store_ps(&mut acc[i], sum);
+        }
+    }
+    for (w, acc) in w_rest.iter().zip(acc1) {
+        store_ps(acc, _mm256_fmadd_ps(widen(w), factor, load_ps(acc)));
+    }
+    portable::axpy(ty, row.as_chunks::<BYTES>().1, a, acc_rest);
 }
 
 /// Several rows for each look at `acc`.

@@ -53,14 +53,16 @@ pub(super) fn apart(
 /// Dispatch over the float types.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    let rows = rows(ty, weights, x.len(), out).inspect(|(row, _)| prefetch(row, ahead));
+    let rows = rows(ty, weights, x.len(), out);
     match ty {
         TensorType::F32 => {
-            rows.for_each(|(row, out)| *out = float_row::<32>(row, x, |w| _mm256_castsi256_ps(load256(w))));
+            rows.for_each(|(row, out)| *out = float_row::<32>(row, x, ahead, |w| _mm256_castsi256_ps(load256(w))));
         }
-        TensorType::F16 => rows.for_each(|(row, out)| *out = float_row::<16>(row, x, |w| _mm256_cvtph_ps(load128(w)))),
+        TensorType::F16 => {
+            rows.for_each(|(row, out)| *out = float_row::<16>(row, x, ahead, |w| _mm256_cvtph_ps(load128(w))));
+        }
         TensorType::BF16 => rows.for_each(|(row, out)| {
-            *out = float_row::<16>(row, x, |w| {
+            *out = float_row::<16>(row, x, ahead, |w| {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
             });
         }),
@@ -71,11 +73,12 @@ pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, ou
 /// One row of floats, eight of which are `BYTES` long.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], widen: impl Fn(&[u8; BYTES]) -> __m256) -> f32 {
+fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: impl Fn(&[u8; BYTES]) -> __m256) -> f32 {
     let ((ws, w_rest), (xs, x_rest)) = (row.as_chunks::<BYTES>(), x.as_chunks::<8>());
     let ((w4, w1), (x4, x1)) = (ws.as_chunks::<4>(), xs.as_chunks::<4>());
     let mut acc = [_mm256_setzero_ps(); 4];
     for (w, x) in w4.iter().zip(x4) {
+        prefetch(w.as_flattened(), ahead);
         for i in 0..4 {
             acc[i] = _mm256_fmadd_ps(widen(&w[i]), load_ps(&x[i]), acc[i]);
         }
