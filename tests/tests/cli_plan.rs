@@ -5,7 +5,11 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use thermocline_engine::sparsity::placement::Machine;
+use thermocline_engine::{
+    model::{LoadOptions, Model},
+    sparsity::placement::Machine,
+    synth::{self, Shape, SynthOptions},
+};
 use thermocline_tests::terminal::{command, run, thermocline};
 
 fn fixture(name: &str) -> String {
@@ -32,6 +36,11 @@ fn eager(folder: &Path) -> String {
 /// Bytes that cold rows of prompts pass through.
 fn streamed(plan: &Value) -> u64 {
     plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap()
+}
+
+/// Bytes of RAM beside the file.
+fn ram(plan: &Value, purpose: &str) -> u64 {
+    plan["ram_by_purpose"][purpose].as_u64().unwrap()
 }
 
 fn speed(plan: &Value) -> f64 {
@@ -137,8 +146,9 @@ fn what_is_turned_on_opening_is_reckoned_with() {
         let budget = (all["everything"].as_u64().unwrap() * 7 / 8).to_string();
         let some = plan(&["--json", "--sparsity", sparsity, "--vram", &budget]).json();
         let text = plan(&["--sparsity", sparsity]).ok();
-        assert_eq!(text.contains("\nRAM  "), some["turned_bytes"] != 0, "{text}");
-        (some["turned_bytes"].as_u64().unwrap(), streamed(&some), some["sparsity"]["reason"].to_string())
+        let bytes = ram(&some, "turned down projections");
+        assert_eq!(text.contains("for turned down projections\n"), bytes > 0, "{text}");
+        (bytes, streamed(&some), some["sparsity"]["reason"].to_string())
     };
     let (bytes, slab, reason) = turned("auto");
     assert!(bytes > 0 && slab > 0 && reason.contains("silences"), "{bytes} {slab} {reason}");
@@ -146,6 +156,30 @@ fn what_is_turned_on_opening_is_reckoned_with() {
     assert!(bytes > 0 && slab > 0 && reason.contains("up and down rows"), "{bytes} {slab} {reason}");
     let (bytes, slab, reason) = turned("dense");
     assert!(bytes == 0 && slab == 0, "{bytes} {slab} {reason}");
+}
+
+/// The CPU has a copy of the second layers of the predictors it asks, if it rounds activations.
+#[test]
+fn copies_of_predictors_are_reckoned_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+    let model = synth::generate(&synthetic, &mut |_| ()).unwrap().path.to_str().unwrap().to_owned();
+    let machine = typical(folder.path());
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &machine, "-m", &model][..], more].concat());
+    let copied = |vram: &str, more: &[&str]| {
+        let plan = plan(&[&["--json", "--vram", vram], more].concat()).json();
+        (ram(&plan, "predictors once more"), plan["resident_layers"].as_u64().unwrap())
+    };
+    let loaded = Model::open(model.as_ref(), &LoadOptions::default()).unwrap();
+    let layers = &loaded.weights.layers;
+    let each = layers[0].predictor.as_ref().unwrap().copied_bytes();
+    let predicted = ["--sparsity", "predicted"];
+    assert!(each > 0 && copied("0", &predicted) == (each * layers.len() as u64, 0));
+    assert_eq!(copied("4GiB", &predicted), (0, layers.len() as u64), "the GPU predicts");
+    assert_eq!(copied("0", &["--sparsity", "exact"]).0, 0);
+    assert_eq!(copied("0", &["--sparsity", "predicted", "--activations", "float"]).0, 0);
+    let text = plan(&["--vram", "0", "--sparsity", "predicted"]).ok();
+    assert!(text.contains("for predictors once more\n"), "{text}");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use thermocline_engine::{
-    cpu::Cpu,
+    cpu::{Activations, Cpu},
     gpu::{Gpu, GpuOptions},
-    model::{DeviceBytes, GpuLoad, KvType, Model},
+    model::{DeviceBytes, GpuLoad, KvType, Model, Predictor},
     session::{EngineOptions, SparsityChoice, SparsityReport},
     sparsity::{
         measure::{MachineOptions, cached_machine, caps_of, limits_of},
@@ -113,8 +113,11 @@ pub fn plan(args: &PlanArgs) -> Outcome {
         Vec::new()
     };
 
+    let rounded = args.cpu.options().activations == Activations::Int8;
+    let copied = if rounded { predictors_copied(&model, &demand, &plan) } else { 0 };
+    let ram = [("turned down projections", turned), ("predictors once more", copied)];
     let (machine, sparsity, options) = (&machine, &sparsity, &options);
-    let report = Report { machine, sparsity, options, turned, budget, everything, plan, ladder };
+    let report = Report { machine, sparsity, options, ram, budget, everything, plan, ladder };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", report.json())?;
@@ -166,6 +169,13 @@ fn device_bytes(model: &Model, limits: Limits, kv_type: KvType) -> Outcome<Devic
     Ok(DeviceBytes::of(&caps_of(limits), model, GpuLoad::default().chunk, kv_type)?)
 }
 
+/// Bytes of what the CPU makes of the predictors it asks.
+fn predictors_copied(model: &Model, demand: &Demand, plan: &Plan) -> u64 {
+    let layers = model.weights.layers.iter().zip(&demand.layers).zip(&plan.layers);
+    let asked = layers.filter(|((_, demand), plan)| !demand.predictor_reads.is_empty() && !plan.resident);
+    asked.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
+}
+
 /// Sizes of memory that cards have, in GiB.
 const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
 
@@ -186,8 +196,8 @@ struct Report<'a> {
     machine: &'a Machine,
     sparsity: &'a SparsityReport,
     options: &'a DemandOptions,
-    /// Bytes of RAM that down projections take, turned when the model is opened.
-    turned: u64,
+    /// Bytes of RAM for what is made of the weights.
+    ram: [(&'static str, u64); 2],
     budget: u64,
     everything: u64,
     plan: Plan,
@@ -220,9 +230,8 @@ impl Report<'_> {
             Some(path) => format!("split     {}\n", one_line(&path.display().to_string())),
             None => format!("budget    {}\n", self.budget_text(self.budget)),
         };
-        if self.turned > 0 {
-            let bytes = units::bytes(self.turned);
-            text += &format!("RAM       {bytes} for down projections, turned when the model is opened\n");
+        for (what, bytes) in self.ram.iter().filter(|(_, bytes)| *bytes > 0) {
+            text += &format!("RAM       {} beside the file, for {what}\n", units::bytes(*bytes));
         }
         for assumption in &self.plan.assumptions {
             text += &format!("note      {assumption}\n");
@@ -312,7 +321,7 @@ impl Report<'_> {
             self.plan.bytes.by_name().iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
         object["bytes_by_purpose"] = json!(bytes);
         object["everything"] = json!(self.everything);
-        object["turned_bytes"] = json!(self.turned);
+        object["ram_by_purpose"] = self.ram.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
         object["context"] = json!(self.options.context);
         object["sessions"] = json!(self.options.sessions);
         object["kv_type"] = json!(self.options.kv_type.name());

@@ -33,14 +33,20 @@ pub struct InputMajor {
 }
 
 impl InputMajor {
-    /// `weight` in this form; `None` if it has none: it is made of Q4_0, with a multiple of 128 rows.
+    /// Bytes that `weight` takes in this form; `None` if it has none: it is made of Q4_0, with a multiple of 128 rows.
+    pub fn bytes(weight: &Matrix) -> Option<u64> {
+        let takes = weight.ty() == TensorType::Q4_0 && weight.rows().is_multiple_of(OUTPUTS);
+        Some(weight.data().len() as u64).filter(|bytes| takes && *bytes > 0)
+    }
+
+    /// `weight` in this form; `None` if it has none.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is no room: it takes as many bytes as `weight`.
+    /// [`Error::Memory`] if there is no room.
     pub fn new(pool: &ThreadPool, weight: &Matrix) -> Result<Option<Self>> {
         const WHAT: &str = "a matrix stored input by input";
         let (rows, cols) = (weight.rows(), weight.cols());
-        if weight.ty() != TensorType::Q4_0 || !rows.is_multiple_of(OUTPUTS) || weight.data().is_empty() {
+        if Self::bytes(weight).is_none() {
             return Ok(None);
         }
         let (bytes, share) = (weight.data().len(), rows.div_ceil(TILES * pool.threads()));

@@ -80,6 +80,15 @@ impl Predictor {
             PredictorKind::Rows { rows, .. } => size(rows),
         }
     }
+
+    /// Bytes of the copy of the second layer that is made when a CPU first asks it about a single token, where activations are
+    /// rounded to 8 bits.
+    pub fn copied_bytes(&self) -> u64 {
+        match &self.kind {
+            PredictorKind::LowRank { fc2, .. } => InputMajor::bytes(fc2).unwrap_or(0),
+            PredictorKind::Rows { .. } => 0,
+        }
+    }
 }
 
 /// The second layer input by input, made when a token first asks a predictor: of layers that a device predicts it never is.
@@ -132,6 +141,8 @@ mod tests {
             for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {
                 let (alone, read) = scores(x);
                 assert!(alone.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{activations}");
+                let copied = predictor.by_input.get().is_some_and(Option::is_some);
+                assert_eq!(copied, activations == Activations::Int8 && predictor.copied_bytes() > 0);
                 match activations {
                     Activations::Int8 => assert!(read < all * 9 / 10, "{read} of {all} bytes"),
                     Activations::Float => assert_eq!(read, all),
