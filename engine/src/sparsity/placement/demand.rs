@@ -260,6 +260,7 @@ impl Demand {
             }
             if let (Some(predictor), Skips::RuledOut) = (named, new.skips) {
                 new.predictor = bytes.predictor;
+                // The CPU does not read what silent hidden units are multiplied by, but nobody has counted how many are silent.
                 new.predictor_reads = match &predictor.kind {
                     PredictorKind::LowRank { fc1, fc2 } => vec![all(fc1), all(fc2)],
                     PredictorKind::Rows { rows, .. } => vec![all(rows)],
