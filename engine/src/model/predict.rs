@@ -129,6 +129,8 @@ mod tests {
         let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
         let x = noise(2 * d, rng);
         for activations in [Activations::Int8, Activations::Float] {
+            // Whom nobody has asked yet.
+            let predictor = predictor.clone();
             let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
             let scores = |x: &[f32]| {
                 let (mut hidden, mut scores) = (Vec::new(), Vec::new());
