@@ -32,9 +32,9 @@ impl Grouping {
     }
 }
 
-const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+pub(super) const IQ4: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 /// Twice the values of E2M1, so that they are whole.
-const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(super) const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// `f16` to `f32` by arithmetic on the bits, which every instruction set vectorises.
 #[inline(always)]
@@ -54,7 +54,7 @@ pub(crate) fn half(bits: [u8; 2]) -> f32 {
 
 /// Scale of an MXFP4 block for codes that are twice the value: `2^(e - 128)`.
 #[inline(always)]
-fn e8m0_half(e: u8) -> f32 {
+pub(super) fn e8m0_half(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 })
 }
 
@@ -98,7 +98,7 @@ fn part<const N: usize>(block: &[u8], at: usize) -> &[u8; N] {
 
 /// Decodes one block of 32: `code(block, codes)` gives `(scale, min)`.
 #[inline(always)]
-fn blocks32<const BYTES: usize>(
+pub(super) fn blocks32<const BYTES: usize>(
     src: &[u8],
     codes: &mut [i8],
     scales: &mut [f32],
@@ -117,7 +117,7 @@ fn blocks32<const BYTES: usize>(
 
 /// Decodes one block of 256 with `256 / G` groups.
 #[inline(always)]
-fn blocks256<const BYTES: usize, const GROUPS: usize>(
+pub(super) fn blocks256<const BYTES: usize, const GROUPS: usize>(
     src: &[u8],
     codes: &mut [i8],
     scales: &mut [f32],
@@ -176,12 +176,8 @@ pub(crate) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
             (e8m0_half(b[0]), 0.0)
         }),
         IQ4_XS => blocks256::<136, 8>(src, codes, scales, mins, |b, codes, scales, _| {
-            let d = half(*part(b, 0));
-            let high = u16::from_le_bytes(*part(b, 2));
+            iq4_xs_groups(b, scales);
             for (i, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                let low = b[4 + i / 2] >> (4 * (i % 2)) & 15;
-                let scale = i32::from(low) | i32::from(high >> (2 * i) & 3) << 4;
-                scales[i] = d * (scale - 32) as f32;
                 nibbles(part(b, 8 + 16 * i), codes, |q| IQ4[usize::from(q)]);
             }
         }),
@@ -210,10 +206,7 @@ pub(crate) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
             }
         }),
         Q6_K => blocks256::<210, 16>(src, codes, scales, mins, |b, codes, scales, _| {
-            let d = half(*part(b, 208));
-            for (scale, byte) in scales.iter_mut().zip(part::<16>(b, 192)) {
-                *scale = d * f32::from(*byte as i8);
-            }
+            q6_k_groups(b, scales);
             for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
                 let low: &[u8; 64] = part(b, 64 * at);
                 let high: &[u8; 32] = part(b, 128 + 32 * at);
@@ -226,11 +219,7 @@ pub(crate) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
             }
         }),
         Q2_K => blocks256::<84, 16>(src, codes, scales, mins, |b, codes, scales, mins| {
-            let (d, dmin) = (half(*part(b, 80)), half(*part(b, 82)));
-            for (i, byte) in part::<16>(b, 0).iter().enumerate() {
-                scales[i] = d * f32::from(byte & 15);
-                mins[i] = -dmin * f32::from(byte >> 4);
-            }
+            q2_k_groups(b, scales, mins);
             for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
                 let quants: &[u8; 32] = part(b, 16 + 32 * at);
                 for (shift, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -241,10 +230,7 @@ pub(crate) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
             }
         }),
         Q3_K => blocks256::<110, 16>(src, codes, scales, mins, |b, codes, scales, _| {
-            let d = half(*part(b, 108));
-            for (scale, q) in scales.iter_mut().zip(q3_scales(part(b, 96))) {
-                *scale = d * f32::from(q);
-            }
+            q3_k_groups(b, scales);
             let high: &[u8; 32] = part(b, 0);
             for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
                 let quants: &[u8; 32] = part(b, 32 + 32 * at);
@@ -260,9 +246,48 @@ pub(crate) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
     }
 }
 
+/// Scales and minima of a Q2_K block.
+#[inline(always)]
+pub(super) fn q2_k_groups(block: &[u8; 84], scales: &mut [f32; 16], mins: &mut [f32; 16]) {
+    let (d, dmin) = (half(*part(block, 80)), half(*part(block, 82)));
+    for (i, byte) in part::<16>(block, 0).iter().enumerate() {
+        scales[i] = d * f32::from(byte & 15);
+        mins[i] = -dmin * f32::from(byte >> 4);
+    }
+}
+
+/// Scales of a Q3_K block.
+#[inline(always)]
+pub(super) fn q3_k_groups(block: &[u8; 110], scales: &mut [f32; 16]) {
+    let d = half(*part(block, 108));
+    for (scale, q) in scales.iter_mut().zip(q3_scales(part(block, 96))) {
+        *scale = d * f32::from(q);
+    }
+}
+
+/// Scales of a Q6_K block.
+#[inline(always)]
+pub(super) fn q6_k_groups(block: &[u8; 210], scales: &mut [f32; 16]) {
+    let d = half(*part(block, 208));
+    for (scale, byte) in scales.iter_mut().zip(part::<16>(block, 192)) {
+        *scale = d * f32::from(*byte as i8);
+    }
+}
+
+/// Scales of an IQ4_XS block.
+#[inline(always)]
+pub(super) fn iq4_xs_groups(block: &[u8; 136], scales: &mut [f32; 8]) {
+    let (d, high) = (half(*part(block, 0)), u16::from_le_bytes(*part(block, 2)));
+    for (i, to) in scales.iter_mut().enumerate() {
+        let low = block[4 + i / 2] >> (4 * (i % 2)) & 15;
+        let scale = i32::from(low) | i32::from(high >> (2 * i) & 3) << 4;
+        *to = d * (scale - 32) as f32;
+    }
+}
+
 /// Scales and minima of a Q4_K or Q5_K block, which start with `d`, `dmin` and the packed 6-bit factors.
 #[inline(always)]
-fn k_groups(head: &[u8; 16], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
+pub(super) fn k_groups(head: &[u8; 16], scales: &mut [f32; 8], mins: &mut [f32; 8]) {
     let (d, dmin) = (half(*part(head, 0)), half(*part(head, 2)));
     let (s, m) = k_scales(part(head, 4));
     for i in 0..8 {

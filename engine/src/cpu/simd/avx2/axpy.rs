@@ -2,9 +2,13 @@
 
 use std::arch::x86_64::*;
 
-use super::{heads, load_ps, load64, load128, load256, prefetch, store_ps};
+use super::{codes, heads, load_ps, load64, load128, load256, prefetch, store_ps};
 use crate::{
-    cpu::simd::{AXPY_ROWS, Multiple, part, part_mut, portable, unpack::half},
+    cpu::simd::{
+        AXPY_ROWS, Multiple, part, part_mut,
+        portable::{self, STEP},
+        unpack::{Grouping, half},
+    },
     format::TensorType,
 };
 
@@ -22,10 +26,10 @@ pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
             TensorType::BF16 => floats::<16>(ty, row, a, ahead, acc, |w| {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
             }),
-            _ => {
-                prefetch(row, ahead);
-                portable::axpy(ty, row, a, acc);
-            }
+            _ => match Grouping::of(ty) {
+                Some(grouping) => any(ty, grouping, row, a, ahead, acc),
+                None => unreachable!("{ty} is not a weight type"),
+            },
         }
     }
 }
@@ -71,7 +75,7 @@ fn q4_0(rows: &[Multiple<'_>; AXPY_ROWS], acc: &mut [f32]) {
         let mut scales = [[0.0; 8]; AXPY_ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
             prefetch(blocks.as_flattened(), of.ahead);
-            store_ps(scales, _mm256_mul_ps(heads(blocks), _mm256_set1_ps(of.a)));
+            store_ps(scales, _mm256_mul_ps(heads::<18, 0>(blocks), _mm256_set1_ps(of.a)));
         }
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             add(blocks.map(|blocks| &blocks[i]), scales.map(|scales| scales[i]), acc);
@@ -95,7 +99,7 @@ fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32;
     for (block, scale) in blocks.into_iter().zip(scales) {
         let scale = _mm256_set1_ps(scale);
         for i in 0..2 {
-            let bytes = _mm256_cvtepu8_epi32(load64(part(block, 2 + 8 * i)));
+            let bytes = _mm256_cvtepu8_epi32(load64::<u8, 8>(part(block, 2 + 8 * i)));
             let (low, high) = (_mm256_and_si256(bytes, mask), _mm256_srli_epi32::<4>(bytes));
             sums[i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(low), scale, sums[i]);
             sums[2 + i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(high), scale, sums[2 + i]);
@@ -103,5 +107,26 @@ fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32;
     }
     for (i, sum) in sums.into_iter().enumerate() {
         store_ps(part_mut(acc, 8 * i), sum);
+    }
+}
+
+/// Any quantised type, decoded to codes first.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn any(ty: TensorType, grouping: Grouping, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
+    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+    let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
+    for (src, acc) in row.chunks(step_bytes).zip(acc.chunks_mut(STEP)) {
+        prefetch(src, ahead);
+        codes::unpack(ty, src, &mut codes[..acc.len()], &mut scales, &mut mins);
+        for (at, acc) in acc.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            let group = at * 8 / grouping.len;
+            let code = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<i8, 8>(part(&codes, at * 8))));
+            let mut sum = _mm256_fmadd_ps(code, _mm256_set1_ps(a * scales[group]), load_ps(acc));
+            if grouping.minima {
+                sum = _mm256_add_ps(sum, _mm256_set1_ps(a * mins[group]));
+            }
+            store_ps(acc, sum);
+        }
     }
 }

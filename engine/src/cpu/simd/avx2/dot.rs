@@ -5,30 +5,43 @@
 
 use std::arch::x86_64::*;
 
-use super::{heads, load_ps, load64, load128, load256, prefetch, reduce, store_ps};
+use super::{codes, heads, load_ps, load64, load128, load256, prefetch, reduce, store_ps};
 use crate::{
     cpu::simd::{
         Apart, DOT_ROWS, QuantisedRow, part,
-        portable::{self, rows},
-        unpack::{half, k_scales},
+        portable::{STEP, rows},
+        unpack::{Grouping, IQ4, half, k_scales},
     },
     format::TensorType,
 };
 
 /// Dispatch over the quantised types.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
+pub(in crate::cpu::simd) fn quantised(
+    ty: TensorType,
+    weights: &[u8],
+    x: QuantisedRow<'_>,
+    ahead: isize,
+    out: &mut [f32],
+) {
     let rows = rows(ty, weights, x.codes.len(), out);
     match ty {
         TensorType::Q4_0 => rows.for_each(|(row, out)| [*out] = q4_0([Apart { row, ahead }], x)),
+        TensorType::Q4_1 => rows.for_each(|(row, out)| *out = q4_1(row, x, ahead)),
+        TensorType::Q5_0 => rows.for_each(|(row, out)| *out = q5_0(row, x, ahead)),
+        TensorType::Q5_1 => rows.for_each(|(row, out)| *out = q5_1(row, x, ahead)),
         TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x, ahead)),
+        TensorType::IQ4_NL => rows.for_each(|(row, out)| *out = iq4_nl(row, x, ahead)),
         TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
         TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
         TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
-        _ => {
-            drop(rows);
-            portable::dot_codes(ty, weights, x, out);
-        }
+        _ => match Grouping::of(ty) {
+            Some(Grouping { len: 32, minima, .. }) => {
+                rows.for_each(|(row, out)| *out = any::<32>(ty, minima, row, x, ahead));
+            }
+            Some(Grouping { minima, .. }) => rows.for_each(|(row, out)| *out = any::<16>(ty, minima, row, x, ahead)),
+            None => unreachable!("{ty} has no codes"),
+        },
     }
 }
 
@@ -102,11 +115,21 @@ fn dot4(a: __m256i, b: __m256i) -> __m256i {
     _mm256_madd_epi16(_mm256_maddubs_epi16(a, b), _mm256_set1_epi16(1))
 }
 
-/// Rows of blocks of 32 with one f16 scale each: `dot` multiplies a block's codes, `OFFSET` too large. Each row says how far ahead
-/// of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
+/// The same, `w` signed. |w| is at most 128 and an activation's code at most 127, so a pair stays below 2^15.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
+fn signed4(w: __m256i, x: __m256i) -> __m256i {
+    dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+}
+
+/// In place of an offset: blocks have minima of their own.
+const MINIMA: i8 = -1;
+
+/// Rows of blocks of 32 behind an f16 scale: `dot` multiplies a block's codes, `OFFSET` too large; if that is [`MINIMA`], a minimum
+/// follows the scale. Each row says how far ahead of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn rows32<const BYTES: usize, const OFFSET: i8, const ROWS: usize>(
     rows: [Apart<'_>; ROWS],
     x: QuantisedRow<'_>,
     dot: impl Fn(&[u8; BYTES], &[i8; 32]) -> __m256i,
@@ -122,8 +145,9 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         for row in 0..ROWS {
             let blocks = &lines[row].0[line];
             prefetch(blocks.as_flattened(), rows[row].ahead);
-            let d = heads(blocks);
-            offset[row] = _mm256_fmadd_ps(d, load_ps(sums), offset[row]);
+            let d = heads::<BYTES, 0>(blocks);
+            let min = if OFFSET == MINIMA { heads::<BYTES, 2>(blocks) } else { d };
+            offset[row] = _mm256_fmadd_ps(min, load_ps(sums), offset[row]);
             store_ps(&mut factors[row], _mm256_mul_ps(d, load_ps(scales)));
         }
         for (i, codes) in codes.iter().enumerate() {
@@ -141,31 +165,56 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         for (i, (block, codes)) in lines[row].1.iter().zip(code_rest).enumerate() {
             let d = half([block[0], block[1]]);
             acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot(block, codes)), _mm256_set1_ps(d * scale_rest[i]), acc);
-            offset += d * sum_rest[i];
+            let min = if OFFSET == MINIMA { half([block[2], block[3]]) } else { d };
+            offset += min * sum_rest[i];
         }
-        out[row] = reduce(_mm256_add_ps(acc, odd)) - f32::from(OFFSET) * offset;
+        let offset = if OFFSET == MINIMA { offset } else { -f32::from(OFFSET) * offset };
+        out[row] = reduce(_mm256_add_ps(acc, odd)) + offset;
     }
     out
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
-    let shifts = _mm256_set_epi64x(4, 4, 0, 0);
-    let mask = _mm256_set1_epi8(15);
-    rows32::<18, 8, ROWS>(rows, x, |block, codes| {
-        let [_, _, quants @ ..] = block;
-        let both = _mm256_broadcastsi128_si256(load128::<u8, 16>(quants));
-        dot4(_mm256_and_si256(_mm256_srlv_epi64(both, shifts), mask), load256(codes))
-    })
+    rows32::<18, 8, ROWS>(rows, x, |block, codes| dot4(codes::nibbles(part(block, 2)), load256(codes)))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q4_1(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<20, MINIMA, 1>([Apart { row, ahead }], x, |block, codes| {
+        dot4(codes::nibbles(part(block, 4)), load256(codes))
+    });
+    out
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q5_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<22, 16, 1>([Apart { row, ahead }], x, |block, codes| {
+        dot4(codes::five_bits(part(block, 6), part(block, 2)), load256(codes))
+    });
+    out
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q5_1(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<24, MINIMA, 1>([Apart { row, ahead }], x, |block, codes| {
+        dot4(codes::five_bits(part(block, 8), part(block, 4)), load256(codes))
+    });
+    out
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q8_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let [out] = rows32::<34, 0, 1>([Apart { row, ahead }], x, |block, codes| {
-        let [_, _, quants @ ..] = block;
-        let w = load256::<u8, 32>(quants);
-        // |w| is at most 128 and an activation's code at most 127, so a pair stays below 2^15.
-        dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(load256(codes), w))
+        signed4(load256::<u8, 32>(part(block, 2)), load256(codes))
+    });
+    out
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn iq4_nl(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<18, 0, 1>([Apart { row, ahead }], x, |block, codes| {
+        signed4(codes::look_up(&IQ4, codes::nibbles(part(block, 2))), load256(codes))
     });
     out
 }
@@ -208,30 +257,18 @@ fn row_k<const BYTES: usize>(
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q4_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    let mask = _mm256_set1_epi8(15);
-    row_k::<144>(row, x, ahead, |block, i| {
-        let quants = load256::<u8, 32>(part(block, 16 + 32 * i));
-        [quants, _mm256_srli_epi16::<4>(quants)].map(|quants| _mm256_and_si256(quants, mask))
-    })
+    row_k::<144>(row, x, ahead, |block, i| codes::q4_k(block, i))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q5_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    let (mask, fifth) = (_mm256_set1_epi8(15), _mm256_set1_epi8(16));
-    row_k::<176>(row, x, ahead, |block, i| {
-        let quants = load256::<u8, 32>(part(block, 48 + 32 * i));
-        // The fifth bits of these two sub-blocks are the lowest two of each byte.
-        let bits = _mm256_srl_epi16(load256::<u8, 32>(part(block, 16)), _mm_cvtsi32_si128(2 * i as i32));
-        [(quants, _mm256_slli_epi16::<4>(bits)), (_mm256_srli_epi16::<4>(quants), _mm256_slli_epi16::<3>(bits))]
-            .map(|(low, bit)| _mm256_or_si256(_mm256_and_si256(low, mask), _mm256_and_si256(bit, fifth)))
-    })
+    row_k::<176>(row, x, ahead, |block, i| codes::q5_k(block, i))
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
 fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let (mask, upper) = (_mm256_set1_epi8(15), _mm256_set1_epi8(48));
     let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
     for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
         prefetch(block, ahead);
@@ -239,22 +276,11 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
         // Two scales for each of the activations'.
         let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
-            let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64(part(block, 192 + 8 * at))));
+            let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<u8, 8>(part(block, 192 + 8 * at))));
             let s = _mm256_mul_ps(s, d);
             offset = _mm256_fmadd_ps(s, load_ps(part(half_sums, 8 * at)), offset);
             let s = _mm256_mul_ps(s, _mm256_permutevar8x32_ps(load_ps(scales), twice[at]));
-            // Sub-blocks 0 and 1 are the low nibbles of two runs of 32 bytes, 2 and 3 the high ones; 32 bytes have all upper bits.
-            let a = load256::<u8, 32>(part(block, 64 * at));
-            let b = load256::<u8, 32>(part(block, 64 * at + 32));
-            let bits = load256::<u8, 32>(part(block, 128 + 32 * at));
-            let parts = [
-                (a, _mm256_slli_epi16::<4>(bits)),
-                (b, _mm256_slli_epi16::<2>(bits)),
-                (_mm256_srli_epi16::<4>(a), bits),
-                (_mm256_srli_epi16::<4>(b), _mm256_srli_epi16::<2>(bits)),
-            ];
-            for (i, (low, bits)) in parts.into_iter().enumerate() {
-                let weights = _mm256_or_si256(_mm256_and_si256(low, mask), _mm256_and_si256(bits, upper));
+            for (i, weights) in codes::q6_k(block, at).into_iter().enumerate() {
                 let dot = dot4(weights, load256::<i8, 32>(part(codes, 32 * i)));
                 let (first, second) = (2 * i as i32, 2 * i as i32 + 1);
                 let two = _mm256_set_epi32(second, second, second, second, first, first, first, first);
@@ -264,4 +290,38 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
         }
     }
     reduce(_mm256_add_ps(acc[0], acc[1])) - 32.0 * reduce(offset)
+}
+
+/// Row of any quantised type, decoded to codes first; `LEN` elements share a scale.
+#[target_feature(enable = "avx2,fma,f16c")]
+fn any<const LEN: usize>(ty: TensorType, minima: bool, row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+    let (mut w, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
+    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], 0.0);
+    let sums = if LEN == 32 { x.sums } else { x.half_sums };
+    for (at, (src, codes)) in row.chunks(step_bytes).zip(x.codes.chunks(STEP)).enumerate() {
+        prefetch(src, ahead);
+        codes::unpack(ty, src, &mut w[..codes.len()], &mut scales, &mut mins);
+        // One by one: eight at once would wait until what has just been written one by one is in the cache.
+        let x_scales = &x.scales[STEP / 32 * at..];
+        for (i, (w, x)) in w.as_chunks::<32>().0.iter().zip(codes.as_chunks::<32>().0).enumerate() {
+            let dot = _mm256_cvtepi32_ps(signed4(load256(w), load256(x)));
+            let factor = if LEN == 32 {
+                _mm256_set1_ps(scales[i] * x_scales[i])
+            } else {
+                let both = [2 * i, 2 * i + 1].map(|group| scales[group] * x_scales[i]);
+                _mm256_set_m128(_mm_set1_ps(both[1]), _mm_set1_ps(both[0]))
+            };
+            acc[i % 2] = _mm256_fmadd_ps(dot, factor, acc[i % 2]);
+        }
+        if minima {
+            let sums = &sums[STEP / LEN * at..][..codes.len() / LEN];
+            let mut four = [0.0; 4];
+            for (i, (min, sum)) in mins.iter().zip(sums).enumerate() {
+                four[i % 4] += min * sum;
+            }
+            offset += (four[0] + four[1]) + (four[2] + four[3]);
+        }
+    }
+    reduce(_mm256_add_ps(acc[0], acc[1])) + offset
 }

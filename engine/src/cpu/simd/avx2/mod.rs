@@ -3,7 +3,8 @@
 //! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
 
 mod axpy;
-mod dot;
+pub(super) mod codes;
+pub(super) mod dot;
 mod inputs;
 mod tile;
 
@@ -11,7 +12,7 @@ use std::arch::x86_64::*;
 
 use super::{
     Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
-    one_by_one, portable, unpack,
+    one_by_one, portable,
 };
 use crate::{cpu::Isa, format::TensorType};
 
@@ -49,20 +50,31 @@ fn load128<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
     unsafe { _mm_loadu_si128(from.as_ptr().cast()) }
 }
 
+/// Writes 32 bytes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn store256<T: Copy, const N: usize>(to: &mut [T; N], v: __m256i) {
+    const { assert!(N * size_of::<T>() == 32) };
+    // SAFETY: 32 bytes are writable there, and the store asks for no alignment.
+    unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), v) }
+}
+
 /// Eight bytes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn load64(from: &[u8; 8]) -> __m128i {
-    _mm_cvtsi64_si128(i64::from_le_bytes(*from))
+fn load64<T: Copy, const N: usize>(from: &[T; N]) -> __m128i {
+    const { assert!(N * size_of::<T>() == 8) };
+    // SAFETY: 8 bytes are readable there, and the load asks for no alignment.
+    unsafe { _mm_loadl_epi64(from.as_ptr().cast()) }
 }
 
-/// The f16 at the head of each of eight blocks. Put together in whole registers: inserted into a vector one by one they would wait
+/// The f16 at byte `AT` of each of eight blocks. Put together in whole registers: inserted into a vector one by one they would wait
 /// for whatever that register held before.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     let four = |at: usize| {
-        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][0], blocks[at + i][1]])) << (16 * i);
+        let one = |i: usize| u64::from(u16::from_le_bytes([blocks[at + i][AT], blocks[at + i][AT + 1]])) << (16 * i);
         (one(0) | one(1) | one(2) | one(3)) as i64
     };
     _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0)))
@@ -125,7 +137,7 @@ impl Kernels for Avx2 {
     }
 
     fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
-        with_features!(dot::codes(ty, weights, x, ahead, out))
+        with_features!(dot::quantised(ty, weights, x, ahead, out))
     }
 
     fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
@@ -142,7 +154,7 @@ impl Kernels for Avx2 {
     }
 
     fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-        with_features!(unpack(ty, src, codes, scales, mins))
+        with_features!(codes::unpack(ty, src, codes, scales, mins))
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
@@ -187,11 +199,6 @@ impl Kernels for Avx2 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
     portable::quantise(x, row);
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
-fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-    unpack::unpack(ty, src, codes, scales, mins);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 use super::{ROWS, load_ps, load128, load256, load512, store128, store256, store512};
 use crate::{
     cpu::simd::{
-        QuantisedRowMut, part, part_mut, portable,
+        QuantisedRowMut, avx2, part, part_mut, portable,
         unpack::{self, half},
     },
     format::TensorType,
@@ -133,7 +133,7 @@ pub(super) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut 
                 }
             }
         }
-        _ => unpack::unpack(ty, src, codes, scales, mins),
+        _ => avx2::codes::unpack(ty, src, codes, scales, mins),
     }
 }
 

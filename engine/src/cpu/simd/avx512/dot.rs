@@ -10,11 +10,7 @@ use super::{
     load_ps, load_some, load256, load512, prefetch,
 };
 use crate::{
-    cpu::simd::{
-        Apart, DOT_ROWS, QuantisedRow, part,
-        portable::{self, rows},
-        unpack::half,
-    },
+    cpu::simd::{Apart, DOT_ROWS, QuantisedRow, avx2, part, portable::rows, unpack::half},
     format::TensorType,
 };
 
@@ -30,7 +26,7 @@ pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahe
         TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
         _ => {
             drop(rows);
-            portable::dot_codes(ty, weights, x, out);
+            avx2::dot::quantised(ty, weights, x, ahead, out);
         }
     }
 }
