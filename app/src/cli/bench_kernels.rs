@@ -20,8 +20,8 @@ use super::{
     table::table,
 };
 
-/// Weight types measured without a model.
-const TYPES: [TensorType; 8] = [
+/// Weight types of which a GPU has kernels; others become one of them.
+const GPU_TYPES: [TensorType; 8] = [
     TensorType::Q4_0,
     TensorType::Q4_K,
     TensorType::Q5_K,
@@ -174,10 +174,7 @@ impl Products {
     fn measure(options: &BenchOptions) -> Outcome<Self> {
         let quick = options.effort.bytes < GpuEffort::default().bytes;
         let (shapes, tokens) = if quick { (&QUICK_SHAPES[..], QUICK_TOKENS) } else { (&SHAPES[..], TOKENS) };
-        let cases = || {
-            let of_type = |ty| shapes.iter().flat_map(move |shape| tokens.map(|tokens| (ty, *shape, tokens)));
-            TYPES.into_iter().flat_map(of_type)
-        };
+        let of_type = |ty| shapes.iter().flat_map(move |shape| tokens.map(|tokens| (ty, *shape, tokens)));
         let Some(gpu_options) = &options.gpu else {
             let cpu = Cpu::new(&options.cpu)?;
             let bandwidth = read_bandwidth(cpu.pool(), MEASURED, 2);
@@ -185,7 +182,8 @@ impl Products {
                 let speed = kernel_speed(&cpu, ty, rows, cols, tokens, 3)?;
                 Ok(Product { rows, cols, way: CHOSEN, speed })
             };
-            let products = cases().map(one).collect::<Outcome<_>>()?;
+            let types = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
+            let products = types.flat_map(of_type).map(one).collect::<Outcome<_>>()?;
             return Ok(Products { device: format!("CPU, {}", cpu.isa()), speed: None, bandwidth, products });
         };
         let gpu = Gpu::open(gpu_options)?;
@@ -195,11 +193,12 @@ impl Products {
             let speed = gpu_kernel_speed(gpu, ty, rows, cols, tokens, &options.effort)?;
             Ok::<_, Failure>(Product { rows, cols, way, speed })
         };
-        let mut products = cases().map(|case| on(&gpu, CHOSEN, case)).collect::<Outcome<Vec<_>>>()?;
+        let mut products =
+            GPU_TYPES.into_iter().flat_map(of_type).map(|case| on(&gpu, CHOSEN, case)).collect::<Outcome<Vec<_>>>()?;
         drop(gpu);
         for (way, packed) in [("floats", false), ("integers", true)] {
             let gpu = Gpu::open(&GpuOptions { packed_dot: Some(packed), ..gpu_options.clone() })?;
-            let both = TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&device_type(*ty)));
+            let both = GPU_TYPES.into_iter().filter(|ty| WeightType::PACKED.contains(&device_type(*ty)));
             products.extend(both.map(|ty| on(&gpu, way, (ty, shapes[0], 1))).collect::<Outcome<Vec<_>>>()?);
         }
         Ok(Products { device, speed: Some(speed), bandwidth, products })
