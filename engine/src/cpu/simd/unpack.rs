@@ -68,14 +68,28 @@ pub(crate) fn k_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     ((low(a) | high(c, a)).to_le_bytes(), (low(b) | high(c >> 4, b)).to_le_bytes())
 }
 
-/// The sixteen 6-bit scales of Q3_K.
+/// The sixteen 6-bit scales of Q3_K, one byte each, 32 too large.
 #[inline(always)]
-fn q3_scales(packed: &[u8; 12]) -> [i8; 16] {
-    std::array::from_fn(|i| {
-        let low = if i < 8 { packed[i] & 15 } else { packed[i - 8] >> 4 };
-        let high = packed[8 + i % 4] >> (2 * (i / 4)) & 3;
-        (low | high << 4) as i8 - 32
-    })
+pub(super) fn q3_scales(packed: &[u8; 12]) -> [[u8; 8]; 2] {
+    let (low, high) = (u64::from_le_bytes(*part(packed, 0)), u32::from_le_bytes(*part(packed, 8)));
+    let upper = |shift: u32| u64::from(high >> shift & 0x0303_0303);
+    let scales = |low: u64, shift| low & 0x0f0f_0f0f_0f0f_0f0f | (upper(shift) | upper(shift + 2) << 32) << 4;
+    [scales(low, 0).to_le_bytes(), scales(low >> 4, 4).to_le_bytes()]
+}
+
+/// The eight 6-bit scales of IQ4_XS, one byte each, 32 too large.
+#[inline(always)]
+pub(super) fn iq4_xs_scales(block: &[u8; 136]) -> [u8; 8] {
+    // Nibbles, and pairs of bits, are moved apart to bytes: halves first.
+    let mut low = u64::from(u32::from_le_bytes(*part(block, 4)));
+    low = (low | low << 16) & 0x0000_ffff_0000_ffff;
+    low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;
+    low = (low | low << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let mut high = u64::from(u16::from_le_bytes(*part(block, 2)));
+    high = (high | high << 24) & 0x0000_00ff_0000_00ff;
+    high = (high | high << 12) & 0x000f_000f_000f_000f;
+    high = (high | high << 6) & 0x0303_0303_0303_0303;
+    (low | high << 4).to_le_bytes()
 }
 
 /// Splits sixteen bytes into low nibbles, then high ones.
@@ -260,8 +274,8 @@ pub(super) fn q2_k_groups(block: &[u8; 84], scales: &mut [f32; 16], mins: &mut [
 #[inline(always)]
 pub(super) fn q3_k_groups(block: &[u8; 110], scales: &mut [f32; 16]) {
     let d = half(*part(block, 108));
-    for (scale, q) in scales.iter_mut().zip(q3_scales(part(block, 96))) {
-        *scale = d * f32::from(q);
+    for (scale, q) in scales.iter_mut().zip(q3_scales(part(block, 96)).as_flattened()) {
+        *scale = d * (f32::from(*q) - 32.0);
     }
 }
 
@@ -277,11 +291,9 @@ pub(super) fn q6_k_groups(block: &[u8; 210], scales: &mut [f32; 16]) {
 /// Scales of an IQ4_XS block.
 #[inline(always)]
 pub(super) fn iq4_xs_groups(block: &[u8; 136], scales: &mut [f32; 8]) {
-    let (d, high) = (half(*part(block, 0)), u16::from_le_bytes(*part(block, 2)));
-    for (i, to) in scales.iter_mut().enumerate() {
-        let low = block[4 + i / 2] >> (4 * (i % 2)) & 15;
-        let scale = i32::from(low) | i32::from(high >> (2 * i) & 3) << 4;
-        *to = d * (scale - 32) as f32;
+    let d = half(*part(block, 0));
+    for (scale, q) in scales.iter_mut().zip(iq4_xs_scales(block)) {
+        *scale = d * (f32::from(q) - 32.0);
     }
 }
 

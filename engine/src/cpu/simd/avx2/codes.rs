@@ -86,14 +86,9 @@ pub(in crate::cpu::simd) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8],
         }),
         Q3_K => blocks256::<110, 16>(src, codes, scales, mins, |b, codes, scales, _| {
             q3_k_groups(b, scales);
-            let high = load256::<u8, 32>(part(b, 0));
             for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-                let parts = codes.as_chunks_mut::<32>().0.iter_mut().zip(two_bits(part(b, 32 + 32 * at)));
-                for (shift, (codes, two)) in parts.enumerate() {
-                    // Where the third bit is not set, four less.
-                    let bit = _mm256_set1_epi8((1u8 << (4 * at + shift)) as i8);
-                    let set = _mm256_cmpeq_epi8(_mm256_and_si256(high, bit), bit);
-                    store256(codes, _mm256_sub_epi8(two, _mm256_andnot_si256(set, _mm256_set1_epi8(4))));
+                for (codes, whole) in codes.as_chunks_mut::<32>().0.iter_mut().zip(q3_k(b, at)) {
+                    store256(codes, _mm256_sub_epi8(whole, _mm256_set1_epi8(4)));
                 }
             }
         }),
@@ -137,7 +132,7 @@ pub(super) fn look_up(values: &[i8; 16], nibbles: __m256i) -> __m256i {
 /// The four two-bit codes of each byte.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn two_bits(bytes: &[u8; 32]) -> [__m256i; 4] {
+pub(super) fn two_bits(bytes: &[u8; 32]) -> [__m256i; 4] {
     let (bytes, mask) = (load256(bytes), _mm256_set1_epi8(3));
     [
         _mm256_and_si256(bytes, mask),
@@ -186,4 +181,19 @@ pub(super) fn q6_k(block: &[u8; 210], at: usize) -> [__m256i; 4] {
         _mm256_or_si256(_mm256_and_si256(high_a, mask), _mm256_and_si256(bits, upper)),
         _mm256_or_si256(_mm256_and_si256(high_b, mask), _mm256_and_si256(_mm256_srli_epi16::<2>(bits), upper)),
     ]
+}
+
+/// Four times 32 codes of a Q3_K block's half `at`, 4 too large.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn q3_k(block: &[u8; 110], at: usize) -> [__m256i; 4] {
+    let mut codes = two_bits(part(block, 32 + 32 * at));
+    // The third bit of each is a bit of these bytes.
+    let bits = _mm256_srl_epi16(load256::<u8, 32>(part(block, 0)), _mm_cvtsi32_si128(4 * at as i32));
+    let third = _mm256_set1_epi8(4);
+    codes[0] = _mm256_or_si256(codes[0], _mm256_and_si256(_mm256_slli_epi16::<2>(bits), third));
+    codes[1] = _mm256_or_si256(codes[1], _mm256_and_si256(_mm256_slli_epi16::<1>(bits), third));
+    codes[2] = _mm256_or_si256(codes[2], _mm256_and_si256(bits, third));
+    codes[3] = _mm256_or_si256(codes[3], _mm256_and_si256(_mm256_srli_epi16::<1>(bits), third));
+    codes
 }

@@ -5,12 +5,12 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes, heads, load_ps, load64, load128, load256, prefetch, reduce, store_ps};
+use super::{codes, heads, load_ps, load64, load128, load256, powers, prefetch, reduce, store_ps};
 use crate::{
     cpu::simd::{
         Apart, DOT_ROWS, QuantisedRow, part,
-        portable::{STEP, rows},
-        unpack::{Grouping, IQ4, half, k_scales},
+        portable::rows,
+        unpack::{FP4, IQ4, e8m0_half, half, iq4_xs_scales, k_scales, q3_scales},
     },
     format::TensorType,
 };
@@ -35,13 +35,11 @@ pub(in crate::cpu::simd) fn quantised(
         TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
         TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
         TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
-        _ => match Grouping::of(ty) {
-            Some(Grouping { len: 32, minima, .. }) => {
-                rows.for_each(|(row, out)| *out = any::<32>(ty, minima, row, x, ahead));
-            }
-            Some(Grouping { minima, .. }) => rows.for_each(|(row, out)| *out = any::<16>(ty, minima, row, x, ahead)),
-            None => unreachable!("{ty} has no codes"),
-        },
+        TensorType::Q2_K => rows.for_each(|(row, out)| *out = q2_k(row, x, ahead)),
+        TensorType::Q3_K => rows.for_each(|(row, out)| *out = q3_k(row, x, ahead)),
+        TensorType::IQ4_XS => rows.for_each(|(row, out)| *out = iq4_xs(row, x, ahead)),
+        TensorType::MXFP4 => rows.for_each(|(row, out)| *out = mxfp4(row, x, ahead)),
+        _ => unreachable!("{ty} has no codes"),
     }
 }
 
@@ -122,6 +120,9 @@ fn signed4(w: __m256i, x: __m256i) -> __m256i {
     dot4(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
 }
 
+/// Bytes of an MXFP4 block, whose scale is a power of two in one byte.
+const MXFP4: usize = 17;
+
 /// In place of an offset: blocks have minima of their own.
 const MINIMA: i8 = -1;
 
@@ -145,7 +146,7 @@ fn rows32<const BYTES: usize, const OFFSET: i8, const ROWS: usize>(
         for row in 0..ROWS {
             let blocks = &lines[row].0[line];
             prefetch(blocks.as_flattened(), rows[row].ahead);
-            let d = heads::<BYTES, 0>(blocks);
+            let d = if BYTES == MXFP4 { powers(blocks) } else { heads::<BYTES, 0>(blocks) };
             let min = if OFFSET == MINIMA { heads::<BYTES, 2>(blocks) } else { d };
             offset[row] = _mm256_fmadd_ps(min, load_ps(sums), offset[row]);
             store_ps(&mut factors[row], _mm256_mul_ps(d, load_ps(scales)));
@@ -163,7 +164,7 @@ fn rows32<const BYTES: usize, const OFFSET: i8, const ROWS: usize>(
         let [mut acc, odd] = acc[row];
         let mut offset = reduce(offset[row]);
         for (i, (block, codes)) in lines[row].1.iter().zip(code_rest).enumerate() {
-            let d = half([block[0], block[1]]);
+            let d = if BYTES == MXFP4 { e8m0_half(block[0]) } else { half([block[0], block[1]]) };
             acc = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dot(block, codes)), _mm256_set1_ps(d * scale_rest[i]), acc);
             let min = if OFFSET == MINIMA { half([block[2], block[3]]) } else { d };
             offset += min * sum_rest[i];
@@ -219,6 +220,14 @@ fn iq4_nl(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
     out
 }
 
+#[target_feature(enable = "avx2,fma,f16c")]
+fn mxfp4(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let [out] = rows32::<MXFP4, 0, 1>([Apart { row, ahead }], x, |block, codes| {
+        signed4(codes::look_up(&FP4, codes::nibbles(part(block, 1))), load256(codes))
+    });
+    out
+}
+
 /// Eight bytes as floats.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -266,21 +275,53 @@ fn q5_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
-    let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
-    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
-    for ((block, codes), (scales, half_sums)) in blocks.zip(factors) {
+fn iq4_xs(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let blocks = row.as_chunks::<136>().0.iter().zip(x.codes.as_chunks::<256>().0).zip(x.scales.as_chunks::<8>().0);
+    let mut acc = [_mm256_setzero_ps(); 2];
+    for ((block, codes), scales) in blocks {
         prefetch(block, ahead);
-        let d = _mm256_set1_ps(half([block[208], block[209]]));
+        let d = _mm256_mul_ps(_mm256_set1_ps(half([block[0], block[1]])), load_ps(scales));
+        let mut s8 = [0.0; 8];
+        store_ps(&mut s8, _mm256_mul_ps(six_bits(iq4_xs_scales(block)), d));
+        for (i, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
+            let weights = codes::look_up(&IQ4, codes::nibbles(part(block, 8 + 16 * i)));
+            let dot = _mm256_cvtepi32_ps(signed4(weights, load256(codes)));
+            acc[i % 2] = _mm256_fmadd_ps(dot, _mm256_set1_ps(s8[i]), acc[i % 2]);
+        }
+    }
+    reduce(_mm256_add_ps(acc[0], acc[1]))
+}
+
+/// Eight 6-bit scales, 32 too large, as floats.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn six_bits(scales: [u8; 8]) -> __m256 {
+    _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_cvtepu8_epi32(load64(&scales)), _mm256_set1_epi32(32)))
+}
+
+/// Row of blocks of 256 whose scales are of 16: `factors(block, half)` gives the scales of a half and what is added for each of its
+/// codes, `weights(block, half)` its codes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn row_k16<const BYTES: usize>(
+    row: &[u8],
+    x: QuantisedRow<'_>,
+    ahead: isize,
+    factors: impl Fn(&[u8; BYTES], usize) -> (__m256, __m256),
+    weights: impl Fn(&[u8; BYTES], usize) -> [__m256i; 4],
+) -> f32 {
+    let blocks = row.as_chunks::<BYTES>().0.iter().zip(x.codes.as_chunks::<256>().0);
+    let sums = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
+    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], _mm256_setzero_ps());
+    for ((block, codes), (scales, half_sums)) in blocks.zip(sums) {
+        prefetch(block, ahead);
         // Two scales for each of the activations'.
         let twice = [_mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0), _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4)];
         for (at, codes) in codes.as_chunks::<128>().0.iter().enumerate() {
-            let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<u8, 8>(part(block, 192 + 8 * at))));
-            let s = _mm256_mul_ps(s, d);
-            offset = _mm256_fmadd_ps(s, load_ps(part(half_sums, 8 * at)), offset);
+            let (s, added) = factors(block, at);
+            offset = _mm256_fmadd_ps(added, load_ps(part(half_sums, 8 * at)), offset);
             let s = _mm256_mul_ps(s, _mm256_permutevar8x32_ps(load_ps(scales), twice[at]));
-            for (i, weights) in codes::q6_k(block, at).into_iter().enumerate() {
+            for (i, weights) in weights(block, at).into_iter().enumerate() {
                 let dot = dot4(weights, load256::<i8, 32>(part(codes, 32 * i)));
                 let (first, second) = (2 * i as i32, 2 * i as i32 + 1);
                 let two = _mm256_set_epi32(second, second, second, second, first, first, first, first);
@@ -289,39 +330,37 @@ fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
             }
         }
     }
-    reduce(_mm256_add_ps(acc[0], acc[1])) - 32.0 * reduce(offset)
+    reduce(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), offset))
 }
 
-/// Row of any quantised type, decoded to codes first; `LEN` elements share a scale.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn any<const LEN: usize>(ty: TensorType, minima: bool, row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
-    let (mut w, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
-    let (mut acc, mut offset) = ([_mm256_setzero_ps(); 2], 0.0);
-    let sums = if LEN == 32 { x.sums } else { x.half_sums };
-    for (at, (src, codes)) in row.chunks(step_bytes).zip(x.codes.chunks(STEP)).enumerate() {
-        prefetch(src, ahead);
-        codes::unpack(ty, src, &mut w[..codes.len()], &mut scales, &mut mins);
-        // One by one: eight at once would wait until what has just been written one by one is in the cache.
-        let x_scales = &x.scales[STEP / 32 * at..];
-        for (i, (w, x)) in w.as_chunks::<32>().0.iter().zip(codes.as_chunks::<32>().0).enumerate() {
-            let dot = _mm256_cvtepi32_ps(signed4(load256(w), load256(x)));
-            let factor = if LEN == 32 {
-                _mm256_set1_ps(scales[i] * x_scales[i])
-            } else {
-                let both = [2 * i, 2 * i + 1].map(|group| scales[group] * x_scales[i]);
-                _mm256_set_m128(_mm_set1_ps(both[1]), _mm_set1_ps(both[0]))
-            };
-            acc[i % 2] = _mm256_fmadd_ps(dot, factor, acc[i % 2]);
-        }
-        if minima {
-            let sums = &sums[STEP / LEN * at..][..codes.len() / LEN];
-            let mut four = [0.0; 4];
-            for (i, (min, sum)) in mins.iter().zip(sums).enumerate() {
-                four[i % 4] += min * sum;
-            }
-            offset += (four[0] + four[1]) + (four[2] + four[3]);
-        }
-    }
-    reduce(_mm256_add_ps(acc[0], acc[1])) + offset
+fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let factors = |block: &[u8; 210], at| {
+        let s = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<u8, 8>(part(block, 192 + 8 * at))));
+        let s = _mm256_mul_ps(s, _mm256_set1_ps(half([block[208], block[209]])));
+        (s, _mm256_mul_ps(s, _mm256_set1_ps(-32.0)))
+    };
+    row_k16::<210>(row, x, ahead, factors, |block, at| codes::q6_k(block, at))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q3_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let factors = |block: &[u8; 110], at: usize| {
+        let s = six_bits(q3_scales(part(block, 96))[at]);
+        let s = _mm256_mul_ps(s, _mm256_set1_ps(half([block[108], block[109]])));
+        (s, _mm256_mul_ps(s, _mm256_set1_ps(-4.0)))
+    };
+    row_k16::<110>(row, x, ahead, factors, |block, at| codes::q3_k(block, at))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q2_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+    let factors = |block: &[u8; 84], at| {
+        let both = _mm256_cvtepu8_epi32(load64::<u8, 8>(part(block, 8 * at)));
+        let s = _mm256_cvtepi32_ps(_mm256_and_si256(both, _mm256_set1_epi32(15)));
+        let m = _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(both));
+        let (d, dmin) = (half([block[80], block[81]]), half([block[82], block[83]]));
+        (_mm256_mul_ps(s, _mm256_set1_ps(d)), _mm256_mul_ps(m, _mm256_set1_ps(-dmin)))
+    };
+    row_k16::<84>(row, x, ahead, factors, |block, at| codes::two_bits(part(block, 16 + 32 * at)))
 }

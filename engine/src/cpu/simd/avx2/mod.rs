@@ -80,6 +80,20 @@ fn heads<const BYTES: usize, const AT: usize>(blocks: &[[u8; BYTES]; 8]) -> __m2
     _mm256_cvtph_ps(_mm_set_epi64x(four(4), four(0)))
 }
 
+/// The powers of two that are scales of eight MXFP4 blocks whose codes are twice the value: `2^(e - 128)`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+    let mut bytes = 0;
+    for (i, block) in blocks.iter().enumerate() {
+        bytes |= u64::from(block[0]) << (8 * i);
+    }
+    let (e, one) = (_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)), _mm256_set1_epi32(1));
+    let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(e, one));
+    let subnormal = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), e);
+    _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
+}
+
 /// Asks for the lines `ahead` bytes behind those of `row`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
