@@ -161,6 +161,17 @@ pub(crate) struct Apart<'a> {
     pub ahead: isize,
 }
 
+/// Whether rows of a type that lie apart are multiplied at once, where there is a kernel for that; their lengths are checked.
+fn are_read_together(ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>) -> bool {
+    if ty != TensorType::Q4_0 {
+        return false;
+    }
+    for of in rows {
+        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
+    }
+    true
+}
+
 /// [`Kernels::dot_apart`], a row after the other.
 fn one_by_one<K: Kernels + ?Sized>(
     kernels: &K,

@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 use super::{codes, heads, load_ps, load64, load128, load256, powers, prefetch, reduce, store_ps};
 use crate::{
     cpu::simd::{
-        Apart, DOT_ROWS, QuantisedRow, part,
+        Apart, QuantisedRow, part,
         portable::rows,
         unpack::{FP4, IQ4, e8m0_half, half, iq4_xs_scales, k_scales, q3_scales},
     },
@@ -41,24 +41,6 @@ pub(in crate::cpu::simd) fn quantised(
         TensorType::MXFP4 => rows.for_each(|(row, out)| *out = mxfp4(row, x, ahead)),
         _ => unreachable!("{ty} has no codes"),
     }
-}
-
-/// Rows that lie apart; `false` if they are better taken one by one.
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn apart(
-    ty: TensorType,
-    rows: &[Apart<'_>; DOT_ROWS],
-    x: QuantisedRow<'_>,
-    out: &mut [f32; DOT_ROWS],
-) -> bool {
-    if ty != TensorType::Q4_0 {
-        return false;
-    }
-    for of in rows {
-        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
-    }
-    *out = q4_0(*rows, x);
-    true
 }
 
 /// Dispatch over the float types.
@@ -127,7 +109,8 @@ const MXFP4: usize = 17;
 const MINIMA: i8 = -1;
 
 /// Rows of blocks of 32 behind an f16 scale: `dot` multiplies a block's codes, `OFFSET` too large; if that is [`MINIMA`], a minimum
-/// follows the scale. Each row says how far ahead of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
+/// follows the scale. Each row says how far ahead of it memory is asked for. Rows that lie apart are read side by side: more of them
+/// are then on their way.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rows32<const BYTES: usize, const OFFSET: i8, const ROWS: usize>(
@@ -176,7 +159,7 @@ fn rows32<const BYTES: usize, const OFFSET: i8, const ROWS: usize>(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
+pub(super) fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
     rows32::<18, 8, ROWS>(rows, x, |block, codes| dot4(codes::nibbles(part(block, 2)), load256(codes)))
 }
 

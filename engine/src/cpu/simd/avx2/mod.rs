@@ -11,8 +11,8 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded,
-    one_by_one, portable,
+    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut,
+    are_read_together, decoded, one_by_one, portable,
 };
 use crate::{cpu::Isa, format::TensorType};
 
@@ -155,8 +155,9 @@ impl Kernels for Avx2 {
     }
 
     fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
-        if !with_features!(dot::apart(ty, rows, x, out)) {
-            one_by_one(self, ty, rows, x, out);
+        match are_read_together(ty, rows, x) {
+            true => *out = with_features!(dot::q4_0(*rows, x)),
+            false => one_by_one(self, ty, rows, x, out),
         }
     }
 

@@ -10,7 +10,7 @@ use super::{
     load_ps, load_some, load256, load512, prefetch,
 };
 use crate::{
-    cpu::simd::{Apart, DOT_ROWS, QuantisedRow, avx2, part, portable::rows, unpack::half},
+    cpu::simd::{Apart, QuantisedRow, avx2, part, portable::rows, unpack::half},
     format::TensorType,
 };
 
@@ -29,24 +29,6 @@ pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahe
             avx2::dot::quantised(ty, weights, x, ahead, out);
         }
     }
-}
-
-/// Rows that lie apart; `false` if they are better taken one by one.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn apart(
-    ty: TensorType,
-    rows: &[Apart<'_>; DOT_ROWS],
-    x: QuantisedRow<'_>,
-    out: &mut [f32; DOT_ROWS],
-) -> bool {
-    if ty != TensorType::Q4_0 {
-        return false;
-    }
-    for of in rows {
-        assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
-    }
-    *out = q4_0(*rows, x);
-    true
 }
 
 /// Dispatch over the float types.
@@ -147,7 +129,7 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
+pub(super) fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
     rows32::<18, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
 }
 
