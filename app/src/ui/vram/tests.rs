@@ -170,6 +170,10 @@ fn both_readings_mean_the_same_limit() {
     stage.role(Role::Slider, FREE).set_value_accesskit(less as f64);
     stage.step();
     assert!(engine.vram_budget().unwrap() > now);
+    // What comes into VRAM gets a line in the panel, and the buttons below move under the pointer.
+    let all =
+        |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted > limit && !it.moving);
+    stage.until("more in VRAM", all);
     stage.click("Use at most");
     assert!(matches!(budget(&mut stage), Some(Budget::AtMost(_))));
 }
@@ -194,15 +198,11 @@ fn the_cpu_and_every_adapter_can_be_chosen() {
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut Stage, line: &str| {
         let combo = stage.role(Role::ComboBox, "The processor that computes; speech goes on while it changes");
-        combo.click();
-        stage.step();
+        stage.tap(combo.rect().center());
         let line = line.to_owned();
-        stage
-            .it
-            .get_by(|node| node.role() == Role::Button && node.label().is_some_and(|it| it.starts_with(&line)))
-            .click();
-        stage.it.remove_cursor();
-        stage.step();
+        let entry =
+            stage.it.get_by(|node| node.role() == Role::Button && node.label().is_some_and(|it| it.starts_with(&line)));
+        stage.tap(entry.rect().center());
     };
     choose(&mut stage, picker::CPU);
     assert_eq!(stage.shell().settings.models[&key].device.as_deref(), Some(""));
