@@ -155,8 +155,9 @@ impl Dots {
 
 #[cfg(test)]
 mod tests {
-    use std::{hint::black_box, time::Instant};
+    use std::hint::black_box;
 
+    use cpu_time::ThreadTime;
     use thermocline_engine::telemetry::neurons::{Difference, NeuronShape};
 
     use super::*;
@@ -285,7 +286,7 @@ mod tests {
         let mut dots: Vec<Dots> = (0..layers).map(|_| Dots::new(grid, &order, 0..neurons)).collect();
         let mut codes = vec![0; grid.dots() * layers];
         let mut picture = |_| {
-            let began = Instant::now();
+            let began = ThreadTime::now();
             for ((dots, mask), out) in dots.iter_mut().zip(&masks).zip(codes.chunks_exact_mut(grid.dots())) {
                 dots.draw(black_box(&Told::Fired(mask)), out);
             }
@@ -294,7 +295,7 @@ mod tests {
         };
         let mut plane = Plane::new(&NeuronShape::new(vec![neurons; layers]), 8192).unwrap();
         let mut bytes = |_| {
-            let began = Instant::now();
+            let began = ThreadTime::now();
             plane.begin();
             for (layer, mask) in masks.iter().enumerate() {
                 plane.write(layer, order.ranks(), black_box(&Told::Fired(mask)));

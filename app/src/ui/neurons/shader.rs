@@ -121,6 +121,7 @@ impl CallbackTrait for Frame {
 mod tests {
     use std::time::{Duration, Instant};
 
+    use cpu_time::ThreadTime;
     use egui::{Color32, Pos2, TextureOptions, Ui, Vec2};
     use egui_kittest::Harness;
     use thermocline_engine::telemetry::neurons::{LayerFiring, NeuronBoard, Strength, Watch};
@@ -313,7 +314,7 @@ mod tests {
         let mut kept = Kept::new(&both.state.device, both.state.target_format);
         let mut times = Vec::new();
         for round in 0..10 {
-            let began = Instant::now();
+            let began = ThreadTime::now();
             both.bytes.draw_token(&shape, Mode::Fired, &token, None);
             let drawn = began.elapsed();
             let frame = frame(Rect::EVERYTHING, &both.bytes, Fold::Share, &both.table).unwrap();

@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use cpu_time::ThreadTime;
 use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, ViewportId, vec2};
 use egui_kittest::Harness;
 
@@ -21,25 +22,14 @@ const FRAME: Duration = Duration::from_millis(33);
 
 const MESSAGES: i64 = 10_000;
 
-/// Processor time of this thread, where the system tells it; other programs do not lengthen it.
-fn worked() -> Duration {
-    // The system adds up what a thread has worked when it looks at another.
-    std::thread::yield_now();
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.as_deref().and_then(|it| it.split_whitespace().next()?.parse().ok());
-    nanoseconds.map_or_else(|| Instant::now().duration_since(*BEGIN), Duration::from_nanos)
-}
-
-static BEGIN: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
-
-/// Runs a frame with its tessellation; what it took.
+/// Runs a frame with its tessellation; how long it kept this thread at work.
 fn frame(stage: &mut Stage) -> Duration {
-    let before = worked();
+    let began = ThreadTime::now();
     stage.it.step();
     let output = stage.it.output();
     let meshes = stage.it.ctx.tessellate(output.shapes.clone(), output.pixels_per_point);
     assert!(!meshes.is_empty());
-    worked() - before
+    began.elapsed()
 }
 
 /// A chat as long as a year of talking, of paragraphs, lists and code.

@@ -1,5 +1,7 @@
 //! What recording costs.
 
+use cpu_time::ThreadTime;
+
 use super::*;
 
 /// What recording `chunk` tokens costs with a tenth of the neurons firing, or of a mixture all of the first eight experts, per
@@ -20,7 +22,7 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     let chunks = if chunk == 1 { pending::block(words) } else { 1 };
     // The least of many: other tests run beside this one.
     let rounds = (0..24).map(|_| {
-        let started = Instant::now();
+        let started = ThreadTime::now();
         for _ in 0..chunks {
             recorder.begin(0, 0, &ids, chunk == 1);
             for layer in 0..shape.layers() {
