@@ -3,8 +3,9 @@
 # story and the map, drags the VRAM slider meanwhile, closes the window, opens it again, kills it in the middle of a sentence.
 # Controls are found through the system's accessibility bus. Needs the packages in PACKAGES, which tests/run.sh installs.
 #
-# Usage: bash tests/window.sh [--pictures FOLDER] [PROGRAM]      PROGRAM: the built binary [default: target/debug/thermocline]
+# Usage: bash tests/window.sh [--pictures FOLDER] [--speed] [PROGRAM]    PROGRAM: the built binary [default: target/debug/thermocline]
 #   --pictures FOLDER   keep screenshots there: chat, three modes of the map, models, light and dark, two sizes
+#   --speed             nothing else runs: the window must leave the model 95 % of the terminal's tokens/s, otherwise half
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -13,11 +14,13 @@ PACKAGES=(xvfb xdotool imagemagick sqlite3 dbus at-spi2-core gir1.2-atspi-2.0 py
 [[ ${1:-} == --packages ]] && { echo "${PACKAGES[@]}"; exit; }
 pictures=
 [[ ${1:-} == --pictures ]] && { pictures=${2:?--pictures needs a folder}; mkdir -p "$pictures"; pictures=$(realpath "$pictures"); shift 2; }
+least=0.5
+[[ ${1:-} == --speed ]] && { least=0.95; shift; }
 program=$(realpath "${1:-target/debug/thermocline}")
 
 fail() {
   echo "tests/window.sh: $*" >&2
-  [[ -s ${log:-} ]] && tail -5 "$log" >&2
+  [[ -s ${log:-} ]] && tail -20 "$log" >&2
   [[ ${window:-} ]] && import -window "$window" target/window-failed.png 2>/dev/null && echo "see target/window-failed.png" >&2
   exit 1
 }
@@ -67,7 +70,10 @@ ask() { sqlite3 -readonly -cmd '.timeout 5000' "$data" "$1"; }
 # The last answer: its state, and how long it is.
 state() { ask "SELECT state FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
 length() { ask "SELECT length(content) FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
+answers() { (($(ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'") == $1)); }
 is_state() { [[ $(state) == "$1" ]]; }
+# A story without an end is cut.
+is_over() { [[ $(state) =~ ^(complete|cut)$ ]]; }
 longer() { (($(length) > $1)); }
 gone() { ! kill -0 "$app" 2>/dev/null; }
 
@@ -140,7 +146,7 @@ done
 is_state streaming || fail "no map moved while a story was written"
 say "$before letters are on disk, the map moves, and it goes on"
 [[ $pictures ]] && shot streaming
-until_ 120 "the end of the story" is_state complete
+until_ 120 "the end of the story" is_over
 (($(length) > before)) || fail "nothing was written any more"
 
 echo "the slider is dragged during another"
@@ -168,19 +174,20 @@ for subject in dragon bear frog mouse; do
 done
 is_state streaming || fail "every story ended while the slider was dragged"
 until_ 30 "a smaller hot share after the slider was dragged" moved
-until_ 120 "the end of the story" is_state complete
+until_ 120 "the end of the story" is_over
 (($(length) > dragged)) || fail "nothing was written after the slider was dragged"
 until_ 10 "the budget in the settings" grep -q at_most "$settings"
-say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [^']*") after it was dragged; $(length) letters, complete"
+say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [^']*") after it was dragged; $(length) letters"
 
 echo "closed and opened again, the chat is there"
-story=$(ask "SELECT content FROM message WHERE role = 'assistant' ORDER BY id LIMIT 1")
+# The end is seen, however long they are.
+last=$(ask "SELECT content FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1" | sed '/^\s*$/d' | tail -1)
 quit
 [[ $(ask "PRAGMA integrity_check") == ok ]] || fail "the chats are damaged"
 open
-seen wait 30 "label:Tell me a long story about a cat and a boat." >/dev/null
-seen wait 30 "label:${story:0:40}" >/dev/null
-say "questions and stories are on the screen again"
+seen wait 30 "toggle button:Tell me a long story" >/dev/null
+seen wait 30 "label:${last:0:40}" >/dev/null
+say "the chat is on the screen again, at its end"
 
 echo "killed in the middle of a sentence"
 prompt "Tell me another story, about a dog."
@@ -194,6 +201,38 @@ longer $((seen - 1)) || fail "text that was on disk is gone"
 open
 seen wait 30 "label:Tell me another story, about a dog." >/dev/null
 say "$(length) letters of the interrupted answer are kept"
+
+echo "the window leaves the processor to the model"
+click "combo box:The processor that computes"
+click "toggle button:CPU"
+seen wait 60 "label:The CPU computes everything" >/dev/null
+rate() { sed -n 's/.*"decode_tokens_per_second":\([0-9.]*\).*/\1/p'; }
+story="Tell me a long story about a dragon."
+xdotool key ctrl+n
+sleep 1
+told=$(ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'")
+prompt "$story"
+# Other programs disturb the one or the other, the window every round.
+for attempt in {1..3}; do
+  ratios=()
+  for round in {1..9}; do
+    until_ 120 "story $round" answers $((++told))
+    here=$(ask "SELECT stats FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1" | rate)
+    # The window would still draw what the answer left.
+    kill -STOP "$app"
+    alone=$("$program" run --device cpu --json -p "$story" 2>/dev/null | rate)
+    kill -CONT "$app"
+    ratios+=("$(awk "BEGIN { printf \"%.2f\", $here / $alone }")")
+    xdotool key ctrl+r
+  done
+  read -ra ratios <<<"$(printf '%s\n' "${ratios[@]}" | sort -n | xargs)"
+  median=${ratios[4]}
+  say "$median times the terminal's tokens/s (${ratios[0]} to ${ratios[8]})"
+  fast_enough() { awk "BEGIN { exit !($median >= $least) }"; }
+  fast_enough && break
+done
+fast_enough || fail "the window slows the model down"
+until_ 120 "the last story" answers $((told + 1))
 
 echo "at rest it costs nothing"
 ticks() { local stat; stat=$(<"/proc/$app/stat"); read -ra stat <<<"${stat##*) }"; echo $((stat[11] + stat[12])); }
@@ -216,7 +255,7 @@ if [[ $pictures ]]; then
       sleep 1
       prompt "Tell me a story about a girl, a bird and the rain."
       until_ 30 "an answer under way" is_state streaming
-      until_ 120 "the end of the story" is_state complete
+      until_ 120 "the end of the story" is_over
       xdotool mousemove --window "$window" 4 4
       for mode in Fired Frequency Placement; do
         click "toggle button:$mode"

@@ -30,7 +30,7 @@ pub struct Choices {
     /// Same seed, same answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seed: Option<u64>,
-    /// Longest answer in tokens.
+    /// Longest answer in tokens; `None`: as many as the context has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<usize>,
     /// Whether an answer ends when the context is full, rather than that the oldest half is forgotten.

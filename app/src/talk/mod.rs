@@ -332,7 +332,9 @@ fn request(
     // A fixed seed would give the same answer again.
     sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(version as u64 - 1));
     let on_full = if choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
-    Ok(Request { sampling, max_tokens: choices.max_tokens, stop, on_full, ..Request::new(prompt) })
+    // What has forgotten its own beginning seldom finds an end.
+    let most = choices.max_tokens.unwrap_or_else(|| session.context());
+    Ok(Request { sampling, max_tokens: Some(most), stop, on_full, ..Request::new(prompt) })
 }
 
 fn turn(message: &Message) -> Turn {

@@ -51,6 +51,24 @@ fn answers_wait_for_the_model_and_are_kept_with_figures_versions_and_more() {
 }
 
 #[test]
+fn an_answer_that_finds_no_end_is_as_long_as_the_context() {
+    let (mut store, mut talk, host) = (Store::in_memory().unwrap(), Talk::default(), Host::new(|| ()));
+    host.open(ModelId::Builtin, EngineOptions { context: Some(128), ..EngineOptions::default() });
+    // Of words drawn at random, few are the end.
+    let random = Choices { temperature: Some(20.0), top_p: Some(1.0), ..Choices::default() };
+    let ends = (1..=8).map(|seed| {
+        let chat = chat(&mut store, &Choices { seed: Some(seed), ..random.clone() });
+        talk.say(&mut store, &host, chat, None, "Hello").unwrap();
+        until_quiet(&mut talk, &mut store, &host);
+        let figures = Figures::of(store.branch(chat).unwrap()[1].stats.as_deref()).unwrap();
+        (figures.reason, figures.generated_tokens)
+    });
+    let ends: Vec<_> = ends.collect();
+    assert!(ends.iter().all(|(_, tokens)| *tokens <= 128), "{ends:?}");
+    assert!(ends.contains(&("max_tokens".to_owned(), 128)), "{ends:?}");
+}
+
+#[test]
 fn failures_are_sentences_and_a_model_that_leaves_takes_nothing_along() {
     let (mut store, mut talk, host) = (Store::in_memory().unwrap(), Talk::default(), Host::new(|| ()));
     let chat = chat(&mut store, &Choices::default());

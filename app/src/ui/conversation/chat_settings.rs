@@ -206,7 +206,8 @@ fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
         if let Some(k) = whole("Top-k", help, it.top_k.unwrap_or(base.top_k), 200) {
             it.top_k = Some(k).filter(|k| *k != base.top_k);
         }
-        let help = "An answer ends after so many tokens (a token is about three quarters of a word). 0 sets no limit.";
+        let help = "An answer ends after so many tokens (a token is about three quarters of a word). 0: as many as the \
+                    context has.";
         if let Some(most) = whole("Longest answer", help, it.max_tokens.unwrap_or(0), 8192) {
             it.max_tokens = Some(most).filter(|most| *most > 0);
         }

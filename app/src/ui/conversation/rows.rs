@@ -39,7 +39,6 @@ impl Rows {
         salt: impl egui::AsIdSalt,
         mut row: impl FnMut(&mut Ui, usize),
     ) -> std::ops::Range<usize> {
-        let width = ui.available_width();
         let mut area = ScrollArea::vertical().id_salt(salt).auto_shrink(false).stick_to_bottom(true);
         let wanted = self.wanted.take().map(|row| self.top(row));
         if let Some(offset) = wanted.or(self.offset.take()) {
@@ -50,6 +49,8 @@ impl Rows {
         let output = area.show_viewport(ui, |ui, view| {
             let total = self.top(self.heights.len());
             ui.set_height(total);
+            // What the scroll bar leaves.
+            let width = ui.available_width();
             let origin = ui.min_rect().min;
             let mut top = 0.0;
             let mut first = 0;
@@ -83,5 +84,34 @@ impl Rows {
 
     fn top(&self, row: usize) -> f32 {
         self.heights[..row.min(self.heights.len())].iter().map(|height| height + GAP).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use egui::vec2;
+    use egui_kittest::Harness;
+
+    use super::*;
+    use crate::ui::theme;
+
+    #[test]
+    fn the_scroll_bar_lies_beside_the_rows() {
+        const SIZE: f32 = 300.0;
+        let mut rows = Rows::default();
+        rows.reset(0, 50, |_| 20.0);
+        let show = |ui: &mut Ui, widest: &mut f32| {
+            *widest = 0.0;
+            rows.show(ui, "rows", |ui, _| *widest = widest.max(ui.max_rect().width()));
+        };
+        let mut it = Harness::new_ui_state(show, 0.0);
+        theme::install(&it.ctx);
+        it.set_size(vec2(SIZE, SIZE));
+        // Once it is known that there is more than can be seen.
+        it.run_steps(4);
+        let bar = it.ctx.global_style().spacing.scroll.allocated_width();
+        assert!(bar > 0.0 && *it.state() > 0.0);
+        let room = it.ctx.content_rect().width() - bar;
+        assert!(*it.state() <= room, "{} of {room}", it.state());
     }
 }
