@@ -97,21 +97,18 @@ mod tests {
 
     #[test]
     fn the_scroll_bar_lies_beside_the_rows() {
-        const SIZE: f32 = 300.0;
         let mut rows = Rows::default();
         rows.reset(0, 50, |_| 20.0);
-        let show = |ui: &mut Ui, widest: &mut f32| {
-            *widest = 0.0;
+        let show = |ui: &mut Ui, (room, widest): &mut (f32, f32)| {
+            (*room, *widest) = (ui.available_width(), 0.0);
             rows.show(ui, "rows", |ui, _| *widest = widest.max(ui.max_rect().width()));
         };
-        let mut it = Harness::new_ui_state(show, 0.0);
+        let mut it = Harness::new_ui_state(show, (0.0, 0.0));
         theme::install(&it.ctx);
-        it.set_size(vec2(SIZE, SIZE));
+        it.set_size(vec2(300.0, 300.0));
         // Once it is known that there is more than can be seen.
         it.run_steps(4);
-        let bar = it.ctx.global_style().spacing.scroll.allocated_width();
-        assert!(bar > 0.0 && *it.state() > 0.0);
-        let room = it.ctx.content_rect().width() - bar;
-        assert!(*it.state() <= room, "{} of {room}", it.state());
+        let ((room, widest), bar) = (*it.state(), it.ctx.global_style().spacing.scroll.allocated_width());
+        assert!(bar > 0.0 && widest > 0.0 && widest <= room - bar, "{widest} of {room}, the bar is {bar} wide");
     }
 }
