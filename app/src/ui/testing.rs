@@ -49,6 +49,11 @@ pub struct Stage {
     folder: Rc<tempfile::TempDir>,
 }
 
+/// The pointer's first button goes down or comes up here.
+pub fn button(pos: Pos2, pressed: bool) -> Event {
+    Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: Modifiers::NONE }
+}
+
 fn window(size: [f32; 2], folders: Folders) -> Harness<'static, Window> {
     let builder = Harness::builder().with_size(size).with_step_dt(1.0 / 60.0).with_max_steps(8);
     builder.build_eframe(move |creation| Window::new(&creation.egui_ctx, folders, None).unwrap())
@@ -165,9 +170,7 @@ impl Stage {
 
     /// A click here, within one frame: what comes and goes above by itself cannot move a button away between its two halves.
     pub fn tap(&mut self, pos: Pos2) {
-        let button =
-            |pressed| Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: Modifiers::NONE };
-        self.it.input_mut().events.extend([Event::PointerMoved(pos), button(true), button(false)]);
+        self.it.input_mut().events.extend([Event::PointerMoved(pos), button(pos, true), button(pos, false)]);
         self.step();
         self.it.remove_cursor();
         self.step();

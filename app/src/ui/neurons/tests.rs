@@ -241,12 +241,7 @@ fn a_click_pins_a_neuron_and_a_double_click_shows_its_layer() {
     let click = |harness: &mut Harness<'static, State>| {
         for pressed in [true, false] {
             harness.event(egui::Event::PointerMoved(at));
-            harness.event(egui::Event::PointerButton {
-                pos: at,
-                button: egui::PointerButton::Primary,
-                pressed,
-                modifiers: egui::Modifiers::NONE,
-            });
+            harness.event(crate::ui::testing::button(at, pressed));
             harness.step();
         }
     };

@@ -1,11 +1,14 @@
 //! The panel on a GPU that was chosen by name: here, where there may be no other, a driver that computes on the CPU.
 
-use egui::{Event, Key, PointerButton, accesskit::Role, vec2};
+use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
 use thermocline_engine::{gpu::adapters, sparsity::placement::Machine};
 
 use super::*;
-use crate::{settings::ModelSettings, ui::testing::Stage};
+use crate::{
+    settings::ModelSettings,
+    ui::testing::{Stage, button},
+};
 
 const MOST: &str = "VRAM to use at most";
 const FREE: &str = "VRAM to leave free";
@@ -53,10 +56,6 @@ fn drag(stage: &mut Stage, slider: &str, share: f32) {
     stage.it.event(button(rect.center(), true));
     stage.it.hover_at(to);
     stage.step();
-}
-
-fn button(pos: egui::Pos2, pressed: bool) -> Event {
-    Event::PointerButton { pos, button: PointerButton::Primary, pressed, modifiers: egui::Modifiers::NONE }
 }
 
 fn release(stage: &mut Stage, slider: &str, share: f32) {
