@@ -70,7 +70,8 @@ ask() { sqlite3 -readonly -cmd '.timeout 5000' "$data" "$1"; }
 # The last answer: its state, and how long it is.
 state() { ask "SELECT state FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
 length() { ask "SELECT length(content) FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1"; }
-answers() { (($(ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'") == $1)); }
+answers() { ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'"; }
+are_answered() { (($(answers) == $1)); }
 is_state() { [[ $(state) == "$1" ]]; }
 # A story without an end is cut.
 is_over() { [[ $(state) =~ ^(complete|cut)$ ]]; }
@@ -182,11 +183,13 @@ say "$(/usr/bin/python3 tests/seen.py list | grep -o "hot in VRAM, [^']*") after
 echo "closed and opened again, the chat is there"
 # The end is seen, however long they are.
 last=$(ask "SELECT content FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1" | sed '/^\s*$/d' | tail -1)
+said=$(ask "SELECT role, content FROM message ORDER BY id")
 quit
 [[ $(ask "PRAGMA integrity_check") == ok ]] || fail "the chats are damaged"
 open
 seen wait 30 "toggle button:Tell me a long story" >/dev/null
 seen wait 30 "label:${last:0:40}" >/dev/null
+[[ $(ask "SELECT role, content FROM message ORDER BY id") == "$said" ]] || fail "the chat is another"
 say "the chat is on the screen again, at its end"
 
 echo "killed in the middle of a sentence"
@@ -250,13 +253,13 @@ rate() { sed -n 's/.*"decode_tokens_per_second":\([0-9.]*\).*/\1/p'; }
 story="Tell me a long story about a dragon."
 xdotool key ctrl+n
 sleep 1
-told=$(ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'")
+told=$(answers)
 prompt "$story"
 # Other programs disturb the one or the other, the window every round.
 for attempt in {1..3}; do
   ratios=()
   for round in {1..9}; do
-    until_ 120 "story $round" answers $((++told))
+    until_ 120 "story $round" are_answered $((++told))
     here=$(ask "SELECT stats FROM message WHERE role = 'assistant' ORDER BY id DESC LIMIT 1" | rate)
     # The window would still draw what the answer left.
     kill -STOP "$app"
@@ -272,6 +275,6 @@ for attempt in {1..3}; do
   fast_enough && break
 done
 fast_enough || fail "the window slows the model down"
-until_ 120 "the last story" answers $((told + 1))
+until_ 120 "the last story" are_answered $((told + 1))
 quit
 echo "the window works"
