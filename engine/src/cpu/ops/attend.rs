@@ -16,6 +16,10 @@ use super::{
     math::{exp, tanh},
 };
 
+/// How far ahead of the rows being decoded memory is asked for: the processor's own prefetcher stops at page boundaries, and forgets
+/// the keys while it sees values.
+const AHEAD: isize = 8 << 10;
+
 /// Queries of a block, their state, and room for a tile of keys and values. Buffers grow and are kept.
 #[derive(Debug, Default)]
 pub(super) struct Block {
@@ -158,14 +162,20 @@ fn decode<'a, V: Vector>(
         RowsView::F32(data) if n == TILE => return &data[range],
         RowsView::F32(data) => used.copy_from_slice(&data[range]),
         RowsView::F16(data) => {
-            for (to, from) in used.chunks_exact_mut(V::LANES).zip(data[range].chunks_exact(V::LANES)) {
-                v.store(to, v.load_f16(from));
+            let of_line = LINE / size_of::<f16>();
+            for (to, line) in used.chunks_mut(of_line).zip(data[range].chunks(of_line)) {
+                v.prefetch(line, AHEAD);
+                for (to, from) in to.chunks_exact_mut(V::LANES).zip(line.chunks_exact(V::LANES)) {
+                    v.store(to, v.load_f16(from));
+                }
             }
         }
         RowsView::Q8_0 { quants, scales } => {
             let scales = &scales[range.start / 32..range.end / 32];
             let groups = used.chunks_mut(32 * 16).zip(quants[range].chunks(32 * 16));
             for ((to, from), scales) in groups.zip(scales.chunks(16)) {
+                v.prefetch(from, AHEAD);
+                v.prefetch(scales, AHEAD / 16);
                 let mut wide = [0.0; 16];
                 widen(v, scales, &mut wide);
                 for ((to, from), scale) in to.chunks_exact_mut(32).zip(from.chunks_exact(32)).zip(wide) {

@@ -94,13 +94,13 @@ fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
 }
 
-/// Asks for the lines `ahead` bytes behind those of `row`.
+/// Asks for the lines `ahead` bytes behind those of `row`, for the first-level cache alone: see the wider one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
     if ahead != 0 {
         for line in row.chunks(64) {
-            _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
+            _mm_prefetch::<_MM_HINT_NTA>(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
         }
     }
 }

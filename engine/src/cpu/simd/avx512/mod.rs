@@ -38,13 +38,15 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
-/// Asks for lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
+/// Asks for lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries. Only
+/// for the first-level cache: of most models they are gone from the others before a token needs them again, and on their way
+/// there and out again they are in the way of those that come.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T, ahead: isize) {
     for line in (0..size_of::<T>()).step_by(64) {
         let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(line);
-        _mm_prefetch::<_MM_HINT_T0>(to);
+        _mm_prefetch::<_MM_HINT_NTA>(to);
     }
 }
 

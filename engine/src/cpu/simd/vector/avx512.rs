@@ -60,10 +60,11 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    fn prefetch(self, at: &[u8], ahead: isize) {
-        for line in at.chunks(64) {
+    fn prefetch<T>(self, at: &[T], ahead: isize) {
+        for line in (0..size_of_val(at)).step_by(64) {
+            let line = at.as_ptr().cast::<i8>().wrapping_add(line).wrapping_offset(ahead);
             // SAFETY: the token proves AVX-512F; a prefetch of any address is harmless.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast::<i8>().wrapping_offset(ahead)) }
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(line) }
         }
     }
 

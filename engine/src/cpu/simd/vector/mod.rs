@@ -41,7 +41,7 @@ pub(crate) trait Vector: Copy + Send + Sync {
     #[allow(unsafe_code)]
     unsafe fn load_ptr(self, src: *const f32) -> Self::F;
     /// Asks the memory for what lies `ahead` bytes behind `at`; a hint.
-    fn prefetch(self, at: &[u8], ahead: isize) {
+    fn prefetch<T>(self, at: &[T], ahead: isize) {
         let _ = (at, ahead);
     }
     /// Writes the first [`Vector::LANES`] elements. Panics if there are fewer.
