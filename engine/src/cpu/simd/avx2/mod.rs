@@ -94,7 +94,7 @@ fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
 }
 
-/// Asks for the lines `ahead` bytes behind those of `row`, for the first-level cache alone: see the wider one.
+/// Asks for the lines `ahead` bytes behind those of `row`, for the first-level cache alone: see AVX-512's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
