@@ -73,15 +73,18 @@ else
   echo; echo "==> fuzz: no nightly compiler with cargo-fuzz here; the mutation loops among the tests have run instead"
 fi
 
-# What failed, once more, where whoever looks at the end of a long log finds it.
+# What failed, once more and last of all: where whoever sees only the end of a long log finds it.
 for name in "${failed[@]}"; do
-  printf '\n==> %s, where it failed\n' "$name"
-  grep -aE -A4 'FAILED$|panicked at|^error|^warning: unused|No such file' "$logs/$name" | tail -n 60
-  printf '...\n'
+  printf '\n==> %s, how it ended\n' "$name"
   tail -n 15 "$logs/$name"
 done
 
 printf '\n'
 for i in "${!names[@]}"; do printf '%-8s %s\n' "${names[i]}" "${results[i]}"; done
+for name in "${failed[@]}"; do
+  printf '\n==> %s, where it failed\n' "$name"
+  grep -aE 'FAILED$|^error|No such file' "$logs/$name" | cut -c -200 | head -n 8
+  grep -aE -A2 'panicked at' "$logs/$name" | cut -c -200 | head -n 9
+done
 if ((${#failed[@]})); then echo "FAILED"; exit 1; fi
 echo "all passed"

@@ -9,6 +9,9 @@ use crate::{
     ui::theme,
 };
 
+/// Frames until rows are as high as what is in them, and the list is at its end again: a click before may miss.
+const SETTLED: usize = 8;
+
 /// A shell in a folder of its own, with the built-in model on its way.
 fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conversation)>> {
     let folders = Folders::below(folder.path());
@@ -46,7 +49,7 @@ fn until(
         assert!(began.elapsed() < Duration::from_secs(60), "not within 60 s: {what}");
         thread::sleep(Duration::from_millis(5));
     }
-    harness.run_steps(3);
+    harness.run_steps(SETTLED);
 }
 
 fn quiet(harness: &mut Harness<'_, Option<(Shell, Conversation)>>) {
@@ -62,36 +65,36 @@ fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     it.get_by_label(STORIES[0]).click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     quiet(&mut it);
     let first = branch(&it);
     assert_eq!((first.len(), &*first[0].content), (2, STORIES[0]));
     assert!(first[1].content.len() > 20 && first[1].stats.is_some(), "{first:?}");
 
     it.get_by_label("Answer again").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     quiet(&mut it);
     assert_eq!(branch(&it)[1].version, (2, 2));
     it.get_by_label("Earlier version").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     assert_eq!((branch(&it)[1].version, branch(&it)[1].id), ((1, 2), first[1].id));
 
     it.get_by_label("Edit answer").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     assert!(it.get_by_label("Changed answer").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = "Short.".to_owned();
-    it.run_steps(2);
+    it.run_steps(SETTLED);
     it.get_by_label("Keep").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     assert_eq!((&*branch(&it)[1].content, branch(&it)[1].edited), ("Short.", true));
 
     it.get_by_label("Edit message").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     assert!(it.get_by_label("Changed message").is_focused());
     it.state_mut().as_mut().unwrap().1.editing.as_mut().unwrap().1 = STORIES[1].to_owned();
-    it.run_steps(2);
+    it.run_steps(SETTLED);
     it.get_by_label("Send again").click();
-    it.run_steps(3);
+    it.run_steps(SETTLED);
     quiet(&mut it);
     let other = branch(&it);
     assert_eq!((&*other[0].content, other[0].version), (STORIES[1], (2, 2)));
