@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{self, heads},
-    load_ps, load128, load256, load512, prefetch, store_ps,
+    load_ps, load128, load256, load512, prefetch, prefetch_share, store_ps,
 };
 use crate::{
     cpu::simd::{
@@ -85,13 +85,13 @@ fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
         let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
         let mut scales = [[0.0; 16]; ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
-            prefetch(blocks, of.ahead);
             store_ps(scales, _mm512_mul_ps(heads(blocks), _mm512_set1_ps(of.a)));
         }
         // Nothing here may become a call of its own: it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
             for row in 0..ROWS {
+                prefetch_share(blocks[row], i, 16, rows[row].ahead);
                 sums = add(sums, &blocks[row][i], scales[row][i]);
             }
             store_ps(part_mut(acc, 0), sums[0]);

@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{self, heads},
-    load_ps, load_some, load256, load512, prefetch,
+    load_ps, load_some, load256, load512, prefetch, prefetch_share,
 };
 use crate::{
     cpu::simd::{Apart, QuantisedRow, avx2, part, portable::rows, unpack::half},
@@ -95,7 +95,9 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         let mut scale = [_mm512_setzero_ps(); ROWS];
         for row in 0..ROWS {
             let blocks = &lines[row].0[line];
-            prefetch(blocks, rows[row].ahead);
+            if ROWS == 1 {
+                prefetch(blocks, rows[row].ahead);
+            }
             let d = heads(blocks);
             offset[row] = _mm512_fmadd_ps(d, load_ps(sums), offset[row]);
             scale[row] = _mm512_mul_ps(d, load_ps(scales));
@@ -105,6 +107,9 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
             let codes = load512(codes);
             for row in 0..ROWS {
                 let blocks = &lines[row].0[line];
+                if ROWS > 1 {
+                    prefetch_share(blocks, i, 8, rows[row].ahead);
+                }
                 let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(&blocks[2 * i], &blocks[2 * i + 1]), codes);
                 let sum = &mut acc[row][i % 2];
                 *sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dot), _mm512_permutexvar_ps(at, scale[row]), *sum);

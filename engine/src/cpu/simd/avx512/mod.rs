@@ -44,8 +44,17 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T, ahead: isize) {
-    for line in (0..size_of::<T>()).step_by(64) {
-        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(line);
+    prefetch_share(at, 0, 1, ahead);
+}
+
+/// Those of [`prefetch`]'s lines that fall to `step` of `steps`. A core waits for so many lines at once and no more: what is asked
+/// for beyond them is forgotten, or holds up what comes after it.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+fn prefetch_share<T>(at: &T, step: usize, steps: usize, ahead: isize) {
+    let lines = size_of::<T>().div_ceil(64);
+    for line in (step * lines).div_ceil(steps)..((step + 1) * lines).div_ceil(steps) {
+        let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * line);
         _mm_prefetch::<_MM_HINT_NTA>(to);
     }
 }
