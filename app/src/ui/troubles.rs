@@ -80,11 +80,6 @@ fn kept(folders: &Folders) -> Message {
     store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap()
 }
 
-/// Whether the model has ended an answer, or it is as long as it may be.
-fn is_whole(answer: &Message) -> bool {
-    matches!(answer.state, MessageState::Complete | MessageState::Cut)
-}
-
 #[test]
 fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     let folder = tempfile::tempdir().unwrap();
@@ -113,13 +108,15 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     disk.execute_batch("DROP TRIGGER full").unwrap();
     until(&mut it, "the answer on disk", |it| !window(it).shell().talk.is_unkept());
     let answer = kept(&folders);
-    assert!(answer.content == said && answer.stats.is_some() && is_whole(&answer), "{answer:?}");
+    assert!(answer.content == said && answer.stats.is_some(), "{answer:?}");
+    assert_eq!(answer.state, MessageState::Complete);
     it.run_steps(3);
     assert!(!says(&it, "Not on disk yet") && shows(&it, &said));
     it.get_by_label("Send").click();
     it.run_steps(2);
     quiet(&mut it);
-    assert!(is_whole(&kept(&folders)), "{:?}", kept(&folders));
+    // Two stories may be more than the context has room for.
+    assert!(matches!(kept(&folders).state, MessageState::Complete | MessageState::Cut), "{:?}", kept(&folders));
 }
 
 #[test]
@@ -134,7 +131,7 @@ fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
     quiet(&mut it);
     let store = &window(&it).shell().store;
     let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
-    assert!(is_whole(&answer) && shows(&it, &answer.content));
+    assert!(answer.state == MessageState::Complete && shows(&it, &answer.content));
     assert_eq!(window(&it).shell().settings.last_chat, None, "next time it would be another one");
 }
 
@@ -199,5 +196,5 @@ fn a_panic_of_the_engine_leaves_the_window_which_opens_the_model_again() {
     it.run_steps(2);
     quiet(&mut it);
     let answer = kept(&folders);
-    assert!(is_whole(&answer) && shows(&it, &answer.content), "{answer:?}");
+    assert!(answer.state == MessageState::Complete && shows(&it, &answer.content), "{answer:?}");
 }

@@ -54,7 +54,7 @@ fn a_whole_chat_without_a_pointer() {
     stage.answered();
     let again = branch(&mut stage)[1].clone();
     assert_eq!((again.version, again.speaker), ((2, 2), Speaker::Assistant));
-    assert!(!matches!(again.state, MessageState::Streaming | MessageState::Failed), "{again:?}");
+    assert!(matches!(again.state, MessageState::Stopped | MessageState::Complete), "{again:?}");
 
     // The keyboard is where one writes again.
     types(&mut stage, "And then?");
@@ -166,19 +166,19 @@ fn escape_leaves_what_has_the_keyboard_before_it_stops_an_answer() {
     };
     stage.ctrl(Key::K);
     types(&mut stage, "boat");
-    assert_ne!(escape(&mut stage), MessageState::Stopped);
+    assert_eq!(escape(&mut stage), MessageState::Complete);
     let search = stage.control("Search chats");
     assert!(!search.is_focused() && search.value().unwrap_or_default().is_empty(), "the search was left");
 
     stage.press(Key::F1);
-    assert_ne!(escape(&mut stage), MessageState::Stopped);
+    assert_eq!(escape(&mut stage), MessageState::Complete);
     assert!(!stage.shows("Begin a new line"), "the list was closed");
 
     stage.control("Import and export").focus();
     stage.step();
     stage.press(Key::Enter);
     assert!(stage.shows("Import chats …"));
-    assert_ne!(escape(&mut stage), MessageState::Stopped);
+    assert_eq!(escape(&mut stage), MessageState::Complete);
     assert!(!stage.shows("Import chats …"), "the menu was closed");
 
     assert_eq!(escape(&mut stage), MessageState::Stopped);

@@ -95,6 +95,7 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         let mut scale = [_mm512_setzero_ps(); ROWS];
         for row in 0..ROWS {
             let blocks = &lines[row].0[line];
+            // Rows in order: the processor is ahead of them by itself.
             if ROWS == 1 {
                 prefetch(blocks, rows[row].ahead);
             }

@@ -47,8 +47,8 @@ fn prefetch<T>(at: &T, ahead: isize) {
     prefetch_share(at, 0, 1, ahead);
 }
 
-/// Those of [`prefetch`]'s lines that fall to `step` of `steps`. A core waits for so many lines at once and no more: what is asked
-/// for beyond them is forgotten, or holds up what comes after it.
+/// Those of [`prefetch`]'s lines that fall to `step` of `steps`. Rows that lie apart come the more slowly the more of their lines
+/// are asked for at once.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch_share<T>(at: &T, step: usize, steps: usize, ahead: isize) {
