@@ -7,11 +7,11 @@
 use std::sync::{Mutex, PoisonError};
 
 use candle_core::{CpuStorage, CustomOp1, Device, Layout, Shape, Tensor, Var};
-use candle_nn::{AdamW, Optimizer, ParamsAdamW};
+use candle_nn::{Optimizer, ParamsAdamW};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::data::Firings;
+use super::{adam::AdamW, data::Firings};
 use crate::{
     error::{Error, Result},
     format::{Bytes, Matrix, TensorType, blocks},
@@ -32,31 +32,30 @@ pub(super) fn failed(error: candle_core::Error) -> Error {
 
 /// A network being trained.
 pub(super) struct LowRank {
-    /// `[rank, d]`
+    /// `[d, rank]`: transposed, as its gradient comes out of the product.
     fc1: Var,
-    /// `[n_ff, rank]`
+    /// `[rank, n_ff]`, likewise.
     fc2: Var,
     optimiser: AdamW,
 }
 
 impl LowRank {
-    /// A network that starts from `fc1` `[rank, d]` and answers each neuron's base rate: `counts` firings in `tokens` tokens,
+    /// A network that starts from the first layer `fc1` `[rank, d]` and answers each neuron's base rate: `counts` firings in `tokens` tokens,
     /// of which the inputs `x` `[n, d]` are a sample.
     pub fn new(
-        fc1: Vec<f32>,
+        fc1: Tensor,
         x: &[f32],
         counts: &[u32],
         tokens: usize,
-        d: usize,
         rng: &mut ChaCha8Rng,
     ) -> candle_core::Result<Self> {
-        let (rank, n_ff, n) = (fc1.len() / d, counts.len(), x.len() / d);
-        let fc1 = Tensor::from_vec(fc1, (rank, d), &Device::Cpu)?;
+        let ((rank, d), n_ff) = (fc1.dims2()?, counts.len());
+        let (fc1, n) = (fc1.t()?.contiguous()?, x.len() / d);
         let x = Tensor::from_slice(x, (n, d), &Device::Cpu)?;
         // Every hidden unit with a spread of 1, so that none is faster or slower than another.
-        let out = x.matmul(&fc1.t()?)?;
+        let out = x.matmul(&fc1)?;
         let spread = (out.sqr()?.mean_keepdim(0)? + 1e-12)?.sqrt()?;
-        let fc1 = fc1.broadcast_div(&spread.t()?)?;
+        let fc1 = fc1.broadcast_div(&spread)?;
         let mean: Vec<f32> = out.broadcast_div(&spread)?.relu()?.mean(0)?.to_vec1()?;
         let square: f32 = mean.iter().map(|m| m * m).sum::<f32>().max(1e-12);
         let mut fc2 = vec![0.0; n_ff * rank];
@@ -67,16 +66,16 @@ impl LowRank {
             row.iter_mut().zip(&mean).for_each(|(w, m)| *w += logit * m / square);
         }
         let fc1 = Var::from_tensor(&fc1)?;
-        let fc2 = Var::from_vec(fc2, (n_ff, rank), &Device::Cpu)?;
+        let fc2 = Var::from_tensor(&Tensor::from_vec(fc2, (n_ff, rank), &Device::Cpu)?.t()?.contiguous()?)?;
         let optimiser = AdamW::new(vec![fc1.clone(), fc2.clone()], ParamsAdamW::default())?;
         Ok(LowRank { fc1, fc2, optimiser })
     }
 
     /// One step on the inputs `x` `[tokens.len(), d]` of `tokens`. Returns the loss per token.
     pub fn step(&mut self, x: Vec<f32>, tokens: &[usize], firings: &Firings, rate: f64) -> candle_core::Result<f32> {
-        let (_, d) = self.fc1.dims2()?;
+        let (d, _) = self.fc1.dims2()?;
         let x = Tensor::from_vec(x, (tokens.len(), d), &Device::Cpu)?;
-        let scores = x.matmul(&self.fc1.t()?)?.relu()?.matmul(&self.fc2.t()?)?;
+        let scores = x.matmul(&self.fc1)?.relu()?.matmul(&self.fc2)?;
         let loss = scores.apply_op1(Loss::new(tokens, firings))?;
         self.optimiser.set_learning_rate(rate);
         self.optimiser.backward_step(&loss)?;
@@ -86,9 +85,9 @@ impl LowRank {
     /// The predictor as it will run, without a threshold.
     pub fn predictor(&self, ty: TensorType) -> Result<Predictor> {
         let matrix = |var: &Var| -> Result<Matrix> {
-            let (rows, cols) = var.dims2().map_err(failed)?;
+            let (cols, rows) = var.dims2().map_err(failed)?;
             let mut bytes = Vec::new();
-            let weights = var.flatten_all().and_then(|flat| flat.to_vec1::<f32>()).map_err(failed)?;
+            let weights = var.t().and_then(|rows| rows.flatten_all()?.to_vec1::<f32>()).map_err(failed)?;
             blocks::quantise(ty, &weights, &mut bytes)?;
             Matrix::new(ty, rows, cols, Bytes::new(bytes))
                 .ok_or_else(|| Error::invalid("predictor type", format!("one with blocks that divide {cols}"), ty))

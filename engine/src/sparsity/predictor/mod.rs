@@ -6,6 +6,7 @@
 //!
 //! What a layer's neurons do with its inputs is computed from its weights: [`LayerData`] needs nothing else.
 
+mod adam;
 mod choose;
 mod cut;
 mod data;

@@ -8,6 +8,7 @@
 
 use std::{ops::ControlFlow, time::Instant};
 
+use candle_core::{DType, Device, Tensor};
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::{
@@ -48,6 +49,8 @@ const PATIENCE: usize = 3;
 const WORTH: f64 = 0.01;
 /// Inputs the first weights are scaled by.
 const SAMPLE: usize = 512;
+/// Firing rows the first weights are mixed of at a time.
+const MIXED: usize = 512;
 
 /// Trains a low-rank predictor of a layer. `progress` is told how far it is and may stop it. The result depends on the seed,
 /// the data and the instruction set, not on the number of threads (but on time where [`TrainOptions::seconds`] runs out).
@@ -227,8 +230,11 @@ impl Trainer<'_, '_> {
         let tokens = self.fired.tokens();
         let mut x = Vec::new();
         self.data.copy(PredictorInput::Normed, self.first..self.first + tokens.min(SAMPLE), &mut x)?;
-        let fc1 = self.first_layer(rank, &mut rng);
-        let mut network = LowRank::new(fc1, &x, &self.counts, tokens, self.data.d(), &mut rng).map_err(failed)?;
+        let network = self.pool.install(|| {
+            let fc1 = self.first_layer(rank, &mut rng)?;
+            LowRank::new(fc1, &x, &self.counts, tokens, &mut rng)
+        });
+        let mut network = network.map_err(failed)?;
         let epochs = self.options.epochs.max(1);
         // The product itself and those for the gradients of its two sides.
         let work_of_step = (3 * BATCH.min(tokens) * rank * (self.data.d() + self.data.n_ff())) as f64;
@@ -286,18 +292,21 @@ impl Trainer<'_, '_> {
 
     /// `[rank, d]`: random mixtures of the layer's firing rows, those of busy neurons in larger parts. What decides about
     /// firing lies in their span.
-    fn first_layer(&self, rank: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
-        let (d, n_ff) = (self.data.d(), self.data.n_ff());
+    fn first_layer(&self, rank: usize, rng: &mut ChaCha8Rng) -> candle_core::Result<Tensor> {
+        let d = self.data.d();
         let rows = &self.data.firing_rows().weight;
-        let mut fc1 = vec![0.0; rank * d];
-        let (mut row, mut parts) = (vec![0.0; d], vec![0.0; rank]);
-        for i in 0..n_ff {
-            rows.dequantise_row(i, &mut row);
-            fill_normal(rng, (self.counts[i] as f32 + 0.1).sqrt(), &mut parts);
-            for (unit, part) in fc1.chunks_exact_mut(d).zip(&parts) {
-                unit.iter_mut().zip(&row).for_each(|(unit, w)| *unit += part * w);
+        let mut fc1 = Tensor::zeros((rank, d), DType::F32, &Device::Cpu)?;
+        for (at, counts) in self.counts.chunks(MIXED).enumerate() {
+            let (mut some, mut parts) = (vec![0.0; counts.len() * d], vec![0.0; counts.len() * rank]);
+            let each = some.chunks_exact_mut(d).zip(parts.chunks_exact_mut(rank)).zip(counts);
+            for (i, ((row, parts), count)) in (at * MIXED..).zip(each) {
+                rows.dequantise_row(i, row);
+                fill_normal(rng, (*count as f32 + 0.1).sqrt(), parts);
             }
+            let some = Tensor::from_vec(some, (counts.len(), d), &Device::Cpu)?;
+            let parts = Tensor::from_vec(parts, (counts.len(), rank), &Device::Cpu)?;
+            fc1 = (fc1 + parts.t()?.matmul(&some)?)?;
         }
-        fc1
+        Ok(fc1)
     }
 }
