@@ -11,7 +11,7 @@ use thermocline_engine::{
     model::{Ffn, Forward, KvType, LoadOptions, Model, Outputs, Probe},
     sparsity::predictor::{
         Allowance, FfnCost, LOW_BIT_TYPES, LayerData, PREDICTOR_SHARE, Rows, Target, TrainOptions, Trained, assess,
-        choose, low_bit, train,
+        choose, low_bit, train, with_threshold,
     },
     synth::{Shape, SynthOptions, generate},
     tokenizer::{EncodeOptions, Tokenizer},
@@ -83,6 +83,11 @@ fn predictors_of_powerinfer_files_find_what_they_were_made_to_find() {
             println!("{shape} layer {layer}: {report}");
             assert!((report.figures.active - options.active).abs() < 0.03, "{report}");
             mean += report.figures.recall / model.config.n_layer() as f64;
+            let Trained { predictor: changed, report: other } =
+                with_threshold(&cpu(), &inputs.layer(&model, layer), predictor.clone(), Target::default()).unwrap();
+            println!("  with {} for {}: {other}", changed.threshold, predictor.threshold);
+            assert!(other.figures.recall > 0.94 && other.figures.mass_recall > 0.98, "{other}");
+            assert!(other.figures.density < 0.6, "{other}");
         }
         // As exact as such files are.
         assert!((mean / recall - 1.0).abs() < 0.1, "{shape}: recall is {mean:.4}, made for {recall}");

@@ -198,8 +198,12 @@ fn predictors_that_came_with_a_model_are_measured() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
-        let own = report.candidates.last().unwrap();
+        // As it is, and with the threshold that the target needs.
+        let [.., own, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
         assert!(own.figures.recall > 0.0 && own.figures.tokens > 0, "{own:?}");
+        assert_eq!((own.rank, own.bytes), (changed.rank, changed.bytes));
+        assert!(own.figures.recall < 0.94 && changed.figures.recall > 0.94, "{own:?} {changed:?}");
+        assert!(changed.figures.mass_recall > 0.985 && changed.figures.density < 0.9, "{changed:?}");
         assert!(layer.down.is_none(), "the file has rows of neurons already");
     }
 }

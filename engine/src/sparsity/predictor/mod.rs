@@ -1,7 +1,7 @@
 //! Who guesses which neurons fire. A low-rank predictor is trained on recorded inputs of a layer's FFN ([`train`]); the
 //! firing rows in few bits predict without any training ([`low_bit`]); one that came with the model is measured as it is
-//! ([`assess`]). All of them get their threshold by the same rule (`threshold`) and their figures by the same definitions
-//! ([`metrics`]), computed by the kernels that run the model, so that both hold at run time. Models that never have exact
+//! ([`assess`]), and with another threshold. Thresholds are set by one rule ([`with_threshold`]), figures have the same definitions
+//! ([`metrics`]), and both are computed by the kernels that run the model, so that both hold at run time. Models that never have exact
 //! zeros get a cut on the gate's activation instead ([`cut`]). [`choose`] says which of all this is worth having.
 //!
 //! What a layer's neurons do with its inputs is computed from its weights: [`LayerData`] needs nothing else.
@@ -24,6 +24,7 @@ pub use data::{LayerData, Rows, Split};
 pub use options::{Allowance, PREDICTOR_SHARE, Progress, Target, TrainOptions};
 pub use report::{Limit, PredictorReport, assess};
 pub use rows::{LOW_BIT_TYPES, low_bit};
+pub use threshold::with_threshold;
 pub use train::{Trained, train};
 
 #[cfg(test)]

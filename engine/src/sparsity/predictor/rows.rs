@@ -7,14 +7,7 @@ use std::{
     time::Instant,
 };
 
-use super::{
-    Trained,
-    data::{Firings, LayerData},
-    metrics::down_norms,
-    options::Target,
-    report::PredictorReport,
-    threshold::{MARGIN, calibrate},
-};
+use super::{Trained, data::LayerData, options::Target, threshold::with_threshold};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -69,20 +62,14 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
 /// [`Error::Unsupported`] for a type that does not fit, [`Error::Invalid`] without tokens.
 pub fn low_bit(cpu: &Cpu, data: &LayerData<'_>, ty: TensorType, target: Target) -> Result<Trained> {
     target.check()?;
-    let split = data.split()?;
     let started = Instant::now();
     let linear = data.firing_rows();
     let rows = quantised(cpu, &linear.weight, ty)?;
     let kind = PredictorKind::Rows { rows, bias: linear.bias.clone() };
-    let mut predictor =
+    let predictor =
         Predictor { kind, input: PredictorInput::Normed, threshold: 0.0, quality: None, by_input: Default::default() };
-    let norms = down_norms(data.ffn());
-    let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
-    let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
-    predictor.threshold = calibrate(cpu, data, &predictor, &set, split.set.start, target, MARGIN)?.threshold;
-    let seconds = started.elapsed().as_secs_f64();
-    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
-    report.seconds = seconds;
-    predictor.quality = Some(report.quality());
-    Ok(Trained { predictor, report })
+    let made = started.elapsed().as_secs_f64();
+    let mut trained = with_threshold(cpu, data, predictor, target)?;
+    trained.report.seconds += made;
+    Ok(trained)
 }

@@ -6,12 +6,14 @@
 //! fired. It is an estimate from some text: the target is raised by [`MARGIN`] standard errors, measured over stretches of
 //! text because neighbouring tokens are alike.
 
-use std::ops::Range;
+use std::{ops::Range, time::Instant};
 
 use super::{
+    Trained,
     data::{BLOCK, Firings, LayerData},
-    metrics::{Prediction, Tally},
+    metrics::{Prediction, Tally, down_norms},
     options::Target,
+    report::{Limit, PredictorReport},
 };
 use crate::{
     cpu::Cpu,
@@ -20,9 +22,30 @@ use crate::{
 };
 
 /// Standard errors between the target and what a threshold that will be used is set for. What is missed has a long tail, so two would not do.
-pub(super) const MARGIN: f64 = 3.0;
+const MARGIN: f64 = 3.0;
 /// Tokens of a stretch of text.
 const STRETCH: usize = 64;
+
+/// `predictor` with the threshold that `target` needs, set on the part of `data` that [`Split`](super::Split) keeps for that and measured on the
+/// part that is kept for testing.
+///
+/// # Errors
+/// [`Error::Invalid`](crate::Error::Invalid) for a target that is no share, without tokens, or without the residual stream for a
+/// predictor that looks at it.
+pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, target: Target) -> Result<Trained> {
+    target.check()?;
+    let (split, norms, started) = (data.split()?, down_norms(data.ffn()), Instant::now());
+    let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
+    let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
+    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, target, MARGIN)?;
+    let seconds = started.elapsed().as_secs_f64();
+    let mut predictor = Predictor { threshold: calibration.threshold, ..predictor };
+    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, target)?;
+    report.limit = calibration.unsure.then_some(Limit::Text);
+    report.seconds = seconds;
+    predictor.quality = Some(report.quality());
+    Ok(Trained { predictor, report })
+}
 
 /// The scores of `tokens` in blocks: `each(t, scores)` with `t` counted from the beginning of the range.
 pub(super) fn for_each_token(

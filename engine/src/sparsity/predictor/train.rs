@@ -18,7 +18,7 @@ use super::{
     metrics::down_norms,
     options::{Progress, TrainOptions},
     report::{Limit, PredictorReport},
-    threshold::{MARGIN, calibrate},
+    threshold::{calibrate, with_threshold},
 };
 use crate::{
     cpu::Cpu,
@@ -90,10 +90,8 @@ pub fn train(
     let mut firings = |range, from: f64, to: f64| {
         Firings::of(cpu, data, &norms, range, &mut |done| tell(from + (to - from) * done, 0))
     };
-    let fired = firings(split.train.clone(), 0.0, 0.07)?;
-    let tune = firings(split.tune.clone(), 0.07, 0.08)?;
-    let set = firings(split.set.clone(), 0.08, 0.09)?;
-    let test = firings(split.test.clone(), 0.09, PREPARED)?;
+    let fired = firings(split.train.clone(), 0.0, 0.9 * PREPARED)?;
+    let tune = firings(split.tune.clone(), 0.9 * PREPARED, PREPARED)?;
     let pool = rayon::ThreadPoolBuilder::new().num_threads(cpu.pool().threads()).build();
     let trainer = Trainer {
         cpu,
@@ -109,13 +107,9 @@ pub fn train(
         started,
     };
     let (best, limit) = trainer.search(most, &mut tell)?;
-    let mut predictor = best.predictor;
-    let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, options.target, MARGIN)?;
-    predictor.threshold = calibration.threshold;
-    let mut report = PredictorReport::measure(cpu, data, &predictor, &test, split.test.start, options.target)?;
+    let Trained { predictor, mut report } = with_threshold(cpu, data, best.predictor, options.target)?;
     report.seconds = started.elapsed().as_secs_f64();
-    report.limit = limit.or(calibration.unsure.then_some(Limit::Text));
-    predictor.quality = Some(report.quality());
+    report.limit = limit.or(report.limit);
     tell(1.0, report.rank.unwrap_or(0))?;
     Ok(Trained { predictor, report })
 }

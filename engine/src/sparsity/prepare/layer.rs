@@ -14,7 +14,7 @@ use crate::{
     sparsity::{
         predictor::{
             FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, Split, TrainOptions, Trained, assess, choose,
-            cut, cut_experts, low_bit, train,
+            cut, cut_experts, low_bit, train, with_threshold,
         },
         profile::InputRecorder,
         sidecar::{PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor},
@@ -234,8 +234,11 @@ impl Work<'_> {
         if wanted == PredictorChoice::Auto
             && let Some(own) = &weights.predictor
         {
-            let report = assess(self.cpu, data, own, target)?;
-            candidates.push(Candidate { kind: None, input: own.input, threshold: own.threshold, report });
+            let as_it_is = assess(self.cpu, data, own, target)?;
+            let Trained { predictor, report } = with_threshold(self.cpu, data, own.clone(), target)?;
+            for (threshold, report) in [(own.threshold, as_it_is), (predictor.threshold, report)] {
+                candidates.push(Candidate { kind: None, input: own.input, threshold, report });
+            }
         }
         Ok(candidates)
     }
