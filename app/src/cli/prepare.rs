@@ -183,6 +183,6 @@ fn show(args: &PrepareArgs, made: &Prepared) -> Outcome {
     let file = std::fs::metadata(&sidecar.path).map_or(0, |metadata| metadata.len());
     writeln!(out, "\n{}: {} in {seconds:.0} s", sidecar.path.display(), units::bytes(file))?;
     writeln!(out, "{}", prepared::origin(sidecar))?;
-    writeln!(out, "trained predictors have {:.1} % of the model's weights", 100.0 * predictor_share)?;
+    writeln!(out, "low-rank predictors have {:.1} % of the model's weights", 100.0 * predictor_share)?;
     Ok(())
 }
