@@ -40,8 +40,8 @@ pub(super) struct LowRank {
 }
 
 impl LowRank {
-    /// A network that starts from the first layer `fc1` `[rank, d]` and answers each neuron's base rate: `counts` firings in `tokens` tokens,
-    /// of which the inputs `x` `[n, d]` are a sample.
+    /// A network that starts from the first layer `fc1` `[rank, d]` and answers each neuron's base rate: `counts` firings in
+    /// `tokens` tokens, of which the inputs `x` `[n, d]` are a sample.
     pub fn new(
         fc1: Tensor,
         x: &[f32],

@@ -1,8 +1,8 @@
 //! Who guesses which neurons fire. A low-rank predictor is trained on recorded inputs of a layer's FFN ([`train`]); the
 //! firing rows in few bits predict without any training ([`low_bit`]); one that came with the model is measured as it is
-//! ([`assess`]), and with another threshold. Thresholds are set by one rule ([`with_threshold`]), figures have the same definitions
-//! ([`metrics`]), and both are computed by the kernels that run the model, so that both hold at run time. Models that never have exact
-//! zeros get a cut on the gate's activation instead ([`cut`]). [`choose`] says which of all this is worth having.
+//! ([`assess`]), and with another threshold. Thresholds are set by one rule ([`with_threshold`]), figures have the same
+//! definitions ([`metrics`]), and both are computed by the kernels that run the model, so that they hold at run time. Models that
+//! never have exact zeros get a cut on the gate's activation instead ([`cut`]). [`choose`] says which of all this is worth having.
 //!
 //! What a layer's neurons do with its inputs is computed from its weights: [`LayerData`] needs nothing else.
 

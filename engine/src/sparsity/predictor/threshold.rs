@@ -26,8 +26,8 @@ const MARGIN: f64 = 3.0;
 /// Tokens of a stretch of text.
 const STRETCH: usize = 64;
 
-/// `predictor` with the threshold that `target` needs, set on the part of `data` that [`Split`](super::Split) keeps for that and measured on the
-/// part that is kept for testing.
+/// `predictor` with the threshold that `target` needs, set on the part of `data` that [`Split`](super::Split) keeps for that and
+/// measured on the part that is kept for testing.
 ///
 /// # Errors
 /// [`Error::Invalid`](crate::Error::Invalid) for a target that is no share, without tokens, or without the residual stream for a
