@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
 mod mixtures;
+mod own;
 
 use std::{
     fs,
@@ -190,21 +191,6 @@ fn relu_models_get_predictors() {
             assert!(predictor.quality.recall > 0.85, "{name}: {:?}", predictor.quality);
             assert!(weights.predictor.is_some() && weights.frequency.is_some(), "{name}");
         }
-    }
-}
-
-#[test]
-fn predictors_that_came_with_a_model_are_measured() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
-    let made = prepared(&model, &options(folder.path(), &model));
-    for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
-        // As it is, and with the threshold that the target needs.
-        let [.., own, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
-        assert!(own.figures.recall > 0.0 && own.figures.tokens > 0, "{own:?}");
-        assert_eq!((own.rank, own.bytes), (changed.rank, changed.bytes));
-        assert!(own.figures.recall < 0.94 && changed.figures.recall > 0.94, "{own:?} {changed:?}");
-        assert!(changed.figures.mass_recall > 0.985 && changed.figures.density < 0.9, "{changed:?}");
-        assert!(layer.down.is_none(), "the file has rows of neurons already");
     }
 }
 

@@ -29,8 +29,8 @@ impl Optimizer for AdamW {
     fn new(vars: Vec<Var>, params: ParamsAdamW) -> Result<Self> {
         let zeros = |var: &Var| vec![0.0; var.elem_count()];
         let moments = |var: &Var| Moments { first: zeros(var), second: zeros(var) };
-        let vars = vars.into_iter().map(|var| (var.clone(), moments(&var))).collect();
-        Ok(AdamW { params, steps: 0, vars })
+        let moments: Vec<_> = vars.iter().map(moments).collect();
+        Ok(AdamW { params, steps: 0, vars: vars.into_iter().zip(moments).collect() })
     }
 
     fn step(&mut self, gradients: &GradStore) -> Result<()> {
