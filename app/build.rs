@@ -1,4 +1,4 @@
-//! What Windows wants to know of a program: its icon, its version and its manifest become part of it. Elsewhere there is nothing to do.
+//! Windows resources: icon, version and manifest become part of the program. Elsewhere there is nothing to do.
 
 use std::{error::Error, path::Path};
 

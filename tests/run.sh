@@ -5,7 +5,7 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 
 names=() results=()
-failed=()
+failed=() left_out=()
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -35,7 +35,7 @@ if ! compgen -G "/usr/share/vulkan/icd.d/*.json" >/dev/null || ! ldconfig -p | g
     || { echo "tests/run.sh: a Vulkan driver is needed: apt-get install mesa-vulkan-drivers libvulkan1" >&2; exit 1; }
 fi
 # The window is used on a virtual screen, by keyboard, mouse and the accessibility bus.
-read -ra window_packages < <(bash tests/window.sh --packages)
+read -ra window_packages < <(echo "$(bash tests/window.sh --packages)" "$(bash tests/backends.sh --packages)")
 if ! dpkg -s "${window_packages[@]}" >/dev/null 2>&1; then
   as_root=$([[ $EUID -eq 0 ]] || echo sudo)
   $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends "${window_packages[@]}" \
@@ -45,19 +45,33 @@ cargo fmt --version >/dev/null 2>&1 || rustup component add rustfmt || exit 1
 cargo clippy --version >/dev/null 2>&1 || rustup component add clippy || exit 1
 
 # libFuzzer needs a nightly compiler and cargo-fuzz. Without them the same properties are still checked: the tests of the
-# engine's parsers hold deterministic mutation loops.
+# engine's parsers hold deterministic mutation loops. All targets are built at once; then two run at a time.
 fuzz() {
-  local target
-  for target in $(cd fuzz && cargo +nightly fuzz list); do
-    (cd fuzz && cargo +nightly fuzz run "$target" -- -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048) || return 1
-  done
+  (cd fuzz && cargo +nightly fuzz build) || return 1
+  (cd fuzz && cargo +nightly fuzz list) | xargs -P 2 -I TARGET bash -c 'cd fuzz && cargo +nightly fuzz run TARGET -- \
+    -max_total_time="${FUZZ_SECONDS:-20}" -rss_limit_mb=2048 2>&1 | sed "s/^/TARGET: /"; exit "${PIPESTATUS[0]}"'
 }
 
 step "format" cargo fmt --all -- --check
 step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
 step "build" cargo build --workspace --locked
 step "tests" cargo test --workspace --locked --no-fail-fast
+# Published vocabularies are large and under other licences, so the repository does not hold them.
+beside=../shared
+if [[ -d $beside ]]; then
+  step "extras" bash tests/extras.sh "$beside/fixtures/vocab"
+else
+  left_out+=("extras: no published vocabularies here; bash tests/extras.sh FOLDER holds the tokenizer against them")
+  printf '\n==> left out: %s\n' "${left_out[-1]}"
+fi
 step "window" bash tests/window.sh
+step "backends" bash tests/backends.sh
+# Fetches Direct3D's compiler, once, into target/tools.
+if bash tests/direct3d.sh --fetch; then
+  step "direct3d" bash tests/direct3d.sh
+else
+  echo; echo "==> direct3d: no compiler, so the kernels' HLSL is not compiled; the tests have looked at its entry points"
+fi
 # Also builds cargo-packager, once, into target/tools.
 if command -v apt-get >/dev/null; then
   step "packaging" bash packaging/test.sh
@@ -81,6 +95,7 @@ done
 
 printf '\n'
 for i in "${!names[@]}"; do printf '%-8s %s\n' "${names[i]}" "${results[i]}"; done
+for what in "${left_out[@]}"; do printf 'left out: %s\n' "$what"; done
 for name in "${failed[@]}"; do
   printf '\n==> %s, where it failed\n' "$name"
   grep -aE 'FAILED$' "$logs/$name" | cut -c -200 | head -n 6

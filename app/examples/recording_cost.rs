@@ -5,7 +5,7 @@
 use std::{error::Error, thread, time::Duration};
 
 use thermocline::{
-    host::{Host, HostState},
+    engine_handle::{EngineHandle, EngineState},
     library::ModelId,
 };
 use thermocline_engine::{
@@ -21,12 +21,12 @@ const WAYS: [(Watch, &str); 3] =
     [(Watch::Off, "not recorded"), (Watch::Firing, "who fires"), (Watch::Strength, "and how strongly")];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let host = Host::new(|| ());
-    host.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
+    let engine_handle = EngineHandle::new(|| ());
+    engine_handle.open(ModelId::Builtin, EngineOptions { device: DeviceChoice::Cpu, ..EngineOptions::default() });
     let engine = loop {
-        match host.state() {
-            HostState::Ready { engine, .. } => break engine,
-            HostState::Failed { reason, .. } => return Err(reason.to_string().into()),
+        match engine_handle.state() {
+            EngineState::Ready { engine, .. } => break engine,
+            EngineState::Failed { reason, .. } => return Err(reason.to_string().into()),
             _ => thread::sleep(Duration::from_millis(2)),
         }
     };

@@ -5,15 +5,15 @@ use std::path::Path;
 
 use thermocline_engine::{
     format::Bytes,
-    model::{KvType, Sparsity},
+    runtime::{KvType, Sparsity},
     session::{Sampling, SparsityChoice},
     sparsity::sidecar::SidecarChoice,
 };
 
-/// What error messages and `inspect` call the built-in model's file.
+/// Name of the built-in model's file in error messages and `inspect`.
 pub const NAME: &str = "built-in storyteller";
 
-/// Bytes at an address that any weight type and any SIMD load is content with.
+/// Bytes aligned to 64, which suffices for every weight type and SIMD load.
 #[repr(C, align(64))]
 struct Aligned<T: ?Sized>(T);
 
@@ -26,25 +26,25 @@ pub fn file() -> &'static [u8] {
 
 static SIDECAR: &Aligned<[u8]> = &Aligned(*include_bytes!("../../assets/storyteller/storyteller-F16.thermocline.gguf"));
 
-/// What `thermocline prepare` found out about it.
+/// The sidecar that `thermocline prepare` computed for it.
 pub fn sidecar() -> SidecarChoice {
     SidecarChoice::Memory("built-in sidecar".into(), Bytes::new(&SIDECAR.0))
 }
 
-/// The path its errors name.
+/// Path of the built-in model in errors.
 pub fn path() -> &'static Path {
     Path::new(NAME)
 }
 
-/// Its caches are a few MiB at most, and rounding them to halves would make texts of different processors part.
+/// Type of its KV cache. It takes a few MiB at most, and rounding to f16 would let the texts of CPU and GPU diverge.
 pub const KV_TYPE: KvType = KvType::F32;
 
-/// It is quick whatever is skipped, and so small that a neuron missed by its predictors now and then spoils a word.
+/// Its sparsity mode. It is fast in any mode, and so small that a neuron missed by its predictors may spoil a word.
 pub const SPARSITY: SparsityChoice = SparsityChoice::Mode(Sparsity::Exact);
 
-/// Sampling that suits it.
+/// Its default sampling.
 pub fn sampling() -> Sampling {
-    // Stories differ in length by far. A test that is told another one each time passes or fails by chance.
+    // The length of stories varies widely: a test with a random seed would pass or fail by chance.
     let seed = if cfg!(test) { Some(2) } else { None };
     Sampling { temperature: 0.7, top_k: 0, top_p: 0.9, min_p: 0.0, seed, ..Sampling::default() }
 }

@@ -1,16 +1,16 @@
-//! Fences: the lines that begin and end code in Markdown (CommonMark 0.31, section 4.5).
+//! Code fences: the lines that open and close code blocks in Markdown (CommonMark 0.31, section 4.5).
 
-/// A line that begins code.
+/// A line that opens a code block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fence<'a> {
     /// The backticks or tildes.
     pub mark: &'a str,
-    /// What the code is written in; empty if it does not say.
+    /// Language of the code; empty if not given.
     pub language: &'a str,
 }
 
 impl<'a> Fence<'a> {
-    /// The fence that `line` is, if it can begin code.
+    /// The fence in `line`, if it can open a code block.
     pub fn opening(line: &'a str) -> Option<Self> {
         let body = outdented(line)?.trim_end();
         let first = body.chars().next().filter(|c| "`~".contains(*c))?;
@@ -20,13 +20,13 @@ impl<'a> Fence<'a> {
         (mark.len() >= 3 && !(first == '`' && info.contains('`'))).then_some(Fence { mark, language })
     }
 
-    /// Whether `line` ends the code that this began.
+    /// `true` if `line` closes the block that this fence opened.
     pub fn closes(&self, line: &str) -> bool {
         let line = outdented(line).unwrap_or_default().trim_end();
         line.starts_with(self.mark) && line.chars().all(|c| self.mark.starts_with(c))
     }
 
-    /// The fence that `text` begins and does not end.
+    /// The fence that `text` opens and does not close.
     pub fn left_open(text: &'a str) -> Option<Self> {
         text.lines().fold(None, |open: Option<Self>, line| match open {
             None => Fence::opening(line),
@@ -35,7 +35,7 @@ impl<'a> Fence<'a> {
     }
 }
 
-/// A line without the spaces before it, unless there are so many that they make it code.
+/// A line without its indentation; `None` if the indentation makes it code.
 fn outdented(line: &str) -> Option<&str> {
     let body = line.trim_start_matches(' ');
     (line.len() - body.len() < 4).then_some(body)
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_begins_and_ends_where_the_specification_says() {
+    fn fences_open_and_close_as_specified() {
         let fence = |mark, language| Some(Fence { mark, language });
         assert_eq!(Fence::opening("```rust ignore"), fence("```", "rust"));
         assert_eq!(Fence::opening("   ~~~~ a`b\r"), fence("~~~~", "a`b"));

@@ -1,4 +1,4 @@
-//! Where files go: each system's own places, or all beside the program.
+//! Folders of the program's files: the system's standard ones, or one beside the program.
 
 use std::{
     env,
@@ -9,29 +9,29 @@ use std::{
 
 use directories::ProjectDirs;
 
-/// The folder of a portable program, beside it.
+/// Name of a portable program's folder, beside it.
 const PORTABLE: &str = "thermocline-data";
 
-/// The program's places. They need not exist.
+/// The program's folders. They need not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folders {
-    /// Settings.
+    /// Folder of the settings.
     pub config: PathBuf,
-    /// Chats, and models that were downloaded.
+    /// Folder of chats and downloaded models.
     pub data: PathBuf,
-    /// What can be made again.
+    /// Folder of files that can be recreated.
     pub cache: PathBuf,
 }
 
 impl Folders {
-    /// Beside the program if it has been made portable, or else the system's places for this user; `None` if there is no home
+    /// The folder beside the program if it is portable, else the system's folders for this user; `None` if there is no home
     /// folder.
-    pub fn usual() -> Option<Self> {
+    pub fn detect() -> Option<Self> {
         let portable = portable_folder().ok().filter(|folder| folder.is_dir());
         portable.map(|folder| Self::below(&folder)).or_else(Self::system)
     }
 
-    /// The system's places for this user; `None` if there is no home folder.
+    /// The system's folders for this user; `None` if there is no home folder.
     ///
     /// | | settings | chats and models | cache |
     /// |---|---|---|---|
@@ -42,21 +42,21 @@ impl Folders {
         let project = ProjectDirs::from("org.thermocline", "", "Thermocline")?;
         Some(Folders {
             config: project.config_dir().to_owned(),
-            // Windows carries the other one from computer to computer, which is no place for models.
+            // Windows synchronises the other one between computers, which does not suit models.
             data: project.data_local_dir().to_owned(),
             cache: project.cache_dir().to_owned(),
         })
     }
 
-    /// Everything below `folder`.
+    /// All folders below `folder`.
     pub fn below(folder: &Path) -> Self {
         Folders { config: folder.to_owned(), data: folder.to_owned(), cache: folder.join("cache") }
     }
 
-    /// Makes the program portable: from now on everything is in a folder beside it, which is made.
+    /// Makes the program portable: creates the folder beside it, which is used from now on.
     ///
     /// # Errors
-    /// A sentence, if that cannot be.
+    /// The reason in a sentence.
     pub fn portable() -> Result<Self, String> {
         let folder = portable_folder().map_err(|error| format!("where the program is cannot be known: {error}"))?;
         fs::create_dir_all(&folder).map_err(|error| {
@@ -65,27 +65,27 @@ impl Folders {
         Ok(Self::below(&folder))
     }
 
-    /// The settings.
+    /// File of the settings.
     pub fn settings(&self) -> PathBuf {
         self.config.join("settings.json")
     }
 
-    /// The chats.
+    /// File of the chats.
     pub fn chats(&self) -> PathBuf {
         self.data.join("chats.db")
     }
 
-    /// Models that were downloaded.
+    /// Folder of downloaded models.
     pub fn models(&self) -> PathBuf {
         self.data.join("models")
     }
 
-    /// What was typed into the chat of the terminal.
+    /// File of the terminal chat's input history.
     pub fn history(&self) -> PathBuf {
         self.data.join("history.txt")
     }
 
-    /// Kernels as the GPU's driver has compiled them.
+    /// Folder of the GPU driver's compiled pipelines.
     pub fn pipelines(&self) -> PathBuf {
         self.cache.join("pipelines")
     }
@@ -95,15 +95,15 @@ fn portable_folder() -> io::Result<PathBuf> {
     Ok(beside(&env::current_exe()?, image(env::var_os("APPIMAGE"), env::var_os("APPDIR"))))
 }
 
-/// The AppImage that is `file` and whose files are at `place`, which is named with the links of TMPDIR; the path of a program
-/// that runs has none.
+/// The AppImage `file`, mounted at `place`, with links resolved: `place` may contain links of TMPDIR, the path of a running
+/// program contains none.
 fn image(file: Option<OsString>, place: Option<OsString>) -> Option<(PathBuf, PathBuf)> {
     Some((file?.into(), fs::canonicalize(place?).ok()?))
 }
 
-/// The portable folder of `program`. What is in an AppImage runs in a folder that nobody can write to, or that is removed
-/// afterwards: there the file counts that was opened (`image` is that and where its files are; both are inherited by whatever
-/// the AppImage starts).
+/// The portable folder of `program`. An AppImage runs from a folder that is read-only or removed
+/// afterwards: there the image file counts (`image` is that file and its mount point; both are inherited by every process
+/// that the AppImage starts).
 fn beside(program: &Path, image: Option<(PathBuf, PathBuf)>) -> PathBuf {
     let program = match &image {
         Some((file, place)) if program.starts_with(place) => file,
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_system_has_places_of_its_own() {
+    fn system_folders_are_the_platforms_own() {
         let folders = Folders::system().unwrap();
         let ends = if cfg!(windows) {
             [r"Roaming\Thermocline\config", r"Local\Thermocline\data", r"Local\Thermocline\cache"]
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_of_a_portable_program_is_beside_it() {
+    fn portable_folders_are_beside_the_program() {
         let folder = beside(Path::new("/stick/thermocline"), None);
         assert_eq!(folder, Path::new("/stick/thermocline-data"));
         let it = Folders::below(&folder);
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_image_is_portable_beside_its_file_and_others_do_not_care() {
+    fn an_app_image_is_portable_beside_its_file() {
         let image = || Some((PathBuf::from("/stick/a.AppImage"), PathBuf::from("/tmp/.mount_a")));
         let inside = beside(Path::new("/tmp/.mount_a/usr/bin/thermocline"), image());
         assert_eq!(inside, Path::new("/stick/thermocline-data"));
@@ -155,7 +155,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn the_files_of_an_app_image_are_found_through_links_and_nothing_is_below_no_place() {
+    fn an_app_image_is_recognised_through_links() {
         let folder = tempfile::tempdir().unwrap();
         let real = fs::canonicalize(folder.path()).unwrap().join("real");
         fs::create_dir_all(real.join("mounted/usr/bin")).unwrap();

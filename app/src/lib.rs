@@ -1,23 +1,22 @@
-//! The Thermocline application: everything of the program that is not the engine. [`cli`] is the terminal; [`builtin`]
-//! is the model inside the binary; [`folders`] are the places for files, [`files`] writes them and [`settings`] is what the user chose; [`store`]
-//! keeps the chats, [`fence`] tells code from other text, [`library`] knows the models on disk, [`download`] brings more of them; [`host`] is the engine as a
-//! window sees it, [`talk`] what is being said and [`ui`] the window; [`server`] lets other programs use the model; [`units`] are
-//! sizes as people write them.
+//! The Thermocline application: the program without the engine. [`cli`] is the command line and [`ui`] the window; [`server`] is
+//! the HTTP API. [`engine_handle`] opens models in the background, and [`chat`] generates answers in chats; [`store`] holds the chats on
+//! disk, [`library`] finds models on disk and [`download`] fetches more; [`builtin`] is the model inside the binary. [`folders`] are the
+//! program's folders and [`settings`] are the user's settings; [`fence`] recognises code in Markdown, and [`units`] formats and parses
+//! sizes.
 
-// Whether a thread may have an engine is asked through all that wgpu is made of.
+// `Engine: Send` is proved through all types of wgpu.
 #![recursion_limit = "256"]
 
 pub mod builtin;
+pub mod chat;
 pub mod cli;
 pub mod download;
+pub mod engine_handle;
 pub mod fence;
-pub mod files;
 pub mod folders;
-pub mod host;
 pub mod library;
 pub mod server;
 pub mod settings;
 pub mod store;
-pub mod talk;
 pub mod ui;
 pub mod units;

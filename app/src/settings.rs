@@ -1,4 +1,4 @@
-//! What the user chose, in one JSON file that people can read and edit.
+//! The user's settings: one JSON file that people can read and edit.
 
 use std::{
     collections::BTreeMap,
@@ -8,46 +8,52 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use thermocline_engine::{
+    Error,
+    files::{self, Form},
+};
 
-use crate::{files, server::Options};
+use crate::server::ServerOptions;
 
-/// Most models remembered as used lately.
+/// Largest number of recent models.
 const RECENT: usize = 12;
 
-/// Everything that is remembered beside chats. Unknown fields are kept, so that an older version loses nothing of a newer's.
+/// All settings. Unknown fields are kept, so that an older version does not lose those of a newer one.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Settings {
-    /// Light, dark, or as the system.
+    /// Colour theme.
     pub theme: Theme,
-    /// Size of everything; 1 is normal.
+    /// Zoom factor; 1 is normal.
     pub zoom: Zoom,
-    /// Whether the window does without movement that is only pleasant.
+    /// Reduce animation.
     pub reduced_motion: bool,
-    /// Folders (and files) that models are looked for in, beside the one for downloads.
+    /// Folders and files searched for models, beside the download folder.
     pub folders: Vec<PathBuf>,
-    /// Models used lately, the last one first.
+    /// Keys of recently used models, the latest first.
     pub recent: Vec<String>,
-    /// By model.
+    /// Settings by model key.
     pub models: BTreeMap<String, ModelSettings>,
-    /// The heatmap.
+    /// Settings of the neuron map.
     pub heatmap: HeatmapSettings,
-    /// Which columns are shown.
+    /// Visible columns.
     pub panels: Panels,
-    /// Whether other programs may use the model, and how.
+    /// Graphics backend of the window.
+    pub drawing: DrawingSettings,
+    /// Settings of the server.
     pub server: ServerSettings,
-    /// The chat that was shown last, in any window.
+    /// Number of the chat shown last, in any window.
     pub last_chat: Option<i64>,
-    /// Of other versions.
+    /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Colours of the window.
+/// Colour theme of the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Theme {
-    /// As the system has it.
+    /// The system's theme.
     #[default]
     System,
     /// Dark on light.
@@ -79,58 +85,58 @@ impl From<Zoom> for f32 {
     }
 }
 
-/// What was chosen for one model.
+/// Settings of one model.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ModelSettings {
-    /// Memory of the device it may take; `None`: what is free.
-    pub budget: Option<Budget>,
-    /// Name of the adapter; empty: the CPU; `None`: the best there is.
+    /// VRAM budget; `None`: all free VRAM.
+    pub budget: Option<VramBudget>,
+    /// Name of the adapter; empty: the CPU; `None`: the best one.
     pub device: Option<String>,
-    /// Context in tokens.
+    /// Context length in tokens.
     pub context: Option<usize>,
-    /// Type of the KV cache, by name.
+    /// Name of the KV cache's type.
     pub kv_type: Option<String>,
-    /// Sparsity, by name.
+    /// Name of the sparsity mode.
     pub sparsity: Option<String>,
-    /// Whether what is hot follows the text.
+    /// Adapt the hot neurons to the text.
     pub adaptive: bool,
-    /// Of other versions.
+    /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
 
-/// How much of a device's memory may be taken, in bytes.
+/// VRAM that may be used, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Budget {
-    /// No more than this.
+pub enum VramBudget {
+    /// At most this.
     AtMost(u64),
-    /// All that is free but this.
+    /// All free VRAM except this.
     LeaveFree(u64),
 }
 
-impl Budget {
-    /// The same as a limit, while `free` bytes are free and `held` are ours already.
+impl VramBudget {
+    /// The budget as a limit, while `free` bytes are free and `held` bytes are already ours.
     pub fn limit(self, free: u64, held: u64) -> u64 {
         match self {
-            Budget::AtMost(bytes) => bytes,
-            Budget::LeaveFree(bytes) => free.saturating_add(held).saturating_sub(bytes),
+            VramBudget::AtMost(bytes) => bytes,
+            VramBudget::LeaveFree(bytes) => free.saturating_add(held).saturating_sub(bytes),
         }
     }
 }
 
-/// The heatmap's.
+/// Settings of the neuron map.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HeatmapSettings {
-    /// Whether neurons are recorded and shown at all.
+    /// Record and show neurons.
     pub on: bool,
-    /// Name of what is shown.
+    /// Name of the displayed quantity.
     pub mode: String,
-    /// Name of the colours.
+    /// Name of the colour map.
     pub colours: String,
-    /// Whether neurons are in order of frequency, rather than the model's.
+    /// Sort neurons by frequency instead of the model's order.
     pub by_frequency: bool,
 }
 
@@ -140,19 +146,32 @@ impl Default for HeatmapSettings {
     }
 }
 
-/// How other programs use the model that is open.
+/// Graphics backends of the window, by name: `dx12`, `vulkan`, `metal` or `gl`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DrawingSettings {
+    /// Backend to try first; `None`: the one that worked last, or this system's best.
+    pub backend: Option<String>,
+    /// Backend that drew the window last time.
+    pub worked: Option<String>,
+    /// Fields of other versions.
+    #[serde(flatten)]
+    pub other: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Settings of the server for other programs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerSettings {
-    /// Whether they may.
+    /// Switched on.
     pub on: bool,
-    /// Where the server listens; 0 is any port that is free.
+    /// Port; 0 is any free one.
     pub port: u16,
-    /// Whether other computers may ask, too.
+    /// Accept requests of other computers.
     pub network: bool,
-    /// What clients have to present; nothing, if it is empty.
+    /// Key that clients must present; empty: none.
     pub key: String,
-    /// Of other versions.
+    /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
 }
@@ -160,15 +179,15 @@ pub struct ServerSettings {
 impl Default for ServerSettings {
     fn default() -> Self {
         let (key, other) = (String::new(), serde_json::Map::new());
-        ServerSettings { on: false, port: Options::PORT, network: false, key, other }
+        ServerSettings { on: false, port: ServerOptions::PORT, network: false, key, other }
     }
 }
 
-/// Columns of the window.
+/// Visible columns of the window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Panels {
-    /// Chats.
+    /// List of chats.
     pub chats: bool,
     /// Neurons and memory.
     pub neurons: bool,
@@ -181,11 +200,11 @@ impl Default for Panels {
 }
 
 impl Settings {
-    /// Reads the file; a missing one is the default. One that cannot be understood is moved aside, and the second value says
+    /// Reads the file; a missing one gives the defaults. An invalid one is moved aside, and the second value says
     /// where to and why.
     ///
     /// # Errors
-    /// If it is there and cannot be read or moved.
+    /// The file exists and cannot be read or moved.
     pub fn load(path: &Path) -> io::Result<(Self, Option<String>)> {
         let text = match fs::read(path) {
             Ok(text) => text,
@@ -204,20 +223,25 @@ impl Settings {
         }
     }
 
-    /// Writes the file beside itself first, so that it is never half-written.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn save(&self, path: &Path) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder)?;
-        let mut text = serde_json::to_vec_pretty(self)?;
-        text.push(b'\n');
-        files::write(path, &text)
+    /// The settings of the file, or the defaults if it is invalid; for use before [`Settings::load`].
+    pub fn peek(path: &Path) -> Self {
+        fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// What another window has written meanwhile, with what was changed here since `base`.
-    pub fn over(&self, base: &Settings, theirs: &Settings) -> Settings {
+    /// Writes the file atomically.
+    ///
+    /// # Errors
+    /// As [`files::write`].
+    pub fn save(&self, path: &Path) -> Result<(), Error> {
+        let failed = |error| Error::io("write", path, error);
+        fs::create_dir_all(path.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| failed(error.into()))?;
+        text.push(b'\n');
+        files::write(path, Form::Stream, &text)
+    }
+
+    /// The settings `theirs` that another window has written, with the changes made here since `base`.
+    pub fn merged(&self, base: &Settings, theirs: &Settings) -> Settings {
         let json = |settings: &Settings| serde_json::to_value(settings).ok();
         let merged = match (json(self), json(base), json(theirs)) {
             (Some(ours), Some(base), Some(theirs)) => serde_json::from_value(merged(ours, &base, theirs)).ok(),
@@ -226,8 +250,8 @@ impl Settings {
         merged.unwrap_or_else(|| self.clone())
     }
 
-    /// `model` is used now.
-    pub fn used(&mut self, model: &str) {
+    /// Moves `model` to the front of the recent models.
+    pub fn add_recent(&mut self, model: &str) {
         self.recent.retain(|it| it != model);
         self.recent.insert(0, model.to_owned());
         self.recent.truncate(RECENT);
@@ -238,7 +262,7 @@ impl Settings {
 fn merged(ours: Value, base: &Value, theirs: Value) -> Value {
     match (ours, base, theirs) {
         (Value::Object(mut ours), Value::Object(base), Value::Object(mut theirs)) => {
-            // What was removed here stays removed.
+            // A field removed here stays removed.
             theirs.retain(|key, value| ours.contains_key(key) || base.get(key) != Some(value));
             for (key, value) in theirs {
                 let old = base.get(&key).unwrap_or(&Value::Null);
@@ -257,25 +281,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_saved_is_loaded_with_what_nobody_knows() {
+    fn load_restores_saved_settings_and_unknown_fields() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/settings.json");
         assert_eq!(Settings::load(&path).unwrap(), (Settings::default(), None));
+        assert_eq!(Settings::peek(&path), Settings::default());
         let mut settings = Settings { theme: Theme::Dark, zoom: Zoom::from(1.25), ..Settings::default() };
-        settings.used("a");
-        settings.used("b");
-        settings.used("a");
-        let budget = Some(Budget::LeaveFree(1 << 30));
+        settings.add_recent("a");
+        settings.add_recent("b");
+        settings.add_recent("a");
+        let budget = Some(VramBudget::LeaveFree(1 << 30));
         settings.models.insert("a".to_owned(), ModelSettings { budget, ..ModelSettings::default() });
         settings.other.insert("of_tomorrow".to_owned(), serde_json::json!({"x": [1, 2]}));
         settings.save(&path).unwrap();
         assert_eq!(Settings::load(&path).unwrap(), (settings.clone(), None));
+        assert_eq!(Settings::peek(&path), settings);
         assert_eq!(settings.recent, ["a", "b"]);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
     }
 
     #[test]
-    fn partial_and_extreme_values_are_made_sense_of_and_nonsense_is_set_aside() {
+    fn load_accepts_partial_and_extreme_values_and_moves_invalid_files_aside() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("settings.json");
         fs::write(&path, r#"{"theme": "light", "zoom": 99, "heatmap": {"on": false}}"#).unwrap();
@@ -285,6 +311,8 @@ mod tests {
 
         for nonsense in ["{", r#"{"theme": "purple"}"#, "\u{0}\u{1}"] {
             fs::write(&path, nonsense).unwrap();
+            assert_eq!(Settings::peek(&path), Settings::default());
+            assert!(path.exists(), "a glance changes nothing");
             let (settings, trouble) = Settings::load(&path).unwrap();
             assert_eq!(settings, Settings::default());
             assert!(trouble.unwrap().contains("damaged"), "{nonsense}");
@@ -294,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn two_windows_keep_what_each_has_changed() {
+    fn merged_keeps_the_changes_of_both_windows() {
         let mut base = Settings { zoom: Zoom::from(1.5), ..Settings::default() };
         base.models.insert("a".to_owned(), ModelSettings { context: Some(512), ..ModelSettings::default() });
         let (mut ours, mut theirs) = (base.clone(), base.clone());
@@ -304,17 +332,17 @@ mod tests {
         theirs.theme = Theme::Light;
         theirs.models.get_mut("a").unwrap().context = Some(1024);
         theirs.models.insert("b".to_owned(), ModelSettings::default());
-        let both = ours.over(&base, &theirs);
+        let both = ours.merged(&base, &theirs);
         assert_eq!((both.theme, both.zoom), (Theme::Dark, Zoom::from(2.0)));
         let a = &both.models["a"];
         assert!(a.adaptive && a.context == Some(1024) && both.models.contains_key("b"));
-        assert_eq!((ours.over(&base, &base), base.over(&base, &theirs)), (ours, theirs));
+        assert_eq!((ours.merged(&base, &base), base.merged(&base, &theirs)), (ours, theirs));
     }
 
     #[test]
-    fn both_ways_to_say_how_much() {
-        assert_eq!(Budget::AtMost(5).limit(100, 50), 5);
-        assert_eq!(Budget::LeaveFree(30).limit(100, 50), 120);
-        assert_eq!(Budget::LeaveFree(300).limit(100, 50), 0);
+    fn limit_of_both_kinds_of_budget() {
+        assert_eq!(VramBudget::AtMost(5).limit(100, 50), 5);
+        assert_eq!(VramBudget::LeaveFree(30).limit(100, 50), 120);
+        assert_eq!(VramBudget::LeaveFree(300).limit(100, 50), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Sizes and counts as people write them.
+//! Formatting and parsing of sizes and counts.
 
 /// `1536` as `1.5 KiB`.
 pub fn bytes(count: u64) -> String {
@@ -23,7 +23,7 @@ pub fn parameters(count: u64) -> String {
     }
 }
 
-/// `12.3` tokens per second as `12 tok/s`; of very few, how long one takes.
+/// `12.3` tokens per second as `12 tok/s`; a very low rate as the time per token.
 pub fn rate(tokens_per_second: f64) -> String {
     let seconds = 1.0 / tokens_per_second;
     match tokens_per_second {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes() {
+    fn bytes_and_parameters_are_formatted() {
         assert_eq!(bytes(0), "0 B");
         assert_eq!(bytes(1536), "1.5 KiB");
         assert_eq!(bytes(u64::MAX), "16777216.0 TiB");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_no_digit_is_left_of_are_told_by_what_a_token_takes() {
+    fn low_rates_are_formatted_as_time_per_token() {
         let said = [41.2, 9.96, 9.94, 0.1, 0.05, 0.01, 1.0 / 150.0, 1e-6, 0.0].map(rate);
         let want = ["41 tok/s", "10 tok/s", "9.9 tok/s", "0.1 tok/s", "20 s a token", "100 s a token", "2 min a token"];
         assert_eq!(said[..7], want);
@@ -100,12 +100,12 @@ mod tests {
     }
 
     #[test]
-    fn one_is_no_plural() {
+    fn counted_uses_the_singular_for_one() {
         assert_eq!([0, 1, 2].map(|count| counted(count, "layer")), ["0 layers", "1 layer", "2 layers"]);
     }
 
     #[test]
-    fn token_counts() {
+    fn parse_tokens_accepts_multiples_of_1024() {
         assert_eq!(parse_tokens("4k"), Ok(4096));
         assert_eq!(parse_tokens("17"), Ok(17));
         assert!(parse_tokens("0").is_err());
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_counts() {
+    fn parse_bytes_accepts_binary_and_decimal_units() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn id_lists() {
+    fn parse_ids_accepts_commas_and_blanks() {
         assert_eq!(parse_ids("1, 2,3"), Ok(vec![1, 2, 3]));
         assert_eq!(parse_ids(""), Ok(vec![]));
         assert!(parse_ids("1,x").is_err());

@@ -13,7 +13,7 @@ pub enum Location {
     Offset(u64),
     /// A named field and its byte offset from the start of the file.
     Field {
-        /// What lies there: `tensor count`, ``length of key `general.name` ``.
+        /// The field there: `tensor count`, ``length of key `general.name` ``.
         name: String,
         /// Where it starts.
         offset: u64,
@@ -51,14 +51,14 @@ impl fmt::Display for Short<'_> {
     }
 }
 
-/// What can go wrong in the engine.
+/// An error of the engine: what, where, expected, got.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The operating system refused a file operation.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was tried, as a verb: `open`, `read`, `map`, `write`, `rename`.
+        /// The operation, as a verb: `open`, `read`, `map`, `write`, `rename`.
         action: &'static str,
         /// The file.
         path: PathBuf,
@@ -72,9 +72,9 @@ pub enum Error {
         path: PathBuf,
         /// Where in it.
         location: Location,
-        /// What the format asks for there.
+        /// The value the format requires there.
         expected: String,
-        /// What is there.
+        /// The value found.
         got: String,
     },
     /// The file is well-formed but uses something this engine does not implement.
@@ -84,7 +84,7 @@ pub enum Error {
         what: &'static str,
         /// The one that was asked for.
         got: String,
-        /// What would have worked.
+        /// Supported values.
         supported: String,
     },
     /// A caller's request is out of range.
@@ -100,7 +100,7 @@ pub enum Error {
     /// Memory could not be had.
     #[error("{what}: {wanted} bytes wanted, {available} available")]
     Memory {
-        /// What it was for.
+        /// Purpose of the memory.
         what: &'static str,
         /// Bytes asked for.
         wanted: u64,
@@ -112,7 +112,7 @@ pub enum Error {
     NoGpu {
         /// Which one, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
         wanted: String,
-        /// What there is instead, or why there is none.
+        /// The adapters there are, or why there is none.
         there: String,
     },
     /// With the GPU the model is expected to be slower than on the CPU alone, and the quicker one was asked for.
@@ -123,7 +123,7 @@ pub enum Error {
     Gpu {
         /// Its name.
         adapter: String,
-        /// What its driver, or what is missing from it, says.
+        /// The driver's message, or the feature that is missing.
         reason: String,
     },
     /// The context is full and the caller did not ask for it to be shifted.
@@ -170,9 +170,42 @@ impl Error {
     }
 }
 
+/// The core of an error of a driver or a library: the message of its innermost cause, in one line of at most 200
+/// characters. The errors between say which of our calls failed, and belong in the log.
+pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut inner = error;
+    while let Some(cause) = inner.source() {
+        inner = cause;
+    }
+    first_line(&inner.to_string())
+}
+
+/// The first line of `text` that is not empty, without control characters and cut to 200 characters: compilers' messages go on for
+/// pages.
+pub fn first_line(text: &str) -> String {
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason is given");
+    let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    Short(&line).to_string()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_of_causes_comes_down_to_its_end() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("Validation Error\n\nCaused by:\n  {source}")]
+        struct Outer {
+            source: Inner,
+        }
+        #[derive(Debug, thiserror::Error)]
+        #[error("\n  Not\timplemented\r\n  line 2: error\n")]
+        struct Inner;
+        assert_eq!(root_cause(&Outer { source: Inner }), "Not implemented");
+        assert_eq!(first_line(" \n"), "no reason is given");
+        assert_eq!(first_line(&"é".repeat(300)), "é".repeat(200) + "..");
+    }
 
     #[test]
     fn messages_stay_readable_whatever_a_file_says() {

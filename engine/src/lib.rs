@@ -1,17 +1,23 @@
 //! The Thermocline inference engine: formats, tokenizer, models, CPU and GPU kernels and sessions.
 //!
 //! Floors, from the top; every arrow points down:
-//! [`bench`] and [`eval`], [`session`], [`sparsity`], [`model`]; then side by side [`cpu`], [`gpu`], [`tokenizer`], [`synth`]; then [`format`];
-//! on the ground [`error`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a paragraph on each and
+//! [`bench`] and [`eval`]; [`session`]; [`calibration`]; [`hybrid`]; [`placement`] and [`sparsity`]; [`runtime`]; [`model`] and [`synth`];
+//! [`cpu`], [`gpu`] and [`tokenizer`]; [`format`]; [`quant`]; on the ground [`error`], [`files`] and [`telemetry`]. `ARCHITECTURE.md` beside this crate has a line on each and
 //! follows one token through.
 
 pub mod bench;
+pub mod calibration;
 pub mod cpu;
 pub mod error;
 pub mod eval;
+pub mod files;
 pub mod format;
 pub mod gpu;
+pub mod hybrid;
 pub mod model;
+pub mod placement;
+pub mod quant;
+pub mod runtime;
 pub mod session;
 pub mod sparsity;
 pub mod synth;

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use thermocline_engine::{
     format::Bytes,
     model::{LoadOptions, Model, PredictorInput, PredictorQuality},
-    sparsity::sidecar::{Identity, PreparedCut, PreparedLayer, PreparedPredictor, Provenance, Sidecar},
+    sparsity::sidecar::{Identity, PreparedThreshold, PreparedLayer, PreparedPredictor, Provenance, Sidecar},
 };
 
 const MODEL: &str =
@@ -31,13 +31,13 @@ static GOOD: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let layer = PreparedLayer {
         frequency: Some(vec![0.5; model.config.n_ff]),
         predictor: Some(predictor),
-        cut: Some(PreparedCut { value: 0.1, density: 0.5 }),
+        activation_threshold: Some(PreparedThreshold { value: 0.1, density: 0.5 }),
         down: None,
         experts: None,
     };
     let sidecar = Sidecar {
         path: "fuzz".into(),
-        identity: Identity::of(&model),
+        identity: Identity::of_model(&model),
         provenance: Provenance {
             activation: model.config.activation,
             corpus: "fuzz".to_owned(),

@@ -1,4 +1,4 @@
-//! How attention lies in memory and is cut into workgroups.
+//! Layout of attention's data in memory and its division into workgroups.
 
 use crate::{
     limits::{ATTENTION_HEADS, ATTENTION_SPLITS, ATTENTION_TILE, ATTENTION_UNITS},

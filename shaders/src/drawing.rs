@@ -55,7 +55,7 @@ pub struct MapParams {
     pub layers: u32,
     /// Neurons in a row of their texture.
     pub row: u32,
-    /// What the neurons of a dot come to, by number.
+    /// Fold of a dot's neurons, by number.
     pub fold: u32,
     /// 1 where the target wants linear colours, else 0.
     pub linear: u32,

@@ -9,6 +9,7 @@ use crate::{Tier, WeightType};
 const INCLUDES: &[(&str, &str)] = &[
     ("activation.wgsl", include_str!("../wgsl/include/activation.wgsl")),
     ("attention.wgsl", include_str!("../wgsl/include/attention.wgsl")),
+    ("builtins.wgsl", include_str!("../wgsl/include/builtins.wgsl")),
     ("element.wgsl", include_str!("../wgsl/include/element.wgsl")),
     ("expert.wgsl", include_str!("../wgsl/include/expert.wgsl")),
     ("head.wgsl", include_str!("../wgsl/include/head.wgsl")),
@@ -16,8 +17,9 @@ const INCLUDES: &[(&str, &str)] = &[
     ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
     ("product.wgsl", include_str!("../wgsl/include/product.wgsl")),
-    ("quarter.wgsl", include_str!("../wgsl/include/quarter.wgsl")),
+    ("load8.wgsl", include_str!("../wgsl/include/load8.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
+    ("rows.wgsl", include_str!("../wgsl/include/rows.wgsl")),
     ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),
     ("super_scales.wgsl", include_str!("../wgsl/include/super_scales.wgsl")),
     ("slices.wgsl", include_str!("../wgsl/include/slices.wgsl")),

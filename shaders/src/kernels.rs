@@ -21,7 +21,7 @@ pub struct Kernel {
     pub name: &'static str,
     /// Weights it can read, one text for each; none if it reads no weights.
     pub weights: &'static [WeightType],
-    /// Whether it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
+    /// True if it needs matrix products in hardware, and with them subgroups and 16-bit floats. Direct3D and OpenGL have no
     /// such kernels.
     pub cooperative: bool,
     /// Storage buffers of group 0, in the order of their bindings.

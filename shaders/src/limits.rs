@@ -1,9 +1,9 @@
-//! Sizes fixed in the kernels' texts that whoever dispatches them has to know.
+//! Sizes fixed in the kernels' texts that their caller has to know.
 
-/// Values a workgroup of `top_k` takes: `ceil(len / TOP_K_SHARE)` workgroups, each writing `k`.
-pub const TOP_K_SHARE: u32 = 1024;
+/// Values a workgroup of `top_k` takes: `ceil(len / TOP_K_RANGE)` workgroups, each writing `k`.
+pub const TOP_K_RANGE: u32 = 1024;
 
-/// Most values `top_k` is asked for; far fewer than a share, so that every round shrinks the list.
+/// Most values `top_k` is asked for; far fewer than a range, so that every round shrinks the list.
 pub const TOP_K_MOST: u32 = 64;
 
 /// Most experts `route` chooses from.
@@ -31,10 +31,10 @@ pub const SPARSE_DOWN_TOKENS: u32 = 8;
 /// `SPARSE_NEURONS * WORKGROUP_SIZE / LANES`.
 pub const SPARSE_NEURONS: u32 = 2;
 
-/// Words from one extent's grid to the next's, as `slot_list` writes them.
+/// Words from one neuron block's grid to the next's, as `slot_list` writes them.
 pub const SLOT_GRID: u32 = 4;
 
-/// What stands in `slot_list`'s table for a slot without a neuron.
+/// Entry of `slot_list`'s table for a slot without a neuron.
 pub const NO_NEURON: u32 = u32::MAX;
 
 /// Tokens of a workgroup of `attention_prompt`.
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn kernels_have_these_sizes() {
-        assert_size("top_k", "SHARE", super::TOP_K_SHARE);
+        assert_size("top_k", "SHARE", super::TOP_K_RANGE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
         assert_size("group_slots", "MOST_EXPERTS", super::ROUTE_EXPERTS);

@@ -3,7 +3,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-/// What a kernel takes as immediates.
+/// Immediates of a kernel.
 pub trait Params: Pod {
     /// Names and byte offsets of the fields.
     const FIELDS: &'static [(&'static str, usize)];
@@ -48,7 +48,7 @@ params! {
         /// Invocations in one row of the grid.
         stride: u32,
         /// Neurons whose gate's activation is not above this, as a magnitude, give 0; negative: none.
-        cut: f32,
+        threshold: f32,
     }
 
     /// `read_bandwidth`
@@ -219,7 +219,7 @@ params! {
         /// Pairs of a token and one of its experts.
         slots: u32,
         /// Slots in a row that read one row of the input.
-        share: u32,
+        slots_per_row: u32,
         /// Elements from one input row to the next; a multiple of 32, zero past the columns.
         x_pitch: u32,
         /// Elements from one slot's output to the next's.
@@ -240,7 +240,7 @@ params! {
     TopK {
         /// Values to choose from.
         len: u32,
-        /// Wanted of each workgroup's share, at most [`TOP_K_MOST`](crate::limits::TOP_K_MOST).
+        /// Values wanted of each workgroup's range, at most [`TOP_K_MOST`](crate::limits::TOP_K_MOST).
         k: u32,
     }
 
@@ -254,7 +254,7 @@ params! {
         used: u32,
         /// Rows of scores.
         tokens: u32,
-        /// Whether the shares of those used are divided by their sum: 0 or 1.
+        /// 1 if the router weights of the chosen experts are divided by their sum, else 0.
         renormalise: u32,
     }
 
@@ -272,7 +272,7 @@ params! {
         gate_pitch: u32,
         /// Experts on the device: the outputs of those whose place is not below this are not looked at.
         resident: u32,
-        /// Whether what lies where the sum goes is part of it: 0 or 1.
+        /// 1 if the value at the destination is part of the sum, else 0.
         add: u32,
         /// Invocations in one row of the grid.
         stride: u32,
@@ -284,7 +284,7 @@ params! {
         neurons: u32,
         /// Elements from one token's scores to the next's; a multiple of 4.
         pitch: u32,
-        /// What a score must reach.
+        /// Least score of a neuron that fires.
         threshold: f32,
     }
 
@@ -306,7 +306,7 @@ params! {
         tokens: u32,
     }
 
-    /// `slot_list`, one workgroup per extent
+    /// `slot_list`, one workgroup per neuron block
     SlotList {
         /// Neurons a workgroup of the kernel that runs over the list takes.
         per_workgroup: u32,
@@ -336,11 +336,11 @@ params! {
         tokens: u32,
         /// Elements from one token's hidden activations to the next's; a multiple of 4.
         hidden_pitch: u32,
-        /// Shares the neurons are split into, each with a row of `32 * chunks` partial sums per token.
+        /// Ranges the neurons are split into, each with a row of `32 * chunks` partial sums per token.
         splits: u32,
-        /// Place of the first share among those of other matrices.
+        /// Index of the first partial sum among those of all matrices.
         first: u32,
-        /// Whether the sums are added to what is there: 0 or 1.
+        /// 1 if the sums are added to the values there, else 0.
         accumulate: u32,
     }
 

@@ -1,4 +1,4 @@
-//! What an adapter offers beyond plain WGSL.
+//! Tiers: features of an adapter beyond plain WGSL.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ impl Tier {
         Tier { subgroups: true, f16: true },
     ];
 
-    /// Whether the tier has the feature `name`, as the include step's `#if` spells it; `None` if there is no such name.
+    /// True if the tier has the feature `name`, as the include step's `#if` spells it; `None` if there is no such name.
     pub(crate) fn has(self, name: &str) -> Option<bool> {
         match name {
             "subgroups" => Some(self.subgroups),

@@ -3,10 +3,12 @@
 
 use std::mem::offset_of;
 
-use naga::back::{glsl, hlsl, msl, spv};
-use naga::proc::BoundsCheckPolicies;
-use naga::valid::{Capabilities, ModuleInfo, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, ShaderStage, TypeInner};
+use naga::{
+    AddressSpace, Module, ShaderStage, TypeInner,
+    back::{glsl, hlsl, msl, spv},
+    proc::BoundsCheckPolicies,
+    valid::{Capabilities, ModuleInfo, ValidationFlags, Validator},
+};
 use thermocline_shaders::{DRAWINGS, Drawing, MapParams, NEURON_MAP};
 
 fn parse(drawing: &Drawing) -> (Module, ModuleInfo) {

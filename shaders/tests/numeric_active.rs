@@ -150,7 +150,7 @@ fn counts_grow_by_what_fired() {
 }
 
 #[test]
-fn slots_are_listed_by_extent() {
+fn slots_are_listed_by_neuron_block() {
     let gpu = Gpu::get();
     let (neurons, most, per_workgroup, stride) = (1000_usize, 3_usize, 3_u32, 40_u32);
     // Slots, the last of them without a neuron.
@@ -171,7 +171,7 @@ fn slots_are_listed_by_extent() {
                     kernel: "slot_list",
                     tier,
                     weights: None,
-                    overrides: &[("WORKGROUP_SIZE", f64::from(workgroup)), ("EXTENTS", most as f64)],
+                    overrides: &[("WORKGROUP_SIZE", f64::from(workgroup)), ("BLOCKS", most as f64)],
                     params: bytes_of(&params),
                     buffers: &[
                         cast_slice(&mask),

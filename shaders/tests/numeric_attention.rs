@@ -26,9 +26,9 @@ struct Shape {
 const PLAIN: Shape =
     Shape { n_head: 2, n_kv_head: 2, head_dim: 64, tokens: 1, position: 0, window: 0, softcap: 0.0, kv_f32: false };
 
-/// What lies beside the data in a buffer and must not be read.
+/// Filler beside the data of a buffer that must not be read.
 const POISON: f32 = f32::NAN;
-/// What lies beside the results in a buffer and must stay.
+/// Filler beside the results of a buffer that must stay.
 const UNTOUCHED: f32 = 7.0;
 
 /// Inputs of one case, and the output its equation gives.

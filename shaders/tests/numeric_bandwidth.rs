@@ -18,7 +18,7 @@ fn read_bandwidth_reads_every_word_once() {
         };
         let data: Vec<u32> = (0..4 * len).map(|_| word()).collect();
         let (stride, invocations) = (workgroups.0 * 64, workgroups.0 * workgroups.1 * 64);
-        // What was there before must be gone.
+        // The previous contents must be gone.
         let sums = vec![u32::MAX; invocations as usize];
         let params = Stream { len, stride, invocations };
         let call = Call {

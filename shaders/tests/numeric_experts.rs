@@ -11,7 +11,7 @@ use thermocline_shaders::{
     params,
 };
 
-/// Ids and shares of one token.
+/// Expert ids and router weights of one token.
 fn plain_route(scores: &[f32], used: usize, renormalise: bool) -> (Vec<u32>, Vec<f64>) {
     let mut order: Vec<usize> = (0..scores.len()).collect();
     order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
@@ -59,13 +59,13 @@ fn route_chooses_the_likeliest() {
                     ],
                     workgroups: (tokens32 + 1, 1, 1),
                 };
-                let [ids, places, shares] = gpu.run_for(&call, [2, 3, 4]);
+                let [ids, places, router_weights] = gpu.run_for(&call, [2, 3, 4]);
                 let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], used, renormalise));
                 let (expected_ids, expected): (Vec<_>, Vec<_>) = rows.unzip();
                 let what = format!("{used} of {experts} {tier} {workgroup} renormalise {renormalise}");
                 assert_eq!(ids, expected_ids.concat(), "{what}");
                 assert_eq!(places, ids.iter().map(|e| place(*e)).collect::<Vec<_>>(), "{what}");
-                assert_close(&cast_vec::<u32, f32>(shares), &expected.concat(), 2e-5, &what);
+                assert_close(&cast_vec::<u32, f32>(router_weights), &expected.concat(), 2e-5, &what);
             }
         }
     }
@@ -96,8 +96,8 @@ fn combine_sums_what_the_experts_say() {
     let gpu = Gpu::get();
     for (cols, pitch, used) in [(1, 32, 1), (45, 64, 2), (128, 128, 8)] {
         let (tokens, gate_pitch) = (3, 32);
-        let (mut y, shares) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
-        // Whatever lies where nobody has written is no part of a sum.
+        let (mut y, router_weights) = (noise(tokens * used * pitch, 1), noise(tokens * used, 2));
+        // Rows that were not written are no part of a sum.
         let places: Vec<u32> = (0..tokens * used).map(|s| [4, 0, 5, NO_NEURON][s % 4]).collect();
         let resident = 5;
         let here = |s: usize| places[s] < resident;
@@ -122,13 +122,20 @@ fn combine_sums_what_the_experts_say() {
                 weights: None,
                 overrides: &[("WORKGROUP_SIZE", 32.0), ("SHARED", with_shared)],
                 params: bytes_of(&params),
-                buffers: &[bytes(&y), bytes(&shares), cast_slice(&places), bytes(&shared), bytes(&gate), bytes(&out)],
+                buffers: &[
+                    bytes(&y),
+                    bytes(&router_weights),
+                    cast_slice(&places),
+                    bytes(&shared),
+                    bytes(&gate),
+                    bytes(&out),
+                ],
                 workgroups: (3, (tokens32 * cols32).div_ceil(96), 1),
             };
-            // What lies past the columns stays as it was.
+            // Elements past the columns stay as they were.
             let mut expected = vec![9.0; out.len()];
             for (t, c) in (0..tokens).flat_map(|t| (0..cols).map(move |c| (t, c))) {
-                let said = |s: usize| f64::from(shares[s]) * f64::from(y[s * pitch + c]);
+                let said = |s: usize| f64::from(router_weights[s]) * f64::from(y[s * pitch + c]);
                 let open = with_shared / (1.0 + (-f64::from(gate[t * gate_pitch])).exp());
                 let said: f64 = (t * used..(t + 1) * used).filter(|s| here(*s)).map(said).sum();
                 let before = if add == 1 { 9.0 } else { 0.0 };
@@ -202,12 +209,12 @@ fn products_with_experts_match_their_equation() {
             let ids = chosen(slots, experts);
             // Of all experts but the first.
             let bias = noise((experts - 1) * rows, 11);
-            for share in [1, used] {
-                let x = noise(slots / share * cols, 10);
+            for slots_per_row in [1, used] {
+                let x = noise(slots / slots_per_row * cols, 10);
                 let pitch = rows + OFFSET;
                 let mut expected = vec![0.25; slots * pitch];
                 for (slot, id) in ids.iter().enumerate().filter(|(_, id)| (1..experts as u32 - 1).contains(id)) {
-                    let x = &x[slot / share * cols..][..cols];
+                    let x = &x[slot / slots_per_row * cols..][..cols];
                     for r in 0..rows {
                         let weights = &weights.values[((*id as usize - 1) * rows + r) * cols..][..cols];
                         let sum: f64 = weights.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
@@ -218,7 +225,7 @@ fn products_with_experts_match_their_equation() {
                     rows: rows as u32,
                     chunks: cols as u32 / 32,
                     slots: slots as u32,
-                    share: share as u32,
+                    slots_per_row: slots_per_row as u32,
                     x_pitch: cols as u32,
                     y_pitch: pitch as u32,
                     y_offset: OFFSET as u32,
@@ -245,7 +252,7 @@ fn products_with_experts_match_their_equation() {
                         ],
                         workgroups: (2, rows.div_ceil(8) as u32, slots as u32),
                     };
-                    let what = format!("{ty} {tier} {slots} slots, {share} share");
+                    let what = format!("{ty} {tier} {slots} slots, {slots_per_row} slots_per_row");
                     assert_close(&gpu.run(&call, 5), &expected, 2e-5, &what);
 
                     let (order, tiles) = grouped(tier, &ids, experts, 64.0);

@@ -7,7 +7,7 @@ use bytemuck::{bytes_of, cast_slice};
 use gpu::{Call, Gpu, assert_close, bytes, noise, weights::Weights};
 use thermocline_shaders::{WeightType, limits::GEMM_NEURONS_COLUMNS, params};
 
-/// What the output holds before.
+/// Contents of the output before the dispatch.
 const BEFORE: f32 = 0.5;
 
 #[test]
@@ -18,7 +18,7 @@ fn many_tokens_share_tiles_of_neurons() {
             let cols = blocks * ty.block();
             let pitch = rows.next_multiple_of(32);
             let weights = Weights::random(ty, rows, cols, 1);
-            // What lies behind the neurons of a row does not count.
+            // Padding behind the neurons of a row does not count.
             let hidden = noise(tokens * pitch, 2);
             let sum = |t: usize, c: usize| -> f64 {
                 let products = (0..rows).map(|k| f64::from(hidden[t * pitch + k]) * weights.values[k * cols + c]);
@@ -29,8 +29,8 @@ fn many_tokens_share_tiles_of_neurons() {
                 [(128, 1, 0, false), (32, 4, 2, false), (96, 20, 1, true)]
                     .map(|layout: (u32, usize, usize, bool)| (tier, layout))
             }) {
-                let share = tokens * cols;
-                let mut partials = vec![BEFORE; (first + splits + 1) * share];
+                let partial = tokens * cols;
+                let mut partials = vec![BEFORE; (first + splits + 1) * partial];
                 let [chunks, neurons, tokens, hidden_pitch, splits32, first32] =
                     [cols / 32, rows, tokens, pitch, splits, first].map(|v| v as u32);
                 let params = params::SparseDown {
@@ -57,12 +57,13 @@ fn many_tokens_share_tiles_of_neurons() {
                 };
                 partials = gpu.run(&call, 3);
                 let what = format!("{ty} {rows}x{cols} {tokens} {tier} {workgroup} {splits}");
-                let (before, rest) = partials.split_at(first * share);
-                let (shares, after) = rest.split_at(splits * share);
-                assert!(before.iter().chain(after).all(|partial| *partial == BEFORE), "{what}: others' shares");
+                let (before, rest) = partials.split_at(first * partial);
+                let (partials_of_splits, after) = rest.split_at(splits * partial);
+                assert!(before.iter().chain(after).all(|partial| *partial == BEFORE), "{what}: partial sums of others");
                 let there = if accumulate { BEFORE * splits as f32 } else { 0.0 };
-                let got: Vec<f32> =
-                    (0..share).map(|at| shares.iter().skip(at).step_by(share).sum::<f32>() - there).collect();
+                let got: Vec<f32> = (0..partial)
+                    .map(|at| partials_of_splits.iter().skip(at).step_by(partial).sum::<f32>() - there)
+                    .collect();
                 assert_close(&got, &sums, 1e-4, &what);
             }
         }

@@ -22,7 +22,7 @@ struct Product {
 /// Elements of an output row beside those the product writes: `OFFSET` of them before.
 const MARGIN: usize = 5;
 const OFFSET: usize = 3;
-/// What the output holds before.
+/// Contents of the output before the dispatch.
 const BEFORE: f32 = 0.25;
 
 impl Product {
@@ -117,7 +117,9 @@ fn gemv_matches_its_equation_for_every_type() {
 fn gemv_shares_weights_among_rows_and_tokens() {
     let product = Product::random(WeightType::Q4_0, 37, 1024, 6);
     for tier in Gpu::get().tiers() {
-        for (workgroup, rows, tokens) in [(32.0, 1, 4), (96.0, 4, 4), (128.0, 16, 1), (256.0, 2, 2), (64.0, 5, 3)] {
+        for (workgroup, rows, tokens) in
+            [(32.0, 1, 4), (96.0, 4, 4), (128.0, 16, 1), (256.0, 2, 2), (64.0, 3, 3), (64.0, 11, 1)]
+        {
             let (row_groups, token_groups) = (product.rows.div_ceil(rows), product.tokens.div_ceil(tokens));
             let overrides =
                 [("WORKGROUP_SIZE", workgroup), ("ROWS", rows as f64), ("TOKENS", tokens as f64), ("HAS_BIAS", 1.0)];

@@ -31,7 +31,7 @@ const PLAIN: Variant = Variant {
     workgroup: 32,
 };
 
-/// What the buffers hold before: the kernel must leave it where nothing belongs.
+/// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
 const UNTOUCHED: f32 = 7.0;
 
 const N_HEAD: u32 = 3;

@@ -58,7 +58,7 @@ fn down(
     let most = if input.list.is_some() { 1 } else { SPARSE_DOWN_TOKENS };
     // Room for tokens that are not there.
     let len = (tokens * grid.splits * cols) as usize;
-    // And for a share of another matrix before them.
+    // And a partial sum of another matrix before them.
     let before = (tokens * cols) as usize;
     let mut partials = vec![f32::NAN; before + len + (most * cols) as usize];
     if grid.accumulate {
@@ -97,7 +97,7 @@ fn down(
     let partials = gpu.run(&call, 4);
     let (others, written) = partials.split_at(before);
     let mut untouched = others.iter().chain(&written[len..]);
-    assert!(untouched.all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written beside its shares");
+    assert!(untouched.all(|partial| partial.is_nan()), "{ty} {tier} {grid:?}: written beside its partial sums");
     let added = if grid.accumulate { 0.5 } else { 0.0 };
     let partials: Vec<f32> = written.iter().map(|partial| partial - added).collect();
     let out = vec![7.0_f32; (tokens * (cols + 3)) as usize];

@@ -79,7 +79,7 @@ impl Ffn {
         let [list, grid] = gpu.run_for(&call, [2, 3]);
 
         let params = params::SparseGateUp { chunks: COLS as u32 / 32, step: 2, up_at: 1, stride: 10 };
-        // What is left from an earlier token must not count.
+        // Results of an earlier token must not count.
         let hidden = vec![f32::NAN; NEURONS.next_multiple_of(4)];
         let overrides = [
             ("WORKGROUP_SIZE", WORKGROUP),

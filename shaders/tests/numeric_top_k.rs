@@ -7,7 +7,7 @@ use bytemuck::{bytes_of, cast_slice};
 use gpu::{Call, Gpu, bytes, noise};
 use thermocline_shaders::{
     Tier,
-    limits::{TOP_K_MOST, TOP_K_SHARE},
+    limits::{TOP_K_MOST, TOP_K_RANGE},
     params,
 };
 
@@ -15,8 +15,8 @@ use thermocline_shaders::{
 fn top_k(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32) -> (Vec<f32>, Vec<u32>) {
     let (mut values, mut ids) = (logits.to_vec(), vec![0_u32]);
     for round in 0.. {
-        let shares = (values.len() as u32).div_ceil(TOP_K_SHARE);
-        let out = vec![0_u32; (shares * k) as usize];
+        let ranges = (values.len() as u32).div_ceil(TOP_K_RANGE);
+        let out = vec![0_u32; (ranges * k) as usize];
         let params = params::TopK { len: values.len() as u32, k };
         let call = Call {
             kernel: "top_k",
@@ -25,11 +25,11 @@ fn top_k(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32) -> (Vec<
             overrides: &[("WORKGROUP_SIZE", workgroup), ("FIRST", f64::from(u8::from(round == 0)))],
             params: bytes_of(&params),
             buffers: &[bytes(&values), cast_slice(&ids), cast_slice(&out), cast_slice(&out)],
-            workgroups: (shares, 1, 1),
+            workgroups: (ranges, 1, 1),
         };
         let [top_values, top_ids] = gpu.run_for(&call, [2, 3]);
         (values, ids) = (bytemuck::cast_vec(top_values), top_ids);
-        if shares == 1 {
+        if ranges == 1 {
             break;
         }
         assert!(round < 4, "rounds do not shrink the list");
@@ -75,7 +75,7 @@ fn largest_of_any_vocabulary() {
 fn first_of_equals_wherever_it_stands() {
     let gpu = Gpu::get();
     for tier in gpu.tiers() {
-        // Few different values, so that equals are spread over shares and rounds.
+        // Few different values, so that equals are spread over ranges and rounds.
         let coarse: Vec<f32> = noise(70_000, 3).iter().map(|v| (v * 3.0).round()).collect();
         check(gpu, tier, 128.0, &coarse, 64, "coarse");
         check(gpu, tier, 128.0, &[2.5; 9000], 64, "all equal");
@@ -99,7 +99,7 @@ fn infinities_and_nan_have_their_places() {
         check(gpu, tier, 64.0, &many, 64, "many");
         check(gpu, tier, 64.0, &masked, 64, "masked");
         check(gpu, tier, 64.0, &[f32::NAN; 2000], 5, "no number at all");
-        // The last share is filled up, and what fills it goes below NaN in the next round too.
+        // The last range is filled up with values that sort below NaN in the next round, too.
         check(gpu, tier, 64.0, &[f32::NAN; 1025], 64, "no number at all");
     }
 }

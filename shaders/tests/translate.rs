@@ -1,72 +1,43 @@
 //! Every kernel, in every tier, parses, validates and is translated to every backend's language.
 #![allow(clippy::unwrap_used)]
 
-use naga::back::{PipelineConstants, glsl, hlsl, msl, pipeline_constants::process_overrides, spv};
-use naga::proc::BoundsCheckPolicies;
-use naga::valid::{Capabilities, ModuleInfo, SubgroupOperationSet, ValidationFlags, Validator};
-use naga::{AddressSpace, Module, ShaderStage, TypeInner};
+mod translation;
+
+use naga::{
+    AddressSpace, ShaderStage, TypeInner,
+    back::{PipelineConstants, glsl, msl, spv},
+    proc::BoundsCheckPolicies,
+};
 use thermocline_shaders::{Access, KERNELS, Kernel, Tier, WeightType};
+use translation::{direct3d, parse, specialise, switches, texts, type_name, types};
 
-/// The texts of a kernel in one tier.
-fn types(kernel: &Kernel) -> Vec<Option<WeightType>> {
-    if kernel.weights.is_empty() { vec![None] } else { kernel.weights.iter().copied().map(Some).collect() }
-}
-
-fn type_name(weights: Option<WeightType>) -> &'static str {
-    weights.map_or("", WeightType::name)
-}
-
-fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Module, ModuleInfo) {
-    let source = kernel.source(tier, weights).unwrap_or_else(|error| panic!("{error}"));
-    let module = naga::front::wgsl::parse_str(&source)
-        .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
-    // unpack2x16float needs the second; every wgpu backend but WebGL has it.
-    let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
-    capabilities.set(Capabilities::SUBGROUP, tier.subgroups);
-    capabilities.set(Capabilities::SHADER_FLOAT16, tier.f16);
-    capabilities.set(Capabilities::COOPERATIVE_MATRIX, kernel.cooperative);
-    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
-    if tier.subgroups {
-        validator.subgroup_operations(SubgroupOperationSet::all()).subgroup_stages(naga::valid::ShaderStages::COMPUTE);
-    }
-    let info = validator
-        .validate(&module)
-        .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
-    (module, info)
-}
-
-/// Languages a kernel is written in, as (name, length in bytes or words), with every boolean override set to `switches`.
+/// Languages a kernel is written in, as (name, length in bytes or words), with every boolean override set to `on`.
 fn translate(
     kernel: &Kernel,
     tier: Tier,
     weights: Option<WeightType>,
     workgroup_size: f64,
-    switches: bool,
+    on: bool,
 ) -> Vec<(&'static str, usize)> {
-    let (module, info) = parse(kernel, tier, weights);
-    let mut constants = PipelineConstants::from_iter([("WORKGROUP_SIZE".to_owned(), workgroup_size)]);
-    for (_, number) in module.overrides.iter() {
-        if module.types[number.ty].inner.scalar() == Some(naga::Scalar::BOOL) {
-            constants.insert(number.name.clone().unwrap(), f64::from(u8::from(switches)));
-        }
-    }
-    let entry = Some((ShaderStage::Compute, kernel.name));
-    let (module, info) = process_overrides(&module, &info, entry, &constants)
-        .unwrap_or_else(|error| panic!("{} ({tier}): {error}", kernel.name));
+    let parsed = parse(kernel, tier, weights);
+    let mut constants = switches(&parsed.0, on);
+    constants.insert("WORKGROUP_SIZE".to_owned(), workgroup_size);
+    let specialised = specialise(kernel, &parsed, &constants);
+    let (module, info) = &specialised;
     let what = |backend: &str, error: &dyn std::fmt::Display| -> usize {
         panic!("{} ({tier}) as {backend}: {error}", kernel.name)
     };
     let owned_entry = Some((ShaderStage::Compute, kernel.name.to_owned()));
 
     let spv_options = spv::Options { lang_version: (1, 3), ..spv::Options::default() };
-    let spirv = match spv::write_vec(&module, &info, &spv_options, None) {
+    let spirv = match spv::write_vec(module, info, &spv_options, None) {
         Ok(words) => words.len(),
         Err(error) => what("SPIR-V", &error),
     };
 
     let msl_options = msl::Options { lang_version: (2, 4), fake_missing_bindings: true, ..msl::Options::default() };
-    let msl_pipeline = msl::PipelineOptions { entry_point: owned_entry.clone(), ..msl::PipelineOptions::default() };
-    let metal = match msl::write_string(&module, &info, &msl_options, &msl_pipeline) {
+    let msl_pipeline = msl::PipelineOptions { entry_point: owned_entry, ..msl::PipelineOptions::default() };
+    let metal = match msl::write_string(module, info, &msl_options, &msl_pipeline) {
         Ok((text, _)) => text.len(),
         Err(error) => what("MSL", &error),
     };
@@ -75,19 +46,7 @@ fn translate(
     if kernel.cooperative {
         return sizes;
     }
-    let hlsl_options = hlsl::Options {
-        shader_model: hlsl::ShaderModel::V6_2,
-        immediates_target: Some(hlsl::BindTarget { space: 255, ..hlsl::BindTarget::default() }),
-        ..hlsl::Options::default()
-    };
-    let hlsl_pipeline = hlsl::PipelineOptions { entry_point: owned_entry };
-    let mut text = String::new();
-    let direct3d = match hlsl::Writer::new(&mut text, &hlsl_options, &hlsl_pipeline).write(&module, &info, None) {
-        Ok(_) => text.len(),
-        Err(error) => what("HLSL", &error),
-    };
-
-    sizes.push(("HLSL", direct3d));
+    sizes.push(("HLSL", direct3d(kernel, &specialised).0.len()));
     // naga's GLSL writer has neither f16 nor subgroups on ES.
     if tier == Tier::PORTABLE {
         let options = glsl::Options { version: glsl::Version::new_gles(310), ..glsl::Options::default() };
@@ -97,7 +56,7 @@ fn translate(
             multiview: None,
         };
         let mut text = String::new();
-        let written = glsl::Writer::new(&mut text, &module, &info, &options, &pipeline, BoundsCheckPolicies::default())
+        let written = glsl::Writer::new(&mut text, module, info, &options, &pipeline, BoundsCheckPolicies::default())
             .and_then(|mut writer| writer.write().map(|_| ()));
         sizes.push(("GLSL", written.map_or_else(|error| what("GLSL", &error), |()| text.len())));
     }
@@ -107,9 +66,7 @@ fn translate(
 #[test]
 fn every_kernel_translates_in_every_tier() {
     for kernel in KERNELS {
-        for (tier, weights) in
-            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
-        {
+        for (tier, weights) in texts(kernel) {
             for workgroup_size in [32.0, 96.0, 256.0] {
                 translate(kernel, tier, weights, workgroup_size, true);
                 for (backend, size) in translate(kernel, tier, weights, workgroup_size, false) {
@@ -155,9 +112,7 @@ fn params_lie_as_the_table_says() {
 #[test]
 fn bindings_are_as_the_table_says() {
     for kernel in KERNELS {
-        for (tier, weights) in
-            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
-        {
+        for (tier, weights) in texts(kernel) {
             let (module, _) = parse(kernel, tier, weights);
             let mut bindings: Vec<_> = module
                 .global_variables
@@ -181,14 +136,10 @@ fn bindings_are_as_the_table_says() {
 #[test]
 fn workgroups_fit_the_smallest_shared_memory() {
     for kernel in KERNELS {
-        for (tier, weights) in
-            kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
-        {
-            let (module, info) = parse(kernel, tier, weights);
+        for (tier, weights) in texts(kernel) {
             // Most that a kernel with arrays per invocation may be made for; the others need less.
             let constants = PipelineConstants::from_iter([("WORKGROUP_SIZE".to_owned(), 128.0)]);
-            let entry = Some((ShaderStage::Compute, kernel.name));
-            let (module, _) = process_overrides(&module, &info, entry, &constants).unwrap();
+            let (module, _) = specialise(kernel, &parse(kernel, tier, weights), &constants);
             let shared =
                 module.global_variables.iter().filter(|(_, variable)| variable.space == AddressSpace::WorkGroup);
             let bytes: u32 = shared.map(|(_, variable)| module.types[variable.ty].inner.size(module.to_ctx())).sum();

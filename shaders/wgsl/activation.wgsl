@@ -1,5 +1,5 @@
 // hidden = f(gate) * up, or f(up) where there is no gate; f by KIND, see include/activation.wgsl. Neurons whose |f(gate)| (or
-// |f(up)|) is not above `cut` give 0.
+// |f(up)|) is not above `threshold` give 0.
 // Gate and up stand side by side in a row of the input, [rows, gate cols | up cols], or take turns, [rows, gate and up of
 // each neuron]; 2 * pitch from row to row (pitch when there is no gate). hidden is [rows, cols].
 #include "activation.wgsl"
@@ -14,7 +14,7 @@ struct Params {
     rows: u32,
     // Invocations in one row of the grid.
     stride: u32,
-    cut: f32,
+    threshold: f32,
 }
 
 var<immediate> params: Params;
@@ -45,8 +45,8 @@ fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
         gate = gate_up[to];
         value = activate(gate);
     }
-    // What is no number stays.
-    if params.cut >= 0.0 && abs(activate(gate)) <= params.cut {
+    // NaN stays.
+    if params.threshold >= 0.0 && abs(activate(gate)) <= params.threshold {
         value = 0.0;
     }
     hidden[to] = value;

@@ -21,7 +21,9 @@ var<immediate> params: Params;
 var<workgroup> ends: array<u32, WORKGROUP_SIZE>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn active_list(builtins: Builtins) {
+fn active_list(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let block = builtins.workgroup.x;
     let words = (params.neurons + 31u) / 32u;

@@ -37,7 +37,9 @@ fn passes(score: f32) -> bool {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn active_mask(builtins: Builtins) {
+fn active_mask(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let token = builtins.workgroup.y;
     let words = (params.neurons + 31u) / 32u;
@@ -51,7 +53,7 @@ fn active_mask(builtins: Builtins) {
                 bits |= u32(passes(four[j])) << (i + j);
             }
         }
-        // What pads the last row is no neuron.
+        // Padding of the last row is no neuron.
         if word + 1u == words && params.neurons % 32u != 0u {
             bits &= (1u << (params.neurons % 32u)) - 1u;
         }

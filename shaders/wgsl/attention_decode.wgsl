@@ -36,7 +36,9 @@ var<workgroup> shrink: array<f32, MOST_HEADS>;
 var<workgroup> maxima: array<f32, MOST_HEADS>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn attention_decode(builtins: Builtins) {
+fn attention_decode(
+#include "builtins.wgsl"
+) {
     let lane = builtins.index;
     let split = builtins.workgroup.x;
     let token = builtins.workgroup.z;

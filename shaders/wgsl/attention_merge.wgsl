@@ -23,7 +23,9 @@ var<workgroup> highest: array<f32, WORKGROUP_SIZE>;
 var<workgroup> weights: array<f32, MOST_SPLITS>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn attention_merge(builtins: Builtins) {
+fn attention_merge(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let head = builtins.workgroup.x;
     let token = builtins.workgroup.y;

@@ -23,7 +23,9 @@ var<workgroup> key_tile: array<vec4<f32>, 320>;
 var<workgroup> weights: array<vec4<f32>, 544>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn attention_prompt(builtins: Builtins) {
+fn attention_prompt(
+#include "builtins.wgsl"
+) {
     let lane = builtins.index;
     let head = builtins.workgroup.x;
     // The last tokens see the most keys and go first.
@@ -60,7 +62,7 @@ fn attention_prompt(builtins: Builtins) {
             stage_key(lane, 0u, next_key_0);
             stage_key(lane, KEYS / 2u, next_key_1);
             workgroupBarrier();
-            // What the next chunk needs is under way while this one is multiplied.
+            // The next chunk's loads are in flight while this one is multiplied.
             let is_last = chunk + CHUNK >= UNITS;
             let next_chunk = select(chunk + CHUNK, 0u, is_last);
             let next_tile = select(tile, tile + KEYS, is_last);

@@ -1,4 +1,4 @@
-// out[t] = sum over s of shares[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
+// out[t] = sum over s of router_weights[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
 // first `resident`; with SHARED, plus sigmoid(gate[t]) * shared[t]; with `add`, plus out[t], what the others said. Rows of y,
 // shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
@@ -18,7 +18,7 @@ struct Params {
 
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> y: array<f32>;
-@group(0) @binding(1) var<storage, read> shares: array<f32>;
+@group(0) @binding(1) var<storage, read> router_weights: array<f32>;
 @group(0) @binding(2) var<storage, read> places: array<u32>;
 @group(0) @binding(3) var<storage, read> shared_y: array<f32>;
 @group(0) @binding(4) var<storage, read> gate: array<f32>;
@@ -37,9 +37,9 @@ fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
         sum = out[token * params.pitch + col];
     }
     for (var s = token * params.used; s < (token + 1u) * params.used; s += 1u) {
-        // Nobody has written rows of the others.
+        // Rows of other experts are not written.
         if places[s] < params.resident {
-            sum += shares[s] * y[s * params.pitch + col];
+            sum += router_weights[s] * y[s * params.pitch + col];
         }
     }
     if SHARED {

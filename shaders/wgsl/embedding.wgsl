@@ -1,4 +1,4 @@
-// out[t] = scale * W[ids[t]], rows of the embedding. One invocation per quarter of a chunk, in a two-dimensional grid. The
+// out[t] = scale * W[ids[t]], rows of the embedding. One invocation per eight weights, in a two-dimensional grid. The
 // weights bound are rows first_row .. + rows; tokens of others are left alone.
 #include "lane.wgsl"
 #include "weights.wgsl"
@@ -34,8 +34,8 @@ fn embedding(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let chunk = i % items / 4u;
-    let w = quarter(row, chunk, i % 4u, params.chunks);
-    let columns = token * (params.pitch / 4u) + chunk * 8u + quarter_columns(i % 4u);
+    let w = load8(row, chunk, i % 4u, params.chunks);
+    let columns = token * (params.pitch / 4u) + chunk * 8u + columns8(i % 4u);
     out[columns.x] = (w.low * w.scale + w.offset) * params.scale;
     out[columns.y] = (w.high * w.scale + w.offset) * params.scale;
 }

@@ -9,11 +9,13 @@
 @group(0) @binding(6) var<storage, read_write> y: array<f32>;
 
 fn x_row(at: u32) -> u32 {
-    return order[at] / params.share * (params.x_pitch / 4u);
+    return order[at] / params.slots_per_row * (params.x_pitch / 4u);
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn expert_gemm(builtins: Builtins) {
+fn expert_gemm(
+#include "builtins.wgsl"
+) {
     let index = builtins.index;
     let tile = builtins.workgroup.x * 3u;
     // One expert for the whole workgroup; those before the first wrap around and are too large as well.

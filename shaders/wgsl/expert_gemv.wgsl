@@ -1,18 +1,33 @@
 // expert.wgsl's equation slot by slot: grid (groups of ROWS rows, in two dimensions; slots).
 #include "expert.wgsl"
 #include "lane.wgsl"
-#include "sums.wgsl"
+#include "rows.wgsl"
 #include "weights.wgsl"
 
-// Each activation is read once for ROWS rows; at most SUMS.
+// Each activation is read once for ROWS rows; at most 16.
 override ROWS: u32 = 4u;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 @group(0) @binding(4) var<storage, read> ids: array<u32>;
 @group(0) @binding(5) var<storage, read_write> y: array<f32>;
 
+struct Piece {
+    expert: u32,
+    first: u32,
+    // A quarter of a chunk.
+    item: u32,
+    input: Input8,
+}
+
+fn row_dot(r: u32, piece: Piece) -> f32 {
+    let row = piece.expert * params.rows + min(piece.first + r, params.rows - 1u);
+    return dot8(load8(row, piece.item / 4u, piece.item % 4u, params.chunks), piece.input);
+}
+
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn expert_gemv(builtins: Builtins) {
+fn expert_gemv(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let slot = builtins.workgroup.z;
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
@@ -22,15 +37,12 @@ fn expert_gemv(builtins: Builtins) {
         return;
     }
     // Rows past the end are computed as the last one and not written: the barriers stay in uniform control flow.
-    var sums = array<f32, SUMS>();
+    var sums = array<vec4<f32>, SUMS>();
     for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
         let chunk = item / 4u;
-        let columns = quarter_columns(item % 4u) + (slot / params.share) * (params.x_pitch / 4u) + chunk * 8u;
-        let input = quarter_input(x[columns.x], x[columns.y]);
-        for (var r = 0u; r < ROWS; r += 1u) {
-            let row = expert * params.rows + min(first + r, params.rows - 1u);
-            sums[r] += quarter_dot(quarter(row, chunk, item % 4u, params.chunks), input);
-        }
+        let columns = columns8(item % 4u) + (slot / params.slots_per_row) * (params.x_pitch / 4u) + chunk * 8u;
+        let input = input8(x[columns.x], x[columns.y]);
+        sums = add_rows(sums, Piece(expert, first, item, input));
     }
     let total = workgroup_sums(sums, ROWS, lane);
     if lane.index < ROWS {

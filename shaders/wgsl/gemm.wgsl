@@ -9,7 +9,9 @@ fn x_row(token: u32) -> u32 {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn gemm(builtins: Builtins) {
+fn gemm(
+#include "builtins.wgsl"
+) {
     let index = builtins.index;
     let first_token = builtins.workgroup.x * TOKENS;
     let first_row = (builtins.workgroup.z * params.stride + builtins.workgroup.y) * (WORKGROUP_SIZE / 2u);

@@ -46,7 +46,9 @@ fn write_out(index: u32, first_row: u32, first_token: u32, part: u32) {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn gemm_coop(builtins: Builtins) {
+fn gemm_coop(
+#include "builtins.wgsl"
+) {
     let index = builtins.index;
     let first_token = builtins.workgroup.x * TOKENS;
     let first_row = (builtins.workgroup.z * params.stride + builtins.workgroup.y) * ROWS;
@@ -59,8 +61,8 @@ fn gemm_coop(builtins: Builtins) {
         // Past the end is the last row or token again; `finish` leaves those out.
         for (var item = index; item < ROWS * 4u; item += WORKGROUP_SIZE) {
             let row = item / 4u;
-            let w = quarter(min(first_row + row, params.rows - 1u), chunk, item % 4u, params.chunks);
-            let columns = quarter_columns(item % 4u);
+            let w = load8(min(first_row + row, params.rows - 1u), chunk, item % 4u, params.chunks);
+            let columns = columns8(item % 4u);
             put_weights(row, columns.x, w.low * w.scale + w.offset);
             put_weights(row, columns.y, w.high * w.scale + w.offset);
         }

@@ -1,6 +1,6 @@
 // The down projection with neurons for rows, of many tokens and all neurons:
-//   partials[first + split, t, c] = sum over the split's share of the neurons of hidden[t, k] * W[k, c]
-// or adds that to what is there. A workgroup computes 64 columns of WORKGROUP_SIZE / 2 tokens over one share, grid (groups of
+//   partials[first + split, t, c] = sum over the split's range of neurons of hidden[t, k] * W[k, c]
+// or adds that to what is there. A workgroup computes 64 columns of WORKGROUP_SIZE / 2 tokens over one range, grid (groups of
 // tokens; groups of columns; splits). Thirty-two neurons at a time go through shared memory, the weights decoded on the way, and
 // every invocation computes 8 columns of 4 tokens.
 #include "lane.wgsl"
@@ -17,9 +17,9 @@ struct Params {
     // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
-    // The first share's place among those of other matrices.
+    // Index of the first partial sum among those of all matrices.
     first: u32,
-    // Whether the sums are added to those of another matrix: 0 or 1.
+    // 1 if the sums are added to those of another matrix, else 0.
     accumulate: u32,
 }
 
@@ -45,28 +45,30 @@ fn add_to(to: u32, sum: vec4<f32>) {
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn gemm_neurons(builtins: Builtins) {
+fn gemm_neurons(
+#include "builtins.wgsl"
+) {
     let index = builtins.index;
     let tokens = WORKGROUP_SIZE / 2u;
     let first_token = builtins.workgroup.x * tokens;
     let first_chunk = builtins.workgroup.y * (COLUMNS / 32u);
     let split = builtins.workgroup.z;
     // Whole tiles.
-    let share = ((params.neurons + DEPTH - 1u) / DEPTH + params.splits - 1u) / params.splits * DEPTH;
-    let end = min((split + 1u) * share, params.neurons);
+    let range = ((params.neurons + DEPTH - 1u) / DEPTH + params.splits - 1u) / params.splits * DEPTH;
+    let end = min((split + 1u) * range, params.neurons);
     // The invocation's columns are those of vec4 own and own + 8, its tokens own_token + across * j.
     let own = index % 8u;
     let own_token = index / 8u;
     let across = WORKGROUP_SIZE / 8u;
     var low: array<vec4<f32>, 4>;
     var high: array<vec4<f32>, 4>;
-    for (var first = split * share; first < end; first += DEPTH) {
+    for (var first = split * range; first < end; first += DEPTH) {
         for (var item = index; item < DEPTH * 8u; item += WORKGROUP_SIZE) {
             // Past the end are the last neuron and the last chunk again: the one is silent, the other is not written.
             let neuron = min(first + item / 8u, end - 1u);
             let chunk = item % 8u / 4u;
-            let w = quarter(neuron, min(first_chunk + chunk, params.chunks - 1u), item % 4u, params.chunks);
-            let columns = item / 8u * 16u + chunk * 8u + quarter_columns(item % 4u);
+            let w = load8(neuron, min(first_chunk + chunk, params.chunks - 1u), item % 4u, params.chunks);
+            let columns = item / 8u * 16u + chunk * 8u + columns8(item % 4u);
             weight_tile[columns.x] = w.low * w.scale + w.offset;
             weight_tile[columns.y] = w.high * w.scale + w.offset;
         }

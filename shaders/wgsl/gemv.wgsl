@@ -2,39 +2,91 @@
 // invocations of a workgroup share its rows and split their columns.
 #include "lane.wgsl"
 #include "product.wgsl"
-#include "sums.wgsl"
+#include "rows.wgsl"
 #include "weights.wgsl"
 
-// Each weight is read once for TOKENS tokens, each activation once for ROWS rows. ROWS * TOKENS <= SUMS, TOKENS <= 4.
+// Each weight is read once for TOKENS tokens, each activation once for ROWS rows. TOKENS <= 4; ROWS <= 16, with several tokens
+// ROWS <= 4.
 override ROWS: u32 = 4u;
 override TOKENS: u32 = 1u;
 
 @group(0) @binding(2) var<storage, read> x: array<vec4<f32>>;
 
+struct Piece {
+    first: u32,
+    // A quarter of a chunk.
+    item: u32,
+    input: Input8,
+}
+
+fn row_quarter(row: u32, item: u32) -> Weights8 {
+    return load8(min(row, params.rows - 1u), item / 4u, item % 4u, params.chunks);
+}
+
+fn row_dot(r: u32, piece: Piece) -> f32 {
+    return dot8(row_quarter(piece.first + r, piece.item), piece.input);
+}
+
+fn input_of(token: u32, item: u32) -> Input8 {
+    let at = min(token, params.tokens - 1u) * (params.x_pitch / 4u) + item / 4u * 8u;
+    let columns = columns8(item % 4u) + at;
+    return input8(x[columns.x], x[columns.y]);
+}
+
+// One row and four tokens, or as many as there are.
+fn tokens_dot(w: Weights8, input: array<Input8, 4>) -> vec4<f32> {
+    var dots = vec4<f32>(dot8(w, input[0]), 0.0, 0.0, 0.0);
+    if TOKENS > 1u {
+        dots.y = dot8(w, input[1]);
+    }
+    if TOKENS > 2u {
+        dots.z = dot8(w, input[2]);
+    }
+    if TOKENS > 3u {
+        dots.w = dot8(w, input[3]);
+    }
+    return dots;
+}
+
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn gemv(builtins: Builtins) {
+fn gemv(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let first = (builtins.workgroup.y * params.stride + builtins.workgroup.x) * ROWS;
     let first_token = builtins.workgroup.z * TOKENS;
     // Rows and tokens past the end are computed as the last ones and not written: the barriers stay in uniform control flow.
-    var sums = array<f32, SUMS>();
-    var input: array<QuarterInput, 4>;
+    // With one token each row has a sum, with several each row has four.
+    var sums = array<vec4<f32>, SUMS>();
     for (var item = lane.index; item < params.chunks * 4u; item += WORKGROUP_SIZE) {
-        let chunk = item / 4u;
-        let columns = quarter_columns(item % 4u) + chunk * 8u;
-        for (var t = 0u; t < TOKENS; t += 1u) {
-            let at = min(first_token + t, params.tokens - 1u) * (params.x_pitch / 4u);
-            input[t] = quarter_input(x[at + columns.x], x[at + columns.y]);
+        if TOKENS == 1u {
+            sums = add_rows(sums, Piece(first, item, input_of(first_token, item)));
+            continue;
         }
-        for (var r = 0u; r < ROWS; r += 1u) {
-            let w = quarter(min(first + r, params.rows - 1u), chunk, item % 4u, params.chunks);
-            for (var t = 0u; t < TOKENS; t += 1u) {
-                sums[r * TOKENS + t] += quarter_dot(w, input[t]);
-            }
+        var input: array<Input8, 4>;
+        input[0] = input_of(first_token, item);
+        input[1] = input_of(first_token + 1u, item);
+        if TOKENS > 2u {
+            input[2] = input_of(first_token + 2u, item);
+        }
+        if TOKENS > 3u {
+            input[3] = input_of(first_token + 3u, item);
+        }
+        sums[0] += tokens_dot(row_quarter(first, item), input);
+        if ROWS > 1u {
+            sums[1] += tokens_dot(row_quarter(first + 1u, item), input);
+        }
+        if ROWS > 2u {
+            sums[2] += tokens_dot(row_quarter(first + 2u, item), input);
+        }
+        if ROWS > 3u {
+            sums[3] += tokens_dot(row_quarter(first + 3u, item), input);
         }
     }
-    let total = workgroup_sums(sums, ROWS * TOKENS, lane);
-    if lane.index < ROWS * TOKENS {
-        finish(first_token + lane.index % TOKENS, first + lane.index / TOKENS, total);
+    let per_row = select(4u, 1u, TOKENS == 1u);
+    let total = workgroup_sums(sums, ROWS * per_row, lane);
+    let token = lane.index % per_row;
+    if lane.index < ROWS * per_row && token < TOKENS {
+        finish(first_token + token, first + lane.index / per_row, total);
     }
 }

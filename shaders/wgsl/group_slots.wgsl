@@ -23,26 +23,28 @@ var<immediate> params: Params;
 // Expert, first, end.
 @group(0) @binding(2) var<storage, read_write> tiles: array<u32>;
 
-var<workgroup> share: array<u32, SHARE>;
+var<workgroup> part: array<u32, SHARE>;
 // Per expert: its slots, then where they begin, its tiles, then where those begin.
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
 var<workgroup> tiles_used: u32;
 var<workgroup> slots_used: u32;
 
-// Reads slots `start` .. into `share`; returns how many there are.
+// Reads slots `start` .. into `part`; returns how many there are.
 fn read_share(index: u32, start: u32) -> u32 {
     let count = min(params.slots - start, SHARE);
     workgroupBarrier();
     for (var s = index; s < count; s += WORKGROUP_SIZE) {
-        share[s] = ids[start + s];
+        part[s] = ids[start + s];
     }
     workgroupBarrier();
     return count;
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn group_slots(builtins: Builtins) {
+fn group_slots(
+#include "builtins.wgsl"
+) {
     let index = builtins.index;
     let experts = min(params.experts, MOST_EXPERTS);
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
@@ -53,7 +55,7 @@ fn group_slots(builtins: Builtins) {
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var own = 0u;
             for (var s = 0u; s < count; s += 1u) {
-                own += u32(share[s] == e);
+                own += u32(part[s] == e);
             }
             firsts[e] += own;
         }
@@ -96,7 +98,7 @@ fn group_slots(builtins: Builtins) {
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var to = firsts[e];
             for (var s = 0u; s < count; s += 1u) {
-                if share[s] == e {
+                if part[s] == e {
                     order[to] = start + s;
                     to += 1u;
                 }

@@ -4,7 +4,7 @@
 // if there are dots enough, else a few neighbours in the layer's order, folded into a level from 0 to 255 that `colours` gives
 // a colour. Texels are loaded, never filtered, so that adapters without storage buffers in fragments can do it, too.
 
-// What a dot's neurons come to; the same numbers as `Fold` has in Rust.
+// Folds of a dot's neurons; the same numbers as `Fold` has in Rust.
 const SHARE = 0u;
 const PLACE = 1u;
 const MOST = 2u;

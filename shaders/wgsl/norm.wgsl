@@ -28,7 +28,9 @@ var<immediate> params: Params;
 @group(0) @binding(4) var<storage, read_write> y: array<f32>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn norm(builtins: Builtins) {
+fn norm(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let row = builtins.workgroup.y * params.stride + builtins.workgroup.x;
     // The same for the whole workgroup.

@@ -42,12 +42,14 @@ struct Head {
     token: u32,
     is_query: bool,
     is_value: bool,
-    // What the norm multiplies with, beside the weights.
+    // Scale of the norm, beside the weights.
     scale: f32,
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn rope_append(builtins: Builtins) {
+fn rope_append(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let slot = builtins.workgroup.x;
     let token = builtins.workgroup.y;

@@ -1,5 +1,5 @@
-// Which experts a token uses, and with what share: the `used` largest of softmax(scores[t]), largest first, the first of
-// equals, NaN last; with `renormalise` the shares are divided by their sum. ids, places and shares are
+// Experts of each token and their router weights: the `used` largest of softmax(scores[t]), largest first, the first of
+// equals, NaN last; with `renormalise` the weights are divided by their sum. ids, places and router_weights are
 // [tokens, used]; an expert's place, of `place_of`, is where products find its weights. One workgroup per token.
 // Every expert counts those that go before it; its place is their number.
 #include "lane.wgsl"
@@ -23,13 +23,15 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read> place_of: array<u32>;
 @group(0) @binding(2) var<storage, read_write> ids: array<u32>;
 @group(0) @binding(3) var<storage, read_write> places: array<u32>;
-@group(0) @binding(4) var<storage, read_write> shares: array<f32>;
+@group(0) @binding(4) var<storage, read_write> router_weights: array<f32>;
 
 var<workgroup> keys: array<u32, MOST_EXPERTS>;
 var<workgroup> chosen: array<u32, MOST_USED>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn route(builtins: Builtins) {
+fn route(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins);
     let token = builtins.workgroup.x;
     if token >= params.tokens {
@@ -69,6 +71,6 @@ fn route(builtins: Builtins) {
     for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
         ids[token * params.used + s] = chosen[s];
         places[token * params.used + s] = place_of[chosen[s]];
-        shares[token * params.used + s] = exp(scores[start + chosen[s]] - top) / sum;
+        router_weights[token * params.used + s] = exp(scores[start + chosen[s]] - top) / sum;
     }
 }

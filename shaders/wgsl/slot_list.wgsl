@@ -1,15 +1,15 @@
-// Which slots of a layer's extents hold neurons whose bit is set in mask, in ascending order, and the grids of the kernels
-// that run over the lists. `table` has for each of EXTENTS extents its first slot and how many it has, and behind them the
-// neuron of each slot of the layer, NO_NEURON where there is none. Workgroup `extent` writes, counting slots from its
-// extent's first,
-//   lists[64 * extent + first slot]: how many, then which
-//   grids[GRID * extent]: what an indirect dispatch takes, for `per_workgroup` neurons to a workgroup, `stride` workgroups
+// Slots of a layer's neuron blocks that hold neurons whose bit is set in mask, in ascending order, and the grids of the kernels
+// that run over the lists. `table` has for each of BLOCKS blocks its first slot and how many it has, and behind them the
+// neuron of each slot of the layer, NO_NEURON where there is none. Workgroup `block` writes, counting slots from its
+// block's first,
+//   lists[64 * block + first slot]: their number, then the slots
+//   grids[GRID * block]: the grid of an indirect dispatch, for `per_workgroup` neurons to a workgroup, `stride` workgroups
 //     in one row
-//   hidden: zeros for every slot of the extent, so that those not on the list are silent
+//   hidden: zeros for every slot of the block, so that those not on the list are silent
 #include "lane.wgsl"
 
-override EXTENTS: u32 = 8u;
-// Words from one extent's grid to the next's.
+override BLOCKS: u32 = 8u;
+// Words from one block's grid to the next's.
 const GRID: u32 = 4u;
 const NO_NEURON: u32 = 0xffffffffu;
 
@@ -29,12 +29,14 @@ var<immediate> params: Params;
 var<workgroup> ends: array<u32, WORKGROUP_SIZE>;
 
 @compute @workgroup_size(WORKGROUP_SIZE)
-fn slot_list(builtins: Builtins) {
+fn slot_list(
+#include "builtins.wgsl"
+) {
     let lane = lane_of(builtins).index;
-    let extent = builtins.workgroup.x;
-    let start = table[2u * extent];
-    let slots = table[2u * extent + 1u];
-    let list = start + 64u * extent;
+    let block = builtins.workgroup.x;
+    let start = table[2u * block];
+    let slots = table[2u * block + 1u];
+    let list = start + 64u * block;
     var before = 0u;
     // Rounds are the same for the whole workgroup.
     for (var round = 0u; round < (slots + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE; round += 1u) {
@@ -42,7 +44,7 @@ fn slot_list(builtins: Builtins) {
         var own = 0u;
         if slot < slots {
             hidden[start + slot] = 0.0;
-            let neuron = table[2u * EXTENTS + start + slot];
+            let neuron = table[2u * BLOCKS + start + slot];
             if neuron != NO_NEURON {
                 own = (mask[neuron / 32u] >> (neuron % 32u)) & 1u;
             }
@@ -67,8 +69,8 @@ fn slot_list(builtins: Builtins) {
     if lane == 0u {
         let workgroups = (before + params.per_workgroup - 1u) / params.per_workgroup;
         lists[list] = before;
-        grids[GRID * extent] = min(workgroups, params.stride);
-        grids[GRID * extent + 1u] = max((workgroups + params.stride - 1u) / params.stride, 1u);
-        grids[GRID * extent + 2u] = 1u;
+        grids[GRID * block] = min(workgroups, params.stride);
+        grids[GRID * block + 1u] = max((workgroups + params.stride - 1u) / params.stride, 1u);
+        grids[GRID * block + 2u] = 1u;
     }
 }

@@ -1,7 +1,7 @@
 // The down projection with neurons for rows: of hidden[t] . W, where row j of W [n_ff, d] is neuron j's, workgroup
-// (strip, split, group of TOKENS tokens) of the grid writes what its share of the neurons adds to its strip of columns:
-//   partials[first + split, t, c] = sum over the share of hidden[t, k] * W[list[k], c]
-// or adds that to what is there. `sum_splits` adds the shares up. Without DENSE there is one token, and `hidden` has an
+// (strip, split, group of TOKENS tokens) of the grid writes the partial sum of its range of neurons for its strip of columns:
+//   partials[first + split, t, c] = sum over the range of hidden[t, k] * W[list[k], c]
+// or adds it to the value there. `sum_splits` adds the partial sums up. Without DENSE there is one token, and `hidden` has an
 // element per neuron of the list; with it every neuron takes part, in order.
 #include "weights.wgsl"
 
@@ -24,9 +24,9 @@ struct Params {
     // A multiple of 4.
     hidden_pitch: u32,
     splits: u32,
-    // The first share's place among those of other matrices.
+    // Index of the first partial sum among those of all matrices.
     first: u32,
-    // Whether the sums are added to those of another matrix: 0 or 1.
+    // 1 if the sums are added to those of another matrix, else 0.
     accumulate: u32,
 }
 
@@ -50,13 +50,13 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
         count = list[0];
     }
     // Four neurons at a time.
-    let share = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
-    let end = min((split + 1u) * share * 4u, count);
+    let range = ((count + 3u) / 4u + params.splits - 1u) / params.splits;
+    let end = min((split + 1u) * range * 4u, count);
     var low: array<vec4<f32>, MOST_TOKENS>;
     var high: array<vec4<f32>, MOST_TOKENS>;
     if chunk < params.chunks {
         let step = WORKGROUP_SIZE / STRIP * 4u;
-        for (var k = (split * share + lane / STRIP) * 4u; k < end; k += step) {
+        for (var k = (split * range + lane / STRIP) * 4u; k < end; k += step) {
             let inside = vec4<u32>(k, k + 1u, k + 2u, k + 3u) < vec4<u32>(end);
             var h: array<vec4<f32>, MOST_TOKENS>;
             var any_fired = vec4<bool>();
@@ -72,7 +72,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
                     if !DENSE {
                         neuron = list[1u + neuron];
                     }
-                    let w = quarter(neuron, chunk, item % 4u, params.chunks);
+                    let w = load8(neuron, chunk, item % 4u, params.chunks);
                     let w_low = w.low * w.scale + w.offset;
                     let w_high = w.high * w.scale + w.offset;
                     for (var t = 0u; t < TOKENS; t += 1u) {
@@ -83,7 +83,7 @@ fn sparse_down(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id
             }
         }
     }
-    let columns = quarter_columns(item % 4u) + chunk * 8u;
+    let columns = columns8(item % 4u) + chunk * 8u;
     for (var i = 0u; i < 2u * TOKENS; i += 1u) {
         workgroupBarrier();
         if i % 2u == 0u {

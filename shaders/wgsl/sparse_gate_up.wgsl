@@ -49,14 +49,14 @@ fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
     var sum = vec4<f32>();
     for (var item = lane % LANES; item < items; item += LANES) {
         let chunk = item / 4u;
-        let columns = quarter_columns(item % 4u) + chunk * 8u;
-        let input = quarter_input(x[columns.x], x[columns.y]);
+        let columns = columns8(item % 4u) + chunk * 8u;
+        let input = input8(x[columns.x], x[columns.y]);
         if GATED && !GATES_KNOWN {
-            sum.x += quarter_dot(quarter(gate_rows.x, chunk, item % 4u, params.chunks), input);
-            sum.y += quarter_dot(quarter(gate_rows.y, chunk, item % 4u, params.chunks), input);
+            sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
+            sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
         }
-        sum.z += quarter_dot(quarter(up_rows.x, chunk, item % 4u, params.chunks), input);
-        sum.w += quarter_dot(quarter(up_rows.y, chunk, item % 4u, params.chunks), input);
+        sum.z += dot8(load8(up_rows.x, chunk, item % 4u, params.chunks), input);
+        sum.w += dot8(load8(up_rows.y, chunk, item % 4u, params.chunks), input);
     }
     sums[lane] = sum;
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {

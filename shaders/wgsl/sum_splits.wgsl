@@ -1,4 +1,4 @@
-// out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), the shares of `sparse_down`. One invocation per element, in a
+// out[t, c] = sum over s of partials[s, t, c] (+ bias[c]), the partial sums of `sparse_down`. One invocation per element, in a
 // two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override HAS_BIAS: bool = false;

@@ -1,6 +1,6 @@
 // The k largest of every SHARE values, sorted: larger first, the lower id first among equals, NaN below everything. One
-// workgroup per share writes `k` values and ids at `workgroup * k`; the host runs rounds over what was written until one
-// workgroup is left. A share with fewer than k values is filled up with -inf and NO_ID.
+// workgroup per range writes `k` values and ids at `workgroup * k`; the host runs rounds over the results until one
+// workgroup is left. A range with fewer than k values is filled up with -inf and NO_ID.
 // A bitonic sort in shared memory: the order of the work does not depend on the values.
 #include "order.wgsl"
 
@@ -45,7 +45,7 @@ fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) work
             if !FIRST {
                 id = ids[at];
             }
-            // What an earlier round filled a share up with goes below NaN, too.
+            // Fill values of an earlier round sort below NaN, too.
             if id != NO_ID {
                 key = order_of(values[at]);
             }

@@ -1,8 +1,8 @@
 //! Engines whose answers do not depend on the processor.
 
 use thermocline_engine::{
-    cpu::{Activations, CpuOptions, Isa},
-    model::KvType,
+    cpu::{CpuOptions, InputPrecision, Isa},
+    runtime::KvType,
     session::{DeviceChoice, EngineOptions, SparsityChoice},
 };
 
@@ -11,7 +11,7 @@ pub fn alike(sparsity: SparsityChoice, device: DeviceChoice) -> EngineOptions {
     EngineOptions {
         context: Some(96),
         kv_type: KvType::F32,
-        cpu: CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: Activations::Float },
+        cpu: CpuOptions { threads: Some(1), isa: Some(Isa::Scalar), activations: InputPrecision::Float },
         chunk: 16,
         device,
         sparsity,

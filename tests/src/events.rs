@@ -1,4 +1,4 @@
-//! What a generation tells, gathered.
+//! Events of a generation, gathered.
 
 use thermocline_engine::session::{Event, Request, Session};
 

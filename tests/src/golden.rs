@@ -6,8 +6,9 @@ use std::{path::Path, sync::Arc};
 
 use safetensors::SafeTensors;
 use thermocline_engine::{
-    cpu::{Activations, Cpu, CpuOptions, Isa},
-    model::{Activation, Forward, KvType, Model, Outputs, Probe},
+    cpu::{Cpu, CpuOptions, InputPrecision, Isa},
+    model::{Activation, Model},
+    runtime::{Forward, KvType, Outputs, Probe},
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
@@ -36,7 +37,7 @@ pub struct Setup {
     /// Workers.
     pub threads: usize,
     /// Before quantised weights.
-    pub activations: Activations,
+    pub activations: InputPrecision,
     /// Tokens per chunk.
     pub chunk: usize,
     /// Cache type.
@@ -45,11 +46,11 @@ pub struct Setup {
 
 impl Default for Setup {
     fn default() -> Self {
-        Setup { isa: None, threads: 1, activations: Activations::Int8, chunk: 512, kv: KvType::F32 }
+        Setup { isa: None, threads: 1, activations: InputPrecision::Int8, chunk: 512, kv: KvType::F32 }
     }
 }
 
-/// What a run computed.
+/// Results of a run.
 #[derive(Debug, Default)]
 pub struct Run {
     /// `[T, vocab]`

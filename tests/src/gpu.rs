@@ -7,8 +7,11 @@ use std::{
 };
 
 use thermocline_engine::{
+    cpu::{Cpu, CpuOptions},
     gpu::{AdapterChoice, Gpu, GpuOptions, Tier},
-    model::{Forward, GpuLoad, GpuProcessor, Model},
+    hybrid::{GpuLoad, HybridProcessor},
+    model::Model,
+    runtime::Forward,
 };
 
 /// Everything the adapter offers.
@@ -26,7 +29,12 @@ pub fn shared(tier: Tier) -> &'static Gpu {
     DEVICES[at].get_or_init(|| open(GpuOptions { tier: Some(tier), ..GpuOptions::default() }))
 }
 
-/// `model` on `gpu`.
+/// The CPU beside a device that computes everything.
+pub fn idle_cpu() -> Cpu {
+    Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap()
+}
+
+/// All of `model` on `gpu`.
 pub fn forward_with(gpu: &Gpu, model: &Arc<Model>, load: &GpuLoad) -> Forward {
     let mut told = (0, 0);
     let mut progress = |done, total| {
@@ -34,7 +42,7 @@ pub fn forward_with(gpu: &Gpu, model: &Arc<Model>, load: &GpuLoad) -> Forward {
         told = (done, total);
         ControlFlow::Continue(())
     };
-    let processor = GpuProcessor::load(gpu, model, load, &mut progress).unwrap();
+    let processor = HybridProcessor::load_whole(gpu, idle_cpu(), model, load, &mut progress).unwrap();
     assert!(told.0 == told.1 && told.1 > 0, "{told:?}");
     Forward::on(Arc::clone(model), Box::new(processor))
 }

@@ -20,7 +20,7 @@ pub struct Client {
     headers: Vec<(String, String)>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Debug)]
 pub struct Reply {
     /// Status.

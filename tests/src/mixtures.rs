@@ -4,8 +4,9 @@
 use std::path::Path;
 
 use thermocline_engine::{
-    format::{Bytes, Matrix, TensorType},
+    format::{Bytes, Matrix},
     model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Linear, LoadOptions, Model, SharedExpert},
+    quant::TensorType,
 };
 
 use crate::dice::Dice;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use thermocline::{
     builtin,
     library::ModelId,
-    server::{Offer, Options, Server, Source},
+    server::{ModelSource, ServedModel, Server, ServerOptions},
 };
 use thermocline_engine::{
     cpu::CpuOptions,
@@ -34,7 +34,7 @@ pub struct Served {
     pub server: Server,
     /// The engine.
     pub engine: Engine,
-    offer: Arc<Mutex<Result<Offer, String>>>,
+    offer: Arc<Mutex<Result<ServedModel, String>>>,
 }
 
 /// An engine on the built-in model, as `run` opens it.
@@ -48,12 +48,12 @@ pub fn storyteller() -> Engine {
 
 impl Served {
     /// At any free port, as `change` wants it.
-    pub fn with(change: impl FnOnce(&mut Options)) -> Self {
-        let mut options = Options::at((Ipv4Addr::LOCALHOST, 0).into());
+    pub fn with(change: impl FnOnce(&mut ServerOptions)) -> Self {
+        let mut options = ServerOptions::at((Ipv4Addr::LOCALHOST, 0).into());
         change(&mut options);
         let engine = storyteller();
         let offer = Arc::new(Mutex::new(Ok(offer("Storyteller", &engine))));
-        let source: Source = {
+        let source: ModelSource = {
             let offer = Arc::clone(&offer);
             Arc::new(move || offer.lock().unwrap_or_else(PoisonError::into_inner).clone())
         };
@@ -75,7 +75,7 @@ impl Served {
     }
 
     /// Another model, or none, from now on.
-    pub fn offers(&self, now: Result<Offer, String>) {
+    pub fn offers(&self, now: Result<ServedModel, String>) {
         *self.offer.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 }
@@ -87,12 +87,12 @@ impl Default for Served {
 }
 
 /// The built-in model under a name.
-pub fn offer(name: &str, engine: &Engine) -> Offer {
+pub fn offer(name: &str, engine: &Engine) -> ServedModel {
     let defaults = Request { sampling: builtin::sampling(), ..Request::new(Prompt::Tokens(Vec::new())) };
-    Offer { name: name.to_owned(), since: 1, engine: engine.clone(), defaults }
+    ServedModel { name: name.to_owned(), since: 1, engine: engine.clone(), defaults }
 }
 
-/// A chat that is answered until somebody ends it; the server has to be [`Served::endless`].
+/// A chat that is answered until it is ended; the server has to be [`Served::endless`].
 pub fn endless(more: Value) -> Value {
     // The token that ends texts is never chosen.
     let body = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 } }));

@@ -1,4 +1,4 @@
-//! Whoever is killed while a model writes loses no more than the last second of it, and two windows on the same chats do not
+//! A program that is killed while a model writes loses no more than the last second of it, and two windows on the same chats do not
 //! harm each other. The test starts itself again as the window, with the real model but no screen, and kills it.
 
 #![allow(clippy::unwrap_used)]
@@ -52,7 +52,7 @@ fn now() -> u128 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()
 }
 
-/// Asks for a story, and for another version of it when it ends, until somebody ends the program. Says with every frame when that
+/// Asks for a story, and for another version of it when it ends, until the program is ended. Says with every frame when that
 /// was and how much of which answer is on the screen.
 fn window(folder: &Path) {
     let ctx = egui::Context::default();
@@ -64,7 +64,7 @@ fn window(folder: &Path) {
     let mut asked = false;
     loop {
         let shell = window.shell();
-        if shell.host.engine().is_some() && !shell.talk.is_busy() && script.is_empty() {
+        if shell.engine_handle.engine().is_some() && !shell.chat_controller.is_busy() && script.is_empty() {
             script = if asked {
                 vec![None, Some(key(Key::R, Modifiers::COMMAND))]
             } else {
@@ -85,7 +85,7 @@ fn window(folder: &Path) {
         });
         frame.drop_without_applying_deltas();
         for chat in window.shell().store.chats().unwrap() {
-            if let Some(progress) = window.shell().talk.progress(chat.id) {
+            if let Some(progress) = window.shell().chat_controller.progress(chat.id) {
                 println!("{} {:?} {}", now(), progress.id, progress.content.len());
             }
         }
@@ -186,7 +186,7 @@ fn kill_one(delay: u64) -> u128 {
     let answers: Vec<&Message> = chats[0].iter().filter(|message| message.speaker == Speaker::Assistant).collect();
     // The latest may have begun after the window said something last.
     for answer in answers.split_last().map_or(&[][..], |(_, earlier)| earlier) {
-        let ended = matches!(answer.state, MessageState::Complete | MessageState::Cut);
+        let ended = matches!(answer.state, MessageState::Complete | MessageState::Truncated);
         assert!(ended, "an earlier answer is {:?}", answer.state);
     }
     loss

@@ -1,4 +1,4 @@
-//! One generation, from request to last token, with Ctrl-C watched and the prompt's progress shown.
+//! One generation on the terminal: tokens as they come, the prompt's progress, and Ctrl-C.
 
 use std::{
     io::{IsTerminal, Write},
@@ -13,28 +13,27 @@ use thermocline_engine::{
     session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
 };
 
-use crate::host::GATHERED;
-
 use super::{
     engine_options::DeviceArgs,
     failure::{Failure, Outcome, one_line},
-    interrupt::Watch,
-    progress::{Progress, Unit},
+    interrupt::InterruptWatch,
+    progress::{ProgressUnit, TerminalProgress},
 };
+use crate::engine_handle::BATCH_INTERVAL;
 
-/// How long Ctrl-C may go unnoticed while no token arrives.
+/// Interval at which Ctrl-C is checked while no token arrives.
 const POLL: Duration = Duration::from_millis(20);
 
-/// What was generated.
+/// A complete generation.
 #[derive(Debug)]
 pub struct Answer {
     /// The text, without a stop string.
     pub text: String,
-    /// The tokens.
+    /// Ids of the tokens.
     pub tokens: Vec<u32>,
-    /// Why it ended.
+    /// Stop reason.
     pub reason: StopReason,
-    /// Its figures.
+    /// Statistics.
     pub stats: GenerationStats,
 }
 
@@ -46,9 +45,9 @@ pub fn answer(
     device: Option<&DeviceArgs>,
     show: &mut dyn FnMut(u32, &str) -> Outcome,
 ) -> Outcome<Answer> {
-    let watch = Watch::start();
+    let watch = InterruptWatch::start();
     let events = session.generate(request);
-    let mut progress = Some(Progress::new("reading the prompt", Unit::Tokens));
+    let mut progress = Some(TerminalProgress::new("reading the prompt", ProgressUnit::Tokens));
     let (mut text, mut tokens) = (String::new(), Vec::new());
     let (mut cancelled, mut spoke) = (false, false);
     let mut failure = None;
@@ -59,7 +58,7 @@ pub fn answer(
         }
         let next = events.try_recv().or_else(|_| {
             if std::mem::take(&mut spoke) {
-                thread::sleep(GATHERED);
+                thread::sleep(BATCH_INTERVAL);
             }
             events.recv_timeout(POLL)
         });
@@ -104,7 +103,7 @@ pub fn answer(
     }
 }
 
-/// What happened to the GPU, in one line.
+/// A device event in one line.
 pub fn device_line(event: &DeviceEvent) -> String {
     one_line(&match event {
         DeviceEvent::Lost { adapter, reason } => format!("[GPU {adapter} lost: {reason}; the CPU goes on]"),
@@ -113,7 +112,7 @@ pub fn device_line(event: &DeviceEvent) -> String {
     })
 }
 
-/// Writes generated text at once. On a terminal, control characters the model made up are not passed on.
+/// Writes generated text and flushes. On a terminal, control characters are removed.
 pub fn print(text: &str) -> Outcome {
     let mut out = std::io::stdout().lock();
     if out.is_terminal() {
@@ -125,7 +124,7 @@ pub fn print(text: &str) -> Outcome {
     Ok(out.flush()?)
 }
 
-/// The figures in one line.
+/// The statistics in one line.
 pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
     let reused = match stats.reused_tokens {
         0 => String::new(),
@@ -151,7 +150,7 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
     )
 }
 
-/// The answer for a program. Times are in milliseconds, rates in tokens per second.
+/// The answer as JSON. Times are in milliseconds, rates in tokens per second.
 pub fn to_json(answer: &Answer) -> Value {
     let stats = &answer.stats;
     let milliseconds = |time: Duration| time.as_secs_f64() * 1e3;

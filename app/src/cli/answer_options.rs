@@ -1,4 +1,4 @@
-//! Options of the commands that have a model answer.
+//! Options of the commands that generate answers.
 
 use clap::Args;
 use thermocline_engine::session::{Engine, Prompt, Request, Sampling};
@@ -10,7 +10,7 @@ use super::{
     model_options::ModelOptions,
 };
 
-/// Which model answers, on what, and how.
+/// The model, its device, and how it answers.
 #[derive(Debug, Clone, Default, Args)]
 pub struct AnswerOptions {
     #[command(flatten)]
@@ -30,17 +30,17 @@ pub struct AnswerOptions {
 }
 
 impl AnswerOptions {
-    /// An engine on the model, on the device that was asked for.
+    /// Opens the engine on the requested device.
     pub fn open(&self) -> Outcome<Engine> {
         open_engine(&self.model, &self.context, &self.cpu, &self.device, &self.sparsity)
     }
 
-    /// How tokens are chosen: as was said, otherwise as suits the model.
+    /// The sampling: the user's options over the model's defaults.
     pub fn sampling(&self) -> Sampling {
         self.sampling.over(self.model.sampling())
     }
 
-    /// A request for an answer to `prompt`.
+    /// A request with these options for an answer to `prompt`.
     pub fn request(&self, prompt: Prompt) -> Request {
         self.length.request(prompt, self.sampling())
     }

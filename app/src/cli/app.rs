@@ -1,4 +1,4 @@
-//! What happens without a command: the window, or a chat in the terminal where there can be none.
+//! The program without a command: the window, or a chat in the terminal without a display.
 
 use std::{
     io::IsTerminal,
@@ -10,9 +10,13 @@ use clap::Args;
 
 use super::{
     chat::{self, ChatArgs},
-    failure::{Failure, Outcome},
+    failure::{Failure, Outcome, one_line},
 };
-use crate::{folders::Folders, library::ModelId, ui};
+use crate::{
+    folders::Folders,
+    library::ModelId,
+    ui::{self, opening::NoWindow},
+};
 
 /// Options of the window.
 #[derive(Debug, Default, Args)]
@@ -24,7 +28,7 @@ pub struct AppArgs {
     /// Keep everything in a folder beside the program, which all commands use from then on
     #[arg(long, conflicts_with = "data")]
     portable: bool,
-    /// Keep chats, settings and models in this folder [default: the system's places]
+    /// Keep chats, settings and models in this folder [default: the system's folders]
     #[arg(long, value_name = "FOLDER")]
     data: Option<PathBuf>,
 }
@@ -35,16 +39,16 @@ impl AppArgs {
         match &self.data {
             Some(folder) => Ok(Folders::below(folder)),
             None if self.portable => Folders::portable().map_err(|why| Failure::usage(format!("--portable: {why}"))),
-            None => Folders::usual().ok_or_else(nowhere),
+            None => Folders::detect().ok_or_else(nowhere),
         }
     }
 }
 
-/// Opens the window. Without a display, or where none can be opened, a person at a terminal gets a chat there.
+/// Opens the window. Without a display, or if it fails to open, a chat starts in an interactive terminal.
 pub fn app(args: &AppArgs) -> Outcome {
     if !has_display() {
         if args.portable {
-            // Made before the chat asks where to keep what is typed.
+            // Created before the chat looks for its input history.
             args.folders()?;
         }
         return in_terminal(args, None);
@@ -54,25 +58,27 @@ pub fn app(args: &AppArgs) -> Outcome {
     super::console::leave_if_alone();
     let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let model = args.model.as_deref().map(|path| ModelId::Path(absolute(path)));
-    // What libraries of the desktop lack they say by panicking.
-    let opened = catch_unwind(AssertUnwindSafe(|| ui::run(folders, model)));
-    match opened.unwrap_or_else(|_| Err("no window: a library of the desktop is missing".to_owned())) {
+    // Desktop libraries report missing parts by panicking.
+    let opened = catch_unwind(AssertUnwindSafe(|| ui::run(&folders, model.as_ref())));
+    match opened.unwrap_or_else(|_| Err(NoWindow::Said("a library of the desktop is missing".to_owned()))) {
         Ok(()) => Ok(()),
         Err(why) => in_terminal(args, Some(why)),
     }
 }
 
-fn in_terminal(args: &AppArgs, why: Option<String>) -> Outcome {
+fn in_terminal(args: &AppArgs, why: Option<NoWindow>) -> Outcome {
     if let Some(why) = why {
+        let mut lines = why.lines();
         if !std::io::stdin().is_terminal() {
-            return Err(Failure::usage(why));
+            return Err(Failure::Window(lines));
         }
-        eprintln!("[{why}; a chat in the terminal instead]");
+        lines.push("a chat in the terminal instead".to_owned());
+        lines.iter().for_each(|line| eprintln!("[{}]", one_line(line)));
     }
     chat::chat(&ChatArgs::on(args.model.clone()))
 }
 
-/// Whether there is a screen to put a window on. Elsewhere than on Linux and its like there always is one.
+/// `true` if there is a display. Only X11 and Wayland systems may have none.
 fn has_display() -> bool {
     let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     cfg!(any(windows, target_os = "macos")) || set("WAYLAND_DISPLAY") || set("WAYLAND_SOCKET") || set("DISPLAY")

@@ -8,9 +8,11 @@ use clap::{
 };
 use serde_json::Value;
 use thermocline_engine::{
-    bench::{self, BenchOptions, GpuEffort, Test},
-    model::{KvType, Sparsity},
-    sparsity::{placement::Granularity, sidecar::Attachment},
+    bench,
+    bench::{BenchOptions, GpuEffort, Test},
+    placement::Granularity,
+    runtime::{KvType, Sparsity},
+    sparsity::sidecar::Attachment,
 };
 
 use super::{
@@ -19,7 +21,7 @@ use super::{
     engine_options::{CpuArgs, DeviceArgs, StreamPrompts, kv_types},
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
 };
 use crate::folders::Folders;
 
@@ -35,7 +37,7 @@ are measured before and after each run, because other machines on the same host 
 
 With --placement a model may be larger than the GPU's memory: neurons places the hot ones of many layers there, by the plan
 that `thermocline plan` prints (run that first: it measures this machine, once), layers whole ones, as programs do that know
-no neurons. The hit rate is the share of the neurons that fired which were there, waiting the share of the time that the CPU
+no neurons. The hit rate is the fraction of the firing neurons that were there, waiting the fraction of the time that the CPU
 waited for the GPU in layers that both compute; a run that is not timed tells both. Several placements and modes are measured
 one after the other on the same budget, and `of layers` is the speed beside the first mode's with whole layers.
 
@@ -81,10 +83,10 @@ pub struct BenchArgs {
     /// Run this llama-bench in turns and show the ratio
     #[arg(long, value_name = "PATH")]
     peer: Option<PathBuf>,
-    /// What that program runs, where it cannot run the model: one of the same shape and types
+    /// Model for that program, where it cannot run the same file: one of the same shape and types
     #[arg(long, value_name = "PATH", requires = "peer")]
     peer_model: Option<PathBuf>,
-    /// What is skipped when tokens are generated
+    /// Sparsity modes in which tokens are generated
     #[arg(long, value_name = "MODE,..", value_delimiter = ',', default_value = "dense", value_parser = sparsity_modes())]
     sparsity: Vec<Sparsity>,
     /// Bring to the GPU what --vram has room for, in these pieces, and let the CPU compute the rest [default: the whole model]
@@ -142,7 +144,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         cpu: args.cpu.options(),
         gpu: args.device.gpu()?,
         effort: if args.quick { QUICK } else { GpuEffort::default() },
-        speeds: Folders::usual().map(|folders| folders.cache),
+        speeds: Folders::detect().map(|folders| folders.cache),
         stream_prompts: args.stream_prompts.choice(),
         kv_type: args.kv_type,
         chunk: args.chunk as usize,
@@ -166,7 +168,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
     }
     let file = args.model.file()?;
     let runs = options.tests.len() * options.repetitions * ways.len();
-    let (mut done, mut progress, mut ignored) = (0, Progress::new("measuring", Unit::Runs), Vec::new());
+    let (mut done, mut progress, mut ignored) = (0, TerminalProgress::new("measuring", ProgressUnit::Runs), Vec::new());
     let mut count = |at: bench::Progress<'_>| match at {
         bench::Progress::Repetition { .. } => {
             progress.set(done, runs as u64);

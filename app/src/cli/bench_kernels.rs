@@ -9,8 +9,8 @@ use thermocline_engine::{
         kernel_speed, profile_kernels, read_bandwidth,
     },
     cpu::Cpu,
-    format::TensorType,
-    gpu::{Gpu, GpuOptions, KernelTimes, WeightType, layout::device_type},
+    gpu::{Gpu, GpuOptions, KernelTimes, WeightType},
+    quant::{TensorType, device_type},
 };
 
 use super::{
@@ -115,7 +115,7 @@ fn profile_text(of: &ModelProfile) -> String {
                 format!("{:.1} %", times.nanoseconds / all * 100.0),
                 format!("{:.1}", times.nanoseconds / times.calls.max(1) as f64 / 1e3),
                 rate.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
-                rate.map_or(String::new(), |rate| share(rate, of.speed.copy_bytes_per_second)),
+                rate.map_or(String::new(), |rate| percent_of(rate, of.speed.copy_bytes_per_second)),
                 times.flops_per_second().map_or(String::new(), |rate| format!("{:.0}", rate / 1e9)),
             ]);
         }
@@ -127,7 +127,7 @@ fn profile_text(of: &ModelProfile) -> String {
 }
 
 /// `1234.5` of `2000` as `62 %`.
-fn share(rate: f64, of: f64) -> String {
+fn percent_of(rate: f64, of: f64) -> String {
     format!("{:.0} %", rate / of * 100.0)
 }
 
@@ -150,7 +150,7 @@ struct Products {
     device: String,
     /// A GPU's own; the CPU's memory is only read.
     speed: Option<GpuSpeed>,
-    /// What products are held against, bytes per second.
+    /// Bandwidth that products are compared with, in bytes per second.
     bandwidth: f64,
     products: Vec<Product>,
 }
@@ -159,7 +159,7 @@ struct Products {
 struct Product {
     rows: usize,
     cols: usize,
-    /// How it is computed: as the engine chose, or one way on purpose.
+    /// Its arithmetic: as the engine chooses, or a forced one.
     way: &'static str,
     speed: KernelSpeed,
 }
@@ -232,7 +232,7 @@ impl Products {
                 (*way).to_owned(),
                 format!("{:.1}", speed.seconds * 1e6),
                 format!("{:.1}", speed.bytes_per_second / 1e9),
-                share(speed.bytes_per_second, self.bandwidth),
+                percent_of(speed.bytes_per_second, self.bandwidth),
                 format!("{:.0}", speed.macs_per_second * 2.0 / 1e9),
             ]);
         }

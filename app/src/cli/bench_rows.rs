@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 use thermocline_engine::{
     bench::{Comparison, Record},
-    model::Sparsity,
-    session::SplitReport,
-    sparsity::placement::Granularity,
+    placement::{Granularity, SplitReport},
+    runtime::Sparsity,
 };
 
 use super::{table::table, units};
@@ -137,18 +136,19 @@ pub(super) fn markdown(rows: &[Row]) -> String {
             record.test_name(),
             format!("{:.2} ± {:.2}", record.avg_ts, record.stddev_ts),
             extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
-            extra.bandwidth_share.map_or(String::new(), |share| format!("{:.0} %", share * 100.0)),
+            extra.bandwidth_share.map_or(String::new(), |fraction| format!("{:.0} %", fraction * 100.0)),
         ];
         if sparse {
             cells.extend([
                 extra.sparsity.clone(),
-                extra.active_neurons.map_or(String::new(), |share| format!("{:.1} %", share * 100.0)),
+                extra.active_neurons.map_or(String::new(), |fraction| format!("{:.1} %", fraction * 100.0)),
                 extra.bytes_per_token.map_or(String::new(), units::bytes),
                 extra.bytes_per_token.map_or(String::new(), |_| units::bytes(extra.scattered_bytes_per_token)),
             ]);
         }
         if placed {
-            let percent = |share: Option<f64>| share.map_or(String::new(), |share| format!("{:.1} %", share * 100.0));
+            let percent =
+                |fraction: Option<f64>| fraction.map_or(String::new(), |fraction| format!("{:.1} %", fraction * 100.0));
             cells.extend([
                 extra.placement.clone().unwrap_or_default(),
                 units::bytes(extra.vram_used),
@@ -187,7 +187,7 @@ pub(super) fn markdown(rows: &[Row]) -> String {
         } else {
             text += &format!("\nread bandwidth, measured around each run: {:.1} GB/s", extra.read_bandwidth / 1e9);
             if let Some(rows) = extra.scattered_bandwidth {
-                text += &format!(", of rows here and there {:.1} GB/s", rows / 1e9);
+                text += &format!(", of scattered rows {:.1} GB/s", rows / 1e9);
             }
             text += &format!(", kernels {}, {}\n", extra.isa, record.cpu_info);
         }
@@ -210,7 +210,7 @@ pub(super) fn csv(rows: &[Row]) -> String {
     text
 }
 
-/// As llama-bench does: every cell in quotes.
+/// A cell of the CSV in quotes, as llama-bench writes all of them.
 fn quoted(value: &Value) -> String {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     format!("\"{}\"", text.replace('"', "\"\""))

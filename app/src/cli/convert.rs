@@ -1,17 +1,21 @@
-//! `thermocline convert`: another file type for a model.
+//! `thermocline convert`: conversion of a model to GGUF.
 
 use std::{io::Write, path::PathBuf, time::Instant};
 
-use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::json;
 use thermocline_engine::{
-    format::TensorType,
-    model::{self, CONVERT_TYPES, ConvertReport},
+    model,
+    model::{CONVERT_TYPES, ConvertReport},
+    quant::TensorType,
 };
 
 use super::{
     failure::Outcome,
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
     units,
 };
 
@@ -29,10 +33,10 @@ pub struct ConvertArgs {
     /// Hugging Face folder, GGUF file or PowerInfer file
     #[arg(value_name = "SOURCE")]
     source: PathBuf,
-    /// Type of the matrices
+    /// Type of the weight matrices
     #[arg(short, long = "type", value_name = "TYPE", default_value = "Q8_0", ignore_case = true, value_parser = types())]
     ty: TensorType,
-    /// The file to write
+    /// The GGUF file to write
     #[arg(short, long, value_name = "FILE")]
     out: PathBuf,
     /// Print one JSON object
@@ -43,7 +47,7 @@ pub struct ConvertArgs {
 /// Runs the command.
 pub fn convert(args: &ConvertArgs) -> Outcome {
     let started = Instant::now();
-    let mut progress = Progress::new("converting", Unit::Weights);
+    let mut progress = TerminalProgress::new("converting", ProgressUnit::Weights);
     let report = model::convert(&args.source, &args.out, args.ty, &mut |done, total| progress.set(done, total))?;
     drop(progress);
     let ConvertReport { architecture, source_bytes, file_bytes, parameters, types } = report;

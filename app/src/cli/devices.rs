@@ -1,4 +1,4 @@
-//! `thermocline devices`: what this machine has to compute with.
+//! `thermocline devices`: the processors, memory and GPUs of this machine.
 
 use std::io::Write;
 
@@ -8,7 +8,7 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 use thermocline_engine::{
     bench::read_bandwidth,
     cpu::{Cpu, CpuOptions, Isa},
-    gpu::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters},
+    gpu::{AdapterChoice, AdapterKind, AdapterReport, Caps, VramReading, adapters},
 };
 
 use super::{
@@ -16,13 +16,13 @@ use super::{
     units,
 };
 
-/// Bytes read to measure the memory: many times the last cache of most machines, and done in a moment.
+/// Bytes read to measure the memory bandwidth: many times the last-level cache of most machines.
 const MEASURED: usize = 256 << 20;
 
 const DETAILS: &str = "\
 A GPU is chosen with --device by its number or a part of its name: --device 0, --device radeon.
-A driver that computes in software is used only when it is chosen so.
-What is used of a GPU's memory is told by different sources, each of which counts in its own way.";
+A software driver is used only if it is chosen by --device.
+Used VRAM is reported by several sources, each of which counts differently.";
 
 /// Shows processors, memory and GPUs.
 #[derive(Debug, Args)]
@@ -37,7 +37,7 @@ pub struct DevicesArgs {
 pub fn devices(args: &DevicesArgs) -> Outcome {
     let what =
         RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()).with_memory(MemoryRefreshKind::nothing().with_ram());
-    // A system that tells nothing about itself can still compute.
+    // A system that reports nothing about itself can still compute.
     let system = System::new_with_specifics(what).ok();
     let model = system.as_ref().and_then(|system| system.cpus().first()).map(|cpu| cpu.brand().trim().to_owned());
     let model = model.filter(|brand| !brand.is_empty());
@@ -93,14 +93,21 @@ fn write_gpu(out: &mut impl Write, gpu: &AdapterReport, chosen: bool) -> std::io
     };
     writeln!(out, "GPU {:<4} {}: {}, {}{mark}", gpu.index, one_line(&gpu.name), gpu.kind, gpu.backend)?;
     writeln!(out, "         driver {}, PCI {}", or_unknown(some(&gpu.driver)), or_unknown(some(&gpu.pci_bus_id)))?;
-    let (least, most) = caps.subgroups;
-    writeln!(out, "         kernels {}; subgroups of {least} to {most}", caps.tier)?;
+    writeln!(out, "         kernels {}; {}", caps.tier, subgroups(caps))?;
     let (buffer, binding) = (units::bytes(caps.max_buffer), units::bytes(caps.max_binding));
     writeln!(out, "         buffers up to {buffer}, {binding} of one at a time")?;
     for reading in &gpu.vram {
         writeln!(out, "         memory {}", reading_text(reading))?;
     }
     Ok(())
+}
+
+/// `subgroups of 8 to 32`; an adapter without them, or whose driver names no size, has none that kernels use.
+fn subgroups(caps: &Caps) -> String {
+    match caps.subgroups {
+        (least, most) if caps.tier.subgroups && most > 0 => format!("subgroups of {least} to {most}"),
+        _ => "no subgroups".to_owned(),
+    }
 }
 
 /// `8.0 GiB, 1.2 GiB used by all programs, 0 B by this one (NVML)`
@@ -137,11 +144,28 @@ fn gpu_json(gpu: &AdapterReport, chosen: bool) -> Value {
     })
 }
 
-/// Nothing, of an empty text.
+/// `None` for an empty text.
 fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| one_line(text))
 }
 
 fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "unknown".to_owned(), |value| value.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use thermocline_shaders::Tier;
+
+    use super::*;
+
+    #[test]
+    fn subgroups_that_are_not_there_have_no_size() {
+        let caps =
+            |subgroups, sizes| Caps { tier: Tier { subgroups, f16: false }, subgroups: sizes, ..Caps::default() };
+        assert_eq!(super::subgroups(&caps(true, (8, 32))), "subgroups of 8 to 32");
+        for none in [caps(false, (0, 0)), caps(false, (4, 128)), caps(true, (0, 0))] {
+            assert_eq!(super::subgroups(&none), "no subgroups");
+        }
+    }
 }

@@ -1,25 +1,33 @@
-//! How to run a model: options of the commands that compute.
+//! Options of the commands that run a model.
 
 use std::{convert::Infallible, ops::ControlFlow, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
-use clap::{Args, ValueEnum, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    Args, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use thermocline_engine::{
     Error,
-    cpu::{Activations, Cpu, CpuOptions, Isa},
+    cpu::{Cpu, CpuOptions, InputPrecision, Isa},
     gpu::{AdapterChoice, GpuOptions, Tier, adapters},
-    model::{Forward, KvType, Model, Sparsity},
-    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, PlaceOptions, SparsityChoice, Terms, place},
+    model::Model,
+    placement::PlanInputs,
+    runtime::{Forward, KvType, Sparsity},
+    session::{
+        DeviceChoice, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, LivePlanner, SparsityChoice,
+        load_on_device,
+    },
 };
 
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
     units::{parse_bytes, parse_tokens},
 };
 use crate::folders::Folders;
 
-/// What the CPU is to use.
+/// Options of the CPU.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hardware")]
 pub struct CpuArgs {
@@ -32,10 +40,10 @@ pub struct CpuArgs {
     /// How activations meet quantised weights on the CPU: int8 rounds them and is quickest, float
     /// computes as GPUs do, so that the text does not depend on the device [default: int8]
     #[arg(long, value_name = "KIND", value_parser = activations())]
-    pub activations: Option<Activations>,
+    pub activations: Option<InputPrecision>,
 }
 
-/// Which processor computes.
+/// Options of the device.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Hardware")]
 pub struct DeviceArgs {
@@ -51,7 +59,7 @@ pub struct DeviceArgs {
     pub gpu_tier: Option<Tier>,
 }
 
-/// A processor as it is asked for.
+/// A processor as named on the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Device {
     /// The best GPU if it will do, else the CPU.
@@ -59,7 +67,7 @@ pub enum Device {
     Auto,
     /// The CPU.
     Cpu,
-    /// A GPU, or nothing.
+    /// This GPU, or an error.
     Gpu(AdapterChoice),
 }
 
@@ -76,15 +84,15 @@ impl FromStr for Device {
     }
 }
 
-/// Which neurons are computed, and where.
+/// Options of sparsity and placement.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sparsity")]
 pub struct SparsityArgs {
     /// Neurons to skip: none (dense), those whose gate does not fire (exact), those a predictor rules out (predicted),
-    /// those under a cut (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
+    /// those under an activation threshold (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
-    /// Let neurons that fire often lately take the places in GPU memory of those that do not
+    /// Swap neurons that have lately fired often for colder ones in GPU memory
     #[arg(long, conflicts_with = "static")]
     pub adaptive: bool,
     /// Keep the neurons in GPU memory that were chosen when the model was loaded [default]
@@ -100,7 +108,7 @@ pub struct SparsityArgs {
     pub stream_prompts: StreamPrompts,
 }
 
-// Whether the cold part of prompts is sent to the GPU. (Doc comments on the values would make --help long.)
+// Streaming of cold neurons for prompts. (Doc comments on the values would make --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum StreamPrompts {
     #[default]
@@ -110,7 +118,7 @@ pub enum StreamPrompts {
 }
 
 impl StreamPrompts {
-    /// As [`EngineOptions::stream_prompts`] wants it.
+    /// The value of [`EngineOptions::stream_prompts`].
     pub fn choice(self) -> Option<bool> {
         match self {
             StreamPrompts::Auto => None,
@@ -120,7 +128,7 @@ impl StreamPrompts {
     }
 }
 
-/// Names of what may be skipped.
+/// Names of sparsity modes.
 pub fn sparsity_choices() -> impl TypedValueParser<Value = SparsityChoice> {
     PossibleValuesParser::new(SparsityChoice::ALL.map(SparsityChoice::name))
         .try_map(|name| name.parse::<SparsityChoice>())
@@ -165,11 +173,11 @@ pub fn open_engine(
         adaptive: sparsity.adaptive,
         split: sparsity.split.clone(),
         stream_prompts: sparsity.stream_prompts.choice(),
-        speeds: Folders::usual().map(|folders| folders.cache),
+        speeds: Folders::detect().map(|folders| folders.cache),
         ..EngineOptions::default()
     };
     let engine = Engine::from_model(model.open_model()?, options)?;
-    let mut progress = Progress::new(LOADING, Unit::Bytes);
+    let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
     let status = loop {
         match engine.wait_for_device(Duration::from_millis(50)) {
             DeviceStatus::Loading { done, total } => progress.set(done, total),
@@ -195,23 +203,26 @@ pub fn open_engine(
 /// The model's forward pass in `mode`, on the device that was asked for, or as much of it there as the budget allows.
 pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &DeviceArgs) -> Outcome<Forward> {
     let choice = device.choice()?;
-    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
+    let gpu_use = choice.gpu_use();
     if let DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) = choice {
-        let mut progress = Progress::new(LOADING, Unit::Bytes);
+        let mut progress = TerminalProgress::new(LOADING, ProgressUnit::Bytes);
         let mut show = |done, total| {
             progress.set(done, total);
             ControlFlow::Continue(())
         };
         let defaults = EngineOptions::default();
-        let terms = Arc::new(Terms::new(mode, model.config.context_length.min(PLANNED), defaults.kv_type));
-        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::usual().map(|folders| folders.cache));
-        let options = PlaceOptions { gpu, cpu, chunk, only_if_quicker, speeds, ..PlaceOptions::default() };
-        match place(model, &options, &terms, &mut show) {
+        let context = model.config.context_length.min(PLANNED_CONTEXT);
+        let planner = Arc::new(LivePlanner::new(PlanInputs::new(mode, context, defaults.kv_type)));
+        let (cpu, chunk, speeds) = (cpu.options(), defaults.chunk, Folders::detect().map(|folders| folders.cache));
+        let options = DeviceLoadOptions { gpu, cpu, chunk, gpu_use, speeds, ..DeviceLoadOptions::default() };
+        match load_on_device(model, &options, &planner, &mut show) {
             Ok((processor, _)) => {
                 let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
                 forward.set_sparsity(mode);
-                // What the mode wants beside weights comes after them.
-                while forward.settle(&mut [])? {}
+                // Predictors and the like are uploaded after the weights.
+                if let Some((model, residency)) = forward.residency() {
+                    while residency.settle(model, &mut [])? {}
+                }
                 return Ok(forward);
             }
             Err(error) => device.refused(&error)?,
@@ -222,14 +233,14 @@ pub fn open_forward(model: &Arc<Model>, mode: Sparsity, cpu: &CpuArgs, device: &
     Ok(forward)
 }
 
-/// Tokens of a context that is planned for where nobody knows how many there will be.
-const PLANNED: usize = 1024;
+/// Tokens of context to plan for where their number is not known.
+const PLANNED_CONTEXT: usize = 1024;
 
-/// Over the bar.
+/// Label of the progress bar.
 const LOADING: &str = "loading the model into the GPU";
 
 impl DeviceArgs {
-    /// As the engine wants it.
+    /// The engine's choice of a device.
     pub fn choice(&self) -> Outcome<DeviceChoice> {
         let device = self.device.clone().unwrap_or_default();
         let auto = device == Device::Auto;
@@ -238,7 +249,7 @@ impl DeviceArgs {
                 return Err(Failure::usage("--vram: expected no GPU memory with --device cpu"));
             }
             Device::Cpu => return Ok(DeviceChoice::Cpu),
-            // With nothing to take there is no GPU to ask.
+            // Without any memory a GPU is of no use.
             Device::Auto if self.vram == Some(0) => return Ok(DeviceChoice::Cpu),
             Device::Auto => AdapterChoice::Best,
             Device::Gpu(adapter) => adapter,
@@ -247,7 +258,7 @@ impl DeviceArgs {
             adapter,
             budget: self.vram,
             tier: self.gpu_tier,
-            pipeline_cache: Folders::usual().map(|folders| folders.pipelines()),
+            pipeline_cache: Folders::detect().map(|folders| folders.pipelines()),
             ..GpuOptions::default()
         };
         Ok(if auto { DeviceChoice::Auto(options) } else { DeviceChoice::Gpu(options) })
@@ -262,8 +273,8 @@ impl DeviceArgs {
         })
     }
 
-    /// The GPU cannot be had: an error if it was asked for. Otherwise the CPU does it, and nobody needs to be told that there
-    /// is no GPU.
+    /// Reports a GPU that cannot be used: an error if one was asked for; otherwise the CPU computes, which is only told where there is
+    /// a GPU.
     pub fn refused(&self, reason: &Error) -> Outcome {
         match (&self.device, reason) {
             (Some(Device::Gpu(_)), _) => Err(Failure::Usage {
@@ -280,7 +291,7 @@ impl DeviceArgs {
 }
 
 impl CpuArgs {
-    /// As the engine wants them.
+    /// The engine's options of the CPU.
     pub fn options(&self) -> CpuOptions {
         let activations = self.activations.unwrap_or_default();
         CpuOptions { threads: self.threads.map(usize::from), isa: self.isa, activations }
@@ -291,8 +302,8 @@ fn isas() -> impl TypedValueParser<Value = Isa> {
     PossibleValuesParser::new(["scalar", "avx2", "avxvnni", "avx512"]).try_map(|name| name.parse::<Isa>())
 }
 
-fn activations() -> impl TypedValueParser<Value = Activations> {
-    PossibleValuesParser::new(["int8", "float"]).try_map(|name| name.parse::<Activations>())
+fn activations() -> impl TypedValueParser<Value = InputPrecision> {
+    PossibleValuesParser::new(["int8", "float"]).try_map(|name| name.parse::<InputPrecision>())
 }
 
 fn tiers() -> impl TypedValueParser<Value = Tier> {
@@ -316,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_by_kind_index_and_name() {
+    fn devices_parse_by_kind_index_and_name() {
         let parse = |text: &str| text.parse::<Device>();
         assert_eq!(parse("auto"), Ok(Device::Auto));
         assert_eq!(parse("CPU"), Ok(Device::Cpu));
@@ -326,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn every_tier_has_its_name() {
+    fn every_gpu_tier_parses_its_name() {
         let mut command = clap::Command::new("test").arg(clap::Arg::new("tier").value_parser(tiers()));
         for tier in Tier::ALL {
             let matches = command.try_get_matches_from_mut(["test".to_owned(), tier.to_string()]);
@@ -335,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn without_memory_there_is_no_gpu() {
+    fn no_gpu_is_chosen_without_memory() {
         let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
         assert!(matches!(args(None, Some(0)).choice(), Ok(DeviceChoice::Cpu)));
         assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(), Ok(DeviceChoice::Cpu)));

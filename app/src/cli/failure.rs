@@ -1,29 +1,31 @@
-//! How a command ends when it does not end well: one line for the reader, one exit code for the script.
+//! Failure of a command: one line for the reader, one exit code for scripts.
 
 use std::{io, path::Path};
 
 use thermocline_engine::Error;
 
-/// What a command returns.
+/// Result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// The reason a command stopped.
+/// Reason why a command failed.
 #[derive(Debug)]
 pub enum Failure {
     /// The engine refused; the error says what, where, expected and got.
     Engine(Error),
-    /// The command line or its input makes no sense.
+    /// The command line or its input is invalid.
     Usage {
-        /// What is wrong.
+        /// The defect.
         message: String,
-        /// What would work.
+        /// The remedy.
         hint: Option<String>,
     },
+    /// No window could be opened: a headline, and one line per attempt.
+    Window(Vec<String>),
     /// Standard output or a file could not be written.
     Output(String),
     /// Ctrl-C.
     Interrupted,
-    /// Whoever read our standard output has had enough (`| head`). Not an error.
+    /// The reader of standard output has closed it (`| head`). Not an error.
     PipeClosed,
 }
 
@@ -47,7 +49,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::PipeClosed => 0,
-            Failure::Usage { .. } => 2,
+            Failure::Usage { .. } | Failure::Window(_) => 2,
             Failure::Interrupted => 130,
             Failure::Output(_) => 1,
             Failure::Engine(error) => match error {
@@ -61,16 +63,17 @@ impl Failure {
         }
     }
 
-    /// The line after `error: `, if there is anything to say.
+    /// The text after `error: `; `None` where nothing is printed.
     pub fn message(&self) -> Option<String> {
         match self {
             Failure::PipeClosed | Failure::Interrupted => None,
             Failure::Usage { message, .. } | Failure::Output(message) => Some(message.clone()),
+            Failure::Window(lines) => lines.first().cloned(),
             Failure::Engine(error) => Some(error.to_string()),
         }
     }
 
-    /// What the user could do about it.
+    /// The text after `hint: `: a remedy for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
             Failure::Usage { hint, .. } => hint.clone(),
@@ -92,15 +95,28 @@ impl Failure {
         if let Some(message) = self.message() {
             eprintln!("error: {}", one_line(&message));
         }
+        if let Failure::Window(lines) = self {
+            lines.iter().skip(1).for_each(|line| eprintln!("  {}", one_line(line)));
+        }
         if let Some(hint) = self.hint() {
             eprintln!("hint: {hint}");
         }
     }
 }
 
-/// Control characters of hostile file contents must neither break the one line nor reach the terminal.
+/// `text` on one line without control characters, which could break the line or control the terminal. A line break, with the
+/// space around it, becomes a space.
 pub fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+    let mut line = String::with_capacity(text.len());
+    for part in text.split(['\n', '\r']).filter(|part| !part.trim().is_empty()) {
+        if !line.is_empty() {
+            line.truncate(line.trim_end().len());
+            line.push(' ');
+        }
+        let part = if line.is_empty() { part } else { part.trim_start() };
+        line.extend(part.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }));
+    }
+    line
 }
 
 impl From<Error> for Failure {
@@ -124,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exit_codes() {
+    fn exit_code_depends_on_the_kind_of_failure() {
         let missing = io::Error::from(io::ErrorKind::NotFound);
         assert_eq!(Failure::read(Path::new("m"), missing).exit_code(), 2);
         let full = io::Error::from(io::ErrorKind::StorageFull);
@@ -134,7 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_do_not_pass() {
-        assert_eq!(one_line("a\n\u{1b}[31mb"), "a\u{fffd}\u{fffd}[31mb");
+    fn one_line_replaces_control_characters_and_line_breaks() {
+        assert_eq!(one_line("a\n\u{1b}[31mb"), "a \u{fffd}[31mb");
+        assert_eq!(one_line("Validation Error\r\n\n  Caused by:\n    why\n"), "Validation Error Caused by: why");
+        assert_eq!((one_line(" a\tb "), one_line("\n\n")), (" a\u{fffd}b ".to_owned(), String::new()));
     }
 }

@@ -1,22 +1,22 @@
-//! How the next token is chosen and when to stop: options of the commands that generate.
+//! Options of sampling and length, shared by the commands that generate.
 
 use clap::{Args, ValueEnum};
 use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling};
 
-/// How the next token is chosen. What is not given keeps the model's default.
+/// Sampling options. Those not given keep the model's default.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
-    /// Randomness; 0 always takes the likeliest token [default: 0.8; storyteller: 0.7]
+    /// Sampling temperature; 0 always takes the most probable token [default: 0.8; storyteller: 0.7]
     #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = non_negative)]
     pub temp: Option<f32>,
-    /// Keep only the K likeliest tokens; 0 keeps all [default: 40; storyteller: 0]
+    /// Top-k sampling: keep the K most probable tokens; 0 keeps all [default: 40; storyteller: 0]
     #[arg(long, value_name = "K")]
     pub top_k: Option<usize>,
-    /// Keep the likeliest tokens that together have probability P [default: 0.95; storyteller: 0.9]
+    /// Nucleus sampling: keep the most probable tokens up to cumulative probability P [default: 0.95; storyteller: 0.9]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub top_p: Option<f32>,
-    /// Keep tokens at least P times as likely as the likeliest [default: 0.05; storyteller: 0]
+    /// Keep tokens at least P times as probable as the most probable one [default: 0.05; storyteller: 0]
     #[arg(long, value_name = "P", value_parser = fraction)]
     pub min_p: Option<f32>,
     /// Locally typical sampling: probability kept; 1 is off [default: 1]
@@ -31,34 +31,34 @@ pub struct SamplingOptions {
     /// Subtract from the logits of recent tokens for each time they occurred [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
     pub frequency_penalty: Option<f32>,
-    /// How many recent tokens the penalties look at [default: 64]
+    /// Number of recent tokens that the penalties consider [default: 64]
     #[arg(long, value_name = "N")]
     pub penalty_last_n: Option<usize>,
-    /// DRY, a penalty on repeated phrases: strength; 0 is off [default: 0]
+    /// DRY, a penalty on repeated sequences: multiplier; 0 is off [default: 0]
     #[arg(long, value_name = "X", value_parser = non_negative)]
     pub dry_multiplier: Option<f32>,
-    /// DRY: growth with the length of the phrase [default: 1.75]
+    /// DRY: base of the growth with the length of the sequence [default: 1.75]
     #[arg(long, value_name = "X", value_parser = positive)]
     pub dry_base: Option<f32>,
-    /// DRY: phrases up to this many tokens are free [default: 2]
+    /// DRY: sequences up to this many tokens are not penalised [default: 2]
     #[arg(long, value_name = "N")]
     pub dry_allowed_length: Option<usize>,
-    /// DRY: how many tokens to look back [default: the whole context]
+    /// DRY: number of tokens to look back [default: the whole context]
     #[arg(long, value_name = "N")]
     pub dry_last_n: Option<usize>,
-    /// DRY: text that interrupts a phrase; replaces the default ones (newline, colon, quote, star); may be repeated
+    /// DRY: sequence breaker; replaces the default ones (newline, colon, quote, star); may be repeated
     #[arg(long, value_name = "TEXT", value_parser = unescape)]
     pub dry_breaker: Vec<String>,
     /// Add BIAS to the logit of token ID, -inf to ban it; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Same seed, same text [default: a random one, shown with the figures]
+    /// Seed of the sampler [default: a random one, shown with the statistics]
     #[arg(short, long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
 impl SamplingOptions {
-    /// `base` with what the user asked for.
+    /// `base` with the options applied.
     pub fn over(&self, base: Sampling) -> Sampling {
         Sampling {
             temperature: self.temp.unwrap_or(base.temperature),
@@ -81,25 +81,25 @@ impl SamplingOptions {
     }
 }
 
-/// When to stop.
+/// Length options.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Length")]
 pub struct LengthOptions {
-    /// Most tokens to generate [default: until the model ends or the context is full]
+    /// Largest number of tokens to generate [default: until the model ends or the context is full]
     #[arg(short = 'n', long, value_name = "N")]
     pub max_tokens: Option<usize>,
     /// Stop before this text (\n, \t and \\ are understood); may be repeated
     #[arg(long, value_name = "TEXT", value_parser = unescape)]
     pub stop: Vec<String>,
-    /// When the context is full: stop, or forget the older half and go on
+    /// When the context is full: stop, or shift the older half out and go on
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
     pub on_full: OnFull,
-    /// With --on-full shift: tokens at the start that are never forgotten
+    /// With --on-full shift: tokens at the start that are never shifted out
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
 }
 
-// What to do with a full context. (Doc comments on the values would make every --help long.)
+// Policy for a full context. (Doc comments on the values would make every --help long.)
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum OnFull {
     #[default]
@@ -108,7 +108,7 @@ pub enum OnFull {
 }
 
 impl LengthOptions {
-    /// A request for `prompt` under these limits.
+    /// A request for `prompt` with these limits.
     pub fn request(&self, prompt: Prompt, sampling: Sampling) -> Request {
         Request {
             sampling,
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn biases() {
+    fn logit_bias_is_an_id_and_a_number() {
         assert_eq!(logit_bias("15=-2.5"), Ok((15, -2.5)));
         assert_eq!(logit_bias("15=-inf"), Ok((15, f32::NEG_INFINITY)));
         for bad in ["", "15", "=1", "15=", "x=1", "-1=1", "1=nan", "1=inf"] {
@@ -178,19 +178,19 @@ mod tests {
     }
 
     #[test]
-    fn ranges() {
+    fn numbers_outside_their_range_are_refused() {
         assert!(fraction("1.01").is_err() && fraction("NaN").is_err() && fraction("0").is_ok());
         assert!(positive("0").is_err() && non_negative("0").is_ok() && non_negative("inf").is_err());
     }
 
     #[test]
-    fn escapes() {
+    fn unescape_understands_newline_tab_and_backslash() {
         assert_eq!(unescape(r"a\n\\n\q\"), Ok("a\n\\n\\q\\".to_owned()));
         assert!(unescape("").is_err());
     }
 
     #[test]
-    fn only_what_was_given_changes() {
+    fn over_changes_given_options_only() {
         let options = SamplingOptions { top_k: Some(5), ..SamplingOptions::default() };
         assert_eq!(options.over(Sampling::greedy()), Sampling { top_k: 5, ..Sampling::greedy() });
     }

@@ -1,4 +1,4 @@
-//! Ctrl-C. While something watches for it, the first press asks that thing to stop; otherwise, and on the second press,
+//! Ctrl-C. While an [`InterruptWatch`] exists, the first press sets its flag; otherwise, and on the second press,
 //! the program ends with exit code 130.
 
 use std::sync::{
@@ -10,12 +10,12 @@ static HANDLER: Once = Once::new();
 static WATCHED: AtomicBool = AtomicBool::new(false);
 static PRESSED: AtomicBool = AtomicBool::new(false);
 
-/// While this lives, Ctrl-C does not end the program but sets [`Watch::pressed`].
+/// While it exists, Ctrl-C does not end the program but sets [`InterruptWatch::pressed`].
 #[derive(Debug)]
-pub struct Watch(());
+pub struct InterruptWatch(());
 
-impl Watch {
-    /// Starts watching, with nothing pressed.
+impl InterruptWatch {
+    /// Starts watching.
     pub fn start() -> Self {
         HANDLER.call_once(|| {
             let installed = ctrlc::set_handler(|| {
@@ -30,16 +30,16 @@ impl Watch {
         });
         PRESSED.store(false, Ordering::SeqCst);
         WATCHED.store(true, Ordering::SeqCst);
-        Watch(())
+        InterruptWatch(())
     }
 
-    /// Whether Ctrl-C was pressed since the start.
+    /// `true` if Ctrl-C was pressed since the start.
     pub fn pressed(&self) -> bool {
         PRESSED.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Watch {
+impl Drop for InterruptWatch {
     fn drop(&mut self) {
         WATCHED.store(false, Ordering::SeqCst);
     }

@@ -1,16 +1,16 @@
-//! `thermocline logits`: what the model computes, for comparison with other implementations.
+//! `thermocline logits`: the model's logits, for comparison with other implementations.
 
 use std::{
-    io::{BufWriter, Write},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use clap::Args;
 use safetensors::{Dtype, tensor::TensorView};
-use tempfile::NamedTempFile;
 use thermocline_engine::{
-    model::{KvType, LayerFiring, Model, Outputs, Probe, Sparsity},
+    files::{self, Form},
+    model::Model,
+    runtime::{KvType, LayerFiring, Outputs, Probe, Sparsity},
     session::{EngineOptions, SparsityChoice, SparsityReport},
     tokenizer::{EncodeOptions, Tokenizer},
 };
@@ -19,7 +19,7 @@ use super::{
     engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward, sparsity_choices},
     failure::{Failure, Outcome},
     model_options::ModelOptions,
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
     units,
 };
 
@@ -42,7 +42,7 @@ pub struct LogitsArgs {
     /// Text to compute (BOS is added if the model asks for it)
     #[arg(long, value_name = "TEXT", conflicts_with = "tokens")]
     text: Option<String>,
-    /// Continue with the N likeliest tokens
+    /// Continue with N tokens by greedy decoding
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
     /// The file to write
@@ -57,16 +57,17 @@ pub struct LogitsArgs {
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f32", value_parser = kv_types())]
     kv_type: KvType,
-    /// Which neurons are computed
+    /// Sparsity mode
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
 }
 
-/// A list that is one value of the command line, not several.
+/// Token ids given as one value of the command line.
 type Ids = Vec<u32>;
 
 /// Runs the command.
 pub fn logits(args: &LogitsArgs) -> Outcome {
+    files::check(&args.out, Form::Stream)?;
     let model = Arc::new(args.model.open_model()?);
     let vocabulary = model.config.n_vocab;
     let tokens = match (&args.tokens, &args.text) {
@@ -100,7 +101,7 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     };
     let mut next = argmax(&logits[logits.len() - vocabulary..]);
     let mut greedy_ids = Vec::new();
-    let mut progress = Progress::new("continuing", Unit::Tokens);
+    let mut progress = TerminalProgress::new("continuing", ProgressUnit::Tokens);
     for _ in 0..args.greedy {
         greedy_ids.push(next);
         progress.set(greedy_ids.len() as u64, args.greedy as u64);
@@ -109,13 +110,13 @@ pub fn logits(args: &LogitsArgs) -> Outcome {
     write(&args.out, [tokens.len(), vocabulary], &logits, &greedy_ids, firing.as_ref())
 }
 
-/// Which neurons fired.
+/// Recorder of the neurons that fired.
 struct Firing {
-    /// Layers, tokens, neurons.
+    /// Shape: layers, tokens, neurons.
     shape: [usize; 3],
-    /// In that order, 0 or 1.
+    /// `[layers, tokens, neurons]`: 1 if the neuron fired, else 0.
     active: Vec<u8>,
-    /// The token being computed.
+    /// Index of the token being computed.
     token: usize,
 }
 
@@ -141,7 +142,7 @@ impl Probe for Firing {
     }
 }
 
-/// The first of the largest.
+/// Index of the largest logit; the first one of equals.
 fn argmax(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, logit) in logits.iter().enumerate() {
@@ -152,7 +153,7 @@ fn argmax(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Beside `path` first, then renamed, so that a full disk leaves nothing half-written.
+/// Writes the tensors to `path`.
 fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing: Option<&Firing>) -> Outcome {
     let failed = |error: std::io::Error| Failure::write(path, error);
     let invalid = |error: safetensors::SafeTensorError| failed(std::io::Error::other(error));
@@ -167,21 +168,8 @@ fn write(path: &Path, shape: [usize; 2], logits: &[f32], greedy: &[u32], firing:
     }
     let bytes = safetensors::serialize(tensors, None).map_err(invalid)?;
 
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut file = temporary(folder).map_err(failed)?;
-    let mut writer = BufWriter::new(file.as_file_mut());
-    writer.write_all(&bytes).and_then(|()| writer.flush()).map_err(failed)?;
-    drop(writer);
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
-}
-
-/// Readable by whoever the user's umask lets, like any other file.
-fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.prefix(".thermocline-").tempfile_in(folder)
+    // The format is written front to back.
+    Ok(files::write(path, Form::Stream, &bytes)?)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The terminal. One file per command; what they share stands beside them: [`model_options`], [`engine_options`],
-//! [`generation_options`] and [`answer_options`] (flags), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
+//! The command line. One file per command; shared by them are [`model_options`], [`engine_options`],
+//! [`generation_options`] and [`answer_options`] (options), [`answer`] (one generation), [`failure`] (errors and exit codes), [`interrupt`]
 //! (Ctrl-C), [`prepared`] (sidecars), [`progress`] (bars), [`table`] (tables), [`text_input`] (prompts from files and pipes).
 //!
 //! Exit codes: 0 done, 1 something failed, 2 bad input or usage, 130 interrupted.
@@ -37,12 +37,12 @@ mod tokenize;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-
-use crate::units;
 use failure::Outcome;
 
+use crate::units;
+
 const EXAMPLES: &str = "\
-Without a command, the app opens (a chat in the terminal where there is no display). Without --model, commands use the storyteller inside this program.
+Without a command, the window opens (a chat in the terminal without a display). Without --model, commands use the built-in storyteller.
 A model is a GGUF file (split or not), a PowerInfer file or a Hugging Face folder.
 
 Examples:
@@ -88,7 +88,7 @@ pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            // Also how --help and --version arrive. If nobody reads them, nobody is to be told.
+            // --help and --version arrive here too. A closed standard output is ignored.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
@@ -121,8 +121,11 @@ fn dispatch(app: &app::AppArgs, command: Option<Command>) -> Outcome {
     }
 }
 
-/// Instead of a backtrace nobody asked for.
+/// Panic hook: one line for a bug report instead of a backtrace.
 fn report_bug(panic: &std::panic::PanicHookInfo<'_>) {
+    if crate::ui::opening::are_contained() {
+        return;
+    }
     let place = panic.location().map_or("an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
     let message = panic.payload_as_str().unwrap_or("no message");
     eprintln!("error: thermocline {} has a bug: {message} ({place})", env!("CARGO_PKG_VERSION"));

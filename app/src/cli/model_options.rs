@@ -1,23 +1,31 @@
-//! Which model: options every command with a model shares.
+//! Options that name a model, shared by all commands with one.
 
 use std::{
     io::Write,
     path::{Path, PathBuf},
 };
 
-use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use tempfile::NamedTempFile;
 use thermocline_engine::{
-    format::{self, Bytes, Checkpoint, ReadMode},
-    model::{Activation, KvType, LoadOptions, Model},
+    format,
+    format::{Bytes, Checkpoint, ReadMode},
+    model::{Activation, LoadOptions, Model},
+    runtime::KvType,
     session::{EngineOptions, Sampling, SparsityChoice},
-    sparsity::sidecar::{self, Attachment, SidecarChoice},
+    sparsity::{
+        sidecar,
+        sidecar::{Attachment, SidecarChoice},
+    },
 };
 
 use super::failure::{Failure, Outcome, one_line};
 use crate::builtin;
 
-/// Where the model is and how it is read.
+/// Path of the model and how it is read.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Model")]
 pub struct ModelOptions {
@@ -31,23 +39,23 @@ pub struct ModelOptions {
     /// Read the file into memory instead of mapping it (slower start; safe if the file may change)
     #[arg(long)]
     pub no_mmap: bool,
-    /// What `thermocline prepare` found out about the model, or none [default: the file it wrote
+    /// Sidecar that `thermocline prepare` wrote for the model, or none [default: the file
     /// beside the model]
     #[arg(long, value_name = "FILE|none")]
     pub sidecar: Option<PathBuf>,
 }
 
-/// A model that has a path.
+/// A model as a file.
 #[derive(Debug)]
 pub enum ModelFile {
-    /// The user's.
+    /// The user's file.
     Given(PathBuf),
-    /// The built-in one; removed when dropped.
+    /// A temporary copy of the built-in model; removed when dropped.
     Temporary(NamedTempFile),
 }
 
 impl ModelFile {
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> &Path {
         match self {
             ModelFile::Given(path) => path,
@@ -57,17 +65,17 @@ impl ModelFile {
 }
 
 impl ModelOptions {
-    /// How to read it.
+    /// Options of the loader.
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions { read_mode: self.read_mode(), activation: self.activation }
     }
 
-    /// By map, or by copy.
+    /// Memory-mapped or read.
     pub fn read_mode(&self) -> ReadMode {
         if self.no_mmap { ReadMode::Read } else { ReadMode::Map }
     }
 
-    /// The container, its tokenizer and tensors, not yet checked against an architecture.
+    /// Opens the container with its tokenizer and tensors, not yet checked against an architecture.
     pub fn open_checkpoint(&self) -> Outcome<Checkpoint> {
         Ok(match &self.model {
             Some(path) => Model::open_checkpoint(path, self.read_mode())?,
@@ -75,7 +83,7 @@ impl ModelOptions {
         })
     }
 
-    /// The model, with its sidecar. One that was found and cannot be used is told of on standard error.
+    /// Opens the model with its sidecar. A sidecar that was found and cannot be used is reported on standard error.
     pub fn open_model(&self) -> Outcome<Model> {
         let mut model = Model::from_checkpoint(self.open_checkpoint()?, &self.load_options())?;
         if let Attachment::Ignored { path, reason } = self.attach(&mut model)? {
@@ -84,12 +92,12 @@ impl ModelOptions {
         Ok(model)
     }
 
-    /// Makes the sidecar part of `model`.
+    /// Attaches the sidecar to `model`.
     pub fn attach(&self, model: &mut Model) -> Outcome<Attachment> {
         Ok(sidecar::attach(model, &self.sidecar_choice(), self.read_mode())?)
     }
 
-    /// Which sidecar the model is to have.
+    /// The sidecar to attach.
     pub fn sidecar_choice(&self) -> SidecarChoice {
         match &self.sidecar {
             Some(path) if path.as_os_str() == "none" => SidecarChoice::Without,
@@ -111,17 +119,17 @@ impl ModelOptions {
         Ok(ModelFile::Given(path.clone()))
     }
 
-    /// Element type of its KV cache, unless the user chooses one.
+    /// Default element type of the KV cache.
     pub fn kv_type(&self) -> KvType {
         if self.model.is_none() { builtin::KV_TYPE } else { EngineOptions::default().kv_type }
     }
 
-    /// Which of its neurons are skipped, unless the user chooses.
+    /// Default sparsity mode.
     pub fn sparsity(&self) -> SparsityChoice {
         if self.model.is_none() { builtin::SPARSITY } else { SparsityChoice::default() }
     }
 
-    /// Sampling to start from, before the user's own settings.
+    /// Default sampling, before the user's options.
     pub fn sampling(&self) -> Sampling {
         if self.model.is_none() { builtin::sampling() } else { Sampling::default() }
     }

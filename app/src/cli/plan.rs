@@ -1,4 +1,4 @@
-//! `thermocline plan`: what would be in GPU memory under a budget, and how fast that would be.
+//! `thermocline plan`: the parts of a model in GPU memory under a budget, and the speed to expect.
 
 use std::{
     io::Write,
@@ -10,16 +10,12 @@ use std::{
 use clap::Args;
 use serde_json::{Value, json};
 use thermocline_engine::{
-    cpu::{Activations, Cpu},
+    calibration::{MachineOptions, cached_machine, caps_of, limits_of},
+    cpu::{Cpu, InputPrecision},
     gpu::{Gpu, GpuOptions},
-    model::{DeviceBytes, GpuLoad, KvType, Model, Predictor},
-    session::{EngineOptions, SparsityChoice, SparsityReport},
-    sparsity::{
-        measure::{MachineOptions, cached_machine, caps_of, limits_of},
-        placement::{
-            Demand, DemandOptions, Frontier, LayerPlan, Limits, Machine, Placement, Plan, Slab, Split, Streaming,
-        },
-    },
+    model::{Model, Predictor},
+    placement::{CostProfile, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
+    session::{EngineOptions, SparsityChoice, SparsityReport, planner},
 };
 
 use super::{
@@ -81,43 +77,32 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let defaults = EngineOptions::default();
     let asked = args.sparsity.unwrap_or(args.model.sparsity());
     let model = args.model.open_model()?;
-    let (model, turned) = asked.outline(&model, args.split.is_some()).unwrap_or((model, 0));
+    let (model, transposed) = asked.neuron_major_outline(&model, args.split.is_some()).unwrap_or((model, 0));
     let sparsity = SparsityReport::new(asked, &model, defaults.recall);
-    let options = DemandOptions {
-        context: args.context.context.unwrap_or_else(|| defaults.context_of(&model.config)),
-        sessions: usize::from(args.sessions),
-        kv_type: args.context.kv_type.unwrap_or(defaults.kv_type),
-        sparsity: sparsity.mode,
-        filled: None,
-    };
-    let (machine, free) = args.machine(&model, &options)?;
-    let limits = machine.gpu.as_ref().map_or(Machine::typical_limits(), |gpu| gpu.limits);
-    let bytes = device_bytes(&model, limits, options.kv_type)?;
-    let demand = Demand::of(&model, &bytes, &options)?;
-    let slab = Slab::of(&model, &bytes, &demand, &Streaming::Priced(Arc::new(machine.clone())));
-    let frontier = Frontier::new(&demand, &machine);
-    let everything = Plan::of(&demand, &machine, Placement::all(&demand)).bytes.total();
+    let context = args.context.context.unwrap_or_else(|| defaults.context_of(&model.config));
+    let kv_type = args.context.kv_type.unwrap_or(defaults.kv_type);
+    let inputs =
+        PlanInputs { sessions: usize::from(args.sessions), ..PlanInputs::new(sparsity.mode, context, kv_type) };
+    let (machine, free) = args.machine(&model, &inputs)?;
+    let has_gpu = machine.gpu.is_some();
+    let planner = planner(&model, None, PlanInputs { machine: Arc::new(machine), ..inputs })?;
+    let everything = planner.everything();
     // So much that everything fits beside what the driver keeps for itself.
     let most = everything + everything / 8 + (1 << 20);
-    let without = if machine.gpu.is_some() { most } else { 0 };
-    let budget = args.device.vram.or(free).unwrap_or(without).min(most);
-    let best = |budget: u64| slab.beside(&demand, budget, |budget| Ok(frontier.plan(&demand, &machine, budget)));
+    let budget = args.device.vram.or(free).unwrap_or(if has_gpu { most } else { 0 }).min(most);
     let plan = match &args.split {
-        Some(path) => Plan::of(&demand, &machine, Split::open(path)?.placement(&demand)?),
-        None => best(budget)?,
+        Some(path) => planner.price(PowerInferSplit::open(path)?.placement(planner.profile())?),
+        None => planner.quickest(budget),
     };
-    let ladder: Vec<(u64, Plan)> = if machine.gpu.is_some() {
-        let budgets = rungs(everything, budget, most).into_iter();
-        budgets.map(|budget| Ok((budget, best(budget)?))).collect::<Outcome<_>>()?
-    } else {
-        Vec::new()
+    let ladder: Vec<(u64, Plan)> = match has_gpu {
+        true => rungs(everything, budget, most).into_iter().map(|rung| (rung, planner.quickest(rung))).collect(),
+        false => Vec::new(),
     };
 
-    let rounded = args.cpu.options().activations == Activations::Int8;
-    let copied = if rounded { predictors_copied(&model, &demand, &plan) } else { 0 };
-    let ram = [("turned down projections", turned), ("predictors once more", copied)];
-    let (machine, sparsity, options) = (&machine, &sparsity, &options);
-    let report = Report { machine, sparsity, options, ram, budget, everything, plan, ladder };
+    let rounded = args.cpu.options().activations == InputPrecision::Int8;
+    let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
+    let ram = [("neuron-major down projections", transposed), ("copies of predictors", copied)];
+    let report = Report { inputs: planner.inputs(), sparsity: &sparsity, ram, budget, everything, plan, ladder };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", report.json())?;
@@ -128,11 +113,11 @@ pub fn plan(args: &PlanArgs) -> Outcome {
 }
 
 impl PlanArgs {
-    /// The speeds to plan with, and the bytes of GPU memory that can be had.
-    fn machine(&self, model: &Model, options: &DemandOptions) -> Outcome<(Machine, Option<u64>)> {
+    /// The speeds to plan with, and the bytes of GPU memory that are free.
+    fn machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
         let (machine, free) = match &self.machine {
             Some(path) => (Machine::load(path)?, None),
-            None => self.measured(model, options)?,
+            None => self.measured_machine(model, inputs)?,
         };
         if let Some(path) = &self.save_machine {
             machine.store(path)?;
@@ -146,15 +131,16 @@ impl PlanArgs {
         Ok((machine, free))
     }
 
-    fn measured(&self, model: &Model, options: &DemandOptions) -> Outcome<(Machine, Option<u64>)> {
+    /// The speeds of this machine, measured or from its file.
+    fn measured_machine(&self, model: &Model, inputs: &PlanInputs) -> Outcome<(Machine, Option<u64>)> {
         let cpu = Cpu::new(&self.cpu.options())?;
         let gpu = self.device.gpu()?.map(|options| Gpu::open(&GpuOptions { budget: None, ..options })).transpose()?;
-        let folder = Folders::usual().map(|folders| folders.cache);
-        let how = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
-        let limits = gpu.as_ref().map_or(Machine::typical_limits(), |gpu| limits_of(gpu.caps()));
-        let types = Demand::of(model, &device_bytes(model, limits, options.kv_type)?, options)?.types();
+        let folder = Folders::detect().map(|folders| folders.cache);
+        let options = MachineOptions { folder, again: self.measure, ..MachineOptions::default() };
+        let caps = gpu.as_ref().map(|gpu| caps_of(limits_of(gpu.caps())));
+        let types = planner(model, caps, inputs.clone())?.profile().weight_types();
         let free = gpu.as_ref().map(|gpu| gpu.arena().budget());
-        match cached_machine(&cpu, gpu.as_ref(), &types, &how, &mut || ControlFlow::Continue(())) {
+        match cached_machine(&cpu, gpu.as_ref(), &types, &options, &mut || ControlFlow::Continue(())) {
             Ok(machine) => Ok((machine, free)),
             Err(error) => {
                 eprintln!("[this machine cannot be measured: {}]", one_line(&error.to_string()));
@@ -164,23 +150,18 @@ impl PlanArgs {
     }
 }
 
-/// What the model's parts take on a device.
-fn device_bytes(model: &Model, limits: Limits, kv_type: KvType) -> Outcome<DeviceBytes> {
-    Ok(DeviceBytes::of(&caps_of(limits), model, GpuLoad::default().chunk, kv_type)?)
+/// Bytes of the copies that the CPU makes of the predictors it computes.
+fn predictors_copied(model: &Model, profile: &CostProfile, plan: &Plan) -> u64 {
+    let layers = model.weights.layers.iter().zip(&profile.layers).zip(&plan.layers);
+    let on_cpu = layers.filter(|((_, costs), plan)| !costs.predictor_reads.is_empty() && !plan.resident);
+    on_cpu.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
 }
 
-/// Bytes of what the CPU makes of the predictors it asks.
-fn predictors_copied(model: &Model, demand: &Demand, plan: &Plan) -> u64 {
-    let layers = model.weights.layers.iter().zip(&demand.layers).zip(&plan.layers);
-    let asked = layers.filter(|((_, demand), plan)| !demand.predictor_reads.is_empty() && !plan.resident);
-    asked.filter_map(|((layer, _), _)| layer.predictor.as_ref()).map(Predictor::copied_bytes).sum()
-}
-
-/// Sizes of memory that cards have, in GiB.
+/// Memory sizes of graphics cards, in GiB.
 const CARDS: [u64; 12] = [2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 80];
 
-/// Budgets to compare: nothing, cards' sizes (or eighths of it all, where the model is small for them), everything, and the one
-/// asked for.
+/// Budgets to compare: nothing, memory sizes of cards (or eighths of `everything`, for a model that is small for these), everything,
+/// and `budget`.
 fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
     let cards: Vec<u64> = CARDS.into_iter().map(|gib| gib << 30).filter(|bytes| *bytes < everything).collect();
     let eighths = (1..8).map(|n| everything / 8 * n).collect();
@@ -191,12 +172,11 @@ fn rungs(everything: u64, budget: u64, most: u64) -> Vec<u64> {
     all
 }
 
-/// What is shown.
+/// The report of the command.
 struct Report<'a> {
-    machine: &'a Machine,
+    inputs: &'a PlanInputs,
     sparsity: &'a SparsityReport,
-    options: &'a DemandOptions,
-    /// Bytes of RAM for what is made of the weights.
+    /// Bytes of RAM for copies made of the weights.
     ram: [(&'static str, u64); 2],
     budget: u64,
     everything: u64,
@@ -206,10 +186,10 @@ struct Report<'a> {
 
 impl Report<'_> {
     fn text(&self, split: Option<&Path>) -> String {
-        let cpu = &self.machine.cpu;
+        let cpu = &self.inputs.machine.cpu;
         let gb = |rate: f64| format!("{:.1} GB/s", rate / 1e9);
         let mut text = format!("CPU       {}, {} threads, reads {}\n", cpu.name, cpu.threads, gb(cpu.memory));
-        text += &match &self.machine.gpu {
+        text += &match &self.inputs.machine.gpu {
             Some(gpu) => format!(
                 "GPU       {}, reads {}; a hand-over takes {:.0} us\n",
                 one_line(&gpu.adapter),
@@ -218,12 +198,12 @@ impl Report<'_> {
             ),
             None => "GPU       none\n".to_owned(),
         };
-        let options = self.options;
+        let inputs = self.inputs;
         text += &format!(
             "context   {} of {} tokens, {}\n",
-            if options.sessions == 1 { "one".to_owned() } else { options.sessions.to_string() },
-            options.context,
-            options.kv_type
+            if inputs.sessions == 1 { "one".to_owned() } else { inputs.sessions.to_string() },
+            inputs.context,
+            inputs.kv_type
         );
         text += &format!("sparsity  {}: {}\n", self.sparsity.mode, self.sparsity.reason);
         text += &match split {
@@ -241,7 +221,7 @@ impl Report<'_> {
             "\n{:.2} tokens/s, {} of GPU memory, {} of firings hot; the limit is {}\n\n",
             plan.tokens_per_second(),
             units::bytes(plan.bytes.total()),
-            percent(plan.hot_share()),
+            percent(plan.hot_fraction()),
             plan.bottleneck().name()
         );
         text += &layers_table(&plan.layers);
@@ -272,14 +252,14 @@ impl Report<'_> {
         let heads = ["budget", "tokens/s", "GPU layers", &hot, "of firings", "limit"];
         let mut lines = vec![heads.map(str::to_owned).to_vec()];
         for (budget, plan) in &self.ladder {
-            let (hot, all) = neurons(&plan.layers);
+            let (hot, all) = plan.neurons();
             let mark = if *budget == self.budget { " *" } else { "" };
             lines.push(vec![
                 format!("{}{mark}", self.budget_text(*budget)),
                 format!("{:.2}", plan.tokens_per_second()),
                 plan.layers.iter().filter(|layer| layer.resident).count().to_string(),
                 percent(hot as f64 / all.max(1) as f64),
-                percent(plan.hot_share()),
+                percent(plan.hot_fraction()),
                 plan.bottleneck().name().to_owned(),
             ]);
         }
@@ -303,7 +283,7 @@ impl Report<'_> {
             })
         };
         let short = |budget: u64, plan: &Plan| {
-            let (hot, all) = neurons(&plan.layers);
+            let (hot, all) = plan.neurons();
             json!({
                 "budget": budget,
                 "bytes": plan.bytes.total(),
@@ -312,19 +292,20 @@ impl Report<'_> {
                 "head": plan.placement.head,
                 "hot_neurons": hot,
                 "neurons": all,
-                "hot_share": plan.hot_share(),
+                "hot_share": plan.hot_fraction(),
                 "bottleneck": plan.bottleneck().name(),
             })
         };
+        let inputs = self.inputs;
         let mut object = short(self.budget, &self.plan);
         let bytes: serde_json::Map<String, Value> =
             self.plan.bytes.by_name().iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
         object["bytes_by_purpose"] = json!(bytes);
         object["everything"] = json!(self.everything);
         object["ram_by_purpose"] = self.ram.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
-        object["context"] = json!(self.options.context);
-        object["sessions"] = json!(self.options.sessions);
-        object["kv_type"] = json!(self.options.kv_type.name());
+        object["context"] = json!(inputs.context);
+        object["sessions"] = json!(inputs.sessions);
+        object["kv_type"] = json!(inputs.kv_type.name());
         object["sparsity"] = json!({ "mode": self.sparsity.mode.name(), "reason": self.sparsity.reason });
         object["assumptions"] = self.plan.assumptions.iter().map(ToString::to_string).collect();
         object["head_seconds"] = json!(self.plan.head_seconds);
@@ -332,17 +313,12 @@ impl Report<'_> {
         object["seconds"] = json!(self.plan.seconds);
         object["layers"] = self.plan.layers.iter().map(layer).collect();
         object["ladder"] = self.ladder.iter().map(|(budget, plan)| short(*budget, plan)).collect();
-        object["machine"] = json!(self.machine);
+        object["machine"] = json!(*self.inputs.machine);
         object
     }
 }
 
-/// Hot neurons, and all.
-fn neurons(layers: &[LayerPlan]) -> (usize, usize) {
-    (layers.iter().map(|layer| layer.hot).sum(), layers.iter().map(|layer| layer.neurons).sum())
-}
-
-/// What is hot or cold in these layers.
+/// The word for the units that are hot or cold in these layers.
 fn counted(layers: &[LayerPlan]) -> &'static str {
     match (layers.iter().any(|layer| layer.experts), layers.iter().any(|layer| !layer.experts)) {
         (false, _) => "neurons",
@@ -352,11 +328,11 @@ fn counted(layers: &[LayerPlan]) -> &'static str {
 }
 
 /// `0.5` as `50.0 %`.
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
 }
 
-/// A line per layer; layers that are alike, one behind the other, share one.
+/// A table with a line per layer; equal consecutive layers have one line together.
 fn layers_table(layers: &[LayerPlan]) -> String {
     let of = format!("of {}", counted(layers));
     let heads = ["layers", "where", "hot", &of, "of firings", "size", "ms", "GPU ms", "CPU ms"];
@@ -392,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn budgets_to_compare_go_from_nothing_to_everything() {
+    fn rungs_go_from_nothing_to_everything() {
         let large = rungs(20 << 30, 5 << 30, 23 << 30);
         assert_eq!(large[..5], [0, 2 << 30, 3 << 30, 4 << 30, 5 << 30]);
         assert!(large[large.len() - 1] == 23 << 30 && large.is_sorted());

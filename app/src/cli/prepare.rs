@@ -1,4 +1,4 @@
-//! `thermocline prepare`: makes a model's sidecar.
+//! `thermocline prepare`: writes a model's sidecar.
 
 use std::{
     io::Write,
@@ -13,8 +13,8 @@ use thermocline_engine::{
     Error,
     model::Model,
     sparsity::{
-        predictor::{CutGoal, Target},
-        prepare::{self, Corpus, Phase, PredictorChoice, PrepareOptions, Prepared},
+        predictor::{Target, ThresholdGoal},
+        prepare::{self, PredictorChoice, PrepareCorpus, PrepareOptions, PreparePhase, Prepared},
         sidecar::path_beside,
     },
 };
@@ -22,56 +22,56 @@ use thermocline_engine::{
 use super::{
     engine_options::CpuArgs,
     failure::{Failure, Outcome},
-    interrupt::Watch,
+    interrupt::InterruptWatch,
     model_options::ModelOptions,
     prepared,
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
     units::{self, parse_bytes, parse_tokens},
 };
 
 const DETAILS: &str = "\
-Text runs through the model; how often each neuron fires is counted. Then every layer gets a predictor of the neurons that
-will fire (models with ReLU), or a cut below which neurons are skipped (others), and its down projection with a row per
-neuron. Mixtures get no predictors: their routers choose experts, and gates decide on the experts' neurons. Commands that run
-the model find the file when it lies beside it. Ctrl-C stops; the same command goes on from there.
+The model reads text while the firings of its neurons are counted. Then every layer gets a predictor of the neurons that will
+fire (models with ReLU), or an activation threshold below which neurons are skipped (others), and its down projection with a
+row per neuron. Mixtures of experts get no predictors: their routers choose experts, and gates decide on the experts' neurons.
+Commands that run the model find the file when it lies beside it. Ctrl-C stops; the same command continues from there.
 
 Examples:
   thermocline prepare -m model.gguf
   thermocline prepare -m model.gguf --text novel.txt --text code.txt --tokens 64k
   thermocline prepare -m model.gguf --predictors none --out counts.thermocline.gguf";
 
-/// Finds out which neurons of a model fire, and writes that beside it.
+/// Count which neurons of a model fire, train predictors, and write the results beside it
 #[derive(Debug, Args)]
 #[command(after_help = DETAILS)]
 pub struct PrepareArgs {
-    /// Text to read, as often as there are files [default: what the model writes when asked]
+    /// Text to read, as often as there are files [default: text that the model generates]
     #[arg(long, value_name = "FILE")]
     text: Vec<PathBuf>,
     /// Tokens to read, like 65536 or 64k
     #[arg(long, value_name = "N", default_value = "32k", value_parser = parse_tokens)]
     tokens: usize,
-    /// Share of the firing neurons that predictors are to find
+    /// Fraction of the firing neurons that predictors should find
     #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
     target_recall: f64,
-    /// Share of what those neurons add to the output that predictors are to find
+    /// Fraction of those neurons' contribution to the output that predictors should find
     #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
     target_mass: f64,
-    /// Kind of predictor: the one that pays, or one of a kind whatever it costs
+    /// Kind of predictor: the cheapest per token if it pays, or one kind whatever it costs
     #[arg(long, value_name = "KIND", value_enum, default_value_t)]
-    predictors: Kind,
-    /// Share of the neurons that cuts skip, in models whose activations are never zero
+    predictors: PredictorKindArg,
+    /// Fraction of the neurons that activation thresholds skip, in models whose activations are never zero
     #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
     skip: f64,
     /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
     #[arg(long)]
     no_down: bool,
-    /// Most disk space for what the model's layers are given, while this runs
+    /// Most disk space for recorded inputs of the layers, while this runs
     #[arg(long, value_name = "BYTES", default_value = "8GiB", value_parser = parse_bytes)]
     disk: u64,
     /// Most tokens of one text
     #[arg(long, value_name = "N", default_value = "512", value_parser = parse_tokens)]
     length: usize,
-    /// Everything random follows from it
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// The file to write [default: the model's name with .thermocline.gguf, beside it]
@@ -88,7 +88,7 @@ pub struct PrepareArgs {
 
 // (Doc comments on the values would make --help long.)
 #[derive(Debug, Clone, Copy, Default, ValueEnum)]
-enum Kind {
+enum PredictorKindArg {
     #[default]
     Auto,
     Trained,
@@ -106,7 +106,7 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
     if source.sidecar.is_some() {
         return Err(Failure::usage("--sidecar: expected --out for the file to write; none is read here"));
     }
-    // What an older sidecar says must not flow into the new one.
+    // The new sidecar must not depend on an older one.
     let model = Model::from_checkpoint(source.open_checkpoint()?, &source.load_options())?;
     let out = match (&args.out, &source.model) {
         (Some(out), _) => out.clone(),
@@ -114,15 +114,16 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
         (None, None) => path_beside(Path::new("storyteller.gguf")),
     };
     let options = options(args, out);
-    let watch = Watch::start();
-    let mut bar: Option<(Phase, Progress)> = None;
+    let watch = InterruptWatch::start();
+    let mut bar: Option<(PreparePhase, TerminalProgress)> = None;
     let made = prepare::run(&Arc::new(model), &options, &mut |at| {
         if bar.as_ref().is_none_or(|(phase, _)| *phase != at.phase) {
             // The old bar has to go before the next is drawn.
             bar = None;
         }
-        let (_, bar) = bar.get_or_insert_with(|| (at.phase, Progress::new(label(at.phase), Unit::Share)));
-        bar.set_share(at.done, at.seconds_left);
+        let (_, bar) =
+            bar.get_or_insert_with(|| (at.phase, TerminalProgress::new(label(at.phase), ProgressUnit::Fraction)));
+        bar.set_fraction(at.done, at.seconds_left);
         if watch.pressed() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     });
     drop(bar);
@@ -137,7 +138,7 @@ pub fn prepare(args: &PrepareArgs) -> Outcome {
 }
 
 fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
-    let corpus = if args.text.is_empty() { Corpus::Generated } else { Corpus::Files(args.text.clone()) };
+    let corpus = if args.text.is_empty() { PrepareCorpus::Generated } else { PrepareCorpus::Files(args.text.clone()) };
     PrepareOptions {
         corpus,
         tokens: args.tokens as u64,
@@ -145,12 +146,12 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
         disk: args.disk,
         target: Target { recall: args.target_recall, mass: args.target_mass },
         predictors: match args.predictors {
-            Kind::Auto => PredictorChoice::Auto,
-            Kind::Trained => PredictorChoice::Trained,
-            Kind::Rows => PredictorChoice::Rows,
-            Kind::None => PredictorChoice::None,
+            PredictorKindArg::Auto => PredictorChoice::Auto,
+            PredictorKindArg::Trained => PredictorChoice::Trained,
+            PredictorKindArg::Rows => PredictorChoice::Rows,
+            PredictorKindArg::None => PredictorChoice::None,
         },
-        cut: CutGoal::Sparsity(args.skip),
+        threshold_goal: ThresholdGoal::Sparsity(args.skip),
         down: !args.no_down,
         seed: args.seed,
         cpu: args.cpu.options(),
@@ -158,20 +159,20 @@ fn options(args: &PrepareArgs, out: PathBuf) -> PrepareOptions {
     }
 }
 
-fn label(phase: Phase) -> &'static str {
+fn label(phase: PreparePhase) -> &'static str {
     match phase {
-        Phase::Reading => "reading text",
-        Phase::Layers => "learning what fires",
-        Phase::Writing => "writing",
+        PreparePhase::Reading => "reading text",
+        PreparePhase::Layers => "learning what fires",
+        PreparePhase::Writing => "writing",
     }
 }
 
 fn show(args: &PrepareArgs, made: &Prepared) -> Outcome {
     let mut out = std::io::stdout().lock();
-    let Prepared { sidecar, layers, predictor_share, seconds } = made;
+    let Prepared { sidecar, layers, predictor_fraction, seconds } = made;
     if args.json {
         let mut report = prepared::to_json(sidecar);
-        report["predictor_share"] = json!(predictor_share);
+        report["predictor_share"] = json!(predictor_fraction);
         report["seconds"] = json!(seconds);
         report["details"] = json!(layers);
         writeln!(out, "{report:#}")?;
@@ -183,6 +184,6 @@ fn show(args: &PrepareArgs, made: &Prepared) -> Outcome {
     let file = std::fs::metadata(&sidecar.path).map_or(0, |metadata| metadata.len());
     writeln!(out, "\n{}: {} in {seconds:.0} s", sidecar.path.display(), units::bytes(file))?;
     writeln!(out, "{}", prepared::origin(sidecar))?;
-    writeln!(out, "low-rank predictors have {:.1} % of the model's weights", 100.0 * predictor_share)?;
+    writeln!(out, "low-rank predictors have {:.1} % of the model's weights", 100.0 * predictor_fraction)?;
     Ok(())
 }

@@ -1,20 +1,21 @@
-//! What a sidecar says, as a table and as JSON.
+//! A sidecar's contents as a table and as JSON.
 
 use serde_json::{Value, json};
 use thermocline_engine::{
-    format::TensorType,
+    quant::TensorType,
     sparsity::sidecar::{PreparedLayer, Sidecar},
 };
 
 use super::{table::table, units};
 
-/// Share of the firings whose neurons are counted as the busy ones.
+/// Fraction of all firings that the most active neurons of the column `80 % from` account for.
 const SKEW_OF: f64 = 0.8;
 
-/// A line per layer.
+/// The table, one line per layer.
 pub fn layers(sidecar: &Sidecar) -> String {
-    let mut heads = vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "by mass", "precision"];
-    heads.extend(["named", "threshold", "cut", "down"]);
+    let mut heads =
+        vec!["layer", "active", "80 % from", "predictor", "rank", "size", "recall", "mass recall", "precision"];
+    heads.extend(["predicted", "threshold", "activation threshold", "down"]);
     let mut lines = vec![heads.into_iter().map(str::to_owned).collect::<Vec<_>>()];
     lines.extend(sidecar.layers.iter().enumerate().map(|(n, layer)| line(n, layer)));
     table(&lines)
@@ -22,13 +23,13 @@ pub fn layers(sidecar: &Sidecar) -> String {
 
 fn line(n: usize, layer: &PreparedLayer) -> Vec<String> {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let percent = |share: f32| format!("{:.1} %", 100.0 * share);
+    let percent = |fraction: f32| format!("{:.1} %", 100.0 * fraction);
     let predictor = layer.predictor.as_ref();
     let quality = predictor.map(|predictor| predictor.quality);
     vec![
         n.to_string(),
         or_dash(layer.density().map(percent)),
-        or_dash(layer.skew(SKEW_OF).map(|share| percent(share as f32))),
+        or_dash(layer.skew(SKEW_OF).map(|skew| percent(skew as f32))),
         or_dash(predictor.map(|predictor| predictor.kind_name().replace('_', "-"))),
         or_dash(predictor.and_then(|predictor| predictor.rank()).map(|rank| rank.to_string())),
         or_dash(predictor.map(|predictor| units::bytes(predictor.bytes()))),
@@ -37,18 +38,22 @@ fn line(n: usize, layer: &PreparedLayer) -> Vec<String> {
         or_dash(quality.map(|quality| percent(quality.precision))),
         or_dash(quality.map(|quality| percent(quality.density))),
         or_dash(predictor.map(|predictor| format!("{:.3}", predictor.threshold))),
-        or_dash(layer.cut.map(|cut| format!("{:.4} ({} kept)", cut.value, percent(cut.density)))),
+        or_dash(
+            layer
+                .activation_threshold
+                .map(|threshold| format!("{:.4} ({} kept)", threshold.value, percent(threshold.density))),
+        ),
         or_dash(down(layer).map(|(ty, error)| format!("{ty} ±{}", percent(error)))),
     ]
 }
 
-/// Type and error of the turned down projection; of a mixture, the first expert's type and the largest error.
+/// Type and error of the neuron-major down projection; of a mixture of experts, the first expert's type and the largest error.
 fn down(layer: &PreparedLayer) -> Option<(TensorType, f32)> {
     let of_experts = || layer.experts.as_ref().and_then(|of| Some((of.downs.first()?.ty(), of.down_error)));
     layer.down.as_ref().map(|down| (down.weight.ty(), down.error)).or_else(of_experts)
 }
 
-/// One line: what it was made from.
+/// Size, corpus and targets of the sidecar in one line.
 pub fn origin(sidecar: &Sidecar) -> String {
     let made = &sidecar.provenance;
     let bytes = sidecar.layers.iter().map(PreparedLayer::bytes).sum();
@@ -62,7 +67,7 @@ pub fn origin(sidecar: &Sidecar) -> String {
     )
 }
 
-/// Everything but the weights.
+/// The sidecar without its weights as JSON.
 pub fn to_json(sidecar: &Sidecar) -> Value {
     let (identity, made) = (&sidecar.identity, &sidecar.provenance);
     json!({
@@ -111,7 +116,7 @@ fn layer_json(layer: &PreparedLayer) -> Value {
         "skew": layer.skew(SKEW_OF),
         "bytes": layer.bytes(),
         "predictor": predictor,
-        "cut": layer.cut.map(|cut| json!({ "value": cut.value, "density": cut.density })),
+        "cut": layer.activation_threshold.map(|it| json!({ "value": it.value, "density": it.density })),
         "down": down,
         "experts": experts,
     })

@@ -1,4 +1,4 @@
-//! A progress bar for what takes longer than a second, on a terminal.
+//! A progress bar on the terminal for work that takes longer than a second.
 
 use std::{
     io::IsTerminal,
@@ -7,9 +7,9 @@ use std::{
 
 use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 
-/// What the bar counts.
+/// Unit of a progress bar.
 #[derive(Debug, Clone, Copy)]
-pub enum Unit {
+pub enum ProgressUnit {
     /// Bytes.
     Bytes,
     /// Tokens.
@@ -18,38 +18,38 @@ pub enum Unit {
     Weights,
     /// Runs of a benchmark.
     Runs,
-    /// Shares of work of which the caller knows the time left.
-    Share,
+    /// A fraction of the work, with the remaining time from the caller.
+    Fraction,
 }
 
-/// Appears on standard error once a second has passed; vanishes when dropped.
+/// A progress bar that appears on standard error after a second and vanishes when dropped.
 #[derive(Debug)]
-pub struct Progress {
+pub struct TerminalProgress {
     label: &'static str,
-    unit: Unit,
+    unit: ProgressUnit,
     started: Instant,
     terminal: bool,
     bar: Option<ProgressBar>,
 }
 
-impl Progress {
-    /// Nothing to see yet.
-    pub fn new(label: &'static str, unit: Unit) -> Self {
-        Progress { label, unit, started: Instant::now(), terminal: std::io::stderr().is_terminal(), bar: None }
+impl TerminalProgress {
+    /// A bar that is not shown yet.
+    pub fn new(label: &'static str, unit: ProgressUnit) -> Self {
+        TerminalProgress { label, unit, started: Instant::now(), terminal: std::io::stderr().is_terminal(), bar: None }
     }
 
-    /// `done` of `total`.
+    /// Sets the position to `done` of `total`.
     pub fn set(&mut self, done: u64, total: u64) {
         if !self.terminal {
             return;
         }
         if self.bar.is_none() && self.started.elapsed() > Duration::from_secs(1) {
             let template = match self.unit {
-                Unit::Bytes => "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
-                Unit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {eta}",
-                Unit::Weights => "{msg} {wide_bar} {percent} % of {human_len} weights {eta}",
-                Unit::Runs => "{msg} {wide_bar} run {pos}/{len} {eta}",
-                Unit::Share => "{msg} {wide_bar} {percent} % {prefix}",
+                ProgressUnit::Bytes => "{msg} {wide_bar} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta}",
+                ProgressUnit::Tokens => "{msg} {wide_bar} {pos}/{len} tokens {eta}",
+                ProgressUnit::Weights => "{msg} {wide_bar} {percent} % of {human_len} weights {eta}",
+                ProgressUnit::Runs => "{msg} {wide_bar} run {pos}/{len} {eta}",
+                ProgressUnit::Fraction => "{msg} {wide_bar} {percent} % {prefix}",
             };
             let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
             self.bar = Some(ProgressBar::new(total).with_style(style).with_message(self.label));
@@ -60,8 +60,8 @@ impl Progress {
         }
     }
 
-    /// A share from 0 to 1, and the seconds that are left.
-    pub fn set_share(&mut self, done: f64, seconds_left: Option<f64>) {
+    /// Sets the position to a fraction from 0 to 1, and the remaining seconds.
+    pub fn set_fraction(&mut self, done: f64, seconds_left: Option<f64>) {
         const STEPS: f64 = 1e4;
         self.set((done * STEPS) as u64, STEPS as u64);
         if let (Some(bar), Some(seconds)) = (&self.bar, seconds_left) {
@@ -71,7 +71,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for TerminalProgress {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

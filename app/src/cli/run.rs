@@ -25,13 +25,13 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// What to say to the model [default: standard input]
+    /// The prompt [default: standard input]
     #[arg(short, long, value_name = "TEXT")]
     prompt: Option<String>,
     /// Read the prompt from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "prompt")]
     file: Option<PathBuf>,
-    /// Put the prompt into the model's chat template [default: if the model has one]
+    /// Render the prompt by the model's chat template [default: if the model has one]
     #[arg(long, conflicts_with = "raw")]
     chat: bool,
     /// Continue the prompt as it is, without a chat template
@@ -43,10 +43,10 @@ pub struct RunArgs {
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
-    /// With --json: one line per token as it comes, then one for the whole
+    /// With --json: one line per token as it is generated, then one for the whole answer
     #[arg(long, requires = "json")]
     stream: bool,
-    /// No figures on standard error
+    /// No statistics on standard error
     #[arg(short, long)]
     quiet: bool,
     #[command(flatten)]

@@ -2,18 +2,25 @@
 
 use std::{io::Write, path::PathBuf};
 
-use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use serde_json::json;
 use thermocline_engine::{
-    format::{TensorType, blocks::QUANTISABLE},
     model::{LoadOptions, Model},
-    sparsity::sidecar::{self, Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
-    synth::{self, Firing, Mixture, Shape, SynthOptions, SynthReport},
+    quant::{QUANTISABLE, TensorType},
+    sparsity::{
+        sidecar,
+        sidecar::{Identity, PreparedExperts, PreparedLayer, Provenance, Sidecar},
+    },
+    synth,
+    synth::{ExpertCounts, Firing, Shape, SynthOptions, SynthReport},
 };
 
 use super::{
     failure::{Failure, Outcome},
-    progress::{Progress, Unit},
+    progress::{ProgressUnit, TerminalProgress},
     units,
 };
 
@@ -21,7 +28,7 @@ const DETAILS: &str = "\
 The text such a model writes is noise; its size, speed and sparsity are those of the model whose shape it has. The file
 grows on disk as it is made, whatever its size, and the same seed makes the same file.
 
-Of a mixture the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
+In MoE shapes the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
 often as the rarest. Mixtures have no predictors: --no-predictor is implied.
 
 Examples:
@@ -29,7 +36,7 @@ Examples:
   thermocline synth --shape llama-7b --layers 4 --type q4_k --out dense-4-layers.gguf
   thermocline synth --shape turbosparse-mixtral --layers 4 --sidecar --out experts.gguf";
 
-/// Largest share by which a measured figure may differ from the one that was asked for.
+/// Largest relative difference of a measured figure from the requested one.
 const TOLERANCE: f64 = 0.1;
 
 /// Makes a model of random weights at a published shape, for measuring.
@@ -51,28 +58,28 @@ pub struct SynthArgs {
     /// Everything random follows from it
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
-    /// Share of a layer's neurons that fire for an average token; of a mixture's, of the chosen experts'
+    /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen experts' neurons
     #[arg(long, value_name = "SHARE", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
-    /// Skew: this share of a layer's neurons makes --hot-firings of its firings
+    /// Skew: this fraction of a layer's neurons makes --hot-firings of its firings
     #[arg(long, value_name = "SHARE", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
     hot_share: f64,
-    /// The share of all firings that --hot-share speaks of
+    /// Fraction of all firings that --hot-share refers to
     #[arg(long, value_name = "SHARE", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
-    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. Mixtures never have any
+    /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never have them
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
     no_predictor: bool,
-    /// Hidden size of the predictors [default: a quarter of the model's width]
+    /// Rank of the predictors [default: a quarter of the model's width]
     #[arg(long, value_name = "N", help_heading = "Firing (ReLU shapes)")]
     predictor_rank: Option<usize>,
-    /// Share of the firing neurons that the predictors find
+    /// Recall of the predictors
     #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
     /// Write beside it how often each of its neurons fires (and each expert is chosen), as `thermocline prepare` counts
     #[arg(long)]
     sidecar: bool,
-    /// Threads to make it with [default: one per core]
+    /// Number of threads [default: one per core]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     threads: Option<u16>,
     /// Print the measured statistics as one JSON object
@@ -96,9 +103,9 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         ..SynthOptions::new(args.shape, &args.out)
     };
     if args.sidecar && !args.shape.relu && args.shape.mixture.is_none() {
-        return Err(Failure::usage("--sidecar: expected a ReLU shape, whose neurons fire now and then, or a mixture"));
+        return Err(Failure::usage("--sidecar: expected a ReLU shape, or a mixture of experts"));
     }
-    let mut progress = Progress::new("making", Unit::Bytes);
+    let mut progress = TerminalProgress::new("making", ProgressUnit::Bytes);
     let report = synth::generate(&options, &mut |at| progress.set(at.done, at.total))?;
     drop(progress);
     if args.sidecar {
@@ -119,7 +126,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
     Ok(())
 }
 
-/// Counts nothing: how often neurons fire and experts are chosen was decided when they were made.
+/// Writes a sidecar of the designed frequencies, without counting.
 fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let model = Model::open(&report.path, &LoadOptions::default())?;
     let path = sidecar::path_beside(&report.path);
@@ -133,7 +140,7 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
         PreparedLayer { frequency: chosen, experts, ..PreparedLayer::default() }
     };
     let sidecar = Sidecar {
-        identity: Identity::of(&model),
+        identity: Identity::of_model(&model),
         provenance: Provenance {
             activation: model.config.activation,
             corpus: "none: neurons were made to fire this often".to_owned(),
@@ -153,10 +160,11 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     let (shape, layers, ty, seconds) = (report.shape, report.layers, report.tensor_type, report.seconds);
     writeln!(out, "{}: {shape}, {layers} layers, {ty}, {parameters} parameters", report.path.display())?;
     writeln!(out, "{size} in {seconds:.1} s ({}/s)", units::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64))?;
-    if let (Some(mixture), Some(shares)) = (report.mixture, report.chosen.first()) {
-        let (least, most) = shares.iter().fold((1.0f32, 0.0f32), |(least, most), of| (least.min(*of), most.max(*of)));
+    if let (Some(mixture), Some(frequencies)) = (report.mixture, report.chosen.first()) {
+        let (least, most) =
+            frequencies.iter().fold((1.0f32, 0.0f32), |(least, most), of| (least.min(*of), most.max(*of)));
         let (least, most) = (percent(least.into()), percent(most.into()));
-        let Mixture { experts, used } = mixture;
+        let ExpertCounts { experts, used } = mixture;
         writeln!(out, "a token uses {used} of {experts} experts; each is chosen by {least} to {most} of the tokens")?;
     }
     let (Some(asked), Some(measured)) = (&report.asked, &report.measured) else {
@@ -174,8 +182,8 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     Ok(())
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.1} %", share * 100.0)
+fn percent(fraction: f64) -> String {
+    format!("{:.1} %", fraction * 100.0)
 }
 
 fn shapes() -> impl TypedValueParser<Value = Shape> {

@@ -1,6 +1,6 @@
 //! Tables that are Markdown and also line up on a terminal.
 
-/// The table of `lines`, of which the first is the heads: the first column to the left, all others to the right.
+/// Formats `lines`, whose first one is the header: the first column is aligned left, all others right.
 pub fn table(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_line_up() {
+    fn columns_are_aligned() {
         let lines =
             [["kernel", "GB/s"], ["gemv", "1234.5"], ["\u{b5}", "1"]].map(|line| line.map(str::to_owned).to_vec());
         let expected = "| kernel |   GB/s |\n| ------ | -----: |\n| gemv   | 1234.5 |\n| \u{b5}      |      1 |\n";

@@ -1,4 +1,4 @@
-//! Text from the command line, a file or a pipe.
+//! Text input from the command line, a file or a pipe.
 
 use std::{
     io::{IsTerminal, Read},
@@ -8,7 +8,7 @@ use std::{
 use super::failure::{Failure, Outcome};
 
 /// `given`, else the contents of `file`, else standard input. One newline at the end of a file or a pipe is not part of
-/// the text. With neither, and nothing piped in, the error says that `ways` would have worked.
+/// the text. With neither, and a terminal as standard input, the error names `ways` to give the text.
 pub fn read(given: Option<&str>, file: Option<&Path>, ways: &str) -> Outcome<String> {
     if let Some(text) = given {
         return Ok(text.to_owned());

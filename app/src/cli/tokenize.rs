@@ -1,4 +1,4 @@
-//! `thermocline tokenize`: text to token ids and back.
+//! `thermocline tokenize`: encodes text into token ids and decodes them.
 
 use std::{
     io::{IsTerminal, Write},
@@ -21,7 +21,7 @@ Examples:
   thermocline tokenize -m model.gguf --special --bos \"<|im_start|>user\" --json
   thermocline tokenize -m model.gguf --ids 1,15043,3186";
 
-/// Turns text into token ids, or ids into text.
+/// Tokenizes text, or decodes token ids.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct TokenizeArgs {
@@ -31,13 +31,13 @@ pub struct TokenizeArgs {
     /// Read the text from a file
     #[arg(short, long, value_name = "FILE", conflicts_with = "text")]
     file: Option<PathBuf>,
-    /// Turn these ids into text instead
+    /// Decode these ids instead
     #[arg(long, value_name = "1,2,3", conflicts_with_all = ["text", "file", "bos"], value_parser = units::parse_ids)]
     ids: Option<Ids>,
     /// Recognise control tokens in the text; with --ids, write them out
     #[arg(long)]
     special: bool,
-    /// Begin with BOS (and end with EOS) if the model asks for it
+    /// Add BOS (and EOS) if the model asks for it
     #[arg(long)]
     bos: bool,
     /// Print one JSON object
@@ -47,7 +47,7 @@ pub struct TokenizeArgs {
     model: ModelOptions,
 }
 
-/// A list that is one value of the command line, not several.
+/// Token ids given as one value of the command line.
 type Ids = Vec<u32>;
 
 /// Runs the command.

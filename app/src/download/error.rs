@@ -1,90 +1,90 @@
-//! What can go wrong with a download.
+//! Errors of downloads.
 
 use std::path::PathBuf;
 
 use crate::units::bytes;
 
-/// A download failed. What has arrived is kept where going on with it makes sense.
+/// A failed download. The received part is kept where it can be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum DownloadError {
     /// The network or the server.
     #[error("{url}: {source}")]
     Network {
-        /// What was asked for.
+        /// The requested address.
         url: String,
-        /// What happened.
+        /// The HTTP client's error.
         source: Box<ureq::Error>,
     },
     /// The connection ended before the file did.
     #[error("{url}: the connection ended after {got} of {wanted} bytes")]
     Short {
-        /// What was asked for.
+        /// The requested address.
         url: String,
-        /// Bytes there are.
+        /// Available bytes.
         wanted: u64,
         /// Bytes that arrived.
         got: u64,
     },
-    /// The server has an answer, but not the file.
+    /// The server answered with an error status.
     #[error("{url}: the server says {status}{hint}")]
     Status {
-        /// What was asked for.
+        /// The requested address.
         url: String,
         /// HTTP status.
         status: u16,
-        /// What that usually means.
+        /// Usual meaning of the status.
         hint: &'static str,
     },
-    /// Something else came than was asked for.
+    /// The server sent something unexpected.
     #[error("{url}: expected {expected}, got {got}")]
     Answer {
-        /// What was asked for.
+        /// The requested address.
         url: String,
-        /// What should have come.
+        /// The expected content.
         expected: &'static str,
-        /// What came.
+        /// The received content.
         got: String,
     },
-    /// The file is not the one that was promised; it was removed.
+    /// The file does not have the listed checksum; it was removed.
     #[error("{url}: the checksum is wrong: expected sha256 {wanted}, got {got}; what arrived was removed, try again")]
     Checksum {
-        /// What was asked for.
+        /// The requested address.
         url: String,
-        /// Sum that was promised.
+        /// Listed checksum.
         wanted: String,
-        /// Sum of what arrived.
+        /// Checksum of the received file.
         got: String,
     },
     /// The disk is too full.
     #[error("{}: {} are needed, {} are free", folder.display(), bytes(*wanted), bytes(*free))]
     Space {
-        /// Where it was to go.
+        /// Target folder.
         folder: PathBuf,
-        /// Bytes still to come.
+        /// Bytes still missing.
         wanted: u64,
-        /// Bytes there are.
+        /// Available bytes.
         free: u64,
     },
     /// There is a file of that name.
     #[error("{} exists already; nothing was downloaded", .0.display())]
     Exists(PathBuf),
-    /// The file system says why.
-    #[error("{doing} {}: {source}", path.display())]
+    /// The file system refused.
+    #[error("{operation} {}: {source}", path.display())]
     File {
-        /// What was being done.
-        doing: &'static str,
-        /// To which file.
+        /// The operation.
+        operation: &'static str,
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Somebody asked to stop; what has arrived is kept.
+    /// Stopped by the caller; the received part is kept.
     #[error("stopped")]
     Stopped,
 }
 
 impl DownloadError {
-    /// Whether trying again, without anybody doing anything, may help.
+    /// `true` if the same request may succeed later.
     pub fn is_passing(&self) -> bool {
         match self {
             DownloadError::Network { source, .. } => !matches!(**source, ureq::Error::BadUri(_)),

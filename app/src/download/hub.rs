@@ -1,63 +1,63 @@
-//! What there is to download: the files of a Hugging Face repository, and a short list of models whose neurons fire sparsely.
+//! Downloadable models: the files of a Hugging Face repository, and a few models whose neurons fire sparsely.
 
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::{DownloadError, Source, Wish};
+use super::{DownloadError, DownloadRequest, DownloadSource};
 
-/// Where repositories are.
+/// Base address of the repositories.
 pub const HUGGING_FACE: &str = "https://huggingface.co";
 
-/// A model worth knowing. Sizes are listed by the repository itself.
+/// A recommended model. Its sizes are listed by the repository itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pick {
-    /// What people call it.
+pub struct RecommendedModel {
+    /// Name of the model.
     pub name: &'static str,
-    /// Whose repository.
+    /// Repository as `owner/name`.
     pub repository: &'static str,
-    /// Why one would want it.
+    /// Description in one line.
     pub about: &'static str,
 }
 
-/// Models of the ReLU family, published with their predictors.
-pub const PICKS: [Pick; 8] = [
-    Pick {
+/// ReLU models, published with their predictors.
+pub const RECOMMENDED_MODELS: [RecommendedModel; 8] = [
+    RecommendedModel {
         name: "ProSparse 7B",
         repository: "PowerInfer/prosparse-llama-2-7b-gguf",
         about: "Llama 2 made sparse: about 89 % of the neurons are silent",
     },
-    Pick {
+    RecommendedModel {
         name: "ProSparse 13B",
         repository: "PowerInfer/prosparse-llama-2-13b-gguf",
         about: "the larger one, 88 % silent",
     },
-    Pick {
+    RecommendedModel {
         name: "Bamboo 7B",
         repository: "PowerInfer/Bamboo-base-v0.1-gguf",
         about: "of Mistral's shape, with two ReLUs: about 85 % silent",
     },
-    Pick {
+    RecommendedModel {
         name: "Bamboo 7B DPO",
         repository: "PowerInfer/Bamboo-DPO-v0.1-gguf",
         about: "the same, taught to answer questions",
     },
-    Pick {
+    RecommendedModel {
         name: "ReluLLaMA 7B",
         repository: "PowerInfer/ReluLLaMA-7B-PowerInfer-GGUF",
         about: "Llama 2 with a ReLU: about 67 % silent",
     },
-    Pick {
+    RecommendedModel {
         name: "ReluLLaMA 13B",
         repository: "PowerInfer/ReluLLaMA-13B-PowerInfer-GGUF",
         about: "the larger one, 72 % silent",
     },
-    Pick {
+    RecommendedModel {
         name: "ReluLLaMA 70B",
         repository: "PowerInfer/ReluLLaMA-70B-PowerInfer-GGUF",
         about: "the largest; needs some 40 GiB of memory",
     },
-    Pick {
+    RecommendedModel {
         name: "ReluFalcon 40B",
         repository: "PowerInfer/ReluFalcon-40B-PowerInfer-GGUF",
         about: "Falcon with its ReLU: the most to gain from few neurons",
@@ -66,16 +66,16 @@ pub const PICKS: [Pick; 8] = [
 
 /// A model in a repository: one file, or all parts of a split one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offer {
-    /// Its name: the path of the (first) file in the repository.
+pub struct HubModel {
+    /// Path of the (first) file in the repository.
     pub name: String,
-    /// Its files.
-    pub files: Vec<OfferedFile>,
+    /// Files of the model.
+    pub files: Vec<HubFile>,
 }
 
 /// A file in a repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OfferedFile {
+pub struct HubFile {
     /// Path in the repository.
     pub path: String,
     /// Length in bytes.
@@ -104,7 +104,7 @@ struct Lfs {
 ///
 /// # Errors
 /// [`DownloadError`], also for a name that cannot be a repository's.
-pub fn offers(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<Offer>, DownloadError> {
+pub fn list_models(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<HubModel>, DownloadError> {
     let Some(repository) = repository_name(repository) else {
         let expected = "a repository like owner/name";
         return Err(DownloadError::Answer { url: hub.to_owned(), expected, got: format!("{repository:?}") });
@@ -120,7 +120,7 @@ pub fn offers(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<Of
         };
         return Err(DownloadError::Status { url, status, hint });
     }
-    // A list of files, not the files.
+    // The limit is for the list of files, not for the files.
     let json = response.body_mut().with_config().limit(32 << 20).read_to_string().map_err(network)?;
     let entries: Vec<Entry> = serde_json::from_str(&json).map_err(|error| DownloadError::Answer {
         url: url.clone(),
@@ -132,19 +132,19 @@ pub fn offers(agent: &ureq::Agent, hub: &str, repository: &str) -> Result<Vec<Of
             Some(lfs) => (lfs.size, Some(lfs.oid)),
             None => (entry.size, None),
         };
-        OfferedFile { path: entry.path, bytes, sha256 }
+        HubFile { path: entry.path, bytes, sha256 }
     });
     Ok(grouped(files.collect()))
 }
 
-/// `owner/name` of what a user types or pastes: that, or an address of the repository.
+/// `owner/name` from a user's input: that name, or an address of the repository.
 pub fn repository_name(text: &str) -> Option<String> {
     let text = text.trim().trim_end_matches('/');
     let address = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://"));
     let hubs = ["huggingface.co/", "www.huggingface.co/", "hf.co/"];
     let text = match hubs.iter().find_map(|it| address.unwrap_or(text).strip_prefix(it)) {
         Some(path) => path,
-        // Of some other site.
+        // An address of another site.
         None if address.is_some() => return None,
         None => text,
     };
@@ -161,23 +161,23 @@ pub fn repository_name(text: &str) -> Option<String> {
     (valid(owner) && valid(name) && rest).then(|| format!("{owner}/{name}"))
 }
 
-impl Offer {
+impl HubModel {
     /// Bytes of all its files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.bytes).sum()
     }
 
-    /// What to download for it into `folder`, a folder of the repository's below.
-    pub fn wishes(&self, hub: &str, repository: &str, folder: &Path) -> Vec<Wish> {
-        let wish = |file: &OfferedFile| Wish {
-            source: Source {
+    /// Downloads of its files to a subfolder of `folder` named after the repository.
+    pub fn requests(&self, hub: &str, repository: &str, folder: &Path) -> Vec<DownloadRequest> {
+        let request = |file: &HubFile| DownloadRequest {
+            source: DownloadSource {
                 url: format!("{hub}/{repository}/resolve/main/{}", encoded(&file.path)),
                 bytes: Some(file.bytes),
                 sha256: file.sha256.clone(),
             },
             to: folder.join(local(repository)).join(local(&file.path)),
         };
-        self.files.iter().map(wish).collect()
+        self.files.iter().map(request).collect()
     }
 }
 
@@ -185,7 +185,7 @@ fn is_model(path: &str) -> bool {
     path.to_ascii_lowercase().ends_with(".gguf")
 }
 
-/// A path of the repository's as one below ours, whatever it says.
+/// A path of the repository as a relative path without `..` or drives.
 fn local(path: &str) -> PathBuf {
     path.split(['/', '\\'])
         .filter(|part| !matches!(*part, "" | "." | ".."))
@@ -193,7 +193,7 @@ fn local(path: &str) -> PathBuf {
         .collect()
 }
 
-/// With everything escaped that has a meaning in an address.
+/// A path percent-encoded for an address.
 fn encoded(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~/".contains(&byte);
     path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
@@ -206,16 +206,16 @@ fn split_name(path: &str) -> Option<(&str, u32, u32)> {
     Some((stem, part.parse().ok()?, parts.parse().ok()?))
 }
 
-/// Files that belong together as one; a split model that lacks a part is left out.
-fn grouped(mut files: Vec<OfferedFile>) -> Vec<Offer> {
+/// Groups the parts of split models; a model that lacks a part is left out.
+fn grouped(mut files: Vec<HubFile>) -> Vec<HubModel> {
     files.sort_by(|a, b| a.path.cmp(&b.path));
-    let mut offers: Vec<Offer> = Vec::new();
+    let mut offers: Vec<HubModel> = Vec::new();
     let mut expected = 0;
     for file in files {
         match split_name(&file.path) {
             None => {
                 expected = 0;
-                offers.push(Offer { name: file.path.clone(), files: vec![file] });
+                offers.push(HubModel { name: file.path.clone(), files: vec![file] });
             }
             Some((stem, part, parts)) => match offers.last_mut() {
                 Some(offer)
@@ -228,7 +228,7 @@ fn grouped(mut files: Vec<OfferedFile>) -> Vec<Offer> {
                 }
                 _ if part == 1 => {
                     expected = parts;
-                    offers.push(Offer { name: file.path.clone(), files: vec![file] });
+                    offers.push(HubModel { name: file.path.clone(), files: vec![file] });
                 }
                 _ => {}
             },
@@ -242,12 +242,12 @@ fn grouped(mut files: Vec<OfferedFile>) -> Vec<Offer> {
 mod tests {
     use super::*;
 
-    fn file(path: &str) -> OfferedFile {
-        OfferedFile { path: path.to_owned(), bytes: 10, sha256: None }
+    fn file(path: &str) -> HubFile {
+        HubFile { path: path.to_owned(), bytes: 10, sha256: None }
     }
 
     #[test]
-    fn repositories_as_people_write_them() {
+    fn repository_name_accepts_names_and_addresses() {
         for text in ["a/b", " https://huggingface.co/a/b ", "hf.co/a/b/", "https://huggingface.co/a/b/tree/main"] {
             assert_eq!(repository_name(text).as_deref(), Some("a/b"), "{text}");
         }
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_a_split_model_are_one_offer() {
+    fn grouped_joins_the_parts_of_a_split_model() {
         let names = ["q8-00002-of-00002.gguf", "q4.gguf", "q8-00001-of-00002.gguf", "sub/f16-00001-of-00003.gguf"];
         let offers = grouped(names.map(file).to_vec());
         let shape: Vec<_> = offers.iter().map(|offer| (&*offer.name, offer.files.len())).collect();
@@ -265,11 +265,11 @@ mod tests {
     }
 
     #[test]
-    fn no_path_of_a_repository_leaves_the_folder() {
-        let offer = Offer { name: String::new(), files: vec![file("../../etc/a b.gguf"), file("C:\\x\\y.gguf")] };
-        let wishes = offer.wishes("https://hub", "owner/name", Path::new("/models"));
-        assert_eq!(wishes[0].to, Path::new("/models/owner/name/etc/a b.gguf"));
-        assert_eq!(wishes[0].source.url, "https://hub/owner/name/resolve/main/../../etc/a%20b.gguf");
-        assert_eq!(wishes[1].to, Path::new("/models/owner/name/C_/x/y.gguf"));
+    fn requests_never_leave_the_folder() {
+        let offer = HubModel { name: String::new(), files: vec![file("../../etc/a b.gguf"), file("C:\\x\\y.gguf")] };
+        let requests = offer.requests("https://hub", "owner/name", Path::new("/models"));
+        assert_eq!(requests[0].to, Path::new("/models/owner/name/etc/a b.gguf"));
+        assert_eq!(requests[0].source.url, "https://hub/owner/name/resolve/main/../../etc/a%20b.gguf");
+        assert_eq!(requests[1].to, Path::new("/models/owner/name/C_/x/y.gguf"));
     }
 }

@@ -1,6 +1,6 @@
 //! Models from the network. [`transfer`] fetches one file: it goes on where it was interrupted, checks the free space first
-//! and the checksum at the end, and a file under its own name is always complete. [`hub`] knows what there is: the files of
-//! any Hugging Face repository, and a short list of models that fire sparsely. [`queue`] does the work in the background.
+//! and the checksum at the end, and a file under its own name is always complete. [`hub`] lists the files of
+//! any Hugging Face repository, and a few sparsely firing models. [`queue`] downloads in the background.
 //!
 //! Nothing here is called unless the user asks for a download.
 
@@ -13,13 +13,13 @@ mod transfer;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use error::DownloadError;
-pub use queue::{DownloadId, DownloadState, DownloadStatus, Downloads, Wish};
-pub use transfer::{Fetched, Progress, Source, fetch};
-
 use std::time::Duration;
 
-/// What asks servers for files. Redirects are followed; nobody waits for a silent server forever.
+pub use error::DownloadError;
+pub use queue::{DownloadId, DownloadRequest, DownloadState, DownloadStatus, Downloads};
+pub use transfer::{DownloadProgress, DownloadSource, FetchedFile, fetch};
+
+/// The HTTP client. It follows redirects and gives up on silent servers.
 pub fn agent() -> ureq::Agent {
     let silence = Some(Duration::from_secs(30));
     ureq::Agent::config_builder()

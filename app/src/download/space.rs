@@ -1,10 +1,10 @@
-//! Room on disks.
+//! Free disk space.
 
 use std::path::Path;
 
 use sysinfo::Disks;
 
-/// Bytes that may still be written below `folder`, which exists; `None` if the system does not tell.
+/// Bytes that can be written below `folder`, which exists; `None` if unknown.
 pub(super) fn free(folder: &Path) -> Option<u64> {
     let folder = folder.canonicalize().ok()?;
     let disks = Disks::new_with_refreshed_list().ok()?;

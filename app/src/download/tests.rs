@@ -1,4 +1,4 @@
-//! Downloads from a server of our own, which behaves as badly as servers do.
+//! Downloads from a test server that misbehaves on demand.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -17,18 +17,18 @@ use sha2::{Digest, Sha256};
 
 use super::*;
 
-/// What the server does with its n-th request.
+/// Behaviour of the server for one request.
 #[derive(Debug, Clone)]
-pub(crate) enum Manner {
+pub(crate) enum ServerBehaviour {
     /// Serves the file, ranges included.
     Well,
-    /// Ends the connection after so many bytes of the body.
+    /// Closes the connection after so many bytes of the body.
     CutsAfter(usize),
-    /// Another file has taken its place.
+    /// Serves another file under the same name.
     Changed,
     /// Ignores ranges.
     NoRanges,
-    /// An error.
+    /// Answers with an error status.
     Says(u16),
 }
 
@@ -40,13 +40,13 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// A server that treats its requests in turn, the last manner again and again; its address, and how often it was asked.
-fn server(manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
+/// Starts a server with one behaviour per request, the last one repeated; returns its address and its request count.
+fn server(manners: Vec<ServerBehaviour>) -> (String, Arc<AtomicUsize>) {
     serve(content(), manners)
 }
 
-/// The same, with a file of one's own.
-pub(crate) fn serve(file: Vec<u8>, manners: Vec<Manner>) -> (String, Arc<AtomicUsize>) {
+/// The same for another file.
+pub(crate) fn serve(file: Vec<u8>, manners: Vec<ServerBehaviour>) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let asked = Arc::new(AtomicUsize::new(0));
@@ -74,12 +74,13 @@ pub(crate) fn serve(file: Vec<u8>, manners: Vec<Manner>) -> (String, Arc<AtomicU
             let manner = manners[count.fetch_add(1, SeqCst).min(manners.len() - 1)].clone();
             let (body, tag) = match (first.contains("/api/"), &manner) {
                 (true, _) => (listing(&file).into_bytes(), "\"list\""),
-                (_, Manner::Changed) => (file.iter().copied().rev().collect(), "\"two\""),
+                (_, ServerBehaviour::Changed) => (file.iter().copied().rev().collect(), "\"two\""),
                 _ => (file.clone(), "\"one\""),
             };
-            let range = range.filter(|_| if_range.as_deref() == Some(tag) && !matches!(manner, Manner::NoRanges));
+            let range =
+                range.filter(|_| if_range.as_deref() == Some(tag) && !matches!(manner, ServerBehaviour::NoRanges));
             let head = match (&manner, range) {
-                (Manner::Says(status), _) => format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n"),
+                (ServerBehaviour::Says(status), _) => format!("HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n"),
                 (_, Some(from)) if from >= body.len() => {
                     let total = body.len();
                     format!("HTTP/1.1 416 No\r\nContent-Range: bytes */{total}\r\nContent-Length: 0\r\n\r\n")
@@ -94,10 +95,10 @@ pub(crate) fn serve(file: Vec<u8>, manners: Vec<Manner>) -> (String, Arc<AtomicU
             };
             let body = match (&manner, head.starts_with("HTTP/1.1 2")) {
                 (_, false) => &[],
-                (Manner::CutsAfter(bytes), _) => &body[range.unwrap_or(0)..][..*bytes],
+                (ServerBehaviour::CutsAfter(bytes), _) => &body[range.unwrap_or(0)..][..*bytes],
                 _ => &body[range.unwrap_or(0)..],
             };
-            // Whoever asked may be gone.
+            // The client may have disconnected.
             let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         }
     });
@@ -112,19 +113,24 @@ fn listing(file: &[u8]) -> String {
     )
 }
 
-fn source(address: &str, sha256: Option<String>) -> Source {
-    Source { url: format!("{address}/m.gguf"), bytes: Some(900_000), sha256 }
+fn source(address: &str, sha256: Option<String>) -> DownloadSource {
+    DownloadSource { url: format!("{address}/m.gguf"), bytes: Some(900_000), sha256 }
 }
 
-fn get(source: &Source, to: &Path) -> Result<Fetched, DownloadError> {
+fn get(source: &DownloadSource, to: &Path) -> Result<FetchedFile, DownloadError> {
     fetch(&agent(), source, to, &mut |_| ControlFlow::Continue(()))
 }
 
 #[test]
-fn a_cut_connection_is_gone_on_with_and_the_whole_is_verified() {
+fn fetch_resumes_broken_transfers_and_verifies_the_whole_file() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("models/m.gguf");
-    let cuts = vec![Manner::CutsAfter(300_000), Manner::CutsAfter(0), Manner::CutsAfter(400_000), Manner::Well];
+    let cuts = vec![
+        ServerBehaviour::CutsAfter(300_000),
+        ServerBehaviour::CutsAfter(0),
+        ServerBehaviour::CutsAfter(400_000),
+        ServerBehaviour::Well,
+    ];
     let (address, asked) = server(cuts);
     let source = source(&address, Some(sha256(&content()).to_uppercase()));
     for arrived in [300_000, 300_000, 700_000] {
@@ -134,7 +140,7 @@ fn a_cut_connection_is_gone_on_with_and_the_whole_is_verified() {
         assert_eq!(std::fs::metadata(folder.path().join("models/m.gguf.part")).unwrap().len(), arrived);
     }
     let fetched = get(&source, &to).unwrap();
-    assert_eq!(fetched, Fetched { bytes: 900_000, sha256: sha256(&content()), verified: true });
+    assert_eq!(fetched, FetchedFile { bytes: 900_000, sha256: sha256(&content()), verified: true });
     assert_eq!(std::fs::read(&to).unwrap(), content());
     assert_eq!(std::fs::read_dir(to.parent().unwrap()).unwrap().count(), 1, "nothing is left beside it");
     assert!(matches!(get(&source, &to), Err(DownloadError::Exists(_))));
@@ -142,10 +148,10 @@ fn a_cut_connection_is_gone_on_with_and_the_whole_is_verified() {
 }
 
 #[test]
-fn a_file_that_changed_meanwhile_is_begun_again() {
+fn fetch_restarts_if_the_file_has_changed() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
-    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::Changed]);
+    let (address, _) = server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Changed]);
     let source = source(&address, None);
     get(&source, &to).unwrap_err();
     let fetched = get(&source, &to).unwrap();
@@ -154,25 +160,25 @@ fn a_file_that_changed_meanwhile_is_begun_again() {
 }
 
 #[test]
-fn a_server_without_ranges_a_wrong_sum_and_a_wrong_length() {
+fn fetch_copes_with_missing_ranges_and_refuses_wrong_checksums_and_lengths() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
-    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::NoRanges]);
+    let (address, _) = server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::NoRanges]);
     get(&source(&address, None), &to).unwrap_err();
     let error = get(&source(&address, Some("00".repeat(32))), &to).unwrap_err();
     assert!(matches!(&error, DownloadError::Checksum { got, .. } if *got == sha256(&content())), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing wrong is kept");
 
-    let short = Source { bytes: Some(5), ..source(&address, None) };
+    let short = DownloadSource { bytes: Some(5), ..source(&address, None) };
     assert!(matches!(get(&short, &to), Err(DownloadError::Answer { .. })));
     for (status, passes) in [(404, false), (403, false), (500, true), (429, true)] {
-        let (address, _) = server(vec![Manner::Says(status)]);
+        let (address, _) = server(vec![ServerBehaviour::Says(status)]);
         let error = get(&source(&address, None), &to).unwrap_err();
         assert!(matches!(&error, DownloadError::Status { status: it, .. } if *it == status));
         assert_eq!(error.is_passing(), passes, "{error}");
     }
-    let nobody = source("http://127.0.0.1:9", None);
-    assert!(get(&nobody, &to).unwrap_err().is_passing());
+    let unreachable = source("http://127.0.0.1:9", None);
+    assert!(get(&unreachable, &to).unwrap_err().is_passing());
 }
 
 fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&DownloadStatus) -> bool) -> DownloadStatus {
@@ -188,20 +194,20 @@ fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&Download
 }
 
 #[test]
-fn in_the_background_failures_that_pass_are_tried_again() {
+fn the_queue_retries_temporary_failures() {
     let folder = tempfile::tempdir().unwrap();
-    let (address, _) = server(vec![Manner::Well, Manner::CutsAfter(300_000), Manner::Well]);
-    let offers = hub::offers(&agent(), &address, "owner/name").unwrap();
+    let (address, _) = server(vec![ServerBehaviour::Well, ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Well]);
+    let offers = hub::list_models(&agent(), &address, "owner/name").unwrap();
     assert_eq!((offers.len(), offers[0].bytes()), (1, 900_000));
-    let wishes = offers[0].wishes(&address, "owner/name", folder.path());
+    let requests = offers[0].requests(&address, "owner/name", folder.path());
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
     let downloads = Downloads::new(move || {
         count.fetch_add(1, SeqCst);
     })
     .unwrap();
-    let id = downloads.add(wishes[0].clone());
-    assert_eq!(downloads.add(wishes[0].clone()), id);
+    let id = downloads.add(requests[0].clone());
+    assert_eq!(downloads.add(requests[0].clone()), id);
     let waits = |status: &DownloadStatus| matches!(&status.state, DownloadState::Retrying { .. });
     wait(&downloads, id, "a retry", waits);
     let done = wait(&downloads, id, "the end", |status| matches!(status.state, DownloadState::Done(_)));
@@ -211,19 +217,20 @@ fn in_the_background_failures_that_pass_are_tried_again() {
 }
 
 #[test]
-fn a_download_is_paused_resumed_and_discarded() {
+fn downloads_are_paused_resumed_and_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
-    let (address, _) = server(vec![Manner::CutsAfter(300_000), Manner::Says(404), Manner::Well]);
+    let (address, _) =
+        server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Says(404), ServerBehaviour::Well]);
     let downloads = Downloads::new(|| ()).unwrap();
-    let id = downloads.add(Wish { source: source(&address, None), to: to.clone() });
+    let id = downloads.add(DownloadRequest { source: source(&address, None), to: to.clone() });
     wait(&downloads, id, "a retry", |status| matches!(status.state, DownloadState::Retrying { .. }));
     downloads.pause(id);
     thread::sleep(Duration::from_millis(1200));
     wait(&downloads, id, "a pause", |status| matches!(status.state, DownloadState::Paused));
     downloads.resume(id);
     wait(&downloads, id, "a failure", |status| matches!(status.state, DownloadState::Failed(_)));
-    let other = downloads.add(Wish { source: source(&address, None), to: folder.path().join("other.gguf") });
+    let other = downloads.add(DownloadRequest { source: source(&address, None), to: folder.path().join("other.gguf") });
     wait(&downloads, other, "another", |status| matches!(status.state, DownloadState::Done(_)));
     assert!(folder.path().join("m.gguf.part").exists());
     downloads.remove(id, true);

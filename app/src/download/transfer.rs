@@ -1,4 +1,4 @@
-//! One file from one address.
+//! The transfer of one file.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -12,67 +12,67 @@ use sha2::{Digest, Sha256};
 
 use super::{DownloadError, space};
 
-/// What is read at a time; progress is told after each.
+/// Bytes read at a time; progress is reported after each read.
 const PIECE: usize = 256 << 10;
 /// Bytes left free on the disk.
 const MARGIN: u64 = 64 << 20;
 
-/// Where a file comes from, and what is known of it.
+/// Address of a file, and its listed length and checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Source {
-    /// Its address.
+pub struct DownloadSource {
+    /// Address.
     pub url: String,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub bytes: Option<u64>,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: Option<String>,
 }
 
-/// How far a transfer has come.
+/// Progress of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct DownloadProgress {
     /// Bytes on disk.
     pub done: u64,
-    /// Bytes there are, once the server has said so.
+    /// Length of the file, once the server has sent it.
     pub total: Option<u64>,
 }
 
 /// A complete file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Fetched {
-    /// Its length in bytes.
+pub struct FetchedFile {
+    /// Length in bytes.
     pub bytes: u64,
-    /// Its SHA-256, in hexadecimal.
+    /// SHA-256 in hexadecimal.
     pub sha256: String,
-    /// Whether that is the sum that was promised, rather than only what arrived.
+    /// `true` if the checksum is the listed one; `false` if none was listed.
     pub verified: bool,
 }
 
-/// What is remembered beside a part of a file: where it came from, and how the server would tell that it has changed.
+/// Record beside a partial file: its address, and the validator by which the server detects a change.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Note {
+struct ResumeRecord {
     url: String,
     validator: String,
     total: Option<u64>,
 }
 
-/// Fetches `source` into the new file `to`, by way of `to.part`. A part that is there already is gone on with, if the server
-/// still has the same file. `progress` hears how far it has come, and may end it: then the part stays.
+/// Fetches `source` into the new file `to`, by way of `to.part`. An existing part is resumed if the server
+/// still has the same file. `progress` is called after each read and may stop the transfer: then the part stays.
 ///
 /// # Errors
-/// [`DownloadError`] says which of them leave the part to go on with.
+/// [`DownloadError`]; its variants say which of them keep the part.
 pub fn fetch(
     agent: &ureq::Agent,
-    source: &Source,
+    source: &DownloadSource,
     to: &Path,
-    progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
-) -> Result<Fetched, DownloadError> {
+    progress: &mut dyn FnMut(DownloadProgress) -> ControlFlow<()>,
+) -> Result<FetchedFile, DownloadError> {
     if to.exists() {
         return Err(DownloadError::Exists(to.to_owned()));
     }
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder).map_err(failed("making the folder", folder))?;
-    let part = Part::open(source, to)?;
+    let part = PartFile::open(source, to)?;
     let (file, sum) = part.receive(agent, source, folder, progress)?;
     let got = hex(&sum.finalize());
     if let Some(wanted) = source.sha256.as_ref().filter(|wanted| !wanted.eq_ignore_ascii_case(&got)) {
@@ -81,52 +81,52 @@ pub fn fetch(
     }
     let bytes = file.done;
     file.finish(to)?;
-    Ok(Fetched { bytes, sha256: got, verified: source.sha256.is_some() })
+    Ok(FetchedFile { bytes, sha256: got, verified: source.sha256.is_some() })
 }
 
-/// What has arrived of a file.
-struct Part {
+/// The received part of a file.
+struct PartFile {
     path: PathBuf,
-    note_path: PathBuf,
+    record_path: PathBuf,
     file: File,
-    /// What the part is of, if it can be gone on with.
-    note: Option<Note>,
+    /// Origin of the part, if it can be resumed.
+    record: Option<ResumeRecord>,
     done: u64,
 }
 
-impl Part {
-    fn open(source: &Source, to: &Path) -> Result<Self, DownloadError> {
+impl PartFile {
+    fn open(source: &DownloadSource, to: &Path) -> Result<Self, DownloadError> {
         let beside = |suffix: &str| {
             let mut name = to.as_os_str().to_owned();
             name.push(suffix);
             PathBuf::from(name)
         };
-        let (path, note_path) = (beside(".part"), beside(".part.json"));
-        let note = fs::read(&note_path).ok().and_then(|json| serde_json::from_slice::<Note>(&json).ok());
-        let note = note.filter(|note| note.url == source.url && path.exists());
+        let (path, record_path) = (beside(".part"), beside(".part.json"));
+        let record = fs::read(&record_path).ok().and_then(|json| serde_json::from_slice::<ResumeRecord>(&json).ok());
+        let record = record.filter(|record| record.url == source.url && path.exists());
         let mut options = OpenOptions::new();
         let file = options.read(true).append(true).create(true).open(&path);
         let file = file.map_err(failed("opening", &path))?;
-        if note.is_none() {
+        if record.is_none() {
             file.set_len(0).map_err(failed("emptying", &path))?;
         }
         let done = file.metadata().map_err(failed("looking at", &path))?.len();
-        Ok(Part { path, note_path, file, note, done })
+        Ok(PartFile { path, record_path, file, record, done })
     }
 
-    /// Receives what is missing; the sum is that of the whole file.
+    /// Receives the missing bytes; returns the checksum of the whole file.
     fn receive(
         mut self,
         agent: &ureq::Agent,
-        source: &Source,
+        source: &DownloadSource,
         folder: &Path,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(DownloadProgress) -> ControlFlow<()>,
     ) -> Result<(Self, Sha256), DownloadError> {
         let url = &source.url;
         let network = |error| DownloadError::Network { url: url.clone(), source: Box::new(error) };
         let mut request = agent.get(url).header("Accept-Encoding", "identity");
-        if let Some(note) = self.note.as_ref().filter(|_| self.done > 0) {
-            request = request.header("Range", format!("bytes={}-", self.done)).header("If-Range", &note.validator);
+        if let Some(record) = self.record.as_ref().filter(|_| self.done > 0) {
+            request = request.header("Range", format!("bytes={}-", self.done)).header("If-Range", &record.validator);
         }
         let mut response = request.call().map_err(network)?;
         let status = response.status().as_u16();
@@ -169,13 +169,13 @@ impl Part {
         if let Some(free) = space::free(folder).filter(|free| *free < missing.saturating_add(MARGIN)) {
             return Err(DownloadError::Space { folder: folder.to_owned(), wanted: missing, free });
         }
-        // Weak validators do not promise the same bytes.
+        // Weak validators do not guarantee identical bytes.
         let validator = header("etag").filter(|etag| !etag.starts_with("W/")).or_else(|| header("last-modified"));
         if let Some(validator) = validator {
-            self.remember(Note { url: url.clone(), validator, total })?;
+            self.save_record(ResumeRecord { url: url.clone(), validator, total })?;
         }
 
-        let mut sum = self.sum(progress, total)?;
+        let mut sum = self.checksum(progress, total)?;
         if status != 416 {
             let mut body = response.body_mut().with_config().limit(u64::MAX).reader();
             let mut piece = vec![0; PIECE];
@@ -189,7 +189,7 @@ impl Part {
                 self.file.write_all(&piece[..n]).map_err(failed("writing", &self.path))?;
                 sum.update(&piece[..n]);
                 self.done += n as u64;
-                if progress(Progress { done: self.done, total }).is_break() {
+                if progress(DownloadProgress { done: self.done, total }).is_break() {
                     return Err(DownloadError::Stopped);
                 }
             }
@@ -202,10 +202,10 @@ impl Part {
         }
     }
 
-    /// The sum of what is there already.
-    fn sum(
+    /// The checksum of the part on disk.
+    fn checksum(
         &self,
-        progress: &mut dyn FnMut(Progress) -> ControlFlow<()>,
+        progress: &mut dyn FnMut(DownloadProgress) -> ControlFlow<()>,
         total: Option<u64>,
     ) -> Result<Sha256, DownloadError> {
         let mut sum = Sha256::new();
@@ -219,26 +219,26 @@ impl Part {
                 0 => return Ok(sum),
                 n => sum.update(&piece[..n]),
             }
-            if progress(Progress { done: self.done, total }).is_break() {
+            if progress(DownloadProgress { done: self.done, total }).is_break() {
                 return Err(DownloadError::Stopped);
             }
         }
     }
 
     fn restart(&mut self) -> Result<(), DownloadError> {
-        (self.done, self.note) = (0, None);
+        (self.done, self.record) = (0, None);
         self.file.set_len(0).map_err(failed("emptying", &self.path))
     }
 
-    fn remember(&mut self, note: Note) -> Result<(), DownloadError> {
-        let json = serde_json::to_vec(&note).unwrap_or_default();
-        self.note = Some(note);
-        fs::write(&self.note_path, json).map_err(failed("writing", &self.note_path))
+    fn save_record(&mut self, record: ResumeRecord) -> Result<(), DownloadError> {
+        let json = serde_json::to_vec(&record).unwrap_or_default();
+        self.record = Some(record);
+        fs::write(&self.record_path, json).map_err(failed("writing", &self.record_path))
     }
 
-    /// It is of no use. If it stays nevertheless, the next attempt finds out again.
+    /// Removes a useless part. If that fails, the next attempt detects it again.
     fn remove(self) {
-        let _ = fs::remove_file(&self.note_path);
+        let _ = fs::remove_file(&self.record_path);
         let _ = fs::remove_file(&self.path);
     }
 
@@ -248,7 +248,7 @@ impl Part {
             return Err(DownloadError::Exists(to.to_owned()));
         }
         fs::rename(&self.path, to).map_err(failed("naming", to))?;
-        let _ = fs::remove_file(&self.note_path);
+        let _ = fs::remove_file(&self.record_path);
         Ok(())
     }
 }
@@ -270,9 +270,9 @@ const fn hint(status: u16) -> &'static str {
     }
 }
 
-fn failed(doing: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DownloadError {
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DownloadError {
     let path = path.to_owned();
-    move |source| DownloadError::File { doing, path, source }
+    move |source| DownloadError::File { operation, path, source }
 }
 
 fn hex(bytes: &[u8]) -> String {

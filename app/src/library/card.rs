@@ -1,4 +1,4 @@
-//! What a model is, at a glance.
+//! A model's identity and its card: properties that can be read without loading it.
 
 use std::{
     fmt,
@@ -7,25 +7,29 @@ use std::{
 
 use thermocline_engine::{
     Result,
-    format::{Bytes, Checkpoint, Container, ReadMode, TensorType, gguf},
+    format::{Bytes, Checkpoint, Container, ReadMode, gguf},
     model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model},
+    quant::TensorType,
     session::EngineOptions,
-    sparsity::sidecar::{self, Attachment, SidecarChoice},
+    sparsity::{
+        sidecar,
+        sidecar::{Attachment, SidecarChoice},
+    },
 };
 
 use crate::builtin;
 
-/// Which model.
+/// Identity of a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ModelId {
-    /// The one inside the program.
+    /// The built-in model.
     Builtin,
     /// A file (the first one of a split model) or a Hugging Face folder.
     Path(PathBuf),
 }
 
 impl ModelId {
-    /// The model as settings and chats remember it.
+    /// The key that settings and chats store.
     pub fn key(&self) -> String {
         match self {
             ModelId::Builtin => "builtin:storyteller".to_owned(),
@@ -33,15 +37,15 @@ impl ModelId {
         }
     }
 
-    /// The model a key speaks of.
-    pub fn of(key: &str) -> Self {
+    /// The model that a key stands for.
+    pub fn from_key(key: &str) -> Self {
         if key == ModelId::Builtin.key() { ModelId::Builtin } else { ModelId::Path(PathBuf::from(key)) }
     }
 
-    /// Opens it, with its sidecar if it has one that is of use.
+    /// Opens the model, with its sidecar if that is usable.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it cannot be opened.
     pub fn open(&self, options: &LoadOptions) -> Result<Model> {
         let mut model = Model::from_checkpoint(self.checkpoint(options.read_mode)?, options)?;
         let sidecar = match self {
@@ -74,52 +78,52 @@ impl fmt::Display for ModelId {
     }
 }
 
-/// A model as the library shows it.
+/// Properties of a model, as the library shows them.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Card {
-    /// Which one.
+pub struct ModelCard {
+    /// Identity.
     pub id: ModelId,
-    /// Its own name, or the file's.
+    /// Name from the metadata, or of the file.
     pub name: String,
     /// Architecture as the file names it.
     pub architecture: String,
-    /// Where it came from.
+    /// Container it is stored in.
     pub container: &'static str,
-    /// The type most of its weights have.
+    /// Type of most of its weights.
     pub weight_type: TensorType,
-    /// Parameters.
+    /// Number of parameters.
     pub parameters: u64,
     /// Bytes of weights.
     pub bytes: u64,
-    /// Tokens it was trained to see.
+    /// Context length it was trained with, in tokens.
     pub context: usize,
-    /// Tokens of context it is given unless somebody wishes otherwise.
+    /// Default context length in tokens.
     pub usual_context: usize,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Neurons of a layer (of an expert).
+    /// Neurons per layer, or per expert.
     pub neurons: usize,
-    /// Experts of a layer, and how many a token uses.
+    /// Experts per layer, and experts used per token.
     pub experts: Option<(usize, usize)>,
-    /// What the FFN's neurons do.
+    /// Activation function of the FFN.
     pub activation: Activation,
-    /// Whether it is known how often its neurons fire: it was prepared, or published so.
+    /// `true` if firing frequencies are known, from `prepare` or from the file.
     pub prepared: bool,
-    /// Share of what fires that its predictors were measured to find, on average.
+    /// Mean measured recall of its predictors, 0 to 1.
     pub recall: Option<f32>,
-    /// Whether every layer has a predictor, in the file or beside it.
+    /// `true` if every layer has a predictor, in the file or the sidecar.
     pub predicted: bool,
-    /// Whether each neuron's weights lie together.
+    /// `true` if the down projection is neuron-major.
     pub neuron_major: bool,
-    /// Whether it was trained to chat: it has a template.
+    /// `true` if it has a chat template.
     pub chats: bool,
 }
 
-impl Card {
-    /// Reads enough of the model to fill the card: header and sizes, not the weights.
+impl ModelCard {
+    /// Reads the card: header and sizes, not the weights.
     ///
     /// # Errors
-    /// What is wrong with the model.
+    /// The reason why it cannot be read.
     pub fn read(id: &ModelId) -> Result<Self> {
         let model = id.open(&LoadOptions::default())?;
         let (config, checkpoint) = (&model.config, &model.checkpoint);
@@ -139,7 +143,7 @@ impl Card {
             Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
             Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
         });
-        Ok(Card {
+        Ok(ModelCard {
             id: id.clone(),
             name: if config.name.is_empty() { id.to_string() } else { config.name.clone() },
             architecture: config.architecture.clone(),
@@ -158,7 +162,9 @@ impl Card {
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
             activation: config.activation,
             prepared: !layers.is_empty()
-                && layers.iter().all(|it| it.frequency.is_some() || it.predictor.is_some() || it.cut.is_some()),
+                && layers
+                    .iter()
+                    .all(|it| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some()),
             recall: recall(layers),
             predicted: layers.iter().all(|layer| layer.predictor.is_some()),
             neuron_major,
@@ -169,7 +175,7 @@ impl Card {
         })
     }
 
-    /// Whether `path` is what the card speaks of, or a part of it.
+    /// `true` if `path` is this model, or a part of it.
     pub fn is_at(&self, path: &Path) -> bool {
         matches!(&self.id, ModelId::Path(own) if own == path)
     }
@@ -188,7 +194,7 @@ mod tests {
 
     #[test]
     fn the_built_in_model_and_a_folder() {
-        let card = Card::read(&ModelId::Builtin).unwrap();
+        let card = ModelCard::read(&ModelId::Builtin).unwrap();
         assert_eq!((card.layers, card.neurons, card.context, card.activation), (6, 1024, 512, Activation::Relu));
         assert_eq!((card.weight_type, card.container, card.chats), (TensorType::F16, "GGUF", true));
         assert!(card.prepared && card.recall.is_some_and(|recall| recall > 0.9), "{card:?}");
@@ -196,15 +202,15 @@ mod tests {
 
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/mixtral");
         let id = ModelId::Path(path.clone());
-        assert_eq!((id.to_string(), ModelId::of(&id.key())), ("mixtral".to_owned(), id.clone()));
-        let card = Card::read(&id).unwrap();
+        assert_eq!((id.to_string(), ModelId::from_key(&id.key())), ("mixtral".to_owned(), id.clone()));
+        let card = ModelCard::read(&id).unwrap();
         assert_eq!((card.experts, card.container, card.neurons), (Some((4, 2)), "Hugging Face", 160));
         assert!(card.is_at(&path));
 
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
-        let card = Card::read(&ModelId::Path(path)).unwrap();
+        let card = ModelCard::read(&ModelId::Path(path)).unwrap();
         assert_eq!((card.predicted, card.neuron_major, card.weight_type), (true, true, TensorType::Q4_0));
-        assert!(Card::read(&ModelId::Path(PathBuf::from("nowhere.gguf"))).is_err());
+        assert!(ModelCard::read(&ModelId::Path(PathBuf::from("nowhere.gguf"))).is_err());
     }
 }

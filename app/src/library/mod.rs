@@ -1,7 +1,7 @@
-//! The models on this machine. [`scan`] finds them in folders; a [`Card`] says what one is without loading it.
+//! The models on this machine. [`scan`] finds them in folders; a [`ModelCard`] says what one is without loading it.
 
 mod card;
 mod scan;
 
-pub use card::{Card, ModelId};
-pub use scan::{Found, scan};
+pub use card::{ModelCard, ModelId};
+pub use scan::{FoundModel, scan};

@@ -9,44 +9,44 @@ use std::{
 
 use thermocline_engine::Error;
 
-use super::{Card, ModelId};
+use super::{ModelCard, ModelId};
 
-/// Folders inside each other that are looked into.
+/// Depth to which folders are searched.
 const DEPTH: usize = 8;
 
-/// Something that is, or looks like, a model.
+/// Result of a search.
 #[derive(Debug)]
-pub enum Found {
+pub enum FoundModel {
     /// A model.
-    Model(Box<Card>),
-    /// A file that should be one.
+    Model(Box<ModelCard>),
+    /// A model file that cannot be read.
     Broken {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         error: Error,
     },
     /// A folder that cannot be read.
     Closed {
-        /// Which.
+        /// Path.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: std::io::Error,
     },
 }
 
-/// Looks for models in `roots` (files count, too) and everything below them; `found` hears of each as it is found, and may
-/// end the search. What is there twice, by links or overlapping roots, is found once.
-pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
+/// Searches `roots` (folders or files) and everything below them for models. `found` is called with each result and may
+/// stop the search. A model that is reached twice, by links or overlapping roots, is reported once.
+pub fn scan(roots: &[PathBuf], found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
     let mut seen = HashSet::new();
-    roots.iter().try_for_each(|root| look(root, DEPTH, &mut seen, found))
+    roots.iter().try_for_each(|root| search(root, DEPTH, &mut seen, found))
 }
 
-fn look(
+fn search(
     path: &Path,
     depth: usize,
     seen: &mut HashSet<PathBuf>,
-    found: &mut dyn FnMut(Found) -> ControlFlow<()>,
+    found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
     // Links may lead in circles.
     let Ok(real) = path.canonicalize() else { return ControlFlow::Continue(()) };
@@ -54,32 +54,32 @@ fn look(
         return ControlFlow::Continue(());
     }
     if !path.is_dir() {
-        return if is_file_of_model(path) { tell(path, found) } else { ControlFlow::Continue(()) };
+        return if is_file_of_model(path) { report(path, found) } else { ControlFlow::Continue(()) };
     }
     if path.join("config.json").is_file() && has_safetensors(path) {
-        return tell(path, found);
+        return report(path, found);
     }
     if depth == 0 {
         return ControlFlow::Continue(());
     }
     let entries = match fs::read_dir(path) {
         Ok(entries) => entries,
-        Err(error) => return found(Found::Closed { path: path.to_owned(), error }),
+        Err(error) => return found(FoundModel::Closed { path: path.to_owned(), error }),
     };
     let mut entries: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     entries.sort();
     entries.retain(|path| !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.')));
-    entries.iter().try_for_each(|path| look(path, depth - 1, seen, found))
+    entries.iter().try_for_each(|path| search(path, depth - 1, seen, found))
 }
 
-fn tell(path: &Path, found: &mut dyn FnMut(Found) -> ControlFlow<()>) -> ControlFlow<()> {
-    found(match Card::read(&ModelId::Path(path.to_owned())) {
-        Ok(card) => Found::Model(Box::new(card)),
-        Err(error) => Found::Broken { path: path.to_owned(), error },
+fn report(path: &Path, found: &mut dyn FnMut(FoundModel) -> ControlFlow<()>) -> ControlFlow<()> {
+    found(match ModelCard::read(&ModelId::Path(path.to_owned())) {
+        Ok(card) => FoundModel::Model(Box::new(card)),
+        Err(error) => FoundModel::Broken { path: path.to_owned(), error },
     })
 }
 
-/// Whether a file is a model by its name: not the second part of a split one, and not what was prepared for one.
+/// `true` if a file's name is that of a model: not a later part of a split one, and not a sidecar.
 fn is_file_of_model(path: &Path) -> bool {
     let name = path.file_name().map(|name| name.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
     let Some(stem) = name.strip_suffix(".gguf") else { return false };
@@ -107,8 +107,8 @@ mod tests {
         let (mut models, mut broken) = (Vec::new(), Vec::new());
         let end = scan(roots, &mut |found| {
             match found {
-                Found::Model(card) => models.push(card.id.to_string()),
-                Found::Broken { path, .. } | Found::Closed { path, .. } => broken.push(path),
+                FoundModel::Model(card) => models.push(card.id.to_string()),
+                FoundModel::Broken { path, .. } | FoundModel::Closed { path, .. } => broken.push(path),
             }
             ControlFlow::Continue(())
         });
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_files_and_what_is_broken() {
+    fn scan_reports_models_in_folders_and_broken_files() {
         let (models, _) = all(&[fixtures().join("models"), fixtures().join("models/opt"), fixtures()]);
         let (again, broken) = all(&[fixtures().join("models")]);
         assert_eq!(again.len(), 14, "{again:?} {broken:?}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_sidecars_links_and_hidden_folders() {
+    fn scan_skips_later_parts_sidecars_duplicates_and_hidden_folders() {
         let folder = tempfile::tempdir().unwrap();
         let gguf = fixtures().join("gguf/llama-silu-gqa-256-Q4_0.gguf");
         for name in

@@ -1,120 +1,135 @@
-//! What went wrong, as OpenAI's clients understand it.
+//! Errors in the shape that OpenAI's clients understand.
 
 use std::time::Duration;
 
-use hyper::StatusCode;
+use axum::{
+    Extension, Json,
+    http::{Method, StatusCode},
+    response::{IntoResponse, Response},
+};
 use serde_json::{Value, json};
 use thermocline_engine::Error;
 
-use crate::host::reason;
+use crate::engine_handle::error_message;
 
-/// An answer that is an error.
+/// A request's refusal or failure.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiError {
     /// Status of the response.
     pub status: StatusCode,
-    /// What it is, in sentences.
+    /// Description in sentences.
     pub message: String,
     kind: &'static str,
     code: Option<&'static str>,
     param: Option<String>,
+    /// Header that belongs to the status.
+    header: Option<(&'static str, &'static str)>,
 }
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
-        ApiError { status, message: message.into(), kind, code: None, param: None }
+        ApiError { status, message: message.into(), kind, code: None, param: None, header: None }
     }
 
-    /// 400: the request makes no sense.
-    pub fn bad(message: impl Into<String>) -> Self {
+    /// 400: the request is invalid.
+    pub fn bad_request(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::BAD_REQUEST, "invalid_request_error", message)
     }
 
-    /// 400: the field `param` makes no sense.
-    pub fn field(param: &str, message: impl Into<String>) -> Self {
-        ApiError { param: Some(param.to_owned()), ..ApiError::bad(message) }
+    /// 400: the field `param` is invalid.
+    pub fn invalid_field(param: &str, message: impl Into<String>) -> Self {
+        ApiError { param: Some(param.to_owned()), ..ApiError::bad_request(message) }
     }
 
     /// 401: the key is missing or wrong.
-    pub fn key(message: &str) -> Self {
+    pub fn unauthorized(message: &str) -> Self {
         let error = ApiError::new(StatusCode::UNAUTHORIZED, "invalid_request_error", message);
-        ApiError { code: Some("invalid_api_key"), ..error }
+        ApiError { code: Some("invalid_api_key"), header: Some(("www-authenticate", "Bearer")), ..error }
     }
 
-    /// 403: whoever asks may not.
+    /// 403: the client is not allowed to ask.
     pub fn forbidden(message: impl Into<String>) -> Self {
         ApiError::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
-    /// 404: nothing is there.
-    pub fn nowhere(path: &str) -> Self {
+    /// 404: no route has this path.
+    pub fn not_found(path: &str) -> Self {
         let message =
             format!("there is nothing at {path}; the model answers at /v1/chat/completions and /v1/completions");
         ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
     }
 
-    /// 404: another model is open.
-    pub fn model(asked: &str, open: &str) -> Self {
-        let message = format!("the model `{asked}` is not open here; `{open}` is");
+    /// 404: another model than `requested` is open.
+    pub fn model_not_found(requested: &str, open: &str) -> Self {
+        let message = format!("the model `{requested}` is not open here; `{open}` is");
         let error = ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message);
         ApiError { code: Some("model_not_found"), param: Some("model".to_owned()), ..error }
     }
 
-    /// 405: not with this method.
-    pub fn method(method: &hyper::Method, path: &str, allowed: &str) -> Self {
+    /// 405: the path takes only the methods `allowed`.
+    pub fn method(method: &Method, path: &str, allowed: &'static str) -> Self {
         let message = format!("{path}: expected {allowed}, got {method}");
-        ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message)
+        let error = ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "invalid_request_error", message);
+        ApiError { header: Some(("allow", allowed)), ..error }
     }
 
-    /// 408: the request did not arrive.
-    pub fn slow(patience: Duration) -> Self {
-        let message = format!("the request's body did not arrive within {} s", patience.as_secs_f32());
+    /// 408: the body did not arrive in time.
+    pub fn too_slow(timeout: Duration) -> Self {
+        let message = format!("the request's body did not arrive within {} s", timeout.as_secs_f32());
         ApiError::new(StatusCode::REQUEST_TIMEOUT, "invalid_request_error", message)
     }
 
-    /// 413: the request is too large.
-    pub fn large(most: usize) -> Self {
-        let message = format!("the request's body is larger than {}", crate::units::bytes(most as u64));
+    /// 413: the body has more than `limit` bytes.
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("the request's body is larger than {}", crate::units::bytes(limit as u64));
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
-    /// 429: too many wait already.
-    pub fn busy(waiting: usize) -> Self {
+    /// 429: the queue is full.
+    pub fn queue_full(waiting: usize) -> Self {
         let message = format!("{waiting} requests wait for the model already; try again later");
         let error = ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message);
-        ApiError { code: Some("rate_limit_exceeded"), ..error }
+        ApiError { code: Some("rate_limit_exceeded"), header: Some(("retry-after", "2")), ..error }
     }
 
-    /// 503: there is no model to answer with, for now.
+    /// 503: no model can answer at the moment.
     pub fn unavailable(message: impl Into<String>) -> Self {
         let error = ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message);
-        ApiError { code: Some("service_unavailable"), ..error }
+        ApiError { code: Some("service_unavailable"), header: Some(("retry-after", "2")), ..error }
     }
 
-    /// Of a generation that was ended from here.
-    pub fn ended() -> Self {
+    /// 503: the server has cancelled the generation.
+    pub fn cancelled() -> Self {
         ApiError::unavailable("the answer was ended: the model is being closed")
     }
 
-    /// As it is sent.
+    /// The body of the response.
     pub fn json(&self) -> Value {
         let ApiError { message, kind, code, param, .. } = self;
         json!({ "error": { "message": message, "type": kind, "param": param, "code": code } })
     }
 }
 
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (header, body) = (self.header.map(|header| [header]), Json(self.json()));
+        // The extension tells the layers around the route what was refused.
+        (self.status, header, Extension(self), body).into_response()
+    }
+}
+
 impl From<&Error> for ApiError {
     fn from(error: &Error) -> Self {
-        let message = reason(error);
+        let message = error_message(error);
         match error {
             Error::ContextFull { wanted, available } => {
                 let message = format!(
                     "the prompt has {wanted} tokens, but the context holds {available}: shorten it, or serve the model with a longer context"
                 );
-                ApiError { code: Some("context_length_exceeded"), ..ApiError::bad(message) }
+                ApiError { code: Some("context_length_exceeded"), ..ApiError::bad_request(message) }
             }
-            Error::Invalid { what, .. } => ApiError::field(what, message),
-            Error::Template(_) => ApiError::field("messages", message),
+            Error::Invalid { what, .. } => ApiError::invalid_field(what, message),
+            Error::Template(_) => ApiError::invalid_field("messages", message),
             Error::Memory { .. } | Error::Stopped(_) => ApiError::unavailable(message),
             _ => ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "server_error", message),
         }

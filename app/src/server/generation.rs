@@ -1,76 +1,77 @@
-//! The engine at work for one request.
+//! One generation of the engine for one request.
 
 use std::sync::Arc;
 
 use thermocline_engine::session::{GenerationStats, Request, StopReason};
 use tokio::sync::Notify;
 
-use super::{error::ApiError, queue::Turn, running::Shared};
-use crate::host::{Answer, End, Update};
+use super::{context::ServerContext, error::ApiError, queue::SessionPermit};
+use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
-/// A generation under way; dropping it ends it. (The answer before the turn: ending it would end the next one's, too.)
+/// A running generation; dropping it cancels it. (The answer is dropped before the permit: cancelling later would end the next
+/// request's generation.)
 #[derive(Debug)]
 pub struct Generation {
     answer: Answer,
-    news: Arc<Notify>,
-    shared: Arc<Shared>,
-    _turn: Turn,
+    notify: Arc<Notify>,
+    context: Arc<ServerContext>,
+    _permit: SessionPermit,
 }
 
-/// What is new.
+/// Text and end that arrived since the previous update.
 #[derive(Debug)]
-pub struct News {
-    /// More text.
+pub struct GenerationUpdate {
+    /// New text.
     pub text: String,
-    /// The end.
+    /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
 impl Generation {
-    /// Waits for a turn and begins. `name` is the model that `request` is for: another may be open by then.
-    pub async fn begin(shared: &Arc<Shared>, name: &str, request: Request) -> Result<Self, ApiError> {
-        let turn = shared.queue.turn().await?;
-        let offer = shared.offer()?;
-        if offer.name != name {
-            return Err(ApiError::model(name, &offer.name));
+    /// Waits for the session and starts. `name` is the model that `request` was parsed for: another one may be open by then.
+    pub async fn start(context: &Arc<ServerContext>, name: &str, request: Request) -> Result<Self, ApiError> {
+        let permit = context.queue.acquire().await?;
+        let model = context.model()?;
+        if model.name != name {
+            return Err(ApiError::model_not_found(name, &model.name));
         }
-        let session = shared.queue.session(&offer.engine).map_err(|error| ApiError::from(&error))?;
-        let news = Arc::new(Notify::new());
-        let notify = Arc::clone(&news);
-        let answer = Answer::begin(move || notify.notify_one(), session, request);
-        shared.begun(answer.ending());
-        Ok(Generation { answer, news, shared: Arc::clone(shared), _turn: turn })
+        let session = context.queue.session(&model.engine).map_err(|error| ApiError::from(&error))?;
+        let notify = Arc::new(Notify::new());
+        let wake = Arc::clone(&notify);
+        let answer = Answer::start(move || wake.notify_one(), session, request);
+        context.record_start(answer.end_signal());
+        Ok(Generation { answer, notify, context: Arc::clone(context), _permit: permit })
     }
 
-    /// Waits until it is clear that the request can be carried out: the prompt is being read.
-    pub async fn begun(&mut self) -> Result<News, ApiError> {
-        match self.next().await {
-            News { end: Some(Err(error)), .. } => Err(error),
-            news => Ok(news),
+    /// Waits until the engine has accepted the request: the prompt is being computed.
+    pub async fn started(&mut self) -> Result<GenerationUpdate, ApiError> {
+        match self.next_update().await {
+            GenerationUpdate { end: Some(Err(error)), .. } => Err(error),
+            update => Ok(update),
         }
     }
 
-    /// Waits for news.
-    pub async fn next(&mut self) -> News {
+    /// Waits for tokens, progress of the prompt, or the end.
+    pub async fn next_update(&mut self) -> GenerationUpdate {
         loop {
-            let update = self.answer.take();
+            let update = self.answer.take_update();
             if update.prompt.is_some() || !update.tokens.is_empty() || update.end.is_some() {
-                return self.heard(update);
+                return self.convert(update);
             }
-            self.news.notified().await;
+            self.notify.notified().await;
         }
     }
 
-    fn heard(&self, update: Update) -> News {
-        update.device.iter().for_each(|event| self.shared.device(event));
+    fn convert(&self, update: AnswerUpdate) -> GenerationUpdate {
+        update.device.iter().for_each(|event| self.context.record_device(event));
         let end = update.end.map(|end| match end {
-            End::Done(StopReason::Cancelled, _) => Err(ApiError::ended()),
-            End::Done(reason, stats) => {
-                self.shared.answered(&stats, &reason);
+            AnswerEnd::Done(StopReason::Cancelled, _) => Err(ApiError::cancelled()),
+            AnswerEnd::Done(reason, stats) => {
+                self.context.record_answer(&stats, &reason);
                 Ok((reason, stats))
             }
-            End::Failed(error) => Err(ApiError::from(&error)),
+            AnswerEnd::Failed(error) => Err(ApiError::from(&error)),
         });
-        News { text: update.text, end }
+        GenerationUpdate { text: update.text, end }
     }
 }

@@ -1,58 +1,59 @@
-//! The turns of a chat.
+//! Parsing of the `messages` of a chat.
 
 use serde_json::Value;
 use thermocline_engine::session::{Message, Role};
 
 use super::{
     error::ApiError,
-    fields::{Fields, wrong},
+    json_fields::{JsonFields, invalid},
 };
 
-/// Reads `messages`.
-pub fn messages(value: Option<Value>) -> Result<Vec<Message>, ApiError> {
+/// Parses `messages`.
+pub fn parse_messages(value: Option<Value>) -> Result<Vec<Message>, ApiError> {
     match value {
-        None => Err(ApiError::field("messages", "messages: expected at least one message, got none")),
+        None => Err(ApiError::invalid_field("messages", "messages: expected at least one message, got none")),
         Some(Value::Array(list)) => {
-            list.into_iter().enumerate().map(|(at, it)| message(it, &format!("messages[{at}]"))).collect()
+            list.into_iter().enumerate().map(|(at, it)| parse_message(it, &format!("messages[{at}]"))).collect()
         }
-        Some(other) => Err(wrong("messages", "a list of messages", &other)),
+        Some(other) => Err(invalid("messages", "a list of messages", &other)),
     }
 }
 
-fn message(value: Value, place: &str) -> Result<Message, ApiError> {
-    let mut fields = Fields::of(value, place)?;
-    let name = fields.name("role");
-    let role = fields.text("role")?.unwrap_or_default();
+fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
+    let mut fields = JsonFields::from_value(value, path)?;
+    let path = fields.path("role");
+    let role = fields.string("role")?.unwrap_or_default();
     let role = match &*role {
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,
-        other => return Err(wrong(&name, "system, developer, user or assistant", &other.into())),
+        other => return Err(invalid(&path, "system, developer, user or assistant", &other.into())),
     };
-    let name = fields.name("content");
-    let content = match fields.take("content") {
+    let path = fields.path("content");
+    let content = match fields.remove("content") {
         Some(Value::String(text)) => text,
         Some(Value::Array(parts)) => {
             let parts = parts.into_iter().enumerate();
-            parts.map(|(at, it)| part(it, &format!("{name}[{at}]"))).collect::<Result<Vec<_>, _>>()?.concat()
+            parts.map(|(at, it)| parse_text_part(it, &format!("{path}[{at}]"))).collect::<Result<Vec<_>, _>>()?.concat()
         }
-        Some(other) => return Err(wrong(&name, "a string or a list of text parts", &other)),
-        None => return Err(ApiError::field(&name, format!("{name}: expected text, got none"))),
+        Some(other) => return Err(invalid(&path, "a string or a list of text parts", &other)),
+        None => return Err(ApiError::invalid_field(&path, format!("{path}: expected text, got none"))),
     };
     fields.finish()?;
     Ok(Message { role, content })
 }
 
-fn part(value: Value, place: &str) -> Result<String, ApiError> {
-    let mut fields = Fields::of(value, place)?;
-    let name = fields.name("type");
-    match fields.text("type")?.as_deref() {
+fn parse_text_part(value: Value, path: &str) -> Result<String, ApiError> {
+    let mut fields = JsonFields::from_value(value, path)?;
+    let path = fields.path("type");
+    match fields.string("type")?.as_deref() {
         Some("text") => {}
-        other => return Err(wrong(&name, "text (nothing else can be read)", &other.into())),
+        other => return Err(invalid(&path, "text (nothing else can be read)", &other.into())),
     }
-    let name = fields.name("text");
-    let text =
-        fields.text("text")?.ok_or_else(|| ApiError::field(&name, format!("{name}: expected text, got none")))?;
+    let path = fields.path("text");
+    let text = fields
+        .string("text")?
+        .ok_or_else(|| ApiError::invalid_field(&path, format!("{path}: expected text, got none")))?;
     fields.finish()?;
     Ok(text)
 }
@@ -64,8 +65,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_and_both_shapes_of_content() {
-        let read = messages(Some(json!([
+    fn parse_messages_reads_every_role_and_both_forms_of_content() {
+        let read = parse_messages(Some(json!([
             { "role": "developer", "content": "Be brief." },
             { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
             { "role": "assistant", "content": "c", "refusal": null, "tool_calls": [], "audio": null },
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_with_its_place() {
+    fn parse_messages_names_the_path_of_what_is_invalid() {
         let user = |content: Value| json!([{ "role": "user", "content": content }]);
         for (list, says) in [
             (json!("hi"), "messages: expected a list"),
@@ -89,9 +90,9 @@ mod tests {
             (user(json!([{ "type": "text" }])), "messages[0].content[0].text: expected text"),
             (json!([{ "role": "user", "content": "hi", "name": "Ann" }]), "`messages[0].name` is not supported"),
         ] {
-            let error = messages(Some(list)).unwrap_err();
+            let error = parse_messages(Some(list)).unwrap_err();
             assert!(error.message.contains(says) && error.status == 400, "{error:?}");
         }
-        assert!(messages(None).is_err());
+        assert!(parse_messages(None).is_err());
     }
 }

@@ -1,32 +1,33 @@
-//! The model for other programs: an HTTP server that speaks OpenAI's protocol. A [`Server`] listens as its [`Options`] say and
-//! answers from whatever model a [`Source`] offers at the moment, so that the terminal and the window share it; a [`Switch`] is
-//! the window's.
+//! An HTTP server that speaks OpenAI's protocol. A [`Server`] listens as its [`ServerOptions`] say and answers with the model that a
+//! [`ModelSource`] names at the moment, so that the terminal and the window share it; a [`ServerSwitch`] is the window's.
 //!
-//! A request passes the `guard` (which hosts and web pages may ask), the `key`, and the `routes`; its `body` is read within
-//! limits and taken apart by `fields` and `ask` (`messages` for chats), where what the engine cannot do is refused by name. Then it waits in
-//! the `queue` for its turn with the one session there is; a `generation` is the engine at work for it. `reply` has the answers'
-//! shapes, `stream` sends them while they are made, `error` says what went wrong, and `figures` what the engine is doing.
-//! All of it runs on one thread of its own; nothing in it waits without giving way.
+//! A request passes the `guard` (hosts and origins), the `key` and the `routes`; `read_body` reads its body within limits, and
+//! `request` (with `json_fields` and `messages`) parses it, naming every field that the engine cannot honour. Then it waits in the
+//! `queue` for the one session; a `generation` is the engine's work for it. `response` formats the answer, `event_stream` sends it while
+//! it is generated, `error` is every refusal, and `engine_status` reports what the engine is doing. The `context` is shared by all of
+//! them. All of it runs on one thread of its own, and nothing in it blocks.
 
-mod ask;
-mod body;
+mod context;
+mod engine_status;
 mod error;
-mod fields;
-mod figures;
+mod event_stream;
 mod generation;
 mod guard;
+mod json_fields;
 mod key;
+mod listener;
 mod messages;
 mod options;
 mod queue;
-mod reply;
+mod read_body;
+mod request;
+mod response;
 mod routes;
-mod running;
-mod source;
-mod stream;
+mod served_model;
 mod switch;
 
-pub use options::Options;
-pub use running::{News, Server, Status};
-pub use source::{Offer, Source};
-pub use switch::{Switch, SwitchState};
+pub use context::{ServerEvent, ServerStatus};
+pub use listener::Server;
+pub use options::ServerOptions;
+pub use served_model::{ModelSource, ServedModel};
+pub use switch::{ServerState, ServerSwitch};

@@ -1,50 +1,50 @@
-//! How a server is to be.
+//! Options of a server.
 
 use std::{net::SocketAddr, time::Duration};
 
 use sysinfo::System;
 
-/// Where a server listens, and to whom.
+/// Addresses, access rules and limits of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Options {
-    /// The address and port to listen on; of several, the first that can be had. Port 0 is any free one.
+pub struct ServerOptions {
+    /// Addresses to listen at; the first that can be bound is used. Port 0 is any free one.
     pub addresses: Vec<SocketAddr>,
-    /// What clients must present as `Authorization: Bearer KEY`; `None`: nothing.
+    /// Key that clients must present as `Authorization: Bearer KEY`; `None`: no key.
     pub key: Option<String>,
-    /// Origins of web pages that may ask, like `http://localhost:3000`; `*` is every one.
+    /// Allowed origins of web pages, like `http://localhost:3000`; `*` allows every one.
     pub origins: Vec<String>,
-    /// Names that clients may call this computer by, beside `localhost` and IP addresses; [`Options::at`] knows its own.
+    /// Accepted names of this computer beside `localhost` and IP addresses; [`ServerOptions::at`] adds its own.
     pub hosts: Vec<String>,
-    /// Requests that may wait for their turn; more are refused.
-    pub waiting: usize,
-    /// How long a client may take to send a request's head, and its body, and to take what is sent to it.
-    pub patience: Duration,
+    /// Requests that may wait for the session; more are refused.
+    pub max_waiting: usize,
+    /// Time limit for the head of a request, for its body, and for the client to accept what is sent to it.
+    pub timeout: Duration,
 }
 
-impl Options {
-    /// Port where nobody chooses one.
+impl ServerOptions {
+    /// Default port.
     pub const PORT: u16 = 8080;
 
-    /// Requests that may wait where nobody chooses.
-    pub const WAITING: usize = 16;
+    /// Default of [`ServerOptions::max_waiting`].
+    pub const MAX_WAITING: usize = 16;
 
-    /// As long as clients may take where nobody chooses.
-    pub const PATIENCE: Duration = Duration::from_secs(30);
+    /// Default of [`ServerOptions::timeout`].
+    pub const TIMEOUT: Duration = Duration::from_secs(30);
 
-    /// At one address, for everybody there.
+    /// Defaults at one address, without a key.
     pub fn at(address: SocketAddr) -> Self {
-        Options {
+        ServerOptions {
             addresses: vec![address],
             key: None,
             origins: Vec::new(),
             hosts: own_names(),
-            waiting: Self::WAITING,
-            patience: Self::PATIENCE,
+            max_waiting: Self::MAX_WAITING,
+            timeout: Self::TIMEOUT,
         }
     }
 }
 
-/// What this computer is called, and what others in its network may call it.
+/// This computer's name, alone and in the local network.
 fn own_names() -> Vec<String> {
     let name = System::host_name().ok().filter(|name| !name.is_empty());
     name.map_or_else(Vec::new, |name| vec![format!("{name}.local"), name])

@@ -1,11 +1,12 @@
-//! Whose turn it is. One request is answered at a time, in the order they came, by one session: what it has read for the one
-//! before need not be read again where the next begins alike.
+//! The queue for the server's one session. One request is answered at a time, in order of arrival; what the session has computed
+//! for the previous request need not be computed again where the next one begins alike.
 
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicUsize, Ordering::SeqCst},
 };
 
+use parking_lot::Mutex;
 use thermocline_engine::{
     Error,
     session::{Engine, Session, SessionOptions},
@@ -14,96 +15,96 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
 
-/// The requests that wait, and the session.
+/// The waiting requests and the session.
 #[derive(Debug)]
-pub struct Queue {
-    turn: Arc<Semaphore>,
+pub struct RequestQueue {
+    permits: Arc<Semaphore>,
     waiting: AtomicUsize,
-    most: usize,
+    max_waiting: usize,
     session: Mutex<Option<Arc<Session>>>,
 }
 
-/// The right to the session, until it is dropped.
+/// The right to use the session, until it is dropped.
 #[derive(Debug)]
-pub struct Turn {
+pub struct SessionPermit {
     _permit: OwnedSemaphorePermit,
 }
 
-/// One that waits.
-struct Waiting<'a>(&'a AtomicUsize);
+/// One waiting request; dropping it leaves the queue.
+struct QueuePlace<'a>(&'a AtomicUsize);
 
-impl Drop for Waiting<'_> {
+impl Drop for QueuePlace<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, SeqCst);
     }
 }
 
-/// Whether `session` is of `engine`.
-fn is_of(session: &Session, engine: &Engine) -> bool {
+fn is_session_of(session: &Session, engine: &Engine) -> bool {
     Arc::ptr_eq(session.engine().model(), engine.model())
 }
 
-impl Queue {
-    /// For at most so many that wait.
-    pub fn new(most: usize) -> Self {
-        Queue { turn: Arc::new(Semaphore::new(1)), waiting: AtomicUsize::new(0), most, session: Mutex::default() }
+impl RequestQueue {
+    /// An empty queue of at most `max_waiting` requests.
+    pub fn new(max_waiting: usize) -> Self {
+        RequestQueue {
+            permits: Arc::new(Semaphore::new(1)),
+            waiting: AtomicUsize::new(0),
+            max_waiting,
+            session: Mutex::default(),
+        }
     }
 
-    /// Waits for a turn. Whoever stops waiting for this leaves the queue.
-    pub async fn turn(&self) -> Result<Turn, ApiError> {
-        if let Ok(permit) = Arc::clone(&self.turn).try_acquire_owned() {
-            return Ok(Turn { _permit: permit });
+    /// Waits for the session. Dropping the future leaves the queue.
+    pub async fn acquire(&self) -> Result<SessionPermit, ApiError> {
+        if let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() {
+            return Ok(SessionPermit { _permit: permit });
         }
-        let _waiting = self.wait()?;
-        match Arc::clone(&self.turn).acquire_owned().await {
-            Ok(permit) => Ok(Turn { _permit: permit }),
+        let _place = self.enter()?;
+        match Arc::clone(&self.permits).acquire_owned().await {
+            Ok(permit) => Ok(SessionPermit { _permit: permit }),
             Err(_) => Err(ApiError::unavailable("the server is being stopped")),
         }
     }
 
-    fn wait(&self) -> Result<Waiting<'_>, ApiError> {
-        let enter = |waiting| (waiting < self.most).then_some(waiting + 1);
-        let entered = self.waiting.fetch_update(SeqCst, SeqCst, enter);
-        entered.map(|_| Waiting(&self.waiting)).map_err(ApiError::busy)
+    fn enter(&self) -> Result<QueuePlace<'_>, ApiError> {
+        let increment = |waiting| (waiting < self.max_waiting).then_some(waiting + 1);
+        let entered = self.waiting.fetch_update(SeqCst, SeqCst, increment);
+        entered.map(|_| QueuePlace(&self.waiting)).map_err(ApiError::queue_full)
     }
 
-    /// The session, of `engine`: whoever asks has the turn.
+    /// The session of `engine`, for the holder of the permit.
     pub fn session(&self, engine: &Engine) -> Result<Arc<Session>, Error> {
-        let mut session = self.lock();
-        if let Some(session) = session.as_ref().filter(|it| is_of(it, engine)) {
+        let mut session = self.session.lock();
+        if let Some(session) = session.as_ref().filter(|it| is_session_of(it, engine)) {
             return Ok(Arc::clone(session));
         }
-        // The old one first, so that there is room for the new.
+        // The old one is dropped first, to make room for the new one.
         *session = None;
         Ok(Arc::clone(session.insert(Arc::new(engine.session(SessionOptions::default())?))))
     }
 
-    /// Lets go of the session and ends what it is doing, unless it is of `engine`.
-    pub fn leave_unless(&self, engine: Option<&Engine>) {
-        let mut session = self.lock();
-        if session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_of(it, engine)))
+    /// Cancels and drops the session, unless it belongs to `engine`.
+    pub fn release_session_unless(&self, engine: Option<&Engine>) {
+        let mut session = self.session.lock();
+        if session.as_ref().is_some_and(|it| !engine.is_some_and(|engine| is_session_of(it, engine)))
             && let Some(session) = session.take()
         {
             session.cancel();
         }
     }
 
-    /// Nobody gets a turn any more; who has one keeps it.
+    /// Refuses all waiting and later requests; the permit that is held stays valid.
     pub fn close(&self) {
-        self.turn.close();
+        self.permits.close();
     }
 
-    /// How many wait.
+    /// Number of waiting requests.
     pub fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 
-    /// Whether somebody has the turn.
+    /// `true` while a request holds the session.
     pub fn is_busy(&self) -> bool {
-        self.turn.available_permits() == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Session>>> {
-        self.session.lock().unwrap_or_else(PoisonError::into_inner)
+        self.permits.available_permits() == 0
     }
 }

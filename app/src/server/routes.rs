@@ -1,144 +1,149 @@
-//! What is where.
+//! The routes of the server, their handlers, and the layers that every request passes.
 
 use std::sync::Arc;
 
-use hyper::{
-    Method, Request, Response, StatusCode,
-    body::Incoming,
-    header::{self, HeaderValue},
+use axum::{
+    Json, Router,
+    body::Body,
+    extract::{Path, Request, State, rejection::PathRejection},
+    handler::Handler,
+    http::{Method, StatusCode, Uri},
+    middleware::{Next, from_fn_with_state, map_response},
+    response::{IntoResponse, Response},
+    routing::{MethodRouter, get, post},
 };
-use percent_encoding::percent_decode_str;
 use serde_json::{Value, json};
+use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath};
 
 use super::{
-    ask::{Ask, Kind},
-    body::{self, Body},
+    context::ServerContext,
+    engine_status::engine_status,
     error::ApiError,
-    figures::figures,
+    event_stream::event_stream,
     generation::Generation,
     guard, key,
-    reply::Reply,
-    running::Shared,
-    source::Offer,
-    stream,
+    read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
+    request::{CompletionRequest, Endpoint},
+    response::CompletionFormat,
+    served_model::ServedModel,
 };
 
-/// Answers a request, whatever it is.
-pub async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Response<Body> {
-    shared.requested();
+type Context = State<Arc<ServerContext>>;
+
+/// Builds the service that answers every request. Slashes at the end of a path are ignored.
+pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
+    let key_required = Router::new()
+        .route("/v1/models", get_only(models))
+        .route("/v1/models/{*name}", get_only(model))
+        .route("/v1/thermocline", get_only(status))
+        .route("/v1/chat/completions", post_only(|context, body| complete(Endpoint::Chat, context, body)))
+        .route("/v1/completions", post_only(|context, body| complete(Endpoint::Completion, context, body)))
+        .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
+        .layer(from_fn_with_state(Arc::clone(&context), check_key));
+    let router = key_required
+        .route("/health", get_only(health))
+        .layer(RequestBodyLimitLayer::new(LARGEST_DRAINED_BODY))
+        .layer(map_response(as_json))
+        .layer(guard::cors(&context.options))
+        .layer(from_fn_with_state(Arc::clone(&context), check_origin))
+        .layer(from_fn_with_state(Arc::clone(&context), record))
+        .with_state(context);
+    NormalizePath::trim_trailing_slash(router)
+}
+
+/// `GET` and `HEAD` by `handler`; 405 for other methods.
+fn get_only<T: 'static>(handler: impl Handler<T, Arc<ServerContext>>) -> MethodRouter<Arc<ServerContext>> {
+    get(handler).fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "GET, HEAD"))
+}
+
+/// `POST` by `handler`; 405 for other methods.
+fn post_only<T: 'static>(handler: impl Handler<T, Arc<ServerContext>>) -> MethodRouter<Arc<ServerContext>> {
+    post(handler).fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "POST"))
+}
+
+/// Counts the request and records its refusal.
+async fn record(State(context): Context, request: Request, next: Next) -> Response {
+    context.record_request();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let page = match guard::check(&shared.options, request.headers()) {
-        Ok(page) => page,
-        Err(error) => return shared.refuse(&method, &path, &error),
-    };
-    let mut response = match &page {
-        Some(page) if guard::is_preflight(&method, request.headers()) => page.preflight(request.headers()),
-        _ => match route(&shared, request).await {
-            Ok(response) => response,
-            Err(error) => shared.refuse(&method, &path, &error),
-        },
-    };
-    if let Some(page) = page {
-        page.admit(&mut response);
+    let response = next.run(request).await;
+    if let Some(error) = response.extensions().get::<ApiError>() {
+        context.record_refusal(format!("{method} {path}: {} ({})", error.message, error.status.as_u16()));
     }
     response
 }
 
-/// A place.
-enum Place {
-    Health,
-    Models,
-    Model(String),
-    Figures,
-    Answers(Kind),
+/// Refuses foreign host names and web pages whose origin is not allowed.
+async fn check_origin(State(context): Context, request: Request, next: Next) -> Result<Response, ApiError> {
+    guard::check(&context.options, request.method(), request.uri().path(), request.headers())?;
+    Ok(next.run(request).await)
 }
 
-impl Place {
-    fn of(path: &str) -> Option<Self> {
-        Some(match path.strip_suffix('/').unwrap_or(path) {
-            "/health" => Place::Health,
-            "/v1/models" => Place::Models,
-            "/v1/thermocline" => Place::Figures,
-            "/v1/chat/completions" => Place::Answers(Kind::Chat),
-            "/v1/completions" => Place::Answers(Kind::Completion),
-            other => {
-                let name = other.strip_prefix("/v1/models/")?;
-                Place::Model(percent_decode_str(name).decode_utf8_lossy().into_owned())
-            }
-        })
-    }
+/// Refuses requests without the server's key.
+async fn check_key(State(context): Context, request: Request, next: Next) -> Result<Response, ApiError> {
+    key::check(context.options.key.as_deref(), request.headers())?;
+    Ok(next.run(request).await)
+}
 
-    fn allows(&self) -> &'static str {
-        match self {
-            Place::Answers(_) => "POST",
-            _ => "GET, HEAD",
-        }
+/// Gives the refusal of [`RequestBodyLimitLayer`], which is plain text, the shape of all others.
+async fn as_json(response: Response) -> Response {
+    match response.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(LARGEST_BODY).into_response(),
+        _ => response,
     }
 }
 
-async fn route(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
-    let (method, path) = (request.method(), request.uri().path());
-    let Some(place) = Place::of(path) else {
-        key::check(shared.options.key.as_deref(), request.headers())?;
-        return Err(ApiError::nowhere(path));
+async fn health(State(context): Context) -> Result<Json<Value>, ApiError> {
+    Ok(Json(json!({ "status": "ok", "model": context.model()?.name })))
+}
+
+async fn models(State(context): Context) -> Json<Value> {
+    let models: Vec<Value> = context.model().iter().map(model_json).collect();
+    Json(json!({ "object": "list", "data": models }))
+}
+
+async fn model(
+    State(context): Context,
+    uri: Uri,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Json<Value>, ApiError> {
+    let Ok(Path(name)) = name else { return Err(ApiError::not_found(uri.path())) };
+    match context.model()? {
+        model if model.name == name => Ok(Json(model_json(&model))),
+        model => Err(ApiError::model_not_found(&name, &model.name)),
+    }
+}
+
+async fn status(State(context): Context) -> Result<Json<Value>, ApiError> {
+    Ok(Json(engine_status(&context, &context.model()?)))
+}
+
+async fn complete(endpoint: Endpoint, State(context): Context, body: Body) -> Result<Response, ApiError> {
+    let body = read_body(body, context.options.timeout).await?;
+    let (completion, name) = {
+        // Released before the request waits: a model that is held cannot be closed.
+        let model = context.model()?;
+        (CompletionRequest::parse(endpoint, &body, &model)?, model.name)
     };
-    let is_answer = matches!(place, Place::Answers(_));
-    let fits = if is_answer { method == Method::POST } else { method == Method::GET || method == Method::HEAD };
-    if !fits {
-        let error = ApiError::method(method, path, place.allows());
-        let mut response = shared.refuse(method, path, &error);
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(place.allows()));
-        return Ok(response);
-    }
-    // Whether it lives, anybody may ask.
-    if !matches!(place, Place::Health) {
-        key::check(shared.options.key.as_deref(), request.headers())?;
-    }
-    let fine = |value: Value| Ok(body::json(StatusCode::OK, &value));
-    match place {
-        Place::Health => fine(json!({ "status": "ok", "model": shared.offer()?.name })),
-        Place::Models => {
-            let models: Vec<Value> = shared.offer().iter().map(about).collect();
-            fine(json!({ "object": "list", "data": models }))
-        }
-        Place::Model(name) => match shared.offer()? {
-            offer if offer.name == name => fine(about(&offer)),
-            offer => Err(ApiError::model(&name, &offer.name)),
-        },
-        Place::Figures => fine(figures(shared, &shared.offer()?)),
-        Place::Answers(kind) => {
-            let body = body::read(request.into_body(), shared.options.patience).await?;
-            let (ask, name) = {
-                // Not kept while waiting: a model that is being asked for could not be closed.
-                let offer = shared.offer()?;
-                (Ask::read(kind, &body, &offer)?, offer.name)
-            };
-            drop(body);
-            completion(shared, ask, name).await
-        }
-    }
-}
-
-async fn completion(shared: &Arc<Shared>, ask: Ask, name: String) -> Result<Response<Body>, ApiError> {
-    let mut generation = Generation::begin(shared, &name, ask.request).await?;
-    let mut news = generation.begun().await?;
-    let reply = Reply::new(ask.kind, name);
-    if ask.stream {
-        return Ok(stream::response(generation, news, reply, ask.usage));
+    drop(body);
+    let mut generation = Generation::start(&context, &name, completion.request).await?;
+    let mut update = generation.started().await?;
+    let format = CompletionFormat::new(endpoint, name);
+    if completion.stream {
+        return Ok(event_stream(generation, update, format, completion.include_usage).into_response());
     }
     let mut text = String::new();
     loop {
-        text.push_str(&news.text);
-        if let Some(end) = news.end {
+        text.push_str(&update.text);
+        if let Some(end) = update.end {
             let (reason, stats) = end?;
-            return Ok(body::json(StatusCode::OK, &reply.whole(&text, &reason, &stats)));
+            return Ok(Json(format.whole(&text, &reason, &stats)).into_response());
         }
-        news = generation.next().await;
+        update = generation.next_update().await;
     }
 }
 
-/// A model, as lists have it.
-fn about(offer: &Offer) -> Value {
-    let context = offer.engine.context();
-    json!({ "id": offer.name, "object": "model", "created": offer.since, "owned_by": "thermocline", "context_length": context })
+/// Entry of the list of models.
+fn model_json(model: &ServedModel) -> Value {
+    let context = model.engine.context();
+    json!({ "id": model.name, "object": "model", "created": model.since, "owned_by": "thermocline", "context_length": context })
 }

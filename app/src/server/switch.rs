@@ -1,4 +1,4 @@
-//! A server that is on or off as the user chose, for the model that is open in a window.
+//! The window's server: on or off as the settings say, for the model that is open in the window.
 
 use std::{
     fmt,
@@ -9,112 +9,121 @@ use std::{
 
 use thermocline_engine::session::{Prompt, Request};
 
-use super::{Offer, Options, Server, Source, Status};
+use super::{
+    context::ServerStatus,
+    listener::Server,
+    options::ServerOptions,
+    served_model::{ModelSource, ServedModel},
+};
 use crate::{
-    host::{Ending, Host, HostState},
+    chat::SamplingOverrides,
+    engine_handle::{EndSignal, EngineHandle, EngineState},
     settings::ServerSettings,
-    talk::Choices,
 };
 
-/// What became of the user's choice.
+/// State of the window's server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum SwitchState {
-    /// It is off.
+pub enum ServerState {
+    /// Switched off.
     Off,
-    /// It listens.
+    /// Listening.
     On {
-        /// What clients take as their base URL.
+        /// Base URL for clients.
         url: String,
-        /// How much it has to do.
-        status: Status,
+        /// Current load.
+        status: ServerStatus,
     },
-    /// It is to be on, and cannot be.
+    /// Switched on, but it cannot start; the reason in a sentence.
     Failed(String),
 }
 
-/// Keeps a server as settings say.
-pub struct Switch {
-    /// What was made of the settings that were seen last.
-    made: (ServerSettings, Option<Result<Server, String>>),
+/// A server that follows the settings.
+pub struct ServerSwitch {
+    /// The settings applied last, and the server they led to.
+    applied: (ServerSettings, Option<Result<Server, String>>),
     notify: Arc<dyn Fn() + Send + Sync>,
 }
 
-impl fmt::Debug for Switch {
+impl fmt::Debug for ServerSwitch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Switch").field("made", &self.made).finish_non_exhaustive()
+        f.debug_struct("ServerSwitch").field("applied", &self.applied).finish_non_exhaustive()
     }
 }
 
-impl Switch {
-    /// Off. `notify` is called, from any thread, when there is something new to be shown.
+impl ServerSwitch {
+    /// A switch that is off. `notify` is called, from any thread, when the state has changed.
     pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
-        Switch { made: (ServerSettings::default(), None), notify: Arc::new(notify) }
+        ServerSwitch { applied: (ServerSettings::default(), None), notify: Arc::new(notify) }
     }
 
-    /// Does what settings say, if they have changed, and lets go of a model that `host` has closed.
-    pub fn follow(&mut self, settings: &ServerSettings, host: &Host) {
-        let (seen, made) = &mut self.made;
-        if let Some(Ok(server)) = made {
-            server.leave_unless(host.engine().as_ref());
+    /// Applies changed settings, and releases a model that `engine_handle` has closed.
+    pub fn apply(&mut self, settings: &ServerSettings, engine_handle: &EngineHandle) {
+        let (applied, server) = &mut self.applied;
+        if let Some(Ok(running)) = server {
+            running.release_model_unless(engine_handle.engine().as_ref());
         }
-        if seen == settings && made.is_some() == settings.on {
+        if applied == settings && server.is_some() == settings.on {
             return;
         }
         // The old one first: it may have the port.
-        *made = None;
-        *seen = settings.clone();
+        *server = None;
+        *applied = settings.clone();
         if settings.on {
             let notify = Arc::clone(&self.notify);
-            *made = Some(Server::start(options(settings), source(host.clone()), move |_| notify()));
+            *server =
+                Some(Server::start(server_options(settings), model_source(engine_handle.clone()), move |_| notify()));
         }
     }
 
-    /// Tries again what has failed, with the next [`Switch::follow`].
+    /// Has a failed start repeated by the next [`ServerSwitch::apply`].
     pub fn retry(&mut self) {
-        self.made.1 = None;
+        self.applied.1 = None;
     }
 
-    /// Lets go of the model, so that it can be closed.
-    pub fn leave(&self) {
-        if let Some(Ok(server)) = &self.made.1 {
-            server.leave_unless(None);
+    /// Releases the model, so that it can be closed.
+    pub fn release_model(&self) {
+        if let Some(Ok(server)) = &self.applied.1 {
+            server.release_model_unless(None);
         }
     }
 
-    /// The end of the answer that the model is giving to another program.
-    pub fn speaking(&self) -> Option<Ending> {
-        self.made.1.as_ref()?.as_ref().ok()?.speaking()
+    /// End of the answer that the model is generating for another program.
+    pub fn active_answer(&self) -> Option<EndSignal> {
+        self.applied.1.as_ref()?.as_ref().ok()?.active_answer()
     }
 
-    /// How it stands.
-    pub fn state(&self) -> SwitchState {
-        match &self.made.1 {
-            None => SwitchState::Off,
+    /// Current state.
+    pub fn state(&self) -> ServerState {
+        match &self.applied.1 {
+            None => ServerState::Off,
             Some(Ok(server)) if server.is_finished() => {
-                SwitchState::Failed("the server has ended by itself: this is a bug".to_owned())
+                ServerState::Failed("the server has ended by itself: this is a bug".to_owned())
             }
-            Some(Ok(server)) => SwitchState::On { url: server.url(), status: server.status() },
-            Some(Err(why)) => SwitchState::Failed(why.clone()),
+            Some(Ok(server)) => ServerState::On { url: server.url(), status: server.status() },
+            Some(Err(why)) => ServerState::Failed(why.clone()),
         }
     }
 }
 
-fn options(settings: &ServerSettings) -> Options {
+fn server_options(settings: &ServerSettings) -> ServerOptions {
     let ip = if settings.network { Ipv4Addr::UNSPECIFIED } else { Ipv4Addr::LOCALHOST };
     let key = Some(settings.key.clone()).filter(|key| !key.is_empty());
-    Options { key, ..Options::at(SocketAddr::from((ip, settings.port))) }
+    ServerOptions { key, ..ServerOptions::at(SocketAddr::from((ip, settings.port))) }
 }
 
-/// What is open in a window, with the model's own sampling.
-fn source(host: Host) -> Source {
+/// The model that is open in the window, with its own sampling.
+fn model_source(engine_handle: EngineHandle) -> ModelSource {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-    Arc::new(move || match host.state() {
-        HostState::Ready { model, engine } => {
-            let defaults = Request { sampling: Choices::base(&model), ..Request::new(Prompt::Tokens(Vec::new())) };
-            Ok(Offer { name: model.to_string(), since, engine, defaults })
+    Arc::new(move || match engine_handle.state() {
+        EngineState::Ready { model, engine } => {
+            let defaults = Request {
+                sampling: SamplingOverrides::model_defaults(&model),
+                ..Request::new(Prompt::Tokens(Vec::new()))
+            };
+            Ok(ServedModel { name: model.to_string(), since, engine, defaults })
         }
-        HostState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
-        HostState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
-        HostState::Empty => Err("no model is open in Thermocline".to_owned()),
+        EngineState::Opening(opening) => Err(format!("{} is being opened; try again in a moment", opening.model)),
+        EngineState::Failed { model, reason } => Err(format!("{model} could not be opened: {reason}")),
+        EngineState::Empty => Err("no model is open in Thermocline".to_owned()),
     })
 }

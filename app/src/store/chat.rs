@@ -1,52 +1,52 @@
-//! Conversations: their list, and what belongs to one beside its messages.
+//! Chats: their list, and the properties of one beside its messages.
 
 use rusqlite::{OptionalExtension, Row, params};
 
 use super::{
     FolderId, MessageId, Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
     now, one,
 };
 
-/// Number of a chat.
+/// Row id of a chat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChatId(pub(super) i64);
 
 impl ChatId {
-    /// As settings remember it.
+    /// The number that settings store.
     pub fn number(self) -> i64 {
         self.0
     }
 }
 
-/// A conversation without its messages.
+/// A chat without its messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Chat {
-    /// Its number.
+    /// Row id.
     pub id: ChatId,
-    /// Its name; empty until there is a first message or the user gives one.
+    /// Title; empty until there is a first message or the user gives one.
     pub title: String,
     /// The folder it is in.
     pub folder: Option<FolderId>,
-    /// Whether it stays on top.
+    /// `true` if it stays on top of the list.
     pub pinned: bool,
-    /// When it began, in milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     pub created: i64,
-    /// When something was last said in it.
+    /// Time of the latest message, in milliseconds since 1970.
     pub updated: i64,
-    /// The model that was last talked to.
+    /// Key of the model used last.
     pub model: Option<String>,
-    /// What the model is told first.
+    /// System prompt.
     pub system_prompt: String,
     /// Sampling settings as JSON; `None`: the model's own.
     pub sampling: Option<String>,
-    /// What was typed and not sent.
+    /// Text typed but not sent.
     pub draft: String,
-    /// Last message of the branch that is shown.
+    /// Last message of the shown branch.
     pub leaf: Option<MessageId>,
 }
 
-/// Characters of a title.
+/// Largest number of characters of a title.
 const TITLE: usize = 48;
 
 /// Columns, as [`Chat::read`] expects them.
@@ -71,66 +71,66 @@ impl Chat {
 }
 
 impl Store {
-    /// A new, empty chat.
+    /// Adds an empty chat.
     pub fn add_chat(&mut self, model: Option<&str>, system_prompt: &str) -> Result<ChatId, StoreError> {
         let sql = "INSERT INTO chat (title, created, updated, model, system_prompt) VALUES ('', ?1, ?1, ?2, ?3)";
-        self.db.execute(sql, params![now(), model, system_prompt]).doing("beginning a chat")?;
+        self.db.execute(sql, params![now(), model, system_prompt]).during("beginning a chat")?;
         Ok(ChatId(self.db.last_insert_rowid()))
     }
 
     /// All chats that are not deleted: pinned ones first, then the latest.
     pub fn chats(&self) -> Result<Vec<Chat>, StoreError> {
-        const DOING: &str = "reading the list of chats";
+        const OPERATION: &str = "reading the list of chats";
         let sql =
             format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NULL ORDER BY pinned DESC, updated DESC, id DESC");
-        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
-        query.query_map([], Chat::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
+        query.query_map([], Chat::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
     }
 
-    /// The chat with this number, unless it is deleted or was never there.
+    /// The chat with this number, unless it is deleted or does not exist.
     pub fn find_chat(&self, number: i64) -> Result<Option<Chat>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1 AND deleted IS NULL");
-        self.db.query_row(&sql, [number], Chat::read).optional().doing("reading a chat")
+        self.db.query_row(&sql, [number], Chat::read).optional().during("reading a chat")
     }
 
-    /// A chat, deleted or not.
+    /// Reads a chat, deleted or not.
     pub fn chat(&self, id: ChatId) -> Result<Chat, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE id = ?1");
-        let found = self.db.query_row(&sql, [id.0], Chat::read).optional().doing("reading a chat")?;
+        let found = self.db.query_row(&sql, [id.0], Chat::read).optional().during("reading a chat")?;
         found.ok_or(StoreError::Missing { what: "chat", id: id.0 })
     }
 
-    /// The user names a chat.
+    /// Sets the title the user has given.
     pub fn rename_chat(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
         self.change_chat(id, "renaming a chat", "title = ?2, titled = 1", title)
     }
 
-    /// Names a chat after its contents, unless the user has.
+    /// Sets a title unless the user has given one.
     pub fn suggest_title(&mut self, id: ChatId, title: &str) -> Result<(), StoreError> {
         self.change_chat(id, "naming a chat", "title = CASE titled WHEN 0 THEN ?2 ELSE title END", title)
     }
 
-    /// Keeps a chat on top, or not any more.
+    /// Pins a chat to the top of the list, or unpins it.
     pub fn pin_chat(&mut self, id: ChatId, pinned: bool) -> Result<(), StoreError> {
         self.change_chat(id, "pinning a chat", "pinned = ?2", pinned)
     }
 
-    /// Puts a chat into a folder, or into none.
+    /// Moves a chat into a folder, or out of all.
     pub fn move_chat(&mut self, id: ChatId, folder: Option<FolderId>) -> Result<(), StoreError> {
         self.change_chat(id, "moving a chat", "folder = ?2", folder.map(|folder| folder.0))
     }
 
-    /// Remembers what was typed and not sent.
+    /// Saves text that was typed but not sent.
     pub fn set_draft(&mut self, id: ChatId, draft: &str) -> Result<(), StoreError> {
         self.change_chat(id, "keeping a draft", "draft = ?2", draft)
     }
 
-    /// The model that is talked to from now on.
+    /// Sets the key of the model used last.
     pub fn set_chat_model(&mut self, id: ChatId, model: Option<&str>) -> Result<(), StoreError> {
         self.change_chat(id, "changing a chat's model", "model = ?2", model)
     }
 
-    /// What the model is told first.
+    /// System prompt.
     pub fn set_system_prompt(&mut self, id: ChatId, prompt: &str) -> Result<(), StoreError> {
         self.change_chat(id, "changing a system prompt", "system_prompt = ?2", prompt)
     }
@@ -140,7 +140,7 @@ impl Store {
         self.change_chat(id, "changing sampling settings", "sampling = ?2", sampling)
     }
 
-    /// Takes a chat off the list; [`Store::restore_chat`] brings it back until [`Store::purge`] ends it.
+    /// Marks a chat as deleted; [`Store::restore_chat`] undoes it until [`Store::purge`] removes the chat.
     pub fn delete_chat(&mut self, id: ChatId) -> Result<(), StoreError> {
         self.change_chat(id, "deleting a chat", "deleted = ?2", now())
     }
@@ -152,37 +152,37 @@ impl Store {
 
     /// Chats that can be restored, the last deleted one first.
     pub fn deleted_chats(&self) -> Result<Vec<Chat>, StoreError> {
-        const DOING: &str = "reading deleted chats";
+        const OPERATION: &str = "reading deleted chats";
         let sql = format!("SELECT {COLUMNS} FROM chat WHERE deleted IS NOT NULL ORDER BY deleted DESC");
-        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
-        query.query_map([], Chat::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
+        query.query_map([], Chat::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
     }
 
-    /// Ends chats that were deleted more than `age` milliseconds ago, for good. Returns how many.
+    /// Removes chats that were deleted more than `age` milliseconds ago. Returns their number.
     pub fn purge(&mut self, age: i64) -> Result<usize, StoreError> {
-        const DOING: &str = "removing deleted chats";
-        self.transaction(DOING, |db| {
+        const OPERATION: &str = "removing deleted chats";
+        self.transaction(OPERATION, |db| {
             let before = now().saturating_sub(age);
             let sql = "DELETE FROM message_text WHERE rowid IN (SELECT message.id FROM message
                 JOIN chat ON chat.id = message.chat WHERE chat.deleted <= ?1)";
-            db.execute(sql, [before]).doing(DOING)?;
-            db.execute("DELETE FROM chat WHERE deleted <= ?1", [before]).doing(DOING)
+            db.execute(sql, [before]).during(OPERATION)?;
+            db.execute("DELETE FROM chat WHERE deleted <= ?1", [before]).during(OPERATION)
         })
     }
 
     fn change_chat(
         &mut self,
         id: ChatId,
-        doing: &'static str,
+        operation: &'static str,
         set: &str,
         value: impl rusqlite::ToSql,
     ) -> Result<(), StoreError> {
         let changed = self.db.execute(&format!("UPDATE chat SET {set} WHERE id = ?1"), params![id.0, value]);
-        one(changed.doing(doing)?, "chat", id.0)
+        one(changed.during(operation)?, "chat", id.0)
     }
 }
 
-/// The first line of what was said, as a name.
+/// A title made of the first line of `text`.
 pub fn title(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     match line.char_indices().nth(TITLE) {
@@ -200,7 +200,7 @@ mod tests {
     use crate::store::NewMessage;
 
     #[test]
-    fn a_chat_is_named_pinned_moved_deleted_and_restored() {
+    fn chats_are_named_pinned_moved_deleted_and_restored() {
         let mut store = Store::in_memory().unwrap();
         let (a, b) = (store.add_chat(Some("m"), "Be kind.").unwrap(), store.add_chat(None, "").unwrap());
         let listed = |store: &Store| store.chats().unwrap().into_iter().map(|chat| chat.id).collect::<Vec<_>>();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn titles_are_short_lines() {
+    fn title_is_one_short_line() {
         assert_eq!(title("\n  A cat \nand a boat"), "A cat");
         let long = title("Tell me everything there is to know about the ways of penguins in winter");
         assert!(long.ends_with('…') && long.chars().count() <= TITLE + 1 && !long.contains("winter"), "{long}");

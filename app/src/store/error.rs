@@ -1,24 +1,24 @@
-//! What can go wrong with the chats on disk.
+//! Errors of the chats on disk.
 
 use std::path::PathBuf;
 
-/// An operation on the chats failed; nothing of it was done.
+/// A failed operation on the chats; none of its changes were made.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// SQLite says why.
-    #[error("{doing}: {source}")]
+    /// SQLite refused.
+    #[error("{operation}: {source}")]
     Database {
-        /// What was being done.
-        doing: &'static str,
+        /// The operation.
+        operation: &'static str,
         /// SQLite's error.
         source: rusqlite::Error,
     },
-    /// The file system says why.
-    #[error("{doing} {}: {source}", path.display())]
+    /// The file system refused.
+    #[error("{operation} {}: {source}", path.display())]
     File {
-        /// What was being done.
-        doing: &'static str,
-        /// To which file.
+        /// The operation.
+        operation: &'static str,
+        /// The file.
         path: PathBuf,
         /// The system's error.
         source: std::io::Error,
@@ -28,38 +28,38 @@ pub enum StoreError {
     Newer {
         /// The file.
         path: PathBuf,
-        /// Its version.
+        /// Version of the file.
         found: i64,
-        /// The latest this program knows.
+        /// Latest version this program supports.
         known: i64,
     },
-    /// A chat, message, folder or preset that is not there (any more).
+    /// The chat, message, folder or preset does not exist (any more).
     #[error("{what} {id} does not exist")]
     Missing {
-        /// Kind of thing.
+        /// Type of the object.
         what: &'static str,
-        /// Its number.
+        /// Row id.
         id: i64,
     },
-    /// An imported file is not what it should be.
+    /// An imported file is invalid.
     #[error("{what}: expected {expected}, got {got}")]
     Import {
-        /// Which part of it.
+        /// The invalid part.
         what: String,
-        /// What should be there.
+        /// The expected content.
         expected: &'static str,
-        /// What is.
+        /// The content found.
         got: String,
     },
 }
 
-/// Names what is done when SQLite fails.
-pub(super) trait Doing<T> {
-    fn doing(self, doing: &'static str) -> Result<T, StoreError>;
+/// Adds the operation to SQLite's errors.
+pub(super) trait OperationContext<T> {
+    fn during(self, operation: &'static str) -> Result<T, StoreError>;
 }
 
-impl<T> Doing<T> for rusqlite::Result<T> {
-    fn doing(self, doing: &'static str) -> Result<T, StoreError> {
-        self.map_err(|source| StoreError::Database { doing, source })
+impl<T> OperationContext<T> for rusqlite::Result<T> {
+    fn during(self, operation: &'static str) -> Result<T, StoreError> {
+        self.map_err(|source| StoreError::Database { operation, source })
     }
 }

@@ -4,50 +4,51 @@ use rusqlite::params;
 
 use super::{
     Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
     one,
 };
 
-/// Number of a folder.
+/// Row id of a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FolderId(pub(super) i64);
 
 /// A folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Folder {
-    /// Its number.
+    /// Row id.
     pub id: FolderId,
-    /// What the user calls it.
+    /// Name the user gave it.
     pub name: String,
 }
 
 impl Store {
-    /// All folders, in their order.
+    /// All folders, by position.
     pub fn folders(&self) -> Result<Vec<Folder>, StoreError> {
-        const DOING: &str = "reading folders";
-        let mut query = self.db.prepare_cached("SELECT id, name FROM folder ORDER BY position, id").doing(DOING)?;
+        const OPERATION: &str = "reading folders";
+        let mut query =
+            self.db.prepare_cached("SELECT id, name FROM folder ORDER BY position, id").during(OPERATION)?;
         let rows =
-            query.query_map([], |row| Ok(Folder { id: FolderId(row.get(0)?), name: row.get(1)? })).doing(DOING)?;
-        rows.collect::<Result<_, _>>().doing(DOING)
+            query.query_map([], |row| Ok(Folder { id: FolderId(row.get(0)?), name: row.get(1)? })).during(OPERATION)?;
+        rows.collect::<Result<_, _>>().during(OPERATION)
     }
 
-    /// A new folder behind the others.
+    /// Adds a folder behind the others.
     pub fn add_folder(&mut self, name: &str) -> Result<FolderId, StoreError> {
-        const DOING: &str = "making a folder";
+        const OPERATION: &str = "making a folder";
         let sql = "INSERT INTO folder (name, position) SELECT ?1, coalesce(max(position), 0) + 1 FROM folder";
-        self.db.execute(sql, [name]).doing(DOING)?;
+        self.db.execute(sql, [name]).during(OPERATION)?;
         Ok(FolderId(self.db.last_insert_rowid()))
     }
 
-    /// Gives a folder another name.
+    /// Renames a folder.
     pub fn rename_folder(&mut self, id: FolderId, name: &str) -> Result<(), StoreError> {
         let sql = "UPDATE folder SET name = ?2 WHERE id = ?1";
-        one(self.db.execute(sql, params![id.0, name]).doing("renaming a folder")?, "folder", id.0)
+        one(self.db.execute(sql, params![id.0, name]).during("renaming a folder")?, "folder", id.0)
     }
 
-    /// Removes a folder; its chats are then in none.
+    /// Removes a folder; its chats then belong to none.
     pub fn remove_folder(&mut self, id: FolderId) -> Result<(), StoreError> {
         let sql = "DELETE FROM folder WHERE id = ?1";
-        one(self.db.execute(sql, [id.0]).doing("removing a folder")?, "folder", id.0)
+        one(self.db.execute(sql, [id.0]).during("removing a folder")?, "folder", id.0)
     }
 }

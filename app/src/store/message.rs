@@ -4,15 +4,15 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::{
     ChatId, Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
     now, one,
 };
 
-/// Number of a message.
+/// Row id of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MessageId(pub(super) i64);
 
-/// Who said it.
+/// Author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speaker {
     /// The person.
@@ -21,20 +21,20 @@ pub enum Speaker {
     Assistant,
 }
 
-/// How far a message has come.
+/// Life-cycle state of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageState {
-    /// As it is meant to be.
+    /// Ended by the model, or written by the user.
     Complete,
-    /// Somebody is writing it now.
+    /// Being generated now.
     Streaming,
     /// Ended by the user.
     Stopped,
-    /// Ended by the length that was set, or the context's.
-    Cut,
+    /// Ended by the length limit or the context.
+    Truncated,
     /// Ended by an error.
     Failed,
-    /// Whoever wrote it is gone.
+    /// The program that generated it has ended.
     Interrupted,
 }
 
@@ -46,7 +46,7 @@ impl Speaker {
         }
     }
 
-    pub(super) fn of(name: &str) -> Option<Speaker> {
+    pub(super) fn from_name(name: &str) -> Option<Speaker> {
         [Speaker::User, Speaker::Assistant].into_iter().find(|it| it.name() == name)
     }
 }
@@ -56,7 +56,7 @@ impl MessageState {
         MessageState::Complete,
         MessageState::Streaming,
         MessageState::Stopped,
-        MessageState::Cut,
+        MessageState::Truncated,
         MessageState::Failed,
         MessageState::Interrupted,
     ];
@@ -66,66 +66,66 @@ impl MessageState {
             MessageState::Complete => "complete",
             MessageState::Streaming => "streaming",
             MessageState::Stopped => "stopped",
-            MessageState::Cut => "cut",
+            MessageState::Truncated => "cut",
             MessageState::Failed => "failed",
             MessageState::Interrupted => "interrupted",
         }
     }
 
-    pub(super) fn of(name: &str) -> Option<MessageState> {
+    pub(super) fn from_name(name: &str) -> Option<MessageState> {
         MessageState::ALL.into_iter().find(|it| it.name() == name)
     }
 }
 
-/// Whoever streams gives a sign of life more often than this, in milliseconds.
-const LIFE: i64 = 15_000;
+/// Milliseconds without an update of `touched` after which a streaming message counts as interrupted.
+const HEARTBEAT_TIMEOUT: i64 = 15_000;
 
-/// What was said.
+/// One message of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Its number.
+    /// Row id.
     pub id: MessageId,
-    /// What it answers.
+    /// The message it answers.
     pub parent: Option<MessageId>,
-    /// Who said it.
+    /// Author of a message.
     pub speaker: Speaker,
-    /// The words.
+    /// Text.
     pub content: String,
-    /// When it began, in milliseconds since 1970.
+    /// Time of creation, in milliseconds since 1970.
     pub created: i64,
-    /// How far it has come.
+    /// Life-cycle state.
     pub state: MessageState,
-    /// Whether the user has changed it.
+    /// `true` if the user has changed it.
     pub edited: bool,
-    /// The model that said it.
+    /// Name of the model that generated it.
     pub model: Option<String>,
-    /// How it was generated, as JSON.
+    /// Statistics of the generation, as JSON.
     pub stats: Option<String>,
-    /// Which version of how many it is, the first being 1.
+    /// Number of this version and count of versions; the first is 1.
     pub version: (usize, usize),
 }
 
 /// A message to be added.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewMessage {
-    /// Who says it.
+    /// Author.
     pub speaker: Speaker,
-    /// The words, so far.
+    /// Text so far.
     pub content: String,
-    /// How far it has come.
+    /// Life-cycle state.
     pub state: MessageState,
-    /// The model that says it.
+    /// Name of the model that generates it.
     pub model: Option<String>,
 }
 
 impl NewMessage {
-    /// What the user says.
+    /// A complete message of the user.
     pub fn user(content: &str) -> Self {
         let content = content.to_owned();
         NewMessage { speaker: Speaker::User, content, state: MessageState::Complete, model: None }
     }
 
-    /// What a model is about to say.
+    /// An empty message that a model is about to fill.
     pub fn streaming(model: Option<&str>) -> Self {
         NewMessage {
             speaker: Speaker::Assistant,
@@ -147,12 +147,12 @@ impl Message {
         let (role, state): (String, String) = (row.get(2)?, row.get(5)?);
         let unknown =
             |at, what: String| rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, what.into());
-        let state = MessageState::of(&state).ok_or_else(|| unknown(5, format!("unknown state {state:?}")))?;
-        let alive = row.get::<_, i64>(9)?.saturating_add(LIFE) > now();
+        let state = MessageState::from_name(&state).ok_or_else(|| unknown(5, format!("unknown state {state:?}")))?;
+        let alive = row.get::<_, i64>(9)?.saturating_add(HEARTBEAT_TIMEOUT) > now();
         Ok(Message {
             id: MessageId(row.get(0)?),
             parent: row.get::<_, Option<i64>>(1)?.map(MessageId),
-            speaker: Speaker::of(&role).ok_or_else(|| unknown(2, format!("unknown role {role:?}")))?,
+            speaker: Speaker::from_name(&role).ok_or_else(|| unknown(2, format!("unknown role {role:?}")))?,
             content: row.get(3)?,
             created: row.get(4)?,
             state: if state == MessageState::Streaming && !alive { MessageState::Interrupted } else { state },
@@ -164,25 +164,29 @@ impl Message {
     }
 }
 
-/// Puts a message's words where searches look.
+/// Indexes a message's text for [`Store::search`].
 pub(super) fn index(db: &Connection, id: i64, content: &str) -> Result<(), StoreError> {
-    const DOING: &str = "indexing a message";
-    db.prepare_cached("DELETE FROM message_text WHERE rowid = ?1").doing(DOING)?.execute([id]).doing(DOING)?;
-    let mut insert = db.prepare_cached("INSERT INTO message_text (rowid, content) VALUES (?1, ?2)").doing(DOING)?;
-    insert.execute(params![id, content]).doing(DOING)?;
+    const OPERATION: &str = "indexing a message";
+    db.prepare_cached("DELETE FROM message_text WHERE rowid = ?1")
+        .during(OPERATION)?
+        .execute([id])
+        .during(OPERATION)?;
+    let mut insert =
+        db.prepare_cached("INSERT INTO message_text (rowid, content) VALUES (?1, ?2)").during(OPERATION)?;
+    insert.execute(params![id, content]).during(OPERATION)?;
     Ok(())
 }
 
-/// Whoever was writing is gone; what they wrote is looked for as any other words are.
+/// Marks all streaming messages as interrupted, and indexes their text.
 pub(super) fn interrupt(db: &Connection) -> Result<(), StoreError> {
-    const DOING: &str = "marking what was interrupted";
+    const OPERATION: &str = "marking what was interrupted";
     let names = [MessageState::Streaming, MessageState::Interrupted].map(MessageState::name);
-    let mut query = db.prepare("SELECT id, content FROM message WHERE state = ?1").doing(DOING)?;
+    let mut query = db.prepare("SELECT id, content FROM message WHERE state = ?1").during(OPERATION)?;
     let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?));
     let left: Vec<(i64, String)> =
-        query.query_map([names[0]], read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)?;
+        query.query_map([names[0]], read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)?;
     for (id, content) in left {
-        db.execute("UPDATE message SET state = ?2 WHERE id = ?1", params![id, names[1]]).doing(DOING)?;
+        db.execute("UPDATE message SET state = ?2 WHERE id = ?1", params![id, names[1]]).during(OPERATION)?;
         index(db, id, &content)?;
     }
     Ok(())
@@ -194,10 +198,10 @@ pub(super) fn insert(
     parent: Option<MessageId>,
     message: &NewMessage,
 ) -> Result<MessageId, StoreError> {
-    const DOING: &str = "adding a message";
+    const OPERATION: &str = "adding a message";
     if let Some(parent) = parent {
         let sql = "SELECT 1 FROM message WHERE id = ?1 AND chat = ?2";
-        let found = db.query_row(sql, [parent.0, chat.0], |_| Ok(())).optional().doing(DOING)?;
+        let found = db.query_row(sql, [parent.0, chat.0], |_| Ok(())).optional().during(OPERATION)?;
         found.ok_or(StoreError::Missing { what: "message", id: parent.0 })?;
     }
     let now = now();
@@ -205,11 +209,11 @@ pub(super) fn insert(
         VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, ?7)";
     let NewMessage { speaker, content, state, model } = message;
     let parent = parent.map(|parent| parent.0);
-    let sets = db.execute("UPDATE chat SET updated = ?2 WHERE id = ?1", [chat.0, now]).doing(DOING)?;
+    let sets = db.execute("UPDATE chat SET updated = ?2 WHERE id = ?1", [chat.0, now]).during(OPERATION)?;
     one(sets, "chat", chat.0)?;
-    db.execute(sql, params![chat.0, parent, speaker.name(), content, now, state.name(), model]).doing(DOING)?;
+    db.execute(sql, params![chat.0, parent, speaker.name(), content, now, state.name(), model]).during(OPERATION)?;
     let id = MessageId(db.last_insert_rowid());
-    db.execute("UPDATE chat SET leaf = ?2 WHERE id = ?1", [chat.0, id.0]).doing(DOING)?;
+    db.execute("UPDATE chat SET leaf = ?2 WHERE id = ?1", [chat.0, id.0]).during(OPERATION)?;
     if *state != MessageState::Streaming {
         index(db, id.0, content)?;
     }
@@ -227,9 +231,9 @@ impl Store {
         self.transaction("adding a message", |db| insert(db, chat, parent, message))
     }
 
-    /// The messages of the branch that is shown, first to last.
+    /// The messages of the shown branch, first to last.
     pub fn branch(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
-        const DOING: &str = "reading a chat";
+        const OPERATION: &str = "reading a chat";
         let sql = format!(
             "WITH RECURSIVE up (id, depth) AS (
                 SELECT message.id, 0 FROM message JOIN chat ON chat.leaf = message.id WHERE chat.id = ?1
@@ -237,73 +241,73 @@ impl Store {
                     WHERE message.parent IS NOT NULL)
             SELECT {COLUMNS} FROM up JOIN message ON message.id = up.id ORDER BY depth DESC"
         );
-        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
-        query.query_map([chat.0], Message::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
+        query.query_map([chat.0], Message::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
     }
 
     /// Every message of a chat, in the order they were added.
     pub fn messages(&self, chat: ChatId) -> Result<Vec<Message>, StoreError> {
-        const DOING: &str = "reading a chat";
+        const OPERATION: &str = "reading a chat";
         let sql = format!("SELECT {COLUMNS} FROM message WHERE chat = ?1 ORDER BY message.id");
-        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
-        query.query_map([chat.0], Message::read).doing(DOING)?.collect::<Result<_, _>>().doing(DOING)
+        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
+        query.query_map([chat.0], Message::read).during(OPERATION)?.collect::<Result<_, _>>().during(OPERATION)
     }
 
-    /// A message.
+    /// Reads a message.
     pub fn message(&self, id: MessageId) -> Result<Message, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM message WHERE id = ?1");
-        let found = self.db.query_row(&sql, [id.0], Message::read).optional().doing("reading a message")?;
+        let found = self.db.query_row(&sql, [id.0], Message::read).optional().during("reading a message")?;
         found.ok_or(StoreError::Missing { what: "message", id: id.0 })
     }
 
-    /// Shows version `version` (the first is 1) of a message, with what was last said after it.
+    /// Shows version `version` (the first is 1) of a message, with the latest branch below it.
     pub fn show_version(&mut self, of: MessageId, version: usize) -> Result<(), StoreError> {
-        const DOING: &str = "showing another version";
-        self.transaction(DOING, |db| {
+        const OPERATION: &str = "showing another version";
+        self.transaction(OPERATION, |db| {
             let sql = "SELECT other.id FROM message JOIN message AS other
                 ON other.chat = message.chat AND other.parent IS message.parent
                 WHERE message.id = ?1 ORDER BY other.id LIMIT 1 OFFSET ?2";
             let nth = i64::try_from(version).unwrap_or(i64::MAX).max(1) - 1;
-            let sibling = db.query_row(sql, [of.0, nth], |row| row.get::<_, i64>(0)).optional().doing(DOING)?;
+            let sibling = db.query_row(sql, [of.0, nth], |row| row.get::<_, i64>(0)).optional().during(OPERATION)?;
             let sibling = sibling.ok_or(StoreError::Missing { what: "version", id: nth + 1 })?;
             let sql = "WITH RECURSIVE down (id) AS (
                     SELECT ?1 UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)
                 UPDATE chat SET leaf = (SELECT max(id) FROM down) WHERE id = (SELECT chat FROM message WHERE id = ?1)";
-            db.execute(sql, [sibling]).doing(DOING)?;
+            db.execute(sql, [sibling]).during(OPERATION)?;
             Ok(())
         })
     }
 
-    /// The user changes the words of a message in place.
+    /// Replaces the text of a message in place.
     pub fn edit_message(&mut self, id: MessageId, content: &str) -> Result<(), StoreError> {
-        const DOING: &str = "changing a message";
-        self.transaction(DOING, |db| {
+        const OPERATION: &str = "changing a message";
+        self.transaction(OPERATION, |db| {
             let sql = "UPDATE message SET content = ?2, edited = 1 WHERE id = ?1";
-            one(db.execute(sql, params![id.0, content]).doing(DOING)?, "message", id.0)?;
+            one(db.execute(sql, params![id.0, content]).during(OPERATION)?, "message", id.0)?;
             index(db, id.0, content)
         })
     }
 
-    /// Removes a message and all that was said after it. The branch that was shown ends before it, or is another version.
+    /// Removes a message and everything below it. The shown branch then ends before it, or is another version.
     pub fn remove_message(&mut self, id: MessageId) -> Result<(), StoreError> {
-        const DOING: &str = "removing a message";
-        self.transaction(DOING, |db| {
+        const OPERATION: &str = "removing a message";
+        self.transaction(OPERATION, |db| {
             let sql = "SELECT chat, parent FROM message WHERE id = ?1";
             let read = |row: &Row<'_>| Ok((row.get::<_, i64>(0)?, row.get::<_, Option<i64>>(1)?));
-            let found = db.query_row(sql, [id.0], read).optional().doing(DOING)?;
+            let found = db.query_row(sql, [id.0], read).optional().during(OPERATION)?;
             let (chat, parent) = found.ok_or(StoreError::Missing { what: "message", id: id.0 })?;
             let below = "WITH RECURSIVE down (id) AS (
                 SELECT ?1 UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)";
             let sql = format!("{below} DELETE FROM message_text WHERE rowid IN (SELECT id FROM down)");
-            db.execute(&sql, [id.0]).doing(DOING)?;
-            db.execute("DELETE FROM message WHERE id = ?1", [id.0]).doing(DOING)?;
-            // What is shown may be gone: then the last thing said after the parent.
+            db.execute(&sql, [id.0]).during(OPERATION)?;
+            db.execute("DELETE FROM message WHERE id = ?1", [id.0]).during(OPERATION)?;
+            // The shown leaf may be gone: then the latest message below the parent.
             let sql = "WITH RECURSIVE down (id) AS (
                     SELECT id FROM message WHERE chat = ?1 AND parent IS ?2
                     UNION ALL SELECT message.id FROM message JOIN down ON message.parent = down.id)
                 UPDATE chat SET leaf = coalesce((SELECT max(id) FROM down), ?2)
                 WHERE id = ?1 AND leaf NOT IN (SELECT id FROM message)";
-            db.execute(sql, params![chat, parent]).doing(DOING)?;
+            db.execute(sql, params![chat, parent]).during(OPERATION)?;
             Ok(())
         })
     }
@@ -322,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_kept_and_shown_with_what_follows_them() {
+    fn show_version_shows_the_branch_below_the_version() {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let other = store.add_chat(None, "").unwrap();
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_writer_without_a_sign_of_life_was_interrupted() {
+    fn a_streaming_message_without_updates_counts_as_interrupted() {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let id = store.add_message(chat, None, &NewMessage::streaming(Some("m"))).unwrap();

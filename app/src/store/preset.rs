@@ -1,25 +1,25 @@
-//! System prompts and sampling settings by name.
+//! Presets: named system prompts and sampling settings.
 
 use rusqlite::{Row, params};
 
 use super::{
     Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
     one,
 };
 
-/// Number of a preset.
+/// Row id of a preset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PresetId(pub(super) i64);
 
-/// Settings of a chat under a name.
+/// Named settings of a chat.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Preset {
-    /// What the user calls it; no two are called the same.
+    /// Unique name the user gave it.
     pub name: String,
-    /// The model it is for; `None`: any.
+    /// Key of the model it is for; `None`: any.
     pub model: Option<String>,
-    /// What the model is told first.
+    /// System prompt.
     pub system_prompt: String,
     /// Sampling settings as JSON; `None`: the model's own.
     pub sampling: Option<String>,
@@ -36,23 +36,23 @@ impl Preset {
 impl Store {
     /// Presets for any model and, if `model` is given, those for it; by name.
     pub fn presets(&self, model: Option<&str>) -> Result<Vec<(PresetId, Preset)>, StoreError> {
-        const DOING: &str = "reading presets";
+        const OPERATION: &str = "reading presets";
         let sql = "SELECT id, name, model, system_prompt, sampling FROM preset WHERE model IS NULL OR model = ?1
             ORDER BY name COLLATE NOCASE";
-        let mut query = self.db.prepare_cached(sql).doing(DOING)?;
-        let rows = query.query_map([model], Preset::read).doing(DOING)?;
-        rows.collect::<Result<_, _>>().doing(DOING)
+        let mut query = self.db.prepare_cached(sql).during(OPERATION)?;
+        let rows = query.query_map([model], Preset::read).during(OPERATION)?;
+        rows.collect::<Result<_, _>>().during(OPERATION)
     }
 
-    /// Keeps a preset. If there is one of that name already, the new one is called `name 2`, and so on.
+    /// Adds a preset. If the name is taken, the new one is called `name 2`, and so on.
     pub fn add_preset(&mut self, preset: &Preset) -> Result<PresetId, StoreError> {
-        const DOING: &str = "keeping a preset";
-        self.transaction(DOING, |db| {
+        const OPERATION: &str = "keeping a preset";
+        self.transaction(OPERATION, |db| {
             let taken = |name: &str| {
                 db.query_row("SELECT EXISTS (SELECT 1 FROM preset WHERE name = ?1)", [name], |row| {
                     row.get::<_, bool>(0)
                 })
-                .doing(DOING)
+                .during(OPERATION)
             };
             let mut name = preset.name.clone();
             for n in 2.. {
@@ -62,7 +62,7 @@ impl Store {
                 name = format!("{} {n}", preset.name);
             }
             let sql = "INSERT INTO preset (name, model, system_prompt, sampling) VALUES (?1, ?2, ?3, ?4)";
-            db.execute(sql, params![name, preset.model, preset.system_prompt, preset.sampling]).doing(DOING)?;
+            db.execute(sql, params![name, preset.model, preset.system_prompt, preset.sampling]).during(OPERATION)?;
             Ok(PresetId(db.last_insert_rowid()))
         })
     }
@@ -72,12 +72,12 @@ impl Store {
         let sql = "UPDATE preset SET name = ?2, model = ?3, system_prompt = ?4, sampling = ?5 WHERE id = ?1";
         let Preset { name, model, system_prompt, sampling } = preset;
         let changed = self.db.execute(sql, params![id.0, name, model, system_prompt, sampling]);
-        one(changed.doing("changing a preset")?, "preset", id.0)
+        one(changed.during("changing a preset")?, "preset", id.0)
     }
 
     /// Removes a preset.
     pub fn remove_preset(&mut self, id: PresetId) -> Result<(), StoreError> {
-        one(self.db.execute("DELETE FROM preset WHERE id = ?1", [id.0]).doing("removing a preset")?, "preset", id.0)
+        one(self.db.execute("DELETE FROM preset WHERE id = ?1", [id.0]).during("removing a preset")?, "preset", id.0)
     }
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn presets_are_duplicated_changed_and_offered_for_their_model() {
+    fn presets_have_unique_names_and_are_listed_by_model() {
         let mut store = Store::in_memory().unwrap();
         let any = Preset {
             name: "Pirate".to_owned(),

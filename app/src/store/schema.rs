@@ -1,29 +1,29 @@
-//! Versions of the file, and how one becomes the next.
+//! Schema versions of the file, and the migrations between them.
 
 use std::path::Path;
 
 use rusqlite::{Connection, TransactionBehavior};
 
-use super::error::{Doing, StoreError};
+use super::error::{OperationContext, StoreError};
 
-/// Step `n` makes version `n + 1` of version `n`.
+/// Migration `n` makes version `n + 1` of version `n`.
 const STEPS: [&str; 1] = [include_str!("migrations/1.sql")];
 
-/// Brings the file to the present version; each step happens wholly or not at all.
+/// Migrates the file to the present version; each migration is one transaction.
 pub(super) fn migrate(db: &mut Connection, path: &Path) -> Result<(), StoreError> {
-    const DOING: &str = "bringing the chats up to date";
+    const OPERATION: &str = "bringing the chats up to date";
     let known = STEPS.len() as i64;
     loop {
-        // Another window may be at it: whoever comes second finds it done.
-        let step = db.transaction_with_behavior(TransactionBehavior::Immediate).doing(DOING)?;
-        let found: i64 = step.query_row("PRAGMA user_version", [], |row| row.get(0)).doing(DOING)?;
+        // Another window may be migrating: the second one finds it done.
+        let step = db.transaction_with_behavior(TransactionBehavior::Immediate).during(OPERATION)?;
+        let found: i64 = step.query_row("PRAGMA user_version", [], |row| row.get(0)).during(OPERATION)?;
         if found > known {
             return Err(StoreError::Newer { path: path.to_owned(), found, known });
         }
         let Some(sql) = usize::try_from(found).ok().and_then(|found| STEPS.get(found)) else { return Ok(()) };
-        step.execute_batch(sql).doing(DOING)?;
-        step.pragma_update(None, "user_version", found + 1).doing(DOING)?;
-        step.commit().doing(DOING)?;
+        step.execute_batch(sql).during(OPERATION)?;
+        step.pragma_update(None, "user_version", found + 1).during(OPERATION)?;
+        step.commit().during(OPERATION)?;
     }
 }
 
@@ -33,7 +33,7 @@ mod tests {
     use crate::store::Store;
 
     #[test]
-    fn a_file_of_a_later_version_is_left_alone() {
+    fn migrate_refuses_a_file_of_a_later_version() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chats.db");
         drop(Store::open(&path).unwrap());
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn many_windows_may_open_a_new_file_at_once() {
+    fn migrate_tolerates_concurrent_windows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/down/chats.db");
         std::thread::scope(|scope| {

@@ -1,45 +1,45 @@
-//! Finding words in all chats.
+//! Full-text search in all chats.
 
 use super::{
     ChatId, MessageId, Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
 };
 
-/// Most results of a search.
+/// Largest number of results of a search.
 const MOST: usize = 200;
-/// Characters shown on either side of what was found.
+/// Characters of context on either side of the match.
 const AROUND: usize = 40;
 
-/// A message, or a chat's title, that has all the words.
+/// A message or a title that contains every word of a query.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hit {
-    /// The chat.
+pub struct SearchHit {
+    /// Row id of the chat.
     pub chat: ChatId,
-    /// Its title.
+    /// Title of the chat.
     pub title: String,
-    /// The message; `None`: the title has them.
+    /// The message; `None` if the title matches.
     pub message: Option<MessageId>,
-    /// Where the first of them is, with a little of what stands around it.
+    /// One line around the first match.
     pub excerpt: String,
-    /// Bytes of the excerpt that are the word.
+    /// Byte range of the match in the excerpt.
     pub found: std::ops::Range<usize>,
 }
 
 impl Store {
     /// Titles and messages that contain every word of `query` (parts of words, too; upper and lower case are the same), titles
     /// first, then the latest message.
-    pub fn search(&self, query: &str) -> Result<Vec<Hit>, StoreError> {
-        const DOING: &str = "searching";
+    pub fn search(&self, query: &str) -> Result<Vec<SearchHit>, StoreError> {
+        const OPERATION: &str = "searching";
         let words: Vec<&str> = query.split_whitespace().collect();
         let Some(first) = words.first() else { return Ok(Vec::new()) };
         let mut hits = Vec::new();
         for chat in self.chats()? {
             if words.iter().all(|word| find(&chat.title, word).is_some()) {
                 let (excerpt, found) = excerpt(&chat.title, first);
-                hits.push(Hit { chat: chat.id, title: chat.title, message: None, excerpt, found });
+                hits.push(SearchHit { chat: chat.id, title: chat.title, message: None, excerpt, found });
             }
         }
-        // The index knows words of three characters and more; what it finds is looked at for the shorter ones.
+        // The index holds words of three characters and more; shorter ones are looked for in what it finds.
         let long: Vec<String> = words
             .iter()
             .filter(|word| word.chars().count() >= 3)
@@ -54,18 +54,18 @@ impl Store {
             FROM message_text JOIN message ON message.id = message_text.rowid JOIN chat ON chat.id = message.chat
             WHERE {filter} chat.deleted IS NULL ORDER BY message.created DESC, message.id DESC"
         );
-        let mut query = self.db.prepare_cached(&sql).doing(DOING)?;
-        let mut rows = query.query([parameter]).doing(DOING)?;
-        while let Some(row) = rows.next().doing(DOING)? {
-            let content = row.get_ref(3).and_then(|value| Ok(value.as_str()?)).doing(DOING)?;
+        let mut query = self.db.prepare_cached(&sql).during(OPERATION)?;
+        let mut rows = query.query([parameter]).during(OPERATION)?;
+        while let Some(row) = rows.next().during(OPERATION)? {
+            let content = row.get_ref(3).and_then(|value| Ok(value.as_str()?)).during(OPERATION)?;
             if !words.iter().all(|word| find(content, word).is_some()) {
                 continue;
             }
             let (excerpt, found) = excerpt(content, first);
-            hits.push(Hit {
-                chat: ChatId(row.get(1).doing(DOING)?),
-                title: row.get(2).doing(DOING)?,
-                message: Some(MessageId(row.get(0).doing(DOING)?)),
+            hits.push(SearchHit {
+                chat: ChatId(row.get(1).during(OPERATION)?),
+                title: row.get(2).during(OPERATION)?,
+                message: Some(MessageId(row.get(0).during(OPERATION)?)),
                 excerpt,
                 found,
             });
@@ -77,7 +77,7 @@ impl Store {
     }
 }
 
-/// Bytes of the first place where `text` has `word`, whatever the case.
+/// Byte range of the first case-insensitive occurrence of `word` in `text`.
 fn find(text: &str, word: &str) -> Option<std::ops::Range<usize>> {
     let lower = |c: char| c.to_lowercase();
     let wanted: Vec<char> = word.chars().flat_map(lower).collect();
@@ -96,7 +96,7 @@ fn find(text: &str, word: &str) -> Option<std::ops::Range<usize>> {
     })
 }
 
-/// One line around `word`, and where it is in there.
+/// One line around `word`, and the byte range of `word` in it.
 fn excerpt(text: &str, word: &str) -> (String, std::ops::Range<usize>) {
     let at = find(text, word).unwrap_or(0..0);
     let start = text[..at.start].char_indices().rev().nth(AROUND - 1).map_or(0, |(start, _)| start);
@@ -120,7 +120,7 @@ mod tests {
     use crate::store::NewMessage;
 
     #[test]
-    fn every_word_counts_in_any_script_and_length() {
+    fn search_matches_every_word_in_any_script_and_length() {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         store.rename_chat(chat, "Notes on \"llamas\"").unwrap();

@@ -1,4 +1,4 @@
-//! A message while a model writes it.
+//! A message that grows while the model generates it.
 
 use std::time::{Duration, Instant};
 
@@ -6,28 +6,28 @@ use rusqlite::params;
 
 use super::{
     ChatId, MessageId, MessageState, NewMessage, Store,
-    error::{Doing, StoreError},
+    error::{OperationContext, StoreError},
     message, now, one,
 };
 
-/// Text is committed at least this often while there is some.
+/// Longest time between commits while text arrives.
 const COMMIT: Duration = Duration::from_millis(500);
-/// And a sign of life given when there is none.
-const PULSE: Duration = Duration::from_secs(4);
+/// Longest time between updates of `touched` while no text arrives.
+const HEARTBEAT: Duration = Duration::from_secs(4);
 
-/// A message that grows. What was pushed is on disk after half a second at the latest, provided that somebody goes on calling
-/// [`Streaming::push`] or [`Streaming::tick`] meanwhile.
+/// A message being streamed. Pushed text is on disk after half a second at the latest, provided that
+/// [`StreamingMessage::push`] or [`StreamingMessage::poll`] is called meanwhile.
 #[derive(Debug)]
-pub struct Streaming {
+pub struct StreamingMessage {
     id: MessageId,
     content: String,
     /// Bytes of `content` on disk.
-    kept: usize,
+    saved: usize,
     last: Instant,
 }
 
-impl Streaming {
-    /// Begins an answer to `parent`.
+impl StreamingMessage {
+    /// Adds an empty answer to `parent`.
     pub fn begin(
         store: &mut Store,
         chat: ChatId,
@@ -35,72 +35,72 @@ impl Streaming {
         model: Option<&str>,
     ) -> Result<Self, StoreError> {
         let id = store.add_message(chat, parent, &NewMessage::streaming(model))?;
-        Ok(Streaming { id, content: String::new(), kept: 0, last: Instant::now() })
+        Ok(StreamingMessage { id, content: String::new(), saved: 0, last: Instant::now() })
     }
 
-    /// Goes on with a message that ended too early.
+    /// Continues a message that ended too early.
     pub fn resume(store: &mut Store, id: MessageId) -> Result<Self, StoreError> {
         let content = store.message(id)?.content;
-        let mut this = Streaming { id, kept: content.len(), content, last: Instant::now() };
+        let mut this = StreamingMessage { id, saved: content.len(), content, last: Instant::now() };
         this.write(store, MessageState::Streaming, None)?;
         Ok(this)
     }
 
-    /// Its number.
+    /// Row id of the message.
     pub fn id(&self) -> MessageId {
         self.id
     }
 
-    /// The words so far.
+    /// The text so far.
     pub fn content(&self) -> &str {
         &self.content
     }
 
-    /// More words, to be committed later.
+    /// Appends text that a later call commits.
     pub fn append(&mut self, text: &str) {
         self.content.push_str(text);
     }
 
-    /// More words.
+    /// Appends text and commits if a commit is due.
     pub fn push(&mut self, store: &mut Store, text: &str) -> Result<(), StoreError> {
         self.append(text);
-        self.tick(store)
+        self.poll(store)
     }
 
-    /// Whether all of it is on disk.
-    pub fn is_kept(&self) -> bool {
-        self.kept == self.content.len()
+    /// `true` if all text is on disk.
+    pub fn is_saved(&self) -> bool {
+        self.saved == self.content.len()
     }
 
-    /// Commits what is due.
-    pub fn tick(&mut self, store: &mut Store) -> Result<(), StoreError> {
-        let due = if self.is_kept() { PULSE } else { COMMIT };
+    /// Commits if a commit is due.
+    pub fn poll(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        let due = if self.is_saved() { HEARTBEAT } else { COMMIT };
         if self.last.elapsed() < due {
             return Ok(());
         }
         self.write(store, MessageState::Streaming, None)
     }
 
-    /// The end, which may be tried again if it fails. `stats` is JSON.
+    /// Commits the text with its final state; may be repeated if it fails. `stats` is JSON.
     pub fn finish(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
         self.write(store, state, stats)
     }
 
     fn write(&mut self, store: &mut Store, state: MessageState, stats: Option<&str>) -> Result<(), StoreError> {
-        const DOING: &str = "keeping what the model writes";
+        const OPERATION: &str = "saving the answer";
         let (id, content) = (self.id.0, &self.content);
-        // Also where it fails: a full disk is not asked again with every word.
+        // Also on failure: a full disk is not tried again with every token.
         self.last = Instant::now();
-        store.transaction(DOING, |db| {
+        store.transaction(OPERATION, |db| {
             let sql =
                 "UPDATE message SET content = ?2, touched = ?3, state = ?4, stats = coalesce(?5, stats) WHERE id = ?1";
-            let mut update = db.prepare_cached(sql).doing(DOING)?;
-            let changed = update.execute(params![id, content, now(), state.name(), stats]).doing(DOING)?;
+            let mut update = db.prepare_cached(sql).during(OPERATION)?;
+            let changed = update.execute(params![id, content, now(), state.name(), stats]).during(OPERATION)?;
             one(changed, "message", id)?;
-            // Searches need not find half of it.
+            // Incomplete text is not indexed.
             if state == MessageState::Streaming { Ok(()) } else { message::index(db, id, content) }
         })?;
-        self.kept = self.content.len();
+        self.saved = self.content.len();
         Ok(())
     }
 }
@@ -110,16 +110,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_on_disk_before_it_ends_and_found_after() {
+    fn streamed_text_is_committed_before_the_end_and_indexed_after() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chats.db");
         let (mut store, _) = Store::open(&path).unwrap();
         let (reader, _) = Store::open(&path).unwrap();
         let chat = store.add_chat(None, "").unwrap();
-        let mut answer = Streaming::begin(&mut store, chat, None, Some("m")).unwrap();
+        let mut answer = StreamingMessage::begin(&mut store, chat, None, Some("m")).unwrap();
         answer.push(&mut store, "Once upon").unwrap();
         std::thread::sleep(COMMIT);
-        answer.tick(&mut store).unwrap();
+        answer.poll(&mut store).unwrap();
         answer.push(&mut store, " a time").unwrap();
         let seen = reader.message(answer.id()).unwrap();
         assert_eq!((&*seen.content, seen.state), ("Once upon", MessageState::Streaming));
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!((&*seen.content, seen.state), ("Once upon a time", MessageState::Stopped));
         assert_eq!(reader.search("upon a").unwrap().len(), 1);
 
-        let mut more = Streaming::resume(&mut store, seen.id).unwrap();
+        let mut more = StreamingMessage::resume(&mut store, seen.id).unwrap();
         more.push(&mut store, ", a frog").unwrap();
         more.finish(&mut store, MessageState::Complete, None).unwrap();
         let seen = &reader.branch(chat).unwrap()[0];

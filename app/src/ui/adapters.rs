@@ -6,11 +6,11 @@ use std::{
 };
 
 use egui::Context;
-use thermocline_engine::gpu::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters};
+use thermocline_engine::session::{AdapterChoice, AdapterKind, AdapterReport, VramReading, adapters};
 
 use super::background::Background;
 
-/// What was found when the system was asked last.
+/// Adapters and memory at the last query of the system.
 #[derive(Debug, Default)]
 pub struct Adapters {
     asking: Background<Vec<AdapterReport>>,
@@ -29,12 +29,12 @@ pub struct SystemMemory {
     pub used: Option<u64>,
     /// Used by this one.
     pub used_here: Option<u64>,
-    /// What this program can still have.
+    /// Bytes this program can still allocate.
     pub free: Option<u64>,
 }
 
 impl SystemMemory {
-    /// What the sources say together: each figure from the first that knows it.
+    /// The combined reading: each figure from the first source that has it.
     pub fn of(readings: &[VramReading]) -> Self {
         let first = |what: fn(&VramReading) -> Option<u64>| readings.iter().find_map(what);
         SystemMemory {
@@ -81,7 +81,7 @@ impl Adapters {
     }
 }
 
-/// What an adapter is, in a word or two.
+/// Kind of an adapter, in a word or two.
 pub fn kind(kind: AdapterKind) -> &'static str {
     match kind {
         AdapterKind::Discrete => "graphics card",

@@ -18,7 +18,7 @@ impl<T> Default for Background<T> {
 }
 
 impl<T: Send + 'static> Background<T> {
-    /// Whether something is being worked on, or was finished and not taken.
+    /// True while a task runs, or its result has not been taken.
     pub fn is_busy(&self) -> bool {
         self.0.is_some()
     }
@@ -31,7 +31,7 @@ impl<T: Send + 'static> Background<T> {
         let (sender, receiver) = mpsc::channel();
         let ctx = ctx.clone();
         let work = move || {
-            // Nobody may want it any more.
+            // The receiver may be gone.
             let _ = sender.send(work());
             ctx.request_repaint();
         };
@@ -43,7 +43,7 @@ impl<T: Send + 'static> Background<T> {
         Ok(())
     }
 
-    /// What was found, once.
+    /// The result, once.
     pub fn take(&mut self) -> Option<T> {
         let found = match self.0.as_ref()?.try_recv() {
             Ok(found) => Some(found),

@@ -1,4 +1,4 @@
-//! What can be asked of the window, from the keyboard or by a panel.
+//! Commands of the window, from the keyboard or from a panel.
 
 use egui::{Context, Key, KeyboardShortcut, Modifiers};
 
@@ -7,7 +7,7 @@ use crate::{
     store::{ChatId, MessageId},
 };
 
-/// What the middle of the window shows.
+/// The view in the middle of the window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Page {
     /// The conversation.
@@ -15,11 +15,11 @@ pub enum Page {
     Chat,
     /// Library and downloads.
     Models,
-    /// What the user may choose.
+    /// The settings.
     Preferences,
 }
 
-/// A wish.
+/// A command.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
     /// An empty conversation.
@@ -76,7 +76,7 @@ pub const SHORTCUTS: &[(Command, KeyboardShortcut, &str)] = &[
     (Command::CheatSheet, KeyboardShortcut::new(Modifiers::NONE, Key::F1), "These keys"),
 ];
 
-/// Wishes that were typed since the last frame.
+/// Commands typed since the last frame.
 pub fn typed(ctx: &Context) -> Vec<Command> {
     let pressed = |shortcut| ctx.input_mut(|input| input.consume_shortcut(shortcut));
     SHORTCUTS.iter().filter(|(_, shortcut, _)| pressed(shortcut)).map(|(command, ..)| command.clone()).collect()

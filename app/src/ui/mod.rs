@@ -1,7 +1,8 @@
-//! The window. [`window`] lays out its columns and obeys [`command`]s; what all panels share is the [`shell`] (chats on disk,
-//! settings, the engine's [`Host`](crate::host::Host), downloads, notices). Each panel is a folder: [`chats`] (the list on the
+//! The window. [`window`] lays out its columns and handles [`command`]s; what all panels share is the [`shell`] (chats on disk,
+//! settings, the engine's [`EngineHandle`](crate::engine_handle::EngineHandle), downloads, notices). Each panel is a folder: [`chats`] (the list on the
 //! left), [`conversation`] (messages and composer), [`neurons`] (the map and its figures), [`vram`] (the budget), [`models`]
-//! (library, downloads, preparation), [`preferences`]. [`theme`] has the colours, fonts and spacing, [`icon`] the
+//! (library, downloads, preparation), [`preferences`]. [`opening`] finds a
+//! graphics backend that draws the window. [`theme`] has the colours, fonts and spacing, [`icon`] the
 //! program's picture, [`drawing`] makes its own shaders ready, [`widgets`] has what several panels draw, [`toasts`] the notices; [`adapters`] are the GPUs, and
 //! [`background`] is work that would make a frame wait.
 //!
@@ -17,6 +18,7 @@ pub mod drawing;
 pub mod icon;
 pub mod models;
 pub mod neurons;
+pub mod opening;
 pub mod preferences;
 pub mod shell;
 #[cfg(test)]

@@ -1,24 +1,21 @@
-//! What every panel has at hand.
+//! State shared by all panels: engine, settings, folders, downloads.
 
 use std::time::{Duration, Instant};
 
 use egui::{Context, Id};
-use thermocline_engine::{
-    gpu::{AdapterChoice, GpuOptions},
-    session::{DeviceChoice, EngineOptions},
-};
+use thermocline_engine::session::{AdapterChoice, DeviceChoice, EngineOptions, GpuOptions};
 
 use super::{adapters::Adapters, command::Command, neurons::Tint, theme, toasts::Toasts, widgets};
 use crate::{
     builtin,
+    chat::ChatController,
     download::Downloads,
+    engine_handle::{EngineHandle, EngineState},
     folders::Folders,
-    host::{Host, HostState},
     library::ModelId,
-    server::Switch,
-    settings::{Budget, ModelSettings, Settings},
+    server::ServerSwitch,
+    settings::{ModelSettings, Settings, VramBudget},
     store::{ChatId, Store},
-    talk::Talk,
 };
 
 /// Shortest time between two frames that news of the engine ask for.
@@ -35,12 +32,12 @@ pub fn pace(ctx: &Context) -> Duration {
     if draws_by_cpu(ctx) { SLOW } else { FRAME }
 }
 
-/// Whether the window is drawn in software.
+/// Notes that the window is drawn in software.
 pub fn draws_by_cpu(ctx: &Context) -> bool {
     ctx.data(|data| data.get_temp(Id::unique("drawn by the CPU"))).unwrap_or(false)
 }
 
-/// Whether what opens and closes does so at once: where the user wants it, and where every picture in between would take the
+/// True if panels open and close without animation: where the user wants it, and where every picture in between would take the
 /// processor from the model.
 pub fn still(ctx: &Context, settings: &Settings) -> bool {
     settings.reduced_motion || draws_by_cpu(ctx)
@@ -55,18 +52,18 @@ pub fn set_draws_by_cpu(ctx: &Context, so: bool) {
 pub struct Shell {
     /// Where files are.
     pub folders: Folders,
-    /// What the user chose; written soon after it is changed.
+    /// The user's settings; written soon after a change.
     pub settings: Settings,
     /// The chats.
     pub store: Store,
     /// Number of the chat that is shown.
     pub shown: Option<i64>,
     /// The model.
-    pub host: Host,
+    pub engine_handle: EngineHandle,
     /// Answers that are being written in any chat.
-    pub talk: Talk,
+    pub chat_controller: ChatController,
     /// Other programs that use the model.
-    pub serving: Switch,
+    pub serving: ServerSwitch,
     /// Models on their way.
     pub downloads: Downloads,
     /// GPUs of this machine.
@@ -74,24 +71,27 @@ pub struct Shell {
     /// The pinned neuron that is shown in the words of the chat.
     pub tint: Option<Tint>,
     /// The budget of the model that is open, while it is being dragged.
-    pub dragged: Option<Budget>,
+    pub dragged: Option<VramBudget>,
     /// Short notices in a corner.
     pub toasts: Toasts,
     commands: Vec<Command>,
     written: Settings,
     changed: Option<Instant>,
-    /// Not if the file is there and cannot be read: it is somebody else's.
+    /// Not if the file is there and cannot be read: it belongs to another program or version.
     keeps_settings: bool,
 }
 
 impl std::fmt::Debug for Shell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shell").field("folders", &self.folders).field("host", &self.host).finish_non_exhaustive()
+        f.debug_struct("Shell")
+            .field("folders", &self.folders)
+            .field("engine_handle", &self.engine_handle)
+            .finish_non_exhaustive()
     }
 }
 
 impl Shell {
-    /// Reads settings and chats below `folders`. News of the engine and of downloads wake `ctx`.
+    /// Reads settings and chats below `folders`. Events of the engine and of downloads wake `ctx`.
     ///
     /// # Errors
     /// A sentence, if there is no place to keep chats.
@@ -126,21 +126,21 @@ impl Shell {
             move || ctx.request_repaint_after(pace(&ctx))
         };
         let downloads = Downloads::new(wake(ctx)).map_err(|error| format!("downloads: {error}"))?;
-        let host = Host::new(wake(ctx));
+        let engine_handle = EngineHandle::new(wake(ctx));
         theme::choose(ctx, settings.theme);
         theme::move_less(ctx, still(ctx, &settings));
         ctx.set_zoom_factor(settings.zoom.into());
         let written = settings.clone();
         // Two windows on one chat would write into each other's.
-        let shown = settings.last_chat.filter(|_| !store.has_company());
+        let shown = settings.last_chat.filter(|_| !store.has_other_instances());
         Ok(Shell {
             folders,
             settings,
             store,
             shown,
-            host,
-            talk: Talk::default(),
-            serving: Switch::new(wake(ctx)),
+            engine_handle,
+            chat_controller: ChatController::default(),
+            serving: ServerSwitch::new(wake(ctx)),
             downloads,
             adapters: Adapters::default(),
             tint: None,
@@ -158,19 +158,19 @@ impl Shell {
         self.commands.push(command);
     }
 
-    /// What was asked for.
+    /// The requested value.
     pub fn asked(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 
     /// Shows what went wrong, until it is clicked away.
-    pub fn complain(&mut self, what: impl std::fmt::Display) {
+    pub fn show_error(&mut self, what: impl std::fmt::Display) {
         self.toasts.error(widgets::sentence(what));
     }
 
-    /// What `result` holds; what went wrong is shown.
-    pub fn hear<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
-        result.map_err(|error| self.complain(error)).ok()
+    /// The value of `result`; an error is shown as a toast.
+    pub fn ok_or_show_error<T>(&mut self, result: Result<T, impl std::fmt::Display>) -> Option<T> {
+        result.map_err(|error| self.show_error(error)).ok()
     }
 
     /// The chat that is shown, with which the window begins next time, too.
@@ -182,31 +182,31 @@ impl Shell {
         }
     }
 
-    /// What was chosen for a model.
+    /// The settings chosen for a model.
     pub fn model_settings(&mut self, model: &ModelId) -> &mut ModelSettings {
         self.settings.models.entry(model.key()).or_default()
     }
 
     /// Opens a model as its settings say.
     pub fn open_model(&mut self, model: ModelId) {
-        self.settings.used(&model.key());
+        self.settings.add_recent(&model.key());
         // Otherwise sessions would hold the model that is to be closed.
-        for error in self.talk.leave(&mut self.store) {
-            self.complain(error);
+        for error in self.chat_controller.release_model(&mut self.store) {
+            self.show_error(error);
         }
-        self.serving.leave();
+        self.serving.release_model();
         let options = self.engine_options(&model);
-        self.host.open(model, options);
+        self.engine_handle.open(model, options);
     }
 
     /// Has the model that is open computed by the adapter of that name (empty: by the CPU; `None`: by the best there is), now
     /// and whenever it is opened.
     pub fn choose_device(&mut self, name: Option<String>) {
-        let HostState::Ready { model, engine } = self.host.state() else { return };
+        let EngineState::Ready { model, engine } = self.engine_handle.state() else { return };
         self.model_settings(&model).device = name;
         let device = self.engine_options(&model).device;
         let chosen = engine.set_device(&device);
-        self.hear(chosen);
+        self.ok_or_show_error(chosen);
     }
 
     /// How a model is to be opened.
@@ -214,9 +214,9 @@ impl Shell {
         let pipeline_cache = Some(self.folders.pipelines());
         let chosen = self.settings.models.get(&model.key()).cloned().unwrap_or_default();
         let budget = match chosen.budget {
-            Some(Budget::AtMost(bytes)) => Some(bytes),
+            Some(VramBudget::AtMost(bytes)) => Some(bytes),
             // What is free is known when the device is open; the VRAM panel sets it then.
-            Some(Budget::LeaveFree(_)) | None => None,
+            Some(VramBudget::LeaveFree(_)) | None => None,
         };
         let gpu = |adapter| GpuOptions { adapter, budget, pipeline_cache, ..GpuOptions::default() };
         let device = match chosen.device.as_deref() {
@@ -258,12 +258,12 @@ impl Shell {
             && theirs != self.written
             && path.exists()
         {
-            self.settings = self.settings.over(&self.written, &theirs);
+            self.settings = self.settings.merged(&self.written, &theirs);
             theme::choose(ctx, self.settings.theme);
             ctx.set_zoom_factor(self.settings.zoom.into());
         }
         self.written = self.settings.clone();
-        let saved = self.settings.save(&path).map_err(|error| format!("settings: writing {}: {error}", path.display()));
-        self.hear(saved);
+        let saved = self.settings.save(&path).map_err(|error| format!("settings: {error}"));
+        self.ok_or_show_error(saved);
     }
 }

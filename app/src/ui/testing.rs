@@ -34,7 +34,7 @@ impl egui::DroppedFile for Dropped {
     }
 
     fn bytes(&self) -> Result<Vec<u8>, String> {
-        Err("nobody reads all of a model at once".to_owned())
+        Err("this file is never read as a whole".to_owned())
     }
 }
 
@@ -91,7 +91,7 @@ impl Stage {
         Self::with(size, |_, _| ())
     }
 
-    /// What panels share.
+    /// State shared by the panels.
     pub fn shell(&mut self) -> &mut Shell {
         &mut self.it.state_mut().shell
     }
@@ -114,12 +114,12 @@ impl Stage {
 
     /// Frames until a model is ready.
     pub fn ready(&mut self) {
-        self.until("a model", |window| window.shell.host.engine().is_some());
+        self.until("a model", |window| window.shell.engine_handle.engine().is_some());
     }
 
-    /// Frames until nobody is answered any more.
+    /// Draws frames until no answer is being written.
     pub fn answered(&mut self) {
-        self.until("the end of the answer", |window| !window.shell.talk.is_busy());
+        self.until("the end of the answer", |window| !window.shell.chat_controller.is_busy());
     }
 
     /// Frames until a control or a text of this name is there.
@@ -132,7 +132,7 @@ impl Stage {
         }
     }
 
-    /// Whether there is a control or a text of this name, or with it inside.
+    /// True if a control or text has this name or contains it.
     pub fn shows(&self, name: &str) -> bool {
         self.it.query_all_by_label_contains(name).next().is_some()
     }
@@ -154,7 +154,7 @@ impl Stage {
         self.it.get(by().role(role).label(name).include_labels())
     }
 
-    /// Whether there is a control of this role and name.
+    /// True if there is a control of this role and name.
     pub fn has(&self, role: Role, name: &str) -> bool {
         self.it.query(by().role(role).label(name).include_labels()).is_some()
     }
@@ -209,7 +209,7 @@ impl Stage {
         self.step();
     }
 
-    /// What a click on a control puts on the clipboard.
+    /// The text a click on a control puts on the clipboard.
     pub fn copies(&mut self, click: impl FnOnce(&Self)) -> Option<String> {
         click(self);
         (0..4).find_map(|_| {
@@ -218,7 +218,7 @@ impl Stage {
         })
     }
 
-    /// What the last frame has put on the clipboard.
+    /// The text the last frame put on the clipboard.
     pub fn copied(&self) -> Option<String> {
         let commands = &self.it.output().platform_output.commands;
         commands.iter().find_map(|command| match command {

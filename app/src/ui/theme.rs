@@ -90,7 +90,7 @@ impl Palette {
         on_hot: rgb(0xFFFFFF),
     };
 
-    /// What is in use.
+    /// The theme in use.
     pub fn of(ctx: &Context) -> Self {
         Self::with(&ctx.global_style().visuals)
     }
@@ -128,7 +128,7 @@ pub fn choose(ctx: &Context, theme: settings::Theme) {
     });
 }
 
-/// Whether what opens and closes does so at once.
+/// True if panels open and close without animation.
 pub fn move_less(ctx: &Context, less: bool) {
     let usual = Style::default().animation_time;
     ctx.all_styles_mut(|style| style.animation_time = if less { 0.0 } else { usual });

@@ -38,7 +38,7 @@ struct Toast {
     shown: Option<Instant>,
 }
 
-/// What is to be said.
+/// A short message.
 #[derive(Debug, Default)]
 pub struct Toasts(Vec<Toast>);
 
@@ -63,7 +63,7 @@ impl Toasts {
         self.add(Kind::Error, text.into());
     }
 
-    /// Whether there is nothing to say.
+    /// True if no message is shown or waiting.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -101,7 +101,7 @@ impl Toasts {
 }
 
 impl Toast {
-    /// How long it is still to be seen; `None` if until it is closed, or if nobody has seen it yet.
+    /// How long it is still to be seen; `None` if until it is closed, or if it has not been shown yet.
     fn left(&self) -> Option<Duration> {
         let goes = matches!(self.kind, Kind::Success | Kind::Info);
         self.shown.filter(|_| goes).map(|since| LONG.saturating_sub(since.elapsed()))

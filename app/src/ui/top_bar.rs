@@ -11,7 +11,7 @@ use super::{
     vram::picker,
     widgets,
 };
-use crate::{host::HostState, library::ModelId, units};
+use crate::{engine_handle::EngineState, library::ModelId, units};
 
 /// Shows it.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
@@ -20,17 +20,17 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         if ui.button(ICON_VIEW_SIDEBAR).accessible_name(chats).on_hover_text(chats).clicked() {
             shell.ask(Command::ToggleChats);
         }
-        let state = shell.host.state();
+        let state = shell.engine_handle.state();
         let model = match &state {
-            HostState::Empty => "No model".to_owned(),
-            HostState::Opening(opening) => format!("Opening {} …", opening.model),
-            HostState::Ready { model, .. } => model.to_string(),
-            HostState::Failed { model, .. } => format!("{model} could not be opened"),
+            EngineState::Empty => "No model".to_owned(),
+            EngineState::Opening(opening) => format!("Opening {} …", opening.model),
+            EngineState::Ready { model, .. } => model.to_string(),
+            EngineState::Failed { model, .. } => format!("{model} could not be opened"),
         };
         if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
             shell.ask(Command::Show(Page::Models));
         }
-        if let HostState::Ready { model, engine } = &state {
+        if let EngineState::Ready { model, engine } = &state {
             device_chip(ui, shell, model, engine);
             mode_chip(ui, shell, model, engine);
         }
@@ -39,7 +39,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
                 shell.ask(Command::ToggleNeurons);
             }
-            if let HostState::Ready { engine, .. } = &state {
+            if let EngineState::Ready { engine, .. } = &state {
                 let rate = engine.telemetry().decode_rate;
                 if rate > 0.0 {
                     let text = RichText::new(units::rate(rate)).font(theme::strong(14.0));
@@ -64,7 +64,7 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
             return;
         }
         DeviceStatus::Gpu(memory) => {
-            let whole = engine.placement().is_some_and(|it| it.first_layer == 0 && it.head);
+            let whole = engine.resident().is_some_and(|it| it.first_layer == 0 && it.head);
             let cpu = if whole { "" } else { " + CPU" };
             (format!("{}{cpu}", memory.adapter), palette.text, format!("Computed by {}{cpu}", memory.adapter))
         }
@@ -73,16 +73,16 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
         }
     };
     let chosen = shell.model_settings(model).device.clone();
-    let mut wish = None;
+    let mut chosen_device = None;
     let button = MenuButton::from_button(Button::new(RichText::new(text).color(colour)).truncate());
-    let (response, _) = button.ui(ui, |ui| picker::choices(ui, shell, chosen.as_deref(), &mut wish));
+    let (response, _) = button.ui(ui, |ui| picker::choices(ui, shell, chosen.as_deref(), &mut chosen_device));
     response.on_hover_text(hint);
-    if let Some(device) = wish {
+    if let Some(device) = chosen_device {
         shell.choose_device(device);
     }
 }
 
-/// What a mode does, for those who choose one.
+/// Explanation of a sparsity mode.
 fn about(choice: SparsityChoice) -> (&'static str, &'static str) {
     match choice.name() {
         "dense" => ("Dense", "Every neuron is computed"),
@@ -105,7 +105,7 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
             if ui.selectable_label(report.asked == choice, name).on_hover_text(what).clicked() {
                 shell.model_settings(model).sparsity = Some(choice.name().to_owned());
                 let set = engine.set_sparsity(choice);
-                shell.hear(set);
+                shell.ok_or_show_error(set);
                 ui.close();
             }
         }
@@ -116,7 +116,7 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         if check.on_hover_text(hint).changed() {
             shell.model_settings(model).adaptive = adaptive;
             let set = engine.set_adaptive(adaptive);
-            shell.hear(set);
+            shell.ok_or_show_error(set);
         }
     });
     response.on_hover_text(format!("Sparsity: {}", widgets::sentence(&report.reason)));

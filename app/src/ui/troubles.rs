@@ -1,4 +1,4 @@
-//! What the window makes of what goes wrong: the user is told, what was said stays on the screen, and the program goes on.
+//! Errors in the window: they are shown, the chat stays on the screen, and the program goes on.
 
 use std::{
     fs,
@@ -30,7 +30,7 @@ fn open(folders: Folders) -> Opened {
         window.show(ui);
     };
     let mut it = Harness::builder().with_size([1400.0, 900.0]).with_max_steps(64).build_ui_state(show, None);
-    until(&mut it, "a model", |it| window(it).shell().host.engine().is_some());
+    until(&mut it, "a model", |it| window(it).shell().engine_handle.engine().is_some());
     it
 }
 
@@ -65,10 +65,10 @@ fn ask(it: &mut Opened, text: &str) {
 }
 
 fn quiet(it: &mut Opened) {
-    until(it, "the end of the answer", |it| !window(it).shell().talk.is_busy());
+    until(it, "the end of the answer", |it| !window(it).shell().chat_controller.is_busy());
 }
 
-/// Whether the window shows how an answer begins.
+/// True if the window shows the beginning of an answer.
 fn shows(it: &Opened, answer: &str) -> bool {
     assert!(answer.len() > 40, "{answer:?} is no answer");
     says(it, answer.get(..20).unwrap_or(answer))
@@ -94,7 +94,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     assert_eq!((&*kept(&folders).content, kept(&folders).state), ("", MessageState::Streaming));
     let shell = window(&it).shell();
     let chat = shell.store.chats().unwrap()[0].id;
-    let said = shell.talk.progress(chat).unwrap().content.to_owned();
+    let said = shell.chat_controller.progress(chat).unwrap().content.to_owned();
     assert!(shows(&it, &said) && says(&it, "Not on disk yet"), "the answer has left the screen");
     assert_eq!(
         it.query_all_by_label_contains("what the model writes: disk is full").count(),
@@ -106,7 +106,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     ask(&mut it, "And a dog.");
     assert_eq!(it.get_by_label("Message").value().as_deref(), Some("And a dog."), "what cannot be sent is not lost");
     disk.execute_batch("DROP TRIGGER full").unwrap();
-    until(&mut it, "the answer on disk", |it| !window(it).shell().talk.is_unkept());
+    until(&mut it, "the answer on disk", |it| !window(it).shell().chat_controller.has_unsaved_text());
     let answer = kept(&folders);
     assert!(answer.content == said && answer.stats.is_some(), "{answer:?}");
     assert_eq!(answer.state, MessageState::Complete);
@@ -116,7 +116,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     it.run_steps(2);
     quiet(&mut it);
     // Two stories may be more than the context has room for.
-    assert!(matches!(kept(&folders).state, MessageState::Complete | MessageState::Cut), "{:?}", kept(&folders));
+    assert!(matches!(kept(&folders).state, MessageState::Complete | MessageState::Truncated), "{:?}", kept(&folders));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn settings_that_cannot_be_read_are_left_alone() {
     assert!(says(&it, "nothing is written to it either"));
     thread::sleep(Duration::from_millis(1200));
     it.run_steps(3);
-    assert!(!says(&it, "settings: writing"), "it was tried");
+    assert!(!says(&it, "settings: cannot write"), "it was tried");
 }
 
 #[test]
@@ -183,14 +183,14 @@ fn a_panic_of_the_engine_leaves_the_window_which_opens_the_model_again() {
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());
     ask(&mut it, "Tell me a story about a cat and a boat.");
-    window(&it).shell().host.engine().unwrap().break_down();
+    window(&it).shell().engine_handle.engine().unwrap().break_down();
     quiet(&mut it);
     assert_eq!(kept(&folders).state, MessageState::Failed);
     assert!(says(&it, "asked to"), "the reason is not said");
     it.get_all_by_label("Open the model again").next().unwrap().click();
     it.run_steps(2);
     until(&mut it, "a model that runs", |it| {
-        window(it).shell().host.engine().is_some_and(|engine| engine.stopped().is_none())
+        window(it).shell().engine_handle.engine().is_some_and(|engine| engine.stopped().is_none())
     });
     it.get_by_label("Try again").click();
     it.run_steps(2);

@@ -65,7 +65,7 @@ pub fn card<R>(ui: &mut Ui, contents: impl FnOnce(&mut Ui) -> R) -> R {
     shown.inner
 }
 
-/// What is wrong, as a sentence.
+/// An error, as a sentence.
 pub fn trouble(ui: &mut Ui, text: impl std::fmt::Display) -> Response {
     let palette = Palette::of(ui);
     ui.label(small(sentence(text), palette.bad))

@@ -6,6 +6,7 @@ mod turns;
 
 use std::time::{Duration, Instant};
 
+use eframe::{CreationContext, NativeOptions};
 use egui::{
     Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
 };
@@ -18,13 +19,14 @@ use super::{
     icon::icon,
     models::ModelsPage,
     neurons::NeuronsPanel,
+    opening::{self, Backend, Chosen, NoWindow, Search, Watch},
     preferences::{PreferencesPage, keys},
     shell::{self, Shell},
     theme::{self, Palette},
     top_bar,
     vram::VramPanel,
 };
-use crate::{folders::Folders, host::HostState, library::ModelId};
+use crate::{engine_handle::EngineState, folders::Folders, library::ModelId, settings::Settings};
 
 /// Title of the window.
 const TITLE: &str = "Thermocline";
@@ -39,7 +41,7 @@ const ROOM_FOR_CHATS: f32 = 760.0;
 /// Height of the right column below which its two panels scroll as one, in points.
 const ROOM_FOR_BOTH: f32 = 720.0;
 
-/// What the disk has refused is offered to it again this often, at least.
+/// Longest time between two attempts to write what the disk has refused.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The cursor blinks for so long after the last input, because every blink is a frame.
@@ -52,40 +54,59 @@ const INSET: Margin = Margin { left: 16, right: 16, top: 12, bottom: 12 };
 const CHATS: f32 = 232.0;
 const NEURONS: f32 = 448.0;
 
-/// Opens the window and returns when it is closed. `model` is opened instead of the one used last.
+/// Opens the window and returns when it is closed. `model` is opened instead of the one used last. Graphics backends are tried
+/// until one has drawn the first frame: the one that `WGPU_BACKEND` names and no other; else the one in the settings, the one that
+/// drew last time, and the rest of this system's.
 ///
 /// # Errors
-/// A sentence, if there cannot be a window.
-pub fn run(folders: Folders, model: Option<ModelId>) -> Result<(), String> {
+/// Why there cannot be a window.
+pub fn run(folders: &Folders, model: Option<&ModelId>) -> Result<(), NoWindow> {
+    let only = std::env::var("WGPU_BACKEND").ok();
+    let drawing = Settings::peek(&folders.settings()).drawing;
+    let (first, worked) = (drawing.backend.as_deref(), drawing.worked.as_deref());
+    let search = Search::new(Chosen { only: only.as_deref(), first, worked }, Backend::HERE)?;
+    let mut place = opening::Window::new()?;
+    search.open(&mut |backend, software| {
+        let create = |creation: &CreationContext<'_>, watch: Watch| {
+            let mut window = create(creation, folders.clone(), model.cloned())?;
+            window.opening = Some((watch, backend));
+            Ok(window)
+        };
+        place.open(TITLE, backend, software, options(folders), create)
+    })
+}
+
+fn options(folders: &Folders) -> NativeOptions {
     let viewport = egui::ViewportBuilder::default()
         .with_title(TITLE)
         .with_app_id(APPLICATION)
         .with_icon(icon())
         .with_inner_size([1440.0, 900.0])
         .with_min_inner_size([480.0, 400.0]);
-    let options = eframe::NativeOptions {
+    NativeOptions {
         viewport,
         persistence_path: Some(folders.config.join("window.ron")),
         // Nothing shades off so slowly that bands would be seen.
         dithering: false,
-        ..eframe::NativeOptions::default()
-    };
-    let create: eframe::AppCreator<'_> = Box::new(move |creation| {
-        let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
-        shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
-        let mut window = Window::new(&creation.egui_ctx, folders, model)?;
-        if let Some(state) = &creation.wgpu_render_state {
-            window.neurons.draw_on(state);
-            if shell::draws_by_cpu(&creation.egui_ctx) {
-                window.ground = Ground::install(state);
-                let device = state.device.clone();
-                // A device that was lost has nothing to do any more.
-                window.take_turns(Turns::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
-            }
+        ..NativeOptions::default()
+    }
+}
+
+/// The window's contents, on what eframe draws it with.
+fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelId>) -> Result<Window, String> {
+    let drawn_by = creation.wgpu_render_state.as_ref().map(|state| state.adapter.get_info().device_type);
+    shell::set_draws_by_cpu(&creation.egui_ctx, drawn_by == Some(wgpu::DeviceType::Cpu));
+    let mut window = Window::new(&creation.egui_ctx, folders, model)?;
+    if let Some(state) = &creation.wgpu_render_state {
+        window.neurons.draw_on(state);
+        if shell::draws_by_cpu(&creation.egui_ctx) {
+            window.ground = Ground::install(state);
+            let device = state.device.clone();
+            // A device that was lost has nothing to do any more.
+            window.take_turns(Turns::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
         }
-        Ok(Box::new(window))
-    });
-    eframe::run_native(TITLE, options, create).map_err(|error| format!("no window: {error}"))
+    }
+    Ok(window)
 }
 
 /// The window's contents.
@@ -100,18 +121,20 @@ pub struct Window {
     vram_height: f32,
     pub(super) models: ModelsPage,
     preferences: PreferencesPage,
-    /// Whether the list of keys lies over everything.
+    /// True while the list of keys is shown over everything.
     keys: bool,
     /// Columns that lie over the middle one now.
     over: Option<Side>,
     /// When there was input last.
     touched: Instant,
-    /// Whether the background is there before anything is drawn: where processors draw, half a window of pixels less.
+    /// True if the background is drawn by the surface's clear colour: with a software driver, half a window of pixels less.
     cleared: bool,
     /// Where the processor that computes the model draws the window.
     turns: Option<Turns>,
     /// The same: fills columns.
     ground: Option<Ground>,
+    /// The watch that waits for the first frame, and the backend that is to draw it.
+    opening: Option<(Watch, Backend)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,7 +151,7 @@ impl Window {
     pub fn new(ctx: &Context, folders: Folders, model: Option<ModelId>) -> Result<Self, String> {
         theme::install(ctx);
         let mut shell = Shell::new(ctx, folders)?;
-        let last = || shell.settings.recent.first().map(|key| ModelId::of(key));
+        let last = || shell.settings.recent.first().map(|key| ModelId::from_key(key));
         let model = model.or_else(last).unwrap_or(ModelId::Builtin);
         shell.open_model(model);
         Ok(Window {
@@ -147,34 +170,42 @@ impl Window {
             cleared: false,
             turns: None,
             ground: None,
+            opening: None,
         })
     }
 
     /// Has the window leave the processor to the model while that speaks.
     pub fn take_turns(&mut self, turns: Turns) {
-        self.shell.talk.set_patient();
+        self.shell.chat_controller.set_deferred();
         self.turns = Some(turns);
     }
 
-    /// What panels share.
+    /// State shared by the panels.
     pub fn shell(&self) -> &Shell {
         &self.shell
     }
 
-    /// What happens whether or not anything is seen.
+    /// Remembers the backend that drew the first frame: the next start tries it first.
+    fn remember_backend(&mut self) {
+        if let Some((_, backend)) = self.opening.take_if(|(watch, _)| watch.has_drawn()) {
+            self.shell.settings.drawing.worked = Some(backend.name().to_owned());
+        }
+    }
+
+    /// Work of every frame, visible or not.
     pub fn tick(&mut self, ctx: &Context) {
         self.conversation.tick(&mut self.shell);
         self.chats.tick(ctx, &mut self.shell);
         self.models.tick(ctx, &mut self.shell);
         self.vram.tick(ctx, &mut self.shell);
-        self.shell.serving.follow(&self.shell.settings.server, &self.shell.host);
+        self.shell.serving.apply(&self.shell.settings.server, &self.shell.engine_handle);
         self.shell.keep_settings(ctx, false);
-        if self.shell.talk.is_unkept() {
+        if self.shell.chat_controller.has_unsaved_text() {
             ctx.request_repaint_after(RETRY);
         }
     }
 
-    /// Nothing moves in a window that nobody touches.
+    /// An idle window draws no frames.
     fn come_to_rest(&mut self, ctx: &Context) {
         if ctx.input(|input| !input.events.is_empty()) {
             self.touched = Instant::now();
@@ -231,9 +262,9 @@ impl Window {
         drops::invite(ui);
         self.shell.toasts.show(ui);
         for command in self.shell.asked() {
-            self.obey(command, room_for_chats, room_for_neurons);
+            self.handle_command(command, room_for_chats, room_for_neurons);
         }
-        if self.turns.is_some() && self.shell.talk.begins(&self.shell.host) {
+        if self.turns.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
         }
@@ -272,16 +303,16 @@ impl Window {
         scroll("map").auto_shrink(false).show(ui, |ui| self.neurons.show(ui, &mut self.shell));
     }
 
-    fn obey(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {
+    fn handle_command(&mut self, command: Command, room_for_chats: bool, room_for_neurons: bool) {
         let panels = &mut self.shell.settings.panels;
         let switch = |over: &mut Option<Side>, side| *over = if *over == Some(side) { None } else { Some(side) };
         match command {
             Command::NewChat | Command::OpenChat(_) | Command::OpenMessage(..) | Command::Compose => {
                 (self.page, self.over) = (Page::Chat, None);
-                self.conversation.obey(&command, &mut self.shell);
+                self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Stop | Command::Regenerate | Command::CopyAnswer => {
-                self.conversation.obey(&command, &mut self.shell);
+                self.conversation.handle_command(&command, &mut self.shell);
             }
             Command::Search => {
                 if room_for_chats {
@@ -293,11 +324,13 @@ impl Window {
             }
             Command::OpenModel(model) => self.shell.open_model(model),
             Command::ReopenModel => {
-                if let HostState::Ready { model, .. } | HostState::Failed { model, .. } = self.shell.host.state() {
+                if let EngineState::Ready { model, .. } | EngineState::Failed { model, .. } =
+                    self.shell.engine_handle.state()
+                {
                     self.shell.open_model(model);
                 }
             }
-            Command::CloseModel => self.shell.host.close(),
+            Command::CloseModel => self.shell.engine_handle.close(),
             Command::Show(page) => (self.page, self.over) = (if self.page == page { Page::Chat } else { page }, None),
             Command::ToggleChats if room_for_chats => panels.chats = !panels.chats,
             Command::ToggleChats => switch(&mut self.over, Side::Chats),
@@ -323,19 +356,26 @@ fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, content
 
 impl eframe::App for Window {
     fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
+        self.remember_backend();
         if let Some(turns) = &mut self.turns {
-            turns.before_answers(&self.shell.talk, &self.shell.host);
+            turns.before_answers(&self.shell.chat_controller, &self.shell.engine_handle);
         }
         self.tick(ctx);
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
-        let waited = self.turns.as_mut().is_some_and(|turns| turns.before_frame(&self.shell.talk, &self.shell.serving));
+        let waited = self
+            .turns
+            .as_mut()
+            .is_some_and(|turns| turns.before_frame(&self.shell.chat_controller, &self.shell.serving));
         if waited {
             self.tick(ui);
         }
         self.cleared = true;
         self.show(ui);
+        if let Some((watch, _)) = &self.opening {
+            watch.made();
+        }
     }
 
     fn clear_color(&self, visuals: &egui::Visuals) -> [f32; 4] {
@@ -343,6 +383,7 @@ impl eframe::App for Window {
     }
 
     fn on_exit(&mut self) {
+        self.remember_backend();
         self.conversation.leave(&mut self.shell);
         self.shell.keep_settings(&Context::default(), true);
     }

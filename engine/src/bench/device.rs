@@ -1,21 +1,36 @@
-//! What computes in a benchmark, and what its records say of that.
+//! The processor of a benchmark, and its description in records.
 
-use super::{limit::LimitProbe, placed::Where};
+use super::limit::LimitProbe;
 use crate::{
+    calibration::GpuSpeed,
     cpu::ThreadPool,
     gpu::Gpu,
     model::{Model, PredictorKind},
-    sparsity::measure::GpuSpeed,
+    placement::{Granularity, SplitReport},
 };
 
-/// What computes, and what it was measured to move.
+/// A processor with its measured speed.
 pub(super) enum Device {
     Cpu { pool: ThreadPool, isa: String, limits: LimitProbe },
-    Gpu { gpu: Gpu, speed: GpuSpeed, placed: Option<Where> },
+    Gpu { gpu: Gpu, speed: GpuSpeed, placed: Option<PlacedModel> },
 }
 
-/// What a record says of the device.
-pub(super) struct Described {
+/// The placement of a model, as records describe it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PlacedModel {
+    pub granularity: Granularity,
+    /// Threads of the CPU.
+    pub threads: usize,
+    /// Layers whose attention is on the GPU.
+    pub layers: usize,
+    /// Fraction of all neurons that are on the GPU.
+    pub hot: f64,
+    /// How far a split is followed, if one is.
+    pub split: Option<SplitReport>,
+}
+
+/// The description of a device in records.
+pub(super) struct DeviceDescription {
     pub backend: String,
     pub gpu: String,
     pub threads: usize,
@@ -26,13 +41,13 @@ pub(super) struct Described {
     pub vram_used: u64,
     pub read_bandwidth: f64,
     pub copy_bandwidth: Option<f64>,
-    pub placed: Option<Where>,
+    pub placed: Option<PlacedModel>,
 }
 
 impl Device {
-    pub fn described(&self, n_layer: usize) -> Described {
+    pub fn described(&self, n_layer: usize) -> DeviceDescription {
         match self {
-            Device::Cpu { pool, isa, .. } => Described {
+            Device::Cpu { pool, isa, .. } => DeviceDescription {
                 backend: "CPU".to_owned(),
                 gpu: String::new(),
                 threads: pool.threads(),
@@ -46,14 +61,14 @@ impl Device {
                 copy_bandwidth: None,
                 placed: None,
             },
-            Device::Gpu { gpu, speed, placed } => Described {
+            Device::Gpu { gpu, speed, placed } => DeviceDescription {
                 backend: backend_name(&gpu.report().backend),
                 gpu: gpu.report().name.clone(),
-                // Only one records where the embedding's row is all the CPU computes.
-                threads: placed.map_or(1, |at| at.threads),
+                // The CPU computes nothing but the embedding's row.
+                threads: placed.map_or(1, |placed| placed.threads),
                 kernels: gpu.caps().tier.to_string(),
-                layers: placed.map_or(n_layer, |at| at.layers) as i32,
-                hot_fraction: placed.map_or(1.0, |at| at.hot),
+                layers: placed.map_or(n_layer, |placed| placed.layers) as i32,
+                hot_fraction: placed.map_or(1.0, |placed| placed.hot),
                 vram_budget: gpu.arena().budget(),
                 vram_used: gpu.arena().used(),
                 read_bandwidth: speed.read_bytes_per_second,
@@ -64,7 +79,7 @@ impl Device {
     }
 }
 
-/// As llama-bench writes it.
+/// The backend's name as llama-bench writes it.
 fn backend_name(backend: &str) -> String {
     match backend {
         "vulkan" => "Vulkan",

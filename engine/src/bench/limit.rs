@@ -1,36 +1,36 @@
-//! How fast a token could be: what memory gives around each repetition. On a shared machine that changes by the second, so a
-//! repetition is held against what was read right before and right after it.
+//! The limit of a token's speed: the memory bandwidth around each repetition. On a shared machine it changes by the second, so a
+//! repetition is compared with the bandwidth right before and right after it.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::{
+    calibration::{MemoryKind, ReadProbe},
     cpu::ThreadPool,
     error::Result,
-    sparsity::measure::{MemoryKind, ReadProbe},
 };
 
-/// Bytes of the memory that is read: many times any desktop's last cache.
+/// Bytes of the memory that is read, many times any desktop's last cache.
 const BYTES: usize = 512 << 20;
-/// How long each way of reading is measured, each time.
+/// Time of one measurement of one kind of reads.
 const TIME: Duration = Duration::from_millis(60);
 
-/// What memory gave around one repetition, in bytes per second.
+/// Memory bandwidth around one repetition, in bytes per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Limit {
-    /// Reads in order.
+    /// Sequential reads.
     pub read_bandwidth: f64,
-    /// Reads of rows of single neurons here and there, as many and as long as the repetition's; null where it had none.
+    /// Reads of scattered rows of single neurons, as many and as long as the repetition's; null where it had none.
     pub scattered_bandwidth: Option<f64>,
     /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
-    /// `read_bandwidth`, as a share of the time it took; null for prompts.
+    /// `read_bandwidth`, as a fraction of the time it took; null for prompts.
     pub bandwidth_share: Option<f64>,
 }
 
 impl Limit {
-    /// What was measured before and after: the mean.
-    pub fn between(self, after: Limit) -> Limit {
+    /// The mean of the limits before and after a repetition.
+    pub fn mean_with(self, after: Limit) -> Limit {
         let rows = self.scattered_bandwidth.zip(after.scattered_bandwidth).map(|(a, b)| (a + b) / 2.0);
         Limit {
             read_bandwidth: (self.read_bandwidth + after.read_bandwidth) / 2.0,
@@ -39,15 +39,15 @@ impl Limit {
         }
     }
 
-    /// Says how near `seconds` for a token come to reading `bytes`, `scattered` of them as rows.
-    pub fn hold(&mut self, seconds: f64, bytes: u64, scattered: u64) {
+    /// Sets `bandwidth_share` for a token of `seconds` that reads `bytes`, `scattered` of them as rows.
+    pub fn set_share(&mut self, seconds: f64, bytes: u64, scattered: u64) {
         let rows = self.scattered_bandwidth.map_or(0.0, |rate| scattered as f64 / rate);
         let in_order = bytes - if self.scattered_bandwidth.is_some() { scattered.min(bytes) } else { 0 };
         self.bandwidth_share = Some((in_order as f64 / self.read_bandwidth + rows) / seconds);
     }
 }
 
-/// The middle one; `None` of nothing.
+/// The median; `None` without values.
 pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -55,7 +55,7 @@ pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     Some((sorted[(sorted.len() - 1) / 2] + upper) / 2.0)
 }
 
-/// Measures limits.
+/// Measures memory bandwidth.
 #[derive(Debug)]
 pub(super) struct LimitProbe {
     probe: ReadProbe,
@@ -67,11 +67,11 @@ impl LimitProbe {
         Ok(LimitProbe { probe: ReadProbe::new(kind, BYTES)?, time: TIME })
     }
 
-    /// Reads in order, and, where told their bytes and share, rows.
+    /// The bandwidth of sequential reads, and of scattered `rows`: bytes of a row, and the fraction of rows that is read.
     pub fn measure(&mut self, pool: &ThreadPool, rows: Option<(usize, f64)>) -> Limit {
         Limit {
-            read_bandwidth: self.probe.in_order(pool, self.time),
-            scattered_bandwidth: rows.map(|(bytes, share)| self.probe.rows(pool, bytes, share, self.time)),
+            read_bandwidth: self.probe.sequential(pool, self.time),
+            scattered_bandwidth: rows.map(|(bytes, fraction)| self.probe.rows(pool, bytes, fraction, self.time)),
             bandwidth_share: None,
         }
     }
@@ -82,24 +82,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_held_against_what_it_had_to_read() {
+    fn bandwidth_share_weighs_sequential_and_scattered_reads() {
         let limit =
             |read_bandwidth, scattered_bandwidth| Limit { read_bandwidth, scattered_bandwidth, bandwidth_share: None };
-        let mut between = limit(30.0, Some(10.0)).between(limit(50.0, Some(30.0)));
+        let mut between = limit(30.0, Some(10.0)).mean_with(limit(50.0, Some(30.0)));
         assert_eq!(between, limit(40.0, Some(20.0)));
         // 80 in order and 20 as rows: 2 s and 1 s of 6.
-        between.hold(6.0, 100, 20);
+        between.set_share(6.0, 100, 20);
         assert_eq!(between.bandwidth_share, Some(0.5));
-        // Whoever knows of rows later only, knows them then.
-        let mut half = limit(50.0, None).between(limit(50.0, Some(10.0)));
+        // Scattered reads may be measured after the repetition only.
+        let mut half = limit(50.0, None).mean_with(limit(50.0, Some(10.0)));
         assert_eq!(half.scattered_bandwidth, Some(10.0));
         half.scattered_bandwidth = None;
-        half.hold(4.0, 100, 20);
+        half.set_share(4.0, 100, 20);
         assert_eq!(half.bandwidth_share, Some(0.5));
     }
 
     #[test]
-    fn medians() {
+    fn median_of_even_and_odd_counts() {
         assert_eq!(median([]), None);
         assert_eq!(median([3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median([4.0, 1.0, 2.0, 3.0]), Some(2.5));

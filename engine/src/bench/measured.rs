@@ -1,61 +1,62 @@
-//! What was measured of one test, and the record that makes of it.
+//! The measurements of one test, and the record made of them.
 
 use super::{
+    BenchOptions, Test,
     device::{Device, model_type, predictor_kind},
     limit::{Limit, median},
-    reads::{Reads, always_read, dense_ffns},
+    reads::ReadCounter,
     record::{Extra, Percentiles, Record, mean_and_deviation},
-    run::{BenchOptions, Test},
 };
 use crate::{
+    calibration::cpu_name,
     format::ReadMode,
-    model::{KvCache, Model, Sparsity},
-    sparsity::measure::cpu_name,
+    model::Model,
+    runtime::{KvCache, Sparsity},
 };
 
-/// Times of repetitions, in milliseconds, and what their tokens read.
+/// Times of repetitions, in milliseconds, and the reads of their tokens.
 #[derive(Default)]
 pub(super) struct Gaps {
     pub first: Vec<f64>,
     pub tokens: Vec<f64>,
-    pub reads: Reads,
-    /// Whether to look at what tokens read. It costs a GPU time.
-    pub looks: bool,
+    pub reads: ReadCounter,
+    /// True to count reads, which costs a GPU time.
+    pub records: bool,
 }
 
 impl Gaps {
-    pub fn looking(looks: bool) -> Self {
-        Gaps { looks, ..Gaps::default() }
+    pub fn recording(records: bool) -> Self {
+        Gaps { records, ..Gaps::default() }
     }
 
-    /// Share of the tokens' time that the CPU waited for the device; `None` where no token was looked at.
+    /// Fraction of the tokens' time that the CPU waited for the device; `None` if reads were not counted.
     fn waiting(&self) -> Option<f64> {
         let seconds = self.tokens.iter().sum::<f64>() / 1e3;
-        (self.looks && seconds > 0.0).then(|| self.reads.waited() / seconds)
+        (self.records && seconds > 0.0).then(|| self.reads.waited() / seconds)
     }
 }
 
-/// One test's repetitions.
+/// The repetitions of one test.
 pub(super) struct Measured {
     pub test: Test,
-    /// When they began.
+    /// Time of their beginning.
     pub time: String,
-    /// Each one's.
+    /// Seconds of each.
     pub seconds: Vec<f64>,
     pub gaps: Gaps,
-    /// One that was looked at and not timed, where looking costs time.
-    pub seen: Option<Gaps>,
-    /// What memory gave around each.
+    /// A repetition that counted reads and was not timed, where counting costs time.
+    pub recorded: Option<Gaps>,
+    /// Memory bandwidth around each.
     pub limits: Vec<Limit>,
 }
 
 impl Measured {
     pub fn record(self, options: &BenchOptions, model: &Model, device: &Device, kv: &KvCache) -> Record {
-        let Measured { test, time, seconds, gaps, seen, mut limits } = self;
-        let seen = seen.as_ref().unwrap_or(&gaps);
-        let active = seen.reads.active(model);
-        let per_token = seen.reads.per_token();
-        let (ffn, scattered) = per_token.unwrap_or((dense_ffns(model), 0));
+        let Measured { test, time, seconds, gaps, recorded, mut limits } = self;
+        let recorded = recorded.as_ref().unwrap_or(&gaps);
+        let active = recorded.reads.active(model);
+        let per_token = recorded.reads.per_token();
+        let (ffn, scattered) = per_token.unwrap_or((model.dense_ffn_bytes(), 0));
         let tensors = model.checkpoint.tensors();
         let size: usize = tensors.iter().map(|tensor| tensor.data.len()).sum();
         let params: usize = tensors.iter().map(|tensor| tensor.len()).sum();
@@ -66,16 +67,17 @@ impl Measured {
         let (avg_ts, stddev_ts) = mean_and_deviation(&speeds);
         // Half of the generated tokens are behind the average one.
         let context = test.depth + test.prompt + test.generate / 2;
-        let bytes_per_token = always_read(model) + ffn + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
+        let bytes_per_token =
+            model.always_read_bytes() + ffn + kv.bytes() * context as u64 / kv.capacity().max(1) as u64;
         let generating = test.generate > 0 && test.prompt == 0;
         let kv_name = kv.ty().name().to_lowercase();
         let on = device.described(model.config.n_layer());
         if generating {
             for (limit, seconds) in limits.iter_mut().zip(&seconds) {
-                limit.hold(seconds / tokens, bytes_per_token, scattered);
+                limit.set_share(seconds / tokens, bytes_per_token, scattered);
             }
         }
-        // Of two memories that share the bytes only one tells.
+        // Under a placement two memories are read, of which only the CPU's is counted.
         let bytes_per_token = match on.placed {
             Some(_) => per_token.map(|(ffn, _)| ffn),
             None => Some(bytes_per_token),
@@ -132,8 +134,8 @@ impl Measured {
                 placement: on.placed.map(|at| at.granularity.to_string()),
                 split: on.placed.and_then(|at| at.split),
                 hot_fraction: on.hot_fraction,
-                hit_rate: on.placed.and_then(|_| seen.reads.hit_rate(model.config.n_layer())),
-                waiting: on.placed.and_then(|_| seen.waiting()),
+                hit_rate: on.placed.and_then(|_| recorded.reads.hit_rate(model.config.n_layer())),
+                waiting: on.placed.and_then(|_| recorded.waiting()),
                 vram_budget: on.vram_budget,
                 vram_used: on.vram_used,
                 bytes_per_token,

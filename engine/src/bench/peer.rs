@@ -9,13 +9,14 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{
+    BenchOptions, Progress, Test,
     limit::{Limit, median},
     record::{Extra, Record, mean_and_deviation},
-    run::{Bench, BenchOptions, Progress, Test},
+    run::Bench,
 };
 use crate::error::{Error, Result};
 
-/// What to measure against.
+/// The program to compare with.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// A llama-bench.

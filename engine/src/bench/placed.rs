@@ -1,41 +1,26 @@
-//! A model of which as much as fits is on a GPU, for benchmarks: placed as an engine would place it, or layer by layer.
+//! A model that is placed under a budget for a benchmark, as an engine would place it, or layer by layer.
 
 use std::{ops::ControlFlow, sync::Arc};
 
-use super::run::BenchOptions;
+use super::{BenchOptions, device::PlacedModel};
 use crate::{
+    calibration::{GpuSpeed, gpu_speed},
     cpu::Cpu,
     error::Result,
     gpu::{Gpu, GpuOptions},
-    model::{Forward, Model, Sparsity},
-    session::{PlaceOptions, SplitReport, Terms, place},
-    sparsity::{
-        measure::{GpuSpeed, gpu_speed},
-        placement::{Granularity, Split},
-    },
+    model::Model,
+    placement::{GpuUse, Granularity, PlanInputs, PowerInferSplit, Resident, SplitReport},
+    runtime::{Forward, Sparsity},
+    session::{DeviceLoadOptions, LivePlanner, load_on_device},
 };
 
-/// What a record says of where the model is.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Where {
-    pub granularity: Granularity,
-    /// Of the CPU.
-    pub threads: usize,
-    /// Layers whose attention is on the GPU.
-    pub layers: usize,
-    /// Share of all neurons that are.
-    pub hot: f64,
-    /// How far a split is followed, if one is.
-    pub split: Option<SplitReport>,
-}
-
-/// Brings of `model` to the GPU what its budget is best used for, in the pieces asked for.
+/// Loads what of `model` the GPU's budget is best used for, in pieces of this granularity.
 pub(super) fn open(
     model: Model,
     gpu: &GpuOptions,
     granularity: Granularity,
     options: &BenchOptions,
-) -> Result<(Forward, Gpu, GpuSpeed, Where)> {
+) -> Result<(Forward, Gpu, GpuSpeed, PlacedModel)> {
     // Measured and given back before the model takes the budget.
     let speed = gpu_speed(&Gpu::open(gpu)?, &options.effort)?;
     let cpu = Cpu::new(&options.cpu)?;
@@ -47,39 +32,45 @@ pub(super) fn open(
     };
     let model = Arc::new(model);
     let longest = options.tests.iter().map(|test| test.depth + test.prompt + test.generate).max();
-    let mut terms =
-        Terms::new(options.sparsity, longest.unwrap_or(1), options.kv_type).streaming(options.stream_prompts);
+    let inputs = PlanInputs {
+        stream_prompts: options.stream_prompts,
+        ..PlanInputs::new(options.sparsity, longest.unwrap_or(1), options.kv_type)
+    };
+    let mut planner = LivePlanner::new(inputs);
     if let Some(path) = &options.split {
-        let split = Split::open(path)?;
+        let split = PowerInferSplit::open(path)?;
         split.check(&model)?;
-        terms = terms.following(split);
+        planner = planner.following(split);
     }
-    let terms = Arc::new(terms);
-    let how = PlaceOptions {
+    let planner = Arc::new(planner);
+    let load = DeviceLoadOptions {
         gpu: gpu.clone(),
         cpu: options.cpu.clone(),
         workers: Some(cpu.workers()),
         chunk: options.chunk,
         granularity,
-        only_if_quicker: false,
+        gpu_use: GpuUse::Always,
         speeds: options.speeds.clone(),
     };
-    let (processor, gpu) = place(&model, &how, &terms, &mut |_, _| ControlFlow::Continue(()))?;
+    let (processor, gpu) = load_on_device(&model, &load, &planner, &mut |_, _| ControlFlow::Continue(()))?;
     let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
     forward.set_sparsity(options.sparsity);
-    // What the mode wants beside weights comes after them.
-    while forward.settle(&mut [])? {}
-    let resident = forward.resident().unwrap_or_default();
+    // Predictors and the like are uploaded after the weights.
+    let mut resident = Resident::default();
+    if let Some((model, residency)) = forward.residency() {
+        while residency.settle(model, &mut [])? {}
+        resident = residency.resident(model).unwrap_or_default();
+    }
     let n_layer = model.config.n_layer();
     let hot: usize = (0..n_layer).map(|layer| resident.count(layer)).sum();
-    // A mixture's are its experts.
+    // In MoE layers experts are counted.
     let all = n_layer * model.config.experts.as_ref().map_or(model.config.n_ff, |experts| experts.count);
-    let at = Where {
+    let placed = PlacedModel {
         granularity,
         threads,
         layers: n_layer - resident.first_layer.min(n_layer),
         hot: hot as f64 / all.max(1) as f64,
-        split: terms.split().map(|split| SplitReport::new(split, &resident)),
+        split: planner.split().map(|split| SplitReport::new(split, &resident)),
     };
-    Ok((forward, gpu, speed, at))
+    Ok((forward, gpu, speed, placed))
 }

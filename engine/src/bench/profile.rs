@@ -1,11 +1,8 @@
-//! Where a GPU's time goes: the tests of [`run`](super::run) with every dispatch timed.
+//! Times of a GPU's kernels: the tests of [`run`](super::run) with every dispatch timed.
 
 use std::path::Path;
 
-use super::{
-    GpuSpeed,
-    run::{Bench, BenchOptions, Progress, Test},
-};
+use super::{BenchOptions, GpuSpeed, Progress, Test, run::Bench};
 use crate::{
     error::{Error, Result},
     gpu::{AdapterReport, Clock, Profile},
@@ -16,7 +13,7 @@ use crate::{
 pub struct ModelProfile {
     /// The GPU.
     pub adapter: AdapterReport,
-    /// What it moves.
+    /// Its measured speed.
     pub speed: GpuSpeed,
     /// One entry per test.
     pub tests: Vec<TestProfile>,
@@ -25,11 +22,11 @@ pub struct ModelProfile {
 /// One test.
 #[derive(Debug, Clone)]
 pub struct TestProfile {
-    /// Which.
+    /// The test.
     pub test: Test,
     /// Seconds it takes while nothing is timed.
     pub seconds: f64,
-    /// Its dispatches.
+    /// The times of its dispatches.
     pub profile: Profile,
 }
 
@@ -70,7 +67,7 @@ mod tests {
     };
 
     #[test]
-    fn a_models_kernels_are_counted_and_timed() {
+    fn profiles_count_and_time_the_kernels_of_a_model() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
         let test = |prompt, generate| Test { prompt, generate, depth: 2 };
         let options = BenchOptions {

@@ -1,14 +1,14 @@
-//! One line of a benchmark, under llama-bench's field names, so that what reads its JSON reads ours.
+//! One line of a benchmark, under llama-bench's field names, so that programs that read its JSON read ours.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use super::Limit;
-use crate::session::SplitReport;
+use crate::placement::SplitReport;
 
 /// Result of one test. Fields up to `samples_ts` are llama-bench's (speeds in tokens per second, times in
-/// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds what it has no name for.
+/// nanoseconds); those that have no meaning here keep its neutral value. [`Extra`] holds figures that it has no field for.
 #[derive(Debug, Clone, Serialize)]
 #[allow(missing_docs)]
 pub struct Record {
@@ -55,7 +55,7 @@ pub struct Record {
     pub thermocline: Extra,
 }
 
-/// What llama-bench has no field for.
+/// Figures that llama-bench has no field for.
 #[derive(Debug, Clone, Serialize)]
 pub struct Extra {
     /// Instruction set of the kernels, or their tier on a GPU.
@@ -64,41 +64,42 @@ pub struct Extra {
     pub sparsity: String,
     /// Kind of predictor, if one took part.
     pub predictor: Option<String>,
-    /// In what pieces the model is on the GPU, where it was placed under a budget: neurons or layers.
+    /// The pieces in which the model was placed under a budget: neurons or layers; null without a placement.
     pub placement: Option<String>,
     /// How far a split of PowerInfer's was followed; null without one.
     pub split: Option<SplitReport>,
-    /// Share of neurons resident on the GPU.
+    /// Fraction of neurons resident on the GPU.
     pub hot_fraction: f64,
-    /// Share of the firing neurons that are, over all generated tokens; null without a placement or generated tokens, and where some
-    /// layer does not tell what fires.
+    /// Fraction of the firing neurons that are resident, over all generated tokens; null without a placement or generated tokens, and
+    /// where some layer does not record firings.
     pub hit_rate: Option<f64>,
-    /// Share of the time of generated tokens that the CPU waited for the GPU in layers that both compute; null without them.
+    /// Fraction of the time of generated tokens that the CPU waited for the GPU in layers that both compute; null without them.
     pub waiting: Option<f64>,
     /// Bytes the GPU may use.
     pub vram_budget: u64,
     /// Bytes it uses.
     pub vram_used: u64,
-    /// Weights and cached keys and values one generated token reads, averaged over the test. Under a placement, what the CPU reads of
-    /// FFNs, which is what placing saves; null where it was not seen.
+    /// Weights and cached keys and values one generated token reads, averaged over the test. Under a placement, the bytes of FFNs
+    /// that the CPU reads, which placing saves; null where they were not counted.
     pub bytes_per_token: Option<u64>,
-    /// Of these, what the CPU reads as rows of single neurons here and there.
+    /// Those of them that the CPU reads as scattered rows of single neurons.
     pub scattered_bytes_per_token: u64,
-    /// Share of the neurons that fired for a generated token; null where it was not seen.
+    /// Fraction of the neurons that fired for a generated token; null where it was not counted.
     pub active_neurons: Option<f64>,
     /// Bytes read per second while generating; null for prompts.
     pub bytes_per_second: Option<f64>,
-    /// What sequential reads of the computing device's memory reach; on the CPU the median over the repetitions.
+    /// Bytes per second of sequential reads of the device's memory; on the CPU the median over the repetitions.
     pub read_bandwidth: f64,
-    /// What copies within a GPU's memory reach, bytes read and written both counted; null on the CPU.
+    /// Bytes per second of copies within a GPU's memory, bytes read and written both counted; null on the CPU.
     pub copy_bandwidth: Option<f64>,
-    /// What reads of such rows, as many and as long as the test's, reach, median over the repetitions; null where there were none.
+    /// Bytes per second of reads of scattered rows, as many and as long as the test's, median over the repetitions; null without
+    /// any.
     pub scattered_bandwidth: Option<f64>,
     /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
-    /// `read_bandwidth`, as a share of the time it took: the median over the repetitions, each with what was measured around it
-    /// (`limits`). On a GPU `bytes_per_second / copy_bandwidth`.
+    /// `read_bandwidth`, as a fraction of the time it took: the median over the repetitions, each with the bandwidth measured
+    /// around it (`limits`). On a GPU `bytes_per_second / copy_bandwidth`.
     pub bandwidth_share: Option<f64>,
-    /// What memory gave around each repetition; empty on a GPU.
+    /// Memory bandwidth around each repetition; empty on a GPU.
     pub limits: Vec<Limit>,
     /// Time from the first prompt token to its logits; null without a prompt.
     pub ttft_ms: Option<f64>,

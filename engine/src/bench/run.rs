@@ -1,127 +1,30 @@
 //! The tests of llama-bench: a prompt of random tokens, or generation of random tokens, behind a context of some depth.
 //! Tokenising and sampling are not part of the time.
 
-use std::{
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Instant,
-};
+use std::{ops::ControlFlow, path::Path, sync::Arc, time::Instant};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use serde::Serialize;
 
 use super::{
+    BenchOptions, Progress, Record, Test,
     device::Device,
     limit::{Limit, LimitProbe},
     measured::{Gaps, Measured},
     placed,
     reads::neuron_row,
-    record::{Record, now_utc},
+    record::now_utc,
 };
 use crate::{
+    calibration::{GpuSpeed, MemoryKind, gpu_speed},
     cpu::{Cpu, CpuOptions, ThreadPool},
     error::{Error, Result},
     format::ReadMode,
-    gpu::{Gpu, GpuOptions},
-    model::{
-        DEFAULT_CHUNK, Forward, GpuLoad, GpuProcessor, KvCache, KvType, LoadOptions, Model, Outputs, Probe, Sparsity,
-    },
-    sparsity::{
-        measure::{GpuEffort, GpuSpeed, MemoryKind, gpu_speed},
-        placement::Granularity,
-        sidecar::{self, Attachment, SidecarChoice},
-    },
+    gpu::Gpu,
+    hybrid::{GpuLoad, HybridProcessor},
+    model::Model,
+    runtime::{Forward, KvCache, Outputs, Probe, Sparsity},
+    sparsity::sidecar,
 };
-
-/// One test.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Test {
-    /// Prompt tokens, computed in chunks.
-    pub prompt: usize,
-    /// Tokens generated one by one behind the prompt.
-    pub generate: usize,
-    /// Tokens already in the context.
-    pub depth: usize,
-}
-
-/// What to run, and how.
-#[derive(Debug, Clone)]
-pub struct BenchOptions {
-    /// llama-bench's defaults: 512 prompt tokens, then 128 generated.
-    pub tests: Vec<Test>,
-    /// Timed runs per test.
-    pub repetitions: usize,
-    /// One run that is not timed before each test.
-    pub warm_up: bool,
-    /// Threads and instruction set.
-    pub cpu: CpuOptions,
-    /// The GPU that computes; the CPU if there is none.
-    pub gpu: Option<GpuOptions>,
-    /// How a GPU is measured.
-    pub effort: GpuEffort,
-    /// In what pieces as much of the model as fits goes to the GPU; `None`: all of it.
-    pub placement: Option<Granularity>,
-    /// A split of PowerInfer's to place by, where neurons are placed.
-    pub split: Option<PathBuf>,
-    /// Folder in which the speeds of machines are kept, to place by.
-    pub speeds: Option<PathBuf>,
-    /// Where the cold part of prompts is computed, as
-    /// [`EngineOptions::stream_prompts`](crate::session::EngineOptions::stream_prompts) has it; of placed models.
-    pub stream_prompts: Option<bool>,
-    /// What is skipped when tokens are generated.
-    pub sparsity: Sparsity,
-    /// Encoding of cached keys and values.
-    pub kv_type: KvType,
-    /// Prompt tokens computed at once.
-    pub chunk: usize,
-    /// How to load the model.
-    pub load: LoadOptions,
-    /// What `prepare` found out about it.
-    pub sidecar: SidecarChoice,
-}
-
-impl Default for BenchOptions {
-    fn default() -> Self {
-        BenchOptions {
-            tests: vec![Test { prompt: 512, generate: 0, depth: 0 }, Test { prompt: 0, generate: 128, depth: 0 }],
-            repetitions: 5,
-            warm_up: true,
-            cpu: CpuOptions::default(),
-            gpu: None,
-            effort: GpuEffort::default(),
-            placement: None,
-            split: None,
-            speeds: None,
-            stream_prompts: None,
-            sparsity: Sparsity::Dense,
-            kv_type: KvType::default(),
-            chunk: DEFAULT_CHUNK,
-            load: LoadOptions::default(),
-            sidecar: SidecarChoice::default(),
-        }
-    }
-}
-
-/// What a run is doing, for a progress display.
-#[derive(Debug, Clone, Copy)]
-pub enum Progress<'a> {
-    /// Loading the model, measuring the machine.
-    Preparing,
-    /// The model is open, with this sidecar.
-    Opened(&'a Attachment),
-    /// A timed run starts.
-    Repetition {
-        /// Which test.
-        test: Test,
-        /// From 1.
-        number: usize,
-        /// How many there will be.
-        of: usize,
-    },
-    /// A test is done.
-    Done(&'a Record),
-}
 
 /// Loads the model and runs the tests in order.
 ///
@@ -146,7 +49,7 @@ pub(super) struct Prepared {
     tokens: Vec<u32>,
 }
 
-/// Largest logits read back for a generated token: what sampling looks at.
+/// Number of the largest logits that are read back for a generated token, as sampling does.
 const SHORTLIST: usize = 40;
 
 impl<'a> Bench<'a> {
@@ -177,7 +80,10 @@ impl<'a> Bench<'a> {
                 let gpu = Gpu::open(gpu)?;
                 let speed = gpu_speed(&gpu, &options.effort)?;
                 let load = GpuLoad { chunk: options.chunk, ..GpuLoad::default() };
-                let processor = GpuProcessor::load(&gpu, &model, &load, &mut |_, _| ControlFlow::Continue(()))?;
+                // No layer is the CPU's: its threads would only wait.
+                let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..options.cpu })?;
+                let mut go_on = |_, _| ControlFlow::Continue(());
+                let processor = HybridProcessor::load_whole(&gpu, cpu, &model, &load, &mut go_on)?;
                 (Forward::on(model, Box::new(processor)), Device::Gpu { gpu, speed, placed: None })
             }
         };
@@ -235,7 +141,7 @@ impl<'a> Bench<'a> {
         }
         let mut last = Instant::now();
         for token in &rest[..generate] {
-            let probe: &mut dyn Probe = if gaps.looks { &mut gaps.reads } else { &mut () };
+            let probe: &mut dyn Probe = if gaps.records { &mut gaps.reads } else { &mut () };
             match self.device {
                 Device::Cpu { .. } => drop(self.forward.run(&[*token], kv, Outputs::Last, probe)?),
                 Device::Gpu { .. } => drop(self.forward.top(&[*token], kv, SHORTLIST, probe)?),
@@ -251,35 +157,35 @@ impl<'a> Bench<'a> {
         let time = now_utc();
         let mut prepared = self.prepare(test)?;
         let on_cpu = matches!(self.device, Device::Cpu { .. });
-        let (mut seconds, mut gaps, mut limits) = (Vec::new(), Gaps::looking(on_cpu), Vec::new());
+        let (mut seconds, mut gaps, mut limits) = (Vec::new(), Gaps::recording(on_cpu), Vec::new());
         let of = self.options.repetitions.max(1);
         let mut before = self.limit(&gaps);
         for number in 1..=of {
             progress(Progress::Repetition { test, number, of });
             seconds.push(self.repeat(&mut prepared, test.generate, &mut gaps)?);
             let after = self.limit(&gaps);
-            limits.extend(before.zip(after).map(|(before, after)| before.between(after)));
+            limits.extend(before.zip(after).map(|(before, after)| before.mean_with(after)));
             before = after;
         }
-        let mut seen = None;
+        let mut recorded = None;
         if matches!(self.device, Device::Gpu { placed: Some(_), .. }) && test.generate > 0 {
-            let mut looking = Gaps::looking(true);
-            self.repeat(&mut prepared, test.generate, &mut looking)?;
-            seen = Some(looking);
+            let mut recording = Gaps::recording(true);
+            self.repeat(&mut prepared, test.generate, &mut recording)?;
+            recorded = Some(recording);
         }
-        let measured = Measured { test, time, seconds, gaps, seen, limits };
+        let measured = Measured { test, time, seconds, gaps, recorded, limits };
         let record = measured.record(self.options, self.forward.model(), &self.device, &prepared.kv);
         progress(Progress::Done(&record));
         Ok(record)
     }
 
-    /// What memory gives at the moment, for tokens such as those in `gaps`; `None` on a GPU.
+    /// The memory bandwidth at the moment, for tokens such as those in `gaps`; `None` on a GPU.
     fn limit(&mut self, gaps: &Gaps) -> Option<Limit> {
         let Device::Cpu { pool, limits, .. } = &mut self.device else { return None };
         let model = self.forward.model();
         let scattered = gaps.reads.per_token().is_some_and(|(_, scattered)| scattered > 0);
-        let share = gaps.reads.active(model).filter(|share| scattered && *share > 0.0);
-        Some(limits.measure(pool, neuron_row(model).zip(share)))
+        let fraction = gaps.reads.active(model).filter(|fraction| scattered && *fraction > 0.0);
+        Some(limits.measure(pool, neuron_row(model).zip(fraction)))
     }
 }
 
@@ -288,11 +194,13 @@ mod tests {
     use super::*;
     use crate::{
         bench::{Peer, compare},
-        gpu::AdapterChoice,
+        calibration::GpuEffort,
+        cpu::CpuOptions,
+        gpu::{AdapterChoice, GpuOptions},
     };
 
     #[test]
-    fn a_model_gives_llama_benchs_fields() {
+    fn bench_records_have_the_fields_of_llama_bench() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
         let options = BenchOptions {
             tests: vec![Test { prompt: 8, generate: 0, depth: 4 }, Test { prompt: 0, generate: 4, depth: 0 }],

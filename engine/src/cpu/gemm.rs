@@ -5,13 +5,16 @@
 
 use super::{
     Cpu, RowsJob,
-    activations::{CodeTiles, FloatTiles},
-    picked::Picked,
     pool::{ColumnsMut, split_columns},
+    product_input::{CodeTiles, FloatTiles},
+    row_selection::RowSelection,
     scratch::Buffer,
-    simd::{CodePanel, Grouping, Kernels, TILE_TOKENS},
+    simd::{CodePanel, Kernels, TILE_TOKENS},
 };
-use crate::format::Matrix;
+use crate::{
+    format::Matrix,
+    quant::{BlockType, UnpackedMut},
+};
 
 /// Columns of a panel of codes: 32 rows of 512 are 16 KiB, a third of a first-level cache.
 const CODE_COLUMNS: usize = 512;
@@ -20,7 +23,7 @@ const FLOAT_COLUMNS: usize = 128;
 /// Most panels a worker takes at a time.
 const PANELS: usize = 4;
 
-/// What a worker needs for a panel.
+/// Scratch memory of a worker for its panels.
 #[derive(Debug, Default)]
 pub(super) struct PanelScratch {
     /// `[rows, columns]`
@@ -47,7 +50,7 @@ struct Block<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
     /// Of which these are the matrix's rows.
-    picked: Picked<'a>,
+    selection: RowSelection<'a>,
     first: usize,
     out: ColumnsMut<'a>,
 }
@@ -55,7 +58,7 @@ struct Block<'a> {
 impl Block<'_> {
     /// Row `at` of the block, encoded.
     fn row(&self, at: usize) -> &[u8] {
-        self.weight.row(self.picked.get(self.first + at))
+        self.weight.row(self.selection.get(self.first + at))
     }
 }
 
@@ -63,31 +66,31 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
     let cols = x.len() / tokens;
     let kernels = cpu.kernels;
     cpu.scratch.with(|scratch| {
-        let any_codes = jobs.iter().any(|job| cpu.codes_of(job.weight.ty()).is_some());
-        let any_floats = jobs.iter().any(|job| cpu.codes_of(job.weight.ty()).is_none());
+        let any_codes = jobs.iter().any(|job| cpu.codes_of(job.weight).is_some());
+        let any_floats = jobs.iter().any(|job| cpu.codes_of(job.weight).is_none());
         if any_codes {
             scratch.code_tiles.fill(kernels, cpu.pool(), x, cols);
         }
         if any_floats {
-            scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, Picked::All);
+            scratch.float_tiles.fill(kernels, cpu.pool(), x, cols, RowSelection::All);
         }
-        let rows: usize = jobs.iter().map(|job| job.picked().len(job.weight.rows())).sum();
+        let rows: usize = jobs.iter().map(|job| job.selection().len(job.weight.rows())).sum();
         let panels = rows.div_ceil(kernels.panel_rows());
         let width = kernels.panel_rows() * (panels / (4 * cpu.pool().threads())).clamp(1, PANELS);
         let mut blocks = Vec::new();
         for RowsJob { weight, bias, rows: chosen, out } in jobs {
-            let picked = chosen.map_or(Picked::All, Picked::These);
-            let rows = picked.len(weight.rows());
+            let selection = chosen.map_or(RowSelection::All, RowSelection::Listed);
+            let rows = selection.len(weight.rows());
             if rows == 0 {
                 continue;
             }
             let columns = split_columns(out, rows, width).into_iter().enumerate();
-            blocks.extend(columns.map(|(at, out)| Block { weight, bias: *bias, picked, first: at * width, out }));
+            blocks.extend(columns.map(|(at, out)| Block { weight, bias: *bias, selection, first: at * width, out }));
         }
         let (code_tiles, float_tiles) = (&scratch.code_tiles, &scratch.float_tiles);
         cpu.pool().for_each(&mut blocks, |_, block| {
-            cpu.panels.with(|scratch| match cpu.codes_of(block.weight.ty()) {
-                Some(grouping) => codes(kernels, block, grouping, code_tiles, tokens, scratch),
+            cpu.panels.with(|scratch| match cpu.codes_of(block.weight) {
+                Some(ty) => codes(kernels, block, ty, code_tiles, tokens, scratch),
                 None => floats(kernels, block, float_tiles, tokens, scratch),
             });
         });
@@ -98,13 +101,14 @@ pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usi
 fn codes(
     kernels: &dyn Kernels,
     block: &mut Block<'_>,
-    grouping: Grouping,
+    ty: BlockType,
     tiles: &CodeTiles,
     tokens: usize,
     scratch: &mut PanelScratch,
 ) {
     let width = kernels.panel_rows();
     let (weight, rows) = (block.weight, block.out.width());
+    let (format, grouping) = (ty.format(), ty.format().grouping);
     let of_panel = tokens.div_ceil(TILE_TOKENS) * TILE_TOKENS * width;
     let PanelScratch { acc, unpacked, codes, scales, mins, bias, row_scales, row_mins, .. } = scratch;
     let acc = acc.take(rows.div_ceil(width) * of_panel);
@@ -118,14 +122,14 @@ fn codes(
         let (scales, bias) = (scales.take(width * groups), bias.take(width * groups));
         let mins = mins.take(width * minima);
         let (row_scales, row_mins) = (row_scales.take(groups), row_mins.take(minima));
-        let bytes = weight.ty().block_bytes();
-        let (from, to) = (first / weight.ty().block_len() * bytes, (first + len) / weight.ty().block_len() * bytes);
+        let (from, to) = (first / format.len * format.bytes, (first + len) / format.len * format.bytes);
         for (panel, acc) in acc.chunks_exact_mut(of_panel).enumerate() {
             for row in 0..width {
                 let unpacked = &mut unpacked[row * len..][..len];
                 if panel * width + row < rows {
                     let src = &block.row(panel * width + row)[from..to];
-                    kernels.unpack(weight.ty(), src, unpacked, row_scales, row_mins);
+                    let to = UnpackedMut { codes: unpacked, scales: row_scales, mins: row_mins };
+                    kernels.unpack(ty, src, to);
                 } else {
                     unpacked.fill(0);
                     row_scales.fill(0.0);
@@ -165,7 +169,7 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
                 let row = panel * width + row;
                 if row < rows {
                     let src = &block.row(row)[from..to];
-                    kernels.widen(weight.ty(), src, widened);
+                    kernels.widen(weight.encoding(), src, widened);
                 } else {
                     widened.fill(0.0);
                 }
@@ -182,8 +186,8 @@ fn floats(kernels: &dyn Kernels, block: &mut Block<'_>, tiles: &FloatTiles, toke
 /// Copies what was accumulated to the block's columns of the output.
 fn write_out(block: &mut Block<'_>, acc: &[f32], of_panel: usize, width: usize, tokens: usize) {
     let rows = block.out.width();
-    let (picked, first) = (block.picked, block.first);
-    let bias = block.bias.map(|bias| (first..first + rows).map(move |at| bias[picked.get(at)]));
+    let (selection, first) = (block.selection, block.first);
+    let bias = block.bias.map(|bias| (first..first + rows).map(move |at| bias[selection.get(at)]));
     for token in 0..tokens {
         let out = block.out.row_mut(token);
         for (panel, out) in out.chunks_mut(width).enumerate() {

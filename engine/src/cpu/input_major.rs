@@ -1,4 +1,4 @@
-//! Matrices stored input by input: what an input of zero would be multiplied by is not read. For products behind a ReLU.
+//! Input-major matrices: `y = W x` that does not read the weights of inputs of zero. For products behind a ReLU.
 //!
 //! Nothing is rounded anew: the codes and scales are those of the file's blocks in another order, so that a product is the one
 //! of the file's matrix.
@@ -6,12 +6,13 @@
 use smallvec::SmallVec;
 
 use super::{
-    Activations, Cpu, ThreadPool,
-    simd::{INPUTS, Inputs, OUTPUTS, place_of},
+    Cpu, InputPrecision, ThreadPool,
+    simd::{INPUTS, InputBlock, OUTPUTS, position_in_line},
 };
 use crate::{
     error::{Error, Result},
-    format::{Bytes, Matrix, TensorType, anonymous},
+    format::{Bytes, Matrix, anonymous},
+    quant::TensorType,
 };
 
 /// Tiles of outputs per worker. Few, so that the codes of an input are a long run; more than one, so that workers finish together.
@@ -21,7 +22,7 @@ const LEAST_TILE: usize = 4 * OUTPUTS;
 /// Bytes of a block of the file, the first two of which are its scale.
 const BLOCK: usize = 18;
 
-/// A `[rows, cols]` matrix, input by input.
+/// An input-major `[rows, cols]` matrix.
 #[derive(Debug, Clone)]
 pub struct InputMajor {
     rows: usize,
@@ -33,7 +34,7 @@ pub struct InputMajor {
 }
 
 impl InputMajor {
-    /// Bytes that `weight` takes in this form; `None` if it has none: it is made of Q4_0, with a multiple of 128 rows.
+    /// Bytes of `weight` in this form; `None` if it has none: only Q4_0 with a multiple of 128 rows does.
     pub fn bytes(weight: &Matrix) -> Option<u64> {
         let takes = weight.ty() == TensorType::Q4_0 && weight.rows().is_multiple_of(OUTPUTS);
         Some(weight.data().len() as u64).filter(|bytes| takes && *bytes > 0)
@@ -49,8 +50,8 @@ impl InputMajor {
         if Self::bytes(weight).is_none() {
             return Ok(None);
         }
-        let (bytes, share) = (weight.data().len(), rows.div_ceil(TILES * pool.threads()));
-        let tile = share.next_multiple_of(OUTPUTS).max(LEAST_TILE);
+        let (bytes, outputs) = (weight.data().len(), rows.div_ceil(TILES * pool.threads()));
+        let tile = outputs.next_multiple_of(OUTPUTS).max(LEAST_TILE);
         let mut memory = anonymous(bytes, WHAT)?;
         let mut tiles: Vec<_> = memory.chunks_mut(tile * weight.row_bytes()).enumerate().collect();
         pool.for_each(&mut tiles, |_, (at, to)| fill(weight, *at * tile, to));
@@ -59,7 +60,7 @@ impl InputMajor {
         Ok(Some(InputMajor { rows, cols, tile, data: Bytes::new(memory) }))
     }
 
-    /// What inputs `INPUTS * block..` are multiplied by in tile `at`, if there is such a tile: scales and codes.
+    /// Scales and codes of inputs `INPUTS * block..` in tile `at`, if there is such a tile.
     fn block(&self, at: usize, block: usize) -> Option<(&[u8], &[u8])> {
         let outputs = self.tile.min(self.rows.checked_sub(at * self.tile).filter(|left| *left > 0)?);
         let bytes = outputs / INPUTS * BLOCK * INPUTS;
@@ -78,7 +79,7 @@ fn fill(weight: &Matrix, first: usize, tile: &mut [u8]) {
             let row = weight.row(first + output);
             let [low, high, quants @ ..]: [u8; BLOCK] = row.as_chunks().0[block];
             *scale = [low, high];
-            let (place, shift) = place_of(output % OUTPUTS);
+            let (place, shift) = position_in_line(output % OUTPUTS);
             let place = output / OUTPUTS * (OUTPUTS / 2) + place;
             let (left, right) = codes.split_at_mut(codes.len() / 2);
             for (input, quants) in quants.iter().enumerate() {
@@ -91,12 +92,12 @@ fn fill(weight: &Matrix, first: usize, tile: &mut [u8]) {
 }
 
 impl Cpu {
-    /// Whether [`Cpu::matmul_inputs`] computes what [`Cpu::matmul`] would: activations are rounded to 8 bits.
+    /// True if [`Cpu::matmul_inputs`] computes what [`Cpu::matmul`] would: activations are rounded to 8 bits.
     pub fn takes_inputs(&self) -> bool {
-        self.activations == Activations::Int8
+        self.activations == InputPrecision::Int8
     }
 
-    /// `out = W x` for one token, `x` `[cols]` and `out` `[rows]`, where what inputs of zero are multiplied by is not read.
+    /// `out = W x` for one token, `x` `[cols]` and `out` `[rows]`; the weights of inputs of zero are not read.
     /// Returns how many bytes were read. The result does not depend on the number of threads.
     ///
     /// # Panics
@@ -124,7 +125,7 @@ impl Cpu {
                 let start = at.checked_sub(1).map_or(0, |before| blocks[before].1);
                 let (scales, codes) = weight.block(tile, block)?;
                 let (x, scale, sum) = (part(row.codes, block), row.scales[block], row.sums[block]);
-                Some(Inputs { scales, codes, active: &active[start..end], x, scale, sum })
+                Some(InputBlock { scales, codes, active: &active[start..end], x, scale, sum })
             };
             let mut tiles: Vec<_> = out.chunks_mut(weight.tile).enumerate().collect();
             self.pool().for_each(&mut tiles, |_, (tile, out)| {
@@ -164,7 +165,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(24))]
 
         #[test]
-        fn products_are_those_of_the_matrix(
+        fn matmul_inputs_equals_matmul(
             chunks in 1usize..12, blocks in 1usize..9, share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
@@ -174,10 +175,10 @@ mod tests {
             x.iter_mut().for_each(|x| *x = if rng.random_bool(share) { *x } else { 0.0 });
             let mut first: Option<(Isa, Vec<f32>)> = None;
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
-                let turned = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
+                let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let (mut wanted, mut got) = (vec![f32::NAN; rows], vec![f32::NAN; rows]);
                 cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut wanted }], &x, 1);
-                let read = cpu.matmul_inputs(&turned, &x, &mut got);
+                let read = cpu.matmul_inputs(&input_major, &x, &mut got);
                 prop_assert!(read <= weight.data().len() as u64);
                 if share == 0.0 {
                     prop_assert_eq!(read, 0);
@@ -196,7 +197,7 @@ mod tests {
 
     /// Largest codes on both sides: sums are as far from zero as they can be.
     #[test]
-    fn the_largest_sums_fit() {
+    fn matmul_inputs_holds_the_largest_sums() {
         for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {
             let mut block = [quants; BLOCK];
             block[..2].copy_from_slice(&half::f16::ONE.to_le_bytes());
@@ -205,24 +206,24 @@ mod tests {
             let code = |shift: u8| f32::from(quants >> shift & 15) - 8.0;
             let wanted = x * INPUTS as f32 * (code(0) + code(4));
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
-                let turned = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
+                let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
                 let mut out = vec![f32::NAN; OUTPUTS];
-                cpu.matmul_inputs(&turned, &[x; 2 * INPUTS], &mut out);
+                cpu.matmul_inputs(&input_major, &[x; 2 * INPUTS], &mut out);
                 assert!(out.iter().all(|y| (y - wanted).abs() < 0.01), "{}: {out:?} are not {wanted}", cpu.isa());
             }
         }
     }
 
     #[test]
-    fn only_what_is_active_counts_as_read() {
+    fn matmul_inputs_counts_bytes_of_active_inputs() {
         let rng = &mut StdRng::seed_from_u64(3);
         let cpu = &every_cpu()[0];
         let weight = random_matrix(TensorType::Q4_0, 256, 96, rng);
-        let turned = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
+        let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
         let mut x = vec![0.0; 96];
         let mut read = |at: usize| {
             x[at] = 1.0;
-            cpu.matmul_inputs(&turned, &x, &mut [0.0; 256])
+            cpu.matmul_inputs(&input_major, &x, &mut [0.0; 256])
         };
         // Scales of a block, and codes of an input.
         assert_eq!(read(0), 512 + 128);
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_such_form_is_left_alone() {
+    fn input_major_refuses_other_types_and_shapes() {
         let rng = &mut StdRng::seed_from_u64(4);
         let pool = ThreadPool::new(Some(1));
         for (ty, rows) in

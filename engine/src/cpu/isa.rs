@@ -11,7 +11,7 @@ pub enum Isa {
     Scalar,
     /// AVX2 with FMA and F16C.
     Avx2,
-    /// The same with AVX-VNNI: products of 8-bit codes in half the instructions.
+    /// AVX2 with AVX-VNNI: products of 8-bit codes in half the instructions.
     AvxVnni,
     /// AVX-512 F/BW/VL/DQ with VNNI.
     Avx512,

@@ -4,8 +4,8 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, gemm,
-    picked::{AHEAD, Picked, look_ahead},
-    simd::{Apart, DOT_ROWS},
+    row_selection::{AHEAD, RowSelection, prefetch_distance},
+    simd::{DOT_ROWS, GatheredRow},
 };
 use crate::format::Matrix;
 
@@ -16,8 +16,8 @@ const CHUNK_BYTES: usize = 96 << 10;
 /// Fewer bytes than this per worker are not worth waking one.
 const LEAST_CHUNK_BYTES: usize = 8 << 10;
 
-/// Bytes of its share in a product to come that a waiting worker brings near: a part of a second-level cache.
-const SOON_BYTES: usize = 256 << 10;
+/// Bytes of the next product that a waiting worker prefetches: a part of a second-level cache.
+const PREFETCH_BYTES: usize = 256 << 10;
 
 /// One product among several that share their input.
 #[derive(Debug)]
@@ -30,28 +30,28 @@ pub struct MatmulJob<'a> {
     pub out: &'a mut [f32],
 }
 
-/// The same for some rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
+/// A product with some rows of a matrix: `out[t, i] = W[rows[i]] x[t] + bias[rows[i]]`.
 #[derive(Debug)]
 pub struct RowsJob<'a> {
     /// `[all rows, cols]` weights.
     pub weight: &'a Matrix,
     /// Biases of all rows.
     pub bias: Option<&'a [f32]>,
-    /// Which rows; `None` for all of them.
+    /// Row numbers; `None` for all rows.
     pub rows: Option<&'a [u32]>,
     /// `[tokens, rows chosen]`; overwritten.
     pub out: &'a mut [f32],
 }
 
 impl RowsJob<'_> {
-    pub(super) fn picked(&self) -> Picked<'_> {
-        self.rows.map_or(Picked::All, Picked::These)
+    pub(super) fn selection(&self) -> RowSelection<'_> {
+        self.rows.map_or(RowSelection::All, RowSelection::Listed)
     }
 
     fn check(&self, x: &[f32], tokens: usize) {
         let (rows, cols) = (self.weight.rows(), self.weight.cols());
         assert_eq!(x.len(), tokens * cols, "activations of {tokens} tokens, {cols} columns");
-        assert_eq!(self.out.len(), tokens * self.picked().len(rows), "outputs of {tokens} tokens");
+        assert_eq!(self.out.len(), tokens * self.selection().len(rows), "outputs of {tokens} tokens");
         assert!(self.bias.is_none_or(|bias| bias.len() == rows), "biases of {rows} rows");
     }
 }
@@ -60,9 +60,9 @@ impl RowsJob<'_> {
 struct Rows<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
-    picked: Picked<'a>,
+    selection: RowSelection<'a>,
     first: usize,
-    /// Which of the inputs is theirs.
+    /// Index of their input.
     input: usize,
     out: &'a mut [f32],
 }
@@ -70,7 +70,7 @@ struct Rows<'a> {
 impl Cpu {
     /// `out[t] = W x[t] + bias` for every job; `x` is `[tokens, cols]`, the same for all jobs.
     ///
-    /// Quantised weights see `x` as [`Activations`](super::Activations) say, float weights as it is. The result does not
+    /// Quantised weights see `x` as [`InputPrecision`](super::InputPrecision) says, float weights as it is. The result does not
     /// depend on the number of threads.
     ///
     /// # Panics
@@ -81,7 +81,7 @@ impl Cpu {
         self.matmul_rows(&mut jobs.collect::<SmallVec<[_; 4]>>(), x, tokens);
     }
 
-    /// The same for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
+    /// [`Cpu::matmul`] for some rows of every job. Only those rows are read. A row's result is that of [`Cpu::matmul`].
     ///
     /// # Panics
     /// If shapes disagree, or a row does not exist.
@@ -90,9 +90,9 @@ impl Cpu {
         if x.is_empty() {
             // No tokens, or no columns: nothing but the bias is left.
             for RowsJob { weight, bias, rows, out } in jobs {
-                let picked = rows.map_or(Picked::All, Picked::These);
-                for token in out.chunks_exact_mut(picked.len(weight.rows()).max(1)) {
-                    let bias = |at| bias.map_or(0.0, |bias| bias[picked.get(at)]);
+                let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
+                for token in out.chunks_exact_mut(selection.len(weight.rows()).max(1)) {
+                    let bias = |at| bias.map_or(0.0, |bias| bias[selection.get(at)]);
                     token.iter_mut().enumerate().for_each(|(at, out)| *out = bias(at));
                 }
             }
@@ -104,7 +104,7 @@ impl Cpu {
         }
     }
 
-    /// The same of jobs with inputs of their own, `[tokens, cols]` each. Those of one token are one piece of work, so that workers are
+    /// [`Cpu::matmul_rows`] of jobs with inputs of their own, `[tokens, cols]` each. Those of one token are one piece of work, so that workers are
     /// busy however small each is.
     ///
     /// # Panics
@@ -119,18 +119,18 @@ impl Cpu {
         self.matvec(jobs, inputs);
     }
 
-    /// Says which matrices the next product of one token will read, whole and together: a worker that has nothing to do until then
-    /// brings the beginning of its share into its cache. Replaces what was said before; of an empty list nothing is expected.
-    pub fn expect(&self, weights: &[&Matrix]) {
+    /// Names the matrices that the next product of one token will read, whole and together: a worker that is idle until then
+    /// prefetches the beginning of its range of them. Replaces the list before; an empty one ends the prefetching.
+    pub fn prefetch(&self, weights: &[&Matrix]) {
         let chunk = self.chunk_of(weights.iter().map(|weight| weight.data().len()).sum());
         let items = |weight: &Matrix| weight.rows().div_ceil(rows_of(chunk, weight));
         let (n, threads) = (weights.iter().map(|weight| items(weight)).sum::<usize>(), self.pool().threads());
-        self.pool().expect(|worker| {
+        self.pool().prefetch(|worker| {
             let mut first = n * worker / threads;
             for weight in weights {
                 if first < items(weight) {
                     let bytes = &weight.data()[first * rows_of(chunk, weight) * weight.row_bytes()..];
-                    return &bytes[..bytes.len().min(SOON_BYTES)];
+                    return &bytes[..bytes.len().min(PREFETCH_BYTES)];
                 }
                 first -= items(weight);
             }
@@ -148,7 +148,7 @@ impl Cpu {
         self.scratch.with(|scratch| {
             let codes = &mut scratch.rows;
             codes.resize_with(codes.len().max(inputs.len()), Default::default);
-            if jobs.iter().any(|job| self.codes_of(job.weight.ty()).is_some()) {
+            if jobs.iter().any(|job| self.codes_of(job.weight).is_some()) {
                 codes.iter_mut().zip(inputs).for_each(|(codes, x)| codes.fill(self.kernels, x));
             }
             let bytes: usize = jobs.iter().map(|job| job.out.len() * job.weight.row_bytes()).sum();
@@ -156,33 +156,40 @@ impl Cpu {
             let mut items: Vec<Rows<'_>> = Vec::with_capacity(bytes / chunk + jobs.len());
             for (job, RowsJob { weight, bias, rows: chosen, out }) in jobs.iter_mut().enumerate() {
                 let (rows, input) = (rows_of(chunk, weight), job.min(inputs.len() - 1));
-                let picked = chosen.map_or(Picked::All, Picked::These);
+                let selection = chosen.map_or(RowSelection::All, RowSelection::Listed);
                 let parts = out.chunks_mut(rows).enumerate();
-                items.extend(parts.map(|(at, out)| Rows { weight, bias: *bias, picked, first: at * rows, input, out }));
+                items.extend(parts.map(|(at, out)| Rows {
+                    weight,
+                    bias: *bias,
+                    selection,
+                    first: at * rows,
+                    input,
+                    out,
+                }));
             }
             let codes = &*codes;
-            self.pool().for_each(&mut items, |_, Rows { weight, bias, picked, first, input, out }| {
-                let (ty, x, row) = (weight.ty(), inputs[*input], &codes[*input]);
-                let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(ty) {
-                    Some(_) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
-                    None => self.kernels.dot_floats(ty, weights, x, ahead, out),
+            self.pool().for_each(&mut items, |_, Rows { weight, bias, selection, first, input, out }| {
+                let (x, row) = (inputs[*input], &codes[*input]);
+                let dot = |weights: &[u8], ahead, out: &mut [f32]| match self.codes_of(weight) {
+                    Some(ty) => self.kernels.dot_codes(ty, weights, row.row(), ahead, out),
+                    None => self.kernels.dot_floats(weight.encoding(), weights, x, ahead, out),
                 };
-                match picked {
-                    Picked::All => {
+                match selection {
+                    RowSelection::All => {
                         let row_bytes = weight.row_bytes();
                         dot(&weight.data()[*first * row_bytes..][..out.len() * row_bytes], AHEAD as isize, out);
                     }
-                    Picked::These(list) => {
-                        let apart = |at: usize| Apart {
+                    RowSelection::Listed(list) => {
+                        let gathered = |at: usize| GatheredRow {
                             row: weight.row(list[at] as usize),
-                            ahead: look_ahead(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
+                            ahead: prefetch_distance(weight, at, list.len(), DOT_ROWS, |at| list[at] as usize),
                         };
                         let (groups, rest) = out.as_chunks_mut::<DOT_ROWS>();
                         let mut at = *first;
                         for out in groups {
-                            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| apart(at + row));
-                            match self.codes_of(ty) {
-                                Some(_) => self.kernels.dot_apart(ty, &rows, row.row(), out),
+                            let rows: [_; DOT_ROWS] = std::array::from_fn(|row| gathered(at + row));
+                            match self.codes_of(weight) {
+                                Some(ty) => self.kernels.dot_gathered(ty, &rows, row.row(), out),
                                 None => rows.iter().zip(out).for_each(|(of, out)| {
                                     dot(of.row, of.ahead, std::slice::from_mut(out));
                                 }),
@@ -190,13 +197,13 @@ impl Cpu {
                             at += DOT_ROWS;
                         }
                         for (at, out) in (at..).zip(rest) {
-                            let Apart { row, ahead } = apart(at);
+                            let GatheredRow { row, ahead } = gathered(at);
                             dot(row, ahead, std::slice::from_mut(out));
                         }
                     }
                 }
                 if let Some(bias) = bias {
-                    (*first..).zip(out.iter_mut()).for_each(|(at, out)| *out += bias[picked.get(at)]);
+                    (*first..).zip(out.iter_mut()).for_each(|(at, out)| *out += bias[selection.get(at)]);
                 }
             });
         });
@@ -216,10 +223,14 @@ pub(super) mod tests {
     use super::*;
     use crate::{
         cpu::{
-            Activations, CpuOptions, Isa,
-            simd::tests::{TYPES, random_activations, random_weights, tolerance},
+            CpuOptions, InputPrecision, Isa,
+            simd::tests::{random_activations, tolerance},
         },
-        format::{Bytes, TensorType},
+        format::Bytes,
+        quant::{
+            TensorType,
+            tests::{WEIGHTS as TYPES, random_weights},
+        },
     };
 
     pub(crate) fn random_matrix(ty: TensorType, rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
@@ -235,7 +246,8 @@ pub(super) mod tests {
     }
 
     pub(crate) fn every_cpu() -> Vec<Cpu> {
-        let kinds = Isa::available().into_iter().flat_map(|isa| [(isa, Activations::Int8), (isa, Activations::Float)]);
+        let kinds =
+            Isa::available().into_iter().flat_map(|isa| [(isa, InputPrecision::Int8), (isa, InputPrecision::Float)]);
         let options = kinds.flat_map(|(isa, activations)| {
             [1, 3].map(|threads| CpuOptions { threads: Some(threads), isa: Some(isa), activations })
         });
@@ -246,7 +258,7 @@ pub(super) mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn products_are_right(
+        fn matmul_agrees_with_f64(
             a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..90,
             tokens in prop_oneof![1usize..4, 1usize..30], seed: u64,
         ) {
@@ -255,7 +267,7 @@ pub(super) mod tests {
             let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], 7, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
-            let mut first: Option<(Isa, Activations, Vec<f32>)> = None;
+            let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
             for cpu in every_cpu() {
                 let (mut out, mut second) = (vec![f32::NAN; tokens * rows], vec![f32::NAN; tokens * 7]);
                 cpu.matmul(
@@ -276,7 +288,7 @@ pub(super) mod tests {
                             let exact = exact + bias.map_or(0.0, |bias| f64::from(bias[r]));
                             let got = out[t * weight.rows() + r];
                             prop_assert!(
-                                (f64::from(got) - exact).abs() <= tolerance(cpu.codes_of(weight.ty()), &row, x) + 1e-5,
+                                (f64::from(got) - exact).abs() <= tolerance(cpu.codes_of(weight).is_some(), &row, x) + 1e-5,
                                 "{} {} [{}, {}] row {} token {}: {} is not {}",
                                 cpu.isa(), weight.ty(), weight.rows(), cols, r, t, got, exact
                             );
@@ -293,7 +305,7 @@ pub(super) mod tests {
         }
 
         #[test]
-        fn sparse_products_are_right(
+        fn matmul_neurons_agrees_with_f64(
             at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..500, tokens in 1usize..20, active in 0.0..1.0, seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
@@ -334,28 +346,28 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn products_with_inputs_of_their_own_are_those_one_by_one() {
+    fn matmul_each_equals_matmul_rows_one_by_one() {
         let rng = &mut StdRng::seed_from_u64(3);
         for ty in TYPES {
             let cols = [columns(ty, 40), columns(ty, 75), columns(ty, 3)];
             let weights = cols.map(|cols| random_matrix(ty, 37, cols, rng));
             for (cpu, tokens) in every_cpu().iter().flat_map(|cpu| [(cpu, 1), (cpu, 3)]) {
                 let inputs = cols.map(|cols| random_activations(tokens * cols, rng));
-                let [mut together, mut apart] = [(); 2].map(|()| vec![f32::NAN; 3 * 37 * tokens]);
+                let [mut together, mut alone] = [(); 2].map(|()| vec![f32::NAN; 3 * 37 * tokens]);
                 let jobs = weights.iter().zip(together.chunks_exact_mut(37 * tokens));
                 let mut jobs: Vec<_> =
                     jobs.map(|(weight, out)| RowsJob { weight, bias: None, rows: None, out }).collect();
                 cpu.matmul_each(&mut jobs, &inputs.each_ref().map(|x| &x[..]), tokens);
-                for ((weight, out), x) in weights.iter().zip(apart.chunks_exact_mut(37 * tokens)).zip(&inputs) {
+                for ((weight, out), x) in weights.iter().zip(alone.chunks_exact_mut(37 * tokens)).zip(&inputs) {
                     cpu.matmul(&mut [MatmulJob { weight, bias: None, out }], x, tokens);
                 }
-                assert_eq!(together, apart, "{ty} {} {tokens}", cpu.isa());
+                assert_eq!(together, alone, "{ty} {} {tokens}", cpu.isa());
             }
         }
     }
 
     #[test]
-    fn what_is_expected_changes_nothing_and_may_be_gone() {
+    fn prefetch_changes_no_result_and_may_outlive_its_matrices() {
         let rng = &mut StdRng::seed_from_u64(7);
         let weight = random_matrix(TensorType::Q4_0, 600, 512, rng);
         let x = random_activations(512, rng);
@@ -369,9 +381,9 @@ pub(super) mod tests {
         for round in 0..200 {
             let other = random_matrix(TensorType::F32, 1 + round % 7, 300, rng);
             match round % 3 {
-                0 => cpu.expect(&[&other, &weight]),
-                1 => cpu.expect(&[&weight]),
-                _ => cpu.expect(&[]),
+                0 => cpu.prefetch(&[&other, &weight]),
+                1 => cpu.prefetch(&[&weight]),
+                _ => cpu.prefetch(&[]),
             }
             drop(other);
             assert_eq!(product(), wanted);
@@ -379,7 +391,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn empty_shapes_are_fine() {
+    fn matmul_takes_empty_shapes() {
         let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
         let weight = Matrix::new(TensorType::F32, 3, 0, Bytes::new(Vec::new())).unwrap();
         let mut out = [f32::NAN; 3];

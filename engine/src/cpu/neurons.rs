@@ -1,4 +1,4 @@
-//! Sums of rows, each row a neuron's share of the output: only rows of neurons that fired are read.
+//! Sums of scaled rows, `y = sum a[i] W[i]`, each row a neuron's down column: only rows of neurons that fired are read.
 
 use std::ops::Range;
 
@@ -6,9 +6,9 @@ use smallvec::SmallVec;
 
 use super::{
     Cpu, Scratch,
-    picked::{Picked, look_ahead},
     pool::{ColumnsMut, split_columns},
-    simd::{AXPY_ROWS, Multiple},
+    row_selection::{RowSelection, prefetch_distance},
+    simd::{AXPY_ROWS, ScaledRow},
 };
 use crate::format::Matrix;
 
@@ -21,17 +21,17 @@ const SUM_ELEMENTS: usize = 1 << 14;
 /// Neurons of a panel.
 const PANEL_NEURONS: usize = 128;
 
-/// What some rows of a matrix that has one per neuron add up to for one token: `share * sum over i of a[i] W[rows[i]]`.
+/// A sum of rows of a neuron-major matrix for one token: `factor * sum over i of a[i] W[rows[i]]`.
 #[derive(Debug, Clone, Copy)]
 pub struct RowSum<'a> {
     /// `[n_ff, d]`
     pub weight: &'a Matrix,
-    /// Which rows; `None` for all of them.
+    /// Row numbers; `None` for all rows.
     pub rows: Option<&'a [u32]>,
     /// Activations of those rows. Where one is zero its row is not read.
     pub a: &'a [f32],
-    /// What the whole sum counts.
-    pub share: f32,
+    /// Factor of the whole sum, as a router weight.
+    pub factor: f32,
 }
 
 impl Cpu {
@@ -54,7 +54,7 @@ impl Cpu {
             Some(bias) => out.chunks_exact_mut(bias.len().max(1)).for_each(|out| out.copy_from_slice(bias)),
             None => out.fill(0.0),
         }
-        self.add_neurons(weight, Picked::All, a, tokens, out)
+        self.add_neurons(weight, RowSelection::All, a, tokens, out)
     }
 
     /// `out[t] += sum over i of a[t, i] W[rows[i]]`: some rows of a matrix `[n_ff, d]` that has one per neuron, `a` being
@@ -64,7 +64,7 @@ impl Cpu {
     /// # Panics
     /// If shapes disagree, or a row does not exist.
     pub fn accumulate_rows(&self, weight: &Matrix, rows: &[u32], a: &[f32], tokens: usize, out: &mut [f32]) -> usize {
-        self.add_neurons(weight, Picked::These(rows), a, tokens, out)
+        self.add_neurons(weight, RowSelection::Listed(rows), a, tokens, out)
     }
 
     /// `out += all sums`, `[d]`, for one token: as one piece of work, so that workers are busy however short each list is. The
@@ -84,23 +84,30 @@ impl Cpu {
         self.scratch.with(|scratch| self.add_one(sums, scratch, out))
     }
 
-    fn add_neurons(&self, weight: &Matrix, picked: Picked<'_>, a: &[f32], tokens: usize, out: &mut [f32]) -> usize {
-        let (n, d) = (picked.len(weight.rows()), weight.cols());
+    fn add_neurons(
+        &self,
+        weight: &Matrix,
+        selection: RowSelection<'_>,
+        a: &[f32],
+        tokens: usize,
+        out: &mut [f32],
+    ) -> usize {
+        let (n, d) = (selection.len(weight.rows()), weight.cols());
         assert_eq!(a.len(), tokens * n, "activations of {tokens} tokens, {n} neurons");
         assert_eq!(out.len(), tokens * d, "outputs of {tokens} tokens, {d} wide");
         if out.is_empty() || n == 0 {
             return 0;
         }
         if tokens == 1 {
-            let rows = if let Picked::These(rows) = picked { Some(rows) } else { None };
-            return self.accumulate_sums(&[RowSum { weight, rows, a, share: 1.0 }], out);
+            let rows = if let RowSelection::Listed(rows) = selection { Some(rows) } else { None };
+            return self.accumulate_sums(&[RowSum { weight, rows, a, factor: 1.0 }], out);
         }
         self.scratch.with(|scratch| {
             let active = &mut scratch.active;
             active.clear();
             let fires = |i: usize| (0..tokens).any(|t| a[t * n + i] != 0.0);
             active.extend((0..n).filter(|i| fires(*i)).map(|i| i as u32));
-            scratch.float_tiles.fill(self.kernels, self.pool(), a, n, Picked::These(active));
+            scratch.float_tiles.fill(self.kernels, self.pool(), a, n, RowSelection::Listed(active));
             let (kernels, tiles) = (self.kernels, &scratch.float_tiles);
             let (width, tile_tokens) = (kernels.panel_rows(), kernels.float_tokens());
             // As many columns at a time as whole blocks and whole panels need.
@@ -122,9 +129,9 @@ impl Cpu {
                             row.fill(0.0);
                             let bytes = weight.ty().block_bytes();
                             let len = weight.ty().block_len();
-                            let src = weight.row(picked.get(*neuron as usize));
+                            let src = weight.row(selection.get(*neuron as usize));
                             let src = &src[first / len * bytes..(first + out.width()) / len * bytes];
-                            kernels.widen(weight.ty(), src, &mut row[..out.width()]);
+                            kernels.widen(weight.encoding(), src, &mut row[..out.width()]);
                             for (side, row) in row.chunks_exact(width).enumerate() {
                                 panels[side * of_panel + k * width..][..width].copy_from_slice(row);
                             }
@@ -144,7 +151,7 @@ impl Cpu {
         })
     }
 
-    /// One token: every part sums its share of a matrix's active rows, then the parts are added in order.
+    /// One token: every part sums its range of a matrix's active rows, then the parts are added in order.
     fn add_one(&self, sums: &[RowSum<'_>], scratch: &mut Scratch, out: &mut [f32]) -> usize {
         let d = out.len();
         let active = &mut scratch.active;
@@ -171,20 +178,20 @@ impl Cpu {
         }
         self.pool().for_each(&mut parts, |_, SumPart { of, active, neurons, sum }| {
             sum.fill(0.0);
-            let picked = of.rows.map_or(Picked::All, Picked::These);
-            let row = |at: usize| picked.get(active[at] as usize);
-            let multiple = |at: usize| Multiple {
+            let selection = of.rows.map_or(RowSelection::All, RowSelection::Listed);
+            let row = |at: usize| selection.get(active[at] as usize);
+            let multiple = |at: usize| ScaledRow {
                 row: of.weight.row(row(at)),
-                a: of.share * of.a[active[at] as usize],
-                ahead: look_ahead(of.weight, at, active.len(), AXPY_ROWS, row),
+                a: of.factor * of.a[active[at] as usize],
+                ahead: prefetch_distance(of.weight, at, active.len(), AXPY_ROWS, row),
             };
             let mut at = neurons.start;
             while at + AXPY_ROWS <= neurons.end {
                 let group: [_; AXPY_ROWS] = std::array::from_fn(|i| multiple(at + i));
-                self.kernels.axpy(of.weight.ty(), &group, sum);
+                self.kernels.axpy(of.weight.encoding(), &group, sum);
                 at += AXPY_ROWS;
             }
-            (at..neurons.end).for_each(|at| self.kernels.axpy(of.weight.ty(), &[multiple(at)], sum));
+            (at..neurons.end).for_each(|at| self.kernels.axpy(of.weight.encoding(), &[multiple(at)], sum));
         });
         let width = (SUM_ELEMENTS / parts.len().max(1)).max(1);
         let mut columns: Vec<_> = out.chunks_mut(width).enumerate().collect();

@@ -1,6 +1,6 @@
 //! Buffers that live as long as the [`Cpu`](super::Cpu), so that a product allocates nothing once warm.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 /// Bytes of a cache line, and of the widest vector.
 const LINE: usize = 64;
@@ -32,20 +32,17 @@ impl<T: Copy + Default> Buffer<T> {
     }
 }
 
-/// Things handed out to one user at a time; more are made when all are in use.
+/// Scratch memory lent to one product at a time; more is made when all is in use.
 #[derive(Debug, Default)]
-pub(super) struct Stock<T>(Mutex<Vec<T>>);
+pub(super) struct ScratchPool<T>(Mutex<Vec<T>>);
 
-impl<T: Default> Stock<T> {
-    fn shelf(&self) -> MutexGuard<'_, Vec<T>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
+impl<T: Default> ScratchPool<T> {
     /// Lends one to `f`.
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        let mut thing = self.shelf().pop().unwrap_or_default();
-        let result = f(&mut thing);
-        self.shelf().push(thing);
+        let free = self.0.lock().pop();
+        let mut scratch = free.unwrap_or_default();
+        let result = f(&mut scratch);
+        self.0.lock().push(scratch);
         result
     }
 }

@@ -7,15 +7,15 @@
 //! | 4 | u32 tokens of a window |
 //! | 4 | i32 vocabulary |
 //! | 4 | i32 windows |
-//! | 4 * windows * tokens of a window | i32 ids, as they were before BOS took the place of each window's first |
+//! | 4 * windows * tokens of a window | i32 ids, before BOS replaced each window's first |
 //! | 2 * (2 * ((vocabulary + 1) / 2) + 4) | per scored token: f32 scale, f32 least log-probability, u16 codes |
 //!
-//! A log-probability is `scale * code + least`. What is more than 16 nats below the likeliest has the code 0. A window's scored
+//! A log-probability is `scale * code + least`. Probabilities more than 16 nats below the likeliest have the code 0. A window's scored
 //! tokens are those of [`Corpus::windows`](super::Corpus::windows).
 
 use std::{
     fs::File,
-    io::{BufReader, BufWriter, Read, Write},
+    io::{BufReader, Read, Write},
     path::{Path, PathBuf},
 };
 
@@ -23,7 +23,7 @@ use crate::error::{Error, Location, Result};
 
 const MAGIC: &[u8; 8] = b"_logits_";
 
-/// Log-probabilities this far below the greatest are not told apart.
+/// Range of log-probabilities below the greatest that are stored, in nats.
 const RANGE: f32 = 16.0;
 
 /// Bytes of a scored token.
@@ -36,7 +36,7 @@ fn scored(context: usize) -> usize {
     context - 1 - context / 2
 }
 
-/// Writes one, row by row; the caller names a temporary file and renames it.
+/// Writes one, row by row.
 #[derive(Debug)]
 pub struct BaseWriter<W: Write> {
     to: W,
@@ -44,19 +44,8 @@ pub struct BaseWriter<W: Write> {
     row: Vec<u8>,
 }
 
-impl BaseWriter<BufWriter<File>> {
-    /// Of windows of `context` tokens, `raw` one after the other.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn create(path: &Path, context: usize, n_vocab: usize, raw: &[u32]) -> Result<Self> {
-        let file = File::create(path).map_err(|error| Error::io("write", path, error))?;
-        BaseWriter::new(BufWriter::new(file), path, context, n_vocab, raw)
-    }
-}
-
 impl<W: Write> BaseWriter<W> {
-    /// To anything; `path` is for errors.
+    /// Of windows of `context` tokens, `raw` one after the other; to anything, `path` is for errors.
     ///
     /// # Errors
     /// [`Error::Io`].

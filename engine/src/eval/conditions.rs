@@ -1,40 +1,43 @@
-//! What every figure has to be printed with.
+//! Conditions that every figure is printed with.
 
 use serde::Serialize;
 
 use super::{Corpus, Method, Phase};
-use crate::model::{KvType, Model, PredictorKind};
+use crate::{
+    model::{Model, PredictorKind},
+    runtime::KvType,
+};
 
-/// Under which conditions something was measured. Figures are comparable only where these agree.
+/// Conditions of a measurement. Figures are comparable only where these agree.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Conditions {
-    /// File of the model.
+    /// Path of the model.
     pub model: String,
-    /// What was left out.
+    /// Sparsity mode.
     pub sparsity: String,
-    /// Kind of the predictors that were asked: `low-rank`, `rows`, several, or `None`.
+    /// Kind of the predictors used: `low-rank`, `rows`, several, or `None`.
     pub predictor: Option<String>,
-    /// How the tokens were fed.
+    /// Chunks or single tokens.
     pub phase: Phase,
     /// Element type of the KV cache.
     pub kv_type: String,
-    /// What computed.
+    /// Device that computed.
     pub device: String,
     /// Name of the text.
     pub text: String,
-    /// Tokens of a context.
+    /// Tokens per context.
     pub context: usize,
-    /// Contexts.
+    /// Number of contexts.
     pub chunks: usize,
-    /// Tokens scored.
+    /// Number of tokens scored.
     pub tokens: usize,
 }
 
 impl Conditions {
-    /// `device` is the caller's to know, and `kv_type` what the cache became.
+    /// Conditions of measuring `model`; `kv_type` is the type the KV cache got, `device` a description by the caller.
     pub fn new(model: &Model, corpus: &Corpus, method: Method, kv_type: KvType, device: &str) -> Self {
         let mut kinds: Vec<&str> = Vec::new();
-        if method.sparsity == crate::model::Sparsity::Predicted && method.phase == Phase::Decode {
+        if method.sparsity == crate::runtime::Sparsity::Predicted && method.phase == Phase::Decode {
             for predictor in model.weights.layers.iter().filter_map(|layer| layer.predictor.as_ref()) {
                 let kind = match predictor.kind {
                     PredictorKind::LowRank { .. } => "low-rank",
@@ -59,8 +62,8 @@ impl Conditions {
         }
     }
 
-    /// Whether a sparse mode was asked for but its figures are the dense model's.
+    /// True if a sparse mode was requested but the figures are the dense model's.
     pub fn is_dense_after_all(&self) -> bool {
-        self.phase == Phase::Prefill && self.sparsity != crate::model::Sparsity::Dense.name()
+        self.phase == Phase::Prefill && self.sparsity != crate::runtime::Sparsity::Dense.name()
     }
 }

@@ -1,4 +1,4 @@
-//! Which tokens of a text are computed, and which are scored.
+//! The tokens of a text that are computed and scored.
 
 use std::ops::Range;
 
@@ -7,37 +7,37 @@ use crate::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-/// A text, cut into passages that know nothing of each other.
+/// A text as independent passages.
 #[derive(Debug, Clone)]
 pub struct Corpus {
-    /// What to call it.
+    /// Name, for reports.
     pub name: String,
-    /// In the order of the text.
+    /// Passages in the order of the text.
     pub passages: Vec<Passage>,
     /// Longest passage in tokens.
     pub context: usize,
-    /// All tokens of the text, whether they are in a passage or not.
+    /// Number of tokens of the text, including those outside of passages.
     pub tokens: usize,
-    /// Of windows: the tokens as they were before BOS took the place of some, `[passages, context]`. Empty otherwise.
+    /// Tokens of windows before BOS replaced some, `[passages, context]`; empty for documents.
     pub raw: Vec<u32>,
 }
 
 /// Tokens of one empty context.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Passage {
-    /// All of them.
+    /// All tokens.
     pub tokens: Vec<u32>,
-    /// Places whose logits are scored by how they foresee the next token.
+    /// Positions whose logits are scored against the next token.
     pub scored: Range<usize>,
 }
 
 impl Passage {
-    /// What is to be foreseen at place `at`.
+    /// The token that the logits at position `at` should predict.
     pub fn target(&self, at: usize) -> u32 {
         self.tokens[at + 1]
     }
 
-    /// Tokens that are computed: the last one is only foreseen.
+    /// Number of tokens computed: the last one is only predicted.
     pub fn computed(&self) -> usize {
         self.scored.end
     }
@@ -45,7 +45,7 @@ impl Passage {
 
 impl Corpus {
     /// The windows of llama.cpp's `llama-perplexity`: the whole text is tokenised, BOS in front of it; it
-    /// is cut into windows of `context` tokens of which the first is overwritten by BOS, if the model has texts begin with
+    /// is divided into windows of `context` tokens of which the first is overwritten by BOS, if the model has texts begin with
     /// it; the second half of each is scored, beginning with the token after the middle. No more than `most` windows.
     ///
     /// # Errors
@@ -57,14 +57,14 @@ impl Corpus {
             return Err(Error::invalid("text", expected, format!("{} in {name}", tokens.len())));
         }
         let bos = tokenizer.bos().filter(|_| tokenizer.adds_bos());
-        Corpus::of_windows(name, tokens, bos, context, most)
+        Corpus::from_tokens(name, tokens, bos, context, most)
     }
 
-    /// The same of tokens that are there already.
+    /// The same for a text that is tokenised already.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a context of fewer than 4 tokens, or fewer tokens than one window.
-    pub fn of_windows(
+    pub fn from_tokens(
         name: &str,
         tokens: Vec<u32>,
         bos: Option<u32>,
@@ -91,8 +91,8 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: tokens.len(), raw })
     }
 
-    /// Every document by itself: BOS, if the vocabulary has one (the first token has to be foreseen from something), and its
-    /// text without blanks around it, cut at `context` tokens, every token after the first scored. Documents of fewer than two
+    /// Every document by itself: BOS, if the vocabulary has one (so that the first token can be predicted), and its
+    /// text without blanks around it, truncated at `context` tokens, every token after the first scored. Documents of fewer than two
     /// tokens are left out.
     ///
     /// # Errors
@@ -127,17 +127,17 @@ impl Corpus {
         Ok(Corpus { name: name.to_owned(), passages, context, tokens: all, raw: Vec::new() })
     }
 
-    /// Tokens that are scored.
+    /// Number of tokens scored.
     pub fn scored(&self) -> usize {
         self.passages.iter().map(|passage| passage.scored.len()).sum()
     }
 
-    /// Tokens that are computed.
+    /// Number of tokens computed.
     pub fn computed(&self) -> usize {
         self.passages.iter().map(Passage::computed).sum()
     }
 
-    /// Room a cache needs.
+    /// Tokens that a KV cache needs room for.
     pub fn longest(&self) -> usize {
         self.passages.iter().map(Passage::computed).max().unwrap_or(1).max(1)
     }
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn windows_score_their_second_half() {
         let tokens: Vec<u32> = (100..1640).collect();
-        let corpus = Corpus::of_windows("t", tokens.clone(), Some(1), 512, None).unwrap();
+        let corpus = Corpus::from_tokens("t", tokens.clone(), Some(1), 512, None).unwrap();
         assert_eq!(
             (corpus.passages.len(), corpus.tokens, corpus.scored(), corpus.computed()),
             (3, 1540, 3 * 255, 3 * 511)
@@ -158,11 +158,14 @@ mod tests {
         let second = &corpus.passages[1];
         assert_eq!((second.tokens[0], second.tokens[1], second.scored.clone()), (1, 613, 256..511));
         assert_eq!((second.target(256), second.target(510)), (100 + 512 + 257, 100 + 512 + 511));
-        assert_eq!(corpus.raw[512], 612, "what BOS took the place of");
-        assert_eq!(Corpus::of_windows("t", tokens.clone(), None, 512, Some(2)).unwrap().passages[1].tokens[0], 612);
-        assert_eq!(Corpus::of_windows("t", tokens.clone(), None, 7, Some(1)).unwrap().passages[0].scored, 3..6);
+        assert_eq!(corpus.raw[512], 612, "the token that BOS replaced");
+        assert_eq!(Corpus::from_tokens("t", tokens.clone(), None, 512, Some(2)).unwrap().passages[1].tokens[0], 612);
+        assert_eq!(Corpus::from_tokens("t", tokens.clone(), None, 7, Some(1)).unwrap().passages[0].scored, 3..6);
         for context in [0, 3, 1541] {
-            assert!(matches!(Corpus::of_windows("t", tokens.clone(), None, context, None), Err(Error::Invalid { .. })));
+            assert!(matches!(
+                Corpus::from_tokens("t", tokens.clone(), None, context, None),
+                Err(Error::Invalid { .. })
+            ));
         }
     }
 }

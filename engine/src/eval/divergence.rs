@@ -1,4 +1,4 @@
-//! How far a model's probabilities are from those of a base: the dense model, or whatever wrote a file.
+//! Divergence of a model's probabilities from those of a base: the dense model or a base file.
 
 use std::{io::Write, sync::Arc};
 
@@ -6,49 +6,49 @@ use serde::Serialize;
 
 use super::{
     Activity, BaseFile, BaseWriter, Conditions, Control, Corpus, Estimate, Method, Percentiles,
+    observer::Observer,
     perplexity::of_mean,
     score::{LogSoftmax, Scorer, argmax},
     statistics::{Moments, covariance},
-    watch::Observer,
 };
 use crate::{
     error::{Error, Result},
-    model::Forward,
+    runtime::Forward,
 };
 
-/// With fewer tokens, their spread says nothing.
+/// Fewest tokens for which standard errors are meaningful.
 pub const LEAST_TOKENS: usize = 100;
 
 /// Base probabilities below `exp` of this do not count: llama.cpp's files do not hold them.
 const LEAST_LOG_P: f64 = -16.0;
 
-/// What a model is compared with.
+/// Base that a model is compared with.
 #[derive(Debug)]
 pub enum Base<'a> {
-    /// The same model with nothing left out, computed window by window beside it, in the same phase.
+    /// The dense model, computed passage by passage in the same phase.
     Dense,
     /// Probabilities from a file.
     File(&'a mut BaseFile),
 }
 
-/// Distances from the base, over all scored tokens.
+/// Divergence from the base over all scored tokens.
 #[derive(Debug, Clone, Serialize)]
 pub struct Divergence {
-    /// How the model was measured.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
     /// `dense`, or the base's file.
     pub base: String,
     /// Kullback-Leibler divergence from the base, `sum p (ln p - ln q)` per token, in nats.
     pub kld: Estimate,
-    /// Its distribution.
+    /// Percentiles of the KL divergence.
     pub kld_percentiles: Percentiles,
-    /// Share of tokens at which both find the same one likeliest.
+    /// Fraction of tokens at which both have the same likeliest token.
     pub same_top: Estimate,
     /// Mean change of the probability of the token that follows.
     pub dp: Estimate,
-    /// Root of the mean of its square.
+    /// Root mean square of that change.
     pub dp_rms: Estimate,
-    /// Its distribution.
+    /// Percentiles of that change.
     pub dp_percentiles: Percentiles,
     /// Perplexity of the model.
     pub perplexity: Estimate,
@@ -62,13 +62,13 @@ pub struct Divergence {
     pub difference: Estimate,
     /// Correlation of both models' `ln p` of the tokens that follow.
     pub correlation: f64,
-    /// Tokens the model computed per second.
+    /// Tokens per second of the model.
     pub tokens_per_second: f64,
-    /// The same of the base, where it was computed.
+    /// Tokens per second of the base, if it was computed.
     pub base_tokens_per_second: Option<f64>,
     /// Bytes of weights a token reads, if all of them are read by the CPU.
     pub bytes_per_token: Option<f64>,
-    /// What the neurons did.
+    /// Activity of the neurons.
     #[serde(skip)]
     pub activity: Activity,
 }
@@ -84,7 +84,7 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// One token: log-probabilities of both, and what followed.
+    /// Adds a token: log-probabilities of both, `[n_vocab]`, and the next token.
     fn add(&mut self, base: &[f64], log_q: &[f64], target: usize) {
         let terms = base.iter().zip(log_q).filter(|(log_p, _)| **log_p > LEAST_LOG_P);
         self.kld.push(terms.map(|(log_p, log_q)| log_p.exp() * (log_p - log_q)).sum());
@@ -95,7 +95,7 @@ impl Tokens {
     }
 }
 
-/// Measures how far `method` is from `base`.
+/// Measures the divergence of `method` from `base`.
 ///
 /// # Errors
 /// As [`Forward::run`]; [`Error::Invalid`] for fewer than [`LEAST_TOKENS`] scored tokens or a file of another text or
@@ -159,9 +159,9 @@ pub fn divergence(
 }
 
 impl Tokens {
-    /// What they come to. How fast it was, and what was read, is not theirs to know.
+    /// The summary without speeds and bytes, which the caller fills in.
     fn summary(&self, conditions: Conditions, base: String, activity: Activity) -> Divergence {
-        let mean = |values: &[f64]| Moments::of(values.iter().copied()).estimate();
+        let mean = |values: &[f64]| Moments::from_values(values.iter().copied()).estimate();
         let n = self.nll.len() as f64;
         let same = self.same as f64 / n.max(1.0);
         let squares = mean(&self.dp.iter().map(|dp| dp * dp).collect::<Vec<_>>());
@@ -178,11 +178,11 @@ impl Tokens {
             conditions,
             base,
             kld: mean(&self.kld),
-            kld_percentiles: Percentiles::of(&self.kld),
+            kld_percentiles: Percentiles::from_values(&self.kld),
             same_top: Estimate { value: same, stderr: (same * (1.0 - same) / (n - 1.0).max(1.0)).sqrt() },
             dp: mean(&self.dp),
             dp_rms: Estimate { value: rms, stderr: if rms > 0.0 { 0.5 / rms * squares.stderr } else { 0.0 } },
-            dp_percentiles: Percentiles::of(&self.dp),
+            dp_percentiles: Percentiles::from_values(&self.dp),
             perplexity,
             base_perplexity,
             ln_ratio,
@@ -201,7 +201,7 @@ impl Tokens {
 }
 
 impl BaseFile {
-    /// Whether it is of this text and vocabulary.
+    /// Checks that the file is of this text and vocabulary.
     fn check(&self, corpus: &Corpus, n_vocab: usize) -> Result<()> {
         if self.n_vocab != n_vocab {
             return Err(Error::invalid("base file", format!("a vocabulary of {n_vocab}"), self.n_vocab));
@@ -215,7 +215,7 @@ impl BaseFile {
     }
 }
 
-/// Computes `corpus` with `method` and writes its probabilities for others to be compared with.
+/// Computes `corpus` with `method` and writes its probabilities as a base file.
 ///
 /// # Errors
 /// As [`Forward::run`]; [`Error::Io`]; [`Error::Invalid`] for a corpus that is not of windows; [`Error::Cancelled`].

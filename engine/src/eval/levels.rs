@@ -1,27 +1,28 @@
-//! How much to leave out, in steps: what has to be set in every layer for a wanted level.
+//! Levels of sparsity: the thresholds of every layer for a wanted level.
 
 use std::sync::Arc;
 
-use super::{Control, Corpus, Method, Phase, recall::Judge};
+use super::{Control, Corpus, Method, Phase, recall::RecallObserver};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Forward, Model, Sparsity, Steering},
+    model::Model,
+    runtime::{Forward, Sparsity, ThresholdCorrection},
 };
 
-/// What is walked.
+/// Quantity that a sweep varies.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Walk {
-    /// Thresholds of predictors, moved by so much in every layer.
+    /// Shifts of the predictors' thresholds, the same in every layer.
     Shift(Vec<f64>),
-    /// Thresholds of predictors, set in every layer so that this share of the firings is found.
+    /// Target recalls: every layer's predictor threshold is set to meet them.
     Recall(Vec<f64>),
-    /// Cuts on the gates' activations, set in every layer so that this share of the neurons falls below.
+    /// Fractions of skipped neurons: every layer's activation threshold is set to meet them.
     Sparsity(Vec<f64>),
 }
 
 impl Walk {
-    /// What of a model it needs.
+    /// Sparsity mode that it applies to.
     pub fn mode(&self) -> Sparsity {
         match self {
             Walk::Shift(_) | Walk::Recall(_) => Sparsity::Predicted,
@@ -29,7 +30,7 @@ impl Walk {
         }
     }
 
-    /// What its numbers are.
+    /// Name of the varied quantity.
     pub fn label(&self) -> &'static str {
         match self {
             Walk::Shift(_) => "threshold shift",
@@ -38,25 +39,25 @@ impl Walk {
         }
     }
 
-    /// The numbers.
+    /// Values of the levels.
     pub fn values(&self) -> &[f64] {
         let (Walk::Shift(values) | Walk::Recall(values) | Walk::Sparsity(values)) = self;
         values
     }
 }
 
-/// One step.
+/// One level of a sweep.
 #[derive(Debug, Clone)]
 pub struct Level {
-    /// Its number in the [`Walk`].
+    /// Value in the [`Walk`].
     pub value: f64,
-    /// What is added to the predictors' thresholds.
-    pub steering: Steering,
-    /// Every layer's cut, where they are walked.
-    pub cuts: Option<Vec<Option<f32>>>,
+    /// Correction of the predictors' thresholds.
+    pub correction: ThresholdCorrection,
+    /// Activation thresholds per layer, where they vary.
+    pub activation_thresholds: Option<Vec<Option<f32>>>,
 }
 
-/// The steps of `walk`. Where they follow from what a text does, `text` is it: computed densely, in chunks.
+/// The levels of `walk`. Thresholds that follow from a text's firings are measured on `text`, computed densely in chunks.
 pub(super) fn levels(
     forward: &mut Forward,
     cpu: &Cpu,
@@ -68,15 +69,15 @@ pub(super) fn levels(
     let model = Arc::clone(forward.model());
     let whole = |value: &f64| matches!(walk, Walk::Shift(_)) && value.is_finite() || (0.0..=1.0).contains(value);
     if let Some(wrong) = walk.values().iter().find(|value| !whole(value)) {
-        return Err(Error::invalid("step of a sweep", "a finite shift, or a share from 0 to 1", wrong));
+        return Err(Error::invalid("step of a sweep", "a finite shift, or a fraction from 0 to 1", wrong));
     }
-    let mut judge = Judge::of(cpu, &model, walk.mode(), Some(0.0))?;
+    let mut observer = RecallObserver::with_default(cpu, &model, walk.mode(), Some(0.0))?;
     if !matches!(walk, Walk::Shift(_)) {
         let dense = Method { sparsity: Sparsity::Dense, phase: Phase::Prefill, ..method };
-        judge.read(forward, text, dense, control)?;
+        observer.read(forward, text, dense, control)?;
     }
     let of_layers = |each: &dyn Fn(&Sample, usize) -> Option<f32>| -> Vec<Option<f32>> {
-        let layers = judge.layers.iter().enumerate();
+        let layers = observer.layers.iter().enumerate();
         layers.map(|(at, layer)| layer.as_ref().and_then(|layer| each(&layer.sample, at))).collect()
     };
     Ok(walk
@@ -85,38 +86,50 @@ pub(super) fn levels(
         .map(|value| match walk {
             Walk::Shift(_) => {
                 let shift = vec![*value as f32; model.config.n_layer()];
-                Level { value: *value, steering: Steering { shift, audited: None }, cuts: None }
+                Level {
+                    value: *value,
+                    correction: ThresholdCorrection { shift, recall_check: None },
+                    activation_thresholds: None,
+                }
             }
             Walk::Recall(_) => {
                 let shifts = of_layers(&|sample, at| shift_for(&model, sample, at, *value));
                 let shift = shifts.into_iter().map(Option::unwrap_or_default).collect();
-                Level { value: *value, steering: Steering { shift, audited: None }, cuts: None }
+                Level {
+                    value: *value,
+                    correction: ThresholdCorrection { shift, recall_check: None },
+                    activation_thresholds: None,
+                }
             }
             Walk::Sparsity(_) => {
-                let cuts = of_layers(&|sample, _| sample.below(*value));
-                Level { value: *value, steering: Steering::default(), cuts: Some(cuts) }
+                let thresholds = of_layers(&|sample, _| sample.below(*value));
+                Level {
+                    value: *value,
+                    correction: ThresholdCorrection::default(),
+                    activation_thresholds: Some(thresholds),
+                }
             }
         })
         .collect())
 }
 
-/// How far a layer's threshold has to move for a share `recall` of `sample` to reach it.
+/// Shift of a layer's threshold at which the fraction `recall` of `sample` reaches it.
 fn shift_for(model: &Model, sample: &Sample, layer: usize, recall: f64) -> Option<f32> {
     let threshold = model.weights.layers.get(layer)?.predictor.as_ref()?.threshold;
     Some(sample.below(1.0 - recall)? - threshold)
 }
 
-/// Weighted numbers of which only so many are kept: every second of them is dropped, and of those still to come, whenever there
-/// are too many.
+/// A bounded sample of weighted numbers: when it is full, every second one is dropped and the sampling rate halved.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     kept: Vec<(f32, f32)>,
-    /// Numbers to pass over before the next is kept, and how many are passed over each time.
+    /// Numbers to skip before the next is kept.
     wait: u32,
+    /// Numbers skipped between two that are kept.
     stride: u32,
 }
 
-/// Numbers kept at most.
+/// Largest number of kept values.
 const MOST: usize = 1 << 16;
 
 impl Sample {
@@ -138,11 +151,11 @@ impl Sample {
         }
     }
 
-    /// The largest number below which no more than `share` of the weight is; `None` of nothing.
-    pub fn below(&self, share: f64) -> Option<f32> {
+    /// The largest number below which at most a `fraction` of the weight lies; `None` without numbers.
+    pub fn below(&self, fraction: f64) -> Option<f32> {
         let mut sorted = self.kept.clone();
         sorted.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
-        let wanted = share * sorted.iter().map(|(_, weight)| f64::from(*weight)).sum::<f64>();
+        let wanted = fraction * sorted.iter().map(|(_, weight)| f64::from(*weight)).sum::<f64>();
         let mut sum = 0.0;
         let found = sorted.iter().find(|(_, weight)| {
             sum += f64::from(*weight);
@@ -157,19 +170,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_of_what_is_kept_are_those_of_all() {
+    fn sample_quantiles_match_those_of_all_values() {
         let mut sample = Sample::default();
         assert_eq!(sample.below(0.5), None);
         for value in [3.0, 1.0, 2.0, 4.0] {
             sample.push(value, 1.0);
         }
-        assert_eq!([0.0, 0.2, 0.25, 0.5, 1.0].map(|share| sample.below(share)), [1.0, 1.0, 2.0, 3.0, 4.0].map(Some));
+        assert_eq!(
+            [0.0, 0.2, 0.25, 0.5, 1.0].map(|fraction| sample.below(fraction)),
+            [1.0, 1.0, 2.0, 3.0, 4.0].map(Some)
+        );
         let mut sample = Sample::default();
         (0..1_000_000u32).for_each(|i| sample.push((i.wrapping_mul(2_654_435_769) >> 8) as f32 / 16_777_216.0, 1.0));
         assert!(sample.kept.len() <= MOST && sample.kept.len() > MOST / 4);
-        for share in [0.1, 0.5, 0.95] {
-            let got = f64::from(sample.below(share).unwrap());
-            assert!((got - share).abs() < 0.01, "{got} {share}");
+        for fraction in [0.1, 0.5, 0.95] {
+            let got = f64::from(sample.below(fraction).unwrap());
+            assert!((got - fraction).abs() < 0.01, "{got} {fraction}");
         }
         // A token with few firings weighs as much as one with many.
         let mut sample = Sample::default();

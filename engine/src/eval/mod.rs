@@ -1,9 +1,9 @@
-//! How good a model's guesses are, and what leaving neurons out costs: perplexity as llama.cpp defines it ([`perplexity`]),
-//! distance from the dense model token by token ([`divergence`]), the predictors' figures ([`recall`]), and the curve of all
-//! of it over how much is left out ([`sweep`]). A [`Corpus`] says which tokens are scored, a [`Method`] how they are computed.
+//! Quality of a model and the cost of sparsity: perplexity as llama.cpp defines it ([`perplexity`]), divergence from the dense
+//! model token by token ([`divergence`]), recall of predictors ([`recall`]), and all of it over the degree of sparsity
+//! ([`sweep`]). A [`Corpus`] holds the tokens that are scored, a [`Method`] how they are computed. [`plot`] draws charts.
 //!
-//! Prompts are computed densely in every mode, so that scoring a text in chunks ([`Phase::Prefill`]) measures the dense
-//! model, whatever the mode. [`Phase::Decode`] feeds it token by token, as generating does: the honest figure of a sparse mode.
+//! Prompts are computed densely in every mode, so scoring a text in chunks ([`Phase::Prefill`]) measures the dense model in
+//! any mode. [`Phase::Decode`] computes it token by token, as generation does, which measures a sparse mode.
 //!
 //! Everything is deterministic: the same text, model and method give the same figures to the last bit, on one device.
 
@@ -12,22 +12,22 @@ mod conditions;
 mod corpus;
 mod divergence;
 mod levels;
+mod observer;
 mod perplexity;
 pub mod plot;
 mod recall;
 mod score;
 pub mod statistics;
 mod sweep;
-mod watch;
 
 pub use base_file::{BaseFile, BaseWriter};
 pub use conditions::Conditions;
 pub use corpus::{Corpus, Passage};
 pub use divergence::{Base, Divergence, LEAST_TOKENS, divergence, write_base};
 pub use levels::{Level, Walk};
+pub use observer::{Activity, Control, LayerActivity};
 pub use perplexity::{Perplexity, perplexity};
 pub use recall::{LayerRecall, Recall, recall};
 pub use score::{Method, Phase};
 pub use statistics::{Estimate, Percentiles};
 pub use sweep::{SweepPoint, sweep};
-pub use watch::{Activity, Control, LayerActivity};

@@ -4,31 +4,31 @@ use serde::Serialize;
 
 use super::{
     Activity, Conditions, Control, Corpus, Estimate, Method,
+    observer::Observer,
     score::{Scorer, nll},
     statistics::Moments,
-    watch::Observer,
 };
-use crate::{error::Result, model::Forward};
+use crate::{error::Result, runtime::Forward};
 
-/// How well a model foresees a text.
+/// Perplexity of a model on a text.
 #[derive(Debug, Clone, Serialize)]
 pub struct Perplexity {
-    /// How it was measured.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
     /// `exp(mean)`; its error is `exp(mean) * stderr(mean)`.
     pub perplexity: Estimate,
     /// Mean of `-ln p(token)`, in nats.
     pub nll: Estimate,
-    /// Tokens computed per second, those that are not scored among them.
+    /// Tokens computed per second, including those that are not scored.
     pub tokens_per_second: f64,
     /// Bytes of weights a token reads, if all of them are read by the CPU.
     pub bytes_per_token: Option<f64>,
-    /// What the neurons did.
+    /// Activity of the neurons.
     #[serde(skip)]
     pub activity: Activity,
 }
 
-/// Measures it.
+/// Measures the perplexity of a model on `corpus`.
 ///
 /// # Errors
 /// As [`Forward::run`]; [`Error::Cancelled`](crate::Error::Cancelled) if `control` says so.
@@ -60,7 +60,7 @@ pub fn perplexity(
     })
 }
 
-/// The perplexity of a mean.
+/// Perplexity of a mean negative log-likelihood.
 pub(super) fn of_mean(nll: Estimate) -> Estimate {
     let value = nll.value.exp();
     Estimate { value, stderr: value * nll.stderr }

@@ -1,62 +1,64 @@
-//! How well predictors (or cuts) find what fires, layer by layer, by the definitions of
-//! [`metrics`](crate::sparsity::predictor::metrics), and what leaving the rest out does to the FFN's output.
+//! Recall of predictors and activation thresholds, layer by layer, by the definitions of
+//! [`metrics`](crate::sparsity::predictor::metrics), and the error of the FFN's output without the skipped neurons.
 //!
-//! The text runs through the model by the [`Method`] at hand, and what every FFN is given on the way is looked at here: all
-//! its neurons are computed once more, whether the method skips them or not.
+//! The model computes the text by a [`Method`]; for every FFN input on the way all neurons are computed once more, including
+//! those the method skips.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use super::{
-    Activity, Conditions, Control, Corpus, Method, levels::Sample, score::Scorer, watch::FfnInputs, watch::Observer,
+    Activity, Conditions, Control, Corpus, Method,
+    levels::Sample,
+    observer::{FfnInputs, Observer},
+    score::Scorer,
 };
 use crate::{
-    cpu::{Cpu, MatmulJob, ops::Hidden},
+    cpu::{Cpu, MatmulJob, ops::Activation},
     error::{Error, Result},
-    model::{
-        Down, ExpertWeights, Experts, Ffn, FfnWeights, Forward, Model, Predictor, PredictorInput, Routing, Sparsity,
-    },
+    model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Model, Predictor, PredictorInput},
+    runtime::{Forward, Routing, Sparsity},
     sparsity::predictor::metrics::{
         MASS_OF_ACTIVE, Mean, Prediction, Tally, bit, down_norms, fill_mask, heaviest, least_and_median, ones,
         output_error,
     },
 };
 
-/// Tokens looked at together.
+/// Tokens per block.
 const BLOCK: usize = 32;
 
-/// Figures of all layers.
+/// Recall figures of all layers.
 #[derive(Debug, Clone, Serialize)]
 pub struct Recall {
-    /// How it was measured.
+    /// Conditions of the measurement.
     pub conditions: Conditions,
-    /// Which neurons count as active.
+    /// Definition of active neurons.
     pub active: String,
-    /// Layers that have a predictor, or a cut.
+    /// Figures of the layers with a predictor or an activation threshold.
     pub layers: Vec<LayerRecall>,
-    /// Least and median over layers.
+    /// Minimum and median of the recall over layers.
     pub recall: (f64, f64),
-    /// The same of the mass recall.
+    /// Minimum and median of the mass recall over layers.
     pub mass_recall: (f64, f64),
 }
 
 /// Figures of one layer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LayerRecall {
-    /// Which.
+    /// Index of the layer.
     pub layer: usize,
     /// Means over tokens.
     #[serde(flatten)]
     pub figures: Prediction,
-    /// Mean of `|y - y'| / |y|`: the FFN's output with and without the neurons that were ruled out.
+    /// Mean relative error of the FFN's output without the skipped neurons, `|y - y'| / |y|`.
     pub output_error: f64,
 }
 
-/// Measures the predictors under [`Sparsity::Predicted`], the cuts under [`Sparsity::Threshold`].
+/// Measures predictors under [`Sparsity::Predicted`], activation thresholds under [`Sparsity::Threshold`].
 ///
 /// # Errors
-/// As [`Forward::run`]; [`Error::Invalid`] if `method` does not guess, or no layer has what that takes;
+/// As [`Forward::run`]; [`Error::Invalid`] for another mode, or if no layer has a predictor or threshold;
 /// [`Error::Cancelled`] if `control` says so.
 pub fn recall(
     forward: &mut Forward,
@@ -67,10 +69,10 @@ pub fn recall(
     control: &mut dyn Control,
 ) -> Result<Recall> {
     let model = Arc::clone(forward.model());
-    let mut judge = Judge::new(cpu, &model, method.sparsity)?;
-    let kv_type = judge.read(forward, corpus, method, control)?;
+    let mut observer = RecallObserver::new(cpu, &model, method.sparsity)?;
+    let kv_type = observer.read(forward, corpus, method, control)?;
     let layers: Vec<LayerRecall> =
-        judge.layers.iter().enumerate().filter_map(|(at, layer)| Some(layer.as_ref()?.figures(at))).collect();
+        observer.layers.iter().enumerate().filter_map(|(at, layer)| Some(layer.as_ref()?.figures(at))).collect();
     let over = |of: fn(&LayerRecall) -> f64| {
         least_and_median(&layers.iter().map(of).collect::<Vec<_>>()).unwrap_or((1.0, 1.0))
     };
@@ -87,37 +89,38 @@ pub fn recall(
     })
 }
 
-/// Computes whole FFNs from what they are given, and what is guessed of them.
-pub(super) struct Judge<'a> {
+/// Computes whole FFNs and their predictions from the FFNs' inputs.
+pub(super) struct RecallObserver<'a> {
     cpu: &'a Cpu,
-    form: Hidden,
+    form: Activation,
     sparse: bool,
-    pub layers: Vec<Option<Judged<'a>>>,
+    pub layers: Vec<Option<ObservedLayer<'a>>>,
     buffers: Buffers,
-    /// Why it could not.
+    /// First error, which a probe cannot return.
     failed: Option<Error>,
 }
 
 /// One layer's weights and figures.
-pub(super) struct Judged<'a> {
-    /// Its FFN, or a mixture's experts and the one that every token passes through.
+pub(super) struct ObservedLayer<'a> {
+    /// Its FFN, or the routed experts and the shared one; with the norms of their down vectors.
     ffns: Vec<(&'a FfnWeights, Vec<f32>)>,
-    mixture: Option<(&'a ExpertWeights, &'a Experts)>,
-    guess: Guess<'a>,
+    moe: Option<(&'a ExpertWeights, &'a Experts)>,
+    rule: SkipRule<'a>,
     tally: Tally,
     error: Mean,
-    /// What decides the guess: scores of neurons that fire, weighted so that every token counts alike; or magnitudes of all
-    /// gates.
+    /// Scores of firing neurons, weighted so that every token counts the same; or magnitudes of all gate activations.
     pub sample: Sample,
 }
 
-/// What says which neurons are computed.
-enum Guess<'a> {
+/// The rule by which neurons are skipped.
+enum SkipRule<'a> {
+    /// Neurons that the predictor does not name.
     Predictor(&'a Predictor),
-    Cut(f32),
+    /// Neurons whose gate activation is at most this, as a magnitude.
+    Threshold(f32),
 }
 
-/// `[tokens, n_ff]` each, and `[tokens, d]` outputs.
+/// Scratch memory: `[tokens, n_ff]` activations, `[tokens, d]` outputs and `[n_ff]` masks.
 #[derive(Default)]
 struct Buffers {
     gate: Vec<f32>,
@@ -131,47 +134,47 @@ struct Buffers {
     predicted: Vec<u32>,
 }
 
-impl<'a> Judge<'a> {
-    /// Of the layers that have a predictor, or a cut.
+impl<'a> RecallObserver<'a> {
+    /// Observes the layers with a predictor or an activation threshold.
     pub fn new(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity) -> Result<Self> {
-        Judge::of(cpu, model, sparsity, None)
+        Self::with_default(cpu, model, sparsity, None)
     }
 
-    /// The same; under [`Sparsity::Threshold`] layers without a cut have `cut`.
-    pub fn of(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, cut: Option<f32>) -> Result<Self> {
+    /// The same, with the threshold `default` for layers that have none.
+    pub fn with_default(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, default: Option<f32>) -> Result<Self> {
         let layers = model.weights.layers.iter().map(|layer| {
-            let (ffns, mixture): (Vec<_>, _) = match &layer.ffn {
+            let (ffns, moe): (Vec<_>, _) = match &layer.ffn {
                 Ffn::Dense(ffn) => (vec![ffn], None),
-                Ffn::Experts(mixture) => {
-                    (mixture.ffns().collect(), model.config.experts.as_ref().map(|of| (mixture, of)))
-                }
+                Ffn::Experts(moe) => (moe.ffns().collect(), model.config.experts.as_ref().map(|of| (moe, of))),
             };
             let first = *ffns.first()?;
-            let guess = match sparsity {
-                Sparsity::Predicted => Guess::Predictor(layer.predictor.as_ref()?),
-                Sparsity::Threshold => Guess::Cut(first.gate.as_ref().and(layer.cut.or(cut))?),
+            let rule = match sparsity {
+                Sparsity::Predicted => SkipRule::Predictor(layer.predictor.as_ref()?),
+                Sparsity::Threshold => {
+                    SkipRule::Threshold(first.gate.as_ref().and(layer.activation_threshold.or(default))?)
+                }
                 Sparsity::Dense | Sparsity::Exact => return None,
             };
             let tally = Tally::new(first.up.weight.rows());
             let ffns = ffns.into_iter().map(|ffn| (ffn, down_norms(ffn))).collect();
-            Some(Judged { ffns, mixture, guess, tally, error: Mean::default(), sample: Sample::default() })
+            Some(ObservedLayer { ffns, moe, rule, tally, error: Mean::default(), sample: Sample::default() })
         });
         let layers: Vec<_> = layers.collect();
         if layers.iter().all(Option::is_none) {
             let expected = match sparsity {
                 Sparsity::Predicted if model.config.experts.is_some() => {
-                    "a model with predictors, which mixtures have not (cuts can be measured under threshold)"
+                    "a model with predictors, which mixtures of experts have not (measure activation thresholds under threshold)"
                 }
                 Sparsity::Predicted => "a model with predictors (`prepare` makes them)",
-                Sparsity::Threshold => "a model with gates, and cuts for them (`prepare` makes them)",
-                Sparsity::Dense | Sparsity::Exact => "a mode that guesses, predicted or threshold",
+                Sparsity::Threshold => "a model with gates and activation thresholds (`prepare` makes them)",
+                Sparsity::Dense | Sparsity::Exact => "predicted or threshold",
             };
-            return Err(Error::invalid("what the recall is measured of", expected, sparsity));
+            return Err(Error::invalid("sparsity mode whose recall is measured", expected, sparsity));
         }
         let activation = model.config.activation;
-        Ok(Judge {
+        Ok(RecallObserver {
             cpu,
-            form: Hidden::from(activation),
+            form: activation,
             sparse: activation.is_sparse(),
             layers,
             buffers: Buffers::default(),
@@ -179,14 +182,14 @@ impl<'a> Judge<'a> {
         })
     }
 
-    /// Runs a text through the model and looks at it; returns what type the cache got.
+    /// Computes a text with the model and observes its FFNs; returns the KV cache's type.
     pub fn read(
         &mut self,
         forward: &mut Forward,
         corpus: &Corpus,
         method: Method,
         control: &mut dyn Control,
-    ) -> Result<crate::model::KvType> {
+    ) -> Result<crate::runtime::KvType> {
         let mut activity = Activity::new(forward.model());
         let mut scorer = Scorer::new(forward, corpus, method)?;
         for passage in &corpus.passages {
@@ -198,20 +201,20 @@ impl<'a> Judge<'a> {
     }
 }
 
-impl FfnInputs for Judge<'_> {
-    fn look(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
+impl FfnInputs for RecallObserver<'_> {
+    fn observe(&mut self, layer: usize, tokens: usize, normed: &[f32], residual: &[f32]) {
         let Some(Some(layer)) = self.layers.get_mut(layer) else { return };
         let d = normed.len() / tokens.max(1);
         for (normed, residual) in normed.chunks(BLOCK * d.max(1)).zip(residual.chunks(BLOCK * d.max(1))) {
             let how = (self.form, self.sparse);
-            if let Err(error) = layer.look_at_all(self.cpu, how, normed, residual, &mut self.buffers) {
+            if let Err(error) = layer.observe_all(self.cpu, how, normed, residual, &mut self.buffers) {
                 self.failed.get_or_insert(error);
             }
         }
     }
 }
 
-/// Makes room and returns it.
+/// The first `n` elements of `buffer`, which grows if needed.
 fn room(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
     if buffer.len() < n {
         buffer.resize(n, 0.0);
@@ -219,37 +222,38 @@ fn room(buffer: &mut Vec<f32>, n: usize) -> &mut [f32] {
     &mut buffer[..n]
 }
 
-impl Judged<'_> {
-    /// Of a mixture every expert is looked at with the tokens that use it, as if that were a layer's whole FFN.
-    fn look_at_all(
+impl ObservedLayer<'_> {
+    /// Adds tokens. In an MoE layer every expert is observed with the tokens that use it, as if it were a dense layer.
+    fn observe_all(
         &mut self,
         cpu: &Cpu,
-        how: (Hidden, bool),
+        how: (Activation, bool),
         normed: &[f32],
         residual: &[f32],
         buffers: &mut Buffers,
     ) -> Result<()> {
-        let Some((mixture, experts)) = self.mixture else {
-            return self.look(0, cpu, how, (normed, residual), buffers);
+        let Some((moe, experts)) = self.moe else {
+            return self.observe(0, cpu, how, (normed, residual), buffers);
         };
-        let d = mixture.router.weight.cols();
+        let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
-        routing.ask(cpu, experts, mixture, normed, tokens)?;
+        routing.route(cpu, experts, moe, normed, tokens)?;
         for at in 0..self.ffns.len() {
-            let rows: Vec<f32> = match at < mixture.experts.len() {
+            let rows: Vec<f32> = match at < moe.experts.len() {
                 true => routing.members(at, tokens).flat_map(|(t, _)| &normed[t * d..][..d]).copied().collect(),
                 false => normed.to_vec(),
             };
-            self.look(at, cpu, how, (&rows, &rows), buffers)?;
+            self.observe(at, cpu, how, (&rows, &rows), buffers)?;
         }
         Ok(())
     }
 
-    fn look(
+    /// Adds tokens of the FFN `at`.
+    fn observe(
         &mut self,
         at: usize,
         cpu: &Cpu,
-        (form, sparse): (Hidden, bool),
+        (form, sparse): (Activation, bool),
         (normed, residual): (&[f32], &[f32]),
         buffers: &mut Buffers,
     ) -> Result<()> {
@@ -266,12 +270,12 @@ impl Judged<'_> {
             }
             None => cpu.matmul(&mut [up_job], normed, tokens),
         }
-        let scores = match self.guess {
-            Guess::Predictor(predictor) => {
+        let scores = match self.rule {
+            SkipRule::Predictor(predictor) => {
                 let x = if predictor.input == PredictorInput::Residual { residual } else { normed };
                 predictor.scores(cpu, x, tokens, inner, scores)?.0
             }
-            Guess::Cut(_) => {
+            SkipRule::Threshold(_) => {
                 let scores = room(scores, tokens * n_ff);
                 scores.copy_from_slice(gate);
                 cpu.activate(form, scores, None);
@@ -304,19 +308,19 @@ impl Judged<'_> {
             } else {
                 heaviest(mass, MASS_OF_ACTIVE, active);
             }
-            match self.guess {
-                Guess::Predictor(predictor) => {
+            match self.rule {
+                SkipRule::Predictor(predictor) => {
                     fill_mask(predicted, n_ff, |i| scores[i] >= predictor.threshold);
                     let count = ones(active).count();
                     ones(active).for_each(|i| self.sample.push(scores[i], 1.0 / count as f32));
                 }
-                Guess::Cut(cut) => {
-                    fill_mask(predicted, n_ff, |i| scores[i] > cut);
+                SkipRule::Threshold(threshold) => {
+                    fill_mask(predicted, n_ff, |i| scores[i] > threshold);
                     scores.iter().for_each(|score| self.sample.push(*score, 1.0));
                 }
             }
-            // One that every token passes through may be of another width.
-            if self.mixture.is_none_or(|(mixture, _)| at < mixture.experts.len()) {
+            // The shared expert may have another width.
+            if self.moe.is_none_or(|(moe, _)| at < moe.experts.len()) {
                 self.tally.add(active, predicted, Some(mass));
             }
             for (i, h) in hidden.iter_mut().enumerate() {
@@ -337,7 +341,7 @@ impl Judged<'_> {
     }
 }
 
-/// The FFN's output.
+/// The FFN's output `[tokens, d]` from hidden activations `[tokens, n_ff]`.
 fn down(ffn: &FfnWeights, cpu: &Cpu, hidden: &[f32], tokens: usize, out: &mut [f32]) {
     match &ffn.down {
         Down::Outputs(down) => {

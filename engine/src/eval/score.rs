@@ -1,32 +1,31 @@
-//! How a passage is computed, and what its logits say.
+//! Computing passages and scoring their logits.
 
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use super::{Activity, Corpus, Passage, watch::Observer};
+use super::{Activity, Corpus, Passage, observer::Observer};
 use crate::{
-    bench::always_read,
     error::Result,
-    model::{Forward, KvCache, KvType, Outputs, Sparsity},
+    runtime::{Forward, KvCache, KvType, Outputs, Sparsity},
 };
 
-/// Rows of logits computed at once: no more than this much memory, whatever the context.
+/// Rows of logits computed at once, which bounds the memory at any context.
 const ROWS: usize = 64;
 
-/// How the tokens of a text are computed.
+/// Order in which the tokens of a text are computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Phase {
     /// In chunks, as a prompt is: dense in every mode.
     Prefill,
-    /// One by one, as they are generated, each with the mask of its own.
+    /// One by one, as in generation, each with its own mask.
     Decode,
 }
 
 impl Phase {
-    /// What measures `mode`: chunks where nothing is left out, tokens one by one where something is.
-    pub fn of(mode: Sparsity) -> Self {
+    /// The phase that measures `mode`: chunks for dense, single tokens for sparse modes.
+    pub fn for_mode(mode: Sparsity) -> Self {
         if mode == Sparsity::Dense { Phase::Prefill } else { Phase::Decode }
     }
 
@@ -39,19 +38,19 @@ impl Phase {
     }
 }
 
-/// How to compute.
+/// Method of computing a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Method {
-    /// What is left out.
+    /// Sparsity mode.
     pub sparsity: Sparsity,
-    /// How the tokens are fed.
+    /// Chunks or single tokens.
     pub phase: Phase,
-    /// Element type of the cache.
+    /// Element type of the KV cache.
     pub kv_type: KvType,
 }
 
 impl Method {
-    /// The reference: nothing left out, in the phase of `self`, so that nothing else differs.
+    /// The dense reference in the same phase and with the same cache.
     pub fn dense(self) -> Self {
         Method { sparsity: Sparsity::Dense, ..self }
     }
@@ -62,8 +61,9 @@ pub(super) struct Scorer<'f> {
     forward: &'f mut Forward,
     kv: KvCache,
     method: Method,
-    /// Time spent computing, and tokens computed in it.
+    /// Time spent computing.
     pub time: Duration,
+    /// Tokens computed in it.
     pub tokens: u64,
 }
 
@@ -73,23 +73,23 @@ impl<'f> Scorer<'f> {
         Ok(Scorer { forward, kv, method, time: Duration::ZERO, tokens: 0 })
     }
 
-    /// Bytes of weights a token reads, if all of them are read by the CPU.
+    /// Bytes of weights read per token, if the CPU reads all of them.
     pub fn bytes_per_token(&self, activity: &Activity) -> Option<f64> {
         let ffns = activity.cpu_bytes().filter(|_| self.kv.on_host())?;
-        Some(always_read(self.forward.model()) as f64 + ffns)
+        Some(self.forward.model().always_read_bytes() as f64 + ffns)
     }
 
-    /// Element type the cache got.
+    /// Element type of the KV cache.
     pub fn kv_type(&self) -> KvType {
         self.kv.ty()
     }
 
-    /// The method.
+    /// Changes the method.
     pub fn set_method(&mut self, method: Method) {
         self.method = method;
     }
 
-    /// Computes `passage` in an empty context; `each` is given the logits of every scored place, in order.
+    /// Computes `passage` in an empty context; `each` is called with the logits of every scored position, in order.
     pub fn score(
         &mut self,
         passage: &Passage,

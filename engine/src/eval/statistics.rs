@@ -2,16 +2,16 @@
 
 use serde::Serialize;
 
-/// A figure and how uncertain it is.
+/// A figure with its standard error.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Estimate {
     /// The figure.
     pub value: f64,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: f64,
 }
 
-/// Sums of a sample.
+/// Count, sum and sum of squares of a sample.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Moments {
     count: u64,
@@ -20,31 +20,31 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Of a whole sample.
-    pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    /// Moments of a whole sample.
+    pub fn from_values(values: impl IntoIterator<Item = f64>) -> Self {
         let mut moments = Moments::default();
         values.into_iter().for_each(|value| moments.add(value));
         moments
     }
 
-    /// One more value.
+    /// Adds a value.
     pub fn add(&mut self, value: f64) {
         self.count += 1;
         self.sum += value;
         self.squares += value * value;
     }
 
-    /// Values added.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Their mean; 0 of none.
+    /// Mean; 0 without values.
     pub fn mean(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum / self.count as f64 }
     }
 
-    /// The mean and its standard error, `sqrt((mean(x^2) - mean(x)^2) / (n - 1))`, which is 0 of fewer than two values.
+    /// The mean and its standard error, `sqrt((mean(x^2) - mean(x)^2) / (n - 1))`, which is 0 for fewer than two values.
     pub fn estimate(&self) -> Estimate {
         let mean = self.mean();
         if self.count < 2 {
@@ -86,11 +86,11 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of `values`; all 0 of none.
-    pub fn of(values: &[f64]) -> Self {
+    /// Percentiles of `values`; all 0 without values.
+    pub fn from_values(values: &[f64]) -> Self {
         let mut sorted = values.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
-        let at = |share| quantile(&sorted, share);
+        let at = |fraction| quantile(&sorted, fraction);
         Percentiles {
             min: at(0.0),
             p0_1: at(0.001),
@@ -107,11 +107,11 @@ impl Percentiles {
     }
 }
 
-/// The value below which `share` of the ascending `sorted` are, by linear interpolation between neighbours; 0 of none.
-pub fn quantile(sorted: &[f64], share: f64) -> f64 {
+/// The quantile of the ascending `sorted` at `fraction`, by linear interpolation; 0 without values.
+pub fn quantile(sorted: &[f64], fraction: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
-    let place = share.clamp(0.0, 1.0) * last as f64;
-    let (below, part) = (place.floor() as usize, place.fract());
+    let position = fraction.clamp(0.0, 1.0) * last as f64;
+    let (below, part) = (position.floor() as usize, position.fract());
     (1.0 - part) * sorted[below] + part * sorted[(below + 1).min(last)]
 }
 
@@ -122,32 +122,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_worked_out_by_hand() {
-        let all = Moments::of([1.0, 2.0, 3.0, 4.0]);
+    fn statistics_match_a_hand_calculation() {
+        let all = Moments::from_values([1.0, 2.0, 3.0, 4.0]);
         assert_eq!(all.estimate().value, 2.5);
         assert!((all.estimate().stderr - (1.25f64 / 3.0).sqrt()).abs() < 1e-12);
-        assert_eq!(Moments::of([7.0]).estimate(), Estimate { value: 7.0, stderr: 0.0 });
+        assert_eq!(Moments::from_values([7.0]).estimate(), Estimate { value: 7.0, stderr: 0.0 });
         assert_eq!(Moments::default().estimate(), Estimate::default());
         assert!((covariance(&[1.0, 2.0, 3.0], &[2.0, 4.0, 6.0]) - 2.0 / 3.0).abs() < 1e-12);
         assert_eq!(covariance(&[1.0], &[1.0]), 0.0);
         let values: Vec<f64> = (0..=1000).rev().map(f64::from).collect();
-        let points = Percentiles::of(&values);
+        let points = Percentiles::from_values(&values);
         assert_eq!(
             [points.min, points.p0_1, points.p5, points.median, points.p99_9, points.max],
             [0.0, 1.0, 50.0, 500.0, 999.0, 1000.0]
         );
         assert_eq!(quantile(&[1.0, 2.0], 0.25), 1.25);
-        assert_eq!(Percentiles::of(&[]), Percentiles::default());
+        assert_eq!(Percentiles::from_values(&[]), Percentiles::default());
     }
 
     #[test]
-    fn standard_errors_are_those_of_a_bootstrap() {
+    fn standard_errors_match_a_bootstrap() {
         let mut random = StdRng::seed_from_u64(5);
         let sample: Vec<f64> = (0..800).map(|_| random.random::<f64>().powi(3) * 10.0).collect();
         let other: Vec<f64> = sample.iter().map(|x| 0.5 * x + random.random::<f64>()).collect();
-        let stderr = Moments::of(sample.iter().copied()).estimate().stderr;
+        let stderr = Moments::from_values(sample.iter().copied()).estimate().stderr;
         let (mut means, mut products) = (Moments::default(), Moments::default());
-        let [mean, other_mean] = [&sample, &other].map(|of| Moments::of(of.iter().copied()).mean());
+        let [mean, other_mean] = [&sample, &other].map(|of| Moments::from_values(of.iter().copied()).mean());
         for _ in 0..2000 {
             let (mut a, mut b) = (0.0, 0.0);
             for _ in 0..sample.len() {

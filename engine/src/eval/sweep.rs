@@ -1,4 +1,4 @@
-//! How much accuracy how much sparsity costs.
+//! Sweeps: accuracy over the degree of sparsity.
 
 use std::sync::Arc;
 
@@ -8,30 +8,30 @@ use super::{Base, Control, Corpus, Divergence, Method, Phase, Walk, divergence, 
 use crate::{
     cpu::Cpu,
     error::Result,
-    model::{Forward, KvType, Model, Steering},
+    model::Model,
+    runtime::{Forward, KvType, ThresholdCorrection},
 };
 
-/// One step of a sweep.
+/// Figures of one level.
 #[derive(Debug, Clone, Serialize)]
 pub struct SweepPoint {
-    /// What was set: a shift, a recall target or a share of neurons, as [`Walk::label`] says.
+    /// Value of the varied quantity, see [`Walk::label`].
     pub level: f64,
-    /// Share of neurons that fired and were computed.
+    /// Fraction of neurons that fired and were computed.
     pub active: Option<f64>,
-    /// Share of neurons the predictors let through.
+    /// Fraction of neurons that the predictors named.
     pub predicted: Option<f64>,
-    /// What came of it, against the dense model.
+    /// Divergence from the dense model.
     #[serde(flatten)]
     pub divergence: Divergence,
 }
 
-/// Measures every step of `walk` on `corpus`, token by token. Levels that follow from what a text does are taken from
-/// `calibration`, which should be another text, or another part of it. `reopen` puts a model with other cuts where
-/// `forward`'s is; `done` hears of every point.
+/// Measures every level of `walk` on `corpus`, token by token. Thresholds that follow from firings are measured on `calibration`,
+/// which should be another text. `reopen` opens a model with other activation thresholds as `forward`'s is; `done` is called with
+/// every point.
 ///
 /// # Errors
-/// As [`divergence`]; [`Error::Invalid`](crate::Error::Invalid) for a step that is no level, or a model that has nothing to
-/// walk.
+/// As [`divergence`]; [`Error::Invalid`](crate::Error::Invalid) for a level out of range, or a model without predictors or gates.
 pub fn sweep(
     forward: &mut Forward,
     cpu: &Cpu,
@@ -45,15 +45,15 @@ pub fn sweep(
     let method = Method { sparsity: walk.mode(), phase: Phase::Decode, kv_type };
     let mut points = Vec::new();
     for level in levels(forward, cpu, calibration, method, walk, control)? {
-        let divergence = match &level.cuts {
+        let divergence = match &level.activation_thresholds {
             None => {
-                forward.steer(&level.steering);
+                forward.correct_thresholds(&level.correction);
                 let of = divergence(forward, corpus, method, Base::Dense, device, control);
-                forward.steer(&Steering::default());
+                forward.correct_thresholds(&ThresholdCorrection::default());
                 of?
             }
-            Some(cuts) => {
-                let model = Arc::new(with_cuts(forward.model(), cuts));
+            Some(thresholds) => {
+                let model = Arc::new(with_thresholds(forward.model(), thresholds));
                 divergence(&mut reopen(model)?, corpus, method, Base::Dense, device, control)?
             }
         };
@@ -65,11 +65,11 @@ pub fn sweep(
     Ok(points)
 }
 
-/// `model` with other cuts; the matrices are shared.
-fn with_cuts(model: &Model, cuts: &[Option<f32>]) -> Model {
+/// `model` with other activation thresholds; the matrices are shared.
+fn with_thresholds(model: &Model, thresholds: &[Option<f32>]) -> Model {
     let mut weights = model.weights.clone();
-    for (layer, cut) in weights.layers.iter_mut().zip(cuts) {
-        layer.cut = *cut;
+    for (layer, threshold) in weights.layers.iter_mut().zip(thresholds) {
+        layer.activation_threshold = *threshold;
     }
     Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
 }

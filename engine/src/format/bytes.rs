@@ -1,6 +1,10 @@
 //! Shared, immutable bytes: a range of a memory map, or of a buffer, that keeps its owner alive.
 
-use std::{fmt, ops::Deref, ops::Range, sync::Arc};
+use std::{
+    fmt,
+    ops::{Deref, Range},
+    sync::Arc,
+};
 
 /// A cheaply clonable range of bytes with a shared owner.
 #[derive(Clone)]

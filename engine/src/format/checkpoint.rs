@@ -1,4 +1,4 @@
-//! What every container becomes once it is read.
+//! [`Checkpoint`]: metadata and tensors of a file, whatever its container.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -16,7 +16,7 @@ pub enum Container {
     HuggingFace,
 }
 
-/// Where the tokenizer of a checkpoint is described.
+/// Source of a checkpoint's tokenizer.
 #[derive(Debug, Clone)]
 pub enum TokenizerSource {
     /// In the metadata, under `tokenizer.*`.
@@ -35,11 +35,11 @@ pub enum TokenizerSource {
 pub struct Checkpoint {
     /// The file (the first one, when split) or folder.
     pub path: PathBuf,
-    /// What kind of container it was.
+    /// Container it was read from.
     pub container: Container,
     /// Key-value pairs.
     pub metadata: Metadata,
-    /// Where to find the tokenizer.
+    /// Source of its tokenizer.
     pub tokenizer: TokenizerSource,
     tensors: Vec<Tensor>,
     index: HashMap<String, usize>,

@@ -135,7 +135,7 @@ fn shards(folder: &Path, index_path: &Path, index: &Value, mode: ReadMode) -> Re
     Ok(tensors)
 }
 
-/// Whether `name` names a file in a folder on every system: no separator, no drive, no parent.
+/// True if `name` is a file name within a folder on every system: no separator, no drive, no parent.
 fn is_plain_file_name(name: &str) -> bool {
     !matches!(name, "" | "." | "..") && !name.contains(['/', '\\', ':', '\0'])
 }
@@ -189,7 +189,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::format::TensorType;
+    use crate::quant::TensorType;
 
     /// A folder with these files besides a `config.json`.
     fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_opens_with_all_its_files() {
+    fn open_reads_all_files_of_a_folder() {
         let files = [
             (TOKENIZER, "{}"),
             (TOKENIZER_CONFIG, r#"{"chat_template": "old", "bos_token": "<s>"}"#),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_missing_may_be_missing() {
+    fn open_tolerates_missing_optional_files() {
         let folder = folder(&[]);
         weights(folder.path(), WEIGHTS, &[("a", Dtype::F32)]);
         let opened = open(&folder).unwrap();
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_are_joined() {
+    fn open_joins_shards() {
         let index = json!({"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "one.safetensors"}});
         let folder = folder(&[(WEIGHTS_INDEX, &index.to_string())]);
         weights(folder.path(), "one.safetensors", &[("a", Dtype::F32), ("c", Dtype::F32)]);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_the_folder_is_opened() {
+    fn open_stays_within_the_folder() {
         let outside = tempfile::tempdir().unwrap();
         weights(outside.path(), WEIGHTS, &[("a", Dtype::F32)]);
         let absolute = outside.path().join(WEIGHTS).to_str().unwrap().to_owned();
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_folders_are_refused() {
+    fn open_refuses_broken_folders() {
         let empty = tempfile::tempdir().unwrap();
         refused(&empty, "a folder with `config.json`");
         fs::write(empty.path().join("m.gguf"), "").unwrap();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_none_is_refused() {
+    fn open_refuses_files_that_are_no_text() {
         let folder = folder(&[]);
         fs::write(folder.path().join(TOKENIZER), b"{\xff}").unwrap();
         weights(folder.path(), WEIGHTS, &[("a", Dtype::F32)]);

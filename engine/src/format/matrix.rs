@@ -2,12 +2,13 @@
 
 use std::ops::Range;
 
-use super::{Bytes, TensorType};
+use super::Bytes;
+use crate::quant::{self, Encoding, TensorType};
 
 /// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks.
 #[derive(Debug, Clone)]
 pub struct Matrix {
-    ty: TensorType,
+    encoding: Encoding,
     rows: usize,
     cols: usize,
     row_bytes: usize,
@@ -17,14 +18,19 @@ pub struct Matrix {
 impl Matrix {
     /// A matrix over `data`; `None` if `ty` is not a weight type or the length does not match the shape.
     pub fn new(ty: TensorType, rows: usize, cols: usize, data: Bytes) -> Option<Self> {
-        let row_bytes = ty.row_bytes(cols)?;
-        let fits = ty.is_weight() && rows.checked_mul(row_bytes) == Some(data.len());
-        fits.then_some(Matrix { ty, rows, cols, row_bytes, data })
+        let (encoding, row_bytes) = (ty.encoding()?, ty.row_bytes(cols)?);
+        let fits = rows.checked_mul(row_bytes) == Some(data.len());
+        fits.then_some(Matrix { encoding, rows, cols, row_bytes, data })
+    }
+
+    /// Type of the elements in a file.
+    pub fn ty(&self) -> TensorType {
+        self.encoding.tensor_type()
     }
 
     /// Encoding of the elements.
-    pub fn ty(&self) -> TensorType {
-        self.ty
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     /// Number of rows: outputs of `y = W x`.
@@ -58,11 +64,11 @@ impl Matrix {
             return None;
         }
         let data = self.data.slice(rows.start * self.row_bytes..rows.end * self.row_bytes)?;
-        Some(Matrix { ty: self.ty, rows: rows.len(), cols: self.cols, row_bytes: self.row_bytes, data })
+        Some(Matrix { encoding: self.encoding, rows: rows.len(), cols: self.cols, row_bytes: self.row_bytes, data })
     }
 
     /// Decodes row `row` into `dst`, which has [`Matrix::cols`] elements.
     pub fn dequantise_row(&self, row: usize, dst: &mut [f32]) {
-        super::blocks::dequantise(self.ty, self.row(row), dst);
+        quant::dequantise(self.ty(), self.row(row), dst);
     }
 }

@@ -1,13 +1,11 @@
 //! Files people have, as tensors and metadata. GGUF (v2, v3, split), PowerInfer's variant of it and Hugging Face
 //! folders are read by memory map, without copying weights, and every count, length, offset and product is checked
 //! against the file before it is used. Whatever the container, what comes out is a [`Checkpoint`]: metadata under
-//! GGUF's key names and tensors under GGUF's tensor names. [`blocks`] holds the quantised block types, one file each:
-//! layout, dequantisation (the oracle of every kernel) and quantisation.
+//! GGUF's key names and tensors under GGUF's tensor names.
 
-pub mod blocks;
+mod byte_range;
 mod bytes;
 mod checkpoint;
-mod extent;
 pub mod gguf;
 mod hf;
 mod matrix;
@@ -17,7 +15,6 @@ mod open;
 pub mod powerinfer;
 mod safetensors;
 mod tensor;
-mod tensor_type;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Container, TokenizerSource};
@@ -28,4 +25,3 @@ pub(crate) use mmap::anonymous;
 pub use mmap::{ReadMode, explain_lost_files};
 pub use open::{Opened, open};
 pub use tensor::Tensor;
-pub use tensor_type::TensorType;

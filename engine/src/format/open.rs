@@ -1,14 +1,14 @@
-//! The one way in: a path of any kind a person may have, told apart by what is there rather than by its name.
+//! [`open`]: any file or folder that may be a model, recognised by its contents rather than by its name.
 
 use std::path::Path;
 
 use super::{Checkpoint, HfFolder, ReadMode, gguf, mmap};
 use crate::error::{Error, Location, Result};
 
-/// Bytes it takes to tell what a file is.
+/// Bytes at the front of a file that identify its kind.
 const LONGEST_MAGIC: u64 = 64;
 
-/// What [`open`] found.
+/// An opened model file or folder.
 #[derive(Debug, Clone)]
 pub enum Opened {
     /// A GGUF file, or PowerInfer's variant; all shards of it when it is split.
@@ -25,27 +25,27 @@ pub fn open(path: &Path, mode: ReadMode) -> Result<Opened> {
     if path.is_dir() {
         return HfFolder::open(path, mode).map(Opened::HuggingFace);
     }
-    match Kind::of(path, &mmap::first_bytes(path, LONGEST_MAGIC)?) {
-        Kind::Gguf => gguf::open(path, mode).map(Opened::Checkpoint),
-        Kind::InFolder => {
+    match FileKind::of(path, &mmap::first_bytes(path, LONGEST_MAGIC)?) {
+        FileKind::Gguf => gguf::open(path, mode).map(Opened::Checkpoint),
+        FileKind::InFolder => {
             let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
             HfFolder::open(folder, mode).map(Opened::HuggingFace)
         }
-        Kind::Other(got) => {
+        FileKind::Other(got) => {
             let expected = "a GGUF file (magic `GGUF` or `PWRI`), or a folder with `config.json` and safetensors";
             Err(Error::malformed(path, Location::File, expected, got))
         }
     }
 }
 
-/// What a file is, judged by its first bytes.
-enum Kind {
+/// Kind of a file, judged by its first bytes.
+enum FileKind {
     Gguf,
     InFolder,
     Other(String),
 }
 
-impl Kind {
+impl FileKind {
     fn of(path: &Path, bytes: &[u8]) -> Self {
         let safetensors = bytes.get(8) == Some(&b'{') && bytes.get(5..8) == Some(&[0; 3]);
         let known: [(&[u8], &str); 9] = [
@@ -63,14 +63,14 @@ impl Kind {
             (b"\x1f\x8b", "a gzip archive: unpack it"),
         ];
         if bytes.starts_with(&gguf::header::GGUF_MAGIC) || bytes.starts_with(&gguf::header::POWERINFER_MAGIC) {
-            Kind::Gguf
+            FileKind::Gguf
         } else if safetensors || path.file_name().is_some_and(|name| name == "config.json") {
-            Kind::InFolder
+            FileKind::InFolder
         } else if let Some((_, what)) = known.iter().find(|(magic, _)| bytes.starts_with(magic)) {
-            Kind::Other((*what).to_owned())
+            FileKind::Other((*what).to_owned())
         } else {
             let magic = &bytes[..bytes.len().min(4)];
-            Kind::Other(format!("a file that begins with `{}`", magic.escape_ascii()))
+            FileKind::Other(format!("a file that begins with `{}`", magic.escape_ascii()))
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
     use crate::format::{Container, Metadata};
 
     #[test]
-    fn files_are_told_apart_by_what_they_hold() {
+    fn open_recognises_files_by_their_contents() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.bin");
         let gguf = gguf::to_bytes(Container::PowerInfer(3), &Metadata::new("test"), &[]).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_folder_opens_the_folder() {
+    fn open_of_a_file_in_a_folder_opens_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let weights = folder.path().join("model.safetensors");
         let none: [(&str, safetensors::tensor::TensorView<'_>); 0] = [];

@@ -6,8 +6,11 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Checkpoint, ReadMode, Tensor, TensorType, gguf};
-use crate::error::{Error, Location, Result};
+use super::{Checkpoint, ReadMode, Tensor, gguf};
+use crate::{
+    error::{Error, Location, Result},
+    quant::TensorType,
+};
 
 const BLOCK_COUNT: &str = "generic.gpu_index.block_count";
 const VRAM_CAPACITY: &str = "split.vram_capacity";
@@ -31,7 +34,7 @@ pub struct GpuIndex {
 }
 
 impl GpuIndex {
-    /// Where PowerInfer keeps the index of `model`: `<model>.generated.gpuidx`.
+    /// Path of PowerInfer's index of `model`: `<model>.generated.gpuidx`.
     pub fn path_beside(model: &Path) -> PathBuf {
         let mut name = model.as_os_str().to_owned();
         name.push(".generated.gpuidx");

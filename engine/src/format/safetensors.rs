@@ -5,8 +5,11 @@ use std::path::Path;
 
 use safetensors::{Dtype, SafeTensors};
 
-use super::{Bytes, Tensor, TensorType, extent::Extent};
-use crate::error::{Error, Location, Result};
+use super::{Bytes, Tensor, byte_range::ByteRange};
+use crate::{
+    error::{Error, Location, Result},
+    quant::TensorType,
+};
 
 /// Bytes before the JSON header: its length.
 const LENGTH_BYTES: u64 = 8;
@@ -29,9 +32,10 @@ pub(super) fn read(name: &Path, bytes: &Bytes) -> Result<Vec<Tensor>> {
             return Err(refuse("dimensions above 0", format!("{:?}", info.shape)));
         }
         let (start, end) = info.data_offsets;
-        let extent = end.checked_sub(start).and_then(|len| Extent::new(start as u64, len as u64)?.shifted(data_start?));
-        let data = extent
-            .and_then(|extent| bytes.slice(extent.range()?))
+        let range =
+            end.checked_sub(start).and_then(|len| ByteRange::new(start as u64, len as u64)?.shifted(data_start?));
+        let data = range
+            .and_then(|range| bytes.slice(range.indices()?))
             .ok_or_else(|| refuse("data inside the file", format!("bytes {start} to {end} of the data")))?;
         // A scalar is a vector of one.
         let shape = if info.shape.is_empty() { vec![1] } else { info.shape.clone() };

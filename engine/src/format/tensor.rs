@@ -1,6 +1,7 @@
 //! One named tensor of a checkpoint.
 
-use super::{Bytes, TensorType};
+use super::Bytes;
+use crate::quant::TensorType;
 
 /// A tensor as it lies in its file.
 #[derive(Debug, Clone)]
@@ -32,7 +33,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// Whether the tensor has no elements.
+    /// True for a tensor without elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

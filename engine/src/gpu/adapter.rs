@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::{Caps, VramReading, vram};
 use crate::error::{Error, Result};
 
-/// What an adapter is.
+/// Kind of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AdapterKind {
@@ -24,7 +24,7 @@ pub enum AdapterKind {
 }
 
 impl AdapterKind {
-    /// As it is shown and printed.
+    /// Name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             AdapterKind::Discrete => "discrete",
@@ -61,21 +61,21 @@ pub struct AdapterReport {
     pub index: usize,
     /// Name; of cards that are called the same, each with its place.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: AdapterKind,
     /// `vulkan`, `metal`, `dx12`.
     pub backend: String,
     /// Driver and its version.
     pub driver: String,
-    /// `0000:01:00.0`; empty where it is not told.
+    /// `0000:01:00.0`; empty where the driver does not say.
     pub pci_bus_id: String,
-    /// What it can do.
+    /// Its limits and features.
     pub caps: Caps,
-    /// What the system said about its memory when it was listed, each source for itself.
+    /// Readings of its memory when it was listed, one per source.
     pub vram: Vec<VramReading>,
 }
 
-/// Which adapter to use.
+/// Choice of an adapter.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum AdapterChoice {
     /// The most capable one that is not software.
@@ -88,7 +88,7 @@ pub enum AdapterChoice {
 }
 
 impl AdapterChoice {
-    /// Where in `all` the adapter meant stands.
+    /// Index of the chosen adapter in `all`.
     pub fn among(&self, all: &[AdapterReport]) -> Option<usize> {
         match self {
             AdapterChoice::Best => {
@@ -152,11 +152,11 @@ fn enumerate() -> Vec<(AdapterReport, wgpu::Adapter)> {
 }
 
 /// Gives adapters of one name names of their own, by which they may be chosen and are found again: with their place on the bus,
-/// or in the list where that is not told or the same.
+/// or in the list where that is unknown or the same.
 fn tell_apart(all: &mut [AdapterReport]) {
-    let told: Vec<(String, String)> = all.iter().map(|it| (it.name.clone(), it.pci_bus_id.clone())).collect();
+    let known: Vec<(String, String)> = all.iter().map(|it| (it.name.clone(), it.pci_bus_id.clone())).collect();
     for it in all {
-        let alike = || told.iter().filter(|(name, _)| *name == it.name);
+        let alike = || known.iter().filter(|(name, _)| *name == it.name);
         if alike().count() < 2 {
             continue;
         }
@@ -180,7 +180,7 @@ fn report(index: usize, adapter: &wgpu::Adapter) -> AdapterReport {
     }
 }
 
-/// Whether the kernel has a driver for something that is not software. Where it cannot be asked, that is possible.
+/// True if the kernel has a driver for an adapter that is not software; true as well where it cannot be asked.
 ///
 /// Loading the Vulkan drivers takes a moment, and some of them write to standard error: not for a choice that can only be none.
 fn has_hardware() -> bool {
@@ -209,7 +209,7 @@ pub(super) fn choose(choice: &AdapterChoice) -> Result<(AdapterReport, wgpu::Ada
     Err(no_gpu(choice, there(choice, &names)))
 }
 
-/// What there is instead of what `choice` means.
+/// The adapters there are, for an error about `choice`.
 fn there(choice: &AdapterChoice, names: &[String]) -> String {
     match (names.is_empty(), choice) {
         (true, _) => "no driver offers one".to_owned(),
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn software_is_never_chosen_by_itself() {
+    fn best_never_chooses_software() {
         let software = adapter(0, "llvmpipe", AdapterKind::Software);
         let integrated = adapter(1, "Iris", AdapterKind::Integrated);
         let card = adapter(2, "GeForce", AdapterKind::Discrete);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_cards_have_names_of_their_own() {
+    fn equal_adapters_get_distinct_names() {
         let at = |index, bus: &str| {
             let pci_bus_id = bus.to_owned();
             AdapterReport { pci_bus_id, ..adapter(index, "Arc", AdapterKind::Discrete) }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_adapter_is_an_error_that_lists_the_known() {
+    fn choose_lists_the_known_adapters_in_its_error() {
         let error = choose(&AdapterChoice::Name("no such card".to_owned())).unwrap_err().to_string();
         let known = adapters();
         assert!(error.starts_with("no GPU is called `no such card`: there is "), "{error}");
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_a_sentence() {
+    fn no_gpu_error_is_a_sentence() {
         let sentence = |choice: AdapterChoice, names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
             no_gpu(&choice, there(&choice, &names)).to_string()
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_told_where_it_can_be() {
+    fn adapters_report_their_memory() {
         for adapter in adapters() {
             // Every Vulkan driver knows its heaps.
             assert!(!adapter.vram.is_empty() || adapter.backend != "vulkan", "{adapter:?}");

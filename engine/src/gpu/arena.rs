@@ -11,7 +11,7 @@ use super::{
 };
 use crate::error::{Error, Result};
 
-/// What device memory is used for.
+/// Purpose of device memory, by which it is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Query, key, value and output matrices.
@@ -45,7 +45,7 @@ impl Purpose {
         Purpose::Predictor,
     ];
 
-    /// As it is shown and printed.
+    /// Name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             Purpose::Attention => "attention weights",
@@ -60,12 +60,12 @@ impl Purpose {
     }
 }
 
-/// How the device uses a buffer.
+/// Use of a buffer by the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Usage {
     /// Read and written by kernels, copied from and to.
     Storage,
-    /// The same, and holds the grids of indirect dispatches.
+    /// [`Usage::Storage`] that also holds the grids of indirect dispatches.
     Indirect,
     /// Written by the CPU, copied from.
     Upload,
@@ -88,11 +88,11 @@ impl From<Usage> for wgpu::BufferUsages {
     }
 }
 
-/// A budget from here on holds not only for what was asked for but also for what the driver's allocator reserves for it,
-/// which is whole blocks of a few MiB per kind of memory. Smaller budgets would be all blocks.
+/// Least budget, in bytes, that holds not only for buffers but also for the blocks of a few MiB per kind of memory that the driver's
+/// allocator reserves for them. Smaller budgets would be all blocks.
 const MEASURED_FROM: u64 = 64 << 20;
 
-/// Bytes in use and the most there may be.
+/// Bytes in use, by purpose, and the budget.
 #[derive(Debug)]
 struct Ledger {
     budget: AtomicU64,
@@ -114,16 +114,16 @@ pub struct Arena {
 
 /// A buffer on the device. Its bytes are free again when the last clone of it is gone.
 #[derive(Debug, Clone)]
-pub struct Buffer(Arc<Held>);
+pub struct Buffer(Arc<BufferInner>);
 
 #[derive(Debug)]
-struct Held {
+struct BufferInner {
     buffer: wgpu::Buffer,
     purpose: Purpose,
     ledger: Arc<Ledger>,
 }
 
-impl Drop for Held {
+impl Drop for BufferInner {
     fn drop(&mut self) {
         self.ledger.give_back(self.purpose, self.buffer.size());
     }
@@ -141,7 +141,7 @@ impl Buffer {
 }
 
 impl Ledger {
-    /// Takes `bytes` out of the budget, or tells how many are left of it.
+    /// Takes `bytes` out of the budget; the error is how many are left of it.
     fn take(&self, purpose: Purpose, bytes: u64) -> std::result::Result<(), u64> {
         let budget = self.budget.load(Relaxed);
         let grown = |total: u64| total.checked_add(bytes).filter(|total| *total <= budget);
@@ -206,7 +206,7 @@ impl Arena {
             self.health.check()?;
             return Err(match error {
                 wgpu::Error::OutOfMemory { .. } => refused(0),
-                error => self.health.error(error),
+                error => self.health.failed(format_args!("a buffer for {what}"), &error),
             });
         }
         if let Some(reserved) = self.reserved().filter(|reserved| *reserved > self.budget()) {
@@ -214,7 +214,7 @@ impl Arena {
             return Err(refused(self.budget().saturating_sub(reserved.saturating_sub(size))));
         }
         self.ledger.made.fetch_add(1, Relaxed);
-        Ok(Buffer(Arc::new(Held { buffer, purpose, ledger: Arc::clone(&self.ledger) })))
+        Ok(Buffer(Arc::new(BufferInner { buffer, purpose, ledger: Arc::clone(&self.ledger) })))
     }
 
     /// Bytes the driver's allocator holds, if it tells and they are to be held against the budget.
@@ -223,7 +223,7 @@ impl Arena {
         counts.then(|| self.device.generate_allocator_report())?.map(|report| report.total_reserved_bytes)
     }
 
-    /// Changes the budget. What is held must fit it already.
+    /// Changes the budget, which must not be below the bytes held.
     ///
     /// # Errors
     /// [`Error::Memory`] if more is held; the budget then stays.
@@ -236,7 +236,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Most bytes there may be.
+    /// Most bytes that may be held.
     pub fn budget(&self) -> u64 {
         self.ledger.budget.load(Relaxed)
     }
@@ -268,7 +268,7 @@ mod tests {
     use crate::gpu::{AdapterChoice, Gpu, GpuOptions};
 
     #[test]
-    fn a_budget_holds_for_what_is_asked_for_and_for_what_the_driver_reserves() {
+    fn arena_keeps_buffers_and_reserved_blocks_within_the_budget() {
         for (budget, bytes) in [(1 << 20, 200 << 10), (MEASURED_FROM, 3 << 20), (MEASURED_FROM + 12_345, 9 << 20)] {
             let adapter = AdapterChoice::Index(0);
             let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(budget), ..GpuOptions::default() }).unwrap();

@@ -1,4 +1,4 @@
-//! What an adapter can do, decided once.
+//! Limits and features of an adapter, decided once.
 
 use thermocline_shaders::Tier;
 
@@ -19,10 +19,9 @@ pub struct Caps {
     pub max_workgroup: u32,
     /// Smallest and largest subgroup.
     pub subgroups: (u32, u32),
-    /// Whether passes can be timed.
+    /// Timestamps around passes.
     pub timestamps: bool,
-    /// Whether matrix products in hardware are offered, 16 x 16 x 16 of halves summed in floats (not whether they are used:
-    /// that is tried).
+    /// Matrix products in hardware, 16 x 16 x 16 of halves summed in floats, are offered; a trial decides whether they are used.
     pub cooperative_matrix: bool,
 }
 
@@ -55,7 +54,7 @@ impl Caps {
         }
     }
 
-    /// What the device is asked for.
+    /// Features that the device is opened with.
     pub(super) fn features(&self) -> wgpu::Features {
         let mut features = Self::REQUIRED;
         features.set(wgpu::Features::SUBGROUP, self.tier.subgroups);
@@ -65,7 +64,7 @@ impl Caps {
         features
     }
 
-    /// The same with no more than `tier` has.
+    /// The caps narrowed to `tier`.
     pub(super) fn at_most(mut self, tier: Tier) -> Self {
         self.tier.subgroups &= tier.subgroups;
         self.tier.f16 &= tier.f16;

@@ -1,5 +1,5 @@
-//! Whether matrix products in hardware may be trusted. The extension is experimental in wgpu, and what a driver makes of it
-//! cannot be known beforehand: they are used where they agree with the plain kernel on a sample and are quicker.
+//! Trial of matrix products in hardware. The extension is experimental in wgpu, and drivers differ: they are used where they agree
+//! with the plain kernel on a sample and are quicker.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,8 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::{Bytes, Matrix, TensorType, blocks::quantise},
+    format::{Bytes, Matrix},
+    quant::{TensorType, quantise},
 };
 
 /// The sample; sizes are no multiples of a tile.
@@ -19,11 +20,10 @@ const TOKENS: usize = 100;
 /// Products in a measurement, and measurements of which the shortest counts.
 const PRODUCTS: usize = 4;
 const ROUNDS: usize = 3;
-/// Largest difference, as a share of the root of the mean square: halves carry eleven bits.
+/// Largest difference, relative to the root of the mean square: halves carry eleven bits.
 const TOLERANCE: f32 = 0.01;
 
-/// Whether the device computes `gemm_coop`, correctly, and faster than `gemm`. Whatever goes wrong but the loss of the device
-/// means that it does not.
+/// True if the device computes `gemm_coop`, correctly, and faster than `gemm`. Any failure but the loss of the device means false.
 pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     let caps = gpu.caps();
     if !caps.cooperative_matrix || caps.subgroups.1 * 4 > caps.max_workgroup {
@@ -42,7 +42,7 @@ pub(super) fn usable(gpu: &Gpu) -> Result<bool> {
     Ok(usable)
 }
 
-/// Whether both kernels agree, and the times of the plain and of the cooperative one.
+/// True if both kernels agree; the times of the plain and of the cooperative one.
 fn compare(gpu: &Gpu) -> Result<(bool, Duration, Duration)> {
     let sample = Sample::new(gpu)?;
     let (expected, plain) = sample.run(gpu, false)?;
@@ -117,7 +117,7 @@ mod tests {
     use crate::gpu::{AdapterChoice, GpuOptions};
 
     #[test]
-    fn only_equal_sums_agree() {
+    fn agree_accepts_equal_sums_only() {
         let expected = [1.0, -2.0, 3.0, 0.0];
         assert!(agree(&[1.005, -2.01, 3.0, 0.002], &expected));
         for wrong in [[1.0, -2.0, 3.0, 1.0], [1.0, -2.0, f32::NAN, 0.0], [0.0; 4]] {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_compile_is_not_used_and_loses_nothing() {
+    fn usable_is_false_where_the_kernel_does_not_compile() {
         let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
         assert!(!gpu.caps().cooperative_matrix, "the tests' driver has none");
         assert!(!usable(&gpu).unwrap());

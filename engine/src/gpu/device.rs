@@ -24,10 +24,10 @@ use super::{
 };
 use crate::error::Result;
 
-/// How to open a device.
+/// Settings of a device.
 #[derive(Debug, Clone, Default)]
 pub struct GpuOptions {
-    /// Which adapter.
+    /// Choice of the adapter.
     pub adapter: AdapterChoice,
     /// Most bytes to allocate; `None`: nine tenths of what the system says is free, or no limit if it says nothing.
     pub budget: Option<u64>,
@@ -35,8 +35,8 @@ pub struct GpuOptions {
     pub tier: Option<Tier>,
     /// Bindings (and buffers of weights) no larger than this, in bytes.
     pub max_binding: Option<u64>,
-    /// Whether one token's products are of integers, activations rounded to eight bits, where the weights allow it; `None`:
-    /// where it is measured to be quicker.
+    /// Integer products for one token, activations rounded to eight bits, where the weights allow it; `None`: where they are
+    /// measured to be quicker.
     pub packed_dot: Option<bool>,
     /// Folder to keep compiled kernels in; none are kept without.
     pub pipeline_cache: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct GpuOptions {
     pub faults: Faults,
 }
 
-/// No answer for this long means that the device hangs; a driver that computes on the CPU may only be slow.
+/// Time without an answer after which the device counts as hung; a driver that computes on the CPU may only be slow.
 const PATIENCE: Duration = Duration::from_secs(10);
 const SOFTWARE_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -66,7 +66,7 @@ struct Inner {
     groups: AtomicU64,
     profiler: Profiler,
     tuning: Tuning,
-    /// Bound where a kernel's variant does not look.
+    /// Placeholder for bindings that a kernel's variant does not read.
     nothing: Buffer,
 }
 
@@ -103,12 +103,12 @@ impl Gpu {
             caps.cooperative_matrix = false;
             opened = request(caps);
         }
-        let (device, queue) = opened.map_err(|error| health.error(error))?;
+        let (device, queue) = opened.map_err(|error| health.failed("it cannot be opened", &error))?;
         // Both at once: without them wgpu panics on what these report.
         let of = health.clone();
-        device.on_uncaptured_error(Arc::new(move |error| of.lose(error.to_string())));
+        device.on_uncaptured_error(Arc::new(move |error| of.lose_by(&error)));
         let of = health.clone();
-        device.set_device_lost_callback(move |reason, message| of.lose(format!("{reason:?}: {message}")));
+        device.set_device_lost_callback(move |reason, message| of.lose(&format!("{reason:?}: {message}")));
 
         let free = report.vram.iter().find_map(VramReading::available);
         let budget = options.budget.or(free.map(|free| free / 10 * 9)).unwrap_or(u64::MAX);
@@ -139,7 +139,7 @@ impl Gpu {
         &self.0.report
     }
 
-    /// What it can do.
+    /// Its limits and features.
     pub fn caps(&self) -> &Caps {
         &self.0.report.caps
     }
@@ -154,7 +154,7 @@ impl Gpu {
         &self.0.pipelines
     }
 
-    /// Bound where a kernel's variant does not look: 16 bytes of zeros.
+    /// Placeholder for bindings that a kernel's variant does not read: 16 bytes of zeros.
     pub fn nothing(&self) -> &Buffer {
         &self.0.nothing
     }
@@ -174,7 +174,7 @@ impl Gpu {
         self.0.device.destroy();
         // The callback comes out of a poll; whatever that says, the device is gone.
         let _ = self.0.device.poll(wgpu::PollType::Poll);
-        self.0.health.lose("destroyed".to_owned());
+        self.0.health.lose("destroyed");
     }
 
     /// Submissions so far.
@@ -187,17 +187,17 @@ impl Gpu {
         self.0.groups.load(Relaxed)
     }
 
-    /// Bytes the driver's allocator holds for this device, where it tells.
+    /// Bytes the driver's allocator holds for this device, where known.
     pub fn allocated(&self) -> Option<u64> {
         self.0.device.generate_allocator_report().map(|report| report.total_reserved_bytes)
     }
 
-    /// What the system says about the adapter's memory now, each source for itself. Takes up to a few milliseconds.
+    /// Readings of the adapter's memory now, one per source. Takes up to a few milliseconds.
     pub fn vram(&self) -> Vec<VramReading> {
         vram::readings(&self.0.adapter)
     }
 
-    /// How one token's product with weights of `ty` is computed.
+    /// The shape of products with weights of `ty`.
     pub(super) fn shape(&self, ty: WeightType) -> Result<Shape> {
         self.0.tuning.shape(self, ty)
     }
@@ -252,7 +252,7 @@ impl Gpu {
         let patience = if software { SOFTWARE_PATIENCE } else { PATIENCE };
         let wait = wgpu::PollType::Wait { submission_index, timeout: Some(patience) };
         if let Err(error) = self.0.device.poll(wait) {
-            self.0.health.lose(format!("no answer: {error}"));
+            self.0.health.lose(&format!("no answer: {error}"));
         }
         self.check()
     }

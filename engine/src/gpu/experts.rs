@@ -16,16 +16,16 @@ const GROUP_WORKGROUP: u32 = 256;
 /// With fewer slots than this for each expert, on average, grouping them costs more than it saves.
 const FEW: usize = 4;
 
-/// What an [`ExpertMatmul`] reads.
+/// Inputs of an [`ExpertMatmul`].
 #[derive(Debug, Clone)]
 pub struct ExpertInput<'a> {
     /// Activations, rows [`pitch`] apart.
     pub x: &'a Buffer,
     /// Slots in a row that read one row of `x`: as many as a token uses experts, or 1 where each slot has its own.
-    pub share: usize,
+    pub slots_per_row: usize,
     /// Per slot the place of its expert; products leave alone the slots of experts they have not.
     pub places: &'a Buffer,
-    /// What [`ExpertGroups`] makes of them.
+    /// The slots in the order of their experts.
     pub groups: &'a ExpertGroups,
     /// One number per row of every expert of the matrix.
     pub bias: Option<&'a Buffer>,
@@ -61,7 +61,7 @@ impl ExpertGroups {
         [slots, 3 * expert_tiles(slots, experts)]
     }
 
-    /// Whether `slots` slots are so many that their experts' weights are better read once for many of them.
+    /// True if `slots` slots are so many that grouping them by expert saves time.
     pub fn pay(&self, slots: usize) -> bool {
         slots >= FEW * self.experts
     }
@@ -73,8 +73,8 @@ impl ExpertGroups {
     }
 }
 
-/// `y[s, offset + r] = W[place[s], r] . x[s / share] (+ bias[place[s], r])`, a slot `s` being a token and one of its experts. A
-/// matrix has the experts of some places; what belongs to others is not written.
+/// `y[s, offset + r] = W[place[s], r] . x[s / slots_per_row] (+ bias[place[s], r])`, a slot `s` being a token and one of its experts. A
+/// matrix has the experts of some places; the slots of others are not written.
 #[derive(Debug, Clone)]
 pub struct ExpertMatmul {
     parts: Vec<Part>,
@@ -85,7 +85,7 @@ pub struct ExpertMatmul {
 
 #[derive(Debug, Clone)]
 struct Part {
-    /// With as many slots as are recorded still to be filled in.
+    /// Parameters; the number of slots is filled in when recorded.
     params: params::ExpertMatmul,
     /// Slot by slot.
     each: Op,
@@ -110,8 +110,8 @@ impl ExpertMatmul {
         let experts = places.len();
         let rows = matrix.rows() / experts.max(1);
         let cut = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
-        if rows * experts != matrix.rows() || cut || input.share == 0 || output.epilogue != Default::default() {
-            let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.share);
+        if rows * experts != matrix.rows() || cut || input.slots_per_row == 0 || output.epilogue != Default::default() {
+            let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.slots_per_row);
             return Err(Error::invalid("a product with experts", "whole experts, stored", got));
         }
         let (has_bias, ty) = (("HAS_BIAS", f64::from(u8::from(input.bias.is_some()))), Some(matrix.ty()));
@@ -128,7 +128,7 @@ impl ExpertMatmul {
                 rows: rows as u32,
                 chunks: matrix.chunks() as u32,
                 slots: 0,
-                share: input.share as u32,
+                slots_per_row: input.slots_per_row as u32,
                 x_pitch: pitch(matrix.cols()) as u32,
                 y_pitch: output.pitch as u32,
                 y_offset: output.offset as u32,

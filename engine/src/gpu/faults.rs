@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Where a device can fail.
+/// A point at which a device can fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultPoint {
     /// An allocation is refused as if memory were exhausted.
@@ -29,7 +29,7 @@ impl FaultCounter {
         FaultCounter { faults, passed: AtomicU64::new(0) }
     }
 
-    /// Whether to fail here and now.
+    /// True if this passage of `point` has to fail.
     pub fn at(&self, point: FaultPoint) -> bool {
         match self.faults.0 {
             Some((chosen, n)) if chosen == point => self.passed.fetch_add(1, Relaxed) + 1 == n,

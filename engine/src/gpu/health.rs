@@ -1,8 +1,11 @@
-//! Whether a device is still there.
+//! Health of a device: the reason of its loss.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    fmt::Display,
+    sync::{Arc, OnceLock},
+};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, first_line, root_cause};
 
 /// Why a device was lost, once it is. Callbacks of the driver write it, from any thread.
 #[derive(Debug, Clone)]
@@ -16,10 +19,17 @@ impl Health {
         Health { adapter: adapter.into(), lost: Arc::default() }
     }
 
-    /// Declares the device lost; the first reason stays.
-    pub fn lose(&self, reason: String) {
-        if self.lost.set(reason.clone()).is_ok() {
+    /// Declares the device lost; the first reason stays, its first line for people and all of it for the log.
+    pub fn lose(&self, reason: &str) {
+        if self.lost.set(first_line(reason)).is_ok() {
             tracing::warn!(adapter = &*self.adapter, reason, "GPU lost");
+        }
+    }
+
+    /// The same, for what `error` comes down to.
+    pub fn lose_by(&self, error: &wgpu::Error) {
+        if self.lost.set(root_cause(error)).is_ok() {
+            tracing::warn!(adapter = &*self.adapter, %error, "GPU lost");
         }
     }
 
@@ -34,5 +44,11 @@ impl Health {
 
     pub fn error(&self, reason: impl ToString) -> Error {
         Error::Gpu { adapter: self.adapter.to_string(), reason: reason.to_string() }
+    }
+
+    /// [`Error::Gpu`] that says in a line that `what` failed and what `error` comes down to. All of `error` goes to the log.
+    pub fn failed(&self, what: impl Display, error: &(dyn std::error::Error + 'static)) -> Error {
+        tracing::warn!(adapter = &*self.adapter, %what, %error, "GPU refused");
+        self.error(format!("{what}: {}", root_cause(error)))
     }
 }

@@ -1,4 +1,4 @@
-//! Products of a matrix on the device and activations.
+//! Products `y = W x` of a matrix on the device.
 
 use thermocline_shaders::params;
 
@@ -17,7 +17,7 @@ pub(super) const GEMM_WORKGROUP: u32 = 128;
 /// Tokens of its workgroups.
 const GEMM_TOKENS: u32 = 64;
 
-/// What becomes of a product.
+/// Last step of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Epilogue {
     /// It is stored.
@@ -29,7 +29,7 @@ pub enum Epilogue {
     Accumulate,
 }
 
-/// Where a product goes: element `row * pitch + offset + column` of `buffer`.
+/// Destination of a product: element `row * pitch + offset + column` of `buffer`.
 #[derive(Debug, Clone)]
 pub struct MatmulOutput<'a> {
     /// Written.
@@ -38,7 +38,7 @@ pub struct MatmulOutput<'a> {
     pub pitch: usize,
     /// Elements before the product.
     pub offset: usize,
-    /// What becomes of it.
+    /// Its last step.
     pub epilogue: Epilogue,
 }
 
@@ -56,7 +56,7 @@ pub struct Matmul {
 
 #[derive(Debug, Clone)]
 struct Part {
-    /// With as many tokens as are recorded still to be filled in.
+    /// Parameters; the number of tokens is filled in when recorded.
     params: params::Matmul,
     one: Op,
     few: Op,
@@ -84,7 +84,7 @@ impl Matmul {
         Self::with(gpu, matrix, x, bias, &output)
     }
 
-    /// The same with an [`Epilogue`].
+    /// [`Matmul::new`] with an [`Epilogue`].
     ///
     /// # Errors
     /// As [`Matmul::new`].
@@ -98,7 +98,7 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, gpu.shape(matrix.ty())?)
     }
 
-    /// The same for several tokens at a time: one alone is not quicker than it has to be, and nothing is kept for it.
+    /// [`Matmul::with`] for several tokens at a time: without the scratch memory and tuning of a single token.
     ///
     /// # Errors
     /// As [`Matmul::new`].
@@ -113,7 +113,7 @@ impl Matmul {
         Self::shaped(gpu, matrix, x, bias, output, shape)
     }
 
-    /// The same computed as `shape` says.
+    /// [`Matmul::with`] in a given shape.
     pub(super) fn shaped(
         gpu: &Gpu,
         matrix: &GpuMatrix,
@@ -182,7 +182,7 @@ impl Matmul {
         self.record_rows(recorder, tokens, usize::MAX);
     }
 
-    /// The same with the first `rows` rows of the matrix alone.
+    /// [`Matmul::record`] with the first `rows` rows of the matrix alone.
     pub fn record_rows(&self, recorder: &mut Recorder, tokens: usize, rows: usize) {
         if let (1, Some(quantise)) = (tokens, &self.quantise) {
             quantise.record(recorder);

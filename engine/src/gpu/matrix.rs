@@ -7,7 +7,7 @@ use thermocline_shaders::WeightType;
 use super::{Binding, Buffer, Caps, Gpu, Purpose, Usage};
 use crate::error::{Error, Result};
 
-/// Kernels count 16-byte elements and words of a buffer in 32 bits.
+/// Most bytes of a part: kernels count 16-byte elements and words of a buffer in 32 bits.
 const MOST_BYTES: u64 = 1 << 31;
 
 /// `[rows, cols]` weights on the device, as many buffers as the adapter's limits ask for.
@@ -50,7 +50,7 @@ impl GpuMatrix {
         Ok(GpuMatrix { ty, rows, cols, parts: parts.collect::<Result<_>>()? })
     }
 
-    /// A matrix in the first bytes of `buffer`, which others may be in at other times.
+    /// A matrix in the first bytes of `buffer`, which other matrices may use at other times.
     ///
     /// # Errors
     /// [`Error::Memory`] if it is longer than the buffer, or than a kernel can see at once.
@@ -117,12 +117,12 @@ impl MatrixPart {
         self.rows.clone()
     }
 
-    /// What kernels bind at 0: codes or values.
+    /// Binding 0 of kernels: codes or values.
     pub fn main(&self) -> Binding {
         Binding::part(&self.buffer, 0, self.main)
     }
 
-    /// What kernels bind at 1: scales, or `nothing` where the type has none.
+    /// Binding 1 of kernels: scales, or `nothing` where the type has none.
     pub fn aux(&self, nothing: &Buffer) -> Binding {
         let (offset, bytes) = self.aux;
         if bytes == 0 { nothing.into() } else { Binding::part(&self.buffer, offset, bytes) }
@@ -132,7 +132,7 @@ impl MatrixPart {
         &self.buffer
     }
 
-    /// Where `aux` begins in the buffer.
+    /// Bytes before `aux` in the buffer.
     pub(super) fn aux_offset(&self) -> u64 {
         self.aux.0
     }
@@ -144,7 +144,7 @@ fn bytes(ty: WeightType, rows: usize, cols: usize) -> (u64, u64) {
     (stream(ty.main_len(cols) * 16), stream(ty.aux_len(cols) * 4))
 }
 
-/// Which rows go together: as few parts as the limits allow, about equally long.
+/// Rows of each part: as few parts as the limits allow, about equally long.
 fn plan(
     caps: &Caps,
     what: &'static str,
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_keep_to_the_limits() {
+    fn matrix_parts_keep_to_the_limits() {
         let caps = Caps { max_buffer: 1 << 20, max_binding: 1 << 16, binding_alignment: 256, ..Caps::default() };
         for ty in WeightType::ALL {
             for (rows, unit) in [(1, 1), (1000, 1), (4096, 16)] {

@@ -1,9 +1,9 @@
 //! The GPU through wgpu: which adapters there are ([`adapters`]), a device of the engine's own ([`Gpu`]) with what it can
 //! do ([`Caps`]), the accountant every allocation goes through ([`Arena`]), pipelines made once ([`Pipelines`]), prepared
 //! dispatches ([`Op`]) recorded into one submission per segment ([`Recorder`]), and the rings that carry data up and down
-//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`layout`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
-//! which [`Matmul`] multiplies. [`Profile`] tells where the time went, kernel by kernel, [`Laps`] part by part while nothing
-//! waits for it, and [`VramReading`] what the system says about memory. It knows weight formats but no models: what is computed
+//! ([`UploadRing`], [`ReadbackRing`]). Weights are repacked ([`crate::quant::repack`]) on their way up ([`Uploader`]) into a [`GpuMatrix`],
+//! which [`Matmul`] multiplies. [`GpuTimestamps`] is its timer, behind the times of kernels ([`Profile`])
+//! and of layers; [`VramReading`] is the system's view of memory. It knows weight formats but no models: what is computed
 //! in which order is [`crate::model`]'s business.
 
 mod adapter;
@@ -14,8 +14,6 @@ mod device;
 mod experts;
 mod faults;
 mod health;
-mod laps;
-pub mod layout;
 mod matmul;
 mod matrix;
 mod op;
@@ -25,7 +23,7 @@ mod profile;
 mod raw;
 mod recorder;
 mod row_stream;
-mod stamps;
+mod timestamps;
 mod transfer;
 mod tune;
 mod uploader;
@@ -38,7 +36,6 @@ pub use caps::Caps;
 pub use device::{Gpu, GpuOptions};
 pub use experts::{ExpertGroups, ExpertInput, ExpertMatmul};
 pub use faults::{FaultPoint, Faults};
-pub use laps::Laps;
 pub use matmul::{Epilogue, Matmul, MatmulOutput};
 pub use matrix::{GpuMatrix, MatrixPart};
 pub use op::{Binding, Op, grid, pitch};
@@ -47,9 +44,10 @@ pub use profile::{Clock, KernelTimes, Profile};
 pub use recorder::Recorder;
 pub use row_stream::{RowLoad, RowStream};
 pub use thermocline_shaders::{Tier, WeightType, params};
+pub use timestamps::GpuTimestamps;
 pub use transfer::{Coming, ReadbackRing, UploadRing};
 pub use uploader::{RowOf, Uploader};
 pub use vram::{VramReading, VramSource};
-/// What was submitted, to wait for.
+/// Index of a submission, to wait for.
 pub use wgpu::SubmissionIndex as Submission;
 pub use work::Work;

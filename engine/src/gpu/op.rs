@@ -73,12 +73,12 @@ impl Op {
         Ok(Op { pipeline: Arc::clone(pipeline), group, buffers })
     }
 
-    /// The same buffers with another variant of the same kernel, or a kernel that binds its buffers alike.
+    /// This op's buffers with another variant of its kernel, or a kernel that binds its buffers alike.
     pub fn variant(&self, pipeline: &Arc<Pipeline>) -> Op {
         Op { pipeline: Arc::clone(pipeline), group: self.group.clone(), buffers: Arc::clone(&self.buffers) }
     }
 
-    /// What it runs.
+    /// Its pipeline.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grids_hold_every_group_within_the_limit() {
+    fn grid_holds_every_group_within_the_limit() {
         for groups in [1, 2, 65_535, 65_536, 131_070, 131_071, 1_000_000] {
             let [x, y] = grid(groups, 65_535);
             assert!(x <= 65_535 && y <= 65_535 && x as usize * y as usize >= groups);

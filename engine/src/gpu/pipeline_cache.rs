@@ -8,6 +8,10 @@ use std::{
 };
 
 use super::raw;
+use crate::{
+    error::{Error, Result},
+    files::{Form, NewFile},
+};
 
 /// The driver's cache, and the file it came from and goes to.
 #[derive(Debug)]
@@ -16,11 +20,11 @@ pub(super) struct PipelineCache {
     file: PathBuf,
 }
 
-/// What a file begins with; the checksum of the rest follows.
+/// Magic of a cache file; the checksum of the rest follows.
 const MAGIC: &[u8; 8] = b"THERMPC1";
 
 impl PipelineCache {
-    /// What a device with a cache is asked for; nothing where the adapter has no such thing.
+    /// Features of a device with a cache; none where the adapter has no such thing.
     pub fn features(adapter: &wgpu::Adapter) -> wgpu::Features {
         adapter.features() & wgpu::Features::PIPELINE_CACHE
     }
@@ -36,7 +40,7 @@ impl PipelineCache {
         Some(PipelineCache { raw: raw::pipeline_cache(device, data.as_deref()), file })
     }
 
-    /// What pipelines are made with.
+    /// The cache, for pipeline descriptors.
     pub fn raw(&self) -> &wgpu::PipelineCache {
         &self.raw
     }
@@ -61,16 +65,15 @@ fn checksum(data: &[u8]) -> u64 {
     data.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Into a file beside it first, so that nobody reads half of it.
-fn write(file: &Path, data: &[u8]) -> std::io::Result<()> {
-    let folder = file.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut temporary = tempfile::NamedTempFile::new_in(folder)?;
+/// Writes the file all at once: no other process reads half of it.
+fn write(file: &Path, data: &[u8]) -> Result<()> {
+    let failed = |error| Error::io("write", file, error);
+    fs::create_dir_all(file.parent().unwrap_or(Path::new("."))).map_err(failed)?;
+    let mut new = NewFile::create(file, Form::Random)?;
     for part in [&MAGIC[..], &checksum(data).to_le_bytes(), data] {
-        temporary.write_all(part)?;
+        new.write_all(part).map_err(failed)?;
     }
-    temporary.persist(file)?;
-    Ok(())
+    new.finish_unsynced()
 }
 
 #[cfg(test)]
@@ -79,7 +82,7 @@ mod tests {
     use crate::gpu::{AdapterChoice, Gpu, GpuOptions};
 
     #[test]
-    fn a_damaged_file_is_no_cache() {
+    fn cache_ignores_a_damaged_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("deeper/cache");
         write(&file, b"compiled").unwrap();
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_are_found_again_and_damage_is_survived() {
+    fn cache_returns_kernels_and_survives_damage() {
         let folder = tempfile::tempdir().unwrap();
         let open = || {
             let pipeline_cache = Some(folder.path().to_owned());

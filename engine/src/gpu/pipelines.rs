@@ -3,15 +3,16 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
 };
 
+use parking_lot::Mutex;
 use thermocline_shaders::{Access, Kernel, WeightType};
 
 use super::{Caps, health::Health, pipeline_cache::PipelineCache, raw};
-use crate::error::Result;
+use crate::error::{Result, first_line};
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub struct Pipeline {
 }
 
 impl Pipeline {
-    /// What it computes.
+    /// Its kernel.
     pub fn kernel(&self) -> &'static Kernel {
         self.kernel
     }
@@ -98,7 +99,7 @@ impl Pipelines {
         let workgroup = workgroup.min(self.caps.max_workgroup);
         let bits = overrides.iter().map(|(name, value)| (*name, value.to_bits()));
         let key = (name, weights, bits.chain([("WORKGROUP_SIZE", u64::from(workgroup))]).collect());
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.lock();
         if let Some(pipeline) = made.get(&key) {
             return Ok(Arc::clone(pipeline));
         }
@@ -115,9 +116,11 @@ impl Pipelines {
         workgroup: u32,
         overrides: &[(&'static str, f64)],
     ) -> Result<Pipeline> {
-        let failed = |error: &dyn std::fmt::Display| self.health.error(format!("kernel {name}: {error}"));
-        let kernel = Kernel::named(name).ok_or_else(|| failed(&"there is none of this name"))?;
-        let source = kernel.source(self.caps.tier, weights).map_err(|error| failed(&error))?;
+        let failed = |error: &(dyn std::error::Error + 'static)| {
+            self.health.failed(format_args!("the kernel `{name}` does not compile"), error)
+        };
+        let kernel = Kernel::named(name).ok_or_else(|| self.health.error(format!("there is no kernel `{name}`")))?;
+        let source = kernel.source(self.caps.tier, weights).map_err(|error| self.health.error(first_line(&error)))?;
         let scope = self.device.push_error_scope(wgpu::ErrorFilter::Validation);
         let internal = self.device.push_error_scope(wgpu::ErrorFilter::Internal);
         let module = raw::shader_module(&self.device, name, source);

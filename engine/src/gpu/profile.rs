@@ -1,25 +1,20 @@
-//! How long each kernel takes. While a profile is taken every dispatch is a pass of its own between two timestamps, which
-//! costs a little; otherwise nothing here is used and nothing is made.
+//! Times of kernels. While a profile is taken every dispatch is a pass of its own between two timestamps, which costs a little;
+//! otherwise nothing here is used and nothing is allocated.
 
 use std::{
     collections::BTreeMap,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     time::Instant,
 };
 
+use parking_lot::Mutex;
 use serde::Serialize;
 use thermocline_shaders::WeightType;
 
-use super::{
-    Buffer, Gpu, Purpose, Usage, Work,
-    stamps::{PASS_BYTES, Stamps, passes},
-};
+use super::{Buffer, Gpu, GpuTimestamps, Purpose, Usage, Work};
 use crate::error::{Error, Result};
 
-/// What the times of a profile are.
+/// Clock behind the times of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Clock {
@@ -32,7 +27,7 @@ pub enum Clock {
 }
 
 impl Clock {
-    /// As it is shown and printed.
+    /// Name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             Clock::Timestamps => "timestamps",
@@ -79,10 +74,10 @@ impl KernelTimes {
     }
 }
 
-/// What was measured between [`Gpu::start_profile`] and [`Gpu::take_profile`].
+/// Times measured between [`Gpu::start_profile`] and [`Gpu::take_profile`].
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Profile {
-    /// What the times are.
+    /// Clock behind the times.
     pub clock: Clock,
     /// One entry per kernel and weight type, the longest first.
     pub kernels: Vec<KernelTimes>,
@@ -100,32 +95,26 @@ impl Profile {
     }
 }
 
-/// A device's profile in the making.
+/// The profile a device is taking.
 #[derive(Debug, Default)]
 pub(super) struct Profiler {
     on: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<ProfilerState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProfilerState {
     clock: Clock,
     kernels: BTreeMap<(&'static str, Option<WeightType>), KernelTimes>,
-    /// Stopwatches nobody uses at the moment.
-    idle: Vec<Stopwatch>,
-}
-
-impl Profiler {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+    /// Timers that no recorder uses at the moment.
+    idle: Vec<DispatchTimer>,
 }
 
 impl Gpu {
     /// From now on times every dispatch by `clock`, or by the wall's if the device has none. Recorders made before are not
     /// timed. A submission then returns when it is done.
     pub fn start_profile(&self, clock: Clock) {
-        let mut state = self.profiler().state();
+        let mut state = self.profiler().state.lock();
         state.kernels.clear();
         state.clock = if self.caps().timestamps { clock } else { Clock::Wall };
         self.profiler().on.store(true, Relaxed);
@@ -134,7 +123,7 @@ impl Gpu {
     /// Ends the profile and returns it; an empty one if none was started.
     pub fn take_profile(&self) -> Profile {
         self.profiler().on.store(false, Relaxed);
-        let mut state = self.profiler().state();
+        let mut state = self.profiler().state.lock();
         state.idle.clear();
         let mut kernels: Vec<KernelTimes> = std::mem::take(&mut state.kernels).into_values().collect();
         kernels.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
@@ -142,27 +131,29 @@ impl Gpu {
     }
 }
 
-/// Dispatches one stopwatch can time.
-const LAPS: usize = 512;
+/// Dispatches of one timer.
+const TIMED: usize = 512;
 
-/// Timestamps with what brings them to the CPU.
+/// Timestamps of [`TIMED`] dispatches and the buffer that brings them to the CPU.
 #[derive(Debug)]
-struct Stopwatch {
-    stamps: Stamps,
+struct DispatchTimer {
+    timestamps: GpuTimestamps,
     readback: Buffer,
 }
 
-impl Stopwatch {
-    fn new(gpu: &Gpu) -> Result<Self> {
-        let stamps = Stamps::new(gpu, LAPS as u32)?;
-        let readback = gpu.arena().buffer(Purpose::Staging, "timestamps", LAPS as u64 * PASS_BYTES, Usage::Readback)?;
-        Ok(Stopwatch { stamps, readback })
+impl DispatchTimer {
+    /// `None` for a device without a clock to read.
+    fn new(gpu: &Gpu) -> Result<Option<Self>> {
+        let Some(timestamps) = GpuTimestamps::new(gpu, TIMED)? else { return Ok(None) };
+        let bytes = GpuTimestamps::bytes(TIMED);
+        let readback = gpu.arena().buffer(Purpose::Staging, "timestamps", bytes, Usage::Readback)?;
+        Ok(Some(DispatchTimer { timestamps, readback }))
     }
 }
 
 /// One dispatch to be timed.
 #[derive(Debug)]
-struct Lap {
+struct TimedDispatch {
     kernel: &'static str,
     weights: Option<WeightType>,
     work: Work,
@@ -172,80 +163,88 @@ struct Lap {
 
 /// The timing of one recorder's dispatches.
 #[derive(Debug)]
-pub(super) struct Timing {
+pub(super) struct DispatchTiming {
     pub clock: Clock,
-    watches: Vec<Stopwatch>,
-    laps: Vec<Lap>,
+    timers: Vec<DispatchTimer>,
+    dispatches: Vec<TimedDispatch>,
     failed: Option<Error>,
 }
 
-impl Timing {
-    /// What a new recorder times with: nothing, unless a profile is being taken.
+impl DispatchTiming {
+    /// The timing of a new recorder; `None` unless a profile is being taken.
     pub fn begin(gpu: &Gpu) -> Option<Self> {
-        let on = gpu.profiler().on.load(Relaxed);
-        on.then(|| Timing { clock: gpu.profiler().state().clock, watches: Vec::new(), laps: Vec::new(), failed: None })
+        gpu.profiler().on.load(Relaxed).then(|| DispatchTiming {
+            clock: gpu.profiler().state.lock().clock,
+            timers: Vec::new(),
+            dispatches: Vec::new(),
+            failed: None,
+        })
     }
 
     /// Notes a dispatch.
-    pub fn lap(&mut self, kernel: &'static str, weights: Option<WeightType>, work: Work) {
-        self.laps.push(Lap { kernel, weights, work, nanoseconds: 0.0 });
+    pub fn note(&mut self, kernel: &'static str, weights: Option<WeightType>, work: Work) {
+        self.dispatches.push(TimedDispatch { kernel, weights, work, nanoseconds: 0.0 });
     }
 
-    /// Where the pass of the last dispatch noted writes its timestamps. None by the wall's clock, or if there is no memory
-    /// for them, which [`Timing::finish`] reports.
-    pub fn stamps(&mut self, gpu: &Gpu) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
-        let lap = self.laps.len().checked_sub(1)?;
+    /// The timestamps of the pass of the dispatch noted last. `None` by the wall's clock, or if there is no memory for them, which
+    /// [`DispatchTiming::finish`] reports.
+    pub fn next_pass(&mut self, gpu: &Gpu) -> Option<wgpu::ComputePassTimestampWrites<'_>> {
+        let dispatch = self.dispatches.len().checked_sub(1)?;
         if self.clock == Clock::Wall || self.failed.is_some() {
             return None;
         }
-        if self.watches.len() <= lap / LAPS {
-            let idle = gpu.profiler().state().idle.pop();
-            match idle.map_or_else(|| Stopwatch::new(gpu), Ok) {
-                Ok(watch) => self.watches.push(watch),
+        if self.timers.len() <= dispatch / TIMED {
+            let idle = gpu.profiler().state.lock().idle.pop();
+            match idle.map_or_else(|| DispatchTimer::new(gpu), |timer| Ok(Some(timer))) {
+                Ok(timer) => self.timers.push(timer?),
                 Err(error) => {
                     self.failed = Some(error);
                     return None;
                 }
             }
+            let timestamps = &self.timers.last()?.timestamps;
+            timestamps.restart();
+            timestamps.begin_part(Some(0));
         }
-        Some(self.watches.last()?.stamps.of((lap % LAPS) as u32))
+        self.timers.last()?.timestamps.next_pass()
     }
 
     /// The last dispatch noted began at `started` and is done now.
     pub fn stop(&mut self, started: Instant) {
-        if let Some(lap) = self.laps.last_mut() {
-            lap.nanoseconds = started.elapsed().as_nanos() as f64;
+        if let Some(dispatch) = self.dispatches.last_mut() {
+            dispatch.nanoseconds = started.elapsed().as_nanos() as f64;
         }
     }
 
-    /// Keeps the first failure for [`Timing::finish`].
+    /// Keeps the first failure for [`DispatchTiming::finish`].
     pub fn failed(&mut self, result: Result<()>) {
         self.failed = self.failed.take().or(result.err());
     }
 
     /// Records the way of the timestamps to the CPU.
     pub fn resolve(&self, encoder: &mut wgpu::CommandEncoder) {
-        for (watch, laps) in self.watches.iter().zip(self.laps.chunks(LAPS)) {
-            let (resolved, bytes) = watch.stamps.resolve(encoder, laps.len() as u32);
-            encoder.copy_buffer_to_buffer(resolved.raw(), 0, watch.readback.raw(), 0, bytes);
-            // Whether it worked is seen when it is read.
-            encoder.map_buffer_on_submit(watch.readback.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
+        for DispatchTimer { timestamps, readback } in &self.timers {
+            if let Some((resolved, bytes)) = timestamps.resolve_into(encoder) {
+                encoder.copy_buffer_to_buffer(resolved.raw(), 0, readback.raw(), 0, bytes);
+                // Whether it worked is seen when it is read.
+                encoder.map_buffer_on_submit(readback.raw(), wgpu::MapMode::Read, 0..bytes, |_| ());
+            }
         }
     }
 
-    /// Waits for the submission that [`Timing::resolve`] was recorded into and adds the times to the profile.
+    /// Waits for the submission that [`DispatchTiming::resolve`] was recorded into and adds the times to the profile.
     pub fn finish(mut self, gpu: &Gpu) -> Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
-        if self.clock == Clock::Timestamps && !self.laps.is_empty() {
+        if self.clock == Clock::Timestamps && !self.dispatches.is_empty() {
             gpu.idle()?;
-            for (watch, laps) in self.watches.iter().zip(self.laps.chunks_mut(LAPS)) {
-                read_stamps(gpu, watch, laps)?;
+            for (timer, dispatches) in self.timers.iter().zip(self.dispatches.chunks_mut(TIMED)) {
+                read_times(gpu, timer, dispatches)?;
             }
         }
-        let mut state = gpu.profiler().state();
-        for Lap { kernel, weights, work, nanoseconds } in self.laps {
+        let mut state = gpu.profiler().state.lock();
+        for TimedDispatch { kernel, weights, work, nanoseconds } in self.dispatches {
             let new = || KernelTimes { kernel, weights, calls: 0, nanoseconds: 0.0, bytes: 0, flops: 0 };
             let times = state.kernels.entry((kernel, weights)).or_insert_with(new);
             times.calls += 1;
@@ -253,21 +252,19 @@ impl Timing {
             times.bytes += work.bytes;
             times.flops += work.flops;
         }
-        state.idle.append(&mut self.watches);
+        state.idle.append(&mut self.timers);
         Ok(())
     }
 }
 
-fn read_stamps(gpu: &Gpu, watch: &Stopwatch, laps: &mut [Lap]) -> Result<()> {
-    let period = f64::from(gpu.timestamp_period());
-    let raw = watch.readback.raw();
-    let view = raw.get_mapped_range(0..laps.len() as u64 * PASS_BYTES).map_err(|error| {
+fn read_times(gpu: &Gpu, timer: &DispatchTimer, dispatches: &mut [TimedDispatch]) -> Result<()> {
+    let raw = timer.readback.raw();
+    let view = raw.get_mapped_range(0..GpuTimestamps::bytes(dispatches.len())).map_err(|error| {
         let reason = format!("timestamps: {error}");
         gpu.check().err().unwrap_or(Error::Gpu { adapter: gpu.report().name.clone(), reason })
     })?;
-    for (lap, (began, ended)) in laps.iter_mut().zip(passes(&view)) {
-        // A clock that was set back in between gives no time rather than an absurd one.
-        lap.nanoseconds = ended.saturating_sub(began) as f64 * period;
+    for (dispatch, nanoseconds) in dispatches.iter_mut().zip(timer.timestamps.pass_times(&view)) {
+        dispatch.nanoseconds = nanoseconds;
     }
     drop(view);
     raw.unmap();
@@ -294,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dispatch_is_timed() {
+    fn a_profile_times_every_dispatch() {
         let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let gpu = Gpu::open(&options).unwrap();
         assert!(gpu.caps().timestamps, "the software driver the tests use has timestamps");
@@ -304,13 +301,13 @@ mod tests {
         assert_eq!(gpu.arena().made(), made, "nothing is made where nothing is timed");
         for clock in [Clock::Timestamps, Clock::Wall] {
             gpu.start_profile(clock);
-            for dispatches in [0, 1, 7, 2 * LAPS + 1, LAPS] {
+            for dispatches in [0, 1, 7, 2 * TIMED + 1, TIMED] {
                 run(&gpu, &op, &params, dispatches);
             }
             let profile = gpu.take_profile();
             assert_eq!((profile.clock, profile.kernels.len()), (clock, 1));
             let times = &profile.kernels[0];
-            assert_eq!(profile.calls(), 9 + 3 * LAPS as u64, "{clock:?}");
+            assert_eq!(profile.calls(), 9 + 3 * TIMED as u64, "{clock:?}");
             assert_eq!(times.bytes, 12_000 * times.calls);
             assert!(times.nanoseconds > 0.0 && times.bytes_per_second().is_some_and(|rate| rate > 0.0), "{times:?}");
             assert_eq!((times.name(), times.flops_per_second()), ("add".to_owned(), None));
@@ -321,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_without_memory_or_device_is_an_error() {
+    fn a_profile_fails_without_memory_or_device() {
         let adapter = AdapterChoice::Index(0);
         let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(12_000), ..GpuOptions::default() }).unwrap();
         let (op, params) = adder(&gpu);

@@ -6,9 +6,8 @@ use bytemuck::bytes_of;
 use thermocline_shaders::params::Params;
 
 use super::{
-    Buffer, Gpu, Laps, Op, Work,
-    profile::{Clock, Timing},
-    stamps::Stamps,
+    Buffer, Gpu, GpuTimestamps, Op, Work,
+    profile::{Clock, DispatchTiming},
 };
 use crate::error::Result;
 
@@ -19,48 +18,48 @@ pub struct Recorder {
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
     /// Only while a profile is taken.
-    timing: Option<Timing>,
-    /// Where parts of it are timed.
-    laps: Option<Laps>,
+    timing: Option<DispatchTiming>,
+    /// Times of its parts.
+    timestamps: Option<GpuTimestamps>,
 }
 
 impl Recorder {
     /// An empty segment.
     pub fn new(gpu: &Gpu) -> Self {
-        Self::with_laps(gpu, None)
+        Self::with_timestamps(gpu, None)
     }
 
-    /// The same; `laps` times its parts, unless a profile is taken.
-    pub fn with_laps(gpu: &Gpu, laps: Option<&Laps>) -> Self {
-        let (timing, laps) = (Timing::begin(gpu), laps.cloned());
-        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, laps }
+    /// An empty segment whose parts `timestamps` times, unless a profile is taken.
+    pub fn with_timestamps(gpu: &Gpu, timestamps: Option<&GpuTimestamps>) -> Self {
+        let (timing, timestamps) = (DispatchTiming::begin(gpu), timestamps.cloned());
+        Recorder { gpu: gpu.clone(), encoder: encoder(gpu), pass: None, timing, timestamps }
     }
 
-    /// What follows belongs to `part` of what its laps time, if it has any.
-    pub fn enter(&mut self, part: Option<usize>) {
-        if self.laps.as_ref().is_some_and(|laps| laps.enter(part)) {
+    /// Dispatches recorded from here on belong to `part` of its timestamps, if it has any.
+    pub fn begin_part(&mut self, part: Option<usize>) {
+        if self.timestamps.as_ref().is_some_and(|timestamps| timestamps.begin_part(part)) {
             self.pass = None;
         }
     }
 
-    /// Records that the timestamps of the first `passes` passes become bytes; returns where, and how many.
-    pub(super) fn resolve<'a>(&mut self, stamps: &'a Stamps, passes: u32) -> (&'a Buffer, u64) {
+    /// The encoder, with the pass before ended.
+    pub(super) fn encoder_between_passes(&mut self) -> &mut wgpu::CommandEncoder {
         self.pass = None;
-        stamps.resolve(&mut self.encoder, passes)
+        &mut self.encoder
     }
 
     /// `op` over `groups` workgroups.
     pub fn dispatch<P: Params>(&mut self, op: &Op, params: &P, groups: [u32; 3]) {
         let work = self.timing.as_ref().map(|_| Work::of(&op.pipeline, params));
-        self.go(op, params, work, |pass| pass.dispatch_workgroups(groups[0], groups[1], groups[2]));
+        self.record_dispatch(op, params, work, |pass| pass.dispatch_workgroups(groups[0], groups[1], groups[2]));
     }
 
     /// `op` over as many workgroups as three words of `groups` at `offset` bytes say.
     pub fn dispatch_indirect<P: Params>(&mut self, op: &Op, params: &P, groups: &Buffer, offset: u64) {
-        self.go(op, params, None, |pass| pass.dispatch_workgroups_indirect(groups.raw(), offset));
+        self.record_dispatch(op, params, None, |pass| pass.dispatch_workgroups_indirect(groups.raw(), offset));
     }
 
-    fn go<P: Params>(
+    fn record_dispatch<P: Params>(
         &mut self,
         op: &Op,
         params: &P,
@@ -71,7 +70,7 @@ impl Recorder {
         debug_assert_eq!(kernel.params, P::FIELDS, "{}", kernel.name);
         if let Some(timing) = &mut self.timing {
             self.pass = None;
-            timing.lap(kernel.name, op.pipeline.weights(), work.unwrap_or_default());
+            timing.note(kernel.name, op.pipeline.weights(), work.unwrap_or_default());
         }
         if self.by_the_wall() {
             self.flush();
@@ -95,11 +94,11 @@ impl Recorder {
     }
 
     fn pass(&mut self) -> &mut wgpu::ComputePass<'static> {
-        let Recorder { gpu, encoder, pass, timing, laps } = self;
+        let Recorder { gpu, encoder, pass, timing, timestamps } = self;
         pass.get_or_insert_with(|| {
             let timestamp_writes = match timing {
-                Some(timing) => timing.stamps(gpu),
-                None => laps.as_ref().and_then(Laps::next),
+                Some(timing) => timing.next_pass(gpu),
+                None => timestamps.as_ref().and_then(GpuTimestamps::next_pass),
             };
             encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }).forget_lifetime()
         })

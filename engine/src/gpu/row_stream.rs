@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 /// The first rows of a matrix in one buffer, to be written.
 #[derive(Clone, Copy)]
 pub struct RowLoad<'a, 'm> {
-    /// Where they go.
+    /// Their destination.
     pub matrix: &'a GpuMatrix,
-    /// How many.
+    /// Number of rows.
     pub rows: usize,
-    /// Which.
+    /// Their sources.
     pub row: RowOf<'a, 'm>,
 }
 
@@ -82,7 +82,7 @@ impl RowStream {
         Ok(pieces.iter().map(|(bytes, ..)| bytes.len() as u64).sum())
     }
 
-    /// What was recorded was submitted.
+    /// Call once the recorded loads were submitted.
     pub fn submitted(&mut self) {
         self.ring.submitted();
     }

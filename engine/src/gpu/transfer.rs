@@ -1,4 +1,4 @@
-//! Rings of mapped buffers that carry data to the device and back without anything being made on the way.
+//! Rings of mapped buffers that carry data to the device and back without allocations.
 
 use std::sync::{
     Arc,
@@ -15,16 +15,16 @@ pub struct UploadRing {
     slots: Vec<Slot>,
     next: usize,
     bytes: u64,
-    /// Whether the next slot holds a load that was not submitted yet.
+    /// Set while the next slot holds a load that was not submitted yet.
     recorded: bool,
 }
 
 #[derive(Debug)]
 struct Slot {
     buffer: Buffer,
-    /// Whether it is mapped; set by the driver when a submission that used it is done.
+    /// Set while it is mapped; by the driver when a submission that used it is done.
     mapped: Arc<AtomicBool>,
-    /// Whether the driver would not map it.
+    /// Set if the driver would not map it.
     refused: Arc<AtomicBool>,
 }
 
@@ -50,9 +50,8 @@ impl UploadRing {
         self.bytes
     }
 
-    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; what is not
-    /// one of 8 takes the room of the next that is. To be
-    /// followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is given up.
+    /// Records one load: each piece goes to its buffer and offset, in order. Lengths and offsets are multiples of 4; a length
+    /// that is none of 8 takes the room of the next that is. To be followed by `recorder`'s submission and [`UploadRing::submitted`], unless `recorder` is dropped.
     ///
     /// # Errors
     /// [`Error::Memory`] if the pieces are longer than a buffer of the ring, [`Error::Gpu`] if the device is lost.
@@ -61,7 +60,7 @@ impl UploadRing {
         if wanted > self.bytes {
             return Err(Error::Memory { what: "one upload", wanted, available: self.bytes });
         }
-        // The recorder of the last load was given up.
+        // The recorder of the last load was dropped.
         self.submitted();
         let slot = &self.slots[self.next];
         while !slot.mapped.load(SeqCst) {
@@ -113,13 +112,13 @@ impl UploadRing {
     }
 }
 
-/// Carries results back.
+/// Carries results back from the device.
 #[derive(Debug)]
 pub struct ReadbackRing {
     gpu: Gpu,
     slots: Vec<Buffer>,
     next: usize,
-    /// Whether something is on its way into the next slot.
+    /// Set while results are on their way into the next slot.
     coming: bool,
 }
 
@@ -163,7 +162,7 @@ impl ReadbackRing {
         self.take(coming, read)
     }
 
-    /// The first half of [`ReadbackRing::read`], which does not wait. What is not taken before the next call is lost.
+    /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
     ///
     /// # Errors
     /// [`Error::Memory`] if the pieces are longer than a slot, [`Error::Gpu`] if the device is lost.
@@ -187,7 +186,7 @@ impl ReadbackRing {
         Ok(Coming { index, bytes })
     }
 
-    /// The second half: waits and hands the bytes to `read`.
+    /// Waits for submitted results and hands their bytes to `read`.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost or does not answer.
@@ -213,7 +212,7 @@ mod tests {
     use crate::gpu::GpuOptions;
 
     #[test]
-    fn what_goes_up_comes_down() {
+    fn readback_returns_the_bytes_uploaded() {
         let gpu =
             Gpu::open(&GpuOptions { adapter: crate::gpu::AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
         let buffer = gpu.arena().buffer(Purpose::Scratch, "test", 64, Usage::Storage).unwrap();
@@ -227,7 +226,7 @@ mod tests {
             let got = down.read(recorder, &[(&buffer, 4, 8), (&buffer, 20, 16)], || up.submitted(), <[u8]>::to_vec);
             assert_eq!(got.unwrap(), [&a[..], &b[..]].concat());
         }
-        // Loads whose recorders are given up leave the ring as good as new.
+        // Loads whose recorders are dropped leave the ring as good as new.
         for round in 0..5_u8 {
             up.record(&mut Recorder::new(&gpu), &[(&[9; 32], &buffer, 0)]).unwrap();
             let mut recorder = Recorder::new(&gpu);

@@ -1,40 +1,41 @@
-//! Which way of computing a product is the quickest on this adapter: measured once per weight type, when the first matrix of
-//! it is prepared.
+//! Tuning: the quickest shape of a product on this adapter, measured once per weight type, when the first matrix of it is
+//! prepared.
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use thermocline_shaders::WeightType;
 
 use super::{AdapterKind, Gpu, GpuMatrix, Matmul, MatmulOutput, Purpose, Recorder, Usage, coop, pitch};
 use crate::error::{Error, Result};
 
-/// How products are computed.
+/// Kernel and workgroup of a product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// One token's with activations of eight bits and integer products.
+    /// For one token: activations of eight bits and integer products.
     pub packed: bool,
     /// Invocations of a workgroup, for one token.
     pub workgroup: u32,
     /// Rows of a workgroup, for one token.
     pub rows: u32,
-    /// Those of many tokens with matrix products in hardware.
+    /// For many tokens: matrix products in hardware.
     pub cooperative: bool,
 }
 
 impl Shape {
-    /// Where nothing is measured.
+    /// The shape where nothing is measured.
     pub const DEFAULT: Shape = Shape { packed: false, workgroup: 128, rows: 4, cooperative: false };
 }
 
-/// What is measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
+/// Workgroups and rows that are measured. Small workgroups suit wide subgroups and short rows, many rows save reads of the activations.
 const CANDIDATES: [(u32, u32); 4] = [(128, 4), (64, 4), (64, 8), (256, 2)];
 /// Bytes of the matrix that is measured: more than caches hold, where there is room.
 const BYTES: u64 = 96 << 20;
-/// Less than this says nothing about memory.
+/// Fewest bytes that measure the memory rather than caches.
 const LEAST_BYTES: u64 = 16 << 20;
 /// Columns of it, as 7B models have.
 const COLS: usize = 4096;
@@ -42,7 +43,7 @@ const COLS: usize = 4096;
 const PRODUCTS: usize = 8;
 const ROUNDS: usize = 3;
 
-/// What was found out so far.
+/// Shapes measured so far.
 #[derive(Debug, Default)]
 pub(super) struct Tuning {
     packed: Option<bool>,
@@ -79,7 +80,7 @@ impl Tuning {
         if gpu.report().kind == AdapterKind::Software {
             return Ok(Shape::DEFAULT);
         }
-        let mut shapes = self.shapes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shapes = self.shapes.lock();
         if let Some(shape) = shapes.get(&ty) {
             return Ok(*shape);
         }
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn software_and_forced_adapters_are_not_measured() {
+    fn shape_of_software_and_forced_adapters_is_not_measured() {
         let software = open(None);
         assert_eq!(software.report().kind, AdapterKind::Software);
         let used = software.arena().made();
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_ends_in_a_candidate_and_gives_everything_back() {
+    fn measure_returns_a_candidate_and_frees_its_memory() {
         let gpu = open(None);
         let used = gpu.arena().used();
         let shape = measure(&gpu, WeightType::Q4_0, true, 1 << 20).unwrap();

@@ -8,15 +8,12 @@ use std::{
 use thermocline_shaders::WeightType;
 
 use super::{
-    Buffer, Gpu, GpuMatrix, Purpose, Recorder, UploadRing, Usage,
-    layout::{device_type, repack},
-    matrix::MatrixPart,
-    op::pitch,
-    transfer::PIECE,
+    Buffer, Gpu, GpuMatrix, Purpose, Recorder, UploadRing, Usage, matrix::MatrixPart, op::pitch, transfer::PIECE,
 };
 use crate::{
     error::{Error, Result},
     format::Matrix,
+    quant::{device_type, repack},
 };
 
 /// Most bytes of one load.
@@ -28,7 +25,7 @@ pub(super) const PER_THREAD: usize = 256 << 10;
 /// Most threads: past a few the bus is the limit.
 const MOST_THREADS: usize = 8;
 
-/// Which row of which matrix a row on the device is; `None`: zeros.
+/// Source of each row on the device: a matrix and a row of it; `None`: zeros.
 pub type RowOf<'a, 'm> = &'a (dyn Fn(usize) -> Option<(&'m Matrix, usize)> + Sync);
 
 /// Uploads weights. Neither it nor the driver holds more of them than a few MiB at a time.
@@ -40,7 +37,7 @@ pub struct Uploader<'a> {
     done: u64,
     total: u64,
     packed: Vec<u8>,
-    /// Small pieces that go up together: their bytes, and where each goes.
+    /// Small pieces that go up together: their bytes, and the destination of each.
     staged: Vec<u8>,
     places: Vec<(Range<usize>, Buffer, u64)>,
     threads: usize,
@@ -53,7 +50,7 @@ impl std::fmt::Debug for Uploader<'_> {
 }
 
 impl<'a> Uploader<'a> {
-    /// An uploader that tells `progress` after each load how many bytes of files are done and how many there are
+    /// An uploader that calls `progress` after each load with the bytes of files done and those announced
     /// ([`Uploader::expect`]); it may cancel.
     ///
     /// # Errors
@@ -214,7 +211,7 @@ impl<'a> Uploader<'a> {
         self.gpu.idle()
     }
 
-    /// Submits what waits for company, without waiting for its arrival.
+    /// Submits the small pieces collected so far, without waiting for their arrival.
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost.
@@ -289,7 +286,7 @@ pub(super) fn pack<'m>(
     threads: usize,
     row: RowOf<'_, 'm>,
 ) -> Result<()> {
-    let share = (main.len() / main_row).div_ceil(threads);
+    let rows = (main.len() / main_row).div_ceil(threads);
     let work = |first: usize, main: &mut [u8], aux: &mut [u8]| {
         for (at, main) in main.chunks_exact_mut(main_row).enumerate() {
             let aux = &mut aux[at * aux_row..(at + 1) * aux_row];
@@ -305,10 +302,10 @@ pub(super) fn pack<'m>(
     }
     thread::scope(|scope| {
         let (mut aux, mut workers) = (aux, Vec::with_capacity(threads));
-        for (worker, main) in main.chunks_mut(share * main_row).enumerate() {
+        for (worker, main) in main.chunks_mut(rows * main_row).enumerate() {
             let (own, rest) = aux.split_at_mut(main.len() / main_row * aux_row);
             aux = rest;
-            workers.push(scope.spawn(move || work(start + worker * share, main, own)));
+            workers.push(scope.spawn(move || work(start + worker * rows, main, own)));
         }
         let ended = |_| Error::Stopped("a thread that repacks weights ended early".to_owned());
         workers.into_iter().try_for_each(|worker| worker.join().map_err(ended)?)

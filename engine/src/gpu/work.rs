@@ -1,4 +1,4 @@
-//! What one dispatch has to move and compute, from its parameters alone: what a kernel's time is held against.
+//! Least work of a dispatch, from its parameters alone: bytes and operations that a kernel's time is compared with.
 
 use bytemuck::{bytes_of, pod_read_unaligned};
 use thermocline_shaders::{
@@ -49,7 +49,7 @@ impl Work {
     }
 }
 
-/// Whether a down projection is not one of a list's neurons.
+/// True for a down projection of all neurons rather than of a list.
 fn takes_every_neuron(pipeline: &Pipeline) -> bool {
     pipeline.kernel().name == "gemm_neurons" || pipeline.overridden("DENSE").is_some_and(|on| on != 0.0)
 }
@@ -94,7 +94,7 @@ mod tests {
     use crate::gpu::{AdapterChoice, Gpu, GpuOptions};
 
     #[test]
-    fn work_is_what_the_equations_need() {
+    fn work_counts_bytes_and_operations_of_the_equations() {
         let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
         let gemv = gpu.pipelines().get("gemv", Some(WeightType::Q4_0), 64, &[]).unwrap();
         let product = params::Matmul { rows: 100, chunks: 4, tokens: 3, ..params::Matmul::default() };

@@ -1,9 +1,7 @@
-//! Sizes and variants of a model: everything the forward driver needs to know beside the weights.
-
-use std::{fmt, str::FromStr};
+//! Sizes and variants of a model: everything that the forward pass needs beside the weights.
 
 use super::{Register, Step};
-use crate::error::{Error, Result};
+pub use crate::cpu::ops::Activation;
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +21,7 @@ pub enum RopeOrder {
     NeoX,
 }
 
-/// How positions beyond the training length are mapped.
+/// Scaling of positions beyond the training length.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeScaling {
     /// Positions as they are.
@@ -70,7 +68,7 @@ pub struct Rope {
     pub scaling: RopeScaling,
 }
 
-/// How the model knows positions.
+/// Encoding of positions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Position {
     /// Queries and keys are rotated; the base is per layer ([`LayerConfig::rope_base`]).
@@ -82,101 +80,27 @@ pub enum Position {
     },
 }
 
-/// Form of the FFN's hidden activation, `g` being the gate's and `u` the up matrix's output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// `relu(g) * u`, or `relu(u)` without a gate.
-    Relu,
-    /// `relu(g)^2 * u`, or `relu(u)^2`.
-    ReluSquared,
-    /// `silu(g) * u`, or `silu(u)`.
-    Silu,
-    /// `gelu(g) * u` with the tanh approximation, or `gelu(u)`.
-    GeluTanh,
-    /// The same with the error function.
-    GeluErf,
-    /// `relu(g) * relu(u)` (Bamboo, TurboSparse).
-    DRelu,
-}
-
-impl Activation {
-    /// Every form.
-    pub const ALL: [Activation; 6] = [
-        Activation::Relu,
-        Activation::ReluSquared,
-        Activation::Silu,
-        Activation::GeluTanh,
-        Activation::GeluErf,
-        Activation::DRelu,
-    ];
-
-    /// The name used in metadata (`{arch}.hidden_activation`) and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Activation::Relu => "relu",
-            Activation::ReluSquared => "relu2",
-            Activation::Silu => "silu",
-            Activation::GeluTanh => "gelu_pytorch_tanh",
-            Activation::GeluErf => "gelu",
-            Activation::DRelu => "drelu",
-        }
-    }
-
-    /// Whether hidden values are exactly zero for neurons that do not fire.
-    pub const fn is_sparse(self) -> bool {
-        matches!(self, Activation::Relu | Activation::ReluSquared | Activation::DRelu)
-    }
-}
-
-impl fmt::Display for Activation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Activation {
-    type Err = Error;
-
-    /// Understands this engine's names and those of Hugging Face's `hidden_act`.
-    fn from_str(text: &str) -> Result<Self> {
-        match text.to_ascii_lowercase().as_str() {
-            // ProSparse's FATReLU cuts at a small positive value; PowerInfer, too, runs it as a ReLU.
-            "relu" | "fatrelu" => Ok(Activation::Relu),
-            "relu2" | "relu_squared" | "relu^2" => Ok(Activation::ReluSquared),
-            "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
-            "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
-            "gelu" | "gelu_erf" | "gelu_python" => Ok(Activation::GeluErf),
-            "drelu" => Ok(Activation::DRelu),
-            _ => Err(Error::Unsupported {
-                what: "activation",
-                got: text.to_owned(),
-                supported: Activation::ALL.map(Activation::name).join(", "),
-            }),
-        }
-    }
-}
-
-/// Mixture of experts.
+/// Sizes of a mixture of experts (MoE).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
     /// Experts per layer.
     pub count: usize,
     /// Experts used per token.
     pub used: usize,
-    /// Whether the weights of those used are divided by their sum.
+    /// True to divide the router weights of the chosen experts by their sum.
     pub renormalise: bool,
     /// Neurons per expert.
     pub n_ff: usize,
 }
 
-/// What may differ between layers.
+/// Configuration of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerConfig {
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
     /// Base of the rotary frequencies (unused with learned positions).
     pub rope_base: f32,
-    /// Whether [`Rope::scaling`] applies to this layer (Gemma 3: only to global layers).
+    /// True if [`Rope::scaling`] applies to this layer (Gemma 3: only to global layers).
     pub rope_scaled: bool,
 }
 
@@ -195,7 +119,7 @@ pub struct ModelConfig {
     pub n_kv_head: usize,
     /// Elements per head (queries, keys and values alike).
     pub head_dim: usize,
-    /// Neurons per layer (dense FFN); for mixtures see [`Experts::n_ff`].
+    /// Neurons per dense layer; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
     /// Rows of the head.
     pub n_vocab: usize,
@@ -209,7 +133,7 @@ pub struct ModelConfig {
     pub position: Position,
     /// FFN activation.
     pub activation: Activation,
-    /// Mixture of experts, if it is one.
+    /// Mixture of experts, in MoE models.
     pub experts: Option<Experts>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
@@ -231,8 +155,8 @@ impl ModelConfig {
         self.layers.len()
     }
 
-    /// The register the program's FFN reads, where the residual stream moves on between its norm and the FFN: attention and FFN
-    /// stand side by side, and what the norm saw is gone when the FFN's turn comes.
+    /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
+    /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
     pub fn early_ffn_input(&self) -> Option<Register> {
         let ffn = self.steps.iter().position(|step| matches!(step, Step::Ffn { .. }))?;
         let Step::Ffn { from } = self.steps[ffn] else { return None };

@@ -1,12 +1,11 @@
-//! Sets of neurons as bits, the form in which processors hand them to each other and to observers: bit `i % 32` of word
-//! `i / 32` is neuron `i`'s.
+//! Masks: sets of neurons as bits, in the form that processors and observers exchange. Bit `i % 32` of word `i / 32` is neuron `i`'s.
 
 /// Words of a mask of `n` neurons.
 pub const fn words(n: usize) -> usize {
     n.div_ceil(32)
 }
 
-/// Whether `neuron` is in the set.
+/// True if `neuron` is in the set.
 pub fn contains(mask: &[u32], neuron: usize) -> bool {
     mask.get(neuron / 32).is_some_and(|word| word >> (neuron % 32) & 1 == 1)
 }
@@ -19,8 +18,7 @@ pub fn insert(mask: &mut [u32], neuron: usize) {
     mask[neuron / 32] |= 1 << (neuron % 32);
 }
 
-/// Adds those of `neurons` that `is_in` says yes to, asked by their place in the list. Without a branch on it: it is a coin toss
-/// to the processor.
+/// Adds those of `neurons` for whose index in the list `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
 ///
 /// # Panics
 /// If the mask is not that long.
@@ -30,11 +28,11 @@ pub fn insert_some(mask: &mut [u32], neurons: &[u32], is_in: impl Fn(usize) -> b
     }
 }
 
-/// Adds the neurons in `from`, counted from `first` on.
+/// Adds the neurons in `from`, shifted up by `first`.
 ///
 /// # Panics
 /// If the mask is not that long.
-pub fn place(mask: &mut [u32], first: usize, from: &[u32]) {
+pub fn insert_shifted(mask: &mut [u32], first: usize, from: &[u32]) {
     let (word, shift) = (first / 32, first % 32);
     for (at, bits) in from.iter().enumerate().filter(|(_, bits)| **bits != 0) {
         mask[word + at] |= bits << shift;
@@ -45,7 +43,7 @@ pub fn place(mask: &mut [u32], first: usize, from: &[u32]) {
     }
 }
 
-/// Makes `mask` the set of those below `n` that `is_in` says yes to; the rest of the mask becomes empty.
+/// Makes `mask` the set of those below `n` for which `is_in` is true; the rest of the mask becomes empty.
 ///
 /// # Panics
 /// If the mask is not that long.
@@ -63,8 +61,8 @@ pub fn fill(mask: &mut [u32], n: usize, is_in: impl Fn(usize) -> bool) {
     }
 }
 
-/// Bit `i` from the lowest of byte `i`, the others of which are zero. Eight at a time: multiplied by this, they meet in the
-/// highest byte, and nothing is carried into it.
+/// Bit `i` is the lowest bit of byte `i`; the bytes are 0 or 1. Eight at a time: multiplied by `TOGETHER`, they meet in the highest
+/// byte, without a carry into it.
 fn gather(bytes: &[u8; 32]) -> u32 {
     const TOGETHER: u64 = 0x0102_0408_1020_4080;
     let (eights, _) = bytes.as_chunks::<8>();
@@ -72,7 +70,7 @@ fn gather(bytes: &[u8; 32]) -> u32 {
     eights.iter().enumerate().fold(0, |word, (at, eight)| word | bits(eight) << (8 * at))
 }
 
-/// The set's neurons, ascending.
+/// The neurons of the set, ascending.
 pub fn neurons(mask: &[u32]) -> impl Iterator<Item = u32> {
     (0u32..).zip(mask).flat_map(|(at, word)| {
         let mut left = *word;
@@ -84,7 +82,7 @@ pub fn neurons(mask: &[u32]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// How many there are.
+/// Number of neurons in the set.
 pub fn count(mask: &[u32]) -> usize {
     mask.iter().map(|word| word.count_ones() as usize).sum()
 }
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets_keep_their_members() {
+    fn masks_hold_what_was_filled_or_inserted() {
         let members = [0, 5, 31, 32, 63, 64, 69];
         for n in [70, 96] {
             let mut filled = vec![u32::MAX; words(n) + 1];
@@ -114,12 +112,12 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_placed_at_any_neuron() {
+    fn masks_are_inserted_at_any_shift() {
         let from = [0x8000_0101, 0, 0b11];
         for first in [0, 1, 20, 31, 32, 45, 64] {
             let mut mask = vec![0; words(first + 66)];
             insert(&mut mask, 0);
-            place(&mut mask, first, &from);
+            insert_shifted(&mut mask, first, &from);
             let mut wanted: Vec<u32> = [0, 8, 31, 64, 65].iter().map(|neuron| neuron + first as u32).collect();
             wanted.extend((first > 0).then_some(0));
             wanted.sort_unstable();

@@ -1,51 +1,31 @@
-//! A model: its configuration ([`ModelConfig`]), its weights by role ([`Weights`]) and the description of a layer as a
-//! short program of coarse steps ([`Step`]). An architecture family is one file that fills these in from GGUF metadata
-//! (and maps Hugging Face folders to them); the forward driver walks the program and does not know families.
+//! The description of a model: its configuration ([`ModelConfig`]), its weights by role ([`Weights`]) and a layer as a short
+//! program of coarse operations ([`Step`]). An architecture family is one file in [`families`] that fills these in from GGUF
+//! metadata (and maps Hugging Face folders to them); the forward pass executes the program and knows no families.
 
 mod config;
 mod convert;
-mod cpu;
 mod families;
-mod forward;
-pub(crate) mod gpu;
 mod import;
-mod kv_cache;
 mod load;
 pub mod mask;
 mod neuron_major;
 mod outline;
-mod predict;
-mod probe;
-mod processor;
+mod read_bytes;
 mod resident;
-mod rotary;
-mod shortlist;
-mod sparsity;
 mod step;
 mod weights;
 
+use std::path::Path;
+
 pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
-pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, Guess, Routing};
-pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
-pub use gpu::{DeviceBytes, GpuLoad, GpuProcessor, LayerBytes, device_row_bytes};
-pub use kv_cache::{KvCache, KvLayer};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
-pub use probe::{LayerFiring, Probe};
-pub use processor::Processor;
 pub use resident::Resident;
-pub use rotary::Rotary;
-pub use shortlist::{MAX_SHORTLIST, Shortlist};
-pub use sparsity::{Sparsity, Steering};
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
     AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,
     PredictorKind, PredictorQuality, SharedExpert, Weights,
 };
-
-pub use crate::cpu::ops::KvType;
-
-use std::path::Path;
 
 use crate::{
     error::{Error, Result},
@@ -53,12 +33,12 @@ use crate::{
     telemetry::neurons::NeuronShape,
 };
 
-/// How to load a model.
+/// Options of loading a model.
 #[derive(Debug, Clone, Default)]
 pub struct LoadOptions {
     /// Map the file or read it into memory.
     pub read_mode: ReadMode,
-    /// FFN activation, for files that do not name theirs (or name the wrong one).
+    /// FFN activation, for files that do not name theirs or name a wrong one.
     pub activation: Option<Activation>,
 }
 
@@ -77,17 +57,16 @@ impl Model {
     /// Opens a GGUF file, a PowerInfer file or a Hugging Face folder.
     ///
     /// # Errors
-    /// What is wrong with the file, with its key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
+    /// Errors of the file with key or tensor; [`Error::Unsupported`] for an architecture, or a variant of
     /// one, that the engine does not run.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Model> {
         Model::from_checkpoint(Model::open_checkpoint(path, options.read_mode)?, options)
     }
 
-    /// The file or folder under GGUF's names, not yet checked against an architecture: enough for a tokenizer, or to
-    /// look at.
+    /// The file or folder under GGUF's names, not yet checked against an architecture: enough for a tokenizer or for inspection.
     ///
     /// # Errors
-    /// What is wrong with the container.
+    /// Errors of the container.
     pub fn open_checkpoint(path: &Path, mode: ReadMode) -> Result<Checkpoint> {
         match format::open(path, mode)? {
             Opened::Checkpoint(checkpoint) => Ok(checkpoint),
@@ -100,8 +79,7 @@ impl Model {
         NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
     }
 
-    /// Finds configuration and weights in `checkpoint`; every size is checked against every tensor. Tensors and keys
-    /// that no role needs are left alone.
+    /// The model in `checkpoint`; every size is checked against every tensor. Unknown tensors and keys are ignored.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -121,7 +99,7 @@ impl Model {
     }
 }
 
-/// Checks what the forward pass relies on beside sizes.
+/// Checks further assumptions of the forward pass than sizes.
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),

@@ -1,8 +1,8 @@
-//! Down projections with neurons as rows. A GGUF file stores `[d, n_ff]`: what a neuron adds is a column, spread over the whole
-//! matrix, so skipping neurons saves nothing. Turned to `[n_ff, d]` a neuron is a row.
+//! Neuron-major down projections. A GGUF file stores `[d, n_ff]`: a neuron's weights are a column, spread over the whole matrix,
+//! so skipping neurons saves nothing. Transposed to `[n_ff, d]` a neuron is a row.
 //!
-//! Floats stay what they are. Quantised blocks lie along the rows, so turning means quantising anew, which loses a little once
-//! more; the cheapest type is taken that adds little to what the file's own type has lost.
+//! Floats are copied. Quantised blocks lie along the rows, so transposing means quantising again, which adds an error; the
+//! cheapest type is taken whose error is small beside that of the file's own type.
 
 use std::ops::ControlFlow;
 
@@ -10,71 +10,72 @@ use super::{Down, Ffn, Linear, Model, Weights};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
-    format::{Bytes, Matrix, TensorType, anonymous, blocks},
+    format::{Bytes, Matrix, anonymous},
+    quant,
+    quant::TensorType,
 };
 
-/// Columns of the file's matrix turned at a time, a whole number of any type's blocks.
+/// Columns of the file's matrix transposed at a time, a whole number of any type's blocks.
 const TILE: usize = 256;
-/// Rows decoded before they are turned: a cache line of each turned row.
+/// Rows decoded before they are transposed: a cache line of each neuron's row.
 const ROWS: usize = 16;
-/// Types a turned matrix may have: those whose rows are summed by kernels made for them, on every instruction set. The others
-/// of as many bits are several times as slow.
+/// Types a neuron-major matrix may have: those with row-summing kernels on every instruction set. Others of as many bits are
+/// several times slower.
 const TYPES: [TensorType; 5] =
     [TensorType::Q4_0, TensorType::Q4_K, TensorType::Q5_K, TensorType::Q6_K, TensorType::Q8_0];
-/// Neurons from which the type is chosen.
+/// Neurons from which the type is selected.
 const SAMPLE: usize = 24;
-/// An error that is small whatever the file's type: about what 8 bits lose.
+/// Relative error that is small for any file type: about that of 8 bits.
 const SMALL_ERROR: f64 = 0.01;
-/// The error allowed for a file type that this engine does not write, all of which have about 4 bits or fewer.
+/// Relative error allowed for file types that this engine cannot encode, all of about 4 bits or fewer.
 const COARSE_ERROR: f64 = 0.045;
 
-/// What turning a model's down projections came to.
+/// Result of transposing a model's down projections.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct NeuronMajorReport {
-    /// Matrices turned.
+    /// Number of matrices transposed.
     pub matrices: usize,
     /// Bytes of memory they take.
     pub bytes: u64,
-    /// Largest error of one that was quantised anew: root of the mean squared difference from the file's weights, as a share of
-    /// their root mean square.
+    /// Largest error of a requantised matrix: root mean square of the difference from the file's weights, relative to theirs.
     pub error: f64,
 }
 
 impl Model {
-    /// The same model with a row per neuron in every down projection, made in memory where the file has none; everything else
-    /// is shared. `progress` is told how many layers are done, of how many.
+    /// The same model with neuron-major down projections, transposed in memory where the file has others; everything else is
+    /// shared. `progress` is called with the number of layers done and their total.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if `progress` says so, [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that
-    /// are no numbers.
+    /// are not finite.
     pub fn neuron_major(
         &self,
         pool: &ThreadPool,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<(Model, NeuronMajorReport)> {
         let mut report = NeuronMajorReport::default();
-        let mut turn = |down: &Matrix| {
+        let mut transpose = |down: &Matrix| {
             let (weight, error) = neuron_major(pool, down)?;
             report.matrices += 1;
             report.bytes += weight.data().len() as u64;
             report.error = report.error.max(error);
             Ok(weight)
         };
-        let model = self.with_downs(&mut turn, progress)?;
+        let model = self.with_downs(&mut transpose, progress)?;
         Ok((model, report))
     }
 
-    /// The same model with what `turn` makes of each down projection that has no row per neuron.
+    /// The same model with `transpose` applied to each down projection that is not neuron-major.
     ///
     /// # Errors
-    /// Those of `turn`, [`Error::Cancelled`] if `progress` says so.
-    pub(super) fn with_downs(
+    /// Those of `transpose`, [`Error::Cancelled`] if `progress` says so.
+    pub(crate) fn with_downs(
         &self,
-        turn: &mut dyn FnMut(&Matrix) -> Result<Matrix>,
+        transpose: &mut dyn FnMut(&Matrix) -> Result<Matrix>,
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Model> {
-        let mut turned = |down: &Down| match down {
-            Down::Outputs(down) => turn(&down.weight).map(Some),
+        let mut neuron_major = |down: &Down| match down {
+            Down::Outputs(down) => transpose(&down.weight).map(Some),
             Down::Neurons(_) => Ok(None),
         };
         let mut weights: Weights = self.weights.clone();
@@ -85,14 +86,14 @@ impl Model {
             }
             match &mut layer.ffn {
                 Ffn::Dense(ffn) => {
-                    if let Some(weight) = turned(&ffn.down)? {
+                    if let Some(weight) = neuron_major(&ffn.down)? {
                         let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
                         ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
                     }
                 }
-                Ffn::Experts(mixture) => {
-                    let all = mixture.downs().map(&mut turned).collect::<Result<Vec<_>>>()?;
-                    mixture.turn(all);
+                Ffn::Experts(moe) => {
+                    let downs = moe.downs().map(&mut neuron_major).collect::<Result<Vec<_>>>()?;
+                    moe.set_neuron_major(downs);
                 }
             }
         }
@@ -100,14 +101,14 @@ impl Model {
     }
 }
 
-/// `down` `[d, n_ff]` as `[n_ff, d]`, and the error made: root of the mean squared difference, as a share of the weights' root
-/// mean square; 0 for floats.
+/// `down` `[d, n_ff]` transposed to `[n_ff, d]`, and its error: root mean square of the difference, relative to that of the
+/// weights; 0 for floats.
 ///
 /// # Errors
-/// [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that are no numbers.
+/// [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that are not finite.
 pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
     let (d, n_ff) = (down.rows(), down.cols());
-    let ty = choose(pool, down)?;
+    let ty = select_type(pool, down)?;
     let Some(row_bytes) = ty.row_bytes(d) else {
         return Err(Error::invalid("rows of a down projection", format!("whole blocks of {ty}"), d));
     };
@@ -131,15 +132,15 @@ pub fn neuron_major(pool: &ThreadPool, down: &Matrix) -> Result<(Matrix, f64)> {
         wanted: bytes as u64,
         available: 0,
     })?;
-    let turned = Matrix::new(ty, n_ff, d, Bytes::new(memory)).ok_or_else(|| no_matrix(ty, n_ff, d))?;
-    Ok((turned, relative(error, square)))
+    let transposed = Matrix::new(ty, n_ff, d, Bytes::new(memory)).ok_or_else(|| no_matrix(ty, n_ff, d))?;
+    Ok((transposed, relative(error, square)))
 }
 
-pub(super) fn no_matrix(ty: TensorType, n_ff: usize, d: usize) -> Error {
+pub(crate) fn no_matrix(ty: TensorType, n_ff: usize, d: usize) -> Error {
     Error::invalid("down projection", format!("whole rows of {ty}"), format!("[{d}, {n_ff}]"))
 }
 
-/// Encodes the neurons of tile `at` into `out`; gives the sums of squared errors and of squares.
+/// Encodes the neurons of tile `at` into `out` and returns the sums of squared errors and of squared weights.
 fn encode_tile(down: &Matrix, ty: TensorType, at: usize, out: &mut [u8]) -> Result<(f64, f64)> {
     let d = down.rows();
     let first = at * TILE;
@@ -149,10 +150,10 @@ fn encode_tile(down: &Matrix, ty: TensorType, at: usize, out: &mut [u8]) -> Resu
     let mut back = vec![0.0; d];
     for (values, out) in values.chunks_exact(d).zip(out.chunks_exact_mut(out.len() / neurons)) {
         row.clear();
-        blocks::quantise(ty, values, &mut row)?;
+        quant::quantise(ty, values, &mut row)?;
         out.copy_from_slice(&row);
         if ty.block_len() > 1 {
-            blocks::dequantise(ty, &row, &mut back);
+            quant::dequantise(ty, &row, &mut back);
             error += squared_distance(values, &back);
             square += values.iter().map(|x| f64::from(x * x)).sum::<f64>();
         }
@@ -169,7 +170,7 @@ fn decode(down: &Matrix, first: usize, neurons: usize) -> Vec<f32> {
     for start in (0..d).step_by(ROWS) {
         let rows = ROWS.min(d - start);
         for (row, decoded) in decoded.chunks_exact_mut(neurons).take(rows).enumerate() {
-            blocks::dequantise(ty, &down.row(start + row)[at(first)..at(first + neurons)], decoded);
+            quant::dequantise(ty, &down.row(start + row)[at(first)..at(first + neurons)], decoded);
         }
         for (neuron, values) in values.chunks_exact_mut(d).enumerate() {
             for (row, value) in values[start..start + rows].iter_mut().enumerate() {
@@ -180,13 +181,13 @@ fn decode(down: &Matrix, first: usize, neurons: usize) -> Vec<f32> {
     values
 }
 
-/// The type for `down` turned.
-fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
+/// The type of `down` transposed.
+fn select_type(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
     let (d, own) = (down.rows(), down.ty());
     if own.block_len() == 1 {
         return Ok(own);
     }
-    // A few neurons from here and there; a tile begins with a block.
+    // A few neurons from three tiles; a tile begins with a block.
     let tiles = down.cols().div_ceil(TILE);
     let picked = [0, tiles / 2, tiles.saturating_sub(1)];
     let mut sample = Vec::new();
@@ -198,13 +199,13 @@ fn choose(pool: &ThreadPool, down: &Matrix) -> Result<TensorType> {
     cheapest(pool, own, d, &sample)
 }
 
-/// The type for some neurons of `d` values, `sample`, that have blocks of type `own` the other way.
-pub(super) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f32]) -> Result<TensorType> {
+/// The type for neurons of `d` weights, judged by a `sample` of them; `own` is the file's type, with blocks along the other axis.
+pub(crate) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f32]) -> Result<TensorType> {
     let mut types: Vec<(TensorType, Result<f64>)> =
         TYPES.into_iter().filter(|ty| ty.row_bytes(d).is_some()).map(|ty| (ty, Ok(0.0))).collect();
     types.sort_by_key(|(ty, _)| (ty.block_bytes() * 256 / ty.block_len(), *ty));
-    if blocks::QUANTISABLE.contains(&own) && !TYPES.contains(&own) && own.row_bytes(d).is_some() {
-        // Not to be chosen, but to be known.
+    if quant::QUANTISABLE.contains(&own) && !TYPES.contains(&own) && own.row_bytes(d).is_some() {
+        // Not a candidate; its error is the yardstick.
         types.push((own, Ok(0.0)));
     }
     pool.for_each(&mut types, |_, (ty, error)| *error = sample_error(*ty, sample));
@@ -212,7 +213,7 @@ pub(super) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f
     for (ty, error) in types {
         errors.push((ty, error?));
     }
-    // As the blocks now lie the other way, the file's type loses about as much as it did when the file was made; half of that
+    // With blocks along the other axis the file's type would have about the error it had when the file was made; half of that
     // adds an eighth to the noise.
     let lost = errors.iter().find(|(ty, _)| *ty == own).map_or(2.0 * COARSE_ERROR, |(_, error)| *error);
     let allowed = (lost / 2.0).max(SMALL_ERROR);
@@ -223,9 +224,9 @@ pub(super) fn cheapest(pool: &ThreadPool, own: TensorType, d: usize, sample: &[f
 /// Relative error of `values`, some rows, as `ty`.
 fn sample_error(ty: TensorType, values: &[f32]) -> Result<f64> {
     let mut bytes = Vec::new();
-    blocks::quantise(ty, values, &mut bytes)?;
+    quant::quantise(ty, values, &mut bytes)?;
     let mut back = vec![0.0; values.len()];
-    blocks::dequantise(ty, &bytes, &mut back);
+    quant::dequantise(ty, &bytes, &mut back);
     Ok(relative(squared_distance(values, &back), values.iter().map(|x| f64::from(x * x)).sum()))
 }
 
@@ -244,11 +245,11 @@ mod tests {
 
     fn matrix(ty: TensorType, rows: usize, cols: usize) -> Matrix {
         let mut bytes = Vec::new();
-        blocks::quantise(ty, &normal(rows * cols), &mut bytes).unwrap();
+        quant::quantise(ty, &normal(rows * cols), &mut bytes).unwrap();
         Matrix::new(ty, rows, cols, Bytes::new(bytes)).unwrap()
     }
 
-    /// Largest difference of any weight from where it was.
+    /// Largest difference of any weight from its transposed position.
     fn moved(from: &Matrix, to: &Matrix) -> f32 {
         let (mut row, mut column) = (vec![0.0; from.cols()], vec![0.0; to.cols()]);
         let mut all = vec![vec![0.0; from.rows()]; from.cols()];
@@ -265,22 +266,22 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_only_moved() {
+    fn transposed_floats_are_exact() {
         let pool = ThreadPool::new(Some(2));
         for ty in [TensorType::F32, TensorType::F16, TensorType::BF16] {
             for (d, n_ff) in [(1, 1), (33, 300), (64, 512), (17, 3)] {
                 let down = matrix(ty, d, n_ff);
-                let (turned, error) = neuron_major(&pool, &down).unwrap();
-                assert_eq!((turned.ty(), turned.rows(), turned.cols(), error), (ty, n_ff, d, 0.0));
-                assert_eq!(moved(&down, &turned), 0.0, "{ty} [{d}, {n_ff}]");
+                let (transposed, error) = neuron_major(&pool, &down).unwrap();
+                assert_eq!((transposed.ty(), transposed.rows(), transposed.cols(), error), (ty, n_ff, d, 0.0));
+                assert_eq!(moved(&down, &transposed), 0.0, "{ty} [{d}, {n_ff}]");
             }
         }
     }
 
     #[test]
-    fn quantised_weights_lose_less_than_they_had_lost() {
+    fn requantisation_errors_are_small_beside_those_of_the_file_type() {
         let pool = ThreadPool::new(Some(2));
-        // A file type, more bits than the turned one may take, and the error that may be.
+        // File type, most bits per weight of the neuron-major type, largest error.
         let cases = [
             (TensorType::Q4_0, 6.6, 0.05),
             (TensorType::Q4_K, 6.6, 0.045),
@@ -289,20 +290,20 @@ mod tests {
         ];
         for (ty, bits, allowed) in cases {
             let down = matrix(ty, 512, 768);
-            let (turned, error) = neuron_major(&pool, &down).unwrap();
-            let used = (turned.ty().block_bytes() * 8) as f64 / turned.ty().block_len() as f64;
-            assert!(used <= bits && error > 0.0 && error <= allowed, "{ty} -> {} with {error}", turned.ty());
-            assert!(moved(&down, &turned) < 0.2, "{ty} -> {}", turned.ty());
+            let (transposed, error) = neuron_major(&pool, &down).unwrap();
+            let used = (transposed.ty().block_bytes() * 8) as f64 / transposed.ty().block_len() as f64;
+            assert!(used <= bits && error > 0.0 && error <= allowed, "{ty} -> {} with {error}", transposed.ty());
+            assert!(moved(&down, &transposed) < 0.2, "{ty} -> {}", transposed.ty());
         }
-        // Rows that are no whole blocks.
+        // Rows that are not whole blocks.
         let down = matrix(TensorType::Q8_0, 24, 64);
-        let (turned, error) = neuron_major(&pool, &down).unwrap();
-        assert_eq!((turned.ty(), error), (TensorType::F16, 0.0));
-        assert!(moved(&down, &turned) < 2e-3);
+        let (transposed, error) = neuron_major(&pool, &down).unwrap();
+        assert_eq!((transposed.ty(), error), (TensorType::F16, 0.0));
+        assert!(moved(&down, &transposed) < 2e-3);
     }
 
     #[test]
-    fn the_number_of_threads_does_not_matter() {
+    fn transposing_is_deterministic_at_any_thread_count() {
         let down = matrix(TensorType::Q5_0, 96, 600 / 32 * 32);
         let [one, three] = [1, 3].map(|threads| neuron_major(&ThreadPool::new(Some(threads)), &down).unwrap());
         assert_eq!((one.0.ty(), one.0.data(), one.1), (three.0.ty(), three.0.data(), three.1));

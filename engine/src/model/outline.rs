@@ -1,5 +1,4 @@
-//! What turning a model's down projections is expected to make of it, before it is done: for whoever reckons with the sizes of a
-//! model that is not open yet.
+//! The sizes of a model with neuron-major down projections, before they are made: plans need them for models that are not open.
 
 use std::ops::ControlFlow;
 
@@ -10,46 +9,47 @@ use super::{
 use crate::{
     cpu::ThreadPool,
     error::Result,
-    format::{Bytes, Matrix, TensorType, anonymous},
+    format::{Bytes, Matrix, anonymous},
+    quant::TensorType,
 };
 
-/// About as many values decide on a type.
+/// Approximate number of values from which a type is selected.
 const SAMPLE: usize = 8192;
 
 impl Model {
-    /// What [`Model::neuron_major`] is expected to make of the model, for reckoning with its sizes: the matrices it turns have
-    /// their shapes, and types that suit normally distributed weights, but are blank. Nothing of the weights is read. And the
-    /// bytes of memory they will take.
+    /// The model that [`Model::neuron_major`] is expected to make, for plans that need its sizes, and the bytes of memory its new
+    /// matrices will take. They have their shapes, and types that suit normally distributed weights, but no content; the weights
+    /// are not read.
     ///
     /// # Errors
-    /// [`Error::Memory`](crate::Error::Memory) if there is no room for the addresses of one of them.
+    /// [`Error::Memory`](crate::Error::Memory) if there is no address space for one of them.
     pub fn neuron_major_outline(&self) -> Result<(Model, u64)> {
         let mut outline = Outline::default();
         let mut bytes = 0;
-        let mut turn = |down: &Matrix| {
-            let turned = outline.turned(down)?;
-            bytes += turned.data().len() as u64;
-            Ok(turned)
+        let mut transpose = |down: &Matrix| {
+            let blank = outline.transposed(down)?;
+            bytes += blank.data().len() as u64;
+            Ok(blank)
         };
-        let model = self.with_downs(&mut turn, &mut |_, _| ControlFlow::Continue(()))?;
+        let model = self.with_downs(&mut transpose, &mut |_, _| ControlFlow::Continue(()))?;
         Ok((model, bytes))
     }
 }
 
-/// Blank matrices.
+/// Blank matrices of the expected types.
 #[derive(Debug, Default)]
 struct Outline {
-    /// Zeros that all of them share; nobody looks at them, so that they take no memory.
+    /// Zeros that all matrices share; they are never read and take no memory.
     blank: Option<Bytes>,
-    /// Types of matrices in a file with so many rows, and what they become.
+    /// File types and row lengths, with the types selected for them.
     types: Vec<((TensorType, usize), TensorType)>,
 }
 
 impl Outline {
-    /// `down` `[d, n_ff]` as `[n_ff, d]`.
-    fn turned(&mut self, down: &Matrix) -> Result<Matrix> {
+    /// A blank `[n_ff, d]` matrix for `down` `[d, n_ff]`.
+    fn transposed(&mut self, down: &Matrix) -> Result<Matrix> {
         let (d, n_ff) = (down.rows(), down.cols());
-        let ty = self.becomes(down.ty(), d)?;
+        let ty = self.selected_type(down.ty(), d)?;
         let no_matrix = || no_matrix(ty, n_ff, d);
         let bytes = ty.row_bytes(d).and_then(|row| row.checked_mul(n_ff)).ok_or_else(no_matrix)?;
         let data = match self.blank.as_ref().and_then(|blank| blank.slice(0..bytes)) {
@@ -60,7 +60,7 @@ impl Outline {
         Matrix::new(ty, n_ff, d, data).ok_or_else(no_matrix)
     }
 
-    fn becomes(&mut self, own: TensorType, d: usize) -> Result<TensorType> {
+    fn selected_type(&mut self, own: TensorType, d: usize) -> Result<TensorType> {
         if own.block_len() == 1 {
             return Ok(own);
         }
@@ -75,8 +75,8 @@ impl Outline {
     }
 }
 
-/// `n` values distributed nearly normally, as weights are; always the same.
-pub(super) fn normal(n: usize) -> Vec<f32> {
+/// `n` nearly normal values, as weights are; always the same.
+pub(crate) fn normal(n: usize) -> Vec<f32> {
     let mut seed = 4_u64;
     let mut uniform = || {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -88,10 +88,10 @@ pub(super) fn normal(n: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{format::blocks, model::neuron_major};
+    use crate::{model::neuron_major, quant};
 
     #[test]
-    fn an_outline_is_of_what_turning_makes() {
+    fn outlines_have_the_types_and_shapes_of_transposed_matrices() {
         let pool = ThreadPool::new(Some(2));
         let mut outline = Outline::default();
         for (ty, d, n_ff) in [
@@ -107,10 +107,10 @@ mod tests {
             (TensorType::Q8_0, 24, 64),
         ] {
             let mut bytes = Vec::new();
-            blocks::quantise(ty, &normal(d * n_ff), &mut bytes).unwrap();
+            quant::quantise(ty, &normal(d * n_ff), &mut bytes).unwrap();
             let down = Matrix::new(ty, d, n_ff, Bytes::new(bytes)).unwrap();
             let (made, _) = neuron_major(&pool, &down).unwrap();
-            let blank = outline.turned(&down).unwrap();
+            let blank = outline.transposed(&down).unwrap();
             let of = |matrix: &Matrix| (matrix.ty(), matrix.rows(), matrix.cols(), matrix.data().len());
             assert_eq!(of(&blank), of(&made), "{ty} [{d}, {n_ff}]");
         }

@@ -1,27 +1,27 @@
-//! What of a model a device holds.
+//! The parts of a model that are in a device's memory.
 
 use super::mask;
 
-/// What of a model is in a device's memory at one moment. Plans say what should be there; while weights are on their way it
-/// is less.
+/// The parts of a model in a device's memory at one moment. A placement says which parts should be there; while weights
+/// are being uploaded it is fewer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resident {
-    /// Layers from this one on have their attention, keys and values there.
+    /// First layer whose attention, keys and values are there; so are those of all layers after it.
     pub first_layer: usize,
-    /// Per layer: which of its neurons (experts, where the FFN is a mixture) are there, a bit each as in [`mask`]; empty where
-    /// the layer is not.
+    /// Per layer: its resident neurons (experts, in an MoE layer), one bit each as in [`mask`]; empty for a layer that is not
+    /// resident.
     pub hot: Vec<Vec<u32>>,
-    /// Whether the final norm and the head are.
+    /// True if the final norm and the head are there.
     pub head: bool,
 }
 
 impl Resident {
-    /// Whether neuron (expert) `neuron` of `layer` is there.
+    /// True if neuron (expert) `neuron` of `layer` is resident.
     pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
         self.hot.get(layer).is_some_and(|hot| mask::contains(hot, neuron))
     }
 
-    /// How many neurons (experts) of `layer` are there.
+    /// Resident neurons (experts) of `layer`.
     pub fn count(&self, layer: usize) -> usize {
         self.hot.get(layer).map_or(0, |hot| mask::count(hot))
     }

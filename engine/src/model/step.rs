@@ -1,4 +1,4 @@
-//! The program of one layer, as data.
+//! The program of a layer, as data.
 
 /// A `[tokens, d_model]` buffer of the forward pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub enum Register {
     Out,
 }
 
-/// Which of a layer's norms.
+/// A layer's norms by position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NormSlot {
     /// `blk.N.attn_norm`
@@ -31,7 +31,7 @@ pub enum NormSlot {
 pub enum Step {
     /// `into = norm(from)`; `from` and `into` may be the same.
     Norm {
-        /// Whose weights.
+        /// The norm.
         norm: NormSlot,
         /// Input.
         from: Register,

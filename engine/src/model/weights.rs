@@ -1,12 +1,11 @@
-//! Weights by role. Matrices stay in their file type and share the file's bytes; vectors are f32.
+//! Weights of a model by role. Matrices keep their file type and share the file's bytes; vectors are f32.
 
 use std::sync::OnceLock;
 
+use super::NormSlot;
 use crate::{cpu::InputMajor, format::Matrix, telemetry::neurons::LayerNeurons};
 
-use super::NormSlot;
-
-/// `y = W x + b`
+/// A linear map, `y = W x + b`.
 #[derive(Debug, Clone)]
 pub struct Linear {
     /// `[outputs, inputs]`
@@ -24,7 +23,7 @@ pub struct Norm {
     pub bias: Option<Vec<f32>>,
 }
 
-/// Attention of one layer. `d` is the model's width, heads are `head_dim` wide.
+/// Attention weights of one layer. `d` is the width of the residual stream, heads are `head_dim` wide.
 #[derive(Debug, Clone)]
 pub struct AttentionWeights {
     /// `[n_head * head_dim, d]`
@@ -41,109 +40,110 @@ pub struct AttentionWeights {
     pub k_norm: Option<Norm>,
 }
 
-/// The down projection, in whichever orientation the file has.
+/// The down projection, in either orientation.
 #[derive(Debug, Clone)]
 pub enum Down {
-    /// `[d, n_ff]`: an output is a row.
+    /// Output-major, `[d, n_ff]`: an output is a row.
     Outputs(Linear),
-    /// `[n_ff, d]`: a neuron is a row (PowerInfer's `ffn_down_t`); the bias is `[d]`.
+    /// Neuron-major, `[n_ff, d]`: a neuron is a row (PowerInfer's `ffn_down_t`). The bias is `[d]`.
     Neurons(Linear),
 }
 
-/// One FFN (or one expert).
+/// Weights of one FFN (or one expert).
 #[derive(Debug, Clone)]
 pub struct FfnWeights {
     /// `[n_ff, d]`; absent in ungated FFNs.
     pub gate: Option<Linear>,
     /// `[n_ff, d]`
     pub up: Linear,
-    /// Back to `d`.
+    /// Down projection.
     pub down: Down,
 }
 
-/// A mixture of experts.
+/// Weights of a mixture-of-experts (MoE) layer.
 #[derive(Debug, Clone)]
 pub struct ExpertWeights {
-    /// `[experts, d]`
+    /// Router, `[experts, d]`.
     pub router: Linear,
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
-    /// One more FFN that sees every token (Qwen2-MoE).
+    /// Shared expert, which sees every token (Qwen2-MoE).
     pub shared: Option<Box<SharedExpert>>,
-    /// The experts' down projections as the file has them, where `experts` have them turned, and nothing else: devices take them
-    /// with a row per output.
+    /// The experts' output-major down projections, `[d, n_ff]` each, where `experts` have neuron-major ones: GPUs take them from
+    /// here. Otherwise empty.
     pub file_down: Vec<Linear>,
 }
 
 impl ExpertWeights {
-    /// Their neurons.
+    /// Number and grouping of the experts' neurons.
     pub fn neurons(&self) -> LayerNeurons {
         let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
-        LayerNeurons::Mixture {
+        LayerNeurons::Experts {
             experts: self.experts.len(),
             width: self.experts.first().map_or(0, rows),
             shared: self.shared.as_ref().map_or(0, |shared| rows(&shared.ffn)),
         }
     }
 
-    /// The experts and the shared one, in this order.
+    /// The routed experts, then the shared one.
     pub fn ffns(&self) -> impl Iterator<Item = &FfnWeights> {
         self.experts.iter().chain(self.shared.iter().map(|shared| &shared.ffn))
     }
 
-    /// Their down projections.
+    /// Their down projections, in the order of [`ExpertWeights::ffns`].
     pub fn downs(&self) -> impl Iterator<Item = &Down> {
         self.ffns().map(|ffn| &ffn.down)
     }
 
-    /// The down projection of an expert with a row per output, where there is one.
-    pub fn outputs(&self, expert: usize) -> Option<&Linear> {
+    /// The output-major down projection of a routed expert, if it is at hand.
+    pub fn output_major(&self, expert: usize) -> Option<&Linear> {
         match &self.experts.get(expert)?.down {
             Down::Outputs(down) => Some(down),
             Down::Neurons(_) => self.file_down.get(expert),
         }
     }
 
-    /// Has the experts and the shared one have `turned` down projections `[n_ff, d]` in the order of [`ExpertWeights::downs`], where
-    /// there is one; biases stay.
-    pub fn turn(&mut self, turned: impl IntoIterator<Item = Option<Matrix>>) {
-        let file: Option<Vec<Linear>> = (0..self.experts.len()).map(|expert| self.outputs(expert).cloned()).collect();
+    /// Replaces down projections by neuron-major ones, `[n_ff, d]` each and in the order of [`ExpertWeights::downs`]; `None` leaves
+    /// one as it is. Biases stay.
+    pub fn set_neuron_major(&mut self, downs: impl IntoIterator<Item = Option<Matrix>>) {
+        let file: Option<Vec<Linear>> =
+            (0..self.experts.len()).map(|expert| self.output_major(expert).cloned()).collect();
         let shared = self.shared.iter_mut().map(|shared| &mut shared.ffn);
-        for (ffn, turned) in self.experts.iter_mut().chain(shared).zip(turned) {
-            if let Some(weight) = turned {
+        for (ffn, down) in self.experts.iter_mut().chain(shared).zip(downs) {
+            if let Some(weight) = down {
                 let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
                 ffn.down = Down::Neurons(Linear { weight, bias: old.bias.take() });
             }
         }
-        let are_turned = self.experts.iter().any(|ffn| matches!(ffn.down, Down::Neurons(_)));
-        self.file_down = file.filter(|_| are_turned).unwrap_or_default();
+        let neuron_major = self.experts.iter().any(|ffn| matches!(ffn.down, Down::Neurons(_)));
+        self.file_down = file.filter(|_| neuron_major).unwrap_or_default();
     }
 }
 
-/// The expert every token passes through: `sigmoid(gate x) * ffn(x)` is added to the mixture's output.
+/// The shared expert, computed for every token: `sigmoid(gate x) * ffn(x)` is added to the routed experts' sum.
 #[derive(Debug, Clone)]
 pub struct SharedExpert {
     /// `[1, d]`
     pub gate: Linear,
-    /// Its own width may differ from the routed experts'.
+    /// Its width may differ from the routed experts'.
     pub ffn: FfnWeights,
 }
 
-/// The FFN of one layer.
+/// FFN weights of one layer.
 #[derive(Debug, Clone)]
 pub enum Ffn {
     /// One FFN for every token.
     Dense(FfnWeights),
-    /// The router chooses per token.
+    /// A mixture of experts, chosen per token by a router.
     Experts(ExpertWeights),
 }
 
 impl Ffn {
-    /// Its neurons.
+    /// Number and grouping of its neurons.
     pub fn neurons(&self) -> LayerNeurons {
         match self {
             Ffn::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
-            Ffn::Experts(mixture) => mixture.neurons(),
+            Ffn::Experts(moe) => moe.neurons(),
         }
     }
 }
@@ -153,30 +153,30 @@ impl Ffn {
 pub struct Predictor {
     /// How the scores are computed.
     pub kind: PredictorKind,
-    /// What they are computed from.
+    /// Vector that the scores are computed from.
     pub input: PredictorInput,
-    /// Cut on the raw scores.
+    /// Threshold on the scores.
     pub threshold: f32,
-    /// How good it is, where that was measured.
+    /// Quality, if measured.
     pub quality: Option<PredictorQuality>,
-    /// Its second layer as single tokens read it, made when one first does.
+    /// Its second layer in input-major order for single tokens, made on first use.
     pub by_input: OnceLock<Option<InputMajor>>,
 }
 
-/// How well a predictor does on text it was not made from, averaged over tokens. Shares, from 0 to 1.
+/// Quality of a predictor on held-out text, means over tokens, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictorQuality {
-    /// Of the neurons that fire, those it finds.
+    /// Fraction of the firing neurons that it names.
     pub recall: f32,
-    /// The same, each neuron counting as much as it adds to the output: `|a_i| * |down_i|`.
+    /// The same, weighted by the neurons' mass `|a_i| * |down_i|`.
     pub mass_recall: f32,
-    /// Of the neurons it names, those that fire.
+    /// Fraction of the named neurons that fire.
     pub precision: f32,
-    /// Of all neurons, those it names.
+    /// Fraction of all neurons that it names.
     pub density: f32,
 }
 
-/// How a predictor scores neurons.
+/// Weights of a predictor.
 #[derive(Debug, Clone)]
 pub enum PredictorKind {
     /// `score = fc2 relu(fc1 x)`, no biases (Deja Vu, PowerInfer).
@@ -196,16 +196,16 @@ pub enum PredictorKind {
     },
 }
 
-/// What a predictor sees.
+/// Vector that a predictor reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PredictorInput {
     /// The residual stream before the FFN's norm (PowerInfer).
     Residual,
-    /// What the FFN itself sees.
+    /// The FFN's own input.
     Normed,
 }
 
-/// One layer.
+/// Weights of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerWeights {
     /// Norms the layer's program names.
@@ -216,18 +216,29 @@ pub struct LayerWeights {
     pub ffn: Ffn,
     /// Predictor, where the file or its sidecar has one.
     pub predictor: Option<Predictor>,
-    /// Magnitude of the gate's activation below which [`Sparsity::Threshold`](super::Sparsity::Threshold) skips a neuron,
-    /// where the sidecar has one.
-    pub cut: Option<f32>,
-    /// Share of tokens at which each neuron fires, `[n_ff]`, where the sidecar (or a profile) has it; of a mixture, at which each
-    /// expert is chosen, `[experts]`.
+    /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](crate::runtime::Sparsity::Threshold) skips a
+    /// neuron, from the sidecar.
+    pub activation_threshold: Option<f32>,
+    /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`. From
+    /// the sidecar or a profile.
     pub frequency: Option<Vec<f32>>,
-    /// Of a mixture: share of tokens at which each neuron fires, expert by expert, those of the shared one last.
+    /// In an MoE layer: fraction of tokens at which each neuron fires, expert by expert, the shared expert's last.
     pub neuron_frequency: Option<Vec<f32>>,
 }
 
 impl LayerWeights {
-    /// The weights of `slot`. Loading checks that every norm the program names is there.
+    /// The weights of a layer as its file has them, without the figures of a sidecar.
+    pub fn new(
+        norms: Vec<(NormSlot, Norm)>,
+        attention: AttentionWeights,
+        ffn: Ffn,
+        predictor: Option<Predictor>,
+    ) -> Self {
+        let (activation_threshold, frequency, neuron_frequency) = (None, None, None);
+        LayerWeights { norms, attention, ffn, predictor, activation_threshold, frequency, neuron_frequency }
+    }
+
+    /// The norm in `slot`. Loading checks that every norm the program names is there.
     pub fn norm(&self, slot: NormSlot) -> Option<&Norm> {
         self.norms.iter().find(|(at, _)| *at == slot).map(|(_, norm)| norm)
     }
@@ -240,12 +251,12 @@ pub struct Weights {
     pub token_embedding: Matrix,
     /// `[positions + offset, d]`, learned positions only.
     pub position_embedding: Option<Matrix>,
-    /// One per layer.
+    /// Weights per layer.
     pub layers: Vec<LayerWeights>,
-    /// Before the head.
+    /// Norm before the head.
     pub output_norm: Norm,
     /// `[n_vocab, d]`; the embedding's own matrix when tied.
     pub output: Linear,
-    /// Whether the head is the embedding.
+    /// True if the head is the embedding.
     pub tied: bool,
 }

@@ -1,41 +1,41 @@
-//! A KV cache together with the tokens it holds.
+//! A context: a KV cache together with the tokens it holds.
 
 use crate::{
     error::{Error, Result},
-    model::{Forward, KvCache, KvType, Outputs, Probe, Shortlist},
+    runtime::{Forward, KvCache, KvType, Outputs, Probe, Shortlist},
 };
 
-/// What is wanted of the last token that is computed.
+/// The logits wanted of the last token of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
-    /// Nothing: another follows.
+pub(super) enum WantedLogits {
+    /// None: another chunk follows.
     Nothing,
-    /// All logits.
+    /// All.
     Logits,
-    /// So many of the largest.
+    /// This number of the largest.
     Shortlist(usize),
 }
 
-/// What became of it.
+/// The logits that were computed.
 #[derive(Debug)]
-pub(super) enum Computed<'f> {
+pub(super) enum ComputedLogits<'f> {
     Nothing,
     Logits(&'f [f32]),
     Shortlist(Shortlist<'f>),
 }
 
-/// What a session remembers. The cache holds exactly `tokens`, whatever fails in between; only after it had to be given up,
-/// with a device that is gone, it holds fewer of them until [`Context::settle`] has computed the rest again.
+/// The context of a session. The cache holds exactly `tokens`, whatever fails in between; only after it had to be given up, with a
+/// device that is lost, it holds fewer of them until [`Context::settle`] has computed the rest again.
 #[derive(Debug)]
 pub(super) struct Context {
     kv: Option<KvCache>,
-    /// How many tokens it can hold.
+    /// Most tokens it can hold.
     capacity: usize,
-    /// Encoding asked for.
+    /// Requested encoding.
     ty: KvType,
     tokens: Vec<u32>,
-    /// So many tokens at the start have the entries a fresh computation would give them; those behind were computed
-    /// before something in front of them was forgotten.
+    /// Number of tokens at the start whose entries are those of a fresh computation; those behind were computed before tokens in
+    /// front of them were forgotten.
     exact: usize,
 }
 
@@ -49,12 +49,12 @@ impl Context {
         &self.tokens
     }
 
-    /// How many it can hold.
+    /// Most tokens it can hold.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// How many more it can hold.
+    /// Number of tokens it has room for.
     pub fn room(&self) -> usize {
         self.capacity() - self.tokens.len()
     }
@@ -64,39 +64,42 @@ impl Context {
         self.kv.as_ref().map_or(0, KvCache::bytes)
     }
 
-    /// Whether its cache is on a device.
+    /// True if its cache is on a device.
     pub fn on_device(&self) -> bool {
         self.kv.as_ref().is_some_and(|kv| !kv.on_host())
     }
 
-    /// The cache, unless it was given up.
+    /// The cache; `None` if it was given up.
     pub fn kv_mut(&mut self) -> Option<&mut KvCache> {
         self.kv.as_mut()
     }
 
     /// Gives up the cache, but not the tokens.
-    pub fn release(&mut self) {
+    pub fn drop_cache(&mut self) {
         self.kv = None;
     }
 
-    /// Moves what `forward` has of the cache on a device into RAM. Gives it up if that cannot be done.
-    pub fn bring_home(&mut self, forward: &mut Forward) {
+    /// Moves the cache from the device of `forward` into RAM; gives it up if that fails.
+    pub fn move_to_ram(&mut self, forward: &mut Forward) {
         let Some(kv) = &mut self.kv else { return };
-        if forward.return_kv(kv).is_err() || !kv.on_host() {
+        let returned = forward.residency().is_none_or(|(_, residency)| residency.return_kv(kv).is_ok());
+        if !returned || !kv.on_host() {
             self.kv = None;
         }
     }
 
-    /// Whether the cache is where `forward` works and holds every token.
+    /// True if the cache is where `forward` works, and holds every token.
     pub fn is_settled(&self, forward: &Forward) -> bool {
         self.kv.as_ref().is_some_and(|kv| forward.holds(kv) && kv.len() == self.tokens.len())
     }
 
-    /// Moves to where `forward` works and computes again, of the tokens that are missing there, the next `chunk`. On an error
-    /// it holds what it held before, at least.
+    /// Moves the cache to where `forward` works, and computes the next `chunk` of the tokens that are missing there. On an error it
+    /// holds at least what it held before.
     pub fn settle(&mut self, forward: &mut Forward, chunk: usize, probe: &mut dyn Probe) -> Result<()> {
-        if let Some(kv) = self.kv.as_mut().filter(|kv| !forward.holds(kv)) {
-            forward.take_kv(kv)?;
+        if let Some(kv) = self.kv.as_mut().filter(|kv| !forward.holds(kv))
+            && let Some((model, residency)) = forward.residency()
+        {
+            residency.take_kv(model, kv)?;
         }
         if self.kv.as_ref().is_none_or(|kv| !forward.holds(kv)) {
             // The old one first, so that there is room for the new.
@@ -113,37 +116,37 @@ impl Context {
             return Ok(());
         }
         let computed = forward.run(next, kv, Outputs::None, probe).map(drop);
-        // What is left of a chunk that was not completed.
+        // Drops the rest of a chunk that was not completed.
         kv.truncate(kv.len());
         computed
     }
 
-    /// Forgets what `prompt` does not begin with, and at least its last token, whose logits are wanted. Returns how many
-    /// tokens of the prompt are left to reuse.
+    /// Forgets the tokens that `prompt` does not begin with, and at least its last token, whose logits are wanted. Returns the
+    /// number of the prompt's tokens that are left to reuse.
     ///
-    /// Entries that survived a shift are not reused: the answer to a prompt does not depend on what went before it.
+    /// Entries that survived a shift are not reused: the answer to a prompt does not depend on earlier ones.
     pub fn reuse(&mut self, prompt: &[u32]) -> usize {
         let common = self.tokens.iter().zip(prompt).take_while(|(held, wanted)| held == wanted).count();
         self.truncate(common.min(self.exact).min(prompt.len().saturating_sub(1)));
         self.tokens.len()
     }
 
-    /// Computes `tokens`, which there must be room for, behind those it holds; it must be settled. On an error it holds what
-    /// it held before.
+    /// Computes `tokens`, for which there is room, behind those it holds; it must be settled. On an error it holds what it held
+    /// before.
     pub fn compute<'f>(
         &mut self,
         forward: &'f mut Forward,
         tokens: &[u32],
-        wanted: Wanted,
+        wanted: WantedLogits,
         probe: &mut dyn Probe,
-    ) -> Result<Computed<'f>> {
+    ) -> Result<ComputedLogits<'f>> {
         let Some(kv) = &mut self.kv else {
             return Err(Error::invalid("context", "a settled one", "one without its cache"));
         };
         let computed = match wanted {
-            Wanted::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| Computed::Nothing),
-            Wanted::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(Computed::Logits),
-            Wanted::Shortlist(k) => forward.top(tokens, kv, k, probe).map(Computed::Shortlist),
+            WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
+            WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
+            WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {
             Ok(_) => {
@@ -157,8 +160,8 @@ impl Context {
         computed
     }
 
-    /// Forgets the older half of what is behind the first `keep` tokens. Returns the tokens that then have to be computed
-    /// again: none when the cache can move its entries, otherwise all that were behind the gap.
+    /// Forgets the older half of the tokens behind the first `keep`. Returns the tokens to compute again: none if the cache can
+    /// move its entries, otherwise all behind the gap.
     pub fn shift(&mut self, keep: usize) -> Vec<u32> {
         let keep = keep.min(self.tokens.len());
         let discard = (self.tokens.len() - keep).div_ceil(2);

@@ -1,16 +1,16 @@
-//! Where an engine computes: what a caller chooses, what becomes of it, and the board on which it can be read.
+//! The device of an engine: the caller's choice, its status, and events.
 
-use std::{
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::{Condvar, Mutex};
 
 use crate::{
     error::Error,
     gpu::{GpuOptions, Purpose},
+    placement::GpuUse,
 };
 
-/// Where to compute.
+/// The device that a caller chooses.
 #[derive(Debug, Clone, Default)]
 pub enum DeviceChoice {
     /// On the CPU.
@@ -18,122 +18,129 @@ pub enum DeviceChoice {
     Cpu,
     /// On a GPU if there is one with which the model is expected to be quicker; otherwise as [`DeviceChoice::Gpu`].
     Auto(GpuOptions),
-    /// On a GPU. The model is loaded into it in the background, and requests wait for that. If it cannot be had, or not
-    /// any longer, the CPU does the work ([`DeviceStatus`] says why).
+    /// On a GPU. The model is loaded into it in the background, and requests wait for that. If there is none, or it is lost, the CPU
+    /// does the work ([`DeviceStatus`] says why).
     Gpu(GpuOptions),
 }
 
 impl DeviceChoice {
-    /// Most bytes of device memory it allows, if it says.
+    /// Most bytes of device memory it allows; `None`: all that is free.
     pub fn budget(&self) -> Option<u64> {
         match self {
             DeviceChoice::Cpu => None,
             DeviceChoice::Auto(options) | DeviceChoice::Gpu(options) => options.budget,
         }
     }
+
+    /// The use of the GPU in plans for this choice.
+    pub const fn gpu_use(&self) -> GpuUse {
+        match self {
+            DeviceChoice::Cpu => GpuUse::Never,
+            DeviceChoice::Auto(_) => GpuUse::IfQuicker,
+            DeviceChoice::Gpu(_) => GpuUse::Always,
+        }
+    }
 }
 
-/// Memory of a device that the engine has taken.
+/// Device memory taken by the engine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceMemory {
     /// Name of the adapter.
     pub adapter: String,
-    /// Most bytes to take, if there is a limit.
+    /// Most bytes to take; `None`: no limit.
     pub budget: Option<u64>,
     /// Bytes taken.
     pub accounted: u64,
-    /// The same by purpose, in the order of [`Purpose::ALL`].
+    /// Bytes taken by purpose, in the order of [`Purpose::ALL`].
     pub by_purpose: [(Purpose, u64); Purpose::ALL.len()],
-    /// Whether weights are still on their way to where the budget allows them to be.
+    /// True while weights are uploaded or released until the plan for the budget is reached.
     pub moving: bool,
 }
 
-/// Where an engine computes now.
+/// The processor that an engine computes on now.
 #[derive(Debug, Clone)]
 pub enum DeviceStatus {
-    /// On the CPU, until told otherwise.
+    /// The CPU.
     Cpu {
-        /// Why not on a GPU; `None` if nobody asked for one.
+        /// Why not a GPU; `None` if none was asked for.
         reason: Option<Arc<Error>>,
     },
-    /// The model is being loaded into a GPU.
+    /// The CPU, while the model is being loaded into a GPU.
     Loading {
-        /// Bytes that have arrived.
+        /// Bytes uploaded.
         done: u64,
-        /// Bytes there are; 0 while the device is being opened.
+        /// Bytes to upload; 0 while the device is being opened.
         total: u64,
     },
-    /// On a GPU.
+    /// A GPU.
     Gpu(DeviceMemory),
-    /// On the CPU, since a GPU was lost, which will be tried again soon.
+    /// The CPU, after a GPU was lost, which will be tried again soon.
     Lost {
         /// Name of the adapter.
         adapter: String,
-        /// What its driver said.
+        /// Message of its driver.
         reason: String,
     },
 }
 
-/// Something happened to the device while a generation was running or waiting. The generation goes on: what was computed
-/// on a device that is gone is computed again.
+/// A change of the device while a generation was running or waiting. The generation goes on: what was computed on a device that is
+/// lost is computed again.
 #[derive(Debug, Clone)]
 pub enum DeviceEvent {
     /// The GPU was lost. The CPU goes on; the GPU is tried again soon.
     Lost {
         /// Name of the adapter.
         adapter: String,
-        /// What its driver said.
+        /// Message of its driver.
         reason: String,
     },
-    /// The CPU does the work from now on.
+    /// The CPU computes from now on.
     Cpu {
         /// Why not the GPU.
         reason: Arc<Error>,
     },
-    /// A GPU does the work from now on.
+    /// A GPU computes from now on.
     Gpu {
         /// Name of the adapter.
         adapter: String,
     },
 }
 
-/// The status, for all threads to read. Nobody holds it for longer than it takes to copy.
+/// The device's status, for all threads to read.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct StatusBoard {
     status: Mutex<DeviceStatus>,
     changed: Condvar,
 }
 
-impl Board {
+impl StatusBoard {
     pub fn new(status: DeviceStatus) -> Self {
-        Board { status: Mutex::new(status), changed: Condvar::new() }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, DeviceStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        StatusBoard { status: Mutex::new(status), changed: Condvar::new() }
     }
 
     /// The status now.
     pub fn read(&self) -> DeviceStatus {
-        self.lock().clone()
+        self.status.lock().clone()
     }
 
+    /// Sets the status.
     pub fn write(&self, status: DeviceStatus) {
-        *self.lock() = status;
+        *self.status.lock() = status;
         self.changed.notify_all();
     }
 
-    /// Progress of a load, if that is still what happens.
-    pub fn progress(&self, now_done: u64, now_total: u64) {
-        if let DeviceStatus::Loading { done, total } = &mut *self.lock() {
+    /// Sets the progress of a load, unless the status is another by now.
+    pub fn set_progress(&self, now_done: u64, now_total: u64) {
+        if let DeviceStatus::Loading { done, total } = &mut *self.status.lock() {
             (*done, *total) = (now_done, now_total);
         }
     }
 
-    /// The status as soon as it is another than loading, or after `longest`.
-    pub fn settled(&self, longest: Duration) -> DeviceStatus {
+    /// The status as soon as it is not loading, or after `longest`.
+    pub fn wait_until_loaded(&self, longest: Duration) -> DeviceStatus {
+        let mut status = self.status.lock();
         let loading = |status: &mut DeviceStatus| matches!(status, DeviceStatus::Loading { .. });
-        let waited = self.changed.wait_timeout_while(self.lock(), longest, loading);
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+        self.changed.wait_while_for(&mut status, loading, longest);
+        status.clone()
     }
 }

@@ -1,45 +1,49 @@
-//! The engine: a model, its tokenizer, and the thread that computes.
+//! The engine, a model with the thread that computes it, and its sessions.
 
 use std::{
     path::Path,
     sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
-        mpsc::{self, Sender},
+        Arc, Weak,
+        atomic::{
+            AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
+        mpsc::{self, Receiver, Sender},
     },
     thread::{self, JoinHandle},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
+
 use super::{
-    DeviceChoice, DeviceStatus, EngineOptions, Frequencies, Session, SessionOptions, SparsityChoice, SparsityReport,
+    DeviceChoice, DeviceLoadOptions, DeviceStatus, EngineOptions, Event, LivePlanner, NeuronFrequencies, Request,
+    SessionOptions, SparsityChoice, SparsityReport,
     context::Context,
-    device::Board,
-    loader::{Source, source},
-    observed::{Observed, State},
-    outbox::{Stopped, stopped_error},
-    place::{PlaceOptions, Terms},
+    device::StatusBoard,
+    forecast::{DecodeConditions, DecodeRates},
+    live_planner::device_chunk,
+    loader::{DeviceSource, device_source},
+    request::{EventSender, StopMessage, stopped_error},
+    settings::{RequestedSettings, SettingsMailbox},
     sparsity,
-    split::SplitReport,
-    wish::{Wish, Wishes},
-    worker::{self, Command},
+    worker::{self, Command, QueuedRequest},
 };
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Forward, KvCache, KvType, LoadOptions, Model, ModelConfig, Position, Resident, Sparsity},
-    sparsity::{
-        placement::Split,
-        sidecar::{Attachment, attach},
-    },
+    model::{LoadOptions, Model, ModelConfig, Position},
+    placement::{PlanInputs, PowerInferSplit, Resident, SplitReport},
+    runtime::{Forward, KvCache, KvType, Sparsity},
+    sparsity::sidecar::{Attachment, attach},
     telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
 
-/// Bytes the engine holds; those on a device are among them.
+/// Bytes that an engine holds, those on a device included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryReport {
-    /// Weights: mapped (shared with the system's page cache) or read.
+    /// Weights, mapped (shared with the system's page cache) or read.
     pub weights: u64,
     /// KV caches of all sessions.
     pub kv: u64,
@@ -47,51 +51,79 @@ pub struct MemoryReport {
     pub scratch: u64,
 }
 
-/// What the handles and the engine thread share.
+/// The state that an engine's handles and its thread share.
 #[derive(Debug)]
-pub(super) struct Shared {
+pub(super) struct EngineState {
     pub model: Arc<Model>,
     pub tokenizer: Tokenizer,
     pub template: ChatTemplate,
     pub chunk: usize,
     pub telemetry: Telemetry,
     pub neurons: Arc<NeuronBoard>,
-    pub device: Board,
-    pub wishes: Wishes,
-    pub terms: Arc<Terms>,
-    pub observed: Observed,
-    /// The device asked for last.
+    pub device: StatusBoard,
+    pub settings: SettingsMailbox,
+    pub planner: Arc<LivePlanner>,
+    pub decode_rates: DecodeRates,
+    /// The device chosen last.
     pub choice: Mutex<DeviceChoice>,
-    /// What is on the device now.
+    /// The parts of the model on the device now.
     pub resident: Mutex<Option<Arc<Resident>>>,
-    /// How devices are opened, but for which.
-    pub place: PlaceOptions,
+    /// Options by which any device is loaded.
+    pub device_load: DeviceLoadOptions,
     pub recall: f32,
     pub sparsity: Mutex<SparsityReport>,
-    pub stopped: Stopped,
+    pub stopped: StopMessage,
 }
 
-impl Shared {
-    /// The state that tokens are decoded in now, in `mode`.
-    pub fn state(&self, mode: Sparsity) -> State {
+impl EngineState {
+    /// The conditions under which tokens are decoded now, in `mode`.
+    pub fn decode_conditions(&self, mode: Sparsity) -> DecodeConditions {
         let device = match self.device.read() {
             DeviceStatus::Gpu(memory) => Some((memory.adapter, memory.budget)),
             _ => None,
         };
-        State { mode, device }
+        DecodeConditions { mode, device }
     }
 }
 
-/// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and
-/// session: dropping that waits until the thread has put down its work, which takes no longer than a cancellation.
+/// A model ready to run; a handle that may be cloned and used from any thread. The engine ends with its last handle and session:
+/// dropping that waits until the thread has stopped its work, which takes no longer than a cancellation.
+///
+/// ```
+/// use thermocline_engine::session::{
+///     Engine, EngineOptions, Event, Prompt, Request, Sampling, SessionOptions,
+/// };
+///
+/// # fn main() -> thermocline_engine::Result<()> {
+/// let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../assets/storyteller/storyteller-F16.gguf");
+/// let engine = Engine::open(path.as_ref(), EngineOptions::default())?;
+/// let session = engine.session(SessionOptions::default())?;
+/// let request = Request {
+///     sampling: Sampling::greedy(),
+///     max_tokens: Some(12),
+///     ..Request::new(Prompt::Text("Once upon a time".to_owned()))
+/// };
+/// let mut story = String::new();
+/// for event in session.generate(request) {
+///     match event {
+///         Event::Token { text, .. } => story += &text,
+///         Event::Done { stats, .. } => assert_eq!(stats.generated_tokens, 12),
+///         Event::Error(error) => return Err(error),
+///         _ => {}
+///     }
+/// }
+/// assert!(!story.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Engine {
-    handle: Arc<Handle>,
+    handle: Arc<EngineHandle>,
 }
 
 #[derive(Debug)]
-struct Handle {
-    shared: Arc<Shared>,
+struct EngineHandle {
+    state: Arc<EngineState>,
     context: usize,
     kv_type: KvType,
     sessions: AtomicU64,
@@ -99,20 +131,20 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// An engine that may be gone.
+/// A handle that does not keep the engine.
 #[derive(Debug)]
-pub(super) struct WeakEngine(Weak<Handle>);
+pub(super) struct WeakEngine(Weak<EngineHandle>);
 
 impl WeakEngine {
-    /// The engine, if anybody else still has it.
+    /// The engine, if another handle still keeps it.
     pub fn upgrade(&self) -> Option<Engine> {
         self.0.upgrade().map(|handle| Engine { handle })
     }
 }
 
-impl Drop for Handle {
+impl Drop for EngineHandle {
     fn drop(&mut self) {
-        // If the thread is gone already, there is nobody to tell.
+        // The thread may have ended already.
         let _ = self.commands.send(Command::Shutdown);
         if let Some(thread) = self.thread.take() {
             // Its panics were reported where they happened.
@@ -132,17 +164,18 @@ impl Engine {
         Self::from_model(model, options)
     }
 
-    /// Takes a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` had their say when it was loaded.
+    /// Starts an engine with a loaded model. `options.activation`, `options.read_mode` and `options.sidecar` only matter when a model
+    /// is loaded.
     pub fn from_model(model: Model, options: EngineOptions) -> Result<Self> {
         let device = options.device.clone();
-        Self::start(model, options, |place| source(&device, place))
+        Self::start(model, options, |load| device_source(&device, load))
     }
 
-    /// `source` gets what a device is opened with, and tells where it comes from.
+    /// Starts an engine on the device that `source` gives.
     pub(super) fn start(
         model: Model,
         options: EngineOptions,
-        source: impl FnOnce(&PlaceOptions) -> Option<Arc<dyn Source>>,
+        source: impl FnOnce(&DeviceLoadOptions) -> Option<Arc<dyn DeviceSource>>,
     ) -> Result<Self> {
         let context = options.context_of(&model.config);
         check_context(&model, context)?;
@@ -150,9 +183,9 @@ impl Engine {
             return Err(Error::invalid("chunk", "at least 1 token", 0));
         }
         if !(0.0..=1.0).contains(&options.recall) {
-            return Err(Error::invalid("recall", "a share from 0 to 1", options.recall));
+            return Err(Error::invalid("recall", "a fraction from 0 to 1", options.recall));
         }
-        let split = options.split.as_deref().map(Split::open).transpose()?;
+        let split = options.split.as_deref().map(PowerInferSplit::open).transpose()?;
         if let Some(split) = &split {
             split.check(&model)?;
         }
@@ -160,35 +193,43 @@ impl Engine {
         let template = ChatTemplate::from_checkpoint(&model.checkpoint, &tokenizer);
         let cpu = Cpu::new(&options.cpu)?;
         // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
-        let place = PlaceOptions { workers: Some(cpu.workers()), ..options.place() };
-        let source = source(&place);
-        let model = sparsity::turned(model, options.sparsity, split.is_some(), cpu.pool());
+        let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
+        let source = source(&device_load);
+        let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
-        let stopped = Stopped::default();
-        let device = Board::new(match source {
+        let stopped = StopMessage::default();
+        let device = StatusBoard::new(match source {
             Some(_) => DeviceStatus::Loading { done: 0, total: 0 },
             None => DeviceStatus::Cpu { reason: None },
         });
         let (neurons, recorder) = NeuronBoard::new(model.neuron_shape());
         let sparsity = SparsityReport::new(options.sparsity, &model, options.recall);
-        let mut terms = Terms::new(sparsity.mode, context, options.kv_type).streaming(options.stream_prompts);
+        let inputs = PlanInputs {
+            chunk: device_chunk(options.chunk),
+            stream_prompts: options.stream_prompts,
+            ..PlanInputs::new(sparsity.mode, context, options.kv_type)
+        };
+        let mut planner = LivePlanner::new(inputs);
         if let Some(machine) = options.machine.clone() {
-            terms = terms.on(machine);
+            planner = planner.with_machine(machine);
         }
         if let Some(split) = split {
-            terms = terms.following(split);
+            planner = planner.following(split);
         }
-        terms.set_chunk(options.chunk);
         if source.is_none() {
-            terms.look_up(&place, None);
+            planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
-        terms.adapt.switch(options.adaptive, &model, options.recall);
+        planner.adaptation.switch(options.adaptive, &model, options.recall);
         let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         forward.set_sparsity(sparsity.mode);
-        let wish = Wish { sparsity: options.sparsity, budget: options.device.budget(), adaptive: options.adaptive };
-        let shared = Arc::new(Shared {
+        let settings = RequestedSettings {
+            sparsity: options.sparsity,
+            budget: options.device.budget(),
+            adaptive: options.adaptive,
+        };
+        let state = Arc::new(EngineState {
             model,
             tokenizer,
             template,
@@ -196,26 +237,26 @@ impl Engine {
             telemetry,
             neurons,
             device,
-            wishes: Wishes::new(wish),
-            terms: Arc::new(terms),
-            observed: Observed::default(),
+            settings: SettingsMailbox::new(settings),
+            planner: Arc::new(planner),
+            decode_rates: DecodeRates::default(),
             choice: Mutex::new(options.device),
             resident: Mutex::default(),
-            place,
+            device_load,
             recall: options.recall,
             sparsity: Mutex::new(sparsity),
             stopped,
         });
         let (commands, inbox) = mpsc::channel();
         let thread = {
-            let (shared, commands) = (Arc::clone(&shared), commands.clone());
+            let (state, commands) = (Arc::clone(&state), commands.clone());
             let thread = thread::Builder::new().name("thermocline-engine".to_owned());
             thread
-                .spawn(move || worker::serve(&shared, forward, recorder, source, commands, inbox))
+                .spawn(move || worker::serve(&state, forward, recorder, source, commands, inbox))
                 .map_err(|error| Error::Stopped(format!("its thread did not start: {error}")))?
         };
-        let handle = Handle {
-            shared,
+        let handle = EngineHandle {
+            state,
             context,
             kv_type: options.kv_type,
             sessions: AtomicU64::new(0),
@@ -230,10 +271,10 @@ impl Engine {
     /// [`Error::Invalid`] for a context the model cannot have, [`Error::Memory`] when there is no room for the cache,
     /// [`Error::Stopped`] after the engine has stopped.
     pub fn session(&self, options: SessionOptions) -> Result<Session> {
-        let shared = &self.handle.shared;
+        let state = &self.handle.state;
         let context = options.context.unwrap_or(self.handle.context);
-        check_context(&shared.model, context)?;
-        let kv = KvCache::new(&shared.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
+        check_context(&state.model, context)?;
+        let kv = KvCache::new(&state.model.config, context, options.kv_type.unwrap_or(self.handle.kv_type))?;
         let id = self.handle.sessions.fetch_add(1, Relaxed);
         let session = Session::new(self.clone(), id, context);
         self.command(Command::Open { id, context: Context::new(kv), cancelled: session.cancelled() })?;
@@ -242,25 +283,25 @@ impl Engine {
 
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
-        &self.handle.shared.model
+        &self.handle.state.model
     }
 
-    /// Its sizes and variants.
+    /// The model's sizes and variants.
     pub fn config(&self) -> &ModelConfig {
         &self.model().config
     }
 
-    /// Its tokenizer.
+    /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
-        &self.handle.shared.tokenizer
+        &self.handle.state.tokenizer
     }
 
-    /// Its chat template, or the fallback.
+    /// The model's chat template, or the fallback.
     pub fn chat_template(&self) -> &ChatTemplate {
-        &self.handle.shared.template
+        &self.handle.state.template
     }
 
-    /// Whether the model brought a chat template of its own that works.
+    /// True if the model has a chat template of its own that works.
     pub fn has_chat_template(&self) -> bool {
         matches!(self.chat_template().origin(), TemplateOrigin::Model(_))
     }
@@ -281,151 +322,212 @@ impl Engine {
         MemoryReport { weights: now.weight_bytes, kv: now.kv_bytes, scratch: now.scratch_bytes }
     }
 
-    /// Rates, counters and memory now. Never waits.
+    /// Rates, counters and memory now. Does not wait.
     pub fn telemetry(&self) -> Snapshot {
-        self.handle.shared.telemetry.snapshot()
+        self.handle.state.telemetry.snapshot()
     }
 
-    /// Which neurons fire, token by token, and how often each does. The engine never waits for who reads it.
+    /// The firings of neurons, token by token, and how often each fires. The engine does not wait for readers.
     pub fn neurons(&self) -> &Arc<NeuronBoard> {
-        &self.handle.shared.neurons
+        &self.handle.state.neurons
     }
 
-    /// Where it computes now. Never waits.
+    /// The processor that it computes on now. Does not wait.
     pub fn device(&self) -> DeviceStatus {
-        self.handle.shared.device.read()
+        self.handle.state.device.read()
     }
 
-    /// Where it computes as soon as that is not [`DeviceStatus::Loading`] any more, or after `longest`. Requests wait by
-    /// themselves.
+    /// The status as soon as it is not [`DeviceStatus::Loading`], or after `longest`. Requests wait by themselves.
     pub fn wait_for_device(&self, longest: Duration) -> DeviceStatus {
-        self.handle.shared.device.settled(longest)
+        self.handle.state.device.wait_until_loaded(longest)
     }
 
-    /// Computes elsewhere from now on. What is loading is given up. While another device is loaded, the CPU does the work;
-    /// generations go on throughout. The choice's budget replaces that of [`Engine::set_vram_budget`].
+    /// Switches to another device. A load under way is cancelled. While the other device is loaded, the CPU does the work; generations
+    /// go on throughout. The choice's budget replaces that of [`Engine::set_vram_budget`].
     pub fn set_device(&self, choice: &DeviceChoice) -> Result<()> {
         let budget = choice.budget();
-        // With the command below the thread looks at all wishes anyway.
-        let _ = self.handle.shared.wishes.change(|wish| wish.budget = budget);
-        *self.handle.shared.choice.lock().unwrap_or_else(PoisonError::into_inner) = choice.clone();
-        self.handle.shared.observed.forget_device();
-        self.command(Command::Device { source: source(choice, &self.handle.shared.place) })
+        let state = &self.handle.state;
+        // After the command below the thread takes all settings anyway.
+        let _ = state.settings.change(|settings| settings.budget = budget);
+        *state.choice.lock() = choice.clone();
+        state.decode_rates.forget_device();
+        self.command(Command::SwitchDevice { source: device_source(choice, &state.device_load) })
     }
 
-    /// Tries the chosen device again, if it is not in use: after the engine has given it up for lost, or full.
+    /// Tries the chosen device again, if it is not in use: after the engine has given it up as lost or full.
     pub fn retry_device(&self) -> Result<()> {
         self.command(Command::RetryDevice)
     }
 
-    /// Holds at most `bytes` of device memory from now on; with 0 everything is in RAM. Returns at once; between two tokens
-    /// the engine then releases what is over, and [`DeviceStatus::Gpu`] shows the new budget once no more than that is held.
-    /// What the budget has room for arrives little by little, while generations go on. Of several calls in a row only the last
-    /// may take effect.
+    /// Sets the most bytes of device memory to hold; with 0 everything is in RAM. Returns at once; between two tokens the engine then
+    /// releases the excess, and [`DeviceStatus::Gpu`] shows the new budget once no more than that is held. Weights that it has room
+    /// for are uploaded little by little, while generations go on. Of several calls in a row only the last may take effect.
     ///
     /// # Errors
     /// [`Error::Stopped`] after the engine has stopped.
     pub fn set_vram_budget(&self, bytes: u64) -> Result<()> {
-        self.wish(|wish| wish.budget = Some(bytes))
+        self.change_settings(|settings| settings.budget = Some(bytes))
     }
 
-    /// The budget asked for last; `None`: what is free. What is in force, [`Engine::device`] tells.
+    /// The budget requested last; `None`: all that is free. [`Engine::device`] has the one in force.
     pub fn vram_budget(&self) -> Option<u64> {
-        self.handle.shared.wishes.read().budget
+        self.handle.state.settings.latest().budget
     }
 
-    /// What of the model is in VRAM now, neuron by neuron; `None` if nothing is. Never waits.
-    pub fn placement(&self) -> Option<Arc<Resident>> {
-        self.handle.shared.resident.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The parts of the model that are in VRAM now, neuron by neuron; `None` if none is. Does not wait.
+    pub fn resident(&self) -> Option<Arc<Resident>> {
+        self.handle.state.resident.lock().clone()
     }
 
-    /// What has become of [`EngineOptions::split`]; `None` where none is followed. Never waits.
+    /// How far [`EngineOptions::split`] is followed; `None` without one. Does not wait.
     pub fn split(&self) -> Option<SplitReport> {
-        let resident = self.placement().unwrap_or_default();
-        self.handle.shared.terms.split().map(|split| SplitReport::new(split, &resident))
+        let resident = self.resident().unwrap_or_default();
+        self.handle.state.planner.split().map(|split| SplitReport::new(split, &resident))
     }
 
-    /// How often the neurons of `layer` fire: as the profile says, or, where there is none, as the engine has counted.
-    /// `None` for a layer of which nothing is known yet.
-    pub fn frequencies(&self, layer: usize) -> Option<Frequencies> {
-        Frequencies::of(self.model(), self.neurons(), layer)
+    /// Firing frequencies of `layer`: the profile's, or, without one, those that the engine has counted. `None` as long as none are
+    /// known.
+    pub fn frequencies(&self, layer: usize) -> Option<NeuronFrequencies> {
+        NeuronFrequencies::of_layer(self.model(), self.neurons(), layer)
     }
 
-    /// Skips other neurons from the next token on.
+    /// Changes the sparsity mode from the next token on.
     ///
     /// # Errors
     /// [`Error::Stopped`] after the engine has stopped.
     pub fn set_sparsity(&self, choice: SparsityChoice) -> Result<()> {
-        self.wish(|wish| wish.sparsity = choice)
+        self.change_settings(|settings| settings.sparsity = choice)
     }
 
-    /// What is skipped now, and why. Never waits.
+    /// The sparsity mode in use, and why. Does not wait.
     pub fn sparsity(&self) -> SparsityReport {
-        self.handle.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handle.state.sparsity.lock().clone()
     }
 
-    /// Share of the firings that predictors have to find.
+    /// Fraction of the firings that predictors have to find.
     pub fn recall(&self) -> f32 {
-        self.handle.shared.recall
+        self.handle.state.recall
     }
 
-    /// Switches [`EngineOptions::adaptive`]. What was swapped meanwhile stays where it is.
+    /// Switches [`EngineOptions::adaptive`]. Neurons swapped meanwhile stay where they are.
     ///
     /// # Errors
     /// [`Error::Stopped`] after the engine has stopped.
     pub fn set_adaptive(&self, on: bool) -> Result<()> {
-        self.wish(|wish| wish.adaptive = on)
+        self.change_settings(|settings| settings.adaptive = on)
     }
 
-    /// Whether it adapts.
+    /// True if adaptation is requested.
     pub fn adaptive(&self) -> bool {
-        self.handle.shared.wishes.read().adaptive
+        self.handle.state.settings.latest().adaptive
     }
 
-    /// Why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and
-    /// the model has to be opened again.
+    /// The reason why the engine has stopped, if it has: after a fault inside it, every request gets this as [`Error::Stopped`], and the
+    /// model has to be opened again.
     pub fn stopped(&self) -> Option<&str> {
-        self.handle.shared.stopped.get().map(String::as_str)
+        self.handle.state.stopped.get().map(String::as_str)
     }
 
     pub(super) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.handle))
     }
 
-    pub(super) fn shared(&self) -> &Shared {
-        &self.handle.shared
+    pub(super) fn state(&self) -> &EngineState {
+        &self.handle.state
     }
 
-    /// Stops the engine as a fault inside it would, by a panic of its thread. Like [`Faults`](crate::gpu::Faults) of a device it is for
-    /// whoever wants to see what happens then: every request gets [`Error::Stopped`], and the model has to be opened again.
+    /// Stops the engine as a fault inside it would, by a panic of its thread, for tests of what happens then (like
+    /// [`Faults`](crate::gpu::Faults) of a device): every request gets [`Error::Stopped`], and the model has to be opened again.
     pub fn break_down(&self) {
-        // A thread that is gone already has nothing to break.
+        // The thread may have ended already.
         let _ = self.command(Command::Panic);
     }
 
-    pub(super) fn stop_reason(&self) -> &Stopped {
-        &self.handle.shared.stopped
+    pub(super) fn stop_message(&self) -> &StopMessage {
+        &self.handle.state.stopped
     }
 
-    fn wish(&self, change: impl FnOnce(&mut Wish)) -> Result<()> {
-        if self.handle.shared.wishes.change(change) {
-            return self.command(Command::Wish);
+    fn change_settings(&self, change: impl FnOnce(&mut RequestedSettings)) -> Result<()> {
+        if self.handle.state.settings.change(change) {
+            return self.command(Command::ApplySettings);
         }
         match self.stopped() {
-            Some(_) => Err(stopped_error(self.stop_reason())),
+            Some(_) => Err(stopped_error(self.stop_message())),
             None => Ok(()),
         }
     }
 
     pub(super) fn command(&self, command: Command) -> Result<()> {
         if self.stopped().is_some() {
-            return Err(stopped_error(self.stop_reason()));
+            return Err(stopped_error(self.stop_message()));
         }
-        self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_reason()))
+        self.handle.commands.send(command).map_err(|_| stopped_error(self.stop_message()))
     }
 }
 
-/// Whether the model can see `context` tokens.
+/// One conversation with its own KV cache. Dropping it cancels its requests and frees the cache.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    id: u64,
+    context: usize,
+    requests: AtomicU64,
+    /// Requests with a lower number than this are cancelled.
+    cancelled: Arc<AtomicU64>,
+}
+
+impl Session {
+    pub(super) fn new(engine: Engine, id: u64, context: usize) -> Self {
+        Session { engine, id, context, requests: AtomicU64::new(0), cancelled: Arc::default() }
+    }
+
+    pub(super) fn cancelled(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.cancelled)
+    }
+
+    /// Generates an answer. The events end with [`Event::Done`] or [`Event::Error`]; all errors arrive there. Requests of one session
+    /// run one after the other, those of several take turns token by token. Dropping the receiver cancels.
+    ///
+    /// Tokens of the prompt that the cache already holds are not computed again, so a conversation is continued by sending it whole. The result is the same as from an empty cache, up to float summation order.
+    pub fn generate(&self, request: Request) -> Receiver<Event> {
+        let (events, receiver) = EventSender::new(self.engine.stop_message());
+        let number = self.requests.fetch_add(1, SeqCst);
+        // If it cannot be delivered, the event sender says so as it is dropped.
+        let _ = self.engine.command(Command::Generate {
+            id: self.id,
+            request: Box::new(QueuedRequest { number, request, events, requested_at: Instant::now() }),
+        });
+        receiver
+    }
+
+    /// Cancels all requests of this session so far. The running generation ends within one token, or within one layer
+    /// of a prompt; its events end with [`StopReason::Cancelled`](super::StopReason::Cancelled), and the session stays usable.
+    pub fn cancel(&self) {
+        self.cancelled.fetch_max(self.requests.load(SeqCst), SeqCst);
+        // The engine may be asleep until a device is loaded. One that has stopped has nothing left to cancel.
+        let _ = self.engine.command(Command::Wake);
+    }
+
+    /// Length of its context, in tokens.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Its engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.cancelled.store(u64::MAX, SeqCst);
+        // An engine that has stopped has no caches to free.
+        let _ = self.engine.command(Command::Close { id: self.id });
+    }
+}
+
+/// Checks that the model can have a context of `context` tokens.
 fn check_context(model: &Model, context: usize) -> Result<()> {
     let most = match (&model.config.position, &model.weights.position_embedding) {
         (Position::Learned { offset }, Some(matrix)) => matrix.rows().saturating_sub(*offset),

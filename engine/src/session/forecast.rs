@@ -1,115 +1,194 @@
-//! What a budget would give, told before it is set.
+//! Forecasts of VRAM budgets, for an open engine and for a model that is not open, and the measured decoding rates that correct them.
 
-use std::sync::{Arc, PoisonError};
+use std::{sync::Arc, time::Duration};
 
-use super::{DeviceChoice, DeviceStatus, Engine, observed::Observed, prospect::Prospect};
+use parking_lot::Mutex;
+
+use super::{
+    DeviceStatus, Engine, EngineOptions, SparsityReport,
+    live_planner::{device_chunk, planner},
+};
 use crate::{
+    calibration::known_machine,
+    cpu::Cpu,
     error::{Error, Result},
-    model::Resident,
-    sparsity::placement::Plan,
+    gpu::AdapterReport,
+    model::{Model, Resident},
+    placement::{Forecast, GpuUse, Machine, Placement, Plan, PlanInputs, Planner},
+    runtime::Sparsity,
+    telemetry::Rate,
 };
 
-/// What is to be expected of a VRAM budget, with the model, the context, the sparsity mode and the speeds that an engine has
-/// now. It comes from the plan that the engine would follow.
-#[derive(Debug, Clone)]
-pub struct Forecast {
-    /// The budget, in bytes.
-    pub budget: u64,
-    /// What would be resident, what it takes by purpose, and the time of every layer.
-    pub plan: Plan,
-    /// Bytes that the whole model takes on a device, with its caches. A plan may use fewer though there is room: what the CPU
-    /// does as quickly stays there.
-    pub everything: u64,
-    /// Tokens per second to be expected: what the plan says, corrected by what was observed when the engine decoded last.
-    /// `None` as long as nobody has measured the speeds of this machine and no answer has shown them.
-    pub tokens_per_second: Option<f64>,
-    /// The same without any VRAM.
-    pub cpu_tokens_per_second: Option<f64>,
-    /// Bytes to bring up from where things are now.
-    pub arriving: u64,
-    /// Bytes to give up.
-    pub leaving: u64,
-    /// Why nothing would be resident; `None` where something would be, or no GPU was asked for.
-    pub reason: Option<Arc<Error>>,
-}
+/// Tokens after which a rate is used: the first ones touch memory that was not touched before.
+const ENOUGH_TOKENS: usize = 8;
 
-impl Forecast {
-    pub(super) fn new(
-        budget: u64,
-        plan: Plan,
-        prospect: &Prospect,
-        observed: &Observed,
-        now: Option<&Resident>,
-        reason: Option<Arc<Error>>,
-    ) -> Self {
-        let (arriving, leaving) = plan.placement.moves(prospect.demand(), now);
-        let tokens_per_second = observed.tokens_per_second(prospect, &plan);
-        let cpu_tokens_per_second = observed.tokens_per_second(prospect, &prospect.on_cpu());
-        let everything = prospect.everything();
-        Forecast { budget, plan, everything, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
-    }
+/// Largest plausible factor between a measured and an expected rate; a larger one was a disturbance.
+const MAX_CORRECTION: f64 = 1e4;
 
-    /// Hot neurons (experts, of mixtures), and all there are.
-    pub fn neurons(&self) -> (usize, usize) {
-        let layers = &self.plan.layers;
-        (layers.iter().map(|layer| layer.hot).sum(), layers.iter().map(|layer| layer.neurons).sum())
-    }
-
-    /// Share of the firings that hot neurons would have, from 0 to 1.
-    pub fn hot_share(&self) -> f64 {
-        self.plan.hot_share()
-    }
-
-    /// Layers of which nothing would be left to the CPU.
-    pub fn whole_layers(&self) -> impl Iterator<Item = usize> + '_ {
-        let layers = self.plan.layers.iter().enumerate();
-        layers.filter(|(_, layer)| layer.resident && layer.hot == layer.neurons).map(|(at, _)| at)
-    }
+/// The planner of `model` (with its sidecar attached) as an engine would open it with `options` on `gpu`; `None`: on the CPU alone.
+/// It plans with the speeds given in the options, or kept in their folder, and reads none of the weights.
+///
+/// # Errors
+/// As [`planner`].
+pub fn unopened_planner(model: &Model, options: &EngineOptions, gpu: Option<&AdapterReport>) -> Result<Planner> {
+    let known = match (&options.machine, &options.speeds) {
+        (Some(given), _) => Some(given.clone()),
+        (None, Some(folder)) => known_machine(&Cpu::new(&options.cpu)?, gpu, folder),
+        (None, None) => None,
+    };
+    let opened = options.sparsity.neuron_major_outline(model, options.split.is_some());
+    let model = opened.as_ref().map_or(model, |(opened, _)| opened);
+    let mode = SparsityReport::new(options.sparsity, model, options.recall).mode;
+    let inputs = PlanInputs {
+        chunk: device_chunk(options.chunk),
+        stream_prompts: options.stream_prompts,
+        machine: Arc::new(known.unwrap_or_else(Machine::typical)),
+        ..PlanInputs::new(mode, options.context_of(&model.config), options.kv_type)
+    };
+    planner(model, gpu.map(|gpu| gpu.caps), inputs)
 }
 
 impl Engine {
-    /// What a budget of `bytes` would give, with the model, the context and the mode as they are: speed, memory by purpose,
-    /// hot neurons, bytes to move. Nothing happens. May be called from any thread while the engine works, for every picture of
-    /// a slider: the first call after a change of context, mode or device takes some time, the others next to none.
+    /// Forecast for a budget of `bytes`, with the model, the context and the sparsity mode as they are: speed, memory by purpose,
+    /// hot neurons, bytes to move. Changes nothing. May be called from any thread while the engine works, for every frame of a
+    /// slider: the first call after a change of context, mode or device solves anew, the others are lookups.
     ///
-    /// Where there is no GPU, or none was asked for, it is what the CPU gives, for any budget.
+    /// Without a GPU, or where none is chosen, it is what the CPU gives, for any budget.
     ///
     /// # Errors
     /// [`Error::Memory`] if the device's limits are too narrow for a row of the model's weights, [`Error::Invalid`] if its
     /// sidecar has not one frequency per neuron.
     pub fn forecast(&self, bytes: u64) -> Result<Forecast> {
-        let shared = self.shared();
-        let prospect = shared.terms.prospect(&shared.model)?;
-        let only_if_quicker = match *shared.choice.lock().unwrap_or_else(PoisonError::into_inner) {
-            DeviceChoice::Cpu => None,
-            DeviceChoice::Auto(_) => Some(true),
-            DeviceChoice::Gpu(_) => Some(false),
-        };
-        let (reserved, absent) = match self.device() {
-            DeviceStatus::Cpu { reason } => (0, reason.filter(|why| is_absence(why))),
-            // Its plan may have turned out to need more than expected.
-            DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (shared.terms.reserved(), None),
+        let state = self.state();
+        let planner = state.planner.planner(&state.model)?;
+        let gpu_use = state.choice.lock().gpu_use();
+        let (reserved, no_gpu) = match self.device() {
+            DeviceStatus::Cpu { reason } => (0, reason.filter(|reason| matches!(**reason, Error::NoGpu { .. }))),
+            // The plan in force may have turned out to need more than expected.
+            DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (state.planner.reserved(), None),
             _ => (0, None),
         };
-        let (plan, reason) = match (only_if_quicker, absent) {
-            (None, _) => (prospect.on_cpu(), None),
-            (_, Some(reason)) => (prospect.on_cpu(), Some(reason)),
-            (Some(quicker), None) => match shared.terms.plan(&prospect, bytes.saturating_sub(reserved), quicker) {
-                Ok(plan) => (plan, None),
-                Err(error) => (prospect.on_cpu(), Some(Arc::new(error))),
-            },
+        let planned = match no_gpu.filter(|_| gpu_use != GpuUse::Never) {
+            Some(reason) => Err(reason),
+            None => state.planner.plan(&planner, bytes.saturating_sub(reserved), gpu_use).map_err(Arc::new),
         };
-        Ok(Forecast::new(bytes, plan, &prospect, &shared.observed, self.placement().as_deref(), reason))
+        let rate = |plan: &Plan| state.decode_rates.corrected_rate(&planner, plan);
+        Ok(Forecast::new(&planner, bytes, planned, self.resident().as_deref(), rate))
     }
 
-    /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Never waits.
+    /// Tokens per second of the latest answer, if the mode, the device and its budget are still as they were then. Does not wait.
     pub fn observed_rate(&self) -> Option<f64> {
-        let shared = self.shared();
-        shared.observed.rate(&shared.state(self.sparsity().mode))
+        let state = self.state();
+        state.decode_rates.measured_rate(&state.decode_conditions(self.sparsity().mode))
     }
 }
 
-/// Whether a device is not in use because there is none.
-fn is_absence(reason: &Error) -> bool {
-    matches!(reason, Error::NoGpu { .. })
+/// The conditions that a decoding rate is measured under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DecodeConditions {
+    pub mode: Sparsity,
+    /// The adapter and its budget in bytes; `None`: the CPU computes alone.
+    pub device: Option<(String, Option<u64>)>,
 }
+
+/// Tokens decoded one after the other under the same conditions.
+#[derive(Debug, Clone)]
+struct DecodeRun {
+    conditions: DecodeConditions,
+    /// The parts of the model that were on the device.
+    resident: Option<Arc<Resident>>,
+    rate: Rate,
+    tokens: usize,
+    /// The measured rate divided by the expected one, and the machine's speeds that this was expected with.
+    correction: Option<(Arc<Machine>, f64)>,
+}
+
+#[derive(Debug, Default)]
+struct DecodeRuns {
+    /// The run that the latest token belongs to.
+    latest: Option<DecodeRun>,
+    /// The latest runs of enough tokens, of the CPU alone and with a device.
+    cpu: Option<DecodeRun>,
+    device: Option<DecodeRun>,
+}
+
+/// Measured decoding rates of the latest answers. Their ratio to the expected rates corrects every forecast.
+#[derive(Debug, Default)]
+pub(super) struct DecodeRates(Mutex<DecodeRuns>);
+
+impl DecodeRates {
+    /// Records a token that was decoded in `time`, while no weights moved.
+    pub fn record_token(&self, conditions: DecodeConditions, resident: Option<&Arc<Resident>>, time: Duration) {
+        let mut runs = self.0.lock();
+        if runs.latest.as_ref().is_none_or(|run| run.conditions != conditions) {
+            let (rate, correction) = (Rate::default(), None);
+            runs.latest = Some(DecodeRun { conditions, resident: None, rate, tokens: 0, correction });
+        }
+        let Some(run) = &mut runs.latest else { return };
+        run.rate.add(1, time);
+        run.tokens += 1;
+        if run.tokens < ENOUGH_TOKENS {
+            return;
+        }
+        run.resident = resident.cloned();
+        let run = run.clone();
+        match run.conditions.device {
+            Some(_) => runs.device = Some(run),
+            None => runs.cpu = Some(run),
+        }
+    }
+
+    /// Forgets the rates of the device, since another one is to compute.
+    pub fn forget_device(&self) {
+        let mut runs = self.0.lock();
+        (runs.latest, runs.device) = (None, None);
+    }
+
+    /// Tokens per second of the latest answer under `conditions`.
+    pub fn measured_rate(&self, conditions: &DecodeConditions) -> Option<f64> {
+        let runs = self.0.lock();
+        let run = if conditions.device.is_some() { &runs.device } else { &runs.cpu };
+        run.as_ref().filter(|run| run.conditions == *conditions).map(|run| run.rate.get()).filter(|rate| *rate > 0.0)
+    }
+
+    /// Tokens per second to expect of `plan`, corrected by the measured rates; `None` if neither the speeds of this machine were
+    /// measured nor an answer has shown them.
+    pub fn corrected_rate(&self, planner: &Planner, plan: &Plan) -> Option<f64> {
+        let mut runs = self.0.lock();
+        let run = if plan.placement.any_resident() { &mut runs.device } else { &mut runs.cpu };
+        match run.as_mut().and_then(|run| run.correction(planner)) {
+            Some(correction) => Some(correction * plan.tokens_per_second()),
+            None => planner.expected_rate(plan),
+        }
+    }
+}
+
+impl DecodeRun {
+    fn correction(&mut self, planner: &Planner) -> Option<f64> {
+        let inputs = planner.inputs();
+        if let Some((machine, correction)) = &self.correction
+            && *machine == inputs.machine
+        {
+            return Some(*correction);
+        }
+        // The rate that was expected in another mode is not known any more.
+        if self.conditions.mode != inputs.sparsity {
+            return None;
+        }
+        let placement = match (&self.conditions.device, &self.resident) {
+            (Some(_), Some(resident)) => Placement::from_resident(resident, planner.profile()),
+            (Some(_), None) => return None,
+            (None, _) => Placement::cpu(planner.profile().layers.len()),
+        };
+        let expected = planner.price(placement).tokens_per_second();
+        let correction = self.rate.get() / expected;
+        if !(1.0 / MAX_CORRECTION..=MAX_CORRECTION).contains(&correction) {
+            return None;
+        }
+        self.correction = Some((Arc::clone(&inputs.machine), correction));
+        Some(correction)
+    }
+}
+
+#[cfg(test)]
+mod tests;

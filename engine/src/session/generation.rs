@@ -1,4 +1,4 @@
-//! One generation, in steps.
+//! One generation, computed in steps.
 
 use std::{
     sync::atomic::AtomicU64,
@@ -7,23 +7,21 @@ use std::{
 
 use super::{
     ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
-    adapt::Adapt,
-    context::{Computed, Context, Wanted},
-    engine::Shared,
-    observer::Observer,
-    outbox::Outbox,
+    context::{ComputedLogits, Context, WantedLogits},
+    engine::EngineState,
+    neurons::{GenerationProbe, HotSetAdaptation},
+    request::EventSender,
     sampling::{Breakers, Sampler},
-    stop::StopStrings,
-    text::{Heard, TextStream},
+    text::{StopStrings, TextStream, TokenOutcome},
 };
 use crate::{
     error::{Error, Result},
-    model::{Forward, Probe},
+    runtime::{Forward, Probe},
     telemetry::Meter,
     tokenizer::{ChatMessage, EncodeOptions, Tokenizer},
 };
 
-/// At least this long between two [`Event::Stats`].
+/// Shortest time between two [`Event::Stats`].
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
@@ -39,26 +37,26 @@ pub(super) struct Generation<'a> {
     ignore_eos: bool,
     sampler: Sampler,
     text: TextStream<'a>,
-    /// Tokens to compute, and how many of them have been.
+    /// Tokens to compute, and the number of them that are computed.
     todo: Vec<u32>,
     computed: usize,
-    asked: Instant,
-    reported: Instant,
+    requested_at: Instant,
+    reported_at: Instant,
     stats: GenerationStats,
 }
 
 impl<'a> Generation<'a> {
     /// Checks and tokenises `request`, and makes `context` forget what is not part of its prompt.
     pub fn new(
-        shared: &'a Shared,
+        state: &'a EngineState,
         session: u64,
         number: u64,
         request: Request,
-        asked: Instant,
+        requested_at: Instant,
         context: &mut Context,
     ) -> Result<Self> {
-        let tokenizer = &shared.tokenizer;
-        let vocab = shared.model.config.n_vocab;
+        let tokenizer = &state.tokenizer;
+        let vocab = state.model.config.n_vocab;
         if request.stop.iter().any(String::is_empty) {
             return Err(Error::invalid("stop", "strings of at least one character", "an empty one"));
         }
@@ -78,18 +76,18 @@ impl<'a> Generation<'a> {
         let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
 
         let turn_ends = match request.prompt {
-            Prompt::Chat(_) => shared.template.stop_strings(),
+            Prompt::Chat(_) => state.template.stop_strings(),
             Prompt::Text(_) | Prompt::Tokens(_) => &[],
         };
         let stops = StopStrings::new(request.stop, turn_ends);
-        let (prompt, starts_text) = encode(shared, request.prompt)?;
+        let (prompt, starts_text) = encode(state, request.prompt)?;
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
         }
         let mut todo = fit(prompt, context.capacity(), request.on_full)?;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
         let reused = context.reuse(&todo);
-        shared.telemetry.reused_tokens.add(reused as u64);
+        state.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
             prompt_tokens: todo.len(),
             reused_tokens: reused,
@@ -103,7 +101,7 @@ impl<'a> Generation<'a> {
             tokenizer,
             session,
             number,
-            chunk: shared.chunk,
+            chunk: state.chunk,
             max_tokens: request.max_tokens,
             on_full: request.on_full,
             ignore_eos: request.ignore_eos,
@@ -111,23 +109,23 @@ impl<'a> Generation<'a> {
             text: TextStream::new(detokeniser, stops),
             todo,
             computed: 0,
-            asked,
-            reported: Instant::now(),
+            requested_at,
+            reported_at: Instant::now(),
             stats,
         })
     }
 
-    /// Computes the next chunk, and chooses a token if that was the last. `Some` is the end.
+    /// Computes the next chunk, and chooses a token if that was the last. Returns the reason if the generation has ended.
     pub fn step(
         &mut self,
         context: &mut Context,
         forward: &mut Forward,
-        events: &Outbox,
+        events: &EventSender,
         cancelled: &AtomicU64,
-        adapt: &Adapt,
+        adaptation: &HotSetAdaptation,
         meter: &mut Meter<'_>,
     ) -> Result<Option<StopReason>> {
-        let mut cancel = Observer::new(cancelled, self.number);
+        let mut cancel = GenerationProbe::new(cancelled, self.number);
         if cancel.cancelled() {
             return Ok(Some(StopReason::Cancelled));
         }
@@ -138,7 +136,7 @@ impl<'a> Generation<'a> {
         let started = Instant::now();
         if !context.is_settled(forward) {
             let settled = context.settle(forward, self.chunk, &mut cancel);
-            self.take_time(in_prompt, started.elapsed());
+            self.add_time(in_prompt, started.elapsed());
             return match settled {
                 Ok(()) => Ok(None),
                 Err(Error::Cancelled) => Ok(Some(StopReason::Cancelled)),
@@ -160,19 +158,19 @@ impl<'a> Generation<'a> {
         }
         let tokens = &self.todo[self.computed..self.computed + chunk];
         let wanted = if chunk < rest || self.max_tokens == Some(0) {
-            Wanted::Nothing
+            WantedLogits::Nothing
         } else if context.on_device() {
-            // All logits are far away.
-            self.sampler.shortlist(context.tokens(), tokens).map_or(Wanted::Logits, Wanted::Shortlist)
+            // Reading back all logits takes long.
+            self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
         } else {
-            Wanted::Logits
+            WantedLogits::Logits
         };
         let neurons = meter.neurons();
         neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
-        let mut observer = cancel.recording(neurons).followed(adapt);
-        let computed = context.compute(forward, tokens, wanted, &mut observer);
+        let mut probe = cancel.with_recorder(neurons).with_adaptation(adaptation);
+        let computed = context.compute(forward, tokens, wanted, &mut probe);
         meter.neurons().end();
-        adapt.tokens(chunk);
+        adaptation.record_tokens(chunk);
         let computed = match computed {
             Ok(computed) => computed,
             Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
@@ -180,16 +178,16 @@ impl<'a> Generation<'a> {
         };
         self.computed += chunk;
         let chosen = match computed {
-            Computed::Nothing => None,
-            Computed::Logits(logits) => Some(self.sampler.sample(logits, context.tokens())?),
-            Computed::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
+            ComputedLogits::Nothing => None,
+            ComputedLogits::Logits(logits) => Some(self.sampler.sample(logits, context.tokens())?),
+            ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
         };
         let end = match chosen {
             Some(id) if self.tokenizer.is_end(id) && !self.ignore_eos => Some(StopReason::EndOfText),
-            Some(id) => self.accept(id, events, meter),
+            Some(id) => self.send_token(id, events, meter),
             None => (chunk == rest).then_some(StopReason::MaxTokens),
         };
-        self.measure(in_prompt, chunk, chunk == rest, started.elapsed(), context, meter);
+        self.update_stats(in_prompt, chunk, chunk == rest, started.elapsed(), context, meter);
         let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
             self.report_prompt(events)
         } else {
@@ -198,8 +196,8 @@ impl<'a> Generation<'a> {
         Ok(end.or((!listening).then_some(StopReason::Cancelled)))
     }
 
-    /// Ends: sends the text that is left and returns the last event.
-    pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &Outbox) -> Event {
+    /// Ends the generation: sends the text that is left and returns the last event.
+    pub fn finish(mut self, end: Result<StopReason>, context: &Context, events: &EventSender) -> Event {
         let stop = self.text.finish(events);
         self.stats.context_used = context.tokens().len();
         match end {
@@ -208,36 +206,36 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Sends a chosen token; it is what has to be computed next.
-    fn accept(&mut self, id: u32, events: &Outbox, meter: &Meter<'_>) -> Option<StopReason> {
+    /// Sends a chosen token, which is to be computed next.
+    fn send_token(&mut self, id: u32, events: &EventSender, meter: &Meter<'_>) -> Option<StopReason> {
         self.stats.generated_tokens += 1;
         meter.telemetry().generated_tokens.add(1);
         if self.stats.generated_tokens == 1 {
-            self.stats.time_to_first_token = self.asked.elapsed();
+            self.stats.time_to_first_token = self.requested_at.elapsed();
         }
         self.todo.clear();
         self.todo.push(id);
         self.computed = 0;
         match self.text.push(id, events) {
-            Heard::Stop(reason) => Some(reason),
-            Heard::No => Some(StopReason::Cancelled),
-            Heard::Yes => {
+            TokenOutcome::Stop(reason) => Some(reason),
+            TokenOutcome::ReceiverGone => Some(StopReason::Cancelled),
+            TokenOutcome::Sent => {
                 let enough = self.max_tokens.is_some_and(|most| self.stats.generated_tokens >= most);
                 enough.then_some(StopReason::MaxTokens)
             }
         }
     }
 
-    /// Tokens decoded so far, and the time that took.
+    /// Tokens decoded so far, and their time.
     pub fn decoded(&self) -> (usize, Duration) {
         (self.stats.decode_steps, self.stats.decode_time)
     }
 
-    fn take_time(&mut self, in_prompt: bool, time: Duration) {
+    fn add_time(&mut self, in_prompt: bool, time: Duration) {
         *if in_prompt { &mut self.stats.prompt_time } else { &mut self.stats.decode_time } += time;
     }
 
-    fn measure(
+    fn update_stats(
         &mut self,
         in_prompt: bool,
         chunk: usize,
@@ -246,7 +244,7 @@ impl<'a> Generation<'a> {
         context: &Context,
         meter: &mut Meter<'_>,
     ) {
-        self.take_time(in_prompt, time);
+        self.add_time(in_prompt, time);
         if in_prompt {
             meter.prompt(chunk, time);
         } else if complete {
@@ -257,29 +255,29 @@ impl<'a> Generation<'a> {
         meter.context(context.tokens().len(), context.capacity());
     }
 
-    fn report_prompt(&self, events: &Outbox) -> bool {
+    fn report_prompt(&self, events: &EventSender) -> bool {
         let total = self.stats.prompt_tokens;
         events.send(Event::Prompt { done: total - (self.todo.len() - self.computed), total })
     }
 
-    fn report_stats(&mut self, events: &Outbox) -> bool {
-        if self.reported.elapsed() < STATS_INTERVAL {
+    fn report_stats(&mut self, events: &EventSender) -> bool {
+        if self.reported_at.elapsed() < STATS_INTERVAL {
             return true;
         }
-        self.reported = Instant::now();
+        self.reported_at = Instant::now();
         events.send(Event::Stats(self.stats.clone()))
     }
 }
 
-/// The tokens of a prompt, and whether the answer is a text of its own rather than the rest of one.
-fn encode(shared: &Shared, prompt: Prompt) -> Result<(Vec<u32>, bool)> {
-    let tokenizer = &shared.tokenizer;
+/// The tokens of a prompt; true if the answer is a text of its own rather than the rest of one.
+fn encode(state: &EngineState, prompt: Prompt) -> Result<(Vec<u32>, bool)> {
+    let tokenizer = &state.tokenizer;
     let (mut tokens, starts_text) = match prompt {
         Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty()),
         Prompt::Tokens(tokens) => (tokens, false),
         Prompt::Chat(messages) => {
             let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-            let text = shared.template.render(&messages, true)?;
+            let text = state.template.render(&messages, true)?;
             (tokenizer.encode(&text, EncodeOptions::CHAT)?, true)
         }
     };
@@ -299,8 +297,8 @@ fn chat_message(message: &Message) -> ChatMessage<'_> {
     ChatMessage { role, content: &message.content }
 }
 
-/// Shortens a prompt that is longer than the context as a shift would: the first `keep` tokens and as many of the last
-/// as fill half of what is left.
+/// Shortens a prompt that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill
+/// half of the rest.
 fn fit(prompt: Vec<u32>, capacity: usize, on_full: ContextPolicy) -> Result<Vec<u32>> {
     if prompt.len() <= capacity {
         return Ok(prompt);
@@ -319,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_prompts_are_shortened_only_when_asked() {
+    fn long_prompts_are_shortened_only_by_the_shift_policy() {
         let prompt: Vec<u32> = (0..10).collect();
         let shift = |keep| ContextPolicy::Shift { keep };
         assert_eq!(fit(prompt.clone(), 10, ContextPolicy::Stop).unwrap(), prompt);

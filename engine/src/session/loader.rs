@@ -1,10 +1,11 @@
-//! Loading a model into a device, in a thread of its own.
+//! Loading a model into a device: opening it, planning, uploading, in a thread of its own.
 
 use std::{
     any::Any,
     fmt::Debug,
     ops::ControlFlow,
     panic::{AssertUnwindSafe, catch_unwind},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -14,54 +15,188 @@ use std::{
 };
 
 use super::{
-    DeviceChoice,
+    DeviceChoice, LivePlanner,
     device::DeviceMemory,
-    engine::Shared,
-    place::{PlaceOptions, Terms, place},
+    engine::EngineState,
     worker::{Command, panic_message},
 };
 use crate::{
+    cpu::{Cpu, CpuOptions, ThreadPool},
     error::{Error, Result},
     gpu::{Gpu, GpuOptions, Purpose},
-    model::{Model, Processor},
+    hybrid::{self, HybridProcessor},
+    model::Model,
+    placement::{GpuUse, Granularity, Placement, Streaming},
+    runtime::Processor,
 };
 
-/// Told how many bytes of how many have arrived; says whether to go on.
-pub(super) type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+/// Attempts to load, each with a smaller target, where a plan turns out to take more bytes than it expected.
+const ATTEMPTS: usize = 4;
 
-/// Where a processor other than the CPU comes from, as often as one is needed.
-pub(super) trait Source: Debug + Send + Sync {
-    /// Opens the device and loads as much of `model` as is to be there under a budget of so many bytes (`None`: what is
-    /// free). [`Error::Cancelled`] if `progress` says so.
-    fn load(&self, model: &Model, terms: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded>;
+/// Options of loading a model into a GPU.
+#[derive(Debug, Clone)]
+pub struct DeviceLoadOptions {
+    /// The GPU, and how many bytes of it.
+    pub gpu: GpuOptions,
+    /// The CPU for what is not resident.
+    pub cpu: CpuOptions,
+    /// Its threads, where there are some already; `None`: threads of its own.
+    pub workers: Option<Arc<ThreadPool>>,
+    /// Tokens of a prompt computed at a time.
+    pub chunk: usize,
+    /// The pieces in which the model is placed.
+    pub granularity: Granularity,
+    /// [`GpuUse::IfQuicker`] refuses a GPU with which the model would be slower; otherwise it is used for as much as fits.
+    pub gpu_use: GpuUse,
+    /// Folder in which the speeds of machines are kept: this one's are planned with, unless the planner was given others.
+    pub speeds: Option<PathBuf>,
 }
 
-/// A model in a device.
-#[derive(Debug)]
-pub(super) struct Loaded {
-    pub processor: Box<dyn Processor>,
-    pub memory: Box<dyn Ledger>,
-}
-
-/// Tells what a device's memory is used for.
-pub(super) trait Ledger: Debug + Send {
-    fn read(&self) -> DeviceMemory;
-}
-
-/// A GPU.
-#[derive(Debug)]
-struct GpuSource(PlaceOptions);
-
-impl Source for GpuSource {
-    fn load(&self, model: &Model, terms: &Arc<Terms>, budget: Option<u64>, progress: Progress<'_>) -> Result<Loaded> {
-        let PlaceOptions { gpu, .. } = self.0.clone();
-        let options = PlaceOptions { gpu: GpuOptions { budget, ..gpu }, ..self.0.clone() };
-        let (processor, gpu) = place(model, &options, terms, progress)?;
-        Ok(Loaded { processor: Box::new(processor), memory: Box::new(gpu) })
+impl Default for DeviceLoadOptions {
+    fn default() -> Self {
+        DeviceLoadOptions {
+            gpu: GpuOptions::default(),
+            cpu: CpuOptions::default(),
+            workers: None,
+            chunk: 0,
+            granularity: Granularity::default(),
+            gpu_use: GpuUse::Always,
+            speeds: None,
+        }
     }
 }
 
-impl Ledger for Gpu {
+impl DeviceLoadOptions {
+    /// Opens the CPU.
+    ///
+    /// # Errors
+    /// As [`Cpu::new`].
+    pub(super) fn open_cpu(&self) -> Result<Cpu> {
+        match &self.workers {
+            Some(workers) => Cpu::with_workers(&self.cpu, Arc::clone(workers)),
+            None => Cpu::new(&self.cpu),
+        }
+    }
+}
+
+/// Opens the GPU and loads what of `model` its budget is best used for. `progress` gets the bytes uploaded and their total, and may
+/// cancel.
+///
+/// # Errors
+/// [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if there is no such GPU, [`Error::SlowGpu`] if the CPU alone is
+/// expected to be quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
+pub fn load_on_device(
+    model: &Model,
+    options: &DeviceLoadOptions,
+    planner: &Arc<LivePlanner>,
+    progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+) -> Result<(HybridProcessor, Gpu)> {
+    let look_up = |gpu: Option<&Gpu>| {
+        planner.look_up_machine(options.speeds.as_deref(), || options.open_cpu(), gpu.map(Gpu::report));
+    };
+    let gpu = Gpu::open(&options.gpu).inspect_err(|_| look_up(None))?;
+    look_up(Some(&gpu));
+    planner.set_chunk(options.chunk);
+    let load =
+        hybrid::GpuLoad { chunk: planner.set_caps(*gpu.caps()), predictors: false, ..hybrid::GpuLoad::default() };
+    let mut placement_source =
+        PlacementSource { planner: Arc::clone(planner), granularity: options.granularity, gpu_use: options.gpu_use };
+    let mut target = gpu.arena().budget();
+    for attempt in 1.. {
+        let placement = hybrid::Planner::plan(&mut placement_source, model, target)?;
+        match HybridProcessor::load(&gpu, options.open_cpu()?, model, &placement, &load, progress) {
+            Ok(processor) => return Ok((processor.with_planner(Box::new(placement_source)), gpu)),
+            Err(Error::Memory { .. }) if attempt < ATTEMPTS && target < u64::MAX => target -= target / 8,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::Cancelled)
+}
+
+/// The source of placements of a [`HybridProcessor`]: plans by the inputs as they are now, and swaps of neurons under one budget.
+#[derive(Debug)]
+struct PlacementSource {
+    planner: Arc<LivePlanner>,
+    granularity: Granularity,
+    gpu_use: GpuUse,
+}
+
+impl hybrid::Planner for PlacementSource {
+    fn plan(&mut self, model: &Model, budget: u64) -> Result<Placement> {
+        let budget = budget.saturating_sub(self.planner.reserved());
+        let planner = self.planner.planner(model)?;
+        let plan = match self.granularity {
+            Granularity::Neurons => self.planner.plan(&planner, budget, self.gpu_use),
+            Granularity::Layers => planner.whole_layers(budget),
+        };
+        Ok(plan?.placement)
+    }
+
+    fn revise(&mut self, _: &Model, now: &Placement) -> Result<Option<Placement>> {
+        Ok(match self.granularity {
+            Granularity::Neurons => self.planner.adaptation.revise(now),
+            Granularity::Layers => None,
+        })
+    }
+
+    fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {
+        let planner = self.planner.planner(model)?;
+        let buffer = planner.stream_buffer(budget.saturating_sub(self.planner.reserved()));
+        Ok(Some((planner.inputs().streaming(), buffer)))
+    }
+}
+
+/// A callback with the bytes uploaded and their total; it says whether to go on.
+pub(super) type LoadProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+
+/// A source of processors other than the CPU, each with the model loaded.
+pub(super) trait DeviceSource: Debug + Send + Sync {
+    /// Opens the device and loads as much of `model` as is to be there under `budget` bytes (`None`: what is free).
+    ///
+    /// # Errors
+    /// As [`load_on_device`].
+    fn load(
+        &self,
+        model: &Model,
+        planner: &Arc<LivePlanner>,
+        budget: Option<u64>,
+        progress: LoadProgress<'_>,
+    ) -> Result<LoadedDevice>;
+}
+
+/// A device with a model loaded.
+#[derive(Debug)]
+pub(super) struct LoadedDevice {
+    pub processor: Box<dyn Processor>,
+    pub memory: Box<dyn MemoryLedger>,
+}
+
+/// The account of a device's memory.
+pub(super) trait MemoryLedger: Debug + Send {
+    /// Bytes taken, by purpose.
+    fn read(&self) -> DeviceMemory;
+}
+
+/// A GPU as a source.
+#[derive(Debug)]
+struct GpuSource(DeviceLoadOptions);
+
+impl DeviceSource for GpuSource {
+    fn load(
+        &self,
+        model: &Model,
+        planner: &Arc<LivePlanner>,
+        budget: Option<u64>,
+        progress: LoadProgress<'_>,
+    ) -> Result<LoadedDevice> {
+        let mut options = self.0.clone();
+        options.gpu.budget = budget;
+        let (processor, gpu) = load_on_device(model, &options, planner, progress)?;
+        Ok(LoadedDevice { processor: Box::new(processor), memory: Box::new(gpu) })
+    }
+}
+
+impl MemoryLedger for Gpu {
     fn read(&self) -> DeviceMemory {
         let arena = self.arena();
         DeviceMemory {
@@ -74,58 +209,65 @@ impl Ledger for Gpu {
     }
 }
 
-/// What `choice` computes on; `None`: the CPU.
-pub(super) fn source(choice: &DeviceChoice, place: &PlaceOptions) -> Option<Arc<dyn Source>> {
-    let only_if_quicker = matches!(choice, DeviceChoice::Auto(_));
+/// The source of the device that `choice` names; `None` for the CPU.
+pub(super) fn device_source(choice: &DeviceChoice, options: &DeviceLoadOptions) -> Option<Arc<dyn DeviceSource>> {
     match choice {
         DeviceChoice::Cpu => None,
         DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu) => {
-            Some(Arc::new(GpuSource(PlaceOptions { gpu: gpu.clone(), only_if_quicker, ..place.clone() })))
+            let (gpu, gpu_use) = (gpu.clone(), choice.gpu_use());
+            Some(Arc::new(GpuSource(DeviceLoadOptions { gpu, gpu_use, ..options.clone() })))
         }
     }
 }
 
-/// A load under way. Its result arrives as [`Command::Loaded`]. Dropping it gives the load up and waits for the thread, which
-/// looks up after every piece of the model.
+/// A thread that loads a device. Its result arrives as [`Command::Loaded`]. Dropping it cancels the load and waits for the thread,
+/// which looks up after every piece of the model.
 #[derive(Debug)]
-pub(super) struct Loader {
-    /// Which load of this engine it is.
+pub(super) struct LoadThread {
+    /// Number of the load in this engine.
     pub number: u64,
     /// The budget it loads under.
     pub budget: Option<u64>,
-    given_up: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Loader {
-    /// Begins load `number` from `source`, under the budget that is wished for. [`Error::Stopped`] if there is no thread to be
-    /// had.
-    pub fn start(number: u64, source: Arc<dyn Source>, shared: Arc<Shared>, done: Sender<Command>) -> Result<Self> {
-        let budget = shared.wishes.read().budget;
-        let given_up = Arc::new(AtomicBool::new(false));
-        let stop = Arc::clone(&given_up);
+impl LoadThread {
+    /// Starts load `number` from `source`, under the requested budget.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if the system has no thread for it.
+    pub fn start(
+        number: u64,
+        source: Arc<dyn DeviceSource>,
+        state: Arc<EngineState>,
+        done: Sender<Command>,
+    ) -> Result<Self> {
+        let budget = state.settings.latest().budget;
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&cancelled);
         let work = move || {
             let mut progress = |now, total| {
-                shared.device.progress(now, total);
+                state.device.set_progress(now, total);
                 if stop.load(SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
             // What a panic leaves half done is dropped, not used; the engine must hear of the end in any case.
             let loaded =
-                catch_unwind(AssertUnwindSafe(|| source.load(&shared.model, &shared.terms, budget, &mut progress)));
+                catch_unwind(AssertUnwindSafe(|| source.load(&state.model, &state.planner, budget, &mut progress)));
             let bug = |panic: &(dyn Any + Send)| format!("loading the model failed inside ({})", panic_message(panic));
             let result = loaded.unwrap_or_else(|panic| Err(Error::Stopped(bug(panic.as_ref()))));
-            // If the engine is gone, nobody needs it.
+            // An engine that is gone does not need it.
             let _ = done.send(Command::Loaded { number, result });
         };
         let thread = thread::Builder::new().name("thermocline-load".to_owned()).spawn(work);
         let thread = thread.map_err(|error| Error::Stopped(format!("no thread to load the model: {error}")))?;
-        Ok(Loader { number, budget, given_up, thread: Some(thread) })
+        Ok(LoadThread { number, budget, cancelled, thread: Some(thread) })
     }
 }
 
-impl Drop for Loader {
+impl Drop for LoadThread {
     fn drop(&mut self) {
-        self.given_up.store(true, SeqCst);
+        self.cancelled.store(true, SeqCst);
         if let Some(thread) = self.thread.take() {
             // Its panics were caught.
             let _ = thread.join();

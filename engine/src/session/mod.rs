@@ -1,55 +1,44 @@
-//! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV cache. Requests go in,
+//! An [`Engine`] owns a model and one thread; a [`Session`] is one conversation with its own KV cache. A [`Request`] goes in,
 //! [`Event`]s come out of a channel, and any request can be cancelled within one token.
 //!
-//! Inside, the thread ([`worker`]) gives every session with work a step in turn. A step of a [`generation`] computes a
-//! chunk of tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and
-//! passes it through [`text`] (whole characters, no stop strings) into the [`outbox`].
+//! Inside, the thread ([`worker`]) gives every session with work a step in turn. A step of a [`generation`] computes a chunk of
+//! tokens in a [`context`] (a KV cache and the tokens it holds), has [`sampling`] choose one from the logits, and passes it through
+//! [`text`] (whole characters, no stop strings) to the caller.
 //!
-//! The forward pass may live on a GPU: [`residence`] has a [`loader`] bring the model there, or as much of it as [`place`] finds
-//! the budget best used for, moves back to the CPU when the
-//! [`device`] is lost, and tries it again. Contexts follow with their keys and values, or by computing their tokens anew, and
-//! generations go on from the token they were at. What callers ask of a running engine (the budget in VRAM, which neurons are
-//! skipped) is a [`wish`], taken up between two tokens. What a budget would give is a [`forecast`], corrected by what was [`observed`]; a
-//! [`survey`] measures the machine while nobody wants anything of it. [`adapt`] lets the hot neurons follow what is said.
+//! The forward pass may live on a GPU: the [`device_manager`] has a [`loader`] bring there as much of the model as the
+//! [`live_planner`] finds the budget best used for, moves back to the CPU when the [`device`] is lost, and tries it again. Contexts
+//! follow with their keys and values, or by computing their tokens anew, and generations go on from the token they were at. What
+//! callers change on a running engine (VRAM budget, sparsity mode, adaptation) is requested in [`settings`] and applied between two
+//! tokens. A [`forecast`] says what a budget would give, corrected by the rates that were measured while decoding;
+//! [`idle_calibration`] measures the machine while the engine is idle; [`neurons`] records firings and lets the hot set follow them.
 
-mod adapt;
 mod context;
 mod device;
+mod device_manager;
 mod engine;
-mod event;
 mod forecast;
-mod frequencies;
 mod generation;
-mod handle;
+mod idle_calibration;
+mod live_planner;
 mod loader;
-mod observed;
-mod observer;
-mod options;
-mod outbox;
-mod outlook;
-mod place;
-mod prospect;
+mod neurons;
 mod request;
-mod residence;
 pub mod sampling;
+mod settings;
 mod sparsity;
-mod split;
-mod stop;
-mod survey;
 mod text;
-mod wish;
 mod worker;
 
 pub use device::{DeviceChoice, DeviceEvent, DeviceMemory, DeviceStatus};
-pub use engine::{Engine, MemoryReport};
-pub use event::{Event, GenerationStats, StopReason};
-pub use forecast::Forecast;
-pub use frequencies::{Frequencies, Origin};
-pub use handle::Session;
-pub use options::{EngineOptions, SessionOptions};
-pub use outlook::{Expectation, Outlook};
-pub use place::{PlaceOptions, Terms, place};
-pub use request::{ContextPolicy, Message, Prompt, Request, Role, Sampling};
+pub use engine::{Engine, MemoryReport, Session};
+pub use forecast::unopened_planner;
+pub use idle_calibration::CalibrationOptions;
+pub use live_planner::{LivePlanner, planner};
+pub use loader::{DeviceLoadOptions, load_on_device};
+pub use neurons::{FrequencySource, NeuronFrequencies};
+pub use request::{ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling, StopReason};
+pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};
-pub use split::SplitReport;
-pub use survey::SurveyOptions;
+
+/// Devices and their memory, as a user of the engine sees them.
+pub use crate::gpu::{AdapterChoice, AdapterKind, AdapterReport, GpuOptions, Purpose, VramReading, adapters};

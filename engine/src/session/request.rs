@@ -1,8 +1,17 @@
-//! What a caller may ask of a session.
+//! Requests to a session, and the events that answer them.
 
+use std::{
+    sync::{
+        Arc, OnceLock,
+        mpsc::{self, Receiver, Sender},
+    },
+    time::Duration,
+};
+
+use super::DeviceEvent;
 use crate::error::{Error, Result};
 
-/// Who speaks.
+/// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Role {
@@ -14,13 +23,13 @@ pub enum Role {
 /// One turn of a chat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who speaks.
+    /// The speaker.
     pub role: Role,
-    /// What is said.
+    /// Its text.
     pub content: String,
 }
 
-/// What to continue.
+/// The beginning that a generation continues.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
     /// Text as it is, special tokens recognised, BOS added where the vocabulary wants it.
@@ -31,7 +40,7 @@ pub enum Prompt {
     Chat(Vec<Message>),
 }
 
-/// How the next token is chosen. Applied in this order: logit bias, penalties, DRY, top-k, typical, top-p, min-p,
+/// Settings by which the next token is chosen. Applied in this order: logit bias, penalties, DRY, top-k, typical, top-p, min-p,
 /// temperature, draw. The default is the usual chat setting; [`Sampling::greedy`] is the argmax.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
@@ -51,7 +60,7 @@ pub struct Sampling {
     pub presence_penalty: f32,
     /// Subtracted per occurrence from logits of recent tokens.
     pub frequency_penalty: f32,
-    /// How many recent tokens the three penalties look at; 0 is off, `usize::MAX` the whole context.
+    /// Number of recent tokens that the three penalties look at; 0 is off, `usize::MAX` the whole context.
     pub penalty_last_n: usize,
     /// DRY (don't repeat yourself): strength; 0 is off.
     pub dry_multiplier: f32,
@@ -59,13 +68,13 @@ pub struct Sampling {
     pub dry_base: f32,
     /// DRY: repeats up to this length are free.
     pub dry_allowed_length: usize,
-    /// DRY: how far back to look; `usize::MAX` is the whole context.
+    /// DRY: number of recent tokens looked at; `usize::MAX` is the whole context.
     pub dry_last_n: usize,
     /// DRY: strings that break a repeat.
     pub dry_breakers: Vec<String>,
     /// Added to the logits of single tokens; `-inf` bans.
     pub logit_bias: Vec<(u32, f32)>,
-    /// Same seed, same text. `None` draws one, reported in [`super::GenerationStats`].
+    /// Same seed, same text. `None` draws one, reported in [`GenerationStats`].
     pub seed: Option<u64>,
 }
 
@@ -130,10 +139,10 @@ impl Sampling {
     }
 }
 
-/// What to do when the context is full.
+/// Behaviour when the context is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContextPolicy {
-    /// End with [`super::StopReason::ContextFull`]; a prompt that does not fit is an error.
+    /// End with [`StopReason::ContextFull`]; a prompt that does not fit is an error.
     #[default]
     Stop,
     /// Keep the first `keep` tokens, forget the older half of the rest, and go on.
@@ -143,18 +152,18 @@ pub enum ContextPolicy {
     },
 }
 
-/// One generation.
+/// One generation to be done.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
-    /// What to continue.
+    /// The beginning to continue.
     pub prompt: Prompt,
-    /// How tokens are chosen.
+    /// Settings by which tokens are chosen.
     pub sampling: Sampling,
     /// Most tokens to generate; `None`: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
     /// Text that ends the generation; it is not part of the output.
     pub stop: Vec<String>,
-    /// When the context is full.
+    /// Behaviour when the context is full.
     pub on_full: ContextPolicy,
     /// Go on past the end-of-text token (benchmarks).
     pub ignore_eos: bool,
@@ -171,5 +180,167 @@ impl Request {
             on_full: ContextPolicy::Stop,
             ignore_eos: false,
         }
+    }
+}
+
+/// The reason why a generation ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StopReason {
+    /// The model ended its turn or text.
+    EndOfText,
+    /// This stop string occurred.
+    StopString(String),
+    /// `max_tokens` were generated.
+    MaxTokens,
+    /// The context is full.
+    ContextFull,
+    /// The caller cancelled.
+    Cancelled,
+}
+
+/// Counts and times of one generation.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct GenerationStats {
+    /// Tokens of the prompt, after it was shortened to fit.
+    pub prompt_tokens: usize,
+    /// Tokens of the prompt that were still in the KV cache and were not computed again.
+    pub reused_tokens: usize,
+    /// Tokens generated: one [`Event::Token`] each. A token that ended the text is not among them.
+    pub generated_tokens: usize,
+    /// Decoding steps: generated tokens that were fed back to find the next one.
+    pub decode_steps: usize,
+    /// Time to compute the prompt, without the turns of other sessions.
+    pub prompt_time: Duration,
+    /// Time from the request to the first token, waiting included.
+    pub time_to_first_token: Duration,
+    /// Time of all decoding steps, without the turns of other sessions.
+    pub decode_time: Duration,
+    /// Tokens now in the context.
+    pub context_used: usize,
+    /// Length of the context.
+    pub context_length: usize,
+    /// Seed of the sampler.
+    pub seed: u64,
+}
+
+impl GenerationStats {
+    /// Prompt tokens computed per second.
+    pub fn prompt_rate(&self) -> f64 {
+        rate(self.prompt_tokens.saturating_sub(self.reused_tokens), self.prompt_time)
+    }
+
+    /// Decoding steps per second.
+    pub fn decode_rate(&self) -> f64 {
+        rate(self.decode_steps, self.decode_time)
+    }
+}
+
+fn rate(count: usize, time: Duration) -> f64 {
+    if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+/// One event of a generation. After [`Event::Done`] or [`Event::Error`] the channel closes.
+#[derive(Debug)]
+pub enum Event {
+    /// The prompt is being computed.
+    Prompt {
+        /// Tokens in the cache so far.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// A token was chosen. While its text is incomplete the event waits for the next token, so that the text of the last
+    /// event, whatever ends the generation, is complete.
+    Token {
+        /// Its id.
+        id: u32,
+        /// Text that became complete with it: may be empty (inside a UTF-8 character or a possible stop string) and
+        /// may hold the text of several tokens.
+        text: String,
+    },
+    /// The device changed; the generation goes on.
+    Device(DeviceEvent),
+    /// Counts and times so far, at most a few times per second.
+    Stats(GenerationStats),
+    /// The end.
+    Done {
+        /// The reason.
+        reason: StopReason,
+        /// Final counts and times.
+        stats: GenerationStats,
+    },
+    /// The end, by an error. Tokens generated before stay valid.
+    Error(Error),
+}
+
+/// The message of an engine that has stopped; unset while it runs.
+pub(super) type StopMessage = Arc<OnceLock<String>>;
+
+/// The sending end of a generation's events. It makes sure that the last event is an end: dropped without one, by a panic or with a
+/// queue, it reports that the engine stopped.
+#[derive(Debug)]
+pub(super) struct EventSender {
+    sender: Option<Sender<Event>>,
+    stopped: StopMessage,
+}
+
+impl EventSender {
+    pub fn new(stopped: &StopMessage) -> (Self, Receiver<Event>) {
+        let (sender, receiver) = mpsc::channel();
+        (EventSender { sender: Some(sender), stopped: Arc::clone(stopped) }, receiver)
+    }
+
+    /// Sends `event`. False if the receiver is gone.
+    #[must_use]
+    pub fn send(&self, event: Event) -> bool {
+        self.sender.as_ref().is_some_and(|sender| sender.send(event).is_ok())
+    }
+
+    /// Sends the last event.
+    pub fn finish(mut self, event: Event) {
+        if let Some(sender) = self.sender.take() {
+            // The receiver may be gone.
+            let _ = sender.send(event);
+        }
+    }
+}
+
+impl Drop for EventSender {
+    fn drop(&mut self) {
+        if let Some(sender) = self.sender.take() {
+            let _ = sender.send(Event::Error(stopped_error(&self.stopped)));
+        }
+    }
+}
+
+/// The error of an engine that has stopped.
+pub(super) fn stopped_error(stopped: &StopMessage) -> Error {
+    Error::Stopped(stopped.get().cloned().unwrap_or_else(|| "it was closed".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_event_sender_reports_that_the_engine_stopped() {
+        let stopped = StopMessage::default();
+        let (sender, events) = EventSender::new(&stopped);
+        stopped.set("out of luck".to_owned()).unwrap();
+        drop(sender);
+        let end: Vec<Event> = events.iter().collect();
+        assert!(matches!(&end[..], [Event::Error(Error::Stopped(why))] if why == "out of luck"));
+    }
+
+    #[test]
+    fn an_event_sender_ends_once_and_notices_a_dropped_receiver() {
+        let (sender, events) = EventSender::new(&StopMessage::default());
+        assert!(sender.send(Event::Prompt { done: 0, total: 1 }));
+        let stats = GenerationStats::default();
+        sender.finish(Event::Done { reason: StopReason::MaxTokens, stats });
+        assert_eq!(events.iter().count(), 2);
+        let (sender, events) = EventSender::new(&StopMessage::default());
+        drop(events);
+        assert!(!sender.send(Event::Prompt { done: 0, total: 1 }));
     }
 }

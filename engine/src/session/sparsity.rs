@@ -1,23 +1,24 @@
-//! Which neurons an engine computes: what a caller chooses, and what that comes to with the model at hand.
+//! The sparsity mode of an engine: the caller's choice, and the mode it resolves to for a model.
 
 use std::{fmt, ops::ControlFlow, str::FromStr, sync::Arc};
 
 use crate::{
     cpu::ThreadPool,
     error::{Error, Result},
-    format::TensorType,
-    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model, Sparsity},
+    model::{Activation, Down, Ffn, FfnWeights, LayerWeights, Model},
+    quant::TensorType,
+    runtime::Sparsity,
 };
 
-/// What a caller wants skipped.
+/// A caller's choice of a sparsity mode.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SparsityChoice {
-    /// The quickest mode that loses next to nothing: [`Sparsity::Predicted`] where predictors were measured to find what
-    /// fires (they miss a few neurons, so the text may differ), else [`Sparsity::Exact`] for the ReLU family, else
-    /// [`Sparsity::Dense`]; the text of these two is the model's.
+    /// The quickest mode that loses next to nothing: [`Sparsity::Predicted`] where the measured recall of predictors suffices (they
+    /// miss a few neurons, so the text may differ), else [`Sparsity::Exact`] for the ReLU family, else [`Sparsity::Dense`]; the
+    /// text of these two is the model's.
     #[default]
     Auto,
-    /// This.
+    /// This mode.
     Mode(Sparsity),
 }
 
@@ -39,23 +40,24 @@ impl SparsityChoice {
         }
     }
 
-    /// Whether an engine gives `model` a row per neuron in its down projections when it opens it: where this choice gains by that,
-    /// or neurons are to be `placed` one by one. Unasked, only floats are turned: other weights have to be rounded anew, which
-    /// changes answers, if by little; and no experts, which are most of what a mixture is and would be in memory twice.
-    pub fn turns(self, model: &Model, placed: bool) -> bool {
-        let mixtures = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
+    /// True if an engine transposes the down projections of `model` to neuron-major when it opens it: where this choice gains by
+    /// that, or neurons are to be placed one by one (`by_neuron`). With [`SparsityChoice::Auto`] only floats are transposed: other
+    /// weights have to be quantised again, which changes answers a little; and no experts, most of an MoE model, which would be in
+    /// memory twice.
+    pub fn makes_neuron_major(self, model: &Model, by_neuron: bool) -> bool {
+        let moe = model.weights.layers.iter().any(|layer| matches!(layer.ffn, Ffn::Experts(_)));
         match self {
-            _ if placed => true,
-            SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !mixtures,
+            _ if by_neuron => true,
+            SparsityChoice::Auto => model.config.activation.is_sparse() && only_floats(model) && !moe,
             SparsityChoice::Mode(mode) => mode != Sparsity::Dense,
         }
     }
 
-    /// What is expected of `model` where [`SparsityChoice::turns`] says that an engine will change it, for reckoning with its sizes
-    /// ([`Model::neuron_major_outline`]), and the bytes of RAM that its turned down projections will take.
-    pub fn outline(self, model: &Model, placed: bool) -> Option<(Model, u64)> {
+    /// The sizes of `model` after an engine has opened it ([`Model::neuron_major_outline`]), and the bytes of RAM that its
+    /// neuron-major down projections will take; `None` if they will not be transposed ([`SparsityChoice::makes_neuron_major`]).
+    pub fn neuron_major_outline(self, model: &Model, by_neuron: bool) -> Option<(Model, u64)> {
         // Where there is no room, the engine will leave them as they are, too.
-        self.turns(model, placed).then(|| model.neuron_major_outline().ok()).flatten()
+        self.makes_neuron_major(model, by_neuron).then(|| model.neuron_major_outline().ok()).flatten()
     }
 }
 
@@ -74,21 +76,21 @@ impl FromStr for SparsityChoice {
     }
 }
 
-/// What is skipped, and why.
+/// The sparsity mode in use, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SparsityReport {
-    /// What was asked for.
+    /// The choice.
     pub asked: SparsityChoice,
-    /// What runs.
+    /// The mode in use.
     pub mode: Sparsity,
-    /// A sentence for people, without a full stop.
+    /// The reason: a sentence for people, without a full stop.
     pub reason: String,
 }
 
 impl SparsityReport {
-    /// What `asked` comes to with `model`, if predictors are to find `recall` of what fires.
+    /// The mode that `asked` resolves to for `model`, where predictors must find the fraction `recall` of the firings.
     pub fn new(asked: SparsityChoice, model: &Model, recall: f32) -> Self {
-        let facts = Facts::of(model);
+        let facts = SparsityFacts::of(model);
         let (mode, reason) = match asked {
             SparsityChoice::Auto => facts.auto(recall),
             SparsityChoice::Mode(mode) => (mode, facts.explain(mode)),
@@ -97,38 +99,38 @@ impl SparsityReport {
     }
 }
 
-/// What of a model decides.
+/// The properties of a model that decide on its mode.
 #[derive(Debug, Clone, PartialEq)]
-struct Facts {
+struct SparsityFacts {
     activation: Activation,
-    /// Layers, and how many of them have what the modes want.
+    /// Number of layers, and of those with neuron-major down projections, predictors, and activation thresholds.
     layers: usize,
     neuron_major: usize,
     predictors: usize,
-    cuts: usize,
-    /// Layers that are mixtures, which have no predictors.
-    mixtures: usize,
+    thresholds: usize,
+    /// Number of MoE layers, which have no predictors.
+    moe: usize,
     /// Mean measured recall of the predictors; `None` unless all were measured.
     recall: Option<f32>,
 }
 
-impl Facts {
+impl SparsityFacts {
     fn of(model: &Model) -> Self {
         let layers = &model.weights.layers;
         let count = |has: fn(&LayerWeights) -> bool| layers.iter().filter(|layer| has(layer)).count();
         let predictors = count(|layer| layer.predictor.is_some());
         let found = layers.iter().filter_map(|layer| layer.predictor.as_ref());
         let recall: Option<f32> = found.map(|predictor| predictor.quality.map(|quality| quality.recall)).sum();
-        Facts {
+        SparsityFacts {
             activation: model.config.activation,
             layers: layers.len(),
             neuron_major: count(|layer| match &layer.ffn {
                 Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
-                Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
+                Ffn::Experts(experts) => experts.downs().all(|down| matches!(down, Down::Neurons(_))),
             }),
             predictors,
-            cuts: count(|layer| layer.cut.is_some()),
-            mixtures: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
+            thresholds: count(|layer| layer.activation_threshold.is_some()),
+            moe: count(|layer| matches!(layer.ffn, Ffn::Experts(_))),
             recall: recall.filter(|_| predictors > 0).map(|sum| sum / predictors as f32),
         }
     }
@@ -139,7 +141,7 @@ impl Facts {
             let reason = format!("with {activation} no neuron is ever silent: skipping any would change the answers");
             return (Sparsity::Dense, reason);
         }
-        let percent = |share: f32| f64::from(share) * 100.0;
+        let percent = |fraction: f32| f64::from(fraction) * 100.0;
         match self.recall {
             Some(recall) if recall >= wanted => {
                 let reason = format!(
@@ -158,7 +160,7 @@ impl Facts {
                 (Sparsity::Exact, reason)
             }
             None if self.predictors > 0 => {
-                (Sparsity::Exact, "nobody has measured what the predictors find: gates decide".to_owned())
+                (Sparsity::Exact, "the recall of the predictors was not measured: gates decide".to_owned())
             }
             None => (Sparsity::Exact, format!("{activation} silences neurons, and their gates tell which")),
         }
@@ -171,8 +173,8 @@ impl Facts {
             Sparsity::Exact | Sparsity::Predicted if !activation.is_sparse() => {
                 format!("with {activation} no neuron is ever silent, so all are computed")
             }
-            Sparsity::Predicted if self.predictors == 0 && self.mixtures == layers => {
-                "mixtures have no predictors: gates decide which rows of the chosen experts are read".to_owned()
+            Sparsity::Predicted if self.predictors == 0 && self.moe == layers => {
+                "MoE layers have no predictors: gates decide which rows of the routed experts are read".to_owned()
             }
             Sparsity::Predicted if self.predictors == 0 => {
                 "there are no predictors (`thermocline prepare` makes them), so gates decide".to_owned()
@@ -185,28 +187,31 @@ impl Facts {
                 "gates decide which up rows are read; the file's down matrices are read whole".to_owned()
             }
             Sparsity::Exact => "gates decide which up and down rows are read".to_owned(),
-            Sparsity::Threshold if self.cuts == 0 => {
-                "there are no cuts (`thermocline prepare` finds them), so every neuron is computed".to_owned()
+            Sparsity::Threshold if self.thresholds == 0 => {
+                "there are no activation thresholds (`thermocline prepare` finds them), so every neuron is computed"
+                    .to_owned()
             }
-            Sparsity::Threshold => "neurons whose gates are under their layer's cut are skipped".to_owned(),
+            Sparsity::Threshold => {
+                "neurons whose gates are under their layer's activation threshold are skipped".to_owned()
+            }
         }
     }
 }
 
-/// `model` as [`SparsityChoice::turns`] says of `asked`.
-pub(super) fn turned(model: Model, asked: SparsityChoice, placed: bool, pool: &ThreadPool) -> Arc<Model> {
-    let turned = if asked.turns(&model, placed) { turn(&model, pool) } else { None };
-    Arc::new(turned.unwrap_or(model))
+/// `model` with neuron-major down projections where [`SparsityChoice::makes_neuron_major`] says so of `asked`.
+pub(super) fn prepared_for(model: Model, asked: SparsityChoice, by_neuron: bool, pool: &ThreadPool) -> Arc<Model> {
+    let neuron_major = if asked.makes_neuron_major(&model, by_neuron) { neuron_major(&model, pool) } else { None };
+    Arc::new(neuron_major.unwrap_or(model))
 }
 
-/// With a row per neuron in its down projections; `None` if there is no room for them.
-fn turn(model: &Model, pool: &ThreadPool) -> Option<Model> {
+/// `model` with neuron-major down projections; `None` if there is no room for them.
+fn neuron_major(model: &Model, pool: &ThreadPool) -> Option<Model> {
     match model.neuron_major(pool, &mut |_, _| ControlFlow::Continue(())) {
-        Ok((turned, report)) => {
+        Ok((neuron_major, report)) => {
             if report.matrices > 0 {
-                tracing::info!(report.matrices, report.bytes, report.error, "down projections have a row per neuron");
+                tracing::info!(report.matrices, report.bytes, report.error, "down projections are neuron-major");
             }
-            Some(turned)
+            Some(neuron_major)
         }
         Err(error) => {
             tracing::warn!(%error, "down projections stay as they are");
@@ -215,7 +220,7 @@ fn turn(model: &Model, pool: &ThreadPool) -> Option<Model> {
     }
 }
 
-/// Whether no down projection of one FFN for every token has its outputs in quantised rows.
+/// True if every dense down projection that is not neuron-major has floats as weights.
 fn only_floats(model: &Model) -> bool {
     model.weights.layers.iter().all(|layer| match &layer.ffn {
         Ffn::Dense(FfnWeights { down: Down::Outputs(down), .. }) => {
@@ -229,45 +234,45 @@ fn only_floats(model: &Model) -> bool {
 mod tests {
     use super::*;
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> SparsityFacts {
+        SparsityFacts {
             activation: Activation::Relu,
             layers: 4,
             neuron_major: 4,
             predictors: 4,
-            cuts: 0,
-            mixtures: 0,
+            thresholds: 0,
+            moe: 0,
             recall: Some(0.97),
         }
     }
 
     #[test]
-    fn auto_is_the_quickest_that_changes_nothing() {
-        let auto = |facts: Facts| facts.auto(0.95).0;
+    fn auto_sparsity_is_the_quickest_mode_that_changes_nothing() {
+        let auto = |facts: SparsityFacts| facts.auto(0.95).0;
         assert_eq!(auto(facts()), Sparsity::Predicted);
-        assert_eq!(auto(Facts { recall: Some(0.9), ..facts() }), Sparsity::Exact);
-        assert_eq!(auto(Facts { recall: None, ..facts() }), Sparsity::Exact);
-        assert_eq!(auto(Facts { predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
-        assert_eq!(auto(Facts { activation: Activation::Silu, cuts: 4, ..facts() }), Sparsity::Dense);
-        assert_eq!(auto(Facts { mixtures: 4, predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
+        assert_eq!(auto(SparsityFacts { recall: Some(0.9), ..facts() }), Sparsity::Exact);
+        assert_eq!(auto(SparsityFacts { recall: None, ..facts() }), Sparsity::Exact);
+        assert_eq!(auto(SparsityFacts { predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
+        assert_eq!(auto(SparsityFacts { activation: Activation::Silu, thresholds: 4, ..facts() }), Sparsity::Dense);
+        assert_eq!(auto(SparsityFacts { moe: 4, predictors: 0, recall: None, ..facts() }), Sparsity::Exact);
     }
 
     #[test]
-    fn the_reason_says_what_is_missing() {
-        let says = |facts: Facts, mode: Sparsity, what: &str| {
+    fn sparsity_reasons_name_what_the_model_lacks() {
+        let says = |facts: SparsityFacts, mode: Sparsity, what: &str| {
             let reason = facts.explain(mode);
             assert!(reason.contains(what), "{mode}: {reason}");
         };
-        says(Facts { predictors: 0, ..facts() }, Sparsity::Predicted, "no predictors");
-        says(Facts { predictors: 3, ..facts() }, Sparsity::Predicted, "3 of 4 layers");
-        says(Facts { predictors: 0, mixtures: 4, ..facts() }, Sparsity::Predicted, "mixtures have no predictors");
-        says(Facts { activation: Activation::Silu, ..facts() }, Sparsity::Exact, "silu");
-        says(Facts { neuron_major: 0, ..facts() }, Sparsity::Exact, "whole");
-        says(facts(), Sparsity::Threshold, "no cuts");
+        says(SparsityFacts { predictors: 0, ..facts() }, Sparsity::Predicted, "no predictors");
+        says(SparsityFacts { predictors: 3, ..facts() }, Sparsity::Predicted, "3 of 4 layers");
+        says(SparsityFacts { predictors: 0, moe: 4, ..facts() }, Sparsity::Predicted, "MoE layers have no predictors");
+        says(SparsityFacts { activation: Activation::Silu, ..facts() }, Sparsity::Exact, "silu");
+        says(SparsityFacts { neuron_major: 0, ..facts() }, Sparsity::Exact, "whole");
+        says(facts(), Sparsity::Threshold, "no activation thresholds");
     }
 
     #[test]
-    fn names_come_back() {
+    fn sparsity_choices_parse_their_names() {
         for choice in SparsityChoice::ALL {
             assert_eq!(choice.to_string().parse::<SparsityChoice>().unwrap(), choice);
         }

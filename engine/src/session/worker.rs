@@ -1,11 +1,11 @@
-//! The engine thread.
+//! The engine thread: carries out commands, and gives every session with work a step in turn.
 
 use std::{
     any::Any,
     collections::VecDeque,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
-        Arc, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError},
     },
@@ -15,123 +15,124 @@ use std::{
 use super::{
     DeviceEvent, Event, GenerationStats, Request, SparsityReport, StopReason,
     context::Context,
-    engine::Shared,
+    device_manager::DeviceManager,
+    engine::EngineState,
     generation::Generation,
-    loader::{Loaded, Source},
-    outbox::Outbox,
-    residence::Residence,
+    loader::{DeviceSource, LoadedDevice},
+    request::EventSender,
 };
 use crate::{
     error::{Error, Result},
-    model::{Forward, Sparsity, Steering},
-    sparsity::placement::Machine,
+    placement::Machine,
+    runtime::{Forward, Sparsity, ThresholdCorrection},
     telemetry::{Meter, neurons::NeuronRecorder},
 };
 
-/// How often neurons give way to what there is no room for before the CPU takes over.
-const SQUEEZES: usize = 4;
+/// Attempts to release neurons for something that does not fit, before the CPU takes over.
+const EVICTIONS: usize = 4;
 
 /// A request on its way to the thread.
 #[derive(Debug)]
-pub(super) struct Job {
-    /// Counts up within its session.
+pub(super) struct QueuedRequest {
+    /// Its number within its session, in ascending order.
     pub number: u64,
     pub request: Request,
-    pub events: Outbox,
-    pub asked: Instant,
+    pub events: EventSender,
+    pub requested_at: Instant,
 }
 
-/// What the thread is told.
+/// A command to the engine thread.
 #[derive(Debug)]
 pub(super) enum Command {
     /// A session begins.
     Open { id: u64, context: Context, cancelled: Arc<AtomicU64> },
-    /// A session asks.
-    Generate { id: u64, job: Box<Job> },
+    /// A session has a request.
+    Generate { id: u64, request: Box<QueuedRequest> },
     /// A session ends.
     Close { id: u64 },
-    /// Something was cancelled.
+    /// A request was cancelled.
     Wake,
-    /// The forward pass is to move: to what `source` gives, or to the CPU.
-    Device { source: Option<Arc<dyn Source>> },
-    /// A device that was given up is to be tried again.
+    /// Switch to the device of `source`, or to the CPU.
+    SwitchDevice { source: Option<Arc<dyn DeviceSource>> },
+    /// Try a device again that was given up.
     RetryDevice,
-    /// Callers wish for something else.
-    Wish,
-    /// So many bytes of the budget are to be left alone for a while.
-    Spare { bytes: u64 },
-    /// The machine has been measured, or not; what was spared for that can be used again.
-    Machine { machine: Option<Box<Machine>> },
-    /// A device has been loaded, or not.
-    Loaded { number: u64, result: Result<Loaded> },
-    /// The last handle is gone.
+    /// Apply the latest settings.
+    ApplySettings,
+    /// Keep `bytes` of the budget free until the next [`Command::SetMachine`].
+    Reserve { bytes: u64 },
+    /// Plan with these speeds; `None`: with those known. Ends a reservation.
+    SetMachine { machine: Option<Box<Machine>> },
+    /// Load `number` has ended.
+    Loaded { number: u64, result: Result<LoadedDevice> },
+    /// The last handle was dropped.
     Shutdown,
-    /// A fault, to see what becomes of it.
+    /// Panic, for tests of what happens then.
     Panic,
 }
 
-/// Works until told to stop. A panic stops the engine for good: what was running and whatever is asked later get
-/// [`Error::Stopped`] with its message.
+/// Carries out commands and requests until the last handle is dropped. A panic stops the engine for good: running and later requests
+/// get [`Error::Stopped`] with its message.
 pub(super) fn serve(
-    shared: &Arc<Shared>,
+    state: &Arc<EngineState>,
     forward: Forward,
     neurons: NeuronRecorder,
-    source: Option<Arc<dyn Source>>,
+    source: Option<Arc<dyn DeviceSource>>,
     commands: Sender<Command>,
     inbox: Receiver<Command>,
 ) {
-    let residence = Residence::new(Arc::clone(shared), commands, source);
-    let meter = Meter::new(&shared.telemetry, neurons);
-    let mut worker = Worker { shared, forward, residence, conversations: Vec::new(), meter, squeezed: 0 };
+    let device = DeviceManager::new(Arc::clone(state), commands, source);
+    let meter = Meter::new(&state.telemetry, neurons);
+    let mut worker = Worker { state, forward, device, conversations: Vec::new(), meter, evictions: 0 };
     // What a panic leaves half done is dropped, not used.
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&inbox))) {
         let message = format!("it failed inside ({}); open the model again", panic_message(panic.as_ref()));
         tracing::error!("{message}");
-        // Before the outboxes go, for they quote it. Nobody else sets it.
-        let _ = shared.stopped.set(message);
+        // Before the event senders are dropped, which quote it. It is set only here.
+        let _ = state.stopped.set(message);
         worker.meter.idle();
-        shared.telemetry.generations.set(0);
+        state.telemetry.generations.set(0);
     }
 }
 
-/// What a panic said.
+/// The message of a panic.
 pub(super) fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
-/// A session as the thread sees it.
+/// A session on the side of the thread.
 struct Conversation<'a> {
     id: u64,
     context: Context,
     cancelled: Arc<AtomicU64>,
-    waiting: VecDeque<Job>,
-    running: Option<(Generation<'a>, Outbox)>,
+    waiting: VecDeque<QueuedRequest>,
+    running: Option<(Generation<'a>, EventSender)>,
 }
 
+/// The engine thread's state.
 struct Worker<'a> {
-    shared: &'a Shared,
+    state: &'a EngineState,
     forward: Forward,
-    residence: Residence,
+    device: DeviceManager,
     conversations: Vec<Conversation<'a>>,
     meter: Meter<'a>,
-    /// How often neurons have given way since the last token.
-    squeezed: usize,
+    /// Number of times that neurons were released since the last token.
+    evictions: usize,
 }
 
 impl Worker<'_> {
     /// Commands and steps in turn; sleeps when there is nothing to do.
     fn run(&mut self, commands: &Receiver<Command>) {
         loop {
-            self.residence.tick();
+            self.device.retry_if_due();
             let busy = self.is_busy();
             if !busy {
                 self.meter.idle();
             }
-            let command = if busy || self.residence.is_moving() {
+            let command = if busy || self.device.is_moving() {
                 commands.try_recv()
             } else {
-                match self.residence.deadline() {
+                match self.device.deadline() {
                     None => commands.recv().map_err(|RecvError| TryRecvError::Disconnected),
                     Some(at) => match commands.recv_timeout(at.saturating_duration_since(Instant::now())) {
                         Err(RecvTimeoutError::Timeout) => continue,
@@ -142,27 +143,30 @@ impl Worker<'_> {
             match command {
                 Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return,
                 Ok(command) => {
-                    let wish = matches!(command, Command::Wish);
-                    self.obey(command);
-                    // Wishes may come faster than they are granted.
-                    if wish && busy {
-                        self.turn();
+                    let settings = matches!(command, Command::ApplySettings);
+                    self.handle_command(command);
+                    // Settings may come faster than they are applied.
+                    if settings && busy {
+                        self.run_turn();
                     }
                 }
-                Err(TryRecvError::Empty) => self.turn(),
+                Err(TryRecvError::Empty) => self.run_turn(),
             }
-            self.account();
+            self.publish_memory();
         }
     }
 
-    /// Whether there is something to compute, and a place to do it.
+    /// True if there is something to compute, and a processor to do it.
     fn is_busy(&self) -> bool {
-        let asked = |it: &Conversation<'_>| it.running.is_some() || !it.waiting.is_empty();
-        !self.residence.is_awaited() && self.conversations.iter().any(asked)
+        let has_work = |it: &Conversation<'_>| it.running.is_some() || !it.waiting.is_empty();
+        !self.device.is_awaited() && self.conversations.iter().any(has_work)
     }
 
-    fn obey(&mut self, command: Command) {
-        if matches!(command, Command::Device { .. } | Command::Wish | Command::RetryDevice | Command::Loaded { .. }) {
+    fn handle_command(&mut self, command: Command) {
+        if matches!(
+            command,
+            Command::SwitchDevice { .. } | Command::ApplySettings | Command::RetryDevice | Command::Loaded { .. }
+        ) {
             self.meter.neurons().forget_paces();
         }
         let telemetry = self.meter.telemetry();
@@ -172,211 +176,211 @@ impl Worker<'_> {
                 let waiting = VecDeque::new();
                 self.conversations.push(Conversation { id, context, cancelled, waiting, running: None });
             }
-            Command::Generate { id, job } => {
+            Command::Generate { id, request } => {
                 if let Some(conversation) = self.conversations.iter_mut().find(|it| it.id == id) {
                     telemetry.generations.add(1);
-                    conversation.waiting.push_back(*job);
+                    conversation.waiting.push_back(*request);
                 }
             }
             Command::Close { id } => {
                 if let Some(at) = self.conversations.iter().position(|it| it.id == id) {
-                    // Everything it asked for is cancelled by now: this only says so to whoever still listens.
+                    // All its requests are cancelled by now: this only sends their last events.
                     while self.step(at) {}
                     self.conversations.remove(at);
                     telemetry.sessions.subtract(1);
                 }
             }
-            Command::Wake => self.dismiss(),
-            Command::Device { source } => {
-                self.bring_home();
-                self.residence.choose(&mut self.forward, source);
+            Command::Wake => self.end_cancelled(),
+            Command::SwitchDevice { source } => {
+                self.move_caches_to_ram();
+                self.device.switch_source(&mut self.forward, source);
             }
-            Command::Wish => self.grant(),
-            Command::RetryDevice => self.residence.retry(),
-            Command::Spare { bytes } => {
-                self.shared.terms.reserve_more(bytes);
+            Command::ApplySettings => self.apply_settings(),
+            Command::RetryDevice => self.device.retry(),
+            Command::Reserve { bytes } => {
+                self.state.planner.reserve_more(bytes);
                 self.replan();
             }
-            Command::Machine { machine } => {
-                self.shared.terms.reserve_nothing();
+            Command::SetMachine { machine } => {
+                self.state.planner.clear_reserve();
                 if let Some(machine) = machine {
-                    self.shared.terms.set_machine(*machine);
+                    self.state.planner.set_machine(*machine);
                 }
-                self.reckon();
+                self.update_planned_context();
                 let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-                let event = self.residence.reconsider(&mut self.forward, &mut contexts);
-                self.announce(event);
+                let event = self.device.replan_for_new_speeds(&mut self.forward, &mut contexts);
+                self.send_device_event(event);
             }
             Command::Loaded { number, result } => {
-                let event = self.residence.loaded(&mut self.forward, number, result);
-                self.announce(event);
-                self.grant();
+                let event = self.device.finish_load(&mut self.forward, number, result);
+                self.send_device_event(event);
+                self.apply_settings();
             }
             Command::Shutdown => {}
             Command::Panic => panic!("asked to"),
         }
     }
 
-    /// Does what callers wish for last.
-    fn grant(&mut self) {
-        let wish = self.shared.wishes.take();
-        let now = SparsityReport::new(wish.sparsity, &self.shared.model, self.shared.recall);
+    /// Applies the settings that callers requested last.
+    fn apply_settings(&mut self) {
+        let settings = self.state.settings.take();
+        let now = SparsityReport::new(settings.sparsity, &self.state.model, self.state.recall);
         if self.forward.sparsity() != now.mode {
             tracing::info!(mode = %now.mode, reason = now.reason, "sparsity");
             self.forward.set_sparsity(now.mode);
-            self.shared.terms.set_sparsity(now.mode);
+            self.state.planner.set_sparsity(now.mode);
             self.replan();
         }
-        *self.shared.sparsity.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        let adapt = &self.shared.terms.adapt;
-        if adapt.is_on() && !wish.adaptive {
-            self.forward.steer(&Steering::default());
+        *self.state.sparsity.lock() = now;
+        let adaptation = &self.state.planner.adaptation;
+        if adaptation.is_on() && !settings.adaptive {
+            self.forward.correct_thresholds(&ThresholdCorrection::default());
         }
-        adapt.switch(wish.adaptive, &self.shared.model, self.shared.recall);
-        self.reckon();
-        if let Some(bytes) = wish.budget {
+        adaptation.switch(settings.adaptive, &self.state.model, self.state.recall);
+        self.update_planned_context();
+        if let Some(bytes) = settings.budget {
             let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-            let event = self.residence.set_budget(&mut self.forward, &mut contexts, bytes);
-            self.announce(event);
+            let event = self.device.set_budget(&mut self.forward, &mut contexts, bytes);
+            self.send_device_event(event);
         }
     }
 
-    /// Tells planners how many tokens the caches that are on the device, or soon will be, have room for.
-    fn reckon(&self) {
-        let speaks = |it: &&Conversation<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
-        let tokens = self.conversations.iter().filter(speaks).map(|it| it.context.capacity()).sum();
-        self.shared.terms.set_tokens(tokens);
+    /// Plans for as many tokens as the caches have room for that are on the device or soon will be.
+    fn update_planned_context(&self) {
+        let is_active =
+            |it: &&Conversation<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
+        let tokens = self.conversations.iter().filter(is_active).map(|it| it.context.capacity()).sum();
+        self.state.planner.set_context(tokens);
     }
 
-    /// Plans anew. Returns whether that went well.
+    /// Plans anew. True if that succeeded.
     fn replan(&mut self) -> bool {
-        self.reckon();
+        self.update_planned_context();
         let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        self.residence.replan(&mut self.forward, &mut contexts)
+        self.device.replan(&mut self.forward, &mut contexts)
     }
 
-    /// Ends what was cancelled before it began; a request that begins is asked between its tokens.
-    fn dismiss(&mut self) {
+    /// Ends requests that were cancelled before they began; running ones notice it between tokens.
+    fn end_cancelled(&mut self) {
         for Conversation { cancelled, waiting, .. } in &mut self.conversations {
             let all = std::mem::take(waiting);
-            for job in all {
-                if job.number < cancelled.load(SeqCst) {
-                    refuse(job.events, cancelled_event(), &self.meter);
+            for request in all {
+                if request.number < cancelled.load(SeqCst) {
+                    refuse(request.events, cancelled_event(), &self.meter);
                 } else {
-                    waiting.push_back(job);
+                    waiting.push_back(request);
                 }
             }
         }
     }
 
-    /// Tells everybody who listens.
-    fn announce(&mut self, event: Option<DeviceEvent>) {
+    /// Sends `event` to all running and waiting requests.
+    fn send_device_event(&mut self, event: Option<DeviceEvent>) {
         let Some(event) = event else { return };
         for Conversation { waiting, running, .. } in &self.conversations {
             let running = running.iter().map(|(_, events)| events);
-            for events in running.chain(waiting.iter().map(|job| &job.events)) {
-                // Whether anybody does is noticed with the next token.
+            for events in running.chain(waiting.iter().map(|request| &request.events)) {
+                // A receiver that is gone is noticed with the next token.
                 let _ = events.send(Event::Device(event.clone()));
             }
         }
     }
 
-    /// Gives up the caches on a device that is gone.
-    fn release(&mut self) {
+    /// Drops the caches on a device that is lost.
+    fn drop_device_caches(&mut self) {
         for Conversation { context, .. } in &mut self.conversations {
             if context.on_device() {
-                context.release();
+                context.drop_cache();
             }
         }
     }
 
-    /// Brings the caches on the device into RAM.
-    fn bring_home(&mut self) {
+    /// Moves all caches on the device into RAM.
+    fn move_caches_to_ram(&mut self) {
         for Conversation { context, .. } in &mut self.conversations {
-            context.bring_home(&mut self.forward);
+            context.move_to_ram(&mut self.forward);
         }
     }
 
-    /// Brings the caches of sessions that are silent into RAM; they return when they are asked. Returns whether there were any
-    /// on the device.
-    fn make_room(&mut self) -> bool {
-        let silent = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
-        silent.map(|it| it.context.bring_home(&mut self.forward)).count() > 0
+    /// Moves the caches of idle sessions into RAM, until their next request. True if there were any on the device.
+    fn move_idle_caches_to_ram(&mut self) -> bool {
+        let idle = self.conversations.iter_mut().filter(|it| it.running.is_none() && it.context.on_device());
+        idle.map(|it| it.context.move_to_ram(&mut self.forward)).count() > 0
     }
 
-    /// Lets neurons give way to what there was no room for, unless that has been tried often. Returns whether they did.
-    fn squeeze(&mut self, error: &Error) -> bool {
-        if self.squeezed == SQUEEZES {
+    /// Releases neurons for something that did not fit, unless that was tried too often. True if that succeeded.
+    fn evict_neurons(&mut self, error: &Error) -> bool {
+        if self.evictions == EVICTIONS {
             return false;
         }
-        // At first the caches that are new may be all that plans did not know of.
+        // At first, new caches may be all that plans did not include.
         if let Error::Memory { wanted, available, .. } = error
-            && self.squeezed > 0
+            && self.evictions > 0
         {
-            self.shared.terms.reserve_more(wanted.saturating_sub(*available).max(self.residence.held() / 16));
+            self.state.planner.reserve_more(wanted.saturating_sub(*available).max(self.device.held_bytes() / 16));
         }
-        self.squeezed += 1;
+        self.evictions += 1;
         self.replan()
     }
 
-    /// One step of every session that has work, and one of what moves.
-    fn turn(&mut self) {
+    /// One step of every session that has work, and one of moving weights.
+    fn run_turn(&mut self) {
         for at in 0..self.conversations.len() {
             self.step(at);
         }
         let mut contexts: Vec<&mut Context> = self.conversations.iter_mut().map(|it| &mut it.context).collect();
-        let follows = self.shared.terms.adapt.is_on();
-        if let Err(error) = self.residence.settle(follows, &mut self.forward, &mut contexts) {
-            self.fail(error);
+        let adapts = self.state.planner.adaptation.is_on();
+        if let Err(error) = self.device.move_weights(adapts, &mut self.forward, &mut contexts) {
+            self.continue_on_cpu(error);
         }
     }
 
-    /// The device failed: the CPU goes on.
-    fn fail(&mut self, error: Error) {
+    /// Goes on with the CPU after the device has failed.
+    fn continue_on_cpu(&mut self, error: Error) {
         self.meter.neurons().forget_paces();
         if matches!(error, Error::Memory { .. }) {
-            self.bring_home();
+            self.move_caches_to_ram();
         }
-        let event = self.residence.fail(&mut self.forward, error);
-        self.release();
-        self.announce(event);
+        let event = self.device.device_failed(&mut self.forward, error);
+        self.drop_device_caches();
+        self.send_device_event(event);
     }
 
-    /// One step of a session: the next chunk of its prompt or its next token. Returns whether there was anything to do.
+    /// One step of a session: the next chunk of its prompt, or its next token. False if it had nothing to do.
     fn step(&mut self, at: usize) -> bool {
         let Some(conversation) = self.conversations.get_mut(at) else { return false };
         let Conversation { id, context, cancelled, waiting, running } = conversation;
         if running.is_none() {
-            let Some(job) = waiting.pop_front() else { return false };
-            *running = start(self.shared, *id, job, context, cancelled, &self.meter);
+            let Some(request) = waiting.pop_front() else { return false };
+            *running = start(self.state, *id, request, context, cancelled, &self.meter);
         }
         let Some((generation, events)) = running else { return true };
-        let adapt = &self.shared.terms.adapt;
-        if self.forward.sparsity() == Sparsity::Predicted && adapt.is_on() {
-            self.forward.steer(&adapt.steering());
+        let adaptation = &self.state.planner.adaptation;
+        if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
+            self.forward.correct_thresholds(&adaptation.threshold_correction());
         }
         let (steps, before) = generation.decoded();
-        let stepped = generation.step(context, &mut self.forward, events, cancelled, adapt, &mut self.meter);
+        let stepped = generation.step(context, &mut self.forward, events, cancelled, adaptation, &mut self.meter);
         let (decoded, time) = generation.decoded();
-        // What moves at the same time takes its share.
-        if decoded > steps && !self.residence.is_moving() {
-            let resident = self.shared.resident.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            let state = self.shared.state(self.forward.sparsity());
-            self.shared.observed.token(state, resident.as_ref(), time.saturating_sub(before));
+        // While weights move, the rate is not that of the placement.
+        if decoded > steps && !self.device.is_moving() {
+            let resident = self.state.resident.lock().clone();
+            let conditions = self.state.decode_conditions(self.forward.sparsity());
+            self.state.decode_rates.record_token(conditions, resident.as_ref(), time.saturating_sub(before));
         }
         let end = match stepped {
             Ok(None) => {
-                self.squeezed = 0;
+                self.evictions = 0;
                 return true;
             }
             Ok(Some(reason)) => Ok(reason),
-            Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.residence.on_device() => {
-                // The step is done again: with the room of silent sessions, with that of neurons, or on the CPU.
+            Err(error @ (Error::Gpu { .. } | Error::Memory { .. })) if self.device.on_device() => {
+                // The step is repeated: with the room of idle sessions, with that of neurons, or on the CPU.
                 let full = matches!(error, Error::Memory { .. });
-                if full && (self.make_room() || self.squeeze(&error)) {
+                if full && (self.move_idle_caches_to_ram() || self.evict_neurons(&error)) {
                     return true;
                 }
-                self.fail(error);
+                self.continue_on_cpu(error);
                 return true;
             }
             Err(error) => Err(error),
@@ -389,40 +393,41 @@ impl Worker<'_> {
         true
     }
 
-    /// Writes down the bytes that are held.
-    fn account(&mut self) {
+    /// Publishes the bytes held.
+    fn publish_memory(&mut self) {
         let telemetry = self.meter.telemetry();
         telemetry.kv_bytes.set(self.conversations.iter().map(|it| it.context.bytes()).sum());
         telemetry.scratch_bytes.set(self.forward.scratch_bytes());
-        self.residence.account();
-        self.residence.show(&self.forward);
+        self.device.publish_memory();
+        self.device.publish_resident(&mut self.forward);
     }
 }
 
-/// Begins a generation, unless it was cancelled while it waited or cannot be done.
+/// Starts a generation, unless it was cancelled while it waited, or its request is invalid.
 fn start<'a>(
-    shared: &'a Shared,
+    state: &'a EngineState,
     session: u64,
-    job: Job,
+    request: QueuedRequest,
     context: &mut Context,
     cancelled: &AtomicU64,
     meter: &Meter<'_>,
-) -> Option<(Generation<'a>, Outbox)> {
-    if job.number < cancelled.load(SeqCst) {
-        refuse(job.events, cancelled_event(), meter);
+) -> Option<(Generation<'a>, EventSender)> {
+    let QueuedRequest { number, request, events, requested_at } = request;
+    if number < cancelled.load(SeqCst) {
+        refuse(events, cancelled_event(), meter);
         return None;
     }
-    match Generation::new(shared, session, job.number, job.request, job.asked, context) {
-        Ok(generation) => Some((generation, job.events)),
+    match Generation::new(state, session, number, request, requested_at, context) {
+        Ok(generation) => Some((generation, events)),
         Err(error) => {
-            refuse(job.events, Event::Error(error), meter);
+            refuse(events, Event::Error(error), meter);
             None
         }
     }
 }
 
 /// Ends a request that has not begun.
-fn refuse(events: Outbox, with: Event, meter: &Meter<'_>) {
+fn refuse(events: EventSender, with: Event, meter: &Meter<'_>) {
     meter.telemetry().generations.subtract(1);
     events.finish(with);
 }

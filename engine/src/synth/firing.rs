@@ -7,7 +7,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, PI};
 
 use crate::error::{Error, Result};
 
-/// No neuron fires, and no expert is chosen, for more than this share of the tokens.
+/// Largest frequency of a neuron or an expert.
 const MOST: f64 = 0.98;
 /// Steps of a bisection: more than the bits of the result.
 const STEPS: usize = 60;
@@ -44,7 +44,7 @@ pub(super) fn law(n: usize, total: f64, alpha: f64) -> Vec<f64> {
     probabilities(log_c.exp()).collect()
 }
 
-/// The smallest share of `counts` (firings per neuron) that makes `hot_firings` of their sum.
+/// The smallest fraction of `counts` (firings per neuron) that makes the fraction `hot_firings` of their sum.
 pub(super) fn hot_share(counts: &[f64], hot_firings: f64) -> f64 {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -94,15 +94,15 @@ pub(super) fn relu_second_moment(bias: f64) -> f64 {
     (1.0 + bias * bias) * cdf(bias) + bias * density(bias)
 }
 
-/// The cut on a predictor's standardised score that finds the share `recall` of the firings, when a neuron fires above `at`
-/// and its pre-activation and the score have correlation `rho`.
-pub(super) fn predictor_cut(at: f64, rho: f64, recall: f64) -> f64 {
+/// The threshold on a predictor's standardised score for `recall`, when a neuron fires above `at` and its pre-activation and the
+/// score have correlation `rho`.
+pub(super) fn predictor_threshold(at: f64, rho: f64, recall: f64) -> f64 {
     /// Intervals of Simpson's rule; even.
     const INTERVALS: usize = 32;
     let fires = cdf(-at);
     let rho = rho.clamp(0.0, 0.99999);
     let spread = (1.0 - rho * rho).sqrt();
-    // Score and pre-activation, both standardised: found when the score is above the cut while the neuron fires.
+    // Score and pre-activation, both standardised: named when the score is above the threshold while the neuron fires.
     let (low, high) = (at, at.max(0.0) + 5.0);
     let step = (high - low) / INTERVALS as f64;
     let nodes: [(f64, f64); INTERVALS + 1] = std::array::from_fn(|i| {
@@ -114,18 +114,19 @@ pub(super) fn predictor_cut(at: f64, rho: f64, recall: f64) -> f64 {
         };
         (z, weight * density(z) * step / 3.0 / fires)
     });
-    let found = |cut: f64| nodes.iter().map(|(z, weight)| weight * cdf((rho * z - cut) / spread)).sum::<f64>();
-    // Newton's method; d found / d cut has a closed form.
-    let mut cut = at - 1.5 * spread;
+    let found =
+        |threshold: f64| nodes.iter().map(|(z, weight)| weight * cdf((rho * z - threshold) / spread)).sum::<f64>();
+    // Newton's method; d found / d threshold has a closed form.
+    let mut threshold = at - 1.5 * spread;
     for _ in 0..8 {
-        let slope = -density(cut) * cdf((rho * cut - at) / spread) / fires;
-        let excess = found(cut) - recall;
+        let slope = -density(threshold) * cdf((rho * threshold - at) / spread) / fires;
+        let excess = found(threshold) - recall;
         if slope > -1e-9 || excess.abs() < 1e-5 {
             break;
         }
-        cut -= (excess / slope).clamp(-1.0, 1.0);
+        threshold -= (excess / slope).clamp(-1.0, 1.0);
     }
-    cut
+    threshold
 }
 
 #[cfg(test)]
@@ -162,12 +163,12 @@ mod tests {
         // Against a plain double sum over the joint density.
         for (p, rho, recall) in [(0.1, 0.97, 0.95), (0.02, 0.9, 0.9), (0.98, 0.98, 0.99), (0.4, 0.8, 0.95)] {
             let at = -quantile(p);
-            let cut = predictor_cut(at, rho, recall);
+            let threshold = predictor_threshold(at, rho, recall);
             let spread = f64::sqrt(1.0 - rho * rho);
             let (mut found, step) = (0.0, 1e-3);
             for i in 0..14_000 {
                 let score = -7.0 + step * (f64::from(i) + 0.5);
-                if score > cut {
+                if score > threshold {
                     found += density(score) * cdf((rho * score - at) / spread) * step;
                 }
             }

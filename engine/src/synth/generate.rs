@@ -1,4 +1,4 @@
-//! Makes a file, tensor by tensor.
+//! Writing a synthetic model, tensor by tensor.
 
 use std::{ops::Range, time::Instant};
 
@@ -8,22 +8,24 @@ use super::{
     options::SynthOptions,
     parallel::in_order,
     plan::{Content, Plan, Planned},
-    random::Source,
-    report::{Firing, Progress, SynthReport},
+    random::RowSource,
+    report::{Firing, SynthProgress, SynthReport},
     sample::{Counts, Sample, embedding_row, position_row},
 };
 use crate::{
     error::Result,
     format::{
-        Container, TensorType, blocks,
+        Container,
         gguf::{TensorInfo, Writer},
     },
+    quant,
+    quant::TensorType,
 };
 
-/// Elements a thread makes at a time.
+/// Elements that a thread generates at a time.
 const CHUNK: usize = 1 << 18;
 
-/// Makes the model `options` describe and writes it to [`SynthOptions::out`], through a temporary file beside it that is renamed at the
+/// Generates the model of `options` and writes it to [`SynthOptions::out`], through a temporary file beside it that is renamed at the
 /// end. `progress` is called after every few hundred kilobytes. Memory: some 50 MB at 7B shapes, 200 MB at 175B; it grows with the width, not the file.
 ///
 /// # Errors
@@ -39,7 +41,7 @@ const CHUNK: usize = 1 << 18;
 /// # Ok(())
 /// # }
 /// ```
-pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(Progress<'_>)) -> Result<SynthReport> {
+pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'_>)) -> Result<SynthReport> {
     let start = Instant::now();
     let plan = Plan::new(options)?;
     let threads = options.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into)).unwrap_or(1);
@@ -113,10 +115,10 @@ fn mean(layers: &[Firing]) -> Option<Firing> {
     })
 }
 
-/// The file and who watches it grow.
+/// The file and its progress.
 struct Output<'a> {
     writer: Writer,
-    progress: &'a mut dyn FnMut(Progress<'_>),
+    progress: &'a mut dyn FnMut(SynthProgress<'_>),
     done: u64,
     total: u64,
 }
@@ -125,16 +127,16 @@ impl Output<'_> {
     fn write(&mut self, tensor: &str, bytes: &[u8]) -> Result<()> {
         self.writer.tensor_data(bytes)?;
         self.done += bytes.len() as u64;
-        (self.progress)(Progress { done: self.done, total: self.total, tensor });
+        (self.progress)(SynthProgress { done: self.done, total: self.total, tensor });
         Ok(())
     }
 }
 
-/// One layer in the making.
+/// Generator of one layer.
 struct Layer<'a> {
     index: usize,
     neurons: Neurons<'a>,
-    /// `[n_ff]`: the predictor's biases, once the firing rows are made.
+    /// Biases of the predictor, `[n_ff]`, after the firing rows are generated.
     score_biases: Vec<f32>,
 }
 
@@ -159,11 +161,11 @@ impl Maker<'_, '_> {
     /// A tensor outside the FFN.
     fn other(&mut self, tensor: &Planned) -> Result<()> {
         let plan = self.plan;
-        let source = Source { seed: plan.seed, layer: tensor.layer };
+        let source = RowSource { seed: plan.seed, layer: tensor.layer };
         match &tensor.content {
             Content::Vector(values) => {
                 let mut bytes = Vec::new();
-                blocks::quantise(tensor.info.ty, values, &mut bytes)?;
+                quant::quantise(tensor.info.ty, values, &mut bytes)?;
                 self.output.write(&tensor.info.name, &bytes)
             }
             &Content::Normal { purpose, std, quiet } => self.rows(tensor, |row, out| match row < quiet {
@@ -196,7 +198,7 @@ impl Maker<'_, '_> {
         }
     }
 
-    /// Makes, quantises and writes the rows of a matrix.
+    /// Generates, quantises and writes the rows of a matrix.
     fn rows(&mut self, tensor: &Planned, make: impl Fn(usize, &mut [f32]) + Sync) -> Result<()> {
         let (ty, cols, chunks) = chunks(&tensor.info);
         in_order(
@@ -207,7 +209,7 @@ impl Maker<'_, '_> {
                 let mut bytes = Vec::new();
                 for at in chunks[chunk].clone() {
                     make(at, &mut row);
-                    blocks::quantise(ty, &row, &mut bytes)?;
+                    quant::quantise(ty, &row, &mut bytes)?;
                 }
                 Ok(bytes)
             },
@@ -215,8 +217,7 @@ impl Maker<'_, '_> {
         )
     }
 
-    /// The same for the rows that decide about firing. Returns what the predictor's second layer needs to know about each, and
-    /// notes how often the sampled neurons fire.
+    /// The same for firing rows. Returns the predictor's bias of each, and counts the firings of sampled neurons.
     fn firing_rows(&mut self, tensor: &Planned, index: usize, neurons: &Neurons<'_>) -> Result<Vec<f32>> {
         let plan = self.plan;
         let (ty, cols, chunks) = chunks(&tensor.info);
@@ -235,8 +236,8 @@ impl Maker<'_, '_> {
                     neurons.known(i, &mut known);
                     neurons.firing_row(i, &known, &mut row);
                     let start = bytes.len();
-                    blocks::quantise(ty, &row, &mut bytes)?;
-                    blocks::dequantise(ty, &bytes[start..], &mut back);
+                    quant::quantise(ty, &row, &mut bytes)?;
+                    quant::dequantise(ty, &bytes[start..], &mut back);
                     let bias = if plan.predictor_rank.is_some() { neurons.score_bias(&known, &back) } else { 0.0 };
                     biases.push(bias);
                     if let Some(sample) = sample.filter(|sample| sample.includes(&plan.shape, i, neurons.rank[i])) {
@@ -259,7 +260,7 @@ impl Maker<'_, '_> {
     }
 }
 
-/// Runs the sample through neuron `i`, whose quantised firing row is `firing`.
+/// Computes the sample for neuron `i`, whose quantised firing row is `firing`.
 fn count(plan: &Plan, sample: &Sample, neurons: &Neurons<'_>, i: usize, firing: &[f32], bias: f32) -> Result<Counts> {
     let up = match plan.up_bias > 0.0 {
         false => None,

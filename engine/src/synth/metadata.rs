@@ -6,7 +6,10 @@ use super::{
     plan::{NORM_EPS, Plan},
     shape::Family,
 };
-use crate::format::{Array, Metadata, TensorType, Value};
+use crate::{
+    format::{Array, Metadata, Value},
+    quant::TensorType,
+};
 
 /// `tokenizer.ggml.token_type`: ordinary, control, unused.
 const NORMAL: i32 = 1;

@@ -1,52 +1,50 @@
 //! The rows of one layer's FFN and of its predictor.
 //!
-//! The firing row of neuron `i` is `g = sum_t w_t v_{j_t} + noise`, with [`TERMS`] of the layer's shared directions `v` and weights `w`,
+//! The firing row of neuron `i` is `g = sum_t w_t v_{j_t} + noise`, with [`TERMS`] of the layer's common directions `v` and weights `w`,
 //! and a weight on the constant channel that puts the threshold where the neuron fires with its probability. The predictor
 //! computes `z = v x` (as `relu(z) - relu(-z)`), adds up the neuron's terms and a bias through a hidden unit that is always 1.
-//! Its score and the pre-activation are jointly normal; their correlation, measured on the quantised rows, gives the bias that
-//! finds the wanted share of the firings.
+//! Its score and the pre-activation are jointly normal; their correlation, measured on the quantised rows, gives the bias for
+//! the wanted recall.
 
 use rand_chacha::rand_core::Rng;
 
 use super::{
-    choice::Choice,
-    firing::{cdf, predictor_cut},
+    expert_choice::ExpertChoice,
+    firing::{cdf, predictor_threshold},
     parallel::{dot, in_order},
     plan::{CONSTANT, DRELU_UP, Plan, RESERVED, Scale},
-    random::{Purpose, Source, permutation},
+    random::{Purpose, RowSource, permutation},
 };
-use crate::{
-    error::Result,
-    format::{TensorType, blocks},
-};
+use crate::{error::Result, quant, quant::TensorType};
 
 /// Directions a firing row is the sum of.
 const TERMS: usize = 6;
 /// Weights of the terms: two that Q4_0 keeps exactly, together or alone, with either sign (it has codes from -8 to 7).
 const WEIGHTS: [f32; 2] = [-1.0, 0.875];
-/// Share of a firing row's variance that no predictor of this form can see. Quantisation adds a little.
+/// Fraction of a firing row's variance that no predictor of this form can represent. Quantisation adds a little.
 const NOISE: f32 = 0.02;
 
-/// What a layer's rows are made from. A mixture's neurons stand expert by expert, as do its outputs.
+/// Generator of a layer's FFN rows. In an MoE layer neurons and outputs are ordered expert by expert.
 #[derive(Debug)]
 pub(super) struct Neurons<'a> {
     plan: &'a Plan,
-    source: Source,
+    source: RowSource,
     pub(super) scale: Scale,
-    /// Rank of each neuron in its FFN: 0 fires most.
+    /// Rank of each neuron in its FFN, `[neurons]`: 0 fires most.
     pub(super) rank: Vec<usize>,
-    /// Rank of each of a mixture's experts: 0 is chosen most.
+    /// Rank of each expert, `[experts]`: 0 is chosen most. Empty for dense layers.
     experts: Vec<usize>,
-    /// `[features, d]`: the shared directions as the predictor's type keeps them.
+    /// Common directions as the predictor's type stores them, `[features, d]`.
     pub(super) directions: Vec<f32>,
 }
 
 impl<'a> Neurons<'a> {
     pub(super) fn new(plan: &'a Plan, layer: usize, threads: usize) -> Result<Self> {
-        let source = Source { seed: plan.seed, layer };
+        let source = RowSource { seed: plan.seed, layer };
         let order = |purpose, at, n| permutation(&mut source.stream(purpose, at), n);
         let rank = (0..plan.shape.experts()).flat_map(|expert| ranks(order(Purpose::Order, expert, plan.shape.n_ff)));
-        let experts = plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(Purpose::Experts, 0, of.shares.len())));
+        let experts =
+            plan.choice.as_ref().map_or(Vec::new(), |of| ranks(order(Purpose::Experts, 0, of.frequencies.len())));
         let (rank, directions) = (rank.collect(), Vec::new());
         let mut neurons = Neurons { plan, source, scale: plan.scale(layer), rank, experts, directions };
         if plan.shape.relu {
@@ -79,7 +77,7 @@ impl<'a> Neurons<'a> {
 
     /// Directions (all different) and their weights in neuron `i`.
     fn terms(&self, i: usize) -> [(usize, f32); TERMS] {
-        let mut rng = self.source.stream(Purpose::Terms, i);
+        let mut rng = self.source.stream(Purpose::RowTerms, i);
         let share = self.plan.features / TERMS;
         std::array::from_fn(|term| {
             let word = rng.next_u64();
@@ -102,8 +100,8 @@ impl<'a> Neurons<'a> {
         self.set_bias(row, self.plan.firing_bias[self.rank[i]]);
     }
 
-    /// The predictor's bias for a neuron, from the known part of its firing row and the row as it was quantised: what the share
-    /// [`Plan::recall`] of the firings is above.
+    /// The predictor's bias for a neuron, from the known part of its firing row and the quantised row: the fraction
+    /// [`Plan::recall`] of the firings has scores above it.
     pub(super) fn score_bias(&self, known: &[f32], quantised: &[f32]) -> f32 {
         let known_norm = f64::from(dot(known, known)).sqrt();
         let norm = f64::from(dot(&quantised[RESERVED..], &quantised[RESERVED..])).sqrt();
@@ -112,7 +110,7 @@ impl<'a> Neurons<'a> {
         }
         let rho = f64::from(dot(known, quantised)) / (known_norm * norm);
         let at = -f64::from(quantised[0]) * self.scale.constant / self.spread(quantised);
-        (-predictor_cut(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
+        (-predictor_threshold(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
     }
 
     /// The row of neuron `i` in a gate that is never silent.
@@ -131,14 +129,14 @@ impl<'a> Neurons<'a> {
         self.set_bias(row, choice.biases[self.experts[expert]]);
     }
 
-    /// Share of the tokens that choose each of a mixture's experts.
+    /// Fraction of tokens that choose each expert, `[experts]`.
     pub(super) fn chosen(&self) -> Vec<f32> {
-        let share = |choice: &Choice, rank: &usize| choice.shares[*rank] as f32;
+        let frequency = |choice: &ExpertChoice, rank: &usize| choice.frequencies[*rank] as f32;
         let of = self.plan.choice.as_ref();
-        of.map_or(Vec::new(), |choice| self.experts.iter().map(|rank| share(choice, rank)).collect())
+        of.map_or(Vec::new(), |choice| self.experts.iter().map(|rank| frequency(choice, rank)).collect())
     }
 
-    /// Share of the tokens for which each neuron fires.
+    /// Fraction of tokens at which each neuron fires, `[neurons]`.
     pub(super) fn frequencies(&self) -> Vec<f32> {
         let up = if self.plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
         let chosen = self.chosen();
@@ -155,7 +153,7 @@ impl<'a> Neurons<'a> {
         self.set_bias(row, self.plan.up_bias);
     }
 
-    /// Row `output` of the down projection, `[n_ff]`; those of a mixture's experts stand one behind the other.
+    /// Row `output` of the down projection, `[n_ff]`; in an MoE layer the experts' outputs follow one another.
     pub(super) fn down_output(&self, output: usize, row: &mut [f32]) {
         let d = self.plan.shape.d_model;
         if output % d < RESERVED {
@@ -204,7 +202,7 @@ impl<'a> Neurons<'a> {
         row[2 * features] = bias;
     }
 
-    /// Makes a row's product positive for the share `cdf(bias)` of the tokens.
+    /// Sets a row's weight on the constant channel, so that its product is positive for the fraction `cdf(bias)` of tokens.
     fn set_bias(&self, row: &mut [f32], bias: f64) {
         row[..RESERVED].fill(0.0);
         row[0] = (bias * self.spread(row) / self.scale.constant) as f32;
@@ -217,7 +215,7 @@ impl<'a> Neurons<'a> {
     }
 }
 
-/// The place of each number in `order`.
+/// The position of each number in `order`.
 fn ranks(order: Vec<usize>) -> Vec<usize> {
     let mut ranks = vec![0; order.len()];
     order.into_iter().enumerate().for_each(|(at, number)| ranks[number] = at);
@@ -228,11 +226,11 @@ fn pair_sign(rank: usize) -> f32 {
     if rank.is_multiple_of(2) { 1.0 } else { -1.0 }
 }
 
-/// What is left of `row` after quantisation.
+/// `row` quantised and dequantised.
 pub(super) fn quantised(ty: TensorType, row: &[f32]) -> Result<Vec<f32>> {
     let mut bytes = Vec::new();
-    blocks::quantise(ty, row, &mut bytes)?;
+    quant::quantise(ty, row, &mut bytes)?;
     let mut back = vec![0.0; row.len()];
-    blocks::dequantise(ty, &bytes, &mut back);
+    quant::dequantise(ty, &bytes, &mut back);
     Ok(back)
 }

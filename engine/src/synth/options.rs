@@ -1,43 +1,42 @@
-//! What to make.
+//! Options of synthetic models.
 
 use std::path::PathBuf;
 
 use super::shape::Shape;
 use crate::{
     error::{Error, Result},
-    format::{TensorType, blocks::QUANTISABLE},
+    quant::{QUANTISABLE, TensorType},
 };
 
-/// What [`super::generate`] is to make. Start from [`SynthOptions::new`] and change fields.
+/// Options of [`super::generate`]. Start from [`SynthOptions::new`] and change fields.
 #[derive(Debug, Clone)]
 pub struct SynthOptions {
     /// Sizes and family.
     pub shape: Shape,
-    /// Layers, when fewer (or more) than the shape's.
+    /// Number of layers; default: the shape's.
     pub layers: Option<usize>,
-    /// Type of all matrices; one whose rows are not whole blocks of it becomes Q8_0.
+    /// Type of all matrices; Q8_0 for those whose rows are not whole blocks of it.
     pub ty: TensorType,
     /// The file to write.
     pub out: PathBuf,
-    /// Everything random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Share of a layer's neurons that fire for an average token, above 0 and at most 0.95; of a mixture's, of the chosen experts'.
-    /// ReLU shapes only.
+    /// Mean fraction of a layer's neurons that fire at a token, above 0 and at most 0.95; in an MoE layer, of the chosen experts'
+    /// neurons. ReLU shapes only.
     pub active: f64,
-    /// Skew: this share of a layer's neurons ...
+    /// Skew: this fraction of a layer's neurons ...
     pub hot_share: f64,
-    /// ... makes this share of its firings.
+    /// ... makes this fraction of its firings.
     pub hot_firings: f64,
-    /// Whether ReLU shapes carry activation predictors. With them the file is a PowerInfer file (magic `PWRI`,
+    /// True to store activation predictors for ReLU shapes. With them the file is a PowerInfer file (magic `PWRI`,
     /// `ffn_down_t`, `fc1`, `fc2`); without them an ordinary GGUF, which llama.cpp loads where it knows the architecture
-    /// (and runs with SiLU, at the same cost). Mixtures never carry them: what they guess are the neurons of an FFN that every
-    /// token passes through.
+    /// (and runs with SiLU, at the same cost). MoE models never have them.
     pub predictor: bool,
-    /// Hidden size of the predictors, a multiple of 32, at least 96; default: a quarter of the model's width, at least 128.
+    /// Rank of the predictors, a multiple of 32, at least 96; default: a quarter of the model's width, at least 128.
     pub predictor_rank: Option<usize>,
-    /// Share of the firing neurons the predictors find, above 0 and below 1.
+    /// Recall of the predictors, above 0 and below 1.
     pub recall: f64,
-    /// Threads; default: one per core.
+    /// Number of threads; default: one per core.
     pub threads: Option<usize>,
 }
 
@@ -60,7 +59,7 @@ impl SynthOptions {
         }
     }
 
-    /// Everything that does not need the power law to be solved.
+    /// Checks what does not need the power law to be solved.
     pub(super) fn check(&self) -> Result<()> {
         let within = |what, value: f64, low: f64, high: f64| match value > low && value < high {
             true => Ok(()),

@@ -10,15 +10,16 @@
 //! variance at every layer is known beforehand, and with it the bias a neuron needs.
 
 use super::{
-    choice::Choice,
+    expert_choice::ExpertChoice,
     firing::{power_law, quantile, relu_mean, relu_second_moment},
     options::SynthOptions,
     random::Purpose,
-    shape::{Family, Mixture, Shape},
+    shape::{ExpertCounts, Family, Shape},
 };
 use crate::{
     error::{Error, Result},
-    format::{TensorType, gguf::TensorInfo},
+    format::gguf::TensorInfo,
+    quant::TensorType,
 };
 
 /// Channels set aside for the constant: one sub-block of the K types, one block of the others.
@@ -26,28 +27,28 @@ pub(super) const RESERVED: usize = 32;
 /// Value of channel 0. Larger than the rest of the stream, so that biases are small; small enough not to spoil the precision of
 /// activations that share its scale when they are quantised.
 pub(super) const CONSTANT: f32 = 4.0;
-/// Share of the stream's initial variance that attention adds over all layers, at the first position. (Later positions average
+/// Fraction of the stream's initial variance that attention adds over all layers, at the first position. (Later positions average
 /// over more values and get less.)
 const ATTENTION_GROWTH: f64 = 0.05;
 /// The same for the FFNs.
 const FFN_GROWTH: f64 = 0.2;
-/// Share of the token embedding where there is a position embedding too.
+/// Fraction of the embedding's variance in the token embedding, where there is a position embedding too.
 const TOKEN_VARIANCE: f64 = 0.9;
-/// Share of tokens for which the up row of a dReLU neuron is positive; the gate row does the rest.
+/// Fraction of tokens at which the up row of a dReLU neuron is positive; the gate row does the rest.
 pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 const SILU_SECOND_MOMENT: f64 = 0.356;
-/// Mean of the sum of the squared shares that a token's experts have: of two of eight, chosen by scores of standard deviation 1.
+/// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
 const SQUARED_SHARES: f64 = 0.56;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
-/// Under the root of every norm.
+/// Epsilon of every norm.
 pub(super) const NORM_EPS: f32 = 1e-5;
 
-/// How a tensor's values are made.
+/// Generator of a tensor's values.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// These.
+    /// Given values.
     Vector(Vec<f32>),
     /// Normal numbers; the first `quiet` rows are zero.
     Normal { purpose: Purpose, std: f32, quiet: usize },
@@ -55,7 +56,7 @@ pub(super) enum Content {
     Embedding,
     /// Position embedding.
     Positions,
-    /// Scores of a mixture's experts.
+    /// Router of an MoE layer.
     Router,
     /// The rows that decide whether a neuron fires: gate, or up where there is no gate.
     Firing,
@@ -63,9 +64,9 @@ pub(super) enum Content {
     Gate,
     /// The other factor of a gated FFN.
     Up,
-    /// Down projection, a row per output.
+    /// Output-major down projection.
     DownOutputs,
-    /// Down projection, a row per neuron.
+    /// Neuron-major down projection.
     DownNeurons,
     /// First layer of the predictor.
     Features,
@@ -74,7 +75,7 @@ pub(super) enum Content {
 }
 
 impl Content {
-    /// Whether the values depend on the layer's neurons.
+    /// True if the values depend on the layer's neurons.
     pub(super) fn belongs_to_ffn(&self) -> bool {
         !matches!(self, Content::Vector(_) | Content::Normal { .. } | Content::Embedding | Content::Positions)
     }
@@ -93,15 +94,15 @@ pub(super) struct Planned {
 pub(super) struct Scale {
     /// Standard deviation of a channel of the residual stream.
     pub(super) sigma: f64,
-    /// What the norm multiplies it by.
+    /// Factor of the norm.
     pub(super) gain: f64,
-    /// The constant channel behind the norm.
+    /// Value of the constant channel behind the norm.
     pub(super) constant: f64,
     /// Standard deviation of the down projection's weights.
     pub(super) down: f32,
 }
 
-/// Everything [`super::generate`] needs to know.
+/// Plan of a synthetic model, for [`super::generate`].
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) shape: Shape,
@@ -112,9 +113,9 @@ pub(super) struct Plan {
     /// Bias of all up rows, in standard deviations; 0 except for dReLU.
     pub(super) up_bias: f64,
     pub(super) recall: f64,
-    /// How often a mixture's experts are chosen.
-    pub(super) choice: Option<Choice>,
-    /// Hidden size of the predictors; `None` without.
+    /// Frequencies and biases of experts, in MoE shapes.
+    pub(super) choice: Option<ExpertChoice>,
+    /// Rank of the predictors; `None` without.
     pub(super) predictor_rank: Option<usize>,
     /// Directions that firing rows are sums of.
     pub(super) features: usize,
@@ -132,7 +133,7 @@ impl Plan {
             let expected = "whole heads, at least 128 channels, 32 neurons and 512 tokens";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
-        let chooses = |mixture: &Mixture| (1..mixture.experts).contains(&mixture.used) && mixture.experts <= 256;
+        let chooses = |counts: &ExpertCounts| (1..counts.experts).contains(&counts.used) && counts.experts <= 256;
         if !shape.mixture.as_ref().is_none_or(chooses) || shape.mixture.is_some() && !shape.family.gated() {
             let expected = "gated experts, 256 at most, of which a token uses some";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
@@ -156,7 +157,7 @@ impl Plan {
             firing_bias,
             up_bias,
             recall: options.recall,
-            choice: shape.mixture.map(Choice::of),
+            choice: shape.mixture.map(ExpertChoice::new),
             predictor_rank: (shape.relu && shape.mixture.is_none() && options.predictor).then_some(rank),
             // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
             features: (rank - RESERVED) / 2,
@@ -194,8 +195,8 @@ impl Plan {
         1.0 / (self.shape.d_model as f32).sqrt()
     }
 
-    /// Whether neurons of neighbouring ranks have opposite down weights. Where activations are never negative their mean would
-    /// else push the residual stream the same way for every token.
+    /// True if neurons of neighbouring ranks have opposite down weights. Otherwise the mean of activations that are never negative
+    /// would push the residual stream the same way at every token.
     pub(super) fn paired(&self) -> bool {
         self.shape.relu && (!self.shape.family.gated() || self.up_bias > 0.0)
     }
@@ -221,7 +222,7 @@ impl Plan {
         Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (shares * sum)).sqrt() as f32 }
     }
 
-    /// What a neuron adds to the variance of the down projection's output: the second moment of its activation, less the mean's
+    /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's
     /// part where pairs of neurons cancel it. `bias` is that of its firing row, `input` the variance of its rows' products.
     fn moment(&self, bias: f64, input: f64) -> f64 {
         let cancelled = if self.paired() { relu_mean(bias).powi(2) } else { 0.0 };
@@ -245,7 +246,7 @@ impl Plan {
         self.add(name, layer, self.matrix_type(cols), &[rows, cols], content);
     }
 
-    /// One matrix of each expert, one behind the other.
+    /// One matrix per expert, one after the other.
     fn stacked(&mut self, name: String, layer: usize, [experts, rows, cols]: [usize; 3], content: Content) {
         self.add(name, layer, self.matrix_type(cols), &[experts, rows, cols], content);
     }
@@ -329,7 +330,7 @@ impl Plan {
         let norm = if family == Family::Falcon { "attn_norm" } else { "ffn_norm" };
         self.norm(&at(norm), layer, 1.0, if relu || mixture.is_some() { CONSTANT } else { 0.0 });
         let firing = if relu { Content::Firing } else { Content::Gate };
-        if let Some(Mixture { experts, .. }) = mixture {
+        if let Some(ExpertCounts { experts, .. }) = mixture {
             self.add(at("ffn_gate_inp.weight"), layer, TensorType::F32, &[experts, d], Content::Router);
             self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
             self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);

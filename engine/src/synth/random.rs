@@ -6,7 +6,7 @@ use rand_chacha::{
     rand_core::{Rng, SeedableRng},
 };
 
-/// What a random stream is for; streams of different purposes do not share numbers.
+/// Purpose of a random stream; streams of different purposes are independent.
 #[derive(Debug, Clone, Copy)]
 #[repr(u64)]
 pub(super) enum Purpose {
@@ -19,7 +19,7 @@ pub(super) enum Purpose {
     AttentionV,
     AttentionOutput,
     Direction,
-    Terms,
+    RowTerms,
     Firing,
     Up,
     Down,
@@ -30,14 +30,14 @@ pub(super) enum Purpose {
     Experts,
 }
 
-/// Where random numbers come from: a seed and a layer.
+/// Source of random rows: a seed and a layer.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Source {
+pub(super) struct RowSource {
     pub(super) seed: u64,
     pub(super) layer: usize,
 }
 
-impl Source {
+impl RowSource {
     /// The stream of one row.
     pub(super) fn stream(self, purpose: Purpose, row: usize) -> ChaCha8Rng {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
@@ -52,7 +52,7 @@ impl Source {
 }
 
 /// Fills `out` with numbers of mean 0 and standard deviation `std`; none is beyond 3.5 of these.
-pub(crate) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
+pub(super) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
     // Four bytes, each uniform over 0..256: mean 4 * 127.5, variance 4 * (256^2 - 1) / 12.
     let factor = std / ((65536.0f32 - 1.0) / 3.0).sqrt();
     let mut bytes = [0; 4096];
@@ -69,7 +69,7 @@ pub(crate) fn fill_normal(rng: &mut ChaCha8Rng, std: f32, out: &mut [f32]) {
 }
 
 /// A permutation of `0..n`.
-pub(crate) fn permutation(rng: &mut ChaCha8Rng, n: usize) -> Vec<usize> {
+pub(super) fn permutation(rng: &mut ChaCha8Rng, n: usize) -> Vec<usize> {
     let mut keys: Vec<(u64, usize)> = (0..n).map(|at| (rng.next_u64(), at)).collect();
     keys.sort_unstable();
     keys.into_iter().map(|(_, at)| at).collect()

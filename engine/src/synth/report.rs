@@ -1,80 +1,80 @@
-//! What was made, and what it does.
+//! Progress and results of generating a synthetic model.
 
 use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::Mixture;
+use super::ExpertCounts;
 
-/// How far [`super::generate`] is.
+/// Progress of [`super::generate`].
 #[derive(Debug, Clone, Copy)]
-pub struct Progress<'a> {
+pub struct SynthProgress<'a> {
     /// Bytes of tensors written.
     pub done: u64,
-    /// Bytes of tensors in all.
+    /// Bytes of all tensors.
     pub total: u64,
-    /// The tensor being made.
+    /// Current tensor.
     pub tensor: &'a str,
 }
 
-/// How a layer (or the average layer) fires.
+/// Firing figures of a layer, or means over layers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Firing {
-    /// Share of the neurons that fire for an average token; of a mixture's, of the chosen experts'.
+    /// Mean fraction of the neurons that fire at a token; in an MoE layer, of the chosen experts' neurons.
     pub active: f64,
-    /// Share of the neurons that make [`SynthReport::hot_firings`] of all firings: the smaller, the more skewed.
+    /// Fraction of the neurons that make [`SynthReport::hot_firings`] of all firings: the smaller, the more skewed.
     pub hot_share: f64,
-    /// Share of the firing neurons the predictor finds; absent without predictors.
+    /// Recall of the predictor; absent without predictors.
     pub recall: Option<f64>,
-    /// Share of all neurons the predictor lets through; absent without predictors (and in what was asked).
+    /// Fraction of all neurons the predictor names; absent without predictors, and in requested figures.
     pub predicted: Option<f64>,
 }
 
-/// What [`super::generate`] made.
+/// Result of [`super::generate`].
 #[derive(Debug, Clone, Serialize)]
 pub struct SynthReport {
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
-    /// Its shape.
+    /// Name of the shape.
     pub shape: &'static str,
     /// Type of its matrices.
     pub tensor_type: &'static str,
-    /// Layers.
+    /// Number of layers.
     pub layers: usize,
-    /// Weights in all tensors.
+    /// Number of weights.
     pub parameters: u64,
     /// Bytes of all tensors.
     pub bytes: u64,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// The share of firings that [`Firing::hot_share`] refers to.
+    /// Fraction of firings that [`Firing::hot_share`] refers to.
     pub hot_firings: f64,
-    /// What was asked for; absent for dense shapes.
+    /// Requested figures; absent for dense shapes.
     pub asked: Option<Firing>,
-    /// What sampled tokens did in the quantised weights: mean over layers; absent for dense shapes.
+    /// Figures of sampled tokens with the quantised weights, mean over layers; absent for dense shapes.
     pub measured: Option<Firing>,
     /// The same per layer; empty for dense shapes.
     pub measured_layers: Vec<Firing>,
-    /// Per layer: the share of tokens for which each neuron was made to fire, in the order of the file's rows; empty for dense shapes.
+    /// Per layer, `[n_ff]`: designed firing frequency of each neuron, in the order of the file's rows; empty for dense shapes.
     #[serde(skip)]
     pub frequencies: Vec<Vec<f32>>,
-    /// Experts of a layer and of a token, where the shape is a mixture.
-    pub mixture: Option<Mixture>,
-    /// Per layer: the share of tokens that were made to choose each expert; empty without experts.
+    /// Experts per layer and per token, in MoE shapes.
+    pub mixture: Option<ExpertCounts>,
+    /// Per layer, `[experts]`: designed frequency of each expert; empty without experts.
     #[serde(skip)]
     pub chosen: Vec<Vec<f32>>,
 }
 
 impl SynthReport {
-    /// The largest deviation of [`SynthReport::measured`] from [`SynthReport::asked`], as a share of what was asked; zero for dense
-    /// shapes. Anything above 0.1 is a fault worth showing.
+    /// Largest relative deviation of [`SynthReport::measured`] from [`SynthReport::asked`]; 0 for dense shapes. More than 0.1 is a
+    /// fault.
     pub fn deviation(&self) -> f64 {
         let (Some(asked), Some(measured)) = (self.asked, self.measured) else { return 0.0 };
-        let share = |asked: f64, measured: f64| (measured / asked - 1.0).abs();
+        let deviation = |asked: f64, measured: f64| (measured / asked - 1.0).abs();
         let recall = match (asked.recall, measured.recall) {
-            (Some(asked), Some(measured)) => share(asked, measured),
+            (Some(asked), Some(measured)) => deviation(asked, measured),
             _ => 0.0,
         };
-        share(asked.active, measured.active).max(share(asked.hot_share, measured.hot_share)).max(recall)
+        deviation(asked.active, measured.active).max(deviation(asked.hot_share, measured.hot_share)).max(recall)
     }
 }

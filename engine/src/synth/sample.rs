@@ -1,6 +1,6 @@
 //! Sampled tokens, run through the quantised rows of every layer's FFN to see how often they fire.
 //!
-//! Attention is not computed: what layers add to the residual stream is stood in for by noise of the planned variance. The
+//! Attention is not computed: noise of the planned variance stands for the layers' contributions to the residual stream. The
 //! end-to-end test compares with the real forward pass.
 
 use super::{
@@ -8,18 +8,18 @@ use super::{
     neurons::{Neurons, quantised},
     parallel::{dot, in_order},
     plan::{CONSTANT, NORM_EPS, Plan, RESERVED},
-    random::{Purpose, Source, fill_normal, permutation},
+    random::{Purpose, RowSource, fill_normal, permutation},
     report::Firing,
     shape::Shape,
 };
 use crate::error::Result;
 
-/// Tokens, or the whole vocabulary.
+/// Number of tokens, at most the whole vocabulary.
 const TOKENS: usize = 512;
-/// Neurons looked at per layer, as many of each expert: evenly spaced in rank, so that they fire as the layer does on average.
+/// Neurons sampled per layer, as many of each expert: evenly spaced in rank, so that their mean is the layer's.
 const NEURONS: usize = 256;
 
-/// How often one neuron fired, was let through by the predictor, and both.
+/// Tokens at which one neuron fired, was named by the predictor, and both.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Counts {
     fired: u32,
@@ -35,13 +35,13 @@ pub(super) struct Sample {
     embedded: Vec<f32>,
     /// `[tokens, d]`: input of the FFN.
     normed: Vec<f32>,
-    /// `[features, tokens]`: what the predictor sees of the directions.
+    /// Products with the directions, `[features, tokens]`.
     seen: Vec<f32>,
 }
 
 /// The embedding of `token`.
 pub(super) fn embedding_row(plan: &Plan, token: usize, row: &mut [f32]) {
-    let source = Source { seed: plan.seed, layer: 0 };
+    let source = RowSource { seed: plan.seed, layer: 0 };
     source.normal(Purpose::Embedding, token, plan.embedding_std().0, row);
     row[..RESERVED].fill(0.0);
     row[0] = CONSTANT;
@@ -49,7 +49,7 @@ pub(super) fn embedding_row(plan: &Plan, token: usize, row: &mut [f32]) {
 
 /// The embedding of a position.
 pub(super) fn position_row(plan: &Plan, position: usize, row: &mut [f32]) {
-    let source = Source { seed: plan.seed, layer: 0 };
+    let source = RowSource { seed: plan.seed, layer: 0 };
     source.normal(Purpose::Positions, position, plan.embedding_std().1, row);
     row[..RESERVED].fill(0.0);
 }
@@ -58,7 +58,7 @@ impl Sample {
     pub(super) fn new(plan: &Plan) -> Result<Self> {
         let d = plan.shape.d_model;
         let tokens = TOKENS.min(plan.shape.n_vocab);
-        let source = Source { seed: plan.seed, layer: 0 };
+        let source = RowSource { seed: plan.seed, layer: 0 };
         let order = permutation(&mut source.stream(Purpose::SampleTokens, 0), plan.shape.n_vocab);
         let mut embedded = Vec::with_capacity(tokens * d);
         let mut row = vec![0.0; d];
@@ -75,11 +75,11 @@ impl Sample {
         Ok(Sample { tokens, embedded, normed: Vec::new(), seen: Vec::new() })
     }
 
-    /// Brings the tokens to the FFN of `layer`.
+    /// Sets the tokens' inputs of the FFN of `layer`.
     pub(super) fn enter(&mut self, plan: &Plan, layer: usize, neurons: &Neurons<'_>, threads: usize) -> Result<()> {
         let d = plan.shape.d_model;
         let added = (neurons.scale.sigma * neurons.scale.sigma - 1.0).max(0.0).sqrt() as f32;
-        let source = Source { seed: plan.seed, layer };
+        let source = RowSource { seed: plan.seed, layer };
         let mut residual = self.embedded.clone();
         let mut noise = vec![0.0; d - RESERVED];
         for (token, x) in residual.chunks_exact_mut(d).enumerate() {
@@ -109,7 +109,7 @@ impl Sample {
         Ok(())
     }
 
-    /// Whether neuron `i` of this rank is looked at: of each of a mixture's experts other ranks.
+    /// True if neuron `i` of this rank is sampled; every expert of an MoE layer has other ranks.
     pub(super) fn includes(&self, shape: &Shape, i: usize, rank: usize) -> bool {
         let experts = shape.experts();
         let step = (experts * shape.n_ff / NEURONS).max(1);
@@ -147,7 +147,7 @@ impl Sample {
         scores
     }
 
-    /// What the counts of a layer's neurons come to.
+    /// Firing figures of a layer from its neurons' counts.
     pub(super) fn summarise(&self, plan: &Plan, hot_firings: f64, counts: &[Counts]) -> Firing {
         let fired: Vec<f64> = counts.iter().map(|counts| counts.fired.into()).collect();
         let sum = |count: fn(&Counts) -> u32| counts.iter().map(|counts| f64::from(count(counts))).sum::<f64>();

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// What a shape is built like.
+/// Architecture family of a shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Family {
     /// RMS norm, rotary positions, gated FFN.
@@ -18,55 +18,55 @@ pub enum Family {
 }
 
 impl Family {
-    /// Whether norms subtract the mean (layer norm) or not (RMS norm).
+    /// True for layer norms, false for RMS norms.
     pub(super) fn layer_norm(self) -> bool {
         matches!(self, Family::Opt | Family::Falcon)
     }
 
-    /// Whether the FFN has a gate.
+    /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
         matches!(self, Family::Llama | Family::Bamboo)
     }
 }
 
-/// FFNs of which a router chooses some for each token.
+/// Numbers of experts in a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Mixture {
-    /// Experts of a layer.
+pub struct ExpertCounts {
+    /// Experts per layer.
     pub experts: usize,
-    /// Those a token uses.
+    /// Experts per token.
     pub used: usize,
 }
 
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
-    /// What `--shape` calls it.
+    /// Name on the command line.
     pub name: &'static str,
-    /// How it is built.
+    /// Architecture family.
     pub family: Family,
-    /// Whether its neurons are either zero or not (ReLU). Otherwise SiLU: a dense model, without a power law.
+    /// True for ReLU, whose firings follow the power law; false for SiLU, a dense model.
     pub relu: bool,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Layers.
+    /// Number of layers.
     pub n_layer: usize,
     /// Query heads.
     pub n_head: usize,
     /// Key/value heads.
     pub n_kv_head: usize,
-    /// Neurons per layer; of a mixture, per expert.
+    /// Neurons per layer; in MoE shapes, per expert.
     pub n_ff: usize,
-    /// Vocabulary.
+    /// Size of the vocabulary.
     pub n_vocab: usize,
     /// Context length.
     pub context: usize,
-    /// What its layers have in place of an FFN, where they have. Gated families only.
-    pub mixture: Option<Mixture>,
+    /// Experts, in MoE shapes (gated families only).
+    pub mixture: Option<ExpertCounts>,
 }
 
 impl Shape {
-    /// The shape called `name`.
+    /// The shape with this name.
     pub fn named(name: &str) -> Result<Shape> {
         shapes().iter().copied().find(|shape| shape.name == name).ok_or_else(|| Error::Unsupported {
             what: "shape",
@@ -75,7 +75,7 @@ impl Shape {
         })
     }
 
-    /// GGUF's name of the architecture. Mixtures are Llama's whatever their activation, which a key of its own names.
+    /// GGUF's name of the architecture. MoE shapes are Llama's with any activation, which has a key of its own.
     pub fn architecture(&self) -> &'static str {
         match self.family {
             Family::Bamboo if self.mixture.is_none() => "bamboo",
@@ -85,7 +85,7 @@ impl Shape {
         }
     }
 
-    /// Experts of a layer: one where there is only an FFN.
+    /// Experts per layer; 1 for dense shapes.
     pub(super) fn experts(&self) -> usize {
         self.mixture.map_or(1, |mixture| mixture.experts)
     }
@@ -114,7 +114,7 @@ pub fn shapes() -> &'static [Shape] {
         Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context, mixture: None }
     }
     const fn two_of_eight(shape: Shape) -> Shape {
-        Shape { mixture: Some(Mixture { experts: 8, used: 2 }), ..shape }
+        Shape { mixture: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
     const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
     const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];

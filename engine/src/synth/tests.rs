@@ -1,9 +1,11 @@
-//! Small files, opened again.
+//! Small synthetic files, opened as models.
 
 use super::*;
 use crate::{
     error::Error,
-    format::{Container, Opened, ReadMode, TensorType, blocks, open},
+    format::{Container, Opened, ReadMode, open},
+    quant,
+    quant::TensorType,
 };
 
 fn options(shape: &str, out: &std::path::Path) -> SynthOptions {
@@ -46,7 +48,7 @@ fn files_are_what_was_asked_for() {
         assert_eq!(report.measured_layers.len(), if options.shape.relu { 2 } else { 0 });
         assert_eq!(report.frequencies.len(), report.measured_layers.len());
         assert_eq!((report.mixture, report.chosen.len()), (mixture, if mixture.is_some() { 2 } else { 0 }));
-        if let Some(Mixture { experts, used }) = mixture {
+        if let Some(ExpertCounts { experts, used }) = mixture {
             let sizes = |stem: &str| file.tensor(&format!("blk.1.ffn_{stem}.weight")).unwrap().shape.clone();
             assert_eq!(sizes("gate_inp"), [experts, 256]);
             assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, 512, 256], [experts, 512, 256]]);
@@ -63,7 +65,7 @@ fn files_are_what_was_asked_for() {
         }
         for tensor in file.tensors() {
             let mut values = vec![0.0; tensor.len()];
-            blocks::dequantise(tensor.ty, &tensor.data, &mut values);
+            quant::dequantise(tensor.ty, &tensor.data, &mut values);
             assert!(values.iter().all(|x| x.is_finite()), "{}", tensor.name);
         }
     }
@@ -73,7 +75,7 @@ fn files_are_what_was_asked_for() {
 fn every_type_is_written() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("m.gguf");
-    for ty in blocks::QUANTISABLE {
+    for ty in quant::QUANTISABLE {
         let mut options = options("tiny-relu-llama", &out);
         (options.ty, options.layers) = (ty, Some(1));
         let report = generate(&options, &mut |_| {}).unwrap();
@@ -131,7 +133,7 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.ty = TensorType::Q2_K);
     refused(&|o| o.shape.n_head = 0);
     refused(&|o| o.shape.n_kv_head = 3);
-    let mixture = |experts, used| Some(Mixture { experts, used });
+    let mixture = |experts, used| Some(ExpertCounts { experts, used });
     refused(&|o| o.shape.mixture = mixture(8, 8));
     refused(&|o| o.shape.mixture = mixture(8, 0));
     refused(&|o| o.shape.mixture = mixture(1000, 2));

@@ -24,7 +24,7 @@ impl<'a> Meter<'a> {
         self.telemetry
     }
 
-    /// What hears of the neurons.
+    /// The recorder of the neurons' activity.
     pub fn neurons(&mut self) -> &mut NeuronRecorder {
         &mut self.neurons
     }

@@ -9,7 +9,7 @@ use tokenizers::{
 
 use super::added::{AddedTokens, Fragment};
 
-/// What a BPE model is made of.
+/// Parts of a BPE model.
 #[derive(Debug, Default)]
 pub struct Merges {
     /// Token text to id.

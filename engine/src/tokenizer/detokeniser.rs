@@ -47,12 +47,12 @@ impl<'a> Detokeniser<'a> {
         self.drain()
     }
 
-    /// Whether bytes of an incomplete character are held back.
+    /// True while bytes of an incomplete character are held back.
     pub fn is_holding(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// What is left when no more tokens will come: an incomplete character becomes one U+FFFD.
+    /// The rest of the text after the last token: an incomplete character becomes one U+FFFD.
     pub fn finish(&mut self) -> String {
         String::from_utf8_lossy(&std::mem::take(&mut self.pending)).into_owned()
     }

@@ -254,7 +254,7 @@ pub fn special_ids(metadata: &Metadata, tokens: usize, defaults: SpecialIds) -> 
     Ok(ids)
 }
 
-/// What encoding puts before and after a text.
+/// Special tokens that encoding puts before and after a text.
 fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<u32>, Vec<u32>)> {
     let add_bos = metadata.bool("tokenizer.ggml.add_bos_token")?.unwrap_or(add_bos);
     let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);

@@ -309,7 +309,7 @@ pub struct Decoding {
 }
 
 impl Decoding {
-    /// What the file's decoder says, or its pre-tokeniser.
+    /// The rules of the file's decoder, or of its pre-tokeniser.
     pub fn of(file: &TokenizerJson) -> Result<Self> {
         let steps = |value: &Value, list: &str| match value.get(list).and_then(Value::as_array) {
             Some(steps) => steps.clone(),

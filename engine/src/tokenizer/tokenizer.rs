@@ -114,7 +114,7 @@ impl Tokenizer {
         self.vocab.bytes(id)
     }
 
-    /// What `id` is for; `None` outside the vocabulary.
+    /// Kind of token `id`; `None` outside the vocabulary.
     pub fn token_kind(&self, id: u32) -> Option<TokenKind> {
         self.vocab.kind(id)
     }
@@ -132,7 +132,7 @@ impl Tokenizer {
         self.vocab.len()
     }
 
-    /// Whether `id` is a control token or the unknown token: not part of the text.
+    /// True if `id` is a control token or the unknown token: not part of the text.
     pub fn is_special(&self, id: u32) -> bool {
         matches!(self.vocab.kind(id), Some(TokenKind::Control | TokenKind::Unknown))
     }
@@ -152,7 +152,7 @@ impl Tokenizer {
         self.ids.padding
     }
 
-    /// Whether generation is over after `id`: end of text, of turn or of message, as the file names them and as their
+    /// True if generation ends with `id`: end of text, of turn or of message, as the file names them and as their
     /// text tells.
     pub fn is_end(&self, id: u32) -> bool {
         self.ids.ends.contains(&id)
@@ -163,12 +163,12 @@ impl Tokenizer {
         self.ids.ends.iter().copied()
     }
 
-    /// Whether encoding begins with BOS when it may.
+    /// True if encoding begins with BOS where the options allow it.
     pub fn adds_bos(&self) -> bool {
         self.ids.bos.is_some_and(|bos| self.before.first() == Some(&bos))
     }
 
-    /// Whether encoding puts a space in front of the text, which decoding a whole text drops again.
+    /// True if encoding puts a space in front of the text, which decoding a whole text drops again.
     pub fn adds_space_prefix(&self) -> bool {
         self.space_prefix
     }

@@ -1,8 +1,8 @@
-//! What each token id stands for.
+//! The vocabulary: bytes and kind of each token id.
 
 use super::byte_level;
 
-/// What a token is for.
+/// Kind of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TokenKind {
     /// Text.
@@ -75,7 +75,7 @@ impl Vocab {
         }
     }
 
-    /// What `id` is for; `None` if there is no such id.
+    /// Kind of token `id`; `None` if there is no such id.
     pub fn kind(&self, id: u32) -> Option<TokenKind> {
         self.kinds.get(id as usize).copied()
     }

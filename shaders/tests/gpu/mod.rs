@@ -19,7 +19,7 @@ pub struct Gpu {
     pipelines: Mutex<HashMap<String, (wgpu::BindGroupLayout, wgpu::ComputePipeline)>>,
 }
 
-/// What a kernel is called with.
+/// Inputs of a dispatch.
 pub struct Call<'a> {
     pub kernel: &'a str,
     pub tier: Tier,

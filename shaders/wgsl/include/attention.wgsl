@@ -1,8 +1,8 @@
-// What attention reads: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values.
+// Inputs of attention: queries [tokens, n_head, units], and per key/value head `capacity` rows of keys and of values.
 // Query head h reads key/value head h / (n_head / n_kv_head).
 #include "head.wgsl"
 
-// Whether the caches hold f32; otherwise pairs of f16.
+// True if the caches hold f32, otherwise pairs of f16.
 override KV_F32: bool = false;
 
 struct Params {

@@ -1,5 +1,5 @@
-// What the products with the experts that tokens chose share, slot s being a token and one of its experts.
-//   y[s, y_offset + r] = W[ids[s], r] . x[s / share] (+ bias[ids[s], r])
+// Common part of the products with the experts that tokens chose. Slot s is a pair of a token and one of its experts.
+//   y[s, y_offset + r] = W[ids[s], r] . x[s / slots_per_row] (+ bias[ids[s], r])
 // The weights bound are those of experts first_expert .. + experts, one behind the other, and the biases those from first_bias
 // on; slots of other experts are left alone.
 override HAS_BIAS: bool = false;
@@ -10,7 +10,7 @@ struct Params {
     chunks: u32,
     slots: u32,
     // Slots in a row that read one row of x.
-    share: u32,
+    slots_per_row: u32,
     x_pitch: u32,
     y_pitch: u32,
     y_offset: u32,

@@ -1,4 +1,4 @@
-// Who an invocation is within its workgroup. An entry point takes Builtins and calls lane_of.
+// Index of an invocation within its workgroup. An entry point takes the arguments of builtins.wgsl and calls lane_of.
 override WORKGROUP_SIZE: u32 = 128u;
 
 struct Lane {

@@ -1,5 +1,5 @@
-// Four-bit codes, eight to a word: byte j holds column j of the quarter's low vec4 and, in its upper half, of its high one.
-#include "quarter.wgsl"
+// Four-bit codes, eight to a word: byte j holds column j of the low vec4 and, in its upper half, of its high one.
+#include "load8.wgsl"
 
 // 1 + code / 16 by putting the code at the top of a float's mantissa: cheaper than a conversion where those are slow.
 fn nibble_floats(word: u32) -> array<vec4<f32>, 2> {
@@ -11,6 +11,6 @@ fn nibble_floats(word: u32) -> array<vec4<f32>, 2> {
     );
 }
 
-fn quarter_columns(i: u32) -> vec2<u32> {
+fn columns8(i: u32) -> vec2<u32> {
     return vec2<u32>(i, i + 4u);
 }

@@ -1,4 +1,4 @@
-// What the matrix products share, but for the activations.
+// Common part of the matrix products, except the activations.
 //   y[t, y_offset + r] = W[r] . x[t] (+ bias[bias_offset + r])
 //   RELU:       max(0, that)
 //   ACCUMULATE: y += that

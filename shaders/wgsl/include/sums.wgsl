@@ -1,54 +1,72 @@
 // Sums several values per invocation over the workgroup at once: one barrier (or one tree of them) however many there are.
+// Values are four to a vector and indexed by constants: a compiler that keeps loops, as Direct3D's does, has what a loop indexes
+// in memory.
 #include "lane.wgsl"
 
-// Most values; WORKGROUP_SIZE is at least that and at most 256.
-const SUMS: u32 = 16u;
+// Most values are 4 * SUMS; WORKGROUP_SIZE is at least that and at most 256.
+const SUMS: u32 = 4u;
 
 #if subgroups
 // One slot per subgroup, of at least four invocations.
-var<workgroup> sum_slots: array<array<f32, SUMS>, 64>;
+var<workgroup> sum_slots: array<array<vec4<f32>, SUMS>, 64>;
 #else
-var<workgroup> sum_slots: array<array<f32, SUMS>, WORKGROUP_SIZE>;
+var<workgroup> sum_slots: array<array<vec4<f32>, SUMS>, WORKGROUP_SIZE>;
 #endif
 
-// In invocations below `count` the total of `values[lane.index]`. All invocations of a workgroup call it, once.
-fn workgroup_sums(values: array<f32, SUMS>, count: u32, lane: Lane) -> f32 {
-    var own = values;
-#if subgroups
-    for (var i = 0u; i < count; i += 1u) {
-        let partial = subgroupAdd(own[i]);
-        if lane.subgroup_lane == 0u {
-            sum_slots[lane.subgroup][i] = partial;
-        }
+// In invocations below `count` the total of value lane.index. All invocations of a workgroup call it, once.
+fn workgroup_sums(values: array<vec4<f32>, SUMS>, count: u32, lane: Lane) -> f32 {
+    put_sums(0u, values[0], lane);
+    if count > 4u {
+        put_sums(1u, values[1], lane);
+    }
+    if count > 8u {
+        put_sums(2u, values[2], lane);
+    }
+    if count > 12u {
+        put_sums(3u, values[3], lane);
     }
     workgroupBarrier();
+    let own = vec2<u32>(lane.index / 4u, lane.index % 4u);
+#if subgroups
     var total = 0.0;
     if lane.index < count {
         for (var i = 0u; i < lane.subgroups; i += 1u) {
-            total += sum_slots[i][lane.index];
+            total += sum_slots[i][own.x][own.y];
         }
     }
     return total;
 #else
-    for (var i = 0u; i < count; i += 1u) {
-        sum_slots[lane.index][i] = own[i];
-    }
-    workgroupBarrier();
     // Halves by rounding up, so that any workgroup size works.
     var remaining = WORKGROUP_SIZE;
     while remaining > 1u {
         let upper = (remaining + 1u) / 2u;
         if lane.index + upper < remaining {
-            for (var i = 0u; i < count; i += 1u) {
-                sum_slots[lane.index][i] += sum_slots[lane.index + upper][i];
+            for (var i = 0u; i < count; i += 4u) {
+                sum_slots[lane.index][i / 4u] += sum_slots[lane.index + upper][i / 4u];
             }
         }
         workgroupBarrier();
         remaining = upper;
     }
     if lane.index < count {
-        return sum_slots[0][lane.index];
+        return sum_slots[0][own.x][own.y];
     }
     return 0.0;
+#endif
+}
+
+fn put_sums(i: u32, values: vec4<f32>, lane: Lane) {
+#if subgroups
+    let partial = vec4<f32>(
+        subgroupAdd(values.x),
+        subgroupAdd(values.y),
+        subgroupAdd(values.z),
+        subgroupAdd(values.w),
+    );
+    if lane.subgroup_lane == 0u {
+        sum_slots[lane.subgroup][i] = partial;
+    }
+#else
+    sum_slots[lane.index][i] = values;
 #endif
 }

@@ -40,8 +40,8 @@ fn tile_product(
     for (var chunk = 0u; chunk < chunks; chunk += 1u) {
         for (var item = index; item < WORKGROUP_SIZE * 2u; item += WORKGROUP_SIZE) {
             let row = item / 4u;
-            let w = quarter(min(first_row + row, last_row), chunk, item % 4u, chunks);
-            let columns = quarter_columns(item % 4u);
+            let w = load8(min(first_row + row, last_row), chunk, item % 4u, chunks);
+            let columns = columns8(item % 4u);
             weight_tile[place(row, columns.x)] = w.low * w.scale + w.offset;
             weight_tile[place(row, columns.y)] = w.high * w.scale + w.offset;
         }

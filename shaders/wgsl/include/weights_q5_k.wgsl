@@ -5,7 +5,7 @@
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<vec4<u32>>;
 
-fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
+fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 3u;
     let fifth = weight_aux[aux + 1u + (chunk % 8u) / 4u][chunk % 4u] >> (i * 4u);
@@ -15,10 +15,10 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
     let codes = nibble_floats(weight_main[at * 4u + i]);
     let scales = chunk_scale_and_min(weight_aux[aux], chunk);
     // code = 16 * (float - 1)
-    return Quarter(codes[0] + low, codes[1] + high, scales.x * 16.0, scales.x * -16.0 - scales.y);
+    return Weights8(codes[0] + low, codes[1] + high, scales.x * 16.0, scales.x * -16.0 - scales.y);
 }
 
-fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 3u;
     let codes = weight_main[at * 4u + i];

@@ -4,7 +4,7 @@
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
 
-fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
+fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 21u;
     let pair = aux + (chunk % 8u) * 2u;
@@ -16,7 +16,7 @@ fn quarter(row: u32, chunk: u32, i: u32, chunks: u32) -> Quarter {
     let scales = bitcast<i32>(weight_aux[aux + 16u + (chunk % 8u) / 2u] >> ((chunk % 2u) * 16u));
     let d = unpack2x16float(weight_aux[aux + 20u]).x * 16.0;
     // (code - 32) / 16 = float - 3
-    return Quarter(
+    return Weights8(
         (codes[0] + low - 3.0) * f32(extractBits(scales, 0u, 8u)),
         (codes[1] + high - 3.0) * f32(extractBits(scales, 8u, 8u)),
         d,
@@ -30,7 +30,7 @@ fn spread_pairs(pairs: u32) -> u32 {
     return ((p | (p << 6u) | (p << 12u) | (p << 18u)) & 0x03030303u) << 4u;
 }
 
-fn quarter_dot8(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
     let at = row * chunks + chunk;
     let aux = (at / 8u) * 21u;
     let pair = aux + (chunk % 8u) * 2u;

@@ -1,4 +1,4 @@
-//! What starts with a slash.
+//! Commands of the terminal chat, which start with a slash.
 
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ pub const HELP: &str = "\
 /reset         forget the conversation (the system prompt stays)
 /system TEXT   set the system prompt; without TEXT, remove it
 /regenerate    answer the last message again
-/device        where the model is computed; `/device retry` tries a GPU that was given up again
-/sparsity MODE which neurons are skipped: auto, dense, exact, predicted, threshold
-/vram BYTES    most GPU memory to take, like 6GiB; 0 for none
-/adaptive on   neurons that fire often lately move into GPU memory; `off` stops that
-/stats         figures of the last answer
+/device        which device computes the model; `/device retry` tries a lost GPU again
+/sparsity MODE sparsity mode: auto, dense, exact, predicted, threshold
+/vram BYTES    VRAM budget, like 6GiB; 0 for the CPU alone
+/adaptive on   move neurons that fire often into VRAM while generating; `off` stops that
+/stats         statistics of the last answer
 /save FILE     write the conversation to a new file: JSON if it ends in .json, else Markdown
 /quit          leave (also Ctrl-D, or Ctrl-C twice)
 
@@ -34,7 +34,7 @@ pub enum Command {
     Regenerate,
     Device,
     RetryDevice,
-    /// Without a value, they tell what is.
+    /// Without a value, these three show the current one.
     Sparsity(Option<SparsityChoice>),
     Vram(Option<u64>),
     Adaptive(Option<bool>),
@@ -44,7 +44,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command in `text`; `None` if it is an ordinary message, an explanation if it is neither.
+    /// Parses `text`: `None` for an ordinary message, an explanation for an invalid command.
     pub fn parse(text: &str) -> Result<Option<Command>, String> {
         let Some(line) = text.strip_prefix('/').filter(|rest| !rest.starts_with('/')) else {
             return Ok(None);
@@ -71,7 +71,7 @@ impl Command {
     }
 }
 
-/// What stands behind a command, if anything does.
+/// The argument of a command, if it has one.
 fn choice<T, E: ToString>(rest: &str, parse: impl FnOnce(&str) -> Result<T, E>) -> Result<Option<T>, String> {
     if rest.is_empty() { Ok(None) } else { parse(rest).map(Some).map_err(|error| error.to_string()) }
 }
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn commands_and_messages() {
+    fn parse_distinguishes_commands_and_messages() {
         assert_eq!(Command::parse("hello /reset"), Ok(None));
         assert_eq!(Command::parse("//etc/passwd"), Ok(None));
         assert_eq!(Command::parse("/reset"), Ok(Some(Command::Reset)));
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(Command::parse("/device"), Ok(Some(Command::Device)));
         assert_eq!(Command::parse("/device retry"), Ok(Some(Command::RetryDevice)));
         assert_eq!(Command::parse("/sparsity"), Ok(Some(Command::Sparsity(None))));
-        let exact = SparsityChoice::Mode(thermocline_engine::model::Sparsity::Exact);
+        let exact = SparsityChoice::Mode(thermocline_engine::runtime::Sparsity::Exact);
         assert_eq!(Command::parse("/sparsity exact"), Ok(Some(Command::Sparsity(Some(exact)))));
         assert_eq!(Command::parse("/vram 2GiB"), Ok(Some(Command::Vram(Some(2 << 30)))));
         assert_eq!(Command::parse("/vram"), Ok(Some(Command::Vram(None))));

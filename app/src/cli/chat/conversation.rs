@@ -1,4 +1,4 @@
-//! What was said, and the session that answers.
+//! The messages of a terminal chat, and the session that answers.
 
 use std::{fs::File, io, path::Path};
 
@@ -17,12 +17,12 @@ use crate::{
     },
     store::{
         Speaker,
-        exchange::markdown::{self, Said},
+        import_export::markdown::{self, MarkdownMessage},
     },
 };
 
-/// A chat with one model. What the model has already read stays in the session's KV cache, so a turn computes only what is
-/// new.
+/// A chat with one model. Earlier tokens stay in the session's KV cache, so a turn computes only the
+/// new ones.
 pub struct Conversation {
     session: Session,
     sampling: Sampling,
@@ -34,7 +34,7 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// Nothing said yet.
+    /// An empty conversation.
     pub fn new(engine: &Engine, sampling: Sampling, length: LengthOptions, system: Option<String>) -> Outcome<Self> {
         Ok(Conversation {
             session: engine.session(SessionOptions::default())?,
@@ -47,9 +47,9 @@ impl Conversation {
         })
     }
 
-    /// The user's turn, then the model's. If the model cannot answer, the message is as if never said.
+    /// Adds the user's message and generates the answer. If that fails, the message is removed again.
     pub fn say(&mut self, text: String) -> Outcome {
-        // `//` at the start stands for a slash that is no command.
+        // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
         self.messages.push(Message { role: Role::User, content: text });
         self.regenerations = 0;
@@ -60,7 +60,7 @@ impl Conversation {
         answered
     }
 
-    /// The model's last turn again, with another draw.
+    /// Generates the last answer again, with another seed.
     pub fn regenerate(&mut self) -> Outcome {
         if self.messages.last().is_some_and(|message| message.role == Role::Assistant) {
             let previous = self.messages.pop();
@@ -77,7 +77,7 @@ impl Conversation {
     fn answer(&mut self) -> Outcome {
         let prompt = Prompt::Chat(self.transcript());
         let mut sampling = self.sampling.clone();
-        // A fixed seed would give the same answer again.
+        // The same seed would repeat the answer.
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(self.regenerations));
         let request = self.length.request(prompt, sampling);
         let answered = answer(&mut self.session, request, None, &mut |_, piece| answer::print(piece))?;
@@ -97,19 +97,19 @@ impl Conversation {
         system.chain(self.messages.iter().cloned()).collect()
     }
 
-    /// Forgets everything but the system prompt.
+    /// Removes all messages but the system prompt.
     pub fn reset(&mut self) {
         self.messages.clear();
         self.last = None;
         self.regenerations = 0;
     }
 
-    /// From the next turn on; empty for none.
+    /// Sets the system prompt from the next turn on; empty for none.
     pub fn set_system(&mut self, text: String) {
         self.system = Some(text).filter(|text| !text.is_empty());
     }
 
-    /// Figures of the last answer.
+    /// Statistics of the last answer in one line.
     pub fn stats(&self) -> String {
         match &self.last {
             Some((stats, reason)) => answer::stats_line(stats, reason) + "\n",
@@ -117,7 +117,7 @@ impl Conversation {
         }
     }
 
-    /// Where the model is computed.
+    /// The device that computes the model, in one line.
     pub fn device(&self) -> String {
         let text = match self.session.engine().device() {
             DeviceStatus::Cpu { reason: None } => "CPU".to_owned(),
@@ -131,12 +131,12 @@ impl Conversation {
         one_line(&text) + "\n"
     }
 
-    /// Tries a GPU that was given up again.
+    /// Tries a lost GPU again.
     pub fn retry_device(&self) -> Outcome {
         Ok(self.session.engine().retry_device()?)
     }
 
-    /// Which neurons are skipped, from the next token on if `choice` is new.
+    /// Sets the sparsity mode from the next token on, if `choice` is given; returns the current one.
     pub fn sparsity(&self, choice: Option<SparsityChoice>) -> Outcome<String> {
         let engine = self.session.engine();
         let now = match choice {
@@ -150,7 +150,7 @@ impl Conversation {
         Ok(format!("{}{asked}: {}\n", now.mode, now.reason))
     }
 
-    /// How much GPU memory may be taken, from the next token on if `bytes` are new.
+    /// Sets the VRAM budget from the next token on, if `bytes` is given; returns the current one.
     pub fn vram(&self, bytes: Option<u64>) -> Outcome<String> {
         let engine = self.session.engine();
         if let Some(bytes) = bytes {
@@ -162,7 +162,7 @@ impl Conversation {
         })
     }
 
-    /// Whether neurons move while the model talks.
+    /// Switches adaptive placement on or off, if `on` is given; returns the current setting.
     pub fn adaptive(&self, on: Option<bool>) -> Outcome<String> {
         let engine = self.session.engine();
         if let Some(on) = on {
@@ -197,7 +197,7 @@ impl Conversation {
                 Role::User => Speaker::User,
                 Role::Assistant => Speaker::Assistant,
             };
-            Some(Said { speaker, model: None, content: &message.content })
+            Some(MarkdownMessage { speaker, model: None, content: &message.content })
         });
         markdown::write("", self.system.as_deref().unwrap_or_default(), &said.collect::<Vec<_>>(), true)
     }

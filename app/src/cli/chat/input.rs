@@ -1,4 +1,4 @@
-//! Messages from a person at a line editor, or from a pipe.
+//! Input of messages from a line editor or a pipe.
 
 use std::{
     fs,
@@ -17,101 +17,101 @@ const PROMPT: &str = "> ";
 const CONTINUED: &str = "… ";
 const FENCE: &str = "\"\"\"";
 
-/// What was read.
+/// Result of reading.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Line {
+pub enum ChatInput {
     /// One message, of one or more lines.
     Message(String),
-    /// The end of the input, or the wish to leave.
+    /// End of the input, or the user's request to leave.
     End,
 }
 
-/// A source of messages.
+/// Reader of messages.
 pub struct Input {
-    source: Source,
+    source: InputSource,
     interrupted: bool,
 }
 
-enum Source {
+enum InputSource {
     Editor { editor: Box<DefaultEditor>, history: Option<PathBuf> },
     Pipe { line: usize },
 }
 
-/// One line as it came.
-enum Raw {
+/// One line as it was read.
+enum InputEvent {
     Text(String),
     Interrupted,
     End,
 }
 
 impl Input {
-    /// A line editor on a terminal, else standard input line by line. With `keep`, what is typed is remembered in the
+    /// Opens a line editor on a terminal, else standard input line by line. With `keep`, the input history is stored in the
     /// user's data folder.
     pub fn new(keep: bool) -> Outcome<Self> {
         let source = if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             editor(keep).map_err(|error| Failure::Output(format!("cannot use the terminal: {error}")))?
         } else {
-            Source::Pipe { line: 0 }
+            InputSource::Pipe { line: 0 }
         };
         Ok(Input { source, interrupted: false })
     }
 
-    /// Whether a person is typing.
+    /// `true` if input comes from a terminal.
     pub fn is_interactive(&self) -> bool {
-        matches!(self.source, Source::Editor { .. })
+        matches!(self.source, InputSource::Editor { .. })
     }
 
-    /// The next message. Ctrl-C clears the line; on an empty one it asks for a second press, which ends.
-    pub fn read(&mut self) -> Outcome<Line> {
-        let mut message = Partial::default();
+    /// Reads the next message. Ctrl-C clears the line; on an empty one it asks for a second press, which ends the chat.
+    pub fn read(&mut self) -> Outcome<ChatInput> {
+        let mut message = PartialMessage::default();
         loop {
             match self.source.read(if message.is_empty() { PROMPT } else { CONTINUED })? {
-                Raw::Text(line) => {
+                InputEvent::Text(line) => {
                     self.interrupted = false;
                     if let Some(text) = message.push(&line) {
                         self.source.remember(&text);
-                        return Ok(Line::Message(text));
+                        return Ok(ChatInput::Message(text));
                     }
                 }
-                Raw::Interrupted if !message.is_empty() => message = Partial::default(),
-                Raw::Interrupted if self.interrupted => return Ok(Line::End),
-                Raw::Interrupted => {
+                InputEvent::Interrupted if !message.is_empty() => message = PartialMessage::default(),
+                InputEvent::Interrupted if self.interrupted => return Ok(ChatInput::End),
+                InputEvent::Interrupted => {
                     self.interrupted = true;
                     println!("(Ctrl-C again or Ctrl-D to leave)");
                 }
-                Raw::End => return Ok(message.end().map_or(Line::End, Line::Message)),
+                InputEvent::End => return Ok(message.end().map_or(ChatInput::End, ChatInput::Message)),
             }
         }
     }
 }
 
-impl Source {
-    fn read(&mut self, prompt: &str) -> Outcome<Raw> {
+impl InputSource {
+    fn read(&mut self, prompt: &str) -> Outcome<InputEvent> {
         match self {
-            Source::Editor { editor, .. } => match editor.readline(prompt) {
-                Ok(text) => Ok(Raw::Text(text)),
-                Err(ReadlineError::Interrupted) => Ok(Raw::Interrupted),
-                Err(ReadlineError::Eof) => Ok(Raw::End),
+            InputSource::Editor { editor, .. } => match editor.readline(prompt) {
+                Ok(text) => Ok(InputEvent::Text(text)),
+                Err(ReadlineError::Interrupted) => Ok(InputEvent::Interrupted),
+                Err(ReadlineError::Eof) => Ok(InputEvent::End),
                 Err(error) => Err(Failure::Output(format!("cannot read from the terminal: {error}"))),
             },
-            Source::Pipe { line } => {
+            InputSource::Pipe { line } => {
                 *line += 1;
                 let mut bytes = Vec::new();
                 let read = std::io::stdin().lock().read_until(b'\n', &mut bytes);
                 if read.map_err(|error| Failure::usage(format!("cannot read standard input: {error}")))? == 0 {
-                    return Ok(Raw::End);
+                    return Ok(InputEvent::End);
                 }
                 let mut text = String::from_utf8(bytes)
                     .map_err(|_| Failure::usage(format!("standard input, line {line}: expected UTF-8 text")))?;
                 text.truncate(text.trim_end_matches(['\n', '\r']).len());
-                Ok(Raw::Text(text))
+                Ok(InputEvent::Text(text))
             }
         }
     }
 
-    /// History that cannot be kept is not worth a word in the middle of a chat.
+    /// Adds `text` to the input history; failures are ignored.
     fn remember(&mut self, text: &str) {
-        if let Source::Editor { editor, history } = self {
+        if let InputSource::Editor { editor, history } = self {
             let _ = editor.add_history_entry(text);
             if let Some(path) = history {
                 let _ = editor.append_history(path);
@@ -120,7 +120,7 @@ impl Source {
     }
 }
 
-fn editor(keep: bool) -> rustyline::Result<Source> {
+fn editor(keep: bool) -> rustyline::Result<InputSource> {
     let config = Config::builder().max_history_size(1000)?.history_ignore_space(true).build();
     let mut editor = DefaultEditor::with_config(config)?;
     editor.set_auto_add_history(false);
@@ -130,30 +130,30 @@ fn editor(keep: bool) -> rustyline::Result<Source> {
         // Absent at the first start.
         let _ = editor.load_history(path);
     }
-    Ok(Source::Editor { editor: Box::new(editor), history })
+    Ok(InputSource::Editor { editor: Box::new(editor), history })
 }
 
-/// In the user's data folder, which is made if need be.
+/// Path of the input history, in the user's data folder, which is created if missing.
 fn history_file() -> Option<PathBuf> {
-    let path = Folders::usual()?.history();
+    let path = Folders::detect()?.history();
     fs::create_dir_all(path.parent()?).ok()?;
     Some(path)
 }
 
-/// A message of which the last line may still be missing.
+/// A message that may still lack lines.
 #[derive(Debug, Default)]
-struct Partial {
+struct PartialMessage {
     text: String,
     fenced: bool,
     started: bool,
 }
 
-impl Partial {
+impl PartialMessage {
     fn is_empty(&self) -> bool {
         !self.started
     }
 
-    /// Adds a line; gives the message if it is complete.
+    /// Adds a line; returns the message if it is complete.
     fn push(&mut self, line: &str) -> Option<String> {
         let mut line = line;
         if !self.started
@@ -191,7 +191,7 @@ impl Partial {
         }
     }
 
-    /// What there is, if anything.
+    /// The incomplete message at the end of the input, if there is one.
     fn end(&mut self) -> Option<String> {
         let partial = std::mem::take(self);
         partial.started.then_some(partial.text)
@@ -203,31 +203,31 @@ mod tests {
     use super::*;
 
     fn messages(lines: &[&str]) -> Vec<String> {
-        let mut partial = Partial::default();
+        let mut partial = PartialMessage::default();
         let mut messages: Vec<String> = lines.iter().filter_map(|line| partial.push(line)).collect();
         messages.extend(partial.end());
         messages
     }
 
     #[test]
-    fn one_line_is_one_message() {
+    fn each_line_is_a_message() {
         assert_eq!(messages(&["hello", "", "world"]), ["hello", "", "world"]);
     }
 
     #[test]
-    fn a_backslash_continues() {
+    fn a_backslash_continues_the_message() {
         assert_eq!(messages(&["one\\", "two\\", "three", "four"]), ["one\ntwo\nthree", "four"]);
     }
 
     #[test]
-    fn a_fence_holds_lines_together() {
+    fn a_fence_encloses_a_message_of_several_lines() {
         assert_eq!(messages(&["\"\"\"one", "", "two\"\"\"", "three"]), ["one\n\ntwo", "three"]);
         assert_eq!(messages(&["\"\"\"", "one", "two", "\"\"\"", "three"]), ["one\ntwo", "three"]);
         assert_eq!(messages(&["\"\"\"one\"\"\""]), ["one"]);
     }
 
     #[test]
-    fn what_is_unfinished_at_the_end_counts() {
+    fn an_unfinished_message_is_read_at_the_end_of_the_input() {
         assert_eq!(messages(&["\"\"\"one", "two"]), ["one\ntwo"]);
         assert_eq!(messages(&["one\\"]), ["one"]);
     }

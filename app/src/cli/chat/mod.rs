@@ -1,5 +1,5 @@
 //! `thermocline chat`: a conversation in the terminal. [`input`] reads messages (from a line editor or a pipe),
-//! [`command`] understands what starts with a slash, [`conversation`] holds what was said and asks the engine.
+//! [`command`] parses slash commands, [`conversation`] holds the messages and generates answers.
 
 mod command;
 mod conversation;
@@ -8,6 +8,9 @@ mod input;
 use std::io::IsTerminal;
 
 use clap::Args;
+use command::Command;
+use conversation::Conversation;
+use input::{ChatInput, Input};
 
 use super::{
     answer,
@@ -16,9 +19,6 @@ use super::{
     model_options::ModelOptions,
     units,
 };
-use command::Command;
-use conversation::Conversation;
-use input::{Input, Line};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,14 +28,14 @@ Examples:
 
 Inside: /help lists the commands. Ctrl-C stops an answer; Ctrl-D leaves.";
 
-/// Converses in the terminal.
+/// Chats in the terminal.
 #[derive(Debug, Default, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct ChatArgs {
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
-    /// Do not keep what is typed for the next time
+    /// Do not store the input history
     #[arg(long)]
     no_history: bool,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub struct ChatArgs {
 }
 
 impl ChatArgs {
-    /// With this model, or the built-in one.
+    /// Options for a chat with `model`, or the built-in one.
     pub fn on(model: Option<std::path::PathBuf>) -> Self {
         let model = ModelOptions { model, ..ModelOptions::default() };
         ChatArgs { how: AnswerOptions { model, ..AnswerOptions::default() }, ..ChatArgs::default() }
@@ -56,7 +56,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     let (sampling, length) = (args.how.sampling(), args.how.length.clone());
     let mut conversation = Conversation::new(&engine, sampling, length, args.system.clone())?;
     let mut input = Input::new(!args.no_history)?;
-    // Piped input is a program's: its first error ends the chat, and nobody needs a greeting.
+    // Piped input comes from a program: its first error ends the chat, and it gets no greeting.
     let interactive = input.is_interactive();
     if interactive {
         let config = &engine.model().config;
@@ -66,10 +66,10 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     }
     loop {
         let done = match input.read()? {
-            Line::End => return Ok(()),
-            Line::Message(text) => match Command::parse(&text) {
+            ChatInput::End => return Ok(()),
+            ChatInput::Message(text) => match Command::parse(&text) {
                 Ok(Some(Command::Quit)) => return Ok(()),
-                Ok(Some(command)) => obey(command, &mut conversation),
+                Ok(Some(command)) => handle_command(command, &mut conversation),
                 Ok(None) if text.trim().is_empty() => continue,
                 Ok(None) => conversation.say(text),
                 Err(message) => Err(Failure::usage(message)),
@@ -87,7 +87,7 @@ pub fn chat(args: &ChatArgs) -> Outcome {
     }
 }
 
-fn obey(command: Command, conversation: &mut Conversation) -> Outcome {
+fn handle_command(command: Command, conversation: &mut Conversation) -> Outcome {
     match command {
         Command::Help => answer::print(command::HELP),
         Command::Reset => {
@@ -114,7 +114,7 @@ fn obey(command: Command, conversation: &mut Conversation) -> Outcome {
     }
 }
 
-/// Whether standard error belongs to a person who may want figures after every answer.
+/// `true` if standard error is a terminal: then statistics follow every answer.
 fn shows_figures() -> bool {
     std::io::stderr().is_terminal() && std::io::stdin().is_terminal()
 }

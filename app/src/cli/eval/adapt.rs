@@ -6,30 +6,30 @@ use clap::Args;
 use thermocline_engine::{
     cpu::Cpu,
     eval::plot::{Axis, Curve, Figure, Panel, svg},
-    model::Forward,
+    runtime::Forward,
     sparsity::migration::{FollowOptions, FollowTrace, follow},
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-use super::report::{percent, write};
+use super::report::{self, percent, write};
 use crate::{
     cli::{
         engine_options::CpuArgs,
         failure::{Failure, Outcome},
         model_options::ModelOptions,
-        progress::{Progress, Unit},
+        progress::{ProgressUnit, TerminalProgress},
         table::table,
     },
     units::{parse_bytes, parse_tokens},
 };
 
-/// How often firings hit hot neurons, if those stay and if they follow the text
+/// Measure how often firings hit hot neurons, with a static and an adaptive hot set
 ///
-/// The share --hot of each layer's neurons that fire most often in the profile text is hot at first. Then the texts are read,
-/// one after the other: each is a topic.
+/// At first the fraction --hot of each layer's neurons that fires most often in the profile text is hot. Then the texts are
+/// read one after the other: each is a topic.
 #[derive(Debug, Args)]
 pub struct AdaptArgs {
-    /// The text that says what is hot at first
+    /// Text that the first hot set is chosen from
     #[arg(long, value_name = "FILE")]
     profile: PathBuf,
     /// The texts to read, in order
@@ -38,10 +38,10 @@ pub struct AdaptArgs {
     /// Most tokens to read of each
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
     tokens: usize,
-    /// Share of the neurons that is hot
+    /// Fraction of the neurons that is hot
     #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
     hot: f32,
-    /// Tokens after which a firing counts half
+    /// Half-life of a firing's weight, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = FollowOptions::default().half_life)]
     half_life: f32,
     /// Most bytes that may move per token, on average [default: 1MiB]
@@ -59,16 +59,17 @@ pub struct AdaptArgs {
     cpu: CpuArgs,
 }
 
-/// Tokens that a point of a curve is the mean of.
+/// Tokens per point of a curve.
 const WINDOW: usize = 64;
 
 /// Runs the experiment.
 pub fn adapt(args: &AdaptArgs) -> Outcome {
+    report::check(args.csv.iter().chain(&args.svg))?;
     let model = Arc::new(args.model.open_model()?);
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
     let read = |path: &PathBuf| -> Outcome<Vec<u32>> {
         let text = fs::read_to_string(path).map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-        // Far more than that many tokens.
+        // Enough characters for the tokens.
         let end = text.char_indices().nth(args.tokens.saturating_mul(32)).map_or(text.len(), |(end, _)| end);
         let mut tokens = tokenizer.encode(&text[..end], EncodeOptions::PLAIN)?;
         tokens.truncate(args.tokens);
@@ -80,7 +81,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
     let default = FollowOptions::default();
     let bytes_per_token = args.bytes.unwrap_or(default.bytes_per_token);
     let options = FollowOptions { half_life: args.half_life, bytes_per_token, ..default };
-    let mut progress = Progress::new("reading", Unit::Tokens);
+    let mut progress = TerminalProgress::new("reading", ProgressUnit::Tokens);
     let mut show = |done, all| progress.set(done as u64, all as u64);
     let parts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
     let trace = follow(&mut forward, &profile, &parts, args.hot, options, &mut show)?;
@@ -91,7 +92,7 @@ pub fn adapt(args: &AdaptArgs) -> Outcome {
         write(path, &csv(&trace))?;
     }
     if let Some(path) = &args.svg {
-        // A line of a picture has no room for folders.
+        // File names only: the subtitle has no room for folders.
         let name = |path: &PathBuf| path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let subtitle = format!(
             "{}: {} of the neurons hot; {} read in turn",
@@ -143,14 +144,15 @@ fn figure(subtitle: String, trace: &FollowTrace) -> Figure {
     let range = |start: usize| start..(start + WINDOW).min(trace.tokens.len());
     let middle = |start: usize| range(start).start.midpoint(range(start).end) as f64;
     let rates: Vec<(f64, (f64, f64))> = starts().map(|start| (middle(start), trace.hit_rates(range(start)))).collect();
-    let curve =
-        |name: &str, of: fn(&(f64, f64)) -> f64| Curve::of(name, rates.iter().map(|(x, y)| (*x, 100.0 * of(y))));
+    let curve = |name: &str, of: fn(&(f64, f64)) -> f64| {
+        Curve::from_points(name, rates.iter().map(|(x, y)| (*x, 100.0 * of(y))))
+    };
     let moved = starts().map(|start| {
         let bytes: u64 = trace.tokens[range(start)].iter().map(|token| token.moved).sum();
         (middle(start), bytes as f64 / range(start).len() as f64 / 1e3)
     });
-    let hits = vec![curve("hot set that stays", |rates| rates.0), curve("hot set that follows", |rates| rates.1)];
-    let moves = vec![Curve::of("hot set that follows", moved)];
+    let hits = vec![curve("static hot set", |rates| rates.0), curve("adaptive hot set", |rates| rates.1)];
+    let moves = vec![Curve::from_points("adaptive hot set", moved)];
     let panel = |y: Axis, curves: Vec<Curve>| Panel { y, curves, marks: Vec::new() };
     Figure {
         title: "How often a firing neuron is hot".to_owned(),
@@ -167,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_token_is_a_line_under_its_text() {
+    fn csv_has_a_line_per_token_with_its_text() {
         let token = TokenHits { fired: 4, fixed: 1, adaptive: 3, moved: 7 };
         let trace = FollowTrace { tokens: vec![token; 3], begins: vec![0, 2] };
         let lines: Vec<String> = csv(&trace).lines().map(str::to_owned).collect();

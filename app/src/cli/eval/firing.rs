@@ -12,12 +12,12 @@ use thermocline_engine::{
 };
 
 use super::{
-    report::{Report, percent, sentence, write},
-    setup::{Shared, Watcher, measured},
+    report::{self, Report, percent, sentence, write},
+    setup::{CommonArgs, Watcher, measured},
 };
 use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 
-/// How many neurons fire in each layer, and how unequally
+/// Measure how many neurons fire in each layer, and how skewed their frequencies are
 #[derive(Debug, Args)]
 pub struct FiringArgs {
     /// Which neurons are computed
@@ -27,7 +27,7 @@ pub struct FiringArgs {
     #[arg(long, value_name = "FILE")]
     svg: Option<std::path::PathBuf>,
     #[command(flatten)]
-    shared: Shared,
+    common: CommonArgs,
 }
 
 /// Points of a curve.
@@ -35,8 +35,9 @@ const POINTS: usize = 200;
 
 /// Runs the measurement.
 pub fn firing(args: &FiringArgs) -> Outcome {
-    let mut setup = args.shared.open(args.sparsity)?;
-    let corpus = args.shared.text.corpus(&setup)?;
+    report::check(&args.svg)?;
+    let mut setup = args.common.open(args.sparsity)?;
+    let corpus = args.common.text.corpus(&setup)?;
     let mut watcher = Watcher::new("counting", corpus.computed());
     let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
     drop(watcher);
@@ -55,8 +56,8 @@ pub fn firing(args: &FiringArgs) -> Outcome {
         let layers = of.activity.layers();
         let all: Vec<u32> = layers.iter().flat_map(|layer| of.activity.counts(layer.layer)).copied().collect();
         let line = |name: &str, counts: &[u32]| {
-            let points = curve::shares(counts, POINTS).into_iter().map(|(x, y)| (100.0 * x, 100.0 * y));
-            Curve::of(name, points)
+            let points = curve::lorenz(counts, POINTS).into_iter().map(|(x, y)| (100.0 * x, 100.0 * y));
+            Curve::from_points(name, points)
         };
         let few = layers.iter().filter(|layer| layers.len() <= 6 || layer.layer % layers.len().div_ceil(6) == 0);
         let mut curves = vec![line("all layers", &all)];
@@ -70,5 +71,5 @@ pub fn firing(args: &FiringArgs) -> Outcome {
         write(path, &svg(&figure))?;
     }
     let figures = json!({ "conditions": of.conditions, "layers": of.activity.layers() });
-    report.finish(&of.conditions, &args.shared.output, figures)
+    report.finish(&of.conditions, &args.common.output, figures)
 }

@@ -6,25 +6,23 @@ use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
     eval::{self, Base, BaseFile, BaseWriter, Corpus, Divergence},
+    files::{Form, NewFile},
     session::SparsityChoice,
 };
 
 use super::{
     report::{Report, estimate, megabytes, number, percent},
-    setup::{Setup, Shared, Watcher, measured},
+    setup::{CommonArgs, Setup, Watcher, measured},
 };
-use crate::cli::{
-    engine_options::sparsity_choices,
-    failure::{Failure, Outcome},
-};
+use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 
-/// How far the model's probabilities are from those of the dense model, or of another
+/// Measure the KL divergence from the dense model, or from another
 #[derive(Debug, Args)]
 pub struct KlArgs {
     /// Which neurons are computed
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
-    /// What to compare with: dense, computed beside it, or a file of llama.cpp's llama-perplexity
+    /// Base: dense, computed beside it, or a file of llama.cpp's llama-perplexity
     /// --kl-divergence-base (without --text its text is used)
     #[arg(long, value_name = "dense|FILE", default_value = "dense")]
     base: PathBuf,
@@ -32,26 +30,26 @@ pub struct KlArgs {
     #[arg(long, value_name = "FILE")]
     write_base: Option<PathBuf>,
     #[command(flatten)]
-    shared: Shared,
+    common: CommonArgs,
 }
 
 /// Runs the measurement.
 pub fn kl(args: &KlArgs) -> Outcome {
-    let mut setup = args.shared.open(args.sparsity)?;
+    let mut setup = args.common.open(args.sparsity)?;
     if let Some(path) = &args.write_base {
         return write_base(args, &mut setup, path);
     }
     if args.base == Path::new("dense") {
-        let corpus = args.shared.text.corpus(&setup)?;
+        let corpus = args.common.text.corpus(&setup)?;
         return compare(args, &mut setup, &corpus, Base::Dense, 2 * corpus.computed());
     }
     let mut file = BaseFile::open(&args.base)?;
-    let corpus = match &args.shared.text.text {
-        Some(_) => args.shared.text.corpus(&setup)?,
+    let corpus = match &args.common.text.text {
+        Some(_) => args.common.text.corpus(&setup)?,
         None => {
             let bos = setup.tokenizer.bos().filter(|_| setup.tokenizer.adds_bos());
             let name = format!("the text of {}", args.base.display());
-            Corpus::of_windows(&name, file.raw.clone(), bos, file.context, None)?
+            Corpus::from_tokens(&name, file.raw.clone(), bos, file.context, None)?
         }
     };
     let total = corpus.computed();
@@ -64,7 +62,7 @@ fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, to
     drop(watcher);
     let report = report(&of);
     let figures = json!({ "divergence": of, "active": of.activity.active(), "layers": of.activity.layers() });
-    report.finish(&of.conditions, &args.shared.output, figures)
+    report.finish(&of.conditions, &args.common.output, figures)
 }
 
 fn report(of: &Divergence) -> Report {
@@ -108,17 +106,12 @@ fn report(of: &Divergence) -> Report {
     report
 }
 
-/// Beside `path` first, then renamed, so that what is there under that name is whole.
+/// Writes the model's probabilities to `path`.
 fn write_base(args: &KlArgs, setup: &mut Setup, path: &Path) -> Outcome {
-    let corpus = args.shared.text.corpus(setup)?;
-    let failed = |error: std::io::Error| Failure::write(path, error);
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let file = tempfile::Builder::new().prefix(".thermocline-").tempfile_in(folder).map_err(failed)?;
-    let vocabulary = setup.model.config.n_vocab;
-    let mut writer = BaseWriter::create(file.path(), corpus.context, vocabulary, &corpus.raw)?;
+    let corpus = args.common.text.corpus(setup)?;
+    let (file, vocabulary) = (NewFile::create(path, Form::Stream)?, setup.model.config.n_vocab);
+    let mut writer = BaseWriter::new(file, path, corpus.context, vocabulary, &corpus.raw)?;
     let mut watcher = Watcher::new("computing", corpus.computed());
     measured(eval::write_base(&mut setup.forward, &corpus, setup.method, &mut writer, &mut watcher))?;
-    writer.finish()?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    Ok(writer.finish()?.finish()?)
 }

@@ -1,12 +1,14 @@
-//! `thermocline eval`: what a model is worth, and what leaving neurons out costs. [`setup`] opens what a measurement needs,
-//! [`report`] prints tables and writes files; each measurement is a file of its own.
+//! `thermocline eval`: the quality of a model, and the cost of sparsity. [`setup`] opens the model and the text of a measurement,
+//! [`report`] prints tables and writes files; each measurement is a file of its own. [`plot`] draws tables as charts.
 
 mod adapt;
 mod firing;
 mod kl;
 mod perplexity;
+mod plot;
 mod recall;
 mod report;
+mod rows;
 mod setup;
 mod sweep;
 
@@ -15,7 +17,7 @@ use clap::{Args, Subcommand};
 use super::failure::Outcome;
 
 const DETAILS: &str = "\
-A text is cut into windows of --ctx tokens as llama.cpp's llama-perplexity does it: each begins with BOS in an empty
+A text is divided into windows of --ctx tokens as llama.cpp's llama-perplexity does it: each begins with BOS in an empty
 context, and its second half is scored. With --documents every piece between two separators is a context of its own
 and scored whole.
 
@@ -26,18 +28,19 @@ Examples:
   thermocline eval kl -m model.gguf --text wiki.test.raw --sparsity predicted --chunks 20
   thermocline eval recall -m model.gguf --text wiki.test.raw --chunks 4
   thermocline eval sweep -m model.gguf --text wiki.test.raw --recall 0.8,0.9,0.95,0.99 --svg sweep.svg
-  thermocline eval adapt --profile stories.txt --text stories.txt tales.txt --svg adapt.svg";
+  thermocline eval adapt --profile stories.txt --text stories.txt tales.txt --svg adapt.svg
+  thermocline eval plot --in speeds.csv --out speeds.svg --title 'Decoding speed'";
 
-/// Measures how well a model foresees a text, and what sparsity costs.
+/// Measure a model's perplexity and the cost of sparsity
 #[derive(Debug, Args)]
 #[command(after_help = DETAILS, disable_help_subcommand = true, subcommand_help_heading = "Measurements")]
 pub struct EvalArgs {
     #[command(subcommand)]
-    what: What,
+    measurement: Measurement,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
+enum Measurement {
     #[command(visible_alias = "ppl")]
     Perplexity(perplexity::PerplexityArgs),
     Kl(kl::KlArgs),
@@ -45,16 +48,18 @@ enum What {
     Sweep(sweep::SweepArgs),
     Firing(firing::FiringArgs),
     Adapt(adapt::AdaptArgs),
+    Plot(plot::PlotArgs),
 }
 
 /// Runs the command.
 pub fn eval(args: &EvalArgs) -> Outcome {
-    match &args.what {
-        What::Perplexity(args) => perplexity::perplexity(args),
-        What::Kl(args) => kl::kl(args),
-        What::Recall(args) => recall::recall(args),
-        What::Sweep(args) => sweep::sweep(args),
-        What::Firing(args) => firing::firing(args),
-        What::Adapt(args) => adapt::adapt(args),
+    match &args.measurement {
+        Measurement::Perplexity(args) => perplexity::perplexity(args),
+        Measurement::Kl(args) => kl::kl(args),
+        Measurement::Recall(args) => recall::recall(args),
+        Measurement::Sweep(args) => sweep::sweep(args),
+        Measurement::Firing(args) => firing::firing(args),
+        Measurement::Adapt(args) => adapt::adapt(args),
+        Measurement::Plot(args) => plot::plot(args),
     }
 }

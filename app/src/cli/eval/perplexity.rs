@@ -6,24 +6,24 @@ use thermocline_engine::{eval, session::SparsityChoice};
 
 use super::{
     report::{Report, estimate, megabytes, percent},
-    setup::{Shared, Watcher, measured},
+    setup::{CommonArgs, Watcher, measured},
 };
 use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 
-/// How well the model foresees a text
+/// Measure the perplexity of a text
 #[derive(Debug, Args)]
 pub struct PerplexityArgs {
     /// Which neurons are computed
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]
-    shared: Shared,
+    common: CommonArgs,
 }
 
 /// Runs the measurement.
 pub fn perplexity(args: &PerplexityArgs) -> Outcome {
-    let mut setup = args.shared.open(args.sparsity)?;
-    let corpus = args.shared.text.corpus(&setup)?;
+    let mut setup = args.common.open(args.sparsity)?;
+    let corpus = args.common.text.corpus(&setup)?;
     let mut watcher = Watcher::new("scoring", corpus.computed());
     let of = measured(eval::perplexity(&mut setup.forward, &corpus, setup.method, &setup.device, &mut watcher))?;
     drop(watcher);
@@ -39,5 +39,5 @@ pub fn perplexity(args: &PerplexityArgs) -> Outcome {
         report.row([name.to_owned(), value, String::new()]);
     }
     let figures = json!({ "perplexity": of, "active": of.activity.active(), "layers": of.activity.layers() });
-    report.finish(&of.conditions, &args.shared.output, figures)
+    report.finish(&of.conditions, &args.common.output, figures)
 }

@@ -6,25 +6,25 @@ use thermocline_engine::{cpu::Cpu, eval, session::SparsityChoice};
 
 use super::{
     report::{Report, percent},
-    setup::{Shared, Watcher, measured},
+    setup::{CommonArgs, Watcher, measured},
 };
 use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 
-/// How well predictors, or cuts, find the neurons that fire, layer by layer
+/// Measure the recall of predictors or activation thresholds, layer by layer
 #[derive(Debug, Args)]
 pub struct RecallArgs {
-    /// Which neurons are computed: predicted measures predictors, threshold measures cuts
+    /// Which neurons are computed: predicted measures predictors, threshold measures activation thresholds
     #[arg(long, value_name = "MODE", default_value = "predicted", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]
-    shared: Shared,
+    common: CommonArgs,
 }
 
 /// Runs the measurement.
 pub fn recall(args: &RecallArgs) -> Outcome {
-    let mut setup = args.shared.open(args.sparsity)?;
-    let corpus = args.shared.text.corpus(&setup)?;
-    let cpu = Cpu::new(&args.shared.cpu.options())?;
+    let mut setup = args.common.open(args.sparsity)?;
+    let corpus = args.common.text.corpus(&setup)?;
+    let cpu = Cpu::new(&args.common.cpu.options())?;
     let mut watcher = Watcher::new("measuring", corpus.computed());
     let (method, device) = (setup.method, &setup.device);
     let of = measured(eval::recall(&mut setup.forward, &cpu, &corpus, method, device, &mut watcher))?;
@@ -42,5 +42,5 @@ pub fn recall(args: &RecallArgs) -> Outcome {
         let cells = [Some(recall), Some(mass), None, None, None, None].map(|share| percent(share, 2));
         report.row([name.to_owned()].into_iter().chain(cells));
     }
-    report.finish(&of.conditions, &args.shared.output, json!({ "recall": of }))
+    report.finish(&of.conditions, &args.common.output, json!({ "recall": of }))
 }

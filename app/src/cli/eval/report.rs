@@ -1,9 +1,15 @@
-//! How measurements are printed and written.
+//! Printing and writing measurements.
 
-use std::{io::Write, path::Path};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 use serde_json::{Value, json};
-use thermocline_engine::eval::{Conditions, Estimate};
+use thermocline_engine::{
+    eval::{Conditions, Estimate},
+    files::{self, Form},
+};
 
 use super::setup::OutputArgs;
 use crate::cli::{
@@ -11,18 +17,18 @@ use crate::cli::{
     table::table,
 };
 
-/// Rows of cells, of which the first are the heads.
+/// A table whose first row is the heads.
 pub struct Report {
     pub rows: Vec<Vec<String>>,
 }
 
 impl Report {
-    /// With these heads.
+    /// A table with these heads and no rows.
     pub fn new(heads: &[&str]) -> Self {
         Report { rows: vec![heads.iter().map(|head| (*head).to_owned()).collect()] }
     }
 
-    /// One more row.
+    /// Adds a row.
     pub fn row(&mut self, cells: impl IntoIterator<Item = String>) {
         self.rows.push(cells.into_iter().collect());
     }
@@ -50,7 +56,7 @@ impl Report {
         Ok(())
     }
 
-    /// The table with the conditions in every row, so that rows of several runs may be put together.
+    /// The table with the conditions in every row, so that tables of several runs can be combined.
     fn csv(&self, conditions: &Conditions) -> String {
         let (heads, cells): (Vec<&str>, Vec<String>) = conditions_of(conditions).into_iter().unzip();
         let mut text = String::new();
@@ -66,12 +72,12 @@ impl Report {
     }
 }
 
-/// A cell as RFC 4180 has it.
+/// A cell in RFC 4180 form.
 fn quoted(cell: &str) -> String {
     if cell.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", cell.replace('"', "\"\"")) } else { cell.to_owned() }
 }
 
-/// Names and values.
+/// Names and values of the conditions.
 fn conditions_of(of: &Conditions) -> Vec<(&'static str, String)> {
     vec![
         ("model", of.model.clone()),
@@ -104,30 +110,35 @@ pub fn sentence(of: &Conditions) -> String {
     )
 }
 
-/// A figure with as many decimals as its error has meaning.
+/// A figure and its standard error.
 pub fn estimate(of: Estimate, decimals: usize) -> [String; 2] {
     [number(of.value, decimals), number(of.stderr, decimals)]
 }
 
-/// Small numbers keep their digits.
+/// A number with `decimals`, or in scientific notation if it would lose its digits.
 pub fn number(value: f64, decimals: usize) -> String {
     let least = 10f64.powi(-(decimals as i32) + 1);
     if value != 0.0 && value.abs() < least { format!("{value:.2e}") } else { format!("{value:.decimals$}") }
 }
 
-/// A share in percent, or nothing.
-pub fn percent(share: Option<f64>, decimals: usize) -> String {
-    share.map_or("-".to_owned(), |share| format!("{:.decimals$}", 100.0 * share))
+/// A fraction in percent; `-` without one.
+pub fn percent(fraction: Option<f64>, decimals: usize) -> String {
+    fraction.map_or("-".to_owned(), |fraction| format!("{:.decimals$}", 100.0 * fraction))
 }
 
-/// Bytes in units of 10^6, or nothing.
+/// Bytes in units of 10^6; `-` without a figure.
 pub fn megabytes(bytes: Option<f64>) -> String {
     bytes.map_or("-".to_owned(), |bytes| format!("{:.2}", bytes / 1e6))
 }
 
+/// Refuses files that could not be written, before anything is measured.
+pub fn check<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Outcome {
+    Ok(paths.into_iter().try_for_each(|path| files::check(path, Form::Stream))?)
+}
+
 /// Writes a file.
 pub fn write(path: &Path, text: &str) -> Outcome {
-    std::fs::write(path, text).map_err(|error| Failure::write(path, error))
+    Ok(files::write(path, Form::Stream, text.as_bytes())?)
 }
 
 #[cfg(test)]

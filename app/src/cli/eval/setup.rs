@@ -1,30 +1,35 @@
-//! Options all measurements share, and what they open.
+//! Common options of measurements, and the model and text they open.
 
 use std::{ops::ControlFlow, path::PathBuf, sync::Arc};
 
-use clap::{Args, builder::PossibleValuesParser, builder::TypedValueParser};
+use clap::{
+    Args,
+    builder::{PossibleValuesParser, TypedValueParser},
+};
 use thermocline_engine::{
     Error,
     cpu::Cpu,
     eval::{Control, Corpus, Method, Phase},
-    model::{Forward, KvType, Model, Sparsity},
+    model::Model,
+    runtime::{Forward, KvType, Sparsity},
     session::{EngineOptions, SparsityChoice, SparsityReport},
     tokenizer::Tokenizer,
 };
 
+use super::report;
 use crate::{
     cli::{
         engine_options::{CpuArgs, DeviceArgs, kv_types, open_forward},
         failure::{Failure, Outcome},
-        interrupt::Watch,
+        interrupt::InterruptWatch,
         model_options::ModelOptions,
-        progress::{Progress, Unit},
+        progress::{ProgressUnit, TerminalProgress},
         text_input,
     },
     units::parse_tokens,
 };
 
-/// Which text is scored.
+/// Options of the scored text.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Text")]
 pub struct TextArgs {
@@ -42,7 +47,7 @@ pub struct TextArgs {
     pub documents: Option<String>,
 }
 
-/// How it is computed.
+/// Options of the method.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Method")]
 pub struct MethodArgs {
@@ -55,7 +60,7 @@ pub struct MethodArgs {
     pub kv_type: KvType,
 }
 
-/// Where results go beside standard output.
+/// Files for results.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Results")]
 pub struct OutputArgs {
@@ -67,9 +72,9 @@ pub struct OutputArgs {
     pub csv: Option<PathBuf>,
 }
 
-/// What every measurement takes.
+/// Options of every measurement.
 #[derive(Debug, Clone, Args)]
-pub struct Shared {
+pub struct CommonArgs {
     #[command(flatten)]
     pub text: TextArgs,
     #[command(flatten)]
@@ -97,25 +102,26 @@ pub struct Setup {
     pub tokenizer: Tokenizer,
     pub forward: Forward,
     pub method: Method,
-    /// What computes, for the reader.
+    /// Description of the device.
     pub device: String,
 }
 
-impl Shared {
-    /// Opens the model in `choice`'s mode.
+impl CommonArgs {
+    /// Opens the model in the mode of `choice`.
     pub fn open(&self, choice: SparsityChoice) -> Outcome<Setup> {
+        report::check(self.output.json.iter().chain(&self.output.csv))?;
         let mut model = self.model.open_model()?;
         let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint)?;
         let report = SparsityReport::new(choice, &model, EngineOptions::default().recall);
         let sparsity = report.mode;
         if sparsity != Sparsity::Dense {
-            // Files with a row per output would be read whole.
+            // Output-major down projections would be read whole.
             let cpu = Cpu::new(&self.cpu.options())?;
             model = model.neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(()))?.0;
         }
         let model = Arc::new(model);
         let mut forward = open_forward(&model, sparsity, &self.cpu, &self.device)?;
-        let phase = self.method.phase.unwrap_or_else(|| Phase::of(sparsity));
+        let phase = self.method.phase.unwrap_or_else(|| Phase::for_mode(sparsity));
         let method = Method { sparsity, phase, kv_type: self.method.kv_type };
         let device = self.device_name(&mut forward, self.method.kv_type)?;
         if report.asked != SparsityChoice::Mode(sparsity) {
@@ -124,7 +130,7 @@ impl Shared {
         Ok(Setup { model, tokenizer, forward, method, device })
     }
 
-    /// What `forward` computes on.
+    /// Description of the device that `forward` computes on.
     fn device_name(&self, forward: &mut Forward, kv_type: KvType) -> Outcome<String> {
         if !forward.kv_cache(1, kv_type)?.on_host() {
             let asked = self.device.device.as_ref().map(|_| "gpu");
@@ -139,7 +145,7 @@ impl Shared {
 }
 
 impl TextArgs {
-    /// The text as passages, for a model.
+    /// The text as passages for the model of `setup`.
     pub fn corpus(&self, setup: &Setup) -> Outcome<Corpus> {
         let ways = "--text FILE or a pipe";
         let text = text_input::read(None, self.text.as_deref(), ways)?;
@@ -157,24 +163,29 @@ impl TextArgs {
         })
     }
 
-    /// Tokens of a context.
+    /// Tokens per context.
     pub fn context(&self, setup: &Setup) -> usize {
         self.ctx.unwrap_or_else(|| 512.min(setup.model.config.context_length).max(4))
     }
 }
 
-/// Shows how far a measurement is and hears Ctrl-C.
+/// Shows progress and handles Ctrl-C.
 pub struct Watcher {
-    watch: Watch,
-    progress: Progress,
+    watch: InterruptWatch,
+    progress: TerminalProgress,
     done: u64,
     total: u64,
 }
 
 impl Watcher {
-    /// Of so many tokens.
+    /// A watcher of a measurement of `total` tokens.
     pub fn new(label: &'static str, total: usize) -> Self {
-        Watcher { watch: Watch::start(), progress: Progress::new(label, Unit::Tokens), done: 0, total: total as u64 }
+        Watcher {
+            watch: InterruptWatch::start(),
+            progress: TerminalProgress::new(label, ProgressUnit::Tokens),
+            done: 0,
+            total: total as u64,
+        }
     }
 }
 
@@ -189,7 +200,7 @@ impl Control for Watcher {
     }
 }
 
-/// An interrupted measurement is no error of the engine.
+/// The result of a measurement; a cancelled one is an interruption, not an error of the engine.
 pub fn measured<T>(result: Result<T, Error>) -> Outcome<T> {
     result.map_err(|error| match error {
         Error::Cancelled => Failure::Interrupted,

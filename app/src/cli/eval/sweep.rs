@@ -5,51 +5,52 @@ use std::{path::PathBuf, sync::Arc};
 use clap::Args;
 use serde_json::json;
 use thermocline_engine::{
-    Error,
+    Error, eval,
     eval::{
-        self, Estimate, SweepPoint, Walk,
+        Estimate, SweepPoint, Walk,
         plot::{Axis, Curve, Figure, Panel, Point, svg},
     },
-    model::{Model, Sparsity},
+    model::Model,
+    runtime::Sparsity,
     session::SparsityChoice,
 };
 
 use super::{
-    report::{Report, megabytes, number, percent, sentence, write},
-    setup::{Shared, Watcher, measured},
+    report::{self, Report, megabytes, number, percent, sentence, write},
+    setup::{CommonArgs, Watcher, measured},
 };
 use crate::cli::{
     engine_options::open_forward,
     failure::{Failure, Outcome},
 };
 
-/// Contexts that levels are taken from, unless told otherwise.
+/// Default number of contexts for calibration.
 const CALIBRATION: usize = 8;
 
-/// What accuracy costs how much sparsity: a row per level
+/// Measure accuracy over the degree of sparsity: a row per level
 #[derive(Debug, Args)]
 pub struct SweepArgs {
-    /// Walk the predictors' thresholds: shares of the firings that are to be found
+    /// Walk the predictors' thresholds: target recalls, from 0 to 1
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
     recall: Vec<f64>,
-    /// Walk the predictors' thresholds: what is added to each
+    /// Walk the predictors' thresholds: shifts added to each
     #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true, group = "walk")]
     shift: Vec<f64>,
-    /// Walk the cuts of the gates' activations: shares of the neurons that are left out
+    /// Walk the activation thresholds of gates: fractions of the neurons that are skipped
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
     cut: Vec<f64>,
-    /// Text that thresholds and cuts are taken from [default: the first 8 contexts of the text itself]
+    /// Text that thresholds are calibrated on [default: the first 8 contexts of the text itself]
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
     /// Draw the curves
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
     #[command(flatten)]
-    shared: Shared,
+    common: CommonArgs,
 }
 
 impl SweepArgs {
-    /// What is walked: what was asked for, or what the model has.
+    /// The walk that was requested, or the default one of the model.
     fn walk(&self, model: &Model) -> Walk {
         let has_predictor = model.weights.layers.iter().any(|layer| layer.predictor.is_some());
         match (&self.recall[..], &self.shift[..], &self.cut[..]) {
@@ -65,16 +66,17 @@ impl SweepArgs {
 /// Runs the measurement.
 pub fn sweep(args: &SweepArgs) -> Outcome {
     let mode = if args.cut.is_empty() { Sparsity::Predicted } else { Sparsity::Threshold };
-    let mut setup = args.shared.open(SparsityChoice::Mode(mode))?;
+    report::check(&args.svg)?;
+    let mut setup = args.common.open(SparsityChoice::Mode(mode))?;
     let walk = args.walk(&setup.model);
-    let corpus = args.shared.text.corpus(&setup)?;
-    let mut of_calibration = args.shared.text.clone();
+    let corpus = args.common.text.corpus(&setup)?;
+    let mut of_calibration = args.common.text.clone();
     of_calibration.chunks = Some(of_calibration.chunks.map_or(CALIBRATION, |most| most.min(CALIBRATION)));
     if let Some(path) = &args.calibrate {
         of_calibration.text = Some(path.clone());
         of_calibration.chunks = None;
     }
-    let calibration = if args.calibrate.is_none() && args.shared.text.text.is_none() {
+    let calibration = if args.calibrate.is_none() && args.common.text.text.is_none() {
         // Standard input cannot be read twice.
         let mut first = corpus.clone();
         first.passages.truncate(CALIBRATION);
@@ -85,13 +87,13 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
     let total = walk.values().len() * 2 * corpus.computed() + calibration.computed();
     let mut watcher = Watcher::new("sweeping", total);
     let mut reopen = |model: Arc<Model>| {
-        open_forward(&model, walk.mode(), &args.shared.cpu, &args.shared.device).map_err(|failure| match failure {
+        open_forward(&model, walk.mode(), &args.common.cpu, &args.common.device).map_err(|failure| match failure {
             Failure::Engine(error) => error,
             other => Error::invalid("device", "one that holds the model", other.message().unwrap_or_default()),
         })
     };
-    let cpu = thermocline_engine::cpu::Cpu::new(&args.shared.cpu.options())?;
-    let how = (&walk, args.shared.method.kv_type, setup.device.as_str());
+    let cpu = thermocline_engine::cpu::Cpu::new(&args.common.cpu.options())?;
+    let how = (&walk, args.common.method.kv_type, setup.device.as_str());
     let points =
         eval::sweep(&mut setup.forward, &cpu, &corpus, &calibration, how, &mut reopen, &mut watcher, &mut |_| ());
     let points = measured(points)?;
@@ -101,7 +103,7 @@ pub fn sweep(args: &SweepArgs) -> Outcome {
         write(path, &svg(&figure(&walk, &points, first)))?;
     }
     let figures = json!({ "walk": walk.label(), "points": points });
-    report(&walk, &points).finish(&first.divergence.conditions, &args.shared.output, figures)
+    report(&walk, &points).finish(&first.divergence.conditions, &args.common.output, figures)
 }
 
 fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
@@ -140,7 +142,7 @@ fn report(walk: &Walk, points: &[SweepPoint]) -> Report {
     report
 }
 
-/// Curves over the share of neurons that were computed.
+/// Curves over the fraction of neurons that were computed.
 fn figure(walk: &Walk, points: &[SweepPoint], first: &SweepPoint) -> Figure {
     let computed = |point: &SweepPoint| 100.0 * point.predicted.or(point.active).unwrap_or(1.0);
     let curve = |name: &str, of: &dyn Fn(&SweepPoint) -> Option<Estimate>| {

@@ -1,4 +1,4 @@
-//! `thermocline inspect`: what is in a model file. [`summary`] counts, this file prints.
+//! `thermocline inspect`: the contents of a model file. [`summary`] counts tensors, this file prints.
 
 mod summary;
 
@@ -9,11 +9,16 @@ use std::{
 
 use clap::Args;
 use serde_json::{Map, Value as Json, json};
+use summary::{Group, Summary};
 use thermocline_engine::{
     Error,
-    format::{Array, Checkpoint, Container, TensorType, Value},
+    format::{Array, Checkpoint, Container, Value},
     model::{Model, ModelConfig},
-    sparsity::sidecar::{self, Attachment, Sidecar},
+    quant::TensorType,
+    sparsity::{
+        sidecar,
+        sidecar::{Attachment, Sidecar},
+    },
 };
 
 use super::{
@@ -21,7 +26,6 @@ use super::{
     model_options::ModelOptions,
     prepared, units,
 };
-use summary::{Group, Summary};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,10 +35,10 @@ Examples:
 
 /// Longest metadata text shown in full, in characters.
 const LONGEST_TEXT: usize = 60;
-/// Most elements of a metadata array shown as JSON.
+/// Largest number of elements of a metadata array shown as JSON.
 const MOST_ELEMENTS: usize = 16;
 
-/// Shows what is in a model file.
+/// Shows the contents of a model file.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct InspectArgs {
@@ -49,8 +53,8 @@ pub struct InspectArgs {
     json: bool,
 }
 
-/// Runs the command. A file that can be read but not run is shown with the reason; if that is a contradiction in the file
-/// rather than something this engine does not know, it is the command's error too.
+/// Runs the command. A file that can be read but not run is shown with the reason; if that is a defect of the file
+/// rather than an unsupported feature, it is the command's error too.
 pub fn inspect(args: &InspectArgs) -> Outcome {
     let options = ModelOptions { model: args.file.clone(), ..ModelOptions::default() };
     let checkpoint = options.open_checkpoint()?;
@@ -103,7 +107,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
-/// The configuration of a model and what was prepared for it, or the latter alone of a sidecar.
+/// The configuration of a model and its sidecar; of a sidecar, only that.
 fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<ModelConfig>, Attachment), Error> {
     if Sidecar::is_one(checkpoint) {
         return Ok((None, Attachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
@@ -251,7 +255,7 @@ fn ffn(config: &ModelConfig) -> String {
     }
 }
 
-/// One line, not too long.
+/// `text` on one line of limited length.
 fn clipped(text: &str) -> String {
     let line = one_line(text);
     if line.chars().count() <= LONGEST_TEXT {
@@ -289,7 +293,7 @@ fn describe(array: &Array) -> (usize, &'static str) {
     }
 }
 
-/// Short arrays as they are, long ones by type, length and beginning.
+/// JSON of a value; long arrays by type, length and first elements.
 fn value_json(value: &Value) -> Json {
     match value {
         Value::U8(v) => json!(v),
@@ -333,7 +337,7 @@ fn first_elements(array: &Array) -> Json {
     }
 }
 
-/// Bytes of keys and values per token and for the whole training context; `None` if heads are no whole number of blocks.
+/// Bytes of the KV cache per token and for the whole training context; `None` if a head is not a whole number of blocks.
 fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
     let head = ty.row_bytes(config.head_dim)?;
     let token = (2 * config.n_layer() as u64).saturating_mul(config.n_kv_head as u64).saturating_mul(head as u64);

@@ -1,15 +1,15 @@
-//! Tensors counted by what they are for and by how they are encoded.
+//! Counts of tensors by role and by type.
 
 use thermocline_engine::format::{Checkpoint, Tensor};
 
-/// Sums over some tensors.
+/// Sums over a group of tensors.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Group {
-    /// How many.
+    /// Number of tensors.
     pub tensors: usize,
-    /// Their elements.
+    /// Number of elements.
     pub parameters: u64,
-    /// Their bytes in the file.
+    /// Bytes in the file.
     pub bytes: u64,
 }
 
@@ -24,9 +24,9 @@ impl Group {
 /// Sums over all tensors of a checkpoint.
 #[derive(Debug, Default)]
 pub struct Summary {
-    /// All of them.
+    /// All tensors.
     pub total: Group,
-    /// By role, in the order in which a token meets them.
+    /// By role, in the order of the forward pass.
     pub roles: Vec<(&'static str, Group)>,
     /// By type, most bytes first.
     pub types: Vec<(&'static str, Group)>,
@@ -35,7 +35,7 @@ pub struct Summary {
 const ROLES: [&str; 8] = ["embedding", "norms", "attention", "router", "FFN", "predictor", "head", "other"];
 
 impl Summary {
-    /// Counts.
+    /// Counts the tensors of `checkpoint`.
     pub fn new(checkpoint: &Checkpoint) -> Self {
         let mut summary = Summary { roles: ROLES.map(|role| (role, Group::default())).to_vec(), ..Self::default() };
         for tensor in checkpoint.tensors() {
@@ -57,7 +57,7 @@ fn entry<'a>(groups: &'a mut Vec<(&'static str, Group)>, name: &'static str) -> 
     &mut groups[at].1
 }
 
-/// The role GGUF's name of a tensor tells.
+/// The role of a tensor, by its GGUF name.
 fn role(name: &str) -> &'static str {
     let stem = name.trim_end_matches(".weight").trim_end_matches(".bias");
     let part = stem.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(stem, |(_, part)| part);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles() {
+    fn role_follows_from_the_tensor_name() {
         for (name, expected) in [
             ("token_embd.weight", "embedding"),
             ("position_embd.weight", "embedding"),

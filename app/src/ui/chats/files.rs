@@ -7,17 +7,17 @@ use std::{
 };
 
 use egui::Context;
+use thermocline_engine::files;
 
 use crate::{
-    files,
     store::{
         ChatId,
-        exchange::{self, Form},
+        import_export::{self, FileFormat},
     },
     ui::{background::Background, command::Command, shell::Shell},
 };
 
-/// What came of a dialog, or of files that were dropped.
+/// The outcome of a file dialog or of dropped files.
 #[derive(Debug)]
 enum Done {
     /// Chats to be added, and the files they are from; or why a file could not be read.
@@ -38,16 +38,16 @@ pub struct Files {
 }
 
 impl Files {
-    /// Whether a file is one of chats by its name.
+    /// True if the file name has the extension of exported chats.
     pub fn is_one(path: &Path) -> bool {
-        Form::of(path).is_some() && !path.is_dir()
+        FileFormat::from_path(path).is_some() && !path.is_dir()
     }
 
     /// Takes what came of the dialog, and reads what was dropped.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
         match self.work.take() {
             None | Some(Done::Nothing) => {}
-            Some(Done::Failed(why)) => shell.complain(why),
+            Some(Done::Failed(why)) => shell.show_error(why),
             Some(Done::Written(path)) => {
                 shell.toasts.success(format!("Written to {}", path.display()));
             }
@@ -62,28 +62,28 @@ impl Files {
     /// Writes the branch of a chat that is shown as Markdown.
     pub fn export_markdown(&mut self, ctx: &Context, id: ChatId, shell: &mut Shell) {
         if let Some((title, text)) = markdown(id, shell, true) {
-            self.save(ctx, shell, &title, Form::Markdown, text);
+            self.save(ctx, shell, &title, FileFormat::Markdown, text);
         }
     }
 
     /// Writes chats with all their branches as JSON.
     pub fn export_json(&mut self, ctx: &Context, ids: &[ChatId], title: &str, shell: &mut Shell) {
         let text = shell.store.export(ids);
-        if let Some(text) = shell.hear(text) {
-            self.save(ctx, shell, title, Form::Json, text);
+        if let Some(text) = shell.ok_or_show_error(text) {
+            self.save(ctx, shell, title, FileFormat::Json, text);
         }
     }
 
-    fn save(&mut self, ctx: &Context, shell: &mut Shell, title: &str, form: Form, text: String) {
+    fn save(&mut self, ctx: &Context, shell: &mut Shell, title: &str, form: FileFormat, text: String) {
         let extensions = form.extensions();
         let name = file_name(title, extensions[0]);
         self.begin(ctx, shell, move || {
             let dialog = rfd::FileDialog::new().set_file_name(name).add_filter(kind(form), extensions);
             match dialog.save_file() {
                 None => Done::Nothing,
-                Some(path) => match files::write(&path, text.as_bytes()) {
+                Some(path) => match files::write(&path, files::Form::Stream, text.as_bytes()) {
                     Ok(()) => Done::Written(path),
-                    Err(error) => Done::Failed(format!("writing {}: {error}", path.display())),
+                    Err(error) => Done::Failed(error.to_string()),
                 },
             }
         });
@@ -92,8 +92,8 @@ impl Files {
     /// Reads files of chats that the user chooses.
     pub fn import(&mut self, ctx: &Context, shell: &mut Shell) {
         self.begin(ctx, shell, || {
-            let both = [Form::Markdown, Form::Json];
-            let all = both.map(Form::extensions).concat();
+            let both = [FileFormat::Markdown, FileFormat::Json];
+            let all = both.map(FileFormat::extensions).concat();
             let dialog = rfd::FileDialog::new().add_filter("Chats", &all);
             let dialog = both.into_iter().fold(dialog, |dialog, form| dialog.add_filter(kind(form), form.extensions()));
             match dialog.pick_files() {
@@ -112,7 +112,7 @@ impl Files {
     fn begin(&mut self, ctx: &Context, shell: &mut Shell, work: impl FnOnce() -> Done + Send + 'static) {
         if !self.work.is_busy() {
             let begun = self.work.start(ctx, work);
-            shell.hear(begun);
+            shell.ok_or_show_error(begun);
         }
     }
 }
@@ -127,11 +127,11 @@ fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
     let mut added = Vec::new();
     for (path, text) in files {
         let chats = text.and_then(|text| {
-            let form = Form::of(&path).unwrap_or(Form::Markdown);
+            let form = FileFormat::from_path(&path).unwrap_or(FileFormat::Markdown);
             shell.store.import(form, &text).map_err(|error| error.to_string())
         });
         let chats = chats.map_err(|error| format!("importing {}: {error}", path.display()));
-        added.extend(shell.hear(chats).unwrap_or_default());
+        added.extend(shell.ok_or_show_error(chats).unwrap_or_default());
     }
     let Some(first) = added.first() else { return };
     shell.ask(Command::OpenChat(*first));
@@ -141,19 +141,19 @@ fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
     });
 }
 
-/// What files of a form are called in dialogs.
-const fn kind(form: Form) -> &'static str {
+/// Name of a file format in dialogs.
+const fn kind(form: FileFormat) -> &'static str {
     match form {
-        Form::Json => "JSON",
-        Form::Markdown => "Markdown",
+        FileFormat::Json => "JSON",
+        FileFormat::Markdown => "Markdown",
     }
 }
 
 /// A chat's title, and the branch of it that is shown, as Markdown.
 pub fn markdown(id: ChatId, shell: &mut Shell, comments: bool) -> Option<(String, String)> {
     let read = shell.store.chat(id).and_then(|chat| Ok((shell.store.branch(id)?, chat)));
-    let (branch, chat) = shell.hear(read)?;
-    let text = exchange::markdown(&chat, &branch, comments);
+    let (branch, chat) = shell.ok_or_show_error(read)?;
+    let text = import_export::markdown(&chat, &branch, comments);
     Some((chat.title, text))
 }
 

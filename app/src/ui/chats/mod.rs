@@ -23,7 +23,7 @@ use super::{
     theme::Palette,
     widgets::{icon_button, icon_menu, muted, primary_button, small},
 };
-use crate::store::{Chat, ChatId, Folder, FolderId, Hit, Store, StoreError};
+use crate::store::{Chat, ChatId, Folder, FolderId, SearchHit, Store, StoreError};
 
 /// A deleted chat can be brought back by a button for so long.
 const UNDO: Duration = Duration::from_secs(12);
@@ -51,16 +51,16 @@ pub struct ChatsPanel {
     purged: bool,
     query: String,
     typed: Option<Instant>,
-    hits: Option<Vec<Hit>>,
+    hits: Option<Vec<SearchHit>>,
     focus: bool,
-    /// Whether the first of what was found is to get the keyboard.
+    /// True if the first search result is to get the keyboard focus.
     enter: bool,
-    /// Whether the first of what was found is to be opened.
+    /// True if the first search result is to be opened.
     choose: bool,
     editing: Option<Editing>,
     deleted: Option<(ChatId, String, Instant)>,
     files: Files,
-    /// What is to go to the clipboard.
+    /// Text for the clipboard.
     copy: Option<String>,
 }
 
@@ -70,29 +70,29 @@ impl ChatsPanel {
         if !self.purged {
             self.purged = true;
             let purged = shell.store.purge(KEPT);
-            shell.hear(purged);
+            shell.ok_or_show_error(purged);
         }
         self.files.tick(ctx, shell);
         if self.deleted.as_ref().is_some_and(|(.., since)| since.elapsed() > UNDO) {
             self.deleted = None;
         }
         let version = shell.store.version();
-        let Some(version) = shell.hear(version) else { return };
+        let Some(version) = shell.ok_or_show_error(version) else { return };
         match self.seen {
             Some((seen, _)) if seen == version => return,
-            Some((_, when)) if when.elapsed() < PAUSE && shell.talk.is_busy() => return,
+            Some((_, when)) if when.elapsed() < PAUSE && shell.chat_controller.is_busy() => return,
             _ => self.seen = Some((version, Instant::now())),
         }
         let read = |store: &Store| {
             Ok::<_, StoreError>((store.chats()?, store.folders()?, store.deleted_chats()?, store.days()?))
         };
         let read = read(&shell.store);
-        if let Some((chats, folders, gone, days)) = shell.hear(read) {
+        if let Some((chats, folders, gone, days)) = shell.ok_or_show_error(read) {
             (self.chats, self.folders, self.gone, self.days) = (chats, folders, gone, days);
         }
     }
 
-    /// Whether a file is one of chats by its name, which are then added.
+    /// Imports a file if its name has the extension of exported chats; true if it has.
     pub fn takes(&mut self, ctx: &Context, path: &Path) -> bool {
         let is_one = Files::is_one(path);
         if is_one {
@@ -153,7 +153,7 @@ impl ChatsPanel {
         } else if since.elapsed() >= SEARCH || self.choose {
             self.typed = None;
             let found = shell.store.search(&self.query);
-            self.hits = shell.hear(found);
+            self.hits = shell.ok_or_show_error(found);
         } else {
             ui.request_repaint_after(SEARCH);
         }
@@ -184,7 +184,7 @@ impl ChatsPanel {
         let (today, yesterday) = self.days;
         let show = |ui: &mut Ui, chat: &Chat, editing: &mut Option<Editing>| {
             let shown = shell.shown == Some(chat.id.number());
-            let busy = shell.talk.progress(chat.id).is_some();
+            let busy = shell.chat_controller.progress(chat.id).is_some();
             row::chat(ui, chat, &self.folders, shown, busy, editing)
         };
         let mut group = |ui: &mut Ui, name: &str, of: &dyn Fn(&Chat) -> bool, editing: &mut Option<Editing>| {
@@ -243,13 +243,13 @@ impl ChatsPanel {
     fn change_folder(&mut self, id: FolderId, name: String, remove: bool, shell: &mut Shell) {
         if remove {
             let removed = shell.store.remove_folder(id);
-            shell.hear(removed);
+            shell.ok_or_show_error(removed);
         } else if matches!(&self.editing, Some(Editing::Folder(edited, _)) if *edited == id) {
             self.editing = None;
             let name = name.trim();
             if !name.is_empty() {
                 let renamed = shell.store.rename_folder(id, name);
-                shell.hear(renamed);
+                shell.ok_or_show_error(renamed);
             }
         } else {
             self.editing = Some(Editing::Folder(id, name));
@@ -266,21 +266,21 @@ impl ChatsPanel {
                 self.editing = None;
                 if let Some(name) = name.map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()) {
                     let renamed = shell.store.rename_chat(id, &name);
-                    shell.hear(renamed);
+                    shell.ok_or_show_error(renamed);
                 }
             }
             Act::Pin(pinned) => {
                 let done = shell.store.pin_chat(id, pinned);
-                shell.hear(done);
+                shell.ok_or_show_error(done);
             }
             Act::Move(folder) => {
                 let done = shell.store.move_chat(id, folder);
-                shell.hear(done);
+                shell.ok_or_show_error(done);
             }
             Act::Delete => {
-                shell.talk.stop(id);
+                shell.chat_controller.stop_answer(id);
                 let done = shell.store.delete_chat(id);
-                if shell.hear(done).is_some() {
+                if shell.ok_or_show_error(done).is_some() {
                     self.deleted = Some((id, title, Instant::now()));
                     if shell.shown == Some(id.number()) {
                         shell.ask(Command::NewChat);
@@ -329,7 +329,7 @@ impl ChatsPanel {
                 });
                 if icon_button(ui, ICON_CREATE_NEW_FOLDER, "New folder").clicked() {
                     let added = shell.store.add_folder("New folder");
-                    if let Some(id) = shell.hear(added) {
+                    if let Some(id) = shell.ok_or_show_error(added) {
                         self.editing = Some(Editing::Folder(id, "New folder".to_owned()));
                         self.seen = None;
                     }
@@ -340,7 +340,7 @@ impl ChatsPanel {
             self.deleted = None;
             self.seen = None;
             let restored = shell.store.restore_chat(id);
-            if shell.hear(restored).is_some() {
+            if shell.ok_or_show_error(restored).is_some() {
                 shell.ask(Command::OpenChat(id));
             }
         }

@@ -1,14 +1,14 @@
 //! One line of the list.
 
 use egui::{Button, Key, Label, RichText, TextEdit, Ui, text::LayoutJob};
-
-use crate::{
-    store::{Chat, ChatId, Folder, FolderId, Hit},
-    ui::{theme::Palette, widgets::icon_button},
-};
 use egui_material_icons::icons::{ICON_MORE_HORIZ, ICON_PUSH_PIN};
 
-/// What the user wants of a chat.
+use crate::{
+    store::{Chat, ChatId, Folder, FolderId, SearchHit},
+    ui::{theme::Palette, widgets::icon_button},
+};
+
+/// An action on a chat in the list.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Show it.
@@ -138,7 +138,7 @@ pub fn rename_folder(ui: &mut Ui, name: &mut String) -> Option<String> {
 }
 
 /// Something that was found.
-pub fn hit(ui: &mut Ui, hit: &Hit) -> egui::Response {
+pub fn hit(ui: &mut Ui, hit: &SearchHit) -> egui::Response {
     let palette = Palette::of(ui);
     let mut job = LayoutJob::default();
     let mut add = |text: &str, size: f32, colour| {

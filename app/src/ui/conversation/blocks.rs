@@ -20,14 +20,14 @@ const THOUGHT: &str = "</think>";
 /// Bytes of a line after which it is known whether it begins an item of a list.
 const MARK: usize = 6;
 
-/// What a piece is.
+/// Type of a piece.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Kind {
     /// Markdown without code blocks.
     Text,
     /// Code, in this language.
     Code(String),
-    /// What the model says to itself.
+    /// The model's reasoning.
     Thought,
 }
 
@@ -159,7 +159,7 @@ fn lines(text: &str) -> String {
     lines
 }
 
-/// What files of a language are called by, which is how the highlighter knows it.
+/// File extension of a language, by which the highlighter knows it.
 fn extension(language: &str) -> &str {
     const NAMES: [(&str, &str); 16] = [
         ("rust", "rs"),
@@ -240,7 +240,7 @@ fn next(text: &str, ended: bool) -> Option<(Kind, &str, usize)> {
     ended.then(|| (Kind::Text, &text[start..], text.len()))
 }
 
-/// What an open end is.
+/// Type of an open end.
 fn open(text: &str) -> (Kind, &str) {
     let body = blank(text);
     if let Some(rest) = body.trim_start().strip_prefix(THINK) {
@@ -252,7 +252,7 @@ fn open(text: &str) -> (Kind, &str) {
     }
 }
 
-/// Whether what comes after blank lines belongs to the list before them.
+/// True if the text after blank lines belongs to the list before them.
 fn goes_on(before: &str, after: &str) -> bool {
     let is_item = |line: &str| {
         let line = line.trim_start();

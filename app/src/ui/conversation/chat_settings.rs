@@ -1,33 +1,33 @@
-//! What belongs to one chat beside its messages: what the model is told first, how tokens are chosen, and presets of both.
+//! Settings of one chat: system prompt, sampling, and presets of both.
 
 use egui::{Grid, Slider, TextEdit, Ui};
 use egui_material_icons::icons::{ICON_CONTENT_COPY, ICON_DELETE};
 use thermocline_engine::session::Sampling;
 
 use crate::{
+    chat::SamplingOverrides,
     store::{Preset, PresetId, Store, StoreError},
-    talk::Choices,
     ui::widgets::{icon_button, muted},
 };
 
 /// The window with a chat's settings.
 #[derive(Debug, Default)]
 pub struct ChatSettings {
-    /// Whether it is shown.
+    /// True while it is shown.
     pub open: bool,
     presets: Option<Vec<(PresetId, Preset)>>,
     name: String,
-    /// Whether a new preset is for the open model only.
+    /// True if a new preset is for the open model only.
     only_here: bool,
 }
 
-/// What can be set.
+/// The settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Told {
-    /// What the model is told first.
+    /// System prompt.
     pub system_prompt: String,
     /// How tokens are chosen.
-    pub choices: Choices,
+    pub choices: SamplingOverrides,
 }
 
 impl ChatSettings {
@@ -39,7 +39,7 @@ impl ChatSettings {
     /// Shows them, if they are open. `model`: the key of the open model; `base`: its own sampling.
     ///
     /// # Errors
-    /// What the store says.
+    /// The stored settings.
     pub fn show(
         &mut self,
         ui: &mut Ui,
@@ -103,7 +103,7 @@ impl ChatSettings {
                 let of_model = if preset.model.is_some() { "for this model only" } else { "for any model" };
                 if ui.button(&preset.name).on_hover_text(format!("Use this preset here ({of_model})")).clicked() {
                     told.system_prompt.clone_from(&preset.system_prompt);
-                    told.choices = Choices::of(preset.sampling.as_deref());
+                    told.choices = SamplingOverrides::from_json(preset.sampling.as_deref());
                 }
                 let duplicate = icon_button(ui, ICON_CONTENT_COPY, &format!("Duplicate {}", preset.name)).clicked();
                 let replace = ui.button("Replace").on_hover_text("Put this chat's settings into the preset").clicked();
@@ -113,7 +113,7 @@ impl ChatSettings {
                     store.add_preset(preset)?;
                 }
                 if replace {
-                    let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.json());
+                    let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.to_json());
                     store.set_preset(*id, &Preset { system_prompt, sampling, ..preset.clone() })?;
                 }
                 if remove {
@@ -132,7 +132,7 @@ impl ChatSettings {
             let named = !self.name.trim().is_empty();
             if ui.add_enabled(named, egui::Button::new("Save as preset")).clicked() {
                 let model = model.filter(|_| self.only_here).map(str::to_owned);
-                let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.json());
+                let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.to_json());
                 store.add_preset(&Preset { name: self.name.trim().to_owned(), model, system_prompt, sampling })?;
                 self.name.clear();
                 changed = true;
@@ -149,7 +149,7 @@ impl ChatSettings {
 }
 
 /// Sliders for what can be chosen.
-fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
+fn sampling(ui: &mut Ui, choices: &mut SamplingOverrides, base: &Sampling) {
     Grid::new("sampling").num_columns(2).spacing([16.0, 8.0]).show(ui, |ui| {
         let mut real = |name: &str, help: &str, value: &mut Option<f32>, usual: f32, most: f32| {
             let label = ui.label(name).on_hover_text(help);
@@ -231,8 +231,8 @@ fn sampling(ui: &mut Ui, choices: &mut Choices, base: &Sampling) {
     });
     let help = "Otherwise the older half of the chat is forgotten, and the answer goes on.";
     ui.checkbox(&mut choices.stop_when_full, "Stop when the context is full").on_hover_text(help);
-    let own = *choices == Choices::default();
+    let own = *choices == SamplingOverrides::default();
     if ui.add_enabled(!own, egui::Button::new("As the model suggests")).clicked() {
-        *choices = Choices::default();
+        *choices = SamplingOverrides::default();
     }
 }

@@ -16,9 +16,9 @@ pub fn id() -> Id {
     Id::unique("message being written")
 }
 
-/// What the user wants.
+/// An action in the composer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wish {
+pub enum ComposerAction {
     /// Say what is written.
     Send,
     /// End the answer.
@@ -71,9 +71,9 @@ impl Composer {
         summary: &str,
         context: Option<(usize, usize)>,
         pen: Pen,
-    ) -> Option<Wish> {
+    ) -> Option<ComposerAction> {
         let palette = Palette::of(ui);
-        let mut wish = None;
+        let mut action = None;
         let frame = Frame::new()
             .fill(palette.panel)
             .stroke(Stroke::new(1.0, palette.line))
@@ -98,17 +98,17 @@ impl Composer {
                 field.request_focus();
             }
             if field.changed() {
-                wish = Some(Wish::Typed);
+                action = Some(ComposerAction::Typed);
             }
             let ready = pen == Pen::Free && !self.text.trim().is_empty();
             let enter = ui.input(|input| input.key_pressed(Key::Enter) && input.modifiers.is_none());
             if enter && field.has_focus() && ready {
-                wish = Some(Wish::Send);
+                action = Some(ComposerAction::Send);
             }
             ui.add_space(4.0);
             ui.horizontal(|ui| {
                 if icon_button(ui, ICON_TUNE, "Chat settings").clicked() {
-                    wish = Some(Wish::Settings);
+                    action = Some(ComposerAction::Settings);
                 }
                 muted(ui, summary);
                 if let Some((used, length)) = context {
@@ -117,7 +117,7 @@ impl Composer {
                 ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
                     if pen == Pen::Answered {
                         if ui.button("Stop").on_hover_text("Esc").clicked() {
-                            wish = Some(Wish::Stop);
+                            action = Some(ComposerAction::Stop);
                         }
                     } else if primary_button(ui, "Send", ready)
                         .on_hover_text("Enter; Shift+Enter for a new line")
@@ -127,12 +127,12 @@ impl Composer {
                         })
                         .clicked()
                     {
-                        wish = Some(Wish::Send);
+                        action = Some(ComposerAction::Send);
                     }
                 });
             });
         });
-        wish
+        action
     }
 }
 

@@ -8,8 +8,8 @@ use egui_material_icons::icons::{
 
 use super::blocks::Blocks;
 use crate::{
+    chat::{AnswerProgress, AnswerStats},
     store::{Message, MessageId, MessageState, Speaker},
-    talk::{Figures, Progress},
     ui::{
         command::{Command, Page},
         neurons::Tint,
@@ -26,7 +26,7 @@ pub fn id_of_change() -> Id {
     Id::unique("message being changed")
 }
 
-/// What the user wants of a message.
+/// An action on a message.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Act {
     /// Put it on the clipboard.
@@ -47,17 +47,17 @@ pub enum Act {
     Ask(Command),
 }
 
-/// What is known about a message while it is shown.
+/// Context of a message while it is drawn.
 pub struct Context<'a> {
     /// It.
     pub message: &'a Message,
     /// Its answer under way, if it is the one being written.
-    pub progress: Option<Progress<'a>>,
-    /// Whether something is being written in the chat, here or in another window: then nothing can be changed.
+    pub progress: Option<AnswerProgress<'a>>,
+    /// True while an answer is being written in the chat, here or in another window: then nothing can be changed.
     pub busy: bool,
-    /// Whether nothing comes after it.
+    /// True for the last message.
     pub last: bool,
-    /// Whether there is an engine that can answer.
+    /// True if an engine can answer.
     pub alive: bool,
     /// The neuron whose firings are shown in an answer's words.
     pub tint: Option<&'a Tint>,
@@ -127,7 +127,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
             _ => "Thinking …".to_owned(),
         };
         muted(ui, line);
-        if let Some(why) = progress.unkept {
+        if let Some(why) = progress.unsaved {
             let text = format!("not on disk yet: {why}. It is tried again every few seconds");
             ui.add(Label::new(small(sentence(text), palette.bad)).wrap());
         }
@@ -137,7 +137,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         blocks.update(&message.content, true);
         blocks.show(ui, cache);
     }
-    let figures = Figures::of(message.stats.as_deref());
+    let figures = AnswerStats::from_json(message.stats.as_deref());
     let mut act = None;
     match message.state {
         MessageState::Failed => {
@@ -163,7 +163,7 @@ fn assistant(ui: &mut Ui, context: &Context<'_>, blocks: &mut Blocks, cache: &mu
         MessageState::Streaming => {
             muted(ui, "This is being written in another window.");
         }
-        MessageState::Complete | MessageState::Stopped | MessageState::Cut => {}
+        MessageState::Complete | MessageState::Stopped | MessageState::Truncated => {}
     }
     ui.horizontal(|ui| {
         ui.spacing_mut().item_spacing.x = 4.0;

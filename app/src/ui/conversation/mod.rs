@@ -1,4 +1,4 @@
-//! What is said in one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
+//! The messages of one chat. [`rows`] lays out only the messages that can be seen, [`message`] draws one of them, [`blocks`]
 //! the text of an answer, [`start`] what there is before the first, [`composer`] is where one writes and [`chat_settings`] what
 //! the model is told beside it.
 
@@ -20,7 +20,7 @@ use egui_commonmark::CommonMarkCache;
 use self::{
     blocks::Blocks,
     chat_settings::{ChatSettings, Told},
-    composer::{Composer, Pen, Wish},
+    composer::{Composer, ComposerAction, Pen},
     message::{Act, Context, MEASURE},
     rows::Rows,
     start::Choice,
@@ -30,10 +30,10 @@ use super::{
     shell::{self, Shell},
 };
 use crate::{
-    host::HostState,
+    chat::{AnswerStats, SamplingOverrides},
+    engine_handle::EngineState,
     library::ModelId,
     store::{Chat, ChatId, Message, MessageId, MessageState, Speaker},
-    talk::{Choices, Figures},
 };
 
 /// A draft is kept this long after the last key.
@@ -50,10 +50,10 @@ const READY: usize = 256;
 pub struct Conversation {
     /// `None`: a new one.
     chat: Option<Chat>,
-    /// Whether the last chat was looked for.
+    /// True once the last chat was looked for.
     begun: bool,
     branch: Vec<Message>,
-    /// [`Talk::revision`](crate::talk::Talk::revision), and what others had written, when the branch was read.
+    /// [`ChatController::revision`](crate::chat::ChatController::revision), and what others had written, when the branch was read.
     seen: Option<(u64, i64)>,
     /// When that was.
     looked: Option<Instant>,
@@ -65,7 +65,7 @@ pub struct Conversation {
     editing: Option<(MessageId, String)>,
     copy: Option<String>,
     settings: ChatSettings,
-    /// Whether the keyboard belonged to something else when the last frame ended: then Escape leaves that.
+    /// True if another control had the keyboard when the last frame ended: then Escape leaves that.
     aside: bool,
 }
 
@@ -79,15 +79,15 @@ impl std::fmt::Debug for Conversation {
 impl Conversation {
     /// Takes what the engine has said since, also while the window is hidden.
     pub fn tick(&mut self, shell: &mut Shell) {
-        for error in shell.talk.tick(&mut shell.store, &shell.host) {
-            shell.complain(error);
+        for error in shell.chat_controller.poll(&mut shell.store, &shell.engine_handle) {
+            shell.show_error(error);
         }
         if !self.begun {
             self.begun = true;
             self.composer.focus();
             if let Some(number) = shell.shown.take() {
                 let found = shell.store.find_chat(number);
-                if let Some(Some(chat)) = shell.hear(found) {
+                if let Some(Some(chat)) = shell.ok_or_show_error(found) {
                     self.open(chat.id, shell);
                 }
             }
@@ -101,13 +101,13 @@ impl Conversation {
     /// Keeps what is not kept yet, because the window closes.
     pub fn leave(&mut self, shell: &mut Shell) {
         self.keep_draft(shell);
-        for error in shell.talk.leave(&mut shell.store) {
-            shell.complain(error);
+        for error in shell.chat_controller.release_model(&mut shell.store) {
+            shell.show_error(error);
         }
     }
 
     /// Does what is asked of the conversation.
-    pub fn obey(&mut self, command: &Command, shell: &mut Shell) {
+    pub fn handle_command(&mut self, command: &Command, shell: &mut Shell) {
         match command {
             Command::NewChat => {
                 self.keep_draft(shell);
@@ -120,7 +120,7 @@ impl Conversation {
             Command::OpenMessage(chat, id) => {
                 self.keep_draft(shell);
                 let version = shell.store.message(*id).and_then(|it| shell.store.show_version(*id, it.version.0));
-                shell.hear(version);
+                shell.ok_or_show_error(version);
                 self.open(*chat, shell);
                 if let Some(row) = self.branch.iter().position(|message| message.id == *id) {
                     self.rows.go_to(row);
@@ -129,7 +129,7 @@ impl Conversation {
             Command::Compose => self.composer.focus(),
             Command::Stop => {
                 if let Some(chat) = &self.chat {
-                    shell.talk.stop(chat.id);
+                    shell.chat_controller.stop_answer(chat.id);
                 }
             }
             Command::Regenerate => {
@@ -148,7 +148,7 @@ impl Conversation {
 
     fn open(&mut self, id: ChatId, shell: &mut Shell) {
         let chat = shell.store.chat(id);
-        let Some(chat) = shell.hear(chat) else { return };
+        let Some(chat) = shell.ok_or_show_error(chat) else { return };
         shell.remember(Some(id));
         self.composer = Composer::new(&chat.draft);
         self.reset(Some(chat));
@@ -173,9 +173,9 @@ impl Conversation {
     fn read(&mut self, shell: &mut Shell) {
         let Some(chat) = &self.chat else { return };
         let version = shell.store.version();
-        let Some((_, others)) = shell.hear(version) else { return };
-        let now = (shell.talk.revision(), others);
-        // Whoever writes elsewhere may have ended without a word.
+        let Some((_, others)) = shell.ok_or_show_error(version) else { return };
+        let now = (shell.chat_controller.revision(), others);
+        // The other instance may have ended without notice.
         let due = self.is_elsewhere(shell) && self.looked.is_none_or(|looked| looked.elapsed() >= ELSEWHERE);
         if self.seen == Some(now) && !due {
             return;
@@ -185,7 +185,7 @@ impl Conversation {
             Some(chat) => Ok(Some((shell.store.branch(chat.id)?, chat))),
             None => Ok(None),
         });
-        match shell.hear(read) {
+        match shell.ok_or_show_error(read) {
             None => {}
             Some(None) => self.close(shell),
             Some(Some((branch, chat))) => {
@@ -210,7 +210,7 @@ impl Conversation {
     fn real(&mut self, shell: &mut Shell) -> Option<ChatId> {
         if self.chat.is_none() {
             let added = shell.store.add_chat(None, "").and_then(|id| shell.store.chat(id));
-            let chat = shell.hear(added)?;
+            let chat = shell.ok_or_show_error(added)?;
             shell.remember(Some(chat.id));
             self.chat = Some(chat);
             self.seen = None;
@@ -224,7 +224,7 @@ impl Conversation {
         }
         if let Some(id) = self.real(shell) {
             let kept = shell.store.set_draft(id, self.composer.text());
-            shell.hear(kept);
+            shell.ok_or_show_error(kept);
         }
     }
 
@@ -232,13 +232,13 @@ impl Conversation {
         let Some(id) = self.real(shell) else { return };
         self.read(shell);
         let parent = self.branch.last().map(|message| message.id);
-        let said = shell.talk.say(&mut shell.store, &shell.host, id, parent, text);
-        if shell.hear(said).is_some() {
+        let said = shell.chat_controller.send_message(&mut shell.store, &shell.engine_handle, id, parent, text);
+        if shell.ok_or_show_error(said).is_some() {
             self.composer = Composer::new("");
             self.composer.focus();
             self.changed = None;
             let kept = shell.store.set_draft(id, "");
-            shell.hear(kept);
+            shell.ok_or_show_error(kept);
         }
         self.news(shell);
     }
@@ -249,15 +249,16 @@ impl Conversation {
         self.read(shell);
     }
 
-    /// Whether the chat is being answered.
+    /// True while the chat is being answered.
     fn busy(&self, shell: &Shell) -> bool {
-        let progress = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id));
+        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
         progress.is_some_and(|progress| !progress.ended)
     }
 
-    /// Whether another window is being answered in the chat.
+    /// True while another window is being answered in the chat.
     pub fn is_elsewhere(&self, shell: &Shell) -> bool {
-        let own = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id)).map(|progress| progress.id);
+        let own =
+            self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id)).map(|progress| progress.id);
         let written = |message: &Message| message.state == MessageState::Streaming && own != Some(message.id);
         self.branch.iter().any(written)
     }
@@ -277,24 +278,30 @@ impl Conversation {
                 let Some((id, text)) = self.editing.take() else { return };
                 let Some(message) = self.branch.iter().find(|message| message.id == id) else { return };
                 let kept = match message.speaker {
-                    Speaker::User => shell.talk.say(&mut shell.store, &shell.host, chat, message.parent, text.trim()),
+                    Speaker::User => shell.chat_controller.send_message(
+                        &mut shell.store,
+                        &shell.engine_handle,
+                        chat,
+                        message.parent,
+                        text.trim(),
+                    ),
                     Speaker::Assistant => shell.store.edit_message(id, &text),
                 };
                 self.blocks.remove(&id);
-                shell.hear(kept);
+                shell.ok_or_show_error(kept);
             }
             Act::Again(parent) => {
-                let begun = shell.talk.answer(&mut shell.store, &shell.host, chat, parent);
-                shell.hear(begun);
+                let begun = shell.chat_controller.start_answer(&mut shell.store, &shell.engine_handle, chat, parent);
+                shell.ok_or_show_error(begun);
             }
             Act::Resume(id) => {
-                let begun = shell.talk.resume(&mut shell.store, &shell.host, chat, id);
+                let begun = shell.chat_controller.resume_answer(&mut shell.store, &shell.engine_handle, chat, id);
                 self.blocks.remove(&id);
-                shell.hear(begun);
+                shell.ok_or_show_error(begun);
             }
             Act::Version(id, version) => {
                 let shown = shell.store.show_version(id, version);
-                shell.hear(shown);
+                shell.ok_or_show_error(shown);
             }
         }
         self.news(shell);
@@ -307,25 +314,25 @@ impl Conversation {
         }
         if ui.input(|input| input.key_pressed(Key::Escape)) {
             if !self.aside && self.editing.take().is_none() {
-                self.obey(&Command::Stop, shell);
+                self.handle_command(&Command::Stop, shell);
             }
             self.composer.focus();
         }
         self.settings(ui, shell);
-        let wish = Panel::bottom("composer")
+        let action = Panel::bottom("composer")
             .resizable(false)
             .show_separator_line(false)
             .frame(egui::Frame::NONE)
             .show(ui, |ui| column(ui, |ui| self.compose(ui, shell)))
             .inner;
-        match wish {
-            Some(Wish::Send) => {
+        match action {
+            Some(ComposerAction::Send) => {
                 let text = self.composer.text().trim().to_owned();
                 self.say(&text, shell);
             }
-            Some(Wish::Stop) => self.obey(&Command::Stop, shell),
-            Some(Wish::Settings) => self.settings.open = !self.settings.open,
-            Some(Wish::Typed) => self.changed = Some(Instant::now()),
+            Some(ComposerAction::Stop) => self.handle_command(&Command::Stop, shell),
+            Some(ComposerAction::Settings) => self.settings.open = !self.settings.open,
+            Some(ComposerAction::Typed) => self.changed = Some(Instant::now()),
             None => {}
         }
         if self.changed.is_some() {
@@ -339,16 +346,16 @@ impl Conversation {
         self.aside = is_aside(ui);
     }
 
-    fn compose(&mut self, ui: &mut Ui, shell: &Shell) -> Option<Wish> {
-        let progress = self.chat.as_ref().and_then(|chat| shell.talk.progress(chat.id));
-        let last = self.branch.iter().rev().find_map(|message| Figures::of(message.stats.as_deref()));
+    fn compose(&mut self, ui: &mut Ui, shell: &Shell) -> Option<ComposerAction> {
+        let progress = self.chat.as_ref().and_then(|chat| shell.chat_controller.progress(chat.id));
+        let last = self.branch.iter().rev().find_map(|message| AnswerStats::from_json(message.stats.as_deref()));
         let figures = progress.and_then(|progress| progress.figures.cloned()).or(last);
-        let engine = shell.host.engine();
+        let engine = shell.engine_handle.engine();
         let length = engine.as_ref().map(|engine| engine.context());
         let used = figures.map_or(0, |figures| figures.context_used);
         let (model, base) = self.model(shell);
-        let choices = Choices::of(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
-        let sampling = choices.over(base);
+        let choices = SamplingOverrides::from_json(self.chat.as_ref().and_then(|chat| chat.sampling.as_deref()));
+        let sampling = choices.apply_to(base);
         let summary = format!("Temperature {:.2}   Top-p {:.2}", sampling.temperature, sampling.top_p);
         let hint = model.map_or("Write a message".to_owned(), |model| format!("Message {model}"));
         let pen = match () {
@@ -361,12 +368,12 @@ impl Conversation {
 
     /// The model that would answer, and its own sampling.
     fn model(&self, shell: &Shell) -> (Option<ModelId>, thermocline_engine::session::Sampling) {
-        let model = match shell.host.state() {
-            HostState::Ready { model, .. } | HostState::Failed { model, .. } => Some(model),
-            HostState::Opening(opening) => Some(opening.model),
-            HostState::Empty => None,
+        let model = match shell.engine_handle.state() {
+            EngineState::Ready { model, .. } | EngineState::Failed { model, .. } => Some(model),
+            EngineState::Opening(opening) => Some(opening.model),
+            EngineState::Empty => None,
         };
-        let base = model.as_ref().map(Choices::base).unwrap_or_default();
+        let base = model.as_ref().map(SamplingOverrides::model_defaults).unwrap_or_default();
         (model, base)
     }
 
@@ -378,19 +385,19 @@ impl Conversation {
         let chat = self.chat.as_ref();
         let before = Told {
             system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
-            choices: Choices::of(chat.and_then(|chat| chat.sampling.as_deref())),
+            choices: SamplingOverrides::from_json(chat.and_then(|chat| chat.sampling.as_deref())),
         };
         let mut told = before.clone();
         let key = model.map(|model| model.key());
         let shown = self.settings.show(ui, &mut shell.store, &mut told, key.as_deref(), &base);
-        shell.hear(shown);
+        shell.ok_or_show_error(shown);
         if told != before
             && let Some(id) = self.real(shell)
         {
-            let sampling = told.choices.json();
+            let sampling = told.choices.to_json();
             let kept = shell.store.set_system_prompt(id, &told.system_prompt);
             let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
-            shell.hear(kept);
+            shell.ok_or_show_error(kept);
             if let Some(chat) = &mut self.chat {
                 (chat.system_prompt, chat.sampling) = (told.system_prompt, sampling);
             }
@@ -398,7 +405,7 @@ impl Conversation {
     }
 
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        match start::show(ui, &shell.host.state()) {
+        match start::show(ui, &shell.engine_handle.state()) {
             Some(Choice::Say(text)) => self.say(text, shell),
             Some(Choice::Models) => shell.ask(Command::Show(Page::Models)),
             None => {}
@@ -407,8 +414,9 @@ impl Conversation {
 
     fn messages(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
-        let (progress, busy) = (shell.talk.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
-        let alive = matches!(shell.host.state(), HostState::Ready { engine, .. } if engine.stopped().is_none());
+        let (progress, busy) = (shell.chat_controller.progress(chat), self.busy(shell) || self.is_elsewhere(shell));
+        let alive =
+            matches!(shell.engine_handle.state(), EngineState::Ready { engine, .. } if engine.stopped().is_none());
         let mut act = None;
         if self.blocks.len() > READY {
             self.blocks.clear();
@@ -436,7 +444,7 @@ impl Conversation {
     }
 }
 
-/// Whether a menu, a list over everything, or a field that is not the conversation's own has the keyboard.
+/// True if a menu, an overlay, or a field outside the conversation has the keyboard.
 fn is_aside(ctx: &egui::Context) -> bool {
     let (focused, modal) = ctx.memory(|memory| (memory.focused(), memory.top_modal_layer().is_some()));
     let own = focused == Some(composer::id()) || focused == Some(message::id_of_change());

@@ -1,9 +1,9 @@
-//! What a chat shows before anything is said in it: the first thing a new user sees.
+//! The start view of an empty chat: the first thing a new user sees.
 
 use egui::{Align, FontId, Label, RichText, TextFormat, Ui, text::LayoutJob};
 
 use crate::{
-    host::HostState,
+    engine_handle::EngineState,
     library::ModelId,
     ui::{
         theme::{Palette, strong},
@@ -25,7 +25,7 @@ const QUESTIONS: [&str; 3] = [
     "Write a short poem about warm and cold water.",
 ];
 
-/// What the user wants.
+/// An action in the start view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Choice {
     /// To say this.
@@ -35,15 +35,15 @@ pub enum Choice {
 }
 
 /// Shows it, for the model there is.
-pub fn show(ui: &mut Ui, state: &HostState) -> Option<Choice> {
+pub fn show(ui: &mut Ui, state: &EngineState) -> Option<Choice> {
     let (model, ready) = match state {
-        HostState::Ready { model, .. } => (model, true),
-        HostState::Opening(opening) => (&opening.model, false),
-        HostState::Failed { model, reason } => {
+        EngineState::Ready { model, .. } => (model, true),
+        EngineState::Opening(opening) => (&opening.model, false),
+        EngineState::Failed { model, reason } => {
             let why = format!("{model} could not be opened: {reason}");
             return without(ui, RichText::new(why).color(Palette::of(ui).bad));
         }
-        HostState::Empty => return without(ui, RichText::new("No model is open.")),
+        EngineState::Empty => return without(ui, RichText::new("No model is open.")),
     };
     let title = if ready { format!("{model} is ready") } else { format!("{model} is being opened …") };
     let suggestions = if *model == ModelId::Builtin { &STORIES } else { &QUESTIONS };
@@ -66,7 +66,7 @@ pub fn show(ui: &mut Ui, state: &HostState) -> Option<Choice> {
     choice
 }
 
-/// There is nobody to talk to, and this is why.
+/// The reason why no model can answer.
 fn without(ui: &mut Ui, why: RichText) -> Option<Choice> {
     let asked = ui.vertical_centered(|ui| {
         ui.add_space(24.0);
@@ -76,7 +76,7 @@ fn without(ui: &mut Ui, why: RichText) -> Option<Choice> {
     asked.inner.then_some(Choice::Models)
 }
 
-/// What the words mean.
+/// Explanation of hot and cold.
 fn hot_and_cold(palette: Palette) -> LayoutJob {
     let mut words = LayoutJob { halign: Align::Center, ..LayoutJob::default() };
     for (text, color) in [

@@ -5,7 +5,7 @@ use egui_kittest::{Harness, kittest::Queryable};
 use super::{start::STORIES, *};
 use crate::{
     folders::Folders,
-    store::{MessageState, exchange::Form},
+    store::{MessageState, import_export::FileFormat},
     ui::theme,
 };
 
@@ -26,12 +26,12 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
             conversation.tick(shell);
             conversation.show(ui, shell);
             for command in shell.asked() {
-                conversation.obey(&command, shell);
+                conversation.handle_command(&command, shell);
             }
         },
         None,
     );
-    until(&mut harness, "a model", |shell, _| shell.host.engine().is_some());
+    until(&mut harness, "a model", |shell, _| shell.engine_handle.engine().is_some());
     harness
 }
 
@@ -53,7 +53,7 @@ fn until(
 }
 
 fn quiet(harness: &mut Harness<'_, Option<(Shell, Conversation)>>) {
-    until(harness, "the end", |shell, _| !shell.talk.is_busy());
+    until(harness, "the end", |shell, _| !shell.chat_controller.is_busy());
 }
 
 fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> {
@@ -111,7 +111,7 @@ fn enter_sends_escape_stops_and_a_draft_is_there_again() {
         it.run_steps(2);
         it.key_press(Key::Enter);
         it.run_steps(2);
-        assert!(it.state().as_ref().unwrap().0.talk.is_busy());
+        assert!(it.state().as_ref().unwrap().0.chat_controller.is_busy());
         it.key_press(Key::Escape);
         it.run_steps(2);
         quiet(&mut it);
@@ -148,8 +148,8 @@ fn ten_thousand_messages_cost_what_is_seen() {
     }
     let file = serde_json::json!({"format": "thermocline.chats", "version": 1, "chats": [
         {"title": "long", "created": 1, "updated": 1, "messages": json}]});
-    let chat = shell.store.import(Form::Json, &file.to_string()).unwrap()[0];
-    conversation.obey(&Command::OpenChat(chat), shell);
+    let chat = shell.store.import(FileFormat::Json, &file.to_string()).unwrap()[0];
+    conversation.handle_command(&Command::OpenChat(chat), shell);
     it.run_steps(8);
     let (_, conversation) = it.state().as_ref().unwrap();
     assert_eq!(conversation.branch.len(), 10_000);

@@ -1,20 +1,20 @@
 //! A model on a card.
 
 use egui::{ProgressBar, Rect, RichText, Ui, Vec2};
-use thermocline_engine::{session::Engine, sparsity::prepare::Phase};
+use thermocline_engine::{session::Engine, sparsity::prepare::PreparePhase};
 
 use super::{
     memory,
     preparation::{Preparation, Stage},
 };
 use crate::{
-    host::HostState,
-    library::{Card, ModelId},
+    engine_handle::EngineState,
+    library::{ModelCard, ModelId},
     ui::{command::Command, shell::Shell, theme, theme::Palette, widgets},
     units::{bytes, parameters},
 };
 
-/// What the user wants done with a card's model.
+/// An action on a card's model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Deed {
     /// Prepare it, or go on with that.
@@ -30,15 +30,15 @@ pub enum Deed {
 pub fn show(
     ui: &mut Ui,
     shell: &mut Shell,
-    card: &Card,
+    card: &ModelCard,
     fit: &str,
     preparation: Option<&Preparation>,
     least: f32,
 ) -> (Option<Deed>, f32) {
     widgets::card(ui, |ui| {
         let palette = Palette::of(ui);
-        let state = shell.host.state();
-        let open = matches!(&state, HostState::Ready { model, .. } if *model == card.id);
+        let state = shell.engine_handle.state();
+        let open = matches!(&state, EngineState::Ready { model, .. } if *model == card.id);
         ui.horizontal(|ui| {
             ui.label(RichText::new(&card.name).font(theme::strong(15.0)));
             if open {
@@ -52,7 +52,7 @@ pub fn show(
         widgets::muted(ui, sparsity(card));
         widgets::muted(ui, fit);
         let engine = match &state {
-            HostState::Ready { engine, .. } if open => Some(engine),
+            EngineState::Ready { engine, .. } if open => Some(engine),
             _ => None,
         };
         if let Some(rate) = engine.and_then(Engine::observed_rate) {
@@ -74,7 +74,7 @@ pub fn show(
     })
 }
 
-fn facts(card: &Card) -> String {
+fn facts(card: &ModelCard) -> String {
     let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
     format!(
         "{} · {} · {} parameters · {} · {} tokens of context · {} layers of {} neurons{experts} · {} · {}",
@@ -90,10 +90,10 @@ fn facts(card: &Card) -> String {
     )
 }
 
-fn sparsity(card: &Card) -> String {
+fn sparsity(card: &ModelCard) -> String {
     match (card.predicted, card.recall) {
         (true, Some(recall)) => format!("Prepared: its predictors find {:.1} % of what fires.", 100.0 * recall),
-        (true, None) => "It has predictors; nobody has measured what they find.".to_owned(),
+        (true, None) => "It has predictors; their recall has not been measured.".to_owned(),
         (false, _) if card.prepared => "Prepared: it is known how often its neurons fire.".to_owned(),
         _ if card.activation.is_sparse() => {
             "Not prepared. Most of its neurons are silent; preparing finds out which can stay in RAM.".to_owned()
@@ -102,15 +102,15 @@ fn sparsity(card: &Card) -> String {
     }
 }
 
-fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
+fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &EngineState) {
     match state {
-        HostState::Ready { model, .. } if *model == card.id => {
+        EngineState::Ready { model, .. } if *model == card.id => {
             let button = ui.button("Close").accessible_name(format!("Close {}", card.name));
             if button.on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
                 shell.ask(Command::CloseModel);
             }
         }
-        HostState::Opening(opening) if opening.model == card.id => {
+        EngineState::Opening(opening) if opening.model == card.id => {
             ui.spinner();
             widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
             let button = ui.button("Cancel").accessible_name(format!("Cancel opening {}", card.name));
@@ -123,7 +123,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
             if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
                 shell.ask(Command::OpenModel(card.id.clone()));
             }
-            if let HostState::Failed { model, reason } = state
+            if let EngineState::Failed { model, reason } = state
                 && *model == card.id
             {
                 widgets::trouble(ui, reason);
@@ -132,7 +132,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &Card, state: &HostState) {
     }
 }
 
-fn prepare_button(ui: &mut Ui, card: &Card, preparation: Option<&Preparation>) -> Option<Deed> {
+fn prepare_button(ui: &mut Ui, card: &ModelCard, preparation: Option<&Preparation>) -> Option<Deed> {
     // The built-in model is prepared.
     let ModelId::Path(path) = &card.id else { return None };
     let stage = preparation.map(|it| (it.path == *path, it.stage()));
@@ -158,12 +158,12 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
                 None => ("Beginning".to_owned(), 0.0, None),
                 Some(at) => {
                     let what = match at.phase {
-                        Phase::Reading => "1 of 3: reading text".to_owned(),
-                        Phase::Layers => match at.layer {
+                        PreparePhase::Reading => "1 of 3: reading text".to_owned(),
+                        PreparePhase::Layers => match at.layer {
                             Some(layer) => format!("2 of 3: learning what fires in layer {layer}"),
                             None => "2 of 3: learning what fires".to_owned(),
                         },
-                        Phase::Writing => "3 of 3: writing".to_owned(),
+                        PreparePhase::Writing => "3 of 3: writing".to_owned(),
                     };
                     (what, at.done, at.seconds_left)
                 }

@@ -6,27 +6,27 @@ use egui::{ProgressBar, RichText, TextEdit, Ui};
 
 use crate::{
     download::{
-        DownloadState, DownloadStatus, Source, Wish, agent,
-        hub::{self, HUGGING_FACE, Offer, PICKS},
+        DownloadRequest, DownloadSource, DownloadState, DownloadStatus, agent,
+        hub::{self, HUGGING_FACE, HubModel, RECOMMENDED_MODELS},
     },
     ui::{background::Background, shell::Shell, theme, theme::Palette, widgets},
     units::bytes,
 };
 
-/// What a repository has, or why it did not say.
-type Offers = Result<Vec<Offer>, String>;
+/// The files of a repository, or the error of the request.
+type Offers = Result<Vec<HubModel>, String>;
 
-/// What one of the fields and lists is for.
+/// The download view: fields, lists and their state.
 #[derive(Debug)]
 pub struct DownloadsView {
-    /// What was typed: a repository, or the address of a file.
+    /// Text typed: a repository, or the address of a file.
     typed: String,
     /// Where repositories are.
     pub(super) hub: String,
     asking: Background<Offers>,
     /// The repository that was asked about, and what it has, once it has answered.
     offers: Option<(String, Option<Offers>)>,
-    /// How many were complete when somebody looked last.
+    /// Number of complete downloads at the last check.
     complete: usize,
 }
 
@@ -43,7 +43,7 @@ impl Default for DownloadsView {
 }
 
 impl DownloadsView {
-    /// Whether another file has arrived since this was asked last.
+    /// True if a file has arrived since the last call.
     pub fn has_brought(&mut self, shell: &Shell) -> bool {
         let done = |status: &&DownloadStatus| matches!(status.state, DownloadState::Done(_));
         let complete = shell.downloads.list().iter().filter(done).count();
@@ -68,7 +68,7 @@ impl DownloadsView {
             self.offered(ui, shell);
             ui.add_space(4.0);
             widgets::muted(ui, "Models whose neurons fire sparsely, with their predictors:");
-            for pick in PICKS {
+            for pick in RECOMMENDED_MODELS {
                 ui.horizontal_wrapped(|ui| {
                     let hint = format!("See the files of {}", pick.repository);
                     if ui.button(pick.name).on_hover_text(hint).clicked() {
@@ -86,25 +86,27 @@ impl DownloadsView {
     fn look(&mut self, ui: &Ui, shell: &mut Shell, wanted: String) {
         if let Some(repository) = hub::repository_name(&wanted) {
             let (hub, asked) = (self.hub.clone(), repository.clone());
-            let work = move || hub::offers(&agent(), &hub, &asked).map_err(|error| error.to_string());
+            let work = move || hub::list_models(&agent(), &hub, &asked).map_err(|error| error.to_string());
             let started = self.asking.start(ui, work);
-            self.offers = shell.hear(started).map(|()| (repository, None));
+            self.offers = shell.ok_or_show_error(started).map(|()| (repository, None));
             return;
         }
         match file_of(&wanted) {
             Some(name) => {
                 let to = shell.folders.models().join(name);
-                let id = shell.downloads.add(Wish { source: Source { url: wanted, bytes: None, sha256: None }, to });
+                let id = shell
+                    .downloads
+                    .add(DownloadRequest { source: DownloadSource { url: wanted, bytes: None, sha256: None }, to });
                 tracing::debug!(?id, "download");
                 self.typed.clear();
             }
-            None => shell.complain(format!(
+            None => shell.show_error(format!(
                 "{wanted}: expected a repository like owner/name, or the address of a file that ends in .gguf"
             )),
         }
     }
 
-    /// What the repository has that was asked about.
+    /// The files of the repository that was asked about.
     fn offered(&mut self, ui: &mut Ui, shell: &mut Shell) {
         let Some((repository, found)) = &mut self.offers else { return };
         if let Some(answer) = self.asking.take() {
@@ -130,8 +132,8 @@ impl DownloadsView {
                     ui.horizontal_wrapped(|ui| {
                         let hint = format!("Download {}", offer.name);
                         if ui.button("Download").accessible_name(&hint).on_hover_text(hint).clicked() {
-                            for wish in offer.wishes(&self.hub, repository, &folder) {
-                                shell.downloads.add(wish);
+                            for request in offer.requests(&self.hub, repository, &folder) {
+                                shell.downloads.add(request);
                             }
                         }
                         ui.label(&offer.name);
@@ -152,7 +154,7 @@ fn file_of(address: &str) -> Option<String> {
     fine.then(|| name.to_owned())
 }
 
-/// What is under way.
+/// Running downloads.
 fn queue(ui: &mut Ui, shell: &mut Shell) {
     for status in shell.downloads.list() {
         widgets::card(ui, |ui| one(ui, shell, &status));
@@ -160,7 +162,7 @@ fn queue(ui: &mut Ui, shell: &mut Shell) {
 }
 
 fn one(ui: &mut Ui, shell: &mut Shell, status: &DownloadStatus) {
-    let name = status.wish.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = status.request.to.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let (done, total) = (status.progress.done, status.progress.total);
     ui.label(RichText::new(&name).font(theme::strong(14.0)));
     let arrived = match total {

@@ -1,4 +1,4 @@
-//! Whether models would fit and how fast they would be, reckoned beside the frames.
+//! Estimates for models that are not open: fit and speed, computed in the background.
 
 use std::{
     collections::HashMap,
@@ -7,16 +7,15 @@ use std::{
 
 use egui::Context;
 use thermocline_engine::{
-    gpu::AdapterReport,
     model::LoadOptions,
-    session::{DeviceChoice, DeviceStatus, Engine, EngineOptions, Outlook},
-    sparsity::placement::Plan,
+    placement::{GpuUse, Plan},
+    session::{AdapterReport, DeviceStatus, Engine, EngineOptions, unopened_planner},
 };
 
 use crate::{
-    host::HostState,
-    library::{Card, ModelId},
-    settings::Budget,
+    engine_handle::EngineState,
+    library::{ModelCard, ModelId},
+    settings::VramBudget,
     ui::{
         adapters::SystemMemory,
         background::Background,
@@ -26,27 +25,27 @@ use crate::{
     units::bytes,
 };
 
-/// Speeds that nobody has measured yet may have been measured since, after so long.
+/// After this time an estimate without measured speeds is made again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Free memory is reckoned with in steps of so many bytes: it changes all the time.
 const STEP: u64 = 16 << 20;
 
-/// What an estimate depends on.
+/// Inputs of an estimate.
 #[derive(Debug, Clone, PartialEq)]
 struct Question {
     /// VRAM it may take; `None`: no GPU is to be used.
     budget: Option<u64>,
-    /// Whether that is the user's choice, or what there is.
+    /// True if the user chose it.
     chosen: bool,
     /// Everything else, in words: adapter, mode, context, cache, preparation, and what an open model has shown.
     terms: String,
 }
 
-/// What is to be expected.
+/// An estimate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Answer {
-    /// Whether all of it has room in VRAM, and that is used.
+    /// True if the whole model fits into VRAM and is placed there.
     whole: bool,
     /// Share of the work that neurons in VRAM do; `None`: the CPU does it all.
     hot: Option<f64>,
@@ -56,7 +55,7 @@ struct Answer {
 impl Answer {
     fn of(plan: &Plan, fits: bool, tokens_per_second: Option<f64>) -> Self {
         let any = plan.placement.first_resident < plan.layers.len();
-        Answer { whole: any && fits, hot: any.then(|| plan.hot_share()), tokens_per_second }
+        Answer { whole: any && fits, hot: any.then(|| plan.hot_fraction()), tokens_per_second }
     }
 }
 
@@ -76,8 +75,8 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Whether the model of `card` will fit, and how fast it will be, as a sentence; reckons anew what has changed.
-    pub fn sentence(&mut self, ctx: &Context, shell: &Shell, card: &Card) -> String {
+    /// Fit and speed of the model of `card`, as a sentence; starts a new estimate after a change.
+    pub fn sentence(&mut self, ctx: &Context, shell: &Shell, card: &ModelCard) -> String {
         let ram = self.ram();
         if let Some(ram) = ram.filter(|ram| needed(card) > *ram) {
             let ram = bytes(ram);
@@ -90,8 +89,8 @@ impl Estimates {
         {
             entry.answer = answer;
         }
-        let engine = match shell.host.state() {
-            HostState::Ready { model, engine } if model == card.id => Some(engine),
+        let engine = match shell.engine_handle.state() {
+            EngineState::Ready { model, engine } if model == card.id => Some(engine),
             _ => None,
         };
         let options = shell.engine_options(&card.id);
@@ -109,13 +108,13 @@ impl Estimates {
                 let entry = Entry { question: question.clone(), asked: Instant::now(), answer };
                 self.known.insert(card.id.clone(), entry);
                 let (id, budget) = (card.id.clone(), question.budget.unwrap_or(0));
-                let quicker = matches!(options.device, DeviceChoice::Auto(_));
                 let gpu = gpu.filter(|_| question.budget.is_some());
+                let gpu_use = if gpu.is_some() { options.device.gpu_use() } else { GpuUse::Never };
                 // Without a thread nothing is foretold.
                 let _ = self.asking.start(ctx, move || {
                     let answer = match engine {
                         Some(engine) => open(&engine, budget),
-                        None => closed(&id, &options, gpu.as_ref(), budget, quicker),
+                        None => closed(&id, &options, gpu.as_ref(), (budget, gpu_use)),
                     };
                     (id, answer)
                 });
@@ -135,7 +134,7 @@ impl Estimates {
 }
 
 /// Memory that a model takes, its cache included, as far as can be told from a card.
-fn needed(card: &Card) -> u64 {
+fn needed(card: &ModelCard) -> u64 {
     card.bytes + card.bytes / 16
 }
 
@@ -158,7 +157,7 @@ fn in_force(engine: &Engine) -> Option<u64> {
 /// `engine` has the model of the card, if that is open.
 fn question(
     shell: &Shell,
-    card: &Card,
+    card: &ModelCard,
     options: &EngineOptions,
     gpu: Option<&AdapterReport>,
     engine: Option<&Engine>,
@@ -167,9 +166,9 @@ fn question(
     let dragged = engine.and(shell.dragged);
     let memory = gpu.map(|gpu| SystemMemory::of(&gpu.vram)).unwrap_or_default();
     // Another model would be closed first.
-    let held = shell.host.engine().map_or(0, |engine| engine.telemetry().device_bytes);
+    let held = shell.engine_handle.engine().map_or(0, |engine| engine.telemetry().device_bytes);
     let free = memory.free.map(|free| free.saturating_add(held).min(memory.total.unwrap_or(u64::MAX))).or(memory.total);
-    let limit = |budget: Budget| budget.limit(free.unwrap_or(0), 0);
+    let limit = |budget: VramBudget| budget.limit(free.unwrap_or(0), 0);
     let set = dragged.map(limit).or_else(|| engine.and_then(in_force)).or(kept.map(limit));
     let budget = set.or(free.map(|free| free / STEP * STEP)).filter(|_| gpu.is_some());
     let seen = engine.and_then(Engine::observed_rate).map(|rate| (20.0 * rate.ln()).round());
@@ -183,7 +182,7 @@ fn question(
         card.prepared,
         card.recall
     );
-    Question { budget, chosen: matches!(dragged.or(kept), Some(Budget::AtMost(_))), terms }
+    Question { budget, chosen: matches!(dragged.or(kept), Some(VramBudget::AtMost(_))), terms }
 }
 
 /// Of the model that is open.
@@ -198,12 +197,11 @@ fn closed(
     id: &ModelId,
     options: &EngineOptions,
     gpu: Option<&AdapterReport>,
-    budget: u64,
-    quicker: bool,
+    (budget, gpu_use): (u64, GpuUse),
 ) -> Option<Answer> {
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
-    let expected = Outlook::new(&model, options, gpu).ok()?.at(budget, quicker);
-    Some(Answer::of(&expected.plan, expected.everything <= budget, expected.tokens_per_second))
+    let forecast = unopened_planner(&model, options, gpu).ok()?.forecast(budget, gpu_use);
+    Some(Answer::of(&forecast.plan, forecast.everything <= budget, forecast.tokens_per_second))
 }
 
 fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> String {
@@ -231,7 +229,7 @@ fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::sparsity::placement::Machine;
+    use thermocline_engine::placement::Machine;
 
     use super::*;
 
@@ -260,15 +258,15 @@ mod tests {
         let mut machine = Machine::typical();
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };
-        let known = closed(&ModelId::Builtin, &options, None, 0, true).unwrap();
+        let known = closed(&ModelId::Builtin, &options, None, (0, GpuUse::Never)).unwrap();
         assert!(known.tokens_per_second.is_some_and(|rate| rate > 1.0) && known.hot.is_none() && !known.whole);
-        let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, 0, true).unwrap();
+        let unknown = closed(&ModelId::Builtin, &EngineOptions::default(), None, (0, GpuUse::Never)).unwrap();
         assert_eq!(unknown.tokens_per_second, None);
-        let nowhere = ModelId::of("/nowhere.gguf");
-        assert_eq!(closed(&nowhere, &options, None, 0, true), None);
-        let all = thermocline_engine::gpu::adapters();
-        let whole = closed(&ModelId::Builtin, &options, all.first(), 1 << 40, false).unwrap();
-        let at = |mib: u64| closed(&ModelId::Builtin, &options, all.first(), mib << 20, false).unwrap();
+        let nowhere = ModelId::from_key("/nowhere.gguf");
+        assert_eq!(closed(&nowhere, &options, None, (0, GpuUse::Never)), None);
+        let all = thermocline_engine::session::adapters();
+        let whole = closed(&ModelId::Builtin, &options, all.first(), (1 << 40, GpuUse::Always)).unwrap();
+        let at = |mib: u64| closed(&ModelId::Builtin, &options, all.first(), (mib << 20, GpuUse::Always)).unwrap();
         let some = |answer: &Answer| !answer.whole && answer.hot.is_some_and(|hot| hot > 0.0);
         assert!(whole.whole && (4..64).map(at).any(|answer| some(&answer)), "{whole:?} {:?}", at(16));
     }

@@ -2,12 +2,12 @@
 
 use egui::{CollapsingHeader, Role, Slider, Ui, WidgetInfo};
 use thermocline_engine::{
-    model::KvType,
+    runtime::KvType,
     session::{Engine, EngineOptions},
 };
 
 use crate::{
-    library::{Card, ModelId},
+    library::{ModelCard, ModelId},
     ui::{command::Command, shell::Shell, theme::Palette, widgets},
 };
 
@@ -17,7 +17,7 @@ const LEAST: usize = 64;
 /// The types of a cache and what they mean.
 const TYPES: [(KvType, &str); 3] = [
     (KvType::F32, "As exact as can be, in twice the memory of F16"),
-    (KvType::F16, "Half the digits, which nobody notices"),
+    (KvType::F16, "Half the digits, without a visible difference"),
     (KvType::Q8_0, "About half the memory of F16, a little less exact; a GPU keeps it as F16"),
 ];
 
@@ -30,12 +30,12 @@ struct Memory {
 
 impl Memory {
     /// Of a model opened so.
-    fn of(options: &EngineOptions, card: &Card) -> Self {
+    fn of(options: &EngineOptions, card: &ModelCard) -> Self {
         Memory { context: options.context.unwrap_or(card.usual_context), kv_type: options.kv_type }
     }
 
     /// Keeps it for the model; what is usual is left to the model.
-    fn keep(self, shell: &mut Shell, card: &Card) {
+    fn keep(self, shell: &mut Shell, card: &ModelCard) {
         let id: &ModelId = &card.id;
         let kept = shell.model_settings(id);
         (kept.context, kept.kv_type) = (None, None);
@@ -47,7 +47,7 @@ impl Memory {
 }
 
 /// Shows what is chosen for the card's model, to be changed; `open`: it is open.
-pub fn show(ui: &mut Ui, shell: &mut Shell, card: &Card, open: Option<&Engine>) {
+pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, open: Option<&Engine>) {
     let before = Memory::of(&shell.engine_options(&card.id), card);
     let mut chosen = before;
     let words = format!("{} tokens, cache in {}", before.context, before.kv_type);

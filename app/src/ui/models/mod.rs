@@ -21,8 +21,8 @@ use self::{
 };
 use super::{background::Background, command::Command, shell::Shell, theme, widgets};
 use crate::{
-    host::HostState,
-    library::{Card, ModelId},
+    engine_handle::EngineState,
+    library::{ModelCard, ModelId},
 };
 
 /// Tokens of text that a preparation reads.
@@ -54,9 +54,9 @@ pub struct ModelsPage {
     search: Search,
     downloads: DownloadsView,
     preparation: Option<Preparation>,
-    /// Whether the preparation that is done has been noticed.
+    /// True once the finished preparation has been handled.
     noticed: bool,
-    /// What was typed as a folder.
+    /// Text typed as a folder.
     typed: String,
     dialog: Background<Option<PathBuf>>,
     estimates: Estimates,
@@ -75,7 +75,7 @@ impl ModelsPage {
             self.add(ctx, shell, folder);
         }
         let preparing = self.preparation.as_ref().is_some_and(|it| matches!(it.stage(), Stage::Running(_)));
-        shell.host.set_working(preparing);
+        shell.engine_handle.set_busy(preparing);
         if let Some(preparation) = &self.preparation
             && !self.noticed
         {
@@ -84,12 +84,12 @@ impl ModelsPage {
                 Stage::Done => {
                     self.noticed = true;
                     let refreshed = self.search.refresh(ctx, id.clone());
-                    shell.hear(refreshed);
+                    shell.ok_or_show_error(refreshed);
                     shell.toasts.success(format!("{id} is prepared"));
                 }
                 Stage::Failed(reason) => {
                     self.noticed = true;
-                    shell.complain(format!("preparing {id}: {reason}"));
+                    shell.show_error(format!("preparing {id}: {reason}"));
                 }
                 Stage::Running(_) | Stage::Paused => {}
             }
@@ -127,7 +127,7 @@ impl ModelsPage {
         });
     }
 
-    /// What is on this machine.
+    /// Models on this machine.
     fn library(&mut self, ui: &mut Ui, shell: &mut Shell) {
         ui.horizontal(|ui| {
             ui.heading("Models");
@@ -147,13 +147,13 @@ impl ModelsPage {
     fn look(&mut self, ctx: &Context, shell: &mut Shell, again: bool) {
         let roots = std::iter::once(shell.folders.models()).chain(shell.settings.folders.iter().cloned()).collect();
         let looked = self.search.look(ctx, roots, again);
-        shell.hear(looked);
+        shell.ok_or_show_error(looked);
     }
 
     /// Adds a folder or a file to the library.
     pub fn add(&mut self, ctx: &Context, shell: &mut Shell, path: PathBuf) {
         if !path.exists() {
-            shell.complain(format!("{}: there is no such folder or file", path.display()));
+            shell.show_error(format!("{}: there is no such folder or file", path.display()));
             return;
         }
         if !shell.settings.folders.contains(&path) {
@@ -177,7 +177,7 @@ impl ModelsPage {
             let choose = ui.add_enabled(!self.dialog.is_busy(), egui::Button::new("Choose …"));
             if choose.on_hover_text("Choose a folder with models").clicked() {
                 let started = self.dialog.start(ui, || rfd::FileDialog::new().pick_folder());
-                shell.hear(started);
+                shell.ok_or_show_error(started);
             }
         });
         if let Some(path) = typed.filter(|path| !path.as_os_str().is_empty()) {
@@ -187,7 +187,7 @@ impl ModelsPage {
     }
 
     fn cards(&mut self, ui: &mut Ui, shell: &mut Shell) {
-        let mut wish: Option<(PathBuf, Deed)> = None;
+        let mut action: Option<(PathBuf, Deed)> = None;
         let gap = ui.spacing().item_spacing.y;
         let (beside, width) = grid(ui.available_width(), gap, self.search.cards.len());
         self.rows.resize(self.search.cards.len().div_ceil(beside), 0.0);
@@ -207,7 +207,7 @@ impl ModelsPage {
                     let (deed, needed) = shown.inner.inner;
                     *height = height.max(needed);
                     if let (Some(deed), ModelId::Path(path)) = (deed, &card.id) {
-                        wish = Some((path.clone(), deed));
+                        action = Some((path.clone(), deed));
                     }
                 }
             });
@@ -218,7 +218,7 @@ impl ModelsPage {
         if self.search.cards.len() <= 1 && !self.search.is_running() {
             widgets::muted(ui, "Only the built-in model so far. Add a folder above, or get a model below.");
         }
-        match wish {
+        match action {
             Some((path, Deed::Prepare)) => {
                 self.noticed = false;
                 self.preparation = Some(Preparation::begin(ui, path, TOKENS));
@@ -242,8 +242,8 @@ impl ModelsPage {
         });
     }
 
-    /// What the library has found so far.
-    pub fn found(&self) -> &[Card] {
+    /// Models the library has found so far.
+    pub fn found(&self) -> &[ModelCard] {
         &self.search.cards
     }
 }
@@ -267,8 +267,8 @@ fn grid(width: f32, gap: f32, count: usize) -> (usize, f32) {
 
 /// Models used lately, one click away.
 fn lately(ui: &mut Ui, shell: &mut Shell) {
-    let open = match shell.host.state() {
-        HostState::Ready { model, .. } => Some(model.key()),
+    let open = match shell.engine_handle.state() {
+        EngineState::Ready { model, .. } => Some(model.key()),
         _ => None,
     };
     let others = shell.settings.recent.iter().filter(|key| open.as_ref() != Some(key));
@@ -279,7 +279,7 @@ fn lately(ui: &mut Ui, shell: &mut Shell) {
     ui.horizontal_wrapped(|ui| {
         ui.label(RichText::new("Lately").font(theme::strong(12.0)));
         for key in recent {
-            let id = ModelId::of(&key);
+            let id = ModelId::from_key(&key);
             if ui.button(format!("Open {id}")).on_hover_text(key).clicked() {
                 shell.ask(Command::OpenModel(id));
             }

@@ -15,18 +15,18 @@ use thermocline_engine::{
     Error,
     model::{LoadOptions, Model},
     sparsity::{
-        prepare::{self, PrepareOptions, Progress},
+        prepare::{self, PrepareOptions, PrepareProgress},
         sidecar::path_beside,
     },
 };
 
-use crate::{host::reason, ui::shell};
+use crate::{engine_handle::error_message, ui::shell};
 
 /// How it stands.
 #[derive(Debug, Clone)]
 pub enum Stage {
     /// It goes on; `None`: it is only beginning.
-    Running(Option<Progress>),
+    Running(Option<PrepareProgress>),
     /// The user paused it. What was done is kept beside the model.
     Paused,
     /// The sidecar is written.
@@ -68,7 +68,7 @@ impl Preparation {
             *lock(&to) = match end {
                 Ok(()) => Stage::Done,
                 Err(Error::Cancelled) => Stage::Paused,
-                Err(error) => Stage::Failed(reason(&error)),
+                Err(error) => Stage::Failed(error_message(&error)),
             };
             ctx.request_repaint();
         };
@@ -88,7 +88,7 @@ impl Preparation {
         self.paused.store(true, Relaxed);
     }
 
-    /// Whether it was told to pause and has not yet.
+    /// True after a request to pause, until it has paused.
     pub fn is_pausing(&self) -> bool {
         self.paused.load(Relaxed) && matches!(*lock(&self.stage), Stage::Running(_))
     }
@@ -97,7 +97,7 @@ impl Preparation {
 fn run(
     path: &std::path::Path,
     tokens: u64,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 ) -> thermocline_engine::Result<()> {
     // What an older sidecar says must not flow into the new one.
     let model = Model::open(path, &LoadOptions::default())?;

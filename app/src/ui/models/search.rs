@@ -14,26 +14,26 @@ use std::{
 use egui::Context;
 
 use crate::{
-    host::reason,
-    library::{Card, Found, ModelId, scan},
+    engine_handle::error_message,
+    library::{FoundModel, ModelCard, ModelId, scan},
     ui::background::Background,
 };
 
-/// What was found so far. Dropping it, or a new search, ends the old one.
+/// Models found so far. Dropping it, or a new search, ends the old one.
 #[derive(Debug, Default)]
 pub struct Search {
     /// Models.
-    pub cards: Vec<Card>,
-    /// What looks like a model and is none, or cannot be read, with the reason.
+    pub cards: Vec<ModelCard>,
+    /// Files that look like models and are none, or cannot be read, with the reason.
     pub broken: Vec<(PathBuf, String)>,
     roots: Option<Vec<PathBuf>>,
     running: Option<Running>,
-    fresh: Background<Option<Box<Card>>>,
+    fresh: Background<Option<Box<ModelCard>>>,
 }
 
 #[derive(Debug)]
 struct Running {
-    news: Receiver<Found>,
+    news: Receiver<FoundModel>,
     cancelled: Arc<AtomicBool>,
 }
 
@@ -44,7 +44,7 @@ impl Drop for Running {
 }
 
 impl Search {
-    /// Whether it still goes on.
+    /// True while the search runs.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -65,9 +65,9 @@ impl Search {
         let cancelled = Arc::new(AtomicBool::new(false));
         let (ctx, stop) = (ctx.clone(), Arc::clone(&cancelled));
         let work = move || {
-            if let Ok(card) = Card::read(&ModelId::Builtin) {
-                // Nobody may listen any more, which the next line finds out.
-                let _ = sender.send(Found::Model(Box::new(card)));
+            if let Ok(card) = ModelCard::read(&ModelId::Builtin) {
+                // The receiver may be gone, which the next line finds out.
+                let _ = sender.send(FoundModel::Model(Box::new(card)));
             }
             let _ = scan(&roots, &mut |found| {
                 let heard = sender.send(found).is_ok() && !stop.load(Relaxed);
@@ -93,9 +93,9 @@ impl Search {
         let Some(running) = &self.running else { return };
         loop {
             match running.news.try_recv() {
-                Ok(Found::Model(card)) => self.cards.push(*card),
-                Ok(Found::Broken { path, error }) => self.broken.push((path, reason(&error))),
-                Ok(Found::Closed { path, error }) => self.broken.push((path, error.to_string())),
+                Ok(FoundModel::Model(card)) => self.cards.push(*card),
+                Ok(FoundModel::Broken { path, error }) => self.broken.push((path, error_message(&error))),
+                Ok(FoundModel::Closed { path, error }) => self.broken.push((path, error.to_string())),
                 Err(TryRecvError::Empty) => return,
                 Err(TryRecvError::Disconnected) => break,
             }
@@ -108,6 +108,6 @@ impl Search {
     /// # Errors
     /// A sentence, if the system has no thread for it.
     pub fn refresh(&mut self, ctx: &Context, id: ModelId) -> Result<(), String> {
-        self.fresh.start(ctx, move || Card::read(&id).ok().map(Box::new))
+        self.fresh.start(ctx, move || ModelCard::read(&id).ok().map(Box::new))
     }
 }

@@ -4,12 +4,12 @@ use std::{fs, path::Path};
 
 use egui::accesskit::Role;
 use egui_kittest::kittest::Queryable;
-use thermocline_engine::model::KvType;
+use thermocline_engine::runtime::KvType;
 
 use super::*;
 use crate::{
-    download::tests::{Manner, serve},
-    settings::Budget,
+    download::tests::{ServerBehaviour, serve},
+    settings::VramBudget,
     ui::{command::Page, testing::Stage},
 };
 
@@ -40,9 +40,9 @@ fn page(stage: &mut Stage) {
 
 fn opened(stage: &mut Stage, path: &Path) {
     let id = ModelId::Path(path.to_owned());
-    stage.until("the model", |window| match window.shell.host.state() {
-        HostState::Ready { model, .. } => model == id,
-        HostState::Failed { reason, .. } => panic!("{reason}"),
+    stage.until("the model", |window| match window.shell.engine_handle.state() {
+        EngineState::Ready { model, .. } => model == id,
+        EngineState::Failed { reason, .. } => panic!("{reason}"),
         _ => false,
     });
 }
@@ -73,7 +73,7 @@ fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list(
     opened(&mut stage, &path);
     assert_eq!(stage.shell().settings.recent[0], path.display().to_string());
     stage.click(&format!("Close {name}"));
-    assert!(matches!(stage.shell().host.state(), HostState::Empty));
+    assert!(matches!(stage.shell().engine_handle.state(), EngineState::Empty));
     stage.click("Open Thermocline Storyteller");
     stage.ready();
 
@@ -86,8 +86,9 @@ fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list(
 
 #[test]
 fn a_model_that_is_gone_says_so_and_leads_to_others() {
-    let mut stage = Stage::with(SIZE, |_, settings| settings.used("/gone/model.gguf"));
-    let failed = |window: &mut crate::ui::Window| matches!(window.shell.host.state(), HostState::Failed { .. });
+    let mut stage = Stage::with(SIZE, |_, settings| settings.add_recent("/gone/model.gguf"));
+    let failed =
+        |window: &mut crate::ui::Window| matches!(window.shell.engine_handle.state(), EngineState::Failed { .. });
     stage.until("a failure", failed);
     assert!(stage.shows("model could not be opened") && stage.shows("/gone/model.gguf"));
     stage.it.get_all_by_label("Choose a model").next().unwrap().click();
@@ -105,14 +106,14 @@ fn settings_of_a_model_are_kept_apart() {
     let key = ModelId::Path(path.clone()).key();
     let mut stage = Stage::with(SIZE, |_, settings| {
         settings.folders.push(folder.path().to_owned());
-        settings.models.entry(key.clone()).or_default().budget = Some(Budget::AtMost(5 << 20));
+        settings.models.entry(key.clone()).or_default().budget = Some(VramBudget::AtMost(5 << 20));
         settings.models.entry(key.clone()).or_default().context = Some(64);
     });
     page(&mut stage);
     let name = stage.it.state().models.found()[1].name.clone();
     stage.click(&format!("Open {name}"));
     opened(&mut stage, &path);
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!((engine.vram_budget(), engine.context()), (Some(5 << 20), 64));
 }
 
@@ -136,7 +137,7 @@ fn the_context_is_chosen_on_the_card() {
     stage.click(&format!("Open {}", card.name));
     opened(&mut stage, &path);
     let kept = |stage: &mut Stage| {
-        let engine = stage.shell().host.engine().unwrap();
+        let engine = stage.shell().engine_handle.engine().unwrap();
         (engine.context(), engine.kv_type())
     };
     assert_eq!(kept(&mut stage), (64, KvType::Q8_0));
@@ -197,7 +198,7 @@ fn preparing_is_paused_gone_on_with_and_of_use() {
 #[test]
 fn files_arrive_by_address_and_from_a_repository() {
     let file = fs::read(fixture("gguf/llama-silu-gqa-256-Q4_0.gguf")).unwrap();
-    let manners = vec![Manner::CutsAfter(200_000), Manner::Says(404), Manner::Well];
+    let manners = vec![ServerBehaviour::CutsAfter(200_000), ServerBehaviour::Says(404), ServerBehaviour::Well];
     let (address, _) = serve(file.clone(), manners);
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
@@ -209,7 +210,7 @@ fn files_arrive_by_address_and_from_a_repository() {
 
     stage.write(field, &format!("{address}/a/one.gguf"));
     stage.press(egui::Key::Enter);
-    // The connection is cut, and after a second the server knows nothing of the file.
+    // The connection is closed, and after a second the server knows nothing of the file.
     stage.appears("Remove: one.gguf");
     stage.appears("Go on: one.gguf");
     stage.appears("404");
@@ -232,7 +233,7 @@ fn files_arrive_by_address_and_from_a_repository() {
 
 #[test]
 fn a_download_is_given_up_without_a_trace() {
-    let (address, _) = serve(vec![7; 900_000], vec![Manner::CutsAfter(300_000)]);
+    let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::CutsAfter(300_000)]);
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
     stage.write("A Hugging Face repository (owner/name), or the address of a GGUF file", &format!("{address}/x.gguf"));

@@ -1,4 +1,4 @@
-//! The whole map: every layer's order, and what its dots are worth now, or the bytes that a shader makes dots of.
+//! The whole map: every layer's order, and the plane of bytes of which its dots are made.
 
 use std::{
     ops::Range,
@@ -15,7 +15,6 @@ use super::{
     grid::{Grid, View},
     mode::Mode,
     order::{Order, sequence},
-    picture::Dots,
     plane::Plane,
     told::{Fold, Told},
 };
@@ -23,11 +22,11 @@ use super::{
 /// How the map is laid out.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Sheet {
-    /// What is looked at.
+    /// The visible part.
     pub view: View,
     /// Dots of a layer.
     pub grid: Grid,
-    /// Whether neurons are in order of frequency, hot ones first, rather than the model's.
+    /// True if neurons are ordered by frequency, hot ones first, instead of the model's order.
     pub by_frequency: bool,
 }
 
@@ -36,7 +35,7 @@ pub struct Sheet {
 pub struct Often {
     /// `[n_ff]`
     pub neurons: Vec<f32>,
-    /// `[experts]`, of a mixture.
+    /// `[experts]`, of an MoE layer.
     pub experts: Vec<f32>,
 }
 
@@ -46,7 +45,6 @@ struct Page {
     order: Order,
     often: Often,
     hot: Vec<u32>,
-    dots: Dots,
     stale: bool,
 }
 
@@ -93,10 +91,7 @@ pub struct Atlas {
     sheet: Sheet,
     shape: Arc<NeuronShape>,
     pages: Vec<Page>,
-    /// `[layers shown, lines, columns]`; empty where there is a plane.
-    codes: Vec<u8>,
-    /// Where a shader makes the dots.
-    plane: Option<Plane>,
+    plane: Plane,
     /// Layer that is looked at next where all take too long, and in which mode those before it were drawn.
     next: usize,
     drawing: Option<Mode>,
@@ -106,46 +101,30 @@ pub struct Atlas {
 }
 
 impl Atlas {
-    /// Dots of a model of this shape.
+    /// An empty map of a model of this shape.
     pub fn new(shape: &NeuronShape) -> Self {
         let page = |layer| Page { order: Order::of_model(shape.neurons(layer)), stale: true, ..Page::default() };
         let pages = (0..shape.layers()).map(page).collect();
-        Atlas { pages, shape: Arc::new(shape.clone()), ..Atlas::default() }
+        Atlas { pages, plane: Plane::new(shape), shape: Arc::new(shape.clone()), ..Atlas::default() }
     }
 
-    /// The same for a shader, which makes the dots out of `plane`.
-    pub fn on(plane: Plane, shape: &NeuronShape) -> Self {
-        Atlas { plane: Some(plane), ..Atlas::new(shape) }
+    /// One byte per neuron: input of the shader.
+    pub fn plane(&self) -> &Plane {
+        &self.plane
     }
 
-    /// What the shader is to be given.
-    pub fn plane(&self) -> Option<&Plane> {
-        self.plane.as_ref()
-    }
-
-    /// Lays it out. Whether everything has to be drawn again: a shader has the bytes for any zoom.
+    /// Lays the map out. True if its layers have to be drawn again; a zoom alone needs no new bytes.
     pub fn lay_out(&mut self, sheet: Sheet) -> bool {
         if self.sheet == sheet {
             return false;
         }
-        if self.sheet.by_frequency != sheet.by_frequency {
+        let resorted = self.sheet.by_frequency != sheet.by_frequency;
+        if resorted {
             self.outdate(|_| true);
         }
         let before = self.shown();
-        let resorted = self.sheet.by_frequency != sheet.by_frequency;
         (self.sheet, self.drawing) = (sheet, None);
-        if self.plane.is_some() {
-            return resorted || self.shown() != before;
-        }
-        self.codes.clear();
-        self.codes.resize(self.shown().len() * sheet.grid.dots(), 0);
-        for page in &mut self.pages {
-            page.dots = Dots::default();
-        }
-        for layer in self.shown() {
-            self.fold(layer);
-        }
-        true
+        resorted || self.shown() != before
     }
 
     /// The layout.
@@ -158,15 +137,9 @@ impl Atlas {
         self.sheet.view.layers(self.pages.len())
     }
 
-    /// What every dot is worth, line by line; nothing where a shader works that out.
-    pub fn codes(&self) -> &[u8] {
-        &self.codes
-    }
-
-    /// What every dot is worth, whoever works it out.
+    /// `[layers shown, lines, columns]` level of every dot, as the shader computes them.
     pub fn levels(&self, fold: Fold) -> Vec<u8> {
-        let Some(plane) = &self.plane else { return self.codes.clone() };
-        let of = |layer| plane.levels(layer, self.ranks(layer), self.sheet.grid, fold);
+        let of = |layer| self.plane.levels(layer, self.ranks(layer), self.sheet.grid, fold);
         self.shown().flat_map(of).collect()
     }
 
@@ -175,7 +148,7 @@ impl Atlas {
         self.sheet.view.ranks(self.pages.get(layer).map_or(0, |page| page.order.len()))
     }
 
-    /// Where hot neurons end in `layer`, as a share of the width; `None` where hot and cold are mixed or nobody is.
+    /// Where hot neurons end in `layer`, as a fraction of the width; `None` where hot and cold are mixed or none is hot.
     pub fn boundary(&self, layer: usize) -> Option<f32> {
         let page = self.pages.get(layer).filter(|page| !page.order.is_empty())?;
         let ranks = self.sheet.view.ranks(page.order.len());
@@ -193,7 +166,7 @@ impl Atlas {
         self.pages.get(layer)?.often.experts.get(expert).copied()
     }
 
-    /// Whether a neuron is in VRAM.
+    /// True if a neuron is in VRAM.
     pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
         self.pages.get(layer).is_some_and(|page| mask::contains(&page.hot, neuron))
     }
@@ -203,7 +176,7 @@ impl Atlas {
         self.hot
     }
 
-    /// Ranks at which the experts of a layer begin; none where it is no mixture.
+    /// Ranks at which the experts of a layer begin; none for a layer without experts.
     pub fn starts(&self, layer: usize) -> &[u32] {
         self.pages.get(layer).map_or(&[], |page| page.order.starts())
     }
@@ -215,7 +188,7 @@ impl Atlas {
         }
     }
 
-    /// Makes `hot`, which is the mask of each layer (of its experts, if it is a mixture), what is in VRAM. Whether anything moved.
+    /// Makes `hot`, which is the mask of each layer's neurons (or experts), what is in VRAM. True if anything moved.
     pub fn place(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
         for (layer, page) in self.pages.iter_mut().enumerate() {
@@ -249,22 +222,11 @@ impl Atlas {
             if page.order != order {
                 page.order = order;
                 if shown.contains(&layer) {
-                    self.fold(layer);
                     changed.push(layer);
                 }
             }
         }
         (changed, false)
-    }
-
-    fn fold(&mut self, layer: usize) {
-        if self.plane.is_some() {
-            return;
-        }
-        let Sheet { view, grid, .. } = self.sheet;
-        if let Some(page) = self.pages.get_mut(layer) {
-            page.dots = Dots::new(grid, &page.order, view.ranks(page.order.len()));
-        }
     }
 
     /// Draws every shown layer of a token, in a mode that is one token's; with `before`, how it differs from that token.
@@ -322,22 +284,16 @@ impl Atlas {
 
     fn begin(&mut self) {
         self.drawing = None;
-        if let Some(plane) = &mut self.plane {
-            plane.begin();
-        }
+        self.plane.begin();
     }
 
     fn draw(&mut self, layer: usize, told: &Told<'_>) {
-        let (dots, start) = (self.sheet.grid.dots(), self.shown().start);
-        let Some(page) = self.pages.get_mut(layer) else { return };
-        if let Some(plane) = &mut self.plane {
-            plane.write(layer, page.order.ranks(), told);
-        } else if let Some(into) = self.codes.get_mut((layer - start) * dots..(layer - start + 1) * dots) {
-            page.dots.draw(told, into);
+        if let Some(page) = self.pages.get(layer) {
+            self.plane.write(layer, page.order.ranks(), told);
         }
     }
 
-    /// Who is at shares `x` and `y` of the map: of several neurons in a dot the first that `prefers` likes, or the first.
+    /// The neuron at fractions `x` and `y` of the map: of several in a dot the first that `prefers` accepts, or the first.
     pub fn at(&self, x: f32, y: f32, prefers: impl Fn(usize, usize) -> bool) -> Option<Place> {
         let shown = self.shown();
         let Sheet { view, grid, .. } = self.sheet;
@@ -393,7 +349,7 @@ mod tests {
 
     #[test]
     fn experts_are_hot_one_by_one() {
-        let shape = NeuronShape::of([LayerNeurons::Mixture { experts: 2, width: 2, shared: 1 }]);
+        let shape = NeuronShape::of([LayerNeurons::Experts { experts: 2, width: 2, shared: 1 }]);
         let mut atlas = Atlas::new(&shape);
         let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
         // The shared expert is there as soon as the layer is.
@@ -421,7 +377,7 @@ mod tests {
         assert_eq!((atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|place| place.neuron)), (None, Some(0)));
         atlas.lay_out(Sheet { view: View::of_layer(1), ..model });
         assert_eq!(
-            (atlas.codes().len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
+            (atlas.levels(Fold::Share).len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
             (4, None, 1)
         );
     }
@@ -450,30 +406,30 @@ mod tests {
         let (before, now) = (board.token(0).unwrap(), board.latest().unwrap());
         // Dots of both layers: 3 2, 1 0 (down the columns: 3 1 2 0) and 3 1, 2 0 (3 2 1 0).
         atlas.draw_token(&shape, Mode::Fired, &now, None);
-        assert_eq!(atlas.codes(), [0, 0, 255, 255, 0, 255, 0, 255]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Fired, false)), [0, 0, 255, 255, 0, 255, 0, 255]);
         atlas.draw_token(&shape, Mode::Predictor, &now, None);
-        assert_eq!(atlas.codes()[..4], [0, 2, 3, 1]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Predictor, false))[..4], [0, 2, 3, 1]);
         atlas.draw_token(&shape, Mode::Fired, &now, Some(&before));
-        assert_eq!(atlas.codes()[..4], [2, 0, 1, 1]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Fired, true))[..4], [2, 0, 1, 1]);
         atlas.draw_token(&shape, Mode::Strength, &now, None);
-        assert_eq!(atlas.codes(), [0; 8], "nobody recorded it");
+        assert_eq!(atlas.levels(Fold::of(Mode::Strength, false)), [0; 8], "it was not recorded");
         atlas.draw_places();
-        assert_eq!(atlas.codes(), [255, 1, 255, 1, 1, 1, 1, 1]);
+        assert_eq!(atlas.levels(Fold::Place), [255, 1, 255, 1, 1, 1, 1, 1]);
         assert!(!atlas.draw_tally(&board, Mode::Recency, Duration::ZERO), "a layer at a time");
         assert!(atlas.draw_tally(&board, Mode::Recency, Duration::ZERO));
-        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
         // What was begun in another mode, or of other layers, is not gone on with.
         assert!(!atlas.draw_tally(&board, Mode::Frequency, Duration::ZERO));
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
-        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
         let whole = atlas.sheet();
         atlas.lay_out(Sheet { view: View::of_layer(0), ..whole });
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
         atlas.lay_out(whole);
         assert!(atlas.draw_tally(&board, Mode::Recency, SOON));
-        assert_eq!(atlas.codes()[..4], [229, 0, 255, 255]);
+        assert_eq!(atlas.levels(Fold::of(Mode::Recency, false))[..4], [229, 0, 255, 255]);
         assert!(atlas.draw_tally(&board, Mode::Frequency, SOON));
-        let often = &atlas.codes()[..4];
+        let often = &atlas.levels(Fold::of(Mode::Frequency, false))[..4];
         assert!(often[2] >= often[0] && often[0] > 150 && often[1] == 0, "{often:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a dot's level looks like, and the legend that says so. The map is a dark screen in both themes.
+//! Colours of the dots' levels, and their legend. The map is a dark screen in both themes.
 
 use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sense, Ui, UiBuilder, Vec2, epaint::Mesh};
 

@@ -1,4 +1,4 @@
-//! What recording costs, in words: only what was measured while this model answered on this machine.
+//! The cost of recording, in words: only as measured while this model answered on this machine.
 
 use thermocline_engine::telemetry::neurons::{NeuronBoard, Pace, Watch};
 
@@ -7,7 +7,7 @@ use super::facts::percent;
 /// Fewer tokens than this say nothing yet.
 const ENOUGH: u64 = 8;
 
-/// What it costs to record as much as `watch` says.
+/// The cost of recording at the level `watch`.
 pub fn sentence(board: &NeuronBoard, watch: Watch) -> String {
     let pace = |watch| board.pace(watch).filter(|pace| pace.tokens >= ENOUGH);
     words(pace(watch), pace(Watch::Off))

@@ -8,13 +8,12 @@ use std::{
 
 use egui::{ColorImage, Context};
 use thermocline_engine::{
+    files::{self, Form},
     model::mask,
     telemetry::neurons::{NeuronBoard, TokenTrace},
 };
 
-use crate::files;
-
-/// What is to be saved.
+/// The data to save.
 pub enum Export {
     /// The map, a pixel for every dot.
     Picture(ColorImage),
@@ -22,7 +21,7 @@ pub enum Export {
     Table(String),
 }
 
-/// What became of it: where it is, or why it is not.
+/// The outcome: the file's path, or the error.
 pub type Saved = Result<PathBuf, String>;
 
 impl Export {
@@ -38,12 +37,15 @@ impl Export {
     /// # Errors
     /// A sentence with the path.
     pub fn write(&self, path: &Path) -> Result<(), String> {
-        let write = |bytes: &[u8]| files::write(path, bytes).map_err(|error| error.to_string());
-        let written = match self {
-            Export::Picture(image) => png(image).and_then(|bytes| write(&bytes)),
-            Export::Table(table) => write(table.as_bytes()),
+        let made;
+        let bytes = match self {
+            Export::Picture(image) => {
+                made = png(image).map_err(|error| format!("making {}: {error}", path.display()))?;
+                &made
+            }
+            Export::Table(table) => table.as_bytes(),
         };
-        written.map_err(|error| format!("writing {}: {error}", path.display()))
+        files::write(path, Form::Stream, bytes).map_err(|error| error.to_string())
     }
 }
 
@@ -55,7 +57,7 @@ pub fn save(ctx: &Context, export: Export, result: mpsc::Sender<Saved>) {
         let dialog =
             rfd::FileDialog::new().add_filter(name, &[extension]).set_file_name(format!("neurons.{extension}"));
         if let Some(path) = dialog.save_file() {
-            // Whoever asked may be gone.
+            // The receiver may be gone.
             let _ = result.send(export.write(&path).map(|()| path));
             ctx.request_repaint();
         }
@@ -78,7 +80,7 @@ fn png(image: &ColorImage) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// A line for every neuron: layer, expert (of a mixture; `shared` for the one every token passes through), number in the layer or
+/// A line for every neuron: layer, expert (in MoE layers; `shared` for the shared one), number in the layer or
 /// the expert, whether it fired at `token`, was predicted, is hot, how often it has fired, and at
 /// how many tokens that was counted. What is not known is left empty.
 pub fn table(board: &NeuronBoard, token: Option<&TokenTrace>, is_hot: impl Fn(usize, usize) -> bool) -> String {
@@ -131,8 +133,8 @@ mod tests {
 
     #[test]
     fn a_table_names_experts() {
-        let mixture = LayerNeurons::Mixture { experts: 2, width: 1, shared: 1 };
-        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([mixture]));
+        let moe = LayerNeurons::Experts { experts: 2, width: 1, shared: 1 };
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([moe]));
         recorder.begin(0, 0, &[1], true);
         recorder.layer(&LayerFiring { tokens: 1, fired: &[0b110], chosen: Some(&[0b10]), ..LayerFiring::default() });
         recorder.end();

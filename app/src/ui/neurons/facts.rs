@@ -1,4 +1,4 @@
-//! What can be said of a neuron, in words.
+//! Facts about a neuron, in words.
 
 use thermocline_engine::{
     model::mask,
@@ -13,17 +13,17 @@ use crate::units::counted;
 pub struct Facts {
     /// Which.
     pub title: String,
-    /// What it does.
+    /// Its firing at the token shown.
     pub value: String,
     /// How often it does.
     pub frequency: Option<String>,
-    /// How often its expert is chosen, in a mixture.
+    /// How often its expert is chosen, in an MoE layer.
     pub expert: Option<String>,
-    /// Whether it is in VRAM.
+    /// True if it is in VRAM.
     pub hot: bool,
-    /// What the predictor said of it, where one was asked.
+    /// The predictor's guess, where one ran.
     pub predicted: Option<&'static str>,
-    /// Who else is in its dot.
+    /// Other neurons of its dot.
     pub crowd: Option<String>,
 }
 
@@ -63,11 +63,11 @@ pub fn title(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
 pub struct Shares {
     /// A neuron fires.
     pub fires: Option<f32>,
-    /// Its expert is chosen, in a mixture.
+    /// Its expert is chosen, in an MoE layer.
     pub chosen: Option<f32>,
 }
 
-/// Whether the map's `mode` has something to show of a neuron: of several in a dot the one to speak of.
+/// True if the map's `mode` has a value for a neuron: of several in a dot this one is described.
 pub fn is_lit(shape: &NeuronShape, mode: Mode, token: &TokenTrace, layer: usize, neuron: usize) -> bool {
     let fired = token.fired(shape, layer).is_some_and(|mask| mask::contains(mask, neuron));
     let predicted = predicted(shape, token, layer).is_some_and(|mask| mask::contains(mask, neuron));
@@ -88,7 +88,7 @@ impl Facts {
             let share = *masks.strength.get(shape.range(layer))?.get(neuron)?;
             Some(f32::from(share) / 255.0 * masks.greatest.get(layer)?)
         });
-        // Of a mixture, the expert: whether it is one that is chosen from, and whether this token has chosen it.
+        // In an MoE layer, the expert: whether it is one that is chosen from, and whether this token has chosen it.
         let expert = shape.member(layer, neuron).map(|(expert, _)| expert);
         let routed = expert.filter(|expert| *expert < shape.experts(layer));
         let passed_over = token
@@ -190,9 +190,9 @@ mod tests {
     }
 
     #[test]
-    fn a_neuron_of_a_mixture_is_described_with_its_expert() {
-        let mixture = LayerNeurons::Mixture { experts: 3, width: 4, shared: 2 };
-        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([mixture]));
+    fn neurons_of_moe_layers_are_described_with_their_expert() {
+        let moe = LayerNeurons::Experts { experts: 3, width: 4, shared: 2 };
+        let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([moe]));
         recorder.begin(0, 0, &[9], true);
         let (fired, chosen) = ([0b01_0000_0110_0000], [0b010]);
         recorder.layer(&LayerFiring { tokens: 1, fired: &fired, chosen: Some(&chosen), ..LayerFiring::default() });

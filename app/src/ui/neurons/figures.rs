@@ -1,4 +1,4 @@
-//! What stands beside the map: bars per layer, plots over time, the curve of how unequally neurons fire, pinned neurons.
+//! Figures beside the map: bars per layer, plots over time, the curve of how unequally neurons fire, pinned neurons.
 
 use std::sync::{Arc, mpsc};
 
@@ -199,7 +199,7 @@ impl Inequality {
         let work = move || {
             let layers = layer.map_or(0..board.shape().layers(), |layer| layer..layer + 1);
             let counts: Vec<u32> = layers.flat_map(|layer| board.tally(layer).counts).collect();
-            let shares = curve::shares(&counts, 100);
+            let shares = curve::lorenz(&counts, 100);
             let curve = shares.into_iter().map(|(x, y)| [100.0 * x, 100.0 * y]).collect();
             let eighty = curve::neurons_for(&counts, 0.8) as f64 / counts.len().max(1) as f64;
             if send.send((curve, eighty)).is_ok() {
@@ -212,7 +212,7 @@ impl Inequality {
     }
 }
 
-/// What is wanted of a pinned neuron.
+/// An action on a pinned neuron.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PinAct {
     /// Let it go.

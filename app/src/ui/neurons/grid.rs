@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What part of the neurons is looked at.
+/// The visible part of the neurons.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct View {
     /// One layer, or all.
@@ -43,7 +43,7 @@ impl View {
         self.to = self.from + width;
     }
 
-    /// Whether more than a whole layer's width is hidden.
+    /// True if more than a whole layer's width is hidden.
     pub fn is_close(&self) -> bool {
         self.to - self.from < 0.999
     }
@@ -134,7 +134,7 @@ impl Grid {
         dot % self.lines * self.columns + dot / self.lines
     }
 
-    /// What share of the width the first `at` of `shown` neurons take.
+    /// Fraction of the width that the first `at` of `shown` neurons take.
     pub fn share(&self, at: usize, shown: usize) -> f32 {
         let dots = if shown <= self.dots() { at as f32 } else { (at * self.dots()) as f32 / shown.max(1) as f32 };
         (dots / self.dots().max(1) as f32).min(1.0)
@@ -190,7 +190,7 @@ mod tests {
         let limited = Grid::new(80, 28_672, 4000.0, 3200.0, 1024);
         assert!(limited.columns <= 1024 && limited.lines * 80 <= 1024, "{limited:?}");
         assert_eq!(Grid::new(0, 0, 0.0, 0.0, 0), Grid { columns: 1, lines: 1 });
-        // A mixture's layer by itself.
+        // An MoE layer by itself.
         let wide = Grid::new(1, 114_688, 370.0, 290.0, 8192);
         assert!((60_000..1 << 16).contains(&wide.dots()), "{wide:?}");
         assert!(Grid::new(1, 114_688, 800.0, 600.0, 8192).dots() >= 114_688);

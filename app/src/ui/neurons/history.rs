@@ -11,7 +11,7 @@ pub struct Sample {
     pub index: u64,
     /// Tokens per second when it was seen; `None` for one of a prompt or from before anybody looked.
     pub rate: Option<f64>,
-    /// What its layers did together.
+    /// Figures of all layers together.
     pub total: LayerTrace,
 }
 
@@ -51,7 +51,7 @@ impl History {
         &self.samples
     }
 
-    /// What `of` says of them, as points over the tokens' indices.
+    /// Values of `of`, as points over the tokens' indices.
     pub fn points(&self, of: impl Fn(&Sample) -> Option<f64>) -> Vec<[f64; 2]> {
         self.samples.iter().filter_map(|sample| Some([sample.index as f64, of(sample)?])).collect()
     }

@@ -1,4 +1,4 @@
-//! What the map's [`shader`](super::shader) keeps on the device from frame to frame: a texture of bytes, of which only new rows go
+//! Data of the map's [`shader`](super::shader) that stays on the device from frame to frame: a texture of bytes, of which only new rows go
 //! up, and what they mean.
 
 use std::{ops::Range, sync::Arc};
@@ -9,7 +9,7 @@ use thermocline_shaders::{MapParams, NEURON_MAP};
 
 use crate::ui::drawing::pipeline;
 
-/// What a frame shows.
+/// Input of a frame.
 pub(super) struct Frame {
     /// Where, in points.
     pub rect: Rect,
@@ -29,7 +29,7 @@ pub(super) struct Frame {
     pub fresh: Range<usize>,
 }
 
-/// What stays on the device from frame to frame.
+/// Textures and pipelines that stay on the device from frame to frame.
 pub(super) struct Kept {
     pipeline: wgpu::RenderPipeline,
     linear: bool,
@@ -38,7 +38,7 @@ pub(super) struct Kept {
     layers: Texture,
     colours: Texture,
     bound: Option<wgpu::BindGroup>,
-    /// What is in the textures.
+    /// Contents of the textures.
     version: Option<u64>,
     has_layers: Vec<[u32; 4]>,
     has_colours: Vec<[u8; 4]>,

@@ -10,8 +10,8 @@ use egui::{
     Vec2, WidgetInfo,
 };
 use thermocline_engine::{
-    model::Resident,
-    session::{Engine, Origin},
+    placement::Resident,
+    session::{Engine, FrequencySource},
     telemetry::neurons::TokenTrace,
 };
 
@@ -43,7 +43,7 @@ const GUTTER: f32 = 32.0;
 /// How the map is shown.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Looks {
-    /// What colours mean.
+    /// Mode of the map.
     pub mode: Mode,
     /// Which colours.
     pub colours: Colours,
@@ -51,7 +51,7 @@ pub struct Looks {
     pub by_frequency: bool,
 }
 
-/// What the texture shows.
+/// Contents of the texture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Drawn {
     looks: Looks,
@@ -62,13 +62,16 @@ struct Drawn {
 /// The map of one model.
 #[derive(Default)]
 pub struct Map {
-    /// What is looked at.
+    /// The visible part.
     pub view: View,
     atlas: Atlas,
-    texture: Option<TextureHandle>,
+    /// True if the shader draws the dots; otherwise they are a texture.
+    shaded: bool,
+    /// The dots, and the layout they were made for.
+    texture: Option<(TextureHandle, Sheet)>,
     drawn: Option<Drawn>,
     drawn_at: Option<Instant>,
-    /// Whether a picture that takes several frames is not whole yet.
+    /// True while a picture that takes several frames is incomplete.
     unfinished: bool,
     resident: Option<Arc<Resident>>,
     sorted: Option<(Instant, Option<u64>)>,
@@ -85,9 +88,9 @@ impl Map {
     /// An empty map of a model, which `shader` draws if that pays.
     pub fn new(engine: &Engine, shader: Option<Shader>) -> Self {
         let shape = engine.neurons().shape();
-        let plane = shader.filter(|shader| shader.pays(shape)).and_then(|shader| shader.plane(shape));
-        let atlas = plane.map_or_else(|| Atlas::new(shape), |plane| Atlas::on(plane, shape));
-        Map { atlas, ..Map::default() }
+        let atlas = Atlas::new(shape);
+        let shaded = shader.is_some_and(|shader| shader.pays(shape) && shader.holds(atlas.plane()));
+        Map { atlas, shaded, ..Map::default() }
     }
 
     /// How often a neuron fires, as far as the map knows.
@@ -95,7 +98,7 @@ impl Map {
         self.atlas.frequency(layer, neuron)
     }
 
-    /// Whether a neuron is in VRAM.
+    /// True if a neuron is in VRAM.
     pub fn is_hot(&self, layer: usize, neuron: usize) -> bool {
         self.atlas.is_hot(layer, neuron)
     }
@@ -105,7 +108,7 @@ impl Map {
         self.atlas.hot()
     }
 
-    /// Whether there is a picture to save.
+    /// True if there is a picture to save.
     pub fn is_drawn(&self) -> bool {
         self.drawn.is_some()
     }
@@ -198,7 +201,7 @@ impl Map {
         }
         let mut anew = self.atlas.lay_out(Sheet { view: self.view, grid, by_frequency: looks.by_frequency });
 
-        let resident = engine.placement();
+        let resident = engine.resident();
         let same = match (&self.resident, &resident) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
             (None, None) => true,
@@ -217,7 +220,7 @@ impl Map {
         let counting = std::cell::Cell::new(self.counting || self.sorted.is_none());
         let (changed, left) = self.atlas.sort(SLICE, |layer| {
             let known = engine.frequencies(layer);
-            let profiled = known.as_ref().is_some_and(|known| known.origin == Origin::Profile);
+            let profiled = known.as_ref().is_some_and(|known| known.source == FrequencySource::Profile);
             counting.set(!profiled && shape.neurons(layer) > 0 || counting.get() && shape.neurons(layer) == 0);
             known.map(|known| Often { neurons: known.values, experts: known.experts })
         });
@@ -237,12 +240,17 @@ impl Map {
             self.drawn = Some(drawn);
             self.drawn_at = Some(Instant::now());
         }
-        if now && self.atlas.plane().is_none() {
-            let table = colours::table(looks.mode, looks.colours, drawn.base.is_some());
-            let image = colours::image(self.atlas.codes(), grid.columns, &table);
+        let sheet = self.atlas.sheet();
+        if !self.shaded
+            && (now || self.texture.as_ref().is_none_or(|(_, of)| *of != sheet))
+            && let Some(image) = self.image()
+        {
             match &mut self.texture {
-                Some(texture) => texture.set(image, TextureOptions::NEAREST),
-                None => self.texture = Some(ui.load_texture("neurons", image, TextureOptions::NEAREST)),
+                Some((texture, of)) => {
+                    texture.set(image, TextureOptions::NEAREST);
+                    *of = sheet;
+                }
+                None => self.texture = Some((ui.load_texture("neurons", image, TextureOptions::NEAREST), sheet)),
             }
         }
         if left || self.unfinished {
@@ -271,10 +279,10 @@ impl Map {
     fn paint(&self, ui: &Ui, rect: Rect, pins: &[(usize, usize)]) {
         let (painter, palette) = (ui.painter_at(rect.expand2(Vec2::new(GUTTER, 4.0))), Palette::of(ui));
         let Some(Drawn { looks, base, .. }) = self.drawn else { return };
-        if self.atlas.plane().is_some() {
+        if self.shaded {
             let table = colours::table(looks.mode, looks.colours, base.is_some());
             painter.extend(shader::shape(rect, &self.atlas, Fold::of(looks.mode, base.is_some()), &table));
-        } else if let Some(texture) = &self.texture {
+        } else if let Some((texture, _)) = &self.texture {
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
             painter.image(texture.id(), rect, uv, Color32::WHITE);
         }

@@ -1,6 +1,6 @@
 //! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and [`figures`] beside it.
-//! What dots mean is arithmetic without a window: [`mode`], [`told`], [`order`], [`grid`], [`atlas`], and, to draw them, a
-//! [`picture`], or a [`plane`] of bytes for a [`shader`], which has them [`kept`] on the device. So is what stands beside them: [`playback`], [`history`], [`pins`],
+//! The levels of dots are arithmetic without a window: [`mode`], [`told`], [`order`], [`grid`], [`atlas`]. They come from a [`plane`] of
+//! bytes, on the device by a [`shader`], which has them [`kept`] there, or on the CPU. So is what stands beside them: [`playback`], [`history`], [`pins`],
 //! [`tint`], [`facts`], and the [`seams`] between experts; [`cost`] is what recording them takes. All of it reads the engine's board of neurons and never waits
 //! for it; only what is new and visible is drawn.
 
@@ -17,7 +17,6 @@ pub mod map;
 pub mod mode;
 pub mod order;
 pub mod panel;
-pub mod picture;
 pub mod pins;
 pub mod plane;
 pub mod playback;

@@ -1,6 +1,6 @@
-//! What the map shows, and in which colours.
+//! Modes of the map and their colours.
 
-/// What a colour of the map means.
+/// A mode: the meaning of the map's colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
     /// Which neurons the token fires.
@@ -10,9 +10,9 @@ pub enum Mode {
     Strength,
     /// How often they fire lately.
     Frequency,
-    /// Who is in VRAM.
+    /// Placement: hot or cold.
     Placement,
-    /// What the predictor got right and wrong.
+    /// Firings the predictor found, missed, or expected in vain.
     Predictor,
     /// How long ago they last fired.
     Recency,
@@ -52,7 +52,7 @@ impl Mode {
         }
     }
 
-    /// What it means.
+    /// Explanation of the mode.
     pub fn explanation(self) -> &'static str {
         match self {
             Mode::Fired => "Which neurons fire for this token",
@@ -75,7 +75,7 @@ impl Mode {
         }
     }
 
-    /// Whether a picture of it belongs to one token, rather than to all so far.
+    /// True if its picture belongs to one token, not to all so far.
     pub fn is_of_token(self) -> bool {
         matches!(self, Mode::Fired | Mode::Strength | Mode::Predictor)
     }

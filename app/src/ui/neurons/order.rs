@@ -6,7 +6,7 @@ use std::ops::Range;
 /// tremble with every token.
 const STEPS: usize = 4096;
 
-/// In which order the experts of a mixture come: hot ones first, then by how often they are chosen, in steps as those of neurons.
+/// Order of an MoE layer's experts: hot ones first, then by how often they are chosen, in steps as those of neurons.
 /// `hot` and `chosen` are told of each.
 pub fn sequence(groups: usize, hot: impl Fn(usize) -> bool, chosen: impl Fn(usize) -> f32) -> Vec<usize> {
     let mut all: Vec<usize> = (0..groups).collect();
@@ -21,7 +21,7 @@ pub struct Order {
     neurons: Vec<u32>,
     ranks: Vec<u32>,
     boundary: Option<usize>,
-    /// Ranks at which the groups of a mixture begin.
+    /// Ranks at which the experts begin.
     starts: Vec<u32>,
 }
 
@@ -85,12 +85,12 @@ impl Order {
         Order { neurons: order, ranks, boundary, starts }
     }
 
-    /// Whether a neuron stands before the boundary.
+    /// True if a neuron stands before the boundary.
     fn before(&self, neuron: usize, boundary: Option<usize>) -> bool {
         boundary.is_some_and(|boundary| self.ranks.get(neuron).is_some_and(|rank| (*rank as usize) < boundary))
     }
 
-    /// Ranks at which the groups of a mixture begin; none where there is one FFN.
+    /// Ranks at which the experts begin; none for a dense FFN.
     pub fn starts(&self) -> &[u32] {
         &self.starts
     }
@@ -100,12 +100,12 @@ impl Order {
         self.neurons.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.neurons.is_empty()
     }
 
-    /// Who stands at `rank`.
+    /// The neuron at `rank`.
     pub fn neuron(&self, rank: usize) -> Option<usize> {
         self.neurons.get(rank).map(|neuron| *neuron as usize)
     }

@@ -27,7 +27,7 @@ use super::{
     tint::Tint,
 };
 use crate::{
-    host::HostState,
+    engine_handle::EngineState,
     settings::HeatmapSettings,
     ui::{
         command::{Command, Page},
@@ -41,7 +41,7 @@ use crate::{
 const LOW: f32 = 240.0;
 const HIGH: f32 = 320.0;
 
-/// What is kept of one model.
+/// State kept per model.
 #[derive(Debug)]
 struct Watched {
     board: Arc<NeuronBoard>,
@@ -72,7 +72,7 @@ pub struct NeuronsPanel {
     detached: bool,
     shader: Option<Shader>,
     saved: (mpsc::Sender<Saved>, mpsc::Receiver<Saved>),
-    /// Whether it was shown in this frame.
+    /// True if it was shown in this frame.
     seen: bool,
 }
 
@@ -106,9 +106,9 @@ impl NeuronsPanel {
     /// Shows it in a window of its own, if it is in one: whether or not there is a column, of which this comes after.
     pub fn show_detached(&mut self, ui: &Ui, shell: &mut Shell) {
         self.detach(ui, shell);
-        // How strongly neurons fire costs more to record than who does, and nobody looks.
+        // Strengths cost more to record than masks, and they are not shown now.
         if !std::mem::take(&mut self.seen)
-            && let Some(engine) = shell.host.engine()
+            && let Some(engine) = shell.engine_handle.engine()
             && engine.neurons().watch() == Watch::Strength
         {
             engine.neurons().set_watch(Watch::Firing);
@@ -133,11 +133,11 @@ impl NeuronsPanel {
     fn contents(&mut self, ui: &mut Ui, shell: &mut Shell, detached: bool) {
         self.seen = true;
         while let Ok(saved) = self.saved.1.try_recv() {
-            if let Some(path) = shell.hear(saved) {
+            if let Some(path) = shell.ok_or_show_error(saved) {
                 shell.toasts.success(format!("Saved as {}", path.display()));
             }
         }
-        let Some(engine) = shell.host.engine() else {
+        let Some(engine) = shell.engine_handle.engine() else {
             (self.watched, shell.tint) = (None, None);
             ui.heading("Neurons");
             nothing(ui, shell);
@@ -228,19 +228,19 @@ impl NeuronsPanel {
     }
 }
 
-/// What has to be recorded for it.
+/// Level of recording that a mode needs.
 fn watch_of(mode: Mode) -> Watch {
     if mode == Mode::Strength { Watch::Strength } else { Watch::Firing }
 }
 
-/// What there is to do without a model.
+/// Text of the panel without a model.
 fn nothing(ui: &mut Ui, shell: &mut Shell) {
-    let text = match shell.host.state() {
-        HostState::Opening(_) => "The map appears when the model is open.",
+    let text = match shell.engine_handle.state() {
+        EngineState::Opening(_) => "The map appears when the model is open.",
         _ => "Open a model to see its neurons.",
     };
     ui.label(small(ui, text));
-    if !matches!(shell.host.state(), HostState::Opening(_)) && ui.button("Open a model").clicked() {
+    if !matches!(shell.engine_handle.state(), EngineState::Opening(_)) && ui.button("Open a model").clicked() {
         shell.ask(Command::Show(Page::Models));
     }
 }
@@ -314,7 +314,7 @@ impl Watched {
         });
     }
 
-    /// What the two sides of the line are.
+    /// Legend of the two sides of the line.
     fn sides(&self, ui: &mut Ui, looks: Looks) {
         let palette = Palette::of(ui);
         let share = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
@@ -406,16 +406,16 @@ impl Watched {
             if self.pins.all().is_empty() {
                 ui.label(small(ui, "Click a neuron on the map to pin it. Double-click to see its layer alone."));
             }
-            let mut wish = None;
+            let mut action = None;
             let tinting = self.pins.tinting().map(|pin| (pin.layer, pin.neuron));
             for pin in self.pins.all() {
                 let place = (pin.layer, pin.neuron);
                 let (frequency, hot) = (self.map.frequency(place.0, place.1), self.map.is_hot(place.0, place.1));
                 if let Some(act) = figures::pinned(ui, engine, pin, frequency, hot, tinting == Some(place)) {
-                    wish = Some((place, act));
+                    action = Some((place, act));
                 }
             }
-            match wish {
+            match action {
                 Some(((layer, neuron), PinAct::Unpin)) => _ = self.pins.toggle(&self.board, layer, neuron),
                 Some(((layer, neuron), PinAct::Tint)) => self.pins.toggle_tint(layer, neuron),
                 None => {}

@@ -1,4 +1,4 @@
-//! Neurons that somebody wants to keep an eye on.
+//! Pinned neurons, watched from token to token.
 
 use std::collections::{HashMap, VecDeque};
 

@@ -1,4 +1,5 @@
-//! A byte per neuron for the shader, each layer's in the order in which they are shown, folded into rows of a texture.
+//! The plane: one byte per neuron, each layer's in the order in which they are shown, in rows of a texture. A shader folds the bytes
+//! of a dot into its level; without one, [`Plane::levels`] does the same.
 
 use std::{ops::Range, sync::Arc};
 
@@ -16,9 +17,11 @@ const ROW: usize = 4096;
 const WIDEST: usize = 1 << 20;
 
 /// The bytes of all layers.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Plane {
     row: usize,
+    /// Neurons of the widest layer.
+    widest: usize,
     /// `[layers]`: rows of each.
     rows: Vec<Range<usize>>,
     bytes: Arc<Vec<u8>>,
@@ -28,8 +31,8 @@ pub struct Plane {
 }
 
 impl Plane {
-    /// An empty one for textures of at most `limit` texels a side; `None` for a model that does not fit one.
-    pub fn new(shape: &NeuronShape, limit: usize) -> Option<Self> {
+    /// An empty plane.
+    pub fn new(shape: &NeuronShape) -> Self {
         let row = shape.widest().clamp(1, ROW);
         let mut end = 0;
         let rows: Vec<Range<usize>> = (0..shape.layers())
@@ -40,8 +43,13 @@ impl Plane {
             })
             .collect();
         let bytes = Arc::new(vec![0; row * end]);
-        let fits = end > 0 && end <= limit && row <= limit && shape.widest() <= WIDEST;
-        fits.then_some(Plane { row, rows, bytes, version: 1, fresh: 0..end })
+        Plane { row, widest: shape.widest(), rows, bytes, version: 1, fresh: 0..end }
+    }
+
+    /// True if a texture of at most `limit` texels a side holds it, and the shader can add up its dots.
+    pub fn fits_texture(&self, limit: usize) -> bool {
+        let [columns, rows] = self.size();
+        rows > 0 && rows <= limit && columns <= limit && self.widest <= WIDEST
     }
 
     /// Begins a version.
@@ -54,7 +62,7 @@ impl Plane {
     pub fn write(&mut self, layer: usize, ranks: &[u32], told: &Told<'_>) {
         let Some(rows) = self.rows.get(layer).filter(|rows| !rows.is_empty()) else { return };
         let (from, to) = (rows.start * self.row, rows.end * self.row);
-        // Nobody else holds them but a frame that was not drawn.
+        // Only a frame that was not drawn may still hold them.
         if let Some(into) = Arc::make_mut(&mut self.bytes).get_mut(from..to) {
             told.write(ranks, into);
             self.fresh = match self.fresh.is_empty() {
@@ -71,7 +79,7 @@ impl Plane {
 
     /// Width and height of the texture.
     pub fn size(&self) -> [usize; 2] {
-        [self.row, self.bytes.len() / self.row]
+        [self.row, self.bytes.len() / self.row.max(1)]
     }
 
     /// Which version this is, and which rows are new in it.
@@ -84,7 +92,7 @@ impl Plane {
         self.rows.get(layer).map_or(0, |rows| rows.start)
     }
 
-    /// What the shader makes of a layer's neurons at `ranks`: the levels of its dots, line by line.
+    /// `[lines, columns]` levels of a layer's dots for the neurons at `ranks`, as the shader computes them.
     pub fn levels(&self, layer: usize, ranks: Range<usize>, grid: Grid, fold: Fold) -> Vec<u8> {
         let first = self.first_row(layer) * self.row + ranks.start;
         let mut levels = vec![0; grid.dots()];
@@ -99,12 +107,15 @@ impl Plane {
 
 #[cfg(test)]
 mod tests {
+    use thermocline_engine::telemetry::neurons::Difference;
+
     use super::*;
+    use crate::ui::neurons::{order::Order, told::code};
 
     #[test]
     fn layers_are_folded_and_only_what_changed_is_fresh() {
         let shape = NeuronShape::new([5000, 0, 3]);
-        let mut plane = Plane::new(&shape, 8192).unwrap();
+        let mut plane = Plane::new(&shape);
         assert_eq!((plane.size(), plane.first_row(2), plane.version()), ([4096, 3], 2, (1, 0..3)));
         plane.begin();
         assert_eq!(plane.version(), (2, 0..0));
@@ -123,9 +134,62 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_a_texture_is_left_to_the_picture() {
-        assert!(Plane::new(&NeuronShape::new([4096; 100]), 99).is_none());
-        assert!(Plane::new(&NeuronShape::new([(1 << 20) + 1]), 8192).is_none());
-        assert!(Plane::new(&NeuronShape::new([0, 0]), 8192).is_none());
-        assert_eq!(Plane::new(&NeuronShape::new([28_672; 80]), 8192).map(|plane| plane.size()), Some([4096, 560]));
+        let plane = |widths: &[usize]| Plane::new(&NeuronShape::new(widths.iter().copied()));
+        assert!(!plane(&[4096; 100]).fits_texture(99) && plane(&[4096; 100]).fits_texture(4096));
+        assert!(!plane(&[(1 << 20) + 1]).fits_texture(8192) && !plane(&[0, 0]).fits_texture(8192));
+        assert_eq!(plane(&[28_672; 80]).size(), [4096, 560]);
+    }
+
+    /// Levels of two dots of two neurons each; the hot neurons 1 and 3 are in the first.
+    fn dots(told: &Told<'_>, fold: Fold) -> Vec<u8> {
+        let order = Order::by_frequency(4, &[], &[0b1010]);
+        let mut plane = Plane::new(&NeuronShape::new([4]));
+        plane.write(0, order.ranks(), told);
+        plane.levels(0, 0..4, Grid { columns: 2, lines: 1 }, fold)
+    }
+
+    #[test]
+    fn levels_are_those_of_the_dots_neurons() {
+        assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Share), [255, 180]);
+        assert_eq!(dots(&Told::Places(&[0b1010]), Fold::Place), [255, 1]);
+        assert_eq!(dots(&Told::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);
+        assert_eq!(dots(&Told::Guess(&[0b1011], &[0b0110]), Fold::Guess), [code::MISS, code::MISS]);
+        assert_eq!(dots(&Told::Guess(&[0b1010], &[0b1111]), Fold::Guess), [code::HIT, code::FALSE_ALARM]);
+        let change = Difference { began: vec![0b1001], ended: vec![0b0100] };
+        assert_eq!(dots(&Told::Changes(change), Fold::Union), [code::BEGAN, code::BOTH]);
+        assert_eq!(dots(&Told::Frequency(&[0.25, 1.0, 0.25, 1.0]), Fold::Mean), [255, 128]);
+        assert_eq!(dots(&Told::Ages(&[None, Some(0), None, Some(50)]), Fold::Most), [255, 0]);
+        assert_eq!(dots(&Told::Nothing, Fold::Share), [0, 0]);
+    }
+
+    #[test]
+    fn levels_of_very_many_neurons_add_up() {
+        let neurons = 1 << 18;
+        let (order, shape) = (Order::of_model(neurons), NeuronShape::new([neurons]));
+        let (all, none) = (vec![u32::MAX; neurons / 32], vec![0; neurons / 32]);
+        let few: Vec<u32> = (0..neurons / 32).map(|word| u32::from(word % 2 == 0)).collect();
+        let rest: Vec<u32> = few.iter().map(|word| !word).collect();
+        let mut plane = Plane::new(&shape);
+        let mut levels = |told: Told<'_>, fold| {
+            plane.write(0, order.ranks(), &told);
+            plane.levels(0, 0..neurons, Grid { columns: 2, lines: 1 }, fold)
+        };
+        assert_eq!(levels(Told::Guess(&all, &all), Fold::Guess), [code::HIT; 2]);
+        assert_eq!(levels(Told::Guess(&none, &all), Fold::Guess), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(Told::Guess(&few, &all), Fold::Guess), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(Told::Guess(&rest, &all), Fold::Guess), [code::HIT; 2]);
+        assert_eq!(levels(Told::Guess(&none, &none), Fold::Guess), [0; 2]);
+        assert_eq!(levels(Told::Fired(&all), Fold::Share), [255; 2]);
+        assert_eq!(levels(Told::Places(&all), Fold::Place), [255; 2]);
+        assert_eq!(levels(Told::Frequency(&vec![1.0; neurons]), Fold::Mean), [255; 2]);
+    }
+
+    #[test]
+    fn neurons_outside_the_view_have_no_dots() {
+        let (order, mut plane) = (Order::of_model(64), Plane::new(&NeuronShape::new([64])));
+        plane.write(0, order.ranks(), &Told::Fired(&[u32::MAX, 0b10]));
+        let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Share);
+        // The second neuron goes down the first column.
+        assert_eq!(levels, [0, 0, 0, 0, 255, 0, 0, 0]);
     }
 }

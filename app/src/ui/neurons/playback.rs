@@ -12,7 +12,7 @@ pub struct Playback {
 }
 
 impl Playback {
-    /// Whether it follows.
+    /// True while it follows the latest token.
     pub fn is_live(&self) -> bool {
         self.held.is_none()
     }
@@ -47,7 +47,7 @@ impl Playback {
         }
     }
 
-    /// What the shown token is compared with.
+    /// The token that the shown one is compared with.
     pub fn base(&self) -> Option<&TokenTrace> {
         self.base.as_ref()
     }

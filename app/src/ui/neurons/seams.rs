@@ -1,4 +1,4 @@
-//! Lines on the map between the experts of mixtures.
+//! Lines on the map between the experts of MoE layers.
 
 use egui::{Pos2, Rect};
 
@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn experts_are_told_apart_as_far_as_there_is_room() {
-        let mixture = LayerNeurons::Mixture { experts: 4, width: 40, shared: 0 };
-        let shape = NeuronShape::of([mixture, mixture, LayerNeurons::Dense(160), mixture]);
+        let moe = LayerNeurons::Experts { experts: 4, width: 40, shared: 0 };
+        let shape = NeuronShape::of([moe, moe, LayerNeurons::Dense(160), moe]);
         let mut atlas = Atlas::new(&shape);
         let sheet = Sheet { grid: Grid { columns: 16, lines: 10 }, ..Sheet::default() };
         atlas.lay_out(sheet);

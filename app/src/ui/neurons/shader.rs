@@ -1,10 +1,10 @@
 //! The map drawn by a shader: a byte per neuron goes up when there is a new token, and whatever else changes (zoom, place, mode,
 //! colours) is a handful of uniforms.
 //!
-//! Of 80 layers with 28,672 neurons each, a token costs the window's thread 0.6 ms for the shader and 0.9 ms for the picture, and
-//! a step of a zoom nothing or 11 to 22 ms, for the picture folds every neuron anew (two cores, a software driver;
-//! `cargo test --lib large_model -- --nocapture`). So the shader draws large models ([`Shader::pays`]). It does not where a
-//! software driver would compute its pixels on the cores that compute the model, nor on OpenGL.
+//! A new token of a model of 80 layers with 28,672 neurons each costs the window's thread under 2 ms
+//! (`cargo test --lib large_model -- --nocapture`), a step of a zoom nothing. Without the shader ([`Shader::pays`]: small models,
+//! software drivers, which would compute its pixels on the cores that compute the model, and OpenGL) the CPU computes the same
+//! dots from the same bytes, and the map is a texture.
 
 use std::sync::Arc;
 
@@ -48,14 +48,14 @@ impl Shader {
         Some(Shader { limit, software: info.device_type == wgpu::DeviceType::Cpu })
     }
 
-    /// Whether it is the better way for a model. A software driver would compute pixels where the model computes.
+    /// True if the shader is the better renderer for a model. A software driver would compute pixels where the model computes.
     pub fn pays(&self, shape: &NeuronShape) -> bool {
         !self.software && shape.total() >= LARGE
     }
 
-    /// Memory for a model's bytes, if a texture can hold them.
-    pub fn plane(&self, shape: &NeuronShape) -> Option<Plane> {
-        Plane::new(shape, self.limit)
+    /// True if a texture can hold `plane`.
+    pub fn holds(&self, plane: &Plane) -> bool {
+        plane.fits_texture(self.limit)
     }
 }
 
@@ -66,7 +66,7 @@ pub fn shape(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Sha
 }
 
 fn frame(rect: Rect, atlas: &Atlas, fold: Fold, table: &Table) -> Option<Frame> {
-    let plane = atlas.plane()?;
+    let plane = atlas.plane();
     let Sheet { grid, .. } = atlas.sheet();
     let shown = atlas.shown();
     let layer = |layer| {
@@ -119,7 +119,7 @@ impl CallbackTrait for Frame {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use cpu_time::ThreadTime;
     use egui::{Color32, Pos2, TextureOptions, Ui, Vec2};
@@ -134,12 +134,11 @@ mod tests {
         mode::{Colours, Mode},
     };
 
-    /// Both ways side by side.
+    /// The texture of computed levels and the shader's dots, side by side.
     struct Both {
         state: RenderState,
         shader: Option<Shader>,
-        picture: Atlas,
-        bytes: Atlas,
+        atlas: Atlas,
         fold: Fold,
         table: Table,
         size: Vec2,
@@ -151,16 +150,17 @@ mod tests {
 
     impl eframe::App for Both {
         fn ui(&mut self, ui: &mut Ui, _: &mut eframe::Frame) {
-            if self.picture.codes().is_empty() {
+            let levels = self.atlas.levels(self.fold);
+            if levels.is_empty() {
                 return;
             }
-            let picture = image(self.picture.codes(), self.picture.sheet().grid.columns, &self.table);
+            let picture = image(&levels, self.atlas.sheet().grid.columns, &self.table);
             // Kept until the frame has been drawn.
             let texture = self.texture.insert(ui.load_texture("picture", picture, TextureOptions::NEAREST));
             let uv = Rect::from_min_max(Pos2::ZERO, Pos2::new(1.0, 1.0));
             ui.painter().image(texture.id(), Rect::from_min_size(LEFT, self.size), uv, Color32::WHITE);
             let right = Rect::from_min_size(RIGHT, self.size);
-            ui.painter().extend(shape(right, &self.bytes, self.fold, &self.table));
+            ui.painter().extend(shape(right, &self.atlas, self.fold, &self.table));
         }
     }
 
@@ -169,12 +169,12 @@ mod tests {
         let mut harness = Harness::builder().with_size([408.0, 208.0]).wgpu().build_eframe(move |creation| {
             let state = creation.wgpu_render_state.clone().unwrap();
             let shader = Shader::install(&state);
-            let plane = shader.and_then(|shader| shader.plane(&shape)).unwrap();
+            let atlas = Atlas::new(&shape);
+            assert!(shader.is_some_and(|shader| shader.holds(atlas.plane())));
             Both {
                 state,
                 shader,
-                picture: Atlas::new(&shape),
-                bytes: Atlas::on(plane, &shape),
+                atlas,
                 fold: Fold::Share,
                 table: [Color32::BLACK; 256],
                 size: Vec2::ZERO,
@@ -226,9 +226,9 @@ mod tests {
         Often { neurons: tally.recent, experts: tally.chosen_recent }
     }
 
-    /// In every mode, from afar and close: every pixel of the shader's is the picture's.
+    /// In every mode, from afar and close: every pixel of the shader's is the texture's.
     #[test]
-    fn the_shader_draws_the_picture() {
+    fn the_shader_draws_the_computed_levels() {
         let shape = NeuronShape::new([300, 0, 4500, 1 << 20]);
         let (board, mut harness) = (board(&shape), harness(&shape));
         let (now, before) = (board.latest().unwrap(), board.token(2).unwrap());
@@ -248,22 +248,20 @@ mod tests {
                 Mode::ALL.map(|mode| (mode, false)).into_iter().chain([(Mode::Fired, true), (Mode::Strength, false)])
             {
                 let both = harness.state_mut();
-                for atlas in [&mut both.picture, &mut both.bytes] {
-                    atlas.lay_out(Sheet { view, grid, by_frequency });
-                    atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
-                    atlas.sort(soon, |layer| Some(often(&board, layer)));
-                    match mode {
-                        Mode::Placement => atlas.draw_places(),
-                        Mode::Frequency | Mode::Recency => assert!(atlas.draw_tally(&board, mode, soon)),
-                        _ => atlas.draw_token(&shape, mode, &now, comparing.then_some(&before)),
-                    }
+                let atlas = &mut both.atlas;
+                atlas.lay_out(Sheet { view, grid, by_frequency });
+                atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
+                atlas.sort(soon, |layer| Some(often(&board, layer)));
+                match mode {
+                    Mode::Placement => atlas.draw_places(),
+                    Mode::Frequency | Mode::Recency => assert!(atlas.draw_tally(&board, mode, soon)),
+                    _ => atlas.draw_token(&shape, mode, &now, comparing.then_some(&before)),
                 }
                 both.fold = Fold::of(mode, comparing);
                 both.table = std::array::from_fn(|level| Color32::from_gray(level as u8));
-                let rows = both.picture.shown().len() * grid.lines;
+                let rows = both.atlas.shown().len() * grid.lines;
                 both.size = Vec2::new((grid.columns * 2) as f32, (rows * 3) as f32);
                 let (size, rounds) = (both.size, matches!(both.fold, Fold::Share | Fold::Mean));
-                assert_eq!(both.bytes.levels(both.fold), both.picture.codes(), "{mode:?} {grid:?}");
                 harness.step();
                 let image = harness.render().unwrap();
                 let mut seen = std::collections::BTreeSet::new();
@@ -290,7 +288,7 @@ mod tests {
         assert!((0..40).all(|x| at(LEFT, x) == at(RIGHT, x)));
     }
 
-    /// What a new token of an 80-layer model with 28672 neurons each costs the window's thread where the shader draws: writing
+    /// Cost of a new token of an 80-layer model with 28672 neurons each for the window's thread where the shader draws: writing
     /// a byte for each and handing them to the driver, whichever that is. `--nocapture` prints the figure; the bound is for a
     /// release build with room to spare, and twenty times that for one that checks.
     #[test]
@@ -299,25 +297,15 @@ mod tests {
         let (board, mut harness) = (board(&NeuronShape::new([28_672; 80])), harness(&shape));
         let (token, both) = (board.latest().unwrap(), harness.state_mut());
         let sheet = Sheet { grid: Grid { columns: 400, lines: 4 }, by_frequency: true, ..Sheet::default() };
-        both.bytes.lay_out(sheet);
-        both.bytes.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
-        // What every step of a zoom costs the picture.
-        both.picture.lay_out(sheet);
-        both.picture.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
-        let folded = (1..6).map(|step| {
-            let (mut view, began) = (View::default(), Instant::now());
-            view.zoom(1.0 + step as f32 / 10.0, 0.5);
-            both.picture.lay_out(Sheet { view, ..sheet });
-            began.elapsed()
-        });
-        println!("80 x 28672: {:?} for a step of a zoom in the picture", folded.min().unwrap_or_default());
+        both.atlas.lay_out(sheet);
+        both.atlas.sort(Duration::from_secs(60), |layer| Some(often(&board, layer)));
         let mut kept = Kept::new(&both.state.device, both.state.target_format);
         let mut times = Vec::new();
         for round in 0..10 {
             let began = ThreadTime::now();
-            both.bytes.draw_token(&shape, Mode::Fired, &token, None);
+            both.atlas.draw_token(&shape, Mode::Fired, &token, None);
             let drawn = began.elapsed();
-            let frame = frame(Rect::EVERYTHING, &both.bytes, Fold::Share, &both.table).unwrap();
+            let frame = frame(Rect::EVERYTHING, &both.atlas, Fold::Share, &both.table).unwrap();
             kept.bring(&both.state.device, &both.state.queue, 1.0, &frame);
             times.push((began.elapsed(), drawn));
             assert_eq!(kept.version(), Some(frame.version), "round {round}");

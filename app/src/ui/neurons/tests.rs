@@ -27,7 +27,7 @@ struct State {
     panel: NeuronsPanel,
     shell: Option<Shell>,
     folders: Folders,
-    /// Whether there is no column for it.
+    /// True if it has no column.
     hidden: bool,
 }
 
@@ -66,17 +66,17 @@ fn told(harness: &mut Harness<'static, State>) {
 
 /// Opens a model on the CPU.
 fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Option<Activation>) {
-    let host = shell(harness).host.clone();
-    host.open(model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
+    let engine_handle = shell(harness).engine_handle.clone();
+    engine_handle.open(model, EngineOptions { device: DeviceChoice::Cpu, activation, ..EngineOptions::default() });
     let began = Instant::now();
-    while host.engine().is_none() {
+    while engine_handle.engine().is_none() {
         assert!(began.elapsed() < Duration::from_secs(30), "no model within 30 s");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
 fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
-    let session = Arc::new(shell(harness).host.session(SessionOptions::default()).unwrap());
+    let session = Arc::new(shell(harness).engine_handle.session(SessionOptions::default()).unwrap());
     let prompt = Prompt::Text("Once upon a time".to_owned());
     let request = Request { sampling: Sampling::greedy(), max_tokens: Some(tokens), ..Request::new(prompt) };
     for event in session.generate(request) {
@@ -100,7 +100,7 @@ fn the_map_follows_holds_and_steps() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     told(&mut harness);
-    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let latest = board.latest().unwrap().index;
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
     let summary = map.accesskit_node().label().unwrap_or_default();
@@ -125,13 +125,13 @@ fn the_map_follows_holds_and_steps() {
 
 /// The map, the figures and what is said under the pointer name experts.
 #[test]
-fn a_mixture_is_shown_expert_by_expert() {
+fn moe_layers_are_shown_expert_by_expert() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
     // Before the panel looks, so that it sorts by what they did.
     tell(&mut harness, 12);
-    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let (shape, token) = (board.shape().clone(), board.latest().unwrap());
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
     let (rect, summary) = (map.rect(), map.accesskit_node().label().unwrap_or_default());
@@ -184,7 +184,7 @@ fn the_map_goes_on_in_a_window_of_its_own() {
     harness.run_steps(3);
     assert!(harness.query_by_label("The map is in a window of its own.").is_some());
     tell(&mut harness, 3);
-    let latest = shell(&mut harness).host.engine().unwrap().neurons().latest().unwrap().index;
+    let latest = shell(&mut harness).engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
     // The window lies over the button here.
     harness.get_by_label("Bring it back").click_accesskit();
@@ -198,7 +198,7 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     told(&mut harness);
-    let board = Arc::clone(shell(&mut harness).host.engine().unwrap().neurons());
+    let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     for (button, mode) in
         [("Strength", "strength"), ("Frequency", "frequency"), ("Placement", "placement"), ("Recency", "recency")]
     {
@@ -212,7 +212,7 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
     for (hidden, watch) in [(false, Watch::Strength), (true, Watch::Firing), (false, Watch::Strength)] {
         harness.state_mut().hidden = hidden;
         harness.run_steps(3);
-        assert_eq!(board.watch(), watch, "only while somebody looks");
+        assert_eq!(board.watch(), watch, "only while the map is shown");
     }
     harness.get_by_label("Recency").click();
     harness.get_by_label("Stop recording neurons").click();

@@ -9,7 +9,7 @@ use super::pins::Pin;
 pub struct Tint {
     /// The neuron, as a sentence would name it.
     pub name: String,
-    /// Whether it is resident in VRAM: it is drawn in that side's colour.
+    /// True if it is resident in VRAM: it is drawn in that side's colour.
     pub hot: bool,
     text: Vec<u8>,
     /// Where each token's bytes end, and its strength from 0 to 1.
@@ -17,7 +17,7 @@ pub struct Tint {
 }
 
 impl Tint {
-    /// What `pin` saw, with the words of a vocabulary.
+    /// Firings of `pin`, with the words of a vocabulary.
     pub fn of<'a>(pin: &Pin, hot: bool, bytes: impl Fn(u32) -> &'a [u8]) -> Self {
         let mut tint = Tint { name: pin.name.clone(), hot, ..Tint::default() };
         for (token, strength) in pin.words.iter().zip(&pin.series) {

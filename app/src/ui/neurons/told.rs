@@ -1,6 +1,5 @@
-//! What is known of a layer's neurons in a mode, and what their dots make of it. Both ways of drawing start from here: the
-//! picture sums what is [`Told`] up dot by dot; the shader is given a byte per neuron ([`Told::write`]) and folds the bytes of
-//! a dot as [`Fold`] says. Tests hold both against [`Fold::level`].
+//! Values of a layer's neurons in a mode ([`Told`]), as a byte per neuron, and the fold of a dot's bytes into its level ([`Fold`]),
+//! which the shader and the CPU compute alike.
 
 use std::sync::LazyLock;
 
@@ -27,12 +26,12 @@ pub mod code {
 /// Tokens after which a firing is no longer recent.
 const LONG_AGO: usize = 1000;
 
-/// What the neurons of a dot come to. The numbers are the shader's.
+/// State of a dot's neurons together. The numbers are the shader's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
     /// Which share of them is not 0, on a scale that tells small shares apart: 25 % are in the middle.
     Share = 0,
-    /// The same as it is: 1 for none to 255 for all, 0 where nobody is.
+    /// The same as it is: 1 for none to 255 for all, 0 where no neuron is.
     Place = 1,
     /// The greatest.
     Most = 2,
@@ -57,7 +56,7 @@ impl Fold {
         }
     }
 
-    /// What a dot of these neurons shows.
+    /// Level of a dot of these neurons.
     pub fn level(self, bytes: &[u8]) -> u8 {
         let count = |wanted: u8| bytes.iter().filter(|byte| **byte == wanted).count();
         let some = bytes.len() - count(0);
@@ -100,20 +99,20 @@ pub fn recency(age: Option<u32>) -> u8 {
     age.and_then(|age| LEVELS.get(age as usize)).copied().unwrap_or(0)
 }
 
-/// What is known of the neurons of a layer. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
+/// Values of a layer's neurons. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
 #[derive(Debug)]
 pub enum Told<'a> {
     /// Nothing.
     Nothing,
-    /// Who fires.
+    /// Neurons that fire.
     Fired(&'a [u32]),
-    /// Who fires, and how strongly.
+    /// Neurons that fire, and how strongly.
     Strength(&'a [u32], &'a [u8]),
-    /// Who fires, and who was expected to.
+    /// Neurons that fire, and those that were predicted.
     Guess(&'a [u32], &'a [u32]),
-    /// Who began and who ended.
+    /// Neurons that fire now only, and those that fired before only.
     Changes(Difference),
-    /// Who is in VRAM.
+    /// Neurons in VRAM.
     Places(&'a [u32]),
     /// How often they fire.
     Frequency(&'a [f32]),
@@ -122,7 +121,7 @@ pub enum Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// What `token` tells of `layer` in a mode that is one token's; with `before`, how it differs from that token.
+    /// Values of `layer` at `token`, in a mode of single tokens; with `before`, the difference to that token.
     pub fn of_token(
         shape: &NeuronShape,
         mode: Mode,
@@ -140,7 +139,7 @@ impl<'a> Told<'a> {
         told.unwrap_or(Told::Nothing)
     }
 
-    /// What all tokens so far tell in such a mode.
+    /// Values of `layer` over all tokens so far, in a mode of all tokens.
     pub fn of_tally(mode: Mode, tally: &'a LayerTally) -> Self {
         match mode {
             Mode::Recency => Told::Ages(&tally.age),

@@ -22,7 +22,7 @@ pub fn modal(ui: &Ui) -> bool {
     shown.inner || shown.should_close()
 }
 
-/// What is on the keys.
+/// Keyboard shortcuts.
 fn name(ui: &Ui, shortcut: &KeyboardShortcut) -> String {
     ui.format_shortcut(shortcut).replace("Comma", ",")
 }

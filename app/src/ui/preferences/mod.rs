@@ -1,4 +1,4 @@
-//! What the user may choose about the window, whether other programs may use the model ([`serving`]), where files are, and the
+//! The settings view: the window's looks, the server ([`serving`]), folders, and the
 //! list of [`keys`].
 
 pub mod keys;
@@ -7,6 +7,7 @@ mod serving;
 use std::path::{Path, PathBuf};
 
 use egui::{RichText, ScrollArea, Slider, Ui};
+use serving::Serving;
 
 use super::{
     command::{Command, Page},
@@ -15,7 +16,6 @@ use super::{
     widgets,
 };
 use crate::settings::{Theme, Zoom};
-use serving::Serving;
 
 /// Sizes of everything that can be chosen.
 const ZOOM: std::ops::RangeInclusive<f32> = 0.5..=3.0;

@@ -1,10 +1,10 @@
-//! Whether other programs may use the model.
+//! The switch that serves the model to other programs.
 
 use egui::{DragValue, RichText, TextEdit, Ui};
 
 use super::title;
 use crate::{
-    server::SwitchState,
+    server::ServerState,
     ui::{shell::Shell, theme::Palette, widgets},
 };
 
@@ -56,8 +56,8 @@ impl Serving {
             ui.label(widgets::small(warning, palette.amber));
         }
         match shell.serving.state() {
-            SwitchState::Off => {}
-            SwitchState::On { url, status } => {
+            ServerState::Off => {}
+            ServerState::On { url, status } => {
                 ui.horizontal_wrapped(|ui| {
                     ui.label(RichText::new(&url).monospace());
                     let copy = "Copy the address";
@@ -84,7 +84,7 @@ impl Serving {
                     widgets::muted(ui, format!("Refused last: {error}"));
                 }
             }
-            SwitchState::Failed(why) => {
+            ServerState::Failed(why) => {
                 widgets::trouble(ui, why);
                 if ui.button("Try again").clicked() {
                     shell.serving.retry();

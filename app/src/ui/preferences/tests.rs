@@ -1,4 +1,4 @@
-//! What can be chosen, chosen.
+//! Settings, changed through the window.
 
 use std::net::{Ipv4Addr, TcpListener};
 
@@ -88,7 +88,7 @@ fn places_are_told_and_copied_and_keys_are_listed() {
 
 const SERVE: &str = "Serve this model to other programs";
 
-/// What comes from a path of the server at a port: status and body.
+/// Answer of the server at a port for a path: status and body.
 fn get(port: u16, path: &str, body: Option<&str>) -> Result<(u16, String), ureq::Error> {
     let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).proxy(None).build().into();
     let url = format!("http://127.0.0.1:{port}{path}");
@@ -125,7 +125,7 @@ fn other_programs_use_the_model_that_is_open_while_they_may() {
     let (status, body) = get(port, "/v1/chat/completions", Some(question)).unwrap();
     assert!(status == 200 && body.contains(r#""completion_tokens":3"#) && body.contains("Storyteller"), "{body}");
     stage.appears("1 request");
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!(engine.telemetry().generated_tokens, 3, "by the engine of the window");
     get(port, "/nowhere", None).unwrap();
     stage.appears("Refused last: GET /nowhere");
@@ -133,7 +133,7 @@ fn other_programs_use_the_model_that_is_open_while_they_may() {
     // What the server holds of a model that is closed is let go of.
     let old = std::sync::Arc::downgrade(engine.model());
     drop(engine);
-    stage.shell().host.close();
+    stage.shell().engine_handle.close();
     stage.until("the old model to be gone", |_| old.strong_count() == 0);
     let (status, body) = get(port, "/v1/chat/completions", Some(question)).unwrap();
     assert!(status == 503 && body.contains("no model is open"), "{body}");

@@ -13,7 +13,7 @@ const HEIGHT: f32 = 20.0;
 /// A part of a bar.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Part {
-    /// What it is.
+    /// Name of the part.
     pub name: String,
     /// How much.
     pub bytes: u64,

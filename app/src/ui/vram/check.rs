@@ -1,13 +1,13 @@
-//! Whether the figures about a device's memory add up.
+//! Consistency of the figures about a device's memory.
 
 use thermocline_engine::session::DeviceMemory;
 
 use crate::{ui::adapters::SystemMemory, units::bytes};
 
-/// What the system may count more than the engine does: the window's own pictures, and what drivers keep.
+/// Bytes the system may count beyond the engine's: the window's own pictures, and what drivers keep.
 const BESIDE: u64 = 512 << 20;
 
-/// What the system may count less: it is asked at another moment.
+/// Bytes the system may count below the engine's: it is read at another moment.
 const MISSING: u64 = 32 << 20;
 
 /// A sentence for people, if something is wrong; `None` if all is well. `system` is what the system says of the memory a card
@@ -42,7 +42,7 @@ pub fn disagreement(memory: &DeviceMemory, system: Option<SystemMemory>) -> Opti
 
 #[cfg(test)]
 mod tests {
-    use thermocline_engine::gpu::Purpose;
+    use thermocline_engine::session::Purpose;
 
     use super::*;
 

@@ -11,8 +11,7 @@ use std::time::{Duration, Instant};
 use egui::{Align, Context, Layout, ProgressBar, RichText, Ui};
 use thermocline_engine::{
     Error,
-    gpu::{AdapterKind, Purpose},
-    session::{DeviceMemory, DeviceStatus, Engine},
+    session::{AdapterKind, DeviceMemory, DeviceStatus, Engine, Purpose},
 };
 
 pub use self::slider::speed;
@@ -28,9 +27,9 @@ use super::{
     widgets,
 };
 use crate::{
-    host::{self, HostState},
+    engine_handle::{self, EngineState},
     library::ModelId,
-    settings::Budget,
+    settings::VramBudget,
     units::bytes,
 };
 
@@ -53,7 +52,7 @@ pub struct VramPanel {
 impl VramPanel {
     /// Keeps what is to be left free free.
     pub fn tick(&mut self, ctx: &Context, shell: &mut Shell) {
-        let HostState::Ready { model, engine } = shell.host.state() else {
+        let EngineState::Ready { model, engine } = shell.engine_handle.state() else {
             self.held = None;
             return;
         };
@@ -65,27 +64,27 @@ impl VramPanel {
             self.held = Some((memory.accounted, Instant::now()));
         }
         shell.adapters.look(ctx, AGE);
-        let Some(Budget::LeaveFree(left)) = shell.model_settings(&model).budget else { return };
+        let Some(VramBudget::LeaveFree(left)) = shell.model_settings(&model).budget else { return };
         let (Some(read), Some(system)) = (shell.adapters.read(), system(shell, &memory)) else { return };
         if memory.moving || self.followed == Some(read) || self.held.is_none_or(|(_, since)| read < since) {
             return;
         }
         self.followed = Some(read);
         let Some(free) = system.free else { return };
-        let limit = Budget::LeaveFree(left).limit(free, memory.accounted);
+        let limit = VramBudget::LeaveFree(left).limit(free, memory.accounted);
         let now = engine.vram_budget().unwrap_or(u64::MAX);
         if limit.abs_diff(now) > limit / STILL {
             let set = engine.set_vram_budget(limit);
-            shell.hear(set);
+            shell.ok_or_show_error(set);
         }
     }
 
     /// Shows it.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell) {
         shell.adapters.look(ui, Duration::MAX);
-        let state = shell.host.state();
+        let state = shell.engine_handle.state();
         let status = match &state {
-            HostState::Ready { engine, .. } => Some(engine.device()),
+            EngineState::Ready { engine, .. } => Some(engine.device()),
             _ => None,
         };
         ui.horizontal(|ui| {
@@ -100,11 +99,11 @@ impl VramPanel {
             }
         });
         match (state, status) {
-            (HostState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
-            (HostState::Opening(opening), _) => {
+            (EngineState::Ready { model, engine }, Some(status)) => self.ready(ui, shell, &model, &engine, &status),
+            (EngineState::Opening(opening), _) => {
                 widgets::muted(ui, format!("{} is being opened.", opening.model));
             }
-            (HostState::Failed { reason, .. }, _) => {
+            (EngineState::Failed { reason, .. }, _) => {
                 widgets::trouble(ui, reason);
                 if ui.button("Try again").clicked() {
                     shell.ask(Command::ReopenModel);
@@ -131,7 +130,7 @@ impl VramPanel {
         let retry = |ui: &mut Ui, shell: &mut Shell| {
             if ui.button("Try the GPU again").clicked() {
                 let retried = engine.retry_device();
-                shell.hear(retried);
+                shell.ok_or_show_error(retried);
             }
         };
         match status {
@@ -139,7 +138,10 @@ impl VramPanel {
                 widgets::muted(ui, "The CPU computes everything; no VRAM is taken.");
             }
             DeviceStatus::Cpu { reason: Some(reason) } => {
-                widgets::muted(ui, format!("The CPU computes everything. {}", widgets::sentence(host::reason(reason))));
+                widgets::muted(
+                    ui,
+                    format!("The CPU computes everything. {}", widgets::sentence(engine_handle::error_message(reason))),
+                );
                 match **reason {
                     // With more, the device comes back.
                     Error::Memory { .. } => self.too_small(ui, shell, model, engine),
@@ -209,7 +211,7 @@ impl VramPanel {
         }
     }
 
-    /// What the system says, where it can be held against what is held: asked after the last change, about memory of the
+    /// The system's reading, where it can be compared with the engine's: taken after the last change, about memory of the
     /// device's own.
     fn comparable(&self, shell: &Shell, memory: &DeviceMemory, system: Option<SystemMemory>) -> Option<SystemMemory> {
         let kind = shell.adapters.named(&memory.adapter)?.kind;
@@ -222,7 +224,7 @@ fn system(shell: &Shell, memory: &DeviceMemory) -> Option<SystemMemory> {
     shell.adapters.named(&memory.adapter).map(|adapter| SystemMemory::of(&adapter.vram))
 }
 
-/// What a slider may choose from.
+/// Range of a slider.
 fn range(held: u64, system: Option<SystemMemory>, engine: &Engine) -> Range {
     let system = system.unwrap_or_default();
     let free = system.free.or(system.total).unwrap_or(0);

@@ -3,11 +3,11 @@
 use egui::{ComboBox, Ui};
 
 use crate::{
-    host::HostState,
+    engine_handle::EngineState,
     ui::{adapters, shell::Shell},
 };
 
-/// What the CPU is called where it is a choice.
+/// Name of the CPU in the list of devices.
 pub const CPU: &str = "CPU only";
 
 /// The choice as a sentence of the list.
@@ -24,30 +24,30 @@ fn name_of(choice: Option<&str>, shell: &Shell) -> String {
 
 /// The picker, if a model is open.
 pub fn show(ui: &mut Ui, shell: &mut Shell) {
-    let HostState::Ready { model, .. } = shell.host.state() else { return };
+    let EngineState::Ready { model, .. } = shell.engine_handle.state() else { return };
     let chosen = shell.model_settings(&model).device.clone();
-    let mut wish = None;
+    let mut chosen_device = None;
     ui.horizontal(|ui| {
         ui.label("Computed by");
         let shown = ComboBox::new("device", "").width(ui.available_width() - 8.0).truncate();
         let shown = shown.selected_text(name_of(chosen.as_deref(), shell));
-        let shown = shown.show_ui(ui, |ui| choices(ui, shell, chosen.as_deref(), &mut wish));
+        let shown = shown.show_ui(ui, |ui| choices(ui, shell, chosen.as_deref(), &mut chosen_device));
         shown.response.on_hover_text("The processor that computes; speech goes on while it changes");
     });
-    if let Some(device) = wish {
+    if let Some(device) = chosen_device {
         shell.choose_device(device);
     }
 }
 
-/// One line per choice; the one that is clicked goes to `wish`.
-pub fn choices(ui: &mut Ui, shell: &Shell, chosen: Option<&str>, wish: &mut Option<Option<String>>) {
+/// One line per choice; the one that is clicked goes to `chosen_device`.
+pub fn choices(ui: &mut Ui, shell: &Shell, chosen: Option<&str>, chosen_device: &mut Option<Option<String>>) {
     let mut line = |ui: &mut Ui, device: Option<&str>, text: String, hint: String| {
         let line = ui.selectable_label(chosen == device, text);
         if !hint.is_empty() {
             line.clone().on_hover_text(hint);
         }
         if line.clicked() {
-            *wish = Some(device.map(str::to_owned));
+            *chosen_device = Some(device.map(str::to_owned));
             ui.close();
         }
     };

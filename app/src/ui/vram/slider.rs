@@ -3,28 +3,31 @@
 use std::time::{Duration, Instant};
 
 use egui::{Context, RichText, Slider, Ui};
-use thermocline_engine::session::{DeviceStatus, Engine, Forecast};
+use thermocline_engine::{
+    placement::Forecast,
+    session::{DeviceStatus, Engine},
+};
 
 use crate::{
-    host,
+    engine_handle,
     library::ModelId,
-    settings::Budget,
+    settings::VramBudget,
     ui::{background::Background, shell::Shell, theme::Palette, widgets},
     units::{bytes, parse_bytes, rate},
 };
 
-/// Speeds that nobody has measured yet may have been measured since, after so long.
+/// After this time a forecast without measured speeds is asked for again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// A forecast that takes longer is waited for.
 const LATE: Duration = Duration::from_millis(150);
 
-/// What a slider is about.
+/// Inputs of a slider.
 #[derive(Debug, Clone, Copy)]
 pub struct Range {
     /// The most that makes sense: all of the device, or all that the model can use.
     pub most: u64,
-    /// What can be had now, ours included.
+    /// Bytes available now, those this program holds included.
     pub can_have: u64,
 }
 
@@ -35,13 +38,13 @@ impl Range {
     }
 }
 
-/// What a forecast was asked for.
+/// The question a forecast answers.
 #[derive(Debug, Clone, PartialEq)]
 struct Question {
     budget: u64,
     /// The device in use.
     device: Option<String>,
-    /// What else the answer depends on.
+    /// Everything else the answer depends on.
     terms: String,
 }
 
@@ -49,7 +52,7 @@ struct Question {
 #[derive(Debug, Default)]
 pub struct BudgetSlider {
     /// The choice while it is dragged.
-    drag: Option<Budget>,
+    drag: Option<VramBudget>,
     asking: Background<Option<Forecast>>,
     /// The latest question, and when it was asked.
     asked: Option<(Question, Instant)>,
@@ -65,23 +68,23 @@ impl BudgetSlider {
 
     /// Both readings and the slider. `now` is the budget in force.
     pub fn show(&mut self, ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine, range: Range, now: u64) {
-        let kept = shell.model_settings(model).budget.unwrap_or(Budget::AtMost(now.min(range.most)));
+        let kept = shell.model_settings(model).budget.unwrap_or(VramBudget::AtMost(now.min(range.most)));
         let mut choice = self.drag.unwrap_or(kept);
         ui.horizontal(|ui| {
-            let most = matches!(choice, Budget::AtMost(_));
+            let most = matches!(choice, VramBudget::AtMost(_));
             let limit = choice.limit(range.can_have, 0);
             if ui.selectable_label(most, "Use at most").clicked() && !most {
-                choice = Budget::AtMost(limit.min(range.most));
+                choice = VramBudget::AtMost(limit.min(range.most));
                 commit(shell, model, engine, choice, range);
             }
             if ui.selectable_label(!most, "Leave free").clicked() && most {
-                choice = Budget::LeaveFree(range.can_have.saturating_sub(limit));
+                choice = VramBudget::LeaveFree(range.can_have.saturating_sub(limit));
                 commit(shell, model, engine, choice, range);
             }
         });
         let (name, start, end, value) = match choice {
-            Budget::AtMost(value) => ("VRAM to use at most", 0, range.most, value),
-            Budget::LeaveFree(value) => {
+            VramBudget::AtMost(value) => ("VRAM to use at most", 0, range.most, value),
+            VramBudget::LeaveFree(value) => {
                 // Leaving less than this free gives the model nothing more.
                 let start = range.can_have.saturating_sub(range.most);
                 ("VRAM to leave free", start.min(value), range.can_have, value)
@@ -101,8 +104,8 @@ impl BudgetSlider {
                 .update_while_editing(false);
             let label = ui.add(slider).on_hover_text(name);
             let moved = match choice {
-                Budget::AtMost(_) => Budget::AtMost(position as u64),
-                Budget::LeaveFree(_) => Budget::LeaveFree(position as u64),
+                VramBudget::AtMost(_) => VramBudget::AtMost(position as u64),
+                VramBudget::LeaveFree(_) => VramBudget::LeaveFree(position as u64),
             };
             if label.dragged() {
                 self.drag = Some(moved);
@@ -115,7 +118,7 @@ impl BudgetSlider {
         let budget = self.line(range, now);
         self.foretell(ui, engine, budget);
         // As the slider says it, which stands on a grid.
-        let at = if matches!(choice, Budget::AtMost(_)) { position as u64 } else { budget };
+        let at = if matches!(choice, VramBudget::AtMost(_)) { position as u64 } else { budget };
         self.words(ui, budget, at);
     }
 
@@ -145,7 +148,7 @@ impl BudgetSlider {
         let _ = self.asking.start(ctx, move || engine.forecast(budget).ok());
     }
 
-    /// What is known of `budget`. While the handle moves, a forecast for where it was just now stands for the next one.
+    /// The forecast for `budget`. While the handle moves, a forecast for where it was just now stands for the next one.
     fn known(&self, budget: u64) -> Option<&Forecast> {
         let ((asked, when), (answered, forecast)) = self.asked.as_ref().zip(self.forecast.as_ref())?;
         let fits = answered.budget == budget || when.elapsed() < LATE;
@@ -167,7 +170,7 @@ impl BudgetSlider {
         let palette = Palette::of(ui);
         ui.label(RichText::new(sentence(forecast, at)).size(12.0).color(palette.muted));
         if let Some(reason) = &forecast.reason {
-            widgets::muted(ui, widgets::sentence(host::reason(reason)));
+            widgets::muted(ui, widgets::sentence(engine_handle::error_message(reason)));
         } else if self.drag.is_some() {
             let moves = match (forecast.arriving, forecast.leaving) {
                 (0, 0) => "Nothing moves.".to_owned(),
@@ -187,7 +190,7 @@ fn sentence(forecast: &Forecast, at: u64) -> String {
     if hot == 0 {
         return format!("{at}, all of it by the CPU.");
     }
-    let work = 100.0 * forecast.hot_share();
+    let work = 100.0 * forecast.hot_fraction();
     let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };
     format!("{at}, {share:.0} % of the {what} hot, {work:.0} % of their work.")
 }
@@ -198,10 +201,10 @@ pub fn speed(known: Option<f64>) -> String {
 }
 
 /// Keeps a choice and has the engine follow it.
-fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: Budget, range: Range) {
+fn commit(shell: &mut Shell, model: &ModelId, engine: &Engine, choice: VramBudget, range: Range) {
     shell.model_settings(model).budget = Some(choice);
     let set = engine.set_vram_budget(choice.limit(range.can_have, 0));
-    shell.hear(set);
+    shell.ok_or_show_error(set);
 }
 
 #[cfg(test)]
@@ -227,7 +230,7 @@ mod tests {
             |budget, device: &str| Question { budget, device: Some(device.to_owned()), terms: String::new() };
         let now = Instant::now();
         let mut slider = BudgetSlider { forecast: Some((question(7, "card"), forecast)), ..BudgetSlider::default() };
-        assert!(slider.known(7).is_none(), "nobody has asked");
+        assert!(slider.known(7).is_none(), "not asked for");
         slider.asked = Some((question(8, "card"), now));
         assert!(slider.known(7).is_some() && slider.known(8).is_some());
         slider.asked = now.checked_sub(2 * LATE).map(|when| (question(8, "card"), when));

@@ -2,7 +2,7 @@
 
 use egui::{Key, accesskit::Role, vec2};
 use egui_kittest::kittest::{NodeT, Queryable};
-use thermocline_engine::{gpu::adapters, sparsity::placement::Machine};
+use thermocline_engine::{placement::Machine, session::adapters};
 
 use super::*;
 use crate::{
@@ -25,7 +25,7 @@ fn memory(stage: &mut Stage) -> Option<DeviceMemory> {
 }
 
 fn memory_of(shell: &Shell) -> Option<DeviceMemory> {
-    match shell.host.engine()?.device() {
+    match shell.engine_handle.engine()?.device() {
         DeviceStatus::Gpu(memory) => Some(memory),
         _ => None,
     }
@@ -64,7 +64,7 @@ fn release(stage: &mut Stage, slider: &str, share: f32) {
     stage.step();
 }
 
-fn budget(stage: &mut Stage) -> Option<Budget> {
+fn budget(stage: &mut Stage) -> Option<VramBudget> {
     stage.shell().settings.models[&ModelId::Builtin.key()].budget
 }
 
@@ -72,7 +72,7 @@ fn budget(stage: &mut Stage) -> Option<Budget> {
 fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
     let mut stage = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     assert!(stage.it.query_by_label_contains("Held for the model: ").is_some(), "the bar has words");
     let before = engine.vram_budget();
     drag(&mut stage, MOST, 0.35);
@@ -80,7 +80,7 @@ fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
     stage.appears(&format!("At {}:", bytes(dragged as u64)));
     assert_eq!((engine.vram_budget(), budget(&mut stage)), (before, None), "nothing has happened yet");
     release(&mut stage, MOST, 0.35);
-    let Some(Budget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     assert_eq!((engine.vram_budget(), limit), (Some(limit), dragged as u64));
     assert!(limit < whole, "{limit} of {whole}");
     let kept = |window: &mut crate::ui::Window| {
@@ -90,7 +90,7 @@ fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
     assert!(!stage.shows("more than the budget allows"));
 }
 
-/// What is said about the budget, once nothing is reckoned any more.
+/// The text below the slider, once no forecast is running.
 fn foretold(stage: &mut Stage) -> String {
     let began = Instant::now();
     loop {
@@ -107,7 +107,7 @@ fn foretold(stage: &mut Stage) -> String {
 #[test]
 fn what_is_foretold_is_about_where_the_slider_stands_and_never_about_another_device() {
     let mut stage = on_gpu();
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!(engine.vram_budget(), None, "all that is free, which is more than the model can use");
     let stands = |stage: &Stage| stage.role(Role::Slider, MOST).accesskit_node().numeric_value().unwrap() as u64;
     let said = foretold(&mut stage);
@@ -124,7 +124,11 @@ fn what_is_foretold_is_about_where_the_slider_stands_and_never_about_another_dev
     engine.set_machine(Machine::new(typical.cpu, typical.gpu)).unwrap();
     stage.until("the device's speeds", |window| {
         window.vram.slider.grow_old();
-        window.shell().host.engine().is_some_and(|it| it.forecast(1 << 30).unwrap().tokens_per_second.is_some())
+        window
+            .shell()
+            .engine_handle
+            .engine()
+            .is_some_and(|it| it.forecast(1 << 30).unwrap().tokens_per_second.is_some())
     });
     stage.appears(&format!("{at}about "));
 }
@@ -136,13 +140,13 @@ fn the_budget_takes_effect_while_an_answer_is_written() {
     stage.write("Message", "Tell me a story about a frog.");
     stage.press(Key::Enter);
     let words = |window: &mut crate::ui::Window| {
-        window.shell().host.engine().is_some_and(|it| it.telemetry().generated_tokens > 0)
+        window.shell().engine_handle.engine().is_some_and(|it| it.telemetry().generated_tokens > 0)
     };
     stage.until("the first words", words);
     // As a screen reader moves it.
     stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
     stage.step();
-    let Some(Budget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    let Some(VramBudget::AtMost(limit)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     stage.answered();
     let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
     stage.until("the budget to be kept", kept);
@@ -155,12 +159,12 @@ fn both_readings_mean_the_same_limit() {
     let whole = memory(&mut stage).unwrap().accounted;
     stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
     stage.step();
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     let limit = engine.vram_budget().unwrap();
     let kept = |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted <= limit);
     stage.until("the budget to be kept", kept);
     stage.click("Leave free");
-    let Some(Budget::LeaveFree(left)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
+    let Some(VramBudget::LeaveFree(left)) = budget(&mut stage) else { panic!("{:?}", budget(&mut stage)) };
     let now = engine.vram_budget().unwrap();
     assert!(now.abs_diff(limit) <= limit / 16, "{limit} became {now}, {left} are left free");
     assert!(stage.has(Role::Slider, FREE) && !stage.has(Role::Slider, MOST));
@@ -174,13 +178,13 @@ fn both_readings_mean_the_same_limit() {
         |window: &mut crate::ui::Window| memory_of(window.shell()).is_some_and(|it| it.accounted > limit && !it.moving);
     stage.until("more in VRAM", all);
     stage.click("Use at most");
-    assert!(matches!(budget(&mut stage), Some(Budget::AtMost(_))));
+    assert!(matches!(budget(&mut stage), Some(VramBudget::AtMost(_))));
 }
 
 #[test]
 fn nothing_at_all_is_a_budget_and_can_be_raised_again() {
     let mut stage = on_gpu();
-    let engine = stage.shell().host.engine().unwrap();
+    let engine = stage.shell().engine_handle.engine().unwrap();
     stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
     stage.step();
     assert_eq!(engine.vram_budget(), Some(0));
@@ -206,7 +210,7 @@ fn the_cpu_and_every_adapter_can_be_chosen() {
     choose(&mut stage, picker::CPU);
     assert_eq!(stage.shell().settings.models[&key].device.as_deref(), Some(""));
     let on_cpu = |window: &mut crate::ui::Window| {
-        matches!(window.shell().host.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
+        matches!(window.shell().engine_handle.engine().map(|it| it.device()), Some(DeviceStatus::Cpu { reason: None }))
     };
     stage.until("the CPU", on_cpu);
     assert!(stage.shows("The CPU computes everything; no VRAM is taken."));

@@ -5,18 +5,18 @@ use std::path::PathBuf;
 use egui::{Align2, Area, Frame, HoveredFile, Id, Label, Margin, Order, RichText, Stroke, Ui, Vec2};
 
 use crate::{
-    store::exchange::Form,
+    store::import_export::FileFormat,
     ui::theme::{Palette, RADIUS, strong},
 };
 
-/// What was let go since the last frame.
+/// Files dropped since the last frame.
 pub fn dropped(ui: &Ui) -> Vec<PathBuf> {
     ui.input(|input| input.raw.dropped_files.iter().map(|file| file.path().to_owned()).collect())
 }
 
 /// Says what becomes of a file that is held over the window.
 pub fn invite(ui: &Ui) {
-    let is_chat = |file: &HoveredFile| file.path.as_deref().is_some_and(|path| Form::of(path).is_some());
+    let is_chat = |file: &HoveredFile| file.path.as_deref().is_some_and(|path| FileFormat::from_path(path).is_some());
     let hovered = ui.input(|input| input.raw.hovered_files.iter().map(is_chat).reduce(|all, one| all && one));
     let Some(chats) = hovered else { return };
     let palette = Palette::of(ui);

@@ -1,16 +1,20 @@
-//! Activations between the up and down projections of an FFN.
+//! Activation functions between the up and down projections of an FFN.
 
-use crate::cpu::{
-    Cpu,
-    simd::vector::{Kernel, Vector, dispatch},
-};
+use std::{fmt, str::FromStr};
 
 use super::math::{erfc_abs, sigmoid, tanh};
+use crate::{
+    cpu::{
+        Cpu,
+        simd::vector::{Kernel, Vector, dispatch},
+    },
+    error::{Error, Result},
+};
 
-/// Form of the hidden activation; `g` is the gate's output (or the up matrix's, where there is no gate), `u` the up
+/// Activation function of an FFN's hidden values: `g` is the gate's output (or the up matrix's, where there is no gate), `u` the up
 /// matrix's (or 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hidden {
+pub enum Activation {
     /// `relu(g) * u`
     Relu,
     /// `relu(g)^2 * u`
@@ -21,30 +25,87 @@ pub enum Hidden {
     GeluTanh,
     /// `0.5 g (1 + erf(g / sqrt 2)) * u`
     GeluErf,
-    /// `relu(g) * relu(u)`
+    /// `relu(g) * relu(u)` (Bamboo, TurboSparse)
     DRelu,
+}
+
+impl Activation {
+    /// Every form.
+    pub const ALL: [Activation; 6] = [
+        Activation::Relu,
+        Activation::ReluSquared,
+        Activation::Silu,
+        Activation::GeluTanh,
+        Activation::GeluErf,
+        Activation::DRelu,
+    ];
+
+    /// The name used in metadata (`{arch}.hidden_activation`) and on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Activation::Relu => "relu",
+            Activation::ReluSquared => "relu2",
+            Activation::Silu => "silu",
+            Activation::GeluTanh => "gelu_pytorch_tanh",
+            Activation::GeluErf => "gelu",
+            Activation::DRelu => "drelu",
+        }
+    }
+
+    /// True if hidden values are exactly zero for neurons that do not fire.
+    pub const fn is_sparse(self) -> bool {
+        matches!(self, Activation::Relu | Activation::ReluSquared | Activation::DRelu)
+    }
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Activation {
+    type Err = Error;
+
+    /// Understands this engine's names and those of Hugging Face's `hidden_act`.
+    fn from_str(text: &str) -> Result<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            // ProSparse's FATReLU cuts at a small positive value; PowerInfer, too, runs it as a ReLU.
+            "relu" | "fatrelu" => Ok(Activation::Relu),
+            "relu2" | "relu_squared" | "relu^2" => Ok(Activation::ReluSquared),
+            "silu" | "swish" | "swiglu" => Ok(Activation::Silu),
+            "gelu_pytorch_tanh" | "gelu_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+            "gelu" | "gelu_erf" | "gelu_python" => Ok(Activation::GeluErf),
+            "drelu" => Ok(Activation::DRelu),
+            _ => Err(Error::Unsupported {
+                what: "activation",
+                got: text.to_owned(),
+                supported: Activation::ALL.map(Activation::name).join(", "),
+            }),
+        }
+    }
 }
 
 /// Elements a worker takes at a time.
 const CHUNK: usize = 4096;
 
 #[inline(always)]
-fn activate<V: Vector>(v: V, form: Hidden, g: V::F) -> V::F {
+fn activate<V: Vector>(v: V, form: Activation, g: V::F) -> V::F {
     let zero = v.splat(0.0);
     match form {
-        Hidden::Relu | Hidden::DRelu => v.max(zero, g),
-        Hidden::ReluSquared => {
+        Activation::Relu | Activation::DRelu => v.max(zero, g),
+        Activation::ReluSquared => {
             let g = v.max(zero, g);
             v.mul(g, g)
         }
-        Hidden::Silu => v.mul(g, sigmoid(v, g)),
-        Hidden::GeluTanh => {
+        Activation::Silu => v.mul(g, sigmoid(v, g)),
+        Activation::GeluTanh => {
             let cube = v.mul(v.mul(g, g), g);
             let inner = v.mul_add(cube, v.splat(0.044_715), g);
             let t = tanh(v, v.mul(inner, v.splat(0.797_884_6)));
             v.mul(v.mul(g, v.splat(0.5)), v.add(t, v.splat(1.0)))
         }
-        Hidden::GeluErf => {
+        Activation::GeluErf => {
             // 0.5 g (1 + erf) = max(g, 0) - 0.5 |g| erfc |g / sqrt 2|
             let tail = erfc_abs(v, v.mul(g, v.splat(std::f32::consts::FRAC_1_SQRT_2)));
             let half = v.mul(v.max(g, v.sub(zero, g)), v.splat(0.5));
@@ -54,7 +115,7 @@ fn activate<V: Vector>(v: V, form: Hidden, g: V::F) -> V::F {
 }
 
 struct Activate<'a> {
-    form: Hidden,
+    form: Activation,
     g: &'a mut [f32],
     u: Option<&'a [f32]>,
 }
@@ -66,29 +127,29 @@ impl Kernel for Activate<'_> {
     fn run<V: Vector>(self, v: V) {
         // One loop per form, so that the choice is not made per vector.
         match self.form {
-            Hidden::Relu => each(v, self.g, self.u, Hidden::Relu),
-            Hidden::ReluSquared => each(v, self.g, self.u, Hidden::ReluSquared),
-            Hidden::Silu => each(v, self.g, self.u, Hidden::Silu),
-            Hidden::GeluTanh => each(v, self.g, self.u, Hidden::GeluTanh),
-            Hidden::GeluErf => each(v, self.g, self.u, Hidden::GeluErf),
-            Hidden::DRelu => each(v, self.g, self.u, Hidden::DRelu),
+            Activation::Relu => each(v, self.g, self.u, Activation::Relu),
+            Activation::ReluSquared => each(v, self.g, self.u, Activation::ReluSquared),
+            Activation::Silu => each(v, self.g, self.u, Activation::Silu),
+            Activation::GeluTanh => each(v, self.g, self.u, Activation::GeluTanh),
+            Activation::GeluErf => each(v, self.g, self.u, Activation::GeluErf),
+            Activation::DRelu => each(v, self.g, self.u, Activation::DRelu),
         }
     }
 }
 
-/// One vector's worth.
+/// One vector.
 #[inline(always)]
-fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Hidden) {
+fn one<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
     let mut y = activate(v, form, v.load(g));
     if let Some(u) = u {
         let u = v.load(u);
-        y = v.mul(y, if form == Hidden::DRelu { v.max(v.splat(0.0), u) } else { u });
+        y = v.mul(y, if form == Activation::DRelu { v.max(v.splat(0.0), u) } else { u });
     }
     v.store(g, y);
 }
 
 #[inline(always)]
-fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Hidden) {
+fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
     let whole = g.len() / V::LANES * V::LANES;
     match u {
         Some(u) => {
@@ -119,7 +180,7 @@ impl Cpu {
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn activate(&self, form: Hidden, g: &mut [f32], u: Option<&[f32]>) {
+    pub fn activate(&self, form: Activation, g: &mut [f32], u: Option<&[f32]>) {
         assert!(u.is_none_or(|u| u.len() == g.len()));
         self.for_each_chunk(g, CHUNK, 4, |i, g| {
             let u = u.map(|u| &u[i * CHUNK..][..g.len()]);
@@ -145,18 +206,18 @@ mod tests {
         sum * 2.0 / std::f64::consts::PI.sqrt()
     }
 
-    fn plain(form: Hidden, g: f32, u: Option<f32>) -> f64 {
+    fn plain(form: Activation, g: f32, u: Option<f32>) -> f64 {
         let (g, u) = (f64::from(g), u.map(f64::from));
         match form {
-            Hidden::Relu => g.max(0.0) * u.unwrap_or(1.0),
-            Hidden::ReluSquared => g.max(0.0).powi(2) * u.unwrap_or(1.0),
-            Hidden::Silu => g / (1.0 + (-g).exp()) * u.unwrap_or(1.0),
-            Hidden::GeluTanh => {
+            Activation::Relu => g.max(0.0) * u.unwrap_or(1.0),
+            Activation::ReluSquared => g.max(0.0).powi(2) * u.unwrap_or(1.0),
+            Activation::Silu => g / (1.0 + (-g).exp()) * u.unwrap_or(1.0),
+            Activation::GeluTanh => {
                 let inner = (2.0 / std::f64::consts::PI).sqrt() * (g + 0.044_715 * g.powi(3));
                 0.5 * g * (1.0 + inner.tanh()) * u.unwrap_or(1.0)
             }
-            Hidden::GeluErf => 0.5 * g * (1.0 + erf(g * std::f64::consts::FRAC_1_SQRT_2)) * u.unwrap_or(1.0),
-            Hidden::DRelu => g.max(0.0) * u.map_or(1.0, |u| u.max(0.0)),
+            Activation::GeluErf => 0.5 * g * (1.0 + erf(g * std::f64::consts::FRAC_1_SQRT_2)) * u.unwrap_or(1.0),
+            Activation::DRelu => g.max(0.0) * u.map_or(1.0, |u| u.max(0.0)),
         }
     }
 
@@ -164,8 +225,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn activations(pairs in prop::collection::vec((-5f32..5.0, -3f32..3.0), 0..70), gated: bool) {
-            use Hidden::*;
+        fn activate_agrees_with_f64(pairs in prop::collection::vec((-5f32..5.0, -3f32..3.0), 0..70), gated: bool) {
+            use Activation::*;
             let (g, u): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             for cpu in each_cpu() {
                 for form in [Relu, ReluSquared, Silu, GeluTanh, GeluErf, DRelu] {

@@ -5,15 +5,14 @@ use std::ops::{Deref, DerefMut, Range};
 
 use half::f16;
 
-use crate::cpu::simd::vector::{
-    Kernel, Vector,
-    tile::{TILE, query_key, weigh},
-};
-
 use super::{
     KvRows,
     kv_rows::{LINE, RowsView},
     math::{exp, tanh},
+};
+use crate::cpu::simd::vector::{
+    Kernel, Vector,
+    tile::{TILE, query_key, weigh},
 };
 
 /// How far ahead of the rows being decoded memory is asked for: the processor's own prefetcher stops at page boundaries, and forgets

@@ -4,15 +4,14 @@
 //! query heads that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a run of
 //! tokens, which owns its rows of the output.
 
-use std::sync::Mutex;
-
-use crate::cpu::{Cpu, simd::vector::dispatch};
+use parking_lot::Mutex;
 
 use super::{
     KvRows, PARALLEL_ELEMENTS,
     attend::{Attend, Block, Merge},
-    lock, next,
+    next,
 };
+use crate::cpu::{Cpu, simd::vector::dispatch};
 
 /// Sizes and variants of attention.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,7 +43,7 @@ impl AttentionScratch {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         (self.partials.capacity() * size_of::<f32>()) as u64
-            + self.blocks.iter().map(|block| lock(block).bytes()).sum::<u64>()
+            + self.blocks.iter().map(|block| block.lock().bytes()).sum::<u64>()
     }
 }
 
@@ -52,7 +51,7 @@ impl AttentionScratch {
 const FEW_TOKENS: usize = 8;
 /// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
 const STRETCH: usize = 256;
-/// Positions that are asked for ahead of need, where a task begins; the processor notices the rest by itself.
+/// Positions prefetched where a task begins; the processor's own prefetcher has the rest.
 const ASKED: usize = 4;
 /// Query rows of a prompt's task: enough to pay for decoding a tile of keys.
 const PROMPT_ROWS: usize = 64;
@@ -118,8 +117,8 @@ impl Cpu {
         let ask = |task: usize| {
             let (head, visit) = place(task);
             let visit = visit.start..visit.end.min(visit.start + ASKED);
-            keys[head].ask(visit.clone());
-            values[head].ask(visit);
+            keys[head].prefetch(visit.clone());
+            values[head].prefetch(visit);
         };
         let task = |task: usize, part: &mut [f32], block: &mut Block| {
             // What the worker takes next, in all likelihood.
@@ -142,7 +141,7 @@ impl Cpu {
         };
         let blocks = &scratch.blocks;
         let mut parts: Vec<_> = partials.chunks_mut(part).enumerate().collect();
-        let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut lock(&blocks[worker]));
+        let attend = |worker: usize, (i, part): &mut (usize, &mut [f32])| task(*i, part, &mut blocks[worker].lock());
         if visit.len() * shape.n_kv_head * width * 2 < PARALLEL_ELEMENTS {
             parts.iter_mut().for_each(|part| attend(0, part));
         } else {
@@ -204,7 +203,7 @@ impl Cpu {
         // Last first: those see the most keys.
         let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
         self.pool().run_on_the_free(|worker| {
-            let mut block = lock(&scratch.blocks[worker]);
+            let mut block = scratch.blocks[worker].lock();
             while let Some((i, out)) = next(&queue) {
                 task(i, out, &mut block);
             }
@@ -280,7 +279,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn any_shape_agrees_with_f64(
+        fn attention_agrees_with_f64_for_any_shape(
             dim in prop::sample::select(vec![16usize, 24, 32, 64, 80, 96, 128, 256]),
             n_kv_head in 1usize..3,
             group in 1usize..6,
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn long_contexts_and_prompts() {
+    fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
         let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap: None, window: None };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
         check(&shape, KvType::F16, 0, 256, 8).unwrap();
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_workers_changes_nothing() {
+    fn attention_is_the_same_for_any_number_of_workers() {
         let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap: None, window: None };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {

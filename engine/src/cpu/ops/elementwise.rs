@@ -1,11 +1,10 @@
 //! Sums and scalings of whole buffers.
 
+use super::math::tanh;
 use crate::cpu::{
     Cpu,
     simd::vector::{Kernel, Vector, dispatch},
 };
-
-use super::math::tanh;
 
 /// Elements a worker takes at a time.
 const CHUNK: usize = 8192;
@@ -92,7 +91,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn adds(pairs in prop::collection::vec((-9f32..9.0, -9f32..9.0), 0..70), scale in -2f32..2.0) {
+        fn add_agrees_with_f64(pairs in prop::collection::vec((-9f32..9.0, -9f32..9.0), 0..70), scale in -2f32..2.0) {
             let (x, y): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
             for cpu in each_cpu() {
                 let mut out = x.clone();
@@ -104,7 +103,7 @@ mod tests {
         }
 
         #[test]
-        fn caps(x in prop::collection::vec(-99f32..99.0, 0..40), cap in 1f32..60.0) {
+        fn softcap_agrees_with_f64(x in prop::collection::vec(-99f32..99.0, 0..40), cap in 1f32..60.0) {
             for cpu in each_cpu() {
                 let mut out = x.clone();
                 cpu.soft_cap(&mut out, cap);

@@ -1,11 +1,9 @@
 //! Keys (or values) of one head, one row per position, in the cache's type.
 
-use std::{
-    ops::{Deref, DerefMut, Range},
-    sync::Mutex,
-};
+use std::ops::{Deref, DerefMut, Range};
 
 use half::{f16, slice::HalfFloatSliceExt};
+use parking_lot::Mutex;
 
 use super::{PARALLEL_ELEMENTS, next};
 use crate::{
@@ -107,7 +105,7 @@ impl<T: Copy + Default> Run<T> {
         (self.memory.capacity() * size_of::<T>()) as u64
     }
 
-    fn ask(&self, elements: Range<usize>) {
+    fn prefetch(&self, elements: Range<usize>) {
         let lines = (elements.len() * size_of::<T>()).div_ceil(LINE);
         let first = self.as_ptr().wrapping_add(elements.start).cast::<u8>();
         (0..lines).for_each(|line| prefetch(first.wrapping_add(line * LINE)));
@@ -179,7 +177,7 @@ impl KvRows {
         self.len
     }
 
-    /// Whether there are no rows.
+    /// True if there are no rows.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -207,15 +205,15 @@ impl KvRows {
         }
     }
 
-    /// Asks the memory for the lines of some rows, or for where they will be.
-    pub(super) fn ask(&self, rows: Range<usize>) {
+    /// Prefetches the lines of some rows, written or not.
+    pub(super) fn prefetch(&self, rows: Range<usize>) {
         let elements = rows.start * self.stride..rows.end * self.stride;
         match &self.data {
-            RowData::F32(data) => data.ask(elements),
-            RowData::F16(data) => data.ask(elements),
+            RowData::F32(data) => data.prefetch(elements),
+            RowData::F16(data) => data.prefetch(elements),
             RowData::Q8_0 { quants, scales } => {
-                scales.ask(elements.start / 32..elements.end / 32);
-                quants.ask(elements);
+                scales.prefetch(elements.start / 32..elements.end / 32);
+                quants.prefetch(elements);
             }
         }
     }
@@ -330,7 +328,7 @@ impl Cpu {
         };
         if x.len() < PARALLEL_ELEMENTS || n == 1 {
             // A line from far away each: together rather than one after the other.
-            heads.iter().for_each(|rows| rows.ask(from..from + x.len() / row));
+            heads.iter().for_each(|rows| rows.prefetch(from..from + x.len() / row));
             heads.iter_mut().enumerate().for_each(|(head, rows)| push(head, rows));
             return;
         }
@@ -351,7 +349,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn rows_come_back(rows in prop::collection::vec(prop::collection::vec(-9f32..9.0, 24), 1..9), keep in 0usize..9) {
+        fn kv_rows_return_the_rows_pushed(rows in prop::collection::vec(prop::collection::vec(-9f32..9.0, 24), 1..9), keep in 0usize..9) {
             for (ty, tolerance) in [(KvType::F32, 0.0), (KvType::F16, 9.0 / 2048.0), (KvType::Q8_0, 9.0 / 200.0)] {
                 let mut cache = KvRows::new(ty, 24, 9).unwrap();
                 let mut out = vec![0.0; 24];
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_had_is_an_error() {
+    fn kv_rows_refuse_what_memory_cannot_hold() {
         for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
             assert!(matches!(KvRows::new(ty, 128, usize::MAX / 512), Err(Error::Memory { .. })));
             assert!(matches!(KvRows::new(ty, 128, usize::MAX / 2), Err(Error::Memory { .. })));

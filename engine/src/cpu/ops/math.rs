@@ -55,7 +55,7 @@ mod tests {
         simd::vector::{Kernel, dispatch},
     };
 
-    /// Which function, over a slice whose length is a multiple of 16.
+    /// The function, over a slice whose length is a multiple of 16.
     struct Apply<'a>(&'a mut [f32], usize);
 
     impl Kernel for Apply<'_> {
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn exp_of_what_is_out_of_range() {
+    fn exp_out_of_range_is_zero_or_infinite() {
         let mut x = [0.0; 16];
         x[..6].copy_from_slice(&[f32::NEG_INFINITY, -1e9, -87.4, 1e9, f32::INFINITY, f32::NAN]);
         for isa in Isa::available() {
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_functions() {
+    fn sigmoid_tanh_and_erfc_agree_with_f64() {
         let x: Vec<f32> = (0..4096).map(|i| (i as f32 - 2048.0) * 0.02).collect();
         for isa in Isa::available() {
             for (i, x) in x.iter().enumerate() {

@@ -13,13 +13,13 @@ mod norm;
 mod rope;
 mod softmax;
 
-pub use activation::Hidden;
+pub use activation::Activation;
 pub use attention::{AttentionScratch, AttentionShape};
 pub use kv_rows::{KvRows, KvType};
 pub use rope::{RopeRows, RopeTable};
 pub use softmax::{softmax_in_place, top_k};
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use parking_lot::Mutex;
 
 use super::Cpu;
 
@@ -51,12 +51,7 @@ impl Cpu {
 
 /// The next item of a queue shared by workers.
 fn next<I: Iterator>(queue: &Mutex<I>) -> Option<I::Item> {
-    lock(queue).next()
-}
-
-/// Locks what cannot be left half-changed, or is overwritten before it is read.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    queue.lock().next()
 }
 
 #[cfg(test)]

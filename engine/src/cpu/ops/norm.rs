@@ -124,7 +124,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
         #[test]
-        fn norms(
+        fn norms_agree_with_f64(
             rows in 1usize..5,
             weight in prop::collection::vec((-2f32..2.0, -1f32..1.0), 1..150),
             seed in prop::collection::vec(-5f32..5.0, 750),

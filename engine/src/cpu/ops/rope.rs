@@ -6,14 +6,14 @@ use crate::cpu::{
     simd::vector::{Kernel, Vector, dispatch},
 };
 
-/// What a rotation needs to know beside the position.
+/// Constants of a rotary embedding: frequencies and layout of the pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeTable {
     /// Radians per position of each pair, `[dims / 2]`.
     pub frequencies: Vec<f64>,
     /// Factor on cosines and sines.
     pub magnitude: f32,
-    /// Whether pair `i` is elements `(2i, 2i + 1)`; otherwise it is `(i, i + dims / 2)`.
+    /// True if pair `i` is elements `(2i, 2i + 1)`; otherwise it is `(i, i + dims / 2)`.
     pub interleaved: bool,
 }
 
@@ -24,16 +24,17 @@ impl RopeTable {
     }
 
     /// Appends cosine and sine of every pair at positions `first..first + count`: `[count, dims / 2, 2]`.
-    pub fn extend_turns(&self, first: usize, count: usize, turns: &mut Vec<f32>) {
+    pub fn extend_rotations(&self, first: usize, count: usize, rotations: &mut Vec<f32>) {
         for position in first..first + count {
             let position = position as f64;
-            turns.extend(self.frequencies.iter().flat_map(|frequency| turn(position * frequency, self.magnitude)));
+            rotations
+                .extend(self.frequencies.iter().flat_map(|frequency| cos_sin(position * frequency, self.magnitude)));
         }
     }
 }
 
 /// Cosine and sine of an angle, times `magnitude`.
-fn turn(angle: f64, magnitude: f32) -> [f32; 2] {
+fn cos_sin(angle: f64, magnitude: f32) -> [f32; 2] {
     let (sin, cos) = angle.sin_cos();
     let magnitude = f64::from(magnitude);
     [(cos * magnitude) as f32, (sin * magnitude) as f32]
@@ -92,7 +93,7 @@ impl RopeRows {
         self.cos.resize(at + self.dims, 0.0);
         self.sin.resize(at + self.dims, 0.0);
         for (i, frequency) in table.frequencies.iter().enumerate() {
-            let [cos, sin] = turn(position * frequency, magnitude);
+            let [cos, sin] = cos_sin(position * frequency, magnitude);
             let (a, b) = if table.interleaved { (2 * i, 2 * i + 1) } else { (i, i + self.dims / 2) };
             self.cos[at + a] = cos;
             self.cos[at + b] = cos;
@@ -133,8 +134,8 @@ fn interleaved<V: Vector>(v: V, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     let whole = x.len() / V::LANES * V::LANES;
     for i in (0..whole).step_by(V::LANES) {
         let it = v.load(&x[i..]);
-        let turned = v.mul_add(it, v.load(&cos[i..]), v.mul(v.swap_pairs(it), v.load(&sin[i..])));
-        v.store(&mut x[i..], turned);
+        let rotated = v.mul_add(it, v.load(&cos[i..]), v.mul(v.swap_pairs(it), v.load(&sin[i..])));
+        v.store(&mut x[i..], rotated);
     }
     for i in (whole..x.len()).step_by(2) {
         let (a, b) = (x[i], x[i + 1]);
@@ -184,7 +185,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(48))]
 
         #[test]
-        fn rotations(
+        fn rope_agrees_with_f64(
             pairs in 1usize..40,
             unrotated in 0usize..9,
             heads in 1usize..4,
@@ -218,7 +219,7 @@ mod tests {
         }
 
         #[test]
-        fn shifting_is_the_difference_of_two_rotations(from in 0usize..4000, distance in 0usize..4000, interleaved: bool) {
+        fn rope_shift_equals_the_difference_of_two_rotations(from in 0usize..4000, distance in 0usize..4000, interleaved: bool) {
             let table = RopeTable { frequencies: vec![1.0, 0.1, 0.01], magnitude: 1.2, interleaved };
             let (from, to) = (from + distance, from);
             let x = [1.0, -2.0, 0.5, 3.0, -0.25, 4.0];

@@ -1,4 +1,4 @@
-//! A row-major buffer cut into column ranges that do not overlap, one for each worker to write.
+//! A row-major buffer split into column ranges that do not overlap, one for each worker to write.
 
 use std::marker::PhantomData;
 
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_do_not_overlap() {
+    fn split_columns_gives_disjoint_columns() {
         let mut buffer = vec![0.0; 3 * 10];
         for (at, mut columns) in split_columns(&mut buffer, 10, 4).into_iter().enumerate() {
             assert_eq!(columns.width(), [4, 4, 2][at]);

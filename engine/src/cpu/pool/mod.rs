@@ -5,14 +5,14 @@
 //! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
 //! exactly one worker, and [`split_columns`] cuts a row-major buffer into column ranges that do not overlap.
 //!
-//! [`threads`] has the workers and their joins, [`shares`] who takes which item, [`soon`] what waiting workers bring near,
-//! [`columns`] the cut buffers.
+//! [`threads`] has the workers and their joins, [`work_ranges`] the distribution of items, [`prefetch`] what waiting workers prefetch,
+//! [`columns`] the buffers split by columns.
 #![allow(unsafe_code)]
 
 mod columns;
-mod shares;
-mod soon;
+mod prefetch;
 mod threads;
+mod work_ranges;
 
 pub use columns::{ColumnsMut, split_columns};
 pub use threads::ThreadPool;

@@ -7,16 +7,18 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
+
 use super::{
-    shares::{DisjointItems, Padded, Shares},
-    soon::{Near, Soon},
+    prefetch::{PrefetchRange, Prefetcher},
+    work_ranges::{DisjointItems, Padded, WorkRanges},
 };
 
 /// How long a worker spins for the next join before it parks. Longer than what stands between two products of one
@@ -58,7 +60,7 @@ mod gate {
 /// Most threads a pool has: what a [`gate`] can count.
 const MOST_THREADS: usize = 1 << 12;
 
-struct Shared {
+struct PoolState {
     /// See [`gate`]. Its epoch changes exactly once per join, after `task` is set.
     gate: Padded<AtomicU64>,
     /// Set once, before the last change of the epoch.
@@ -67,8 +69,8 @@ struct Shared {
     parked: Vec<Padded<AtomicBool>>,
     /// The current join's task; only valid for workers that have entered the join and for the caller.
     task: UnsafeCell<Option<*const Task<'static>>>,
-    /// Per worker: what it will read soon.
-    soon: Vec<Padded<Soon>>,
+    /// Per worker: the bytes it will read in the next join.
+    prefetch: Vec<Padded<PrefetchRange>>,
     /// First panic of a worker in the current join.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
 }
@@ -76,29 +78,24 @@ struct Shared {
 // SAFETY: `task` is the only part that is not `Sync`. It is written by the holder of the pool's lock while no worker
 // looks at it (none is active in the previous join and none can enter it), and read by workers only after they entered
 // the join it belongs to (release / acquire on `gate`). What it points to is `Sync`.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for PoolState {}
 // SAFETY: as above; the pointer is only followed while the join that set it is in progress.
-unsafe impl Send for Shared {}
+unsafe impl Send for PoolState {}
 
 /// A fixed set of workers that run one join at a time, the caller being one of them.
 ///
 /// Joins of several threads queue behind each other; a join from inside a task runs in place.
 pub struct ThreadPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolState>,
     workers: Vec<JoinHandle<()>>,
-    /// Held by the caller of a join, with what it has brought near.
-    join: Mutex<Near>,
+    /// Held by the caller of a join, with its prefetching.
+    join: Mutex<Prefetcher>,
 }
 
 impl fmt::Debug for ThreadPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ThreadPool").field("threads", &self.threads()).finish()
     }
-}
-
-/// Locks a mutex whose data cannot be left half-changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Physical cores this process may use.
@@ -112,12 +109,12 @@ impl ThreadPool {
     /// threads the pool has fewer.
     pub fn new(threads: Option<usize>) -> Self {
         let wanted = threads.unwrap_or_else(physical_cores).clamp(1, MOST_THREADS);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolState {
             gate: Padded(AtomicU64::new(gate::CLOSED)),
             stop: AtomicBool::new(false),
             parked: (0..wanted).map(|_| Padded::default()).collect(),
             task: UnsafeCell::new(None),
-            soon: (0..wanted).map(|_| Padded::default()).collect(),
+            prefetch: (0..wanted).map(|_| Padded::default()).collect(),
             panic: Mutex::new(None),
         });
         let mut workers = Vec::with_capacity(wanted - 1);
@@ -140,11 +137,11 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// Tells every worker what it will read in a join to come: `share(worker)`, from the front. Who has to wait until then asks
-    /// the memory for it. Replaces what was told before.
-    pub(in crate::cpu) fn expect<'a>(&self, share: impl Fn(usize) -> &'a [u8]) {
+    /// Sets the bytes `range(worker)` that every worker will read in the next join, from the front; a worker that waits until then
+    /// prefetches them. Replaces the ranges set before.
+    pub(in crate::cpu) fn prefetch<'a>(&self, range: impl Fn(usize) -> &'a [u8]) {
         if !self.workers.is_empty() {
-            self.shared.soon.iter().enumerate().for_each(|(worker, soon)| soon.0.set(share(worker)));
+            self.shared.prefetch.iter().enumerate().for_each(|(worker, to)| to.0.set(range(worker)));
         }
     }
 
@@ -175,13 +172,13 @@ impl ThreadPool {
 
     /// One join: over when `is_over` says so of the gate, which must then be such that no worker is active or can enter.
     fn join(&self, task: &Task<'_>, is_over: impl Fn(u64) -> bool) {
-        let mut near = lock(&self.join);
+        let mut prefetcher = self.join.lock();
         let shared = &*self.shared;
         let pointer: *const Task<'_> = task;
         // SAFETY: only the lifetime changes. Workers follow the pointer only while they are active in this join, and this
         // function returns (or unwinds) only when none is and none can enter.
         let pointer = unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(pointer) };
-        // SAFETY: the previous join is over and `near` is locked, which keeps others out, so nobody reads `task` now.
+        // SAFETY: the previous join is over and `prefetcher` is locked, which keeps others out, so no thread reads `task` now.
         unsafe { *shared.task.get() = Some(pointer) };
         self.announce();
 
@@ -189,23 +186,23 @@ impl ThreadPool {
         let mut spins = 0u32;
         while !is_over(shared.gate.0.load(Ordering::Acquire)) {
             spins = spins.wrapping_add(1);
-            let asked = near.step(&shared.soon[0].0);
+            let prefetched = prefetcher.step(&shared.prefetch[0].0);
             // Where there are more threads than processors, the one waited for may need this processor.
             if spins.is_multiple_of(1 << 12) {
                 thread::yield_now();
-            } else if !asked {
+            } else if !prefetched {
                 std::hint::spin_loop();
             }
         }
-        let others = lock(&shared.panic).take();
-        drop(near);
+        let others = shared.panic.lock().take();
+        drop(prefetcher);
         if let Some(panic) = own.err().or(others) {
             resume_unwind(panic);
         }
     }
 
     /// Calls `task(worker, item)` once for every item, on whichever worker is free. Every worker starts with its own
-    /// contiguous share, front to back, and takes from the back of the others' when it is done.
+    /// contiguous range, front to back, and takes from the back of the others' when it is done.
     ///
     /// # Panics
     /// As [`ThreadPool::run`].
@@ -213,11 +210,11 @@ impl ThreadPool {
         if items.len() <= 1 || self.threads() == 1 {
             return items.iter_mut().for_each(|item| task(0, item));
         }
-        let shares = Shares::new(items.len(), self.threads());
+        let ranges = WorkRanges::new(items.len(), self.threads());
         let items = DisjointItems::new(items);
         self.run_on_the_free(|worker| {
-            while let Some(at) = shares.take(worker) {
-                // SAFETY: `shares` gives out every index below `items.len()` once.
+            while let Some(at) = ranges.next(worker) {
+                // SAFETY: `ranges` gives out every index below `items.len()` once.
                 task(worker, unsafe { items.get(at) });
             }
         });
@@ -234,9 +231,9 @@ impl ThreadPool {
         if chunks <= 1 || self.threads() == 1 {
             return (0..chunks).for_each(|at| task(0, range(at)));
         }
-        let shares = Shares::new(chunks, self.threads());
+        let ranges = WorkRanges::new(chunks, self.threads());
         self.run_on_the_free(|worker| {
-            while let Some(at) = shares.take(worker) {
+            while let Some(at) = ranges.next(worker) {
                 task(worker, range(at));
             }
         });
@@ -268,10 +265,10 @@ impl Drop for ThreadPool {
 }
 
 /// A worker's life.
-fn work(shared: &Shared, worker: usize) {
-    let (mut seen, mut near) = (0, Near::default());
+fn work(shared: &PoolState, worker: usize) {
+    let (mut seen, mut prefetcher) = (0, Prefetcher::default());
     loop {
-        seen = wait(shared, worker, seen, &mut near);
+        seen = wait(shared, worker, seen, &mut prefetcher);
         if shared.stop.load(Ordering::Relaxed) {
             return;
         }
@@ -284,14 +281,14 @@ fn work(shared: &Shared, worker: usize) {
         if let Some(task) = task
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| inside(|| task(worker))))
         {
-            lock(&shared.panic).get_or_insert(panic);
+            shared.panic.lock().get_or_insert(panic);
         }
         shared.gate.0.fetch_add(gate::DONE - gate::ACTIVE, Ordering::AcqRel);
     }
 }
 
 /// Waits until the epoch is not `seen` and returns it.
-fn wait(shared: &Shared, worker: usize, seen: u32, near: &mut Near) -> u32 {
+fn wait(shared: &PoolState, worker: usize, seen: u32, prefetcher: &mut Prefetcher) -> u32 {
     let changed = |ordering| {
         let epoch = gate::epoch(shared.gate.0.load(ordering));
         (epoch != seen).then_some(epoch)
@@ -302,7 +299,7 @@ fn wait(shared: &Shared, worker: usize, seen: u32, near: &mut Near) -> u32 {
             if let Some(epoch) = changed(Ordering::Acquire) {
                 return epoch;
             }
-            if !near.step(&shared.soon[worker].0) {
+            if !prefetcher.step(&shared.prefetch[worker].0) {
                 std::hint::spin_loop();
             }
         }
@@ -340,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_runs_once() {
+    fn run_calls_the_task_once_per_worker() {
         for threads in [1, 2, 5] {
             let pool = ThreadPool::new(Some(threads));
             assert_eq!(pool.threads(), threads);
@@ -355,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_taken_once() {
+    fn for_each_takes_every_item_once() {
         let pool = ThreadPool::new(Some(3));
         for n in [0, 1, 2, 7, 1000] {
             let mut items = vec![0u32; n];
@@ -372,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn items_are_taken_once_when_workers_come_late() {
+    fn for_each_takes_every_item_once_when_workers_come_late() {
         // Far more workers than processors, and pauses in which they park: most joins are over before they begin.
         let pool = ThreadPool::new(Some(16));
         let mut items = vec![0u32; 300];
@@ -387,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn stress_with_idle_gaps_and_several_callers() {
+    fn run_survives_idle_gaps_and_several_callers() {
         let pool = ThreadPool::new(Some(4));
         let total = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -409,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_joins_run_in_place() {
+    fn run_within_a_task_runs_in_place() {
         let pool = ThreadPool::new(Some(2));
         let total = AtomicUsize::new(0);
         pool.run(|_| {
@@ -421,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_reach_the_caller_and_the_pool_survives() {
+    fn run_passes_panics_on_and_the_pool_survives() {
         let pool = ThreadPool::new(Some(3));
         for guilty in 0..3 {
             let caught = catch_unwind(AssertUnwindSafe(|| {
@@ -437,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_is_cheap() {
+    fn run_takes_under_50_microseconds() {
         let pool = ThreadPool::new(Some(2));
         pool.run(|_| {});
         let join = || {

@@ -2,11 +2,14 @@
 //! Written once over [`Vector`]; what differs between instruction sets is how [`Kernels::unpack`] decodes.
 
 use super::{
-    Grouping, Kernels,
-    portable::{STEP, rows},
+    Kernels,
+    portable::rows,
     vector::{Kernel, Vector, dispatch},
 };
-use crate::{cpu::Isa, format::TensorType};
+use crate::{
+    cpu::Isa,
+    quant::{BlockType, Encoding, Grouping, UNPACK_STEP as STEP, UnpackedMut},
+};
 
 /// Codes, scales and minima of [`STEP`] elements.
 struct Decoded {
@@ -23,11 +26,12 @@ impl Decoded {
     fn groups<const LEN: usize>(
         &mut self,
         kernels: &dyn Kernels,
-        ty: TensorType,
+        ty: BlockType,
         src: &[u8],
         n: usize,
     ) -> impl Iterator<Item = (&[i8; LEN], f32, f32)> {
-        kernels.unpack(ty, src, &mut self.codes[..n], &mut self.scales, &mut self.mins);
+        let to = UnpackedMut { codes: &mut self.codes[..n], scales: &mut self.scales, mins: &mut self.mins };
+        kernels.unpack(ty, src, to);
         let groups = self.codes[..n].as_chunks::<LEN>().0.iter();
         groups.zip(self.scales.iter().zip(&self.mins)).map(|(codes, (scale, min))| (codes, *scale, *min))
     }
@@ -37,28 +41,25 @@ impl Decoded {
 pub(super) fn dot(
     isa: Isa,
     kernels: &dyn Kernels,
-    ty: TensorType,
+    ty: BlockType,
     weights: &[u8],
     x: &[f32],
     ahead: isize,
     out: &mut [f32],
 ) {
-    match Grouping::of(ty) {
-        Some(Grouping { len: 32, minima: true, .. }) => {
-            dispatch(isa, Dot::<32, true> { kernels, ty, weights, x, ahead, out });
+    match ty.format().grouping {
+        Grouping { len: 32, minima: true, .. } => {
+            dispatch(isa, Dot::<32, true> { kernels, ty, weights, x, ahead, out })
         }
-        Some(Grouping { len: 32, minima: false, .. }) => {
-            dispatch(isa, Dot::<32, false> { kernels, ty, weights, x, ahead, out });
-        }
-        Some(Grouping { minima: true, .. }) => dispatch(isa, Dot::<16, true> { kernels, ty, weights, x, ahead, out }),
-        Some(Grouping { minima: false, .. }) => dispatch(isa, Dot::<16, false> { kernels, ty, weights, x, ahead, out }),
-        None => unreachable!("{ty} has no codes"),
+        Grouping { len: 32, .. } => dispatch(isa, Dot::<32, false> { kernels, ty, weights, x, ahead, out }),
+        Grouping { minima: true, .. } => dispatch(isa, Dot::<16, true> { kernels, ty, weights, x, ahead, out }),
+        Grouping { .. } => dispatch(isa, Dot::<16, false> { kernels, ty, weights, x, ahead, out }),
     }
 }
 
 struct Dot<'a, const LEN: usize, const MINIMA: bool> {
     kernels: &'a dyn Kernels,
-    ty: TensorType,
+    ty: BlockType,
     weights: &'a [u8],
     x: &'a [f32],
     ahead: isize,
@@ -71,9 +72,9 @@ impl<const LEN: usize, const MINIMA: bool> Kernel for Dot<'_, LEN, MINIMA> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Dot { kernels, ty, weights, x, ahead, out } = self;
-        let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+        let step_bytes = STEP / ty.format().len * ty.format().bytes;
         let mut decoded = Decoded::EMPTY;
-        for (row, out) in rows(ty, weights, x.len(), out) {
+        for (row, out) in rows(Encoding::Blocks(ty), weights, x.len(), out) {
             let mut acc = [v.splat(0.0); 4];
             for (src, x) in row.chunks(step_bytes).zip(x.chunks(STEP)) {
                 v.prefetch(src, ahead);
@@ -98,16 +99,16 @@ impl<const LEN: usize, const MINIMA: bool> Kernel for Dot<'_, LEN, MINIMA> {
 }
 
 /// Decodes whole blocks of a quantised type to `w = scale * code + min`.
-pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-    assert_eq!(Some(src.len()), ty.row_bytes(dst.len()), "{ty} row of {}", dst.len());
-    match Grouping::of(ty) {
-        Some(Grouping { len: 32, .. }) => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
-        Some(_) => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
-        None => unreachable!("{ty} has no codes"),
+pub(super) fn widen(isa: Isa, kernels: &dyn Kernels, ty: BlockType, src: &[u8], dst: &mut [f32]) {
+    let format = ty.format();
+    assert_eq!(Some(src.len()), format.ty.row_bytes(dst.len()), "{} row of {}", format.ty, dst.len());
+    match format.grouping.len {
+        32 => dispatch(isa, Widen::<32>(kernels, ty, src, dst)),
+        _ => dispatch(isa, Widen::<16>(kernels, ty, src, dst)),
     }
 }
 
-struct Widen<'a, const LEN: usize>(&'a dyn Kernels, TensorType, &'a [u8], &'a mut [f32]);
+struct Widen<'a, const LEN: usize>(&'a dyn Kernels, BlockType, &'a [u8], &'a mut [f32]);
 
 impl<const LEN: usize> Kernel for Widen<'_, LEN> {
     type Output = ();
@@ -115,7 +116,7 @@ impl<const LEN: usize> Kernel for Widen<'_, LEN> {
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
         let Widen(kernels, ty, src, dst) = self;
-        let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+        let step_bytes = STEP / ty.format().len * ty.format().bytes;
         let mut decoded = Decoded::EMPTY;
         for (src, dst) in src.chunks(step_bytes).zip(dst.chunks_mut(STEP)) {
             let groups = decoded.groups::<LEN>(kernels, ty, src, dst.len());

@@ -21,16 +21,14 @@ mod portable;
 mod scalar;
 #[cfg(test)]
 pub(crate) mod tests;
-mod unpack;
 pub(crate) mod vector;
-
-pub(crate) use portable::{CodePanel, CodeTile, QuantisedRow, QuantisedRowMut, TILE_TOKENS};
-pub(crate) use unpack::Grouping;
 
 use std::fmt;
 
+pub(crate) use portable::{CodePanel, CodeTile, QuantisedInput, QuantisedInputMut, TILE_TOKENS};
+
 use super::Isa;
-use crate::format::TensorType;
+use crate::quant::{BlockType, Encoding, UnpackedMut};
 
 /// The kernels of one instruction set.
 ///
@@ -43,22 +41,28 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     fn float_tokens(&self) -> usize;
 
     /// Rounds one activation vector to 8 bits.
-    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>);
+    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>);
 
     /// `out[r] = W[r] . x` for `out.len()` rows of a quantised type. While a line of `weights` is read, the one `ahead` bytes
-    /// behind it is asked for.
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]);
+    /// behind it is prefetched.
+    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]);
 
-    /// The same for rows that lie apart.
-    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
+    /// [`Kernels::dot_codes`] for gathered rows.
+    fn dot_gathered(
+        &self,
+        ty: BlockType,
+        rows: &[GatheredRow<'_>; DOT_ROWS],
+        x: QuantisedInput<'_>,
+        out: &mut [f32; DOT_ROWS],
+    ) {
         one_by_one(self, ty, rows, x, out);
     }
 
     /// `out[r] = W[r] . x` for `out.len()` rows of any type; `ahead` as in [`Kernels::dot_codes`].
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
+    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]);
 
-    /// Decodes whole blocks of a quantised type into codes, scales and minima (see [`unpack`]).
-    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]);
+    /// Decodes whole blocks to `w = scale * code + min`, exactly.
+    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>);
 
     /// Interleaves `panel_rows` rows of `codes` (`[panel_rows, n]`) into `out` (`[n / 4, panel_rows, 4]`).
     fn interleave(&self, codes: &[i8], out: &mut [i8]);
@@ -70,7 +74,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
 
     /// Whole blocks of any type to f32.
-    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]);
+    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
 
     /// `acc[t, r] += W[r] . x[t]` for a panel of codes; `acc` is `[TILE_TOKENS, panel_rows]`.
     fn tile_codes(&self, panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]);
@@ -80,48 +84,48 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
 
     /// `acc += a * w` for rows of any weight type, one after the other; where they come in groups of [`AXPY_ROWS`], a type may
     /// read and write `acc` once for a group.
-    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]);
+    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]);
 
-    /// `acc += W x` for some inputs of a block; `next` is asked for meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
-    fn add_inputs(&self, inputs: &Inputs<'_>, _next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+    /// `acc += W x` for some inputs of a block; `next` is prefetched meanwhile. `acc` is a multiple of [`OUTPUTS`] long.
+    fn add_inputs(&self, inputs: &InputBlock<'_>, _next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         portable::add_inputs(inputs, acc);
     }
 }
 
-/// Inputs of a block: those whose weights share scales.
+/// InputBlock of a block: those whose weights share scales.
 pub(crate) const INPUTS: usize = 32;
 
 /// Outputs whose codes, of one input, are a cache line.
 pub(crate) const OUTPUTS: usize = 128;
 
-/// A block of a matrix that is stored input by input.
+/// [`INPUTS`] inputs of an input-major matrix, and which of them are active.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Inputs<'a> {
+pub(crate) struct InputBlock<'a> {
     /// f16, one for each output.
     pub scales: &'a [u8],
-    /// `[INPUTS, outputs / 2]`, 8 too large; where in its line an output has its code says [`place_of`].
+    /// `[INPUTS, outputs / 2]` nibbles, 8 too large, in the order of [`position_in_line`].
     pub codes: &'a [u8],
-    /// Which inputs are not zero.
+    /// Numbers of the inputs that are not zero.
     pub active: &'a [u32],
-    /// All of the block, rounded.
+    /// All inputs, rounded.
     pub x: &'a [i8; INPUTS],
-    /// What one of `x` is.
+    /// Value of one step of `x`.
     pub scale: f32,
     /// `scale * sum(x)`
     pub sum: f32,
 }
 
-impl Inputs<'_> {
-    /// Asks for what it needs while chunk `at` of one before it is read: a share of its rows, from end to end, since memory is
-    /// quickest in order.
+impl InputBlock<'_> {
+    /// Prefetches a part of this block while chunk `at` of `chunks` of the block before it is read: some of its rows, from end to end,
+    /// since memory is quickest in order.
     #[inline(always)]
-    fn ask(&self, at: usize, chunks: usize) {
+    fn prefetch_part(&self, at: usize, chunks: usize) {
         let row = self.codes.len() / INPUTS;
         if let Some(scales) = self.scales.get(2 * at * OUTPUTS..).and_then(<[u8]>::first_chunk::<{ 2 * OUTPUTS }>) {
             scales.as_chunks::<64>().0.iter().for_each(|line| prefetch(line.as_ptr()));
         }
-        let share = |at: usize| at * self.active.len() / chunks;
-        for input in &self.active[share(at)..share(at + 1)] {
+        let first = |at: usize| at * self.active.len() / chunks;
+        for input in &self.active[first(at)..first(at + 1)] {
             let (lines, _) = self.codes[*input as usize * row..][..row].as_chunks::<64>();
             lines.iter().for_each(|line| prefetch(line.as_ptr()));
         }
@@ -130,54 +134,63 @@ impl Inputs<'_> {
 
 /// Byte of a line, and bit in the byte, where the code of one of [`OUTPUTS`] outputs begins: such that four lines interleaved
 /// byte by byte, within 16 bytes at a time, are the outputs in order.
-pub(crate) const fn place_of(output: usize) -> (usize, usize) {
+pub(crate) const fn position_in_line(output: usize) -> (usize, usize) {
     let (half, output) = (output / 64, output % 64);
     (output % 16 / 4 * 16 + output / 16 * 4 + output % 4, 4 * half)
 }
 
-/// Rows that are best added up together.
+/// Rows that [`Kernels::axpy`] adds up together.
 pub(crate) const AXPY_ROWS: usize = 4;
 
-/// One row and its factor.
+/// One row and its factor: `a * row`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Multiple<'a> {
+pub(crate) struct ScaledRow<'a> {
     /// A row of weights.
     pub row: &'a [u8],
-    /// What it is multiplied by.
+    /// The factor.
     pub a: f32,
     /// As in [`Kernels::dot_codes`].
     pub ahead: isize,
 }
 
-/// Rows that lie apart and are multiplied at once.
+/// Work of a kernel on blocks of one type: one arm per type and instruction set, which decodes the codes in registers, serves both.
+enum BlockWork<'a> {
+    /// `out[r] = W[r] . x`, as [`Kernels::dot_codes`].
+    Dot { weights: &'a [u8], x: QuantisedInput<'a>, ahead: isize, out: &'a mut [f32] },
+    /// As [`Kernels::unpack`].
+    Unpack { src: &'a [u8], to: UnpackedMut<'a> },
+}
+
+/// Gathered rows that are multiplied at once.
 pub(crate) const DOT_ROWS: usize = 4;
 
-/// A row among others that lie apart.
+/// A row of a selection, with the distance to the rows that follow.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Apart<'a> {
+pub(crate) struct GatheredRow<'a> {
     /// The row.
     pub row: &'a [u8],
     /// As in [`Kernels::dot_codes`].
     pub ahead: isize,
 }
 
-/// Whether rows of a type that lie apart are multiplied at once, where there is a kernel for that; their lengths are checked.
-fn are_read_together(ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>) -> bool {
-    if ty != TensorType::Q4_0 {
+/// True if `ty` has a kernel for [`DOT_ROWS`] gathered rows at once; checks their lengths.
+fn takes_gathered_rows(ty: BlockType, rows: &[GatheredRow<'_>; DOT_ROWS], x: QuantisedInput<'_>) -> bool {
+    if ty != BlockType::Q4_0 {
         return false;
     }
+    let ty = ty.format().ty;
     for of in rows {
         assert_eq!(Some(of.row.len()), ty.row_bytes(x.codes.len()), "{ty} row of {}", x.codes.len());
     }
     true
 }
 
-/// [`Kernels::dot_apart`], a row after the other.
+/// [`Kernels::dot_gathered`], one row after the other.
 fn one_by_one<K: Kernels + ?Sized>(
     kernels: &K,
-    ty: TensorType,
-    rows: &[Apart<'_>; DOT_ROWS],
-    x: QuantisedRow<'_>,
+    ty: BlockType,
+    rows: &[GatheredRow<'_>; DOT_ROWS],
+    x: QuantisedInput<'_>,
     out: &mut [f32; DOT_ROWS],
 ) {
     for (of, out) in rows.iter().zip(out) {
@@ -190,7 +203,7 @@ fn one_by_one<K: Kernels + ?Sized>(
 fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
     match of[at..].first_chunk() {
         Some(part) => part,
-        None => unreachable!("{N} elements at {at} of {}", of.len()),
+        None => panic!("{N} elements at {at} of {}", of.len()),
     }
 }
 
@@ -199,11 +212,11 @@ fn part<T, const N: usize>(of: &[T], at: usize) -> &[T; N] {
 fn part_mut<T, const N: usize>(of: &mut [T], at: usize) -> &mut [T; N] {
     match of[at..].first_chunk_mut() {
         Some(part) => part,
-        None => unreachable!("{N} elements from {at} on"),
+        None => panic!("{N} elements from {at} on"),
     }
 }
 
-/// Asks the memory for the line of an address, which need not exist; a hint, and nothing where no way to do so is known.
+/// Prefetches the line of an address, which need not exist; a hint, and nothing where the instruction set has none.
 #[inline]
 pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]

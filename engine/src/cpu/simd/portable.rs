@@ -1,18 +1,15 @@
 //! Kernels in plain Rust. `#[inline(always)]`: called from a function with an instruction set enabled they are compiled
 //! (and vectorised) for it, called from [`Scalar`](super::scalar::Scalar) for the baseline.
 
-use super::{
-    INPUTS, Inputs, OUTPUTS, place_of,
-    unpack::{Grouping, half, unpack},
-};
-use crate::format::TensorType;
+use super::{INPUTS, InputBlock, OUTPUTS, position_in_line};
+use crate::quant::{BlockType, Encoding, FloatType, Grouping, UNPACK_STEP, UnpackedMut, f16_to_f32};
 
 /// Tokens of a tile of codes.
 pub(crate) const TILE_TOKENS: usize = 6;
 
-/// An activation vector in blocks of 32: `x = scale * code`.
+/// The quantised input of a product: `[n]` activations in blocks of 32, `x = scale * code`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct QuantisedRow<'a> {
+pub(crate) struct QuantisedInput<'a> {
     /// `[n]`
     pub codes: &'a [i8],
     /// `[n / 32]`
@@ -23,9 +20,9 @@ pub(crate) struct QuantisedRow<'a> {
     pub half_sums: &'a [f32],
 }
 
-/// A [`QuantisedRow`] to be filled.
+/// Room for a [`QuantisedInput`].
 #[derive(Debug)]
-pub(crate) struct QuantisedRowMut<'a> {
+pub(crate) struct QuantisedInputMut<'a> {
     /// `[n]`
     pub codes: &'a mut [i8],
     /// `[n / 32]`
@@ -39,7 +36,7 @@ pub(crate) struct QuantisedRowMut<'a> {
 /// Weights of `panel_rows` rows over a range of columns: `w = scale * code + min`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CodePanel<'a> {
-    /// How elements share scales.
+    /// The groups of elements that share a scale.
     pub grouping: Grouping,
     /// `[n / 4, panel_rows, 4]`
     pub codes: &'a [i8],
@@ -66,7 +63,7 @@ pub(crate) struct CodeTile<'a> {
 
 /// `scale = max |x| / 127`, `code = round(x / scale)`, ties to even.
 #[inline(always)]
-pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
     let (blocks, rest) = x.as_chunks::<32>();
     let (codes, _) = row.codes.as_chunks_mut::<32>();
     assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
@@ -95,21 +92,18 @@ pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
     }
 }
 
-/// Elements decoded at a time.
-pub(super) const STEP: usize = 256;
-
-/// Any quantised type: unpacks 256 elements at a time and multiplies groups exactly.
+/// Any block type: unpacks 256 elements at a time and multiplies groups exactly.
 #[inline(always)]
-pub(super) fn dot_codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out: &mut [f32]) {
-    let Some(grouping) = Grouping::of(ty) else { unreachable!("{ty} has no codes") };
-    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
-    for (row, out) in rows(ty, weights, x.codes.len(), out) {
-        let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
+pub(super) fn dot_codes(ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, out: &mut [f32]) {
+    let format = ty.format();
+    let grouping = format.grouping;
+    for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
+        let (mut codes, mut scales, mut mins) = ([0i8; UNPACK_STEP], [0f32; 16], [0f32; 16]);
         *out = 0.0;
-        for (at, src) in row.chunks(step_bytes).enumerate() {
-            let n = src.len() / ty.block_bytes() * ty.block_len();
-            unpack(ty, src, &mut codes[..n], &mut scales, &mut mins);
-            let first = at * STEP;
+        for (at, src) in row.chunks(UNPACK_STEP / format.len * format.bytes).enumerate() {
+            let n = src.len() / format.bytes * format.len;
+            (format.unpack)(src, UnpackedMut { codes: &mut codes[..n], scales: &mut scales, mins: &mut mins });
+            let first = at * UNPACK_STEP;
             for group in 0..n / grouping.len {
                 let k = group * grouping.len;
                 let (w, xs) = (&codes[k..][..grouping.len], &x.codes[first + k..][..grouping.len]);
@@ -127,7 +121,7 @@ pub(super) fn dot_codes(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, out
 /// Pairs every row of `weights` with its output; checks the lengths.
 #[inline(always)]
 pub(super) fn rows<'a>(
-    ty: TensorType,
+    ty: Encoding,
     weights: &'a [u8],
     cols: usize,
     out: &'a mut [f32],
@@ -139,12 +133,11 @@ pub(super) fn rows<'a>(
 
 /// Dot products of float rows, summed in sixteen lanes.
 #[inline(always)]
-pub(super) fn dot_floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f32]) {
-    for (row, out) in rows(ty, weights, x.len(), out) {
+pub(super) fn dot_floats(ty: FloatType, weights: &[u8], x: &[f32], out: &mut [f32]) {
+    for (row, out) in rows(Encoding::Float(ty), weights, x.len(), out) {
         let mut lanes = [0f32; 16];
         let mut chunk = [0f32; 16];
-        let bytes = 16 * ty.block_bytes();
-        for (src, x) in row.chunks(bytes).zip(x.chunks(16)) {
+        for (src, x) in row.chunks(16 * ty.bytes()).zip(x.chunks(16)) {
             chunk[x.len()..].fill(0.0);
             widen(ty, src, &mut chunk[..x.len()]);
             for (i, x) in x.iter().enumerate() {
@@ -157,24 +150,23 @@ pub(super) fn dot_floats(ty: TensorType, weights: &[u8], x: &[f32], out: &mut [f
 
 /// Widens a float type to f32.
 #[inline(always)]
-pub(super) fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+pub(super) fn widen(ty: FloatType, src: &[u8], dst: &mut [f32]) {
     match ty {
-        TensorType::F32 => {
+        FloatType::F32 => {
             for (dst, b) in dst.iter_mut().zip(src.as_chunks::<4>().0) {
                 *dst = f32::from_le_bytes(*b);
             }
         }
-        TensorType::F16 => {
+        FloatType::F16 => {
             for (dst, b) in dst.iter_mut().zip(src.as_chunks::<2>().0) {
-                *dst = half(*b);
+                *dst = f16_to_f32(*b);
             }
         }
-        TensorType::BF16 => {
+        FloatType::BF16 => {
             for (dst, b) in dst.iter_mut().zip(src.as_chunks::<2>().0) {
                 *dst = f32::from_bits(u32::from(u16::from_le_bytes(*b)) << 16);
             }
         }
-        other => unreachable!("{other} is not a float type"),
     }
 }
 
@@ -262,9 +254,9 @@ pub(super) fn tile_floats<const ROWS: usize, const TOKENS: usize>(panel: &[f32],
 
 /// See [`Kernels::add_inputs`](super::Kernels::add_inputs).
 #[inline(always)]
-pub(super) fn add_inputs(inputs: &Inputs<'_>, acc: &mut [f32]) {
+pub(super) fn add_inputs(inputs: &InputBlock<'_>, acc: &mut [f32]) {
     const LINE: usize = OUTPUTS / 2;
-    let Inputs { scales, codes, active, x, scale, sum } = *inputs;
+    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
     for (at, (acc, scales)) in acc.chunks_exact_mut(OUTPUTS).zip(scales.chunks_exact(2 * OUTPUTS)).enumerate() {
@@ -277,30 +269,35 @@ pub(super) fn add_inputs(inputs: &Inputs<'_>, acc: &mut [f32]) {
             }
         }
         for (output, (acc, head)) in acc.iter_mut().zip(scales.as_chunks::<2>().0).enumerate() {
-            let (byte, shift) = place_of(output);
-            *acc += half(*head) * (sums[shift / 4][byte] as f32 * scale - 8.0 * sum);
+            let (byte, shift) = position_in_line(output);
+            *acc += f16_to_f32(*head) * (sums[shift / 4][byte] as f32 * scale - 8.0 * sum);
         }
     }
 }
 
-/// `acc += a * w` for a row of any type.
+/// `acc += a * w` for a row of floats.
 #[inline(always)]
-pub(super) fn axpy(ty: TensorType, row: &[u8], a: f32, acc: &mut [f32]) {
-    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
-    let Some(grouping) = Grouping::of(ty) else {
-        let mut floats = [0f32; 64];
-        for (src, acc) in row.chunks(64 * ty.block_bytes()).zip(acc.chunks_mut(64)) {
-            widen(ty, src, &mut floats[..acc.len()]);
-            for (acc, w) in acc.iter_mut().zip(&floats) {
-                *acc += a * w;
-            }
+pub(super) fn axpy_floats(ty: FloatType, row: &[u8], a: f32, acc: &mut [f32]) {
+    assert_eq!(row.len(), acc.len() * ty.bytes(), "{} row of {}", Encoding::Float(ty), acc.len());
+    let mut floats = [0f32; 64];
+    for (src, acc) in row.chunks(64 * ty.bytes()).zip(acc.chunks_mut(64)) {
+        widen(ty, src, &mut floats[..acc.len()]);
+        for (acc, w) in acc.iter_mut().zip(&floats) {
+            *acc += a * w;
         }
-        return;
-    };
-    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
-    let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
-    for (src, acc) in row.chunks(step_bytes).zip(acc.chunks_mut(STEP)) {
-        unpack(ty, src, &mut codes[..acc.len()], &mut scales, &mut mins);
+    }
+}
+
+/// `acc += a * w` for a row of blocks.
+#[inline(always)]
+pub(super) fn axpy_blocks(ty: BlockType, row: &[u8], a: f32, acc: &mut [f32]) {
+    let format = ty.format();
+    let grouping = format.grouping;
+    assert_eq!(Some(row.len()), format.ty.row_bytes(acc.len()), "{} row of {}", format.ty, acc.len());
+    let (mut codes, mut scales, mut mins) = ([0i8; UNPACK_STEP], [0f32; 16], [0f32; 16]);
+    for (src, acc) in row.chunks(UNPACK_STEP / format.len * format.bytes).zip(acc.chunks_mut(UNPACK_STEP)) {
+        let codes = &mut codes[..acc.len()];
+        (format.unpack)(src, UnpackedMut { codes, scales: &mut scales, mins: &mut mins });
         for (group, (acc, codes)) in acc.chunks_mut(grouping.len).zip(codes.chunks(grouping.len)).enumerate() {
             let scale = a * scales[group];
             let min = if grouping.minima { a * mins[group] } else { 0.0 };

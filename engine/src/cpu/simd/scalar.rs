@@ -1,9 +1,10 @@
 //! The kernels in plain Rust: what every other table is tested against.
 
-use super::{
-    CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRow, QuantisedRowMut, decoded, portable, unpack,
+use super::{CodePanel, CodeTile, Kernels, QuantisedInput, QuantisedInputMut, ScaledRow, decoded, portable};
+use crate::{
+    cpu::Isa,
+    quant::{BlockType, Encoding, UnpackedMut},
 };
-use crate::{cpu::Isa, format::TensorType};
 
 const ROWS: usize = 8;
 const TOKENS: usize = 6;
@@ -21,23 +22,23 @@ impl Kernels for Scalar {
         TOKENS
     }
 
-    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
         portable::quantise(x, row);
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, _: isize, out: &mut [f32]) {
+    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, _: isize, out: &mut [f32]) {
         portable::dot_codes(ty, weights, x, out);
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::dot(Isa::Scalar, self, ty, weights, x, ahead, out),
-            None => portable::dot_floats(ty, weights, x, out),
+    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot(Isa::Scalar, self, ty, weights, x, ahead, out),
+            Encoding::Float(ty) => portable::dot_floats(ty, weights, x, out),
         }
     }
 
-    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-        unpack::unpack(ty, src, codes, scales, mins);
+    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
+        (ty.format().unpack)(src, to);
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
@@ -52,10 +53,10 @@ impl Kernels for Scalar {
         portable::bias::<ROWS>(codes, len, bias);
     }
 
-    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::widen(Isa::Scalar, self, ty, src, dst),
-            None => portable::widen(ty, src, dst),
+    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::widen(Isa::Scalar, self, ty, src, dst),
+            Encoding::Float(ty) => portable::widen(ty, src, dst),
         }
     }
 
@@ -67,7 +68,12 @@ impl Kernels for Scalar {
         portable::tile_floats::<ROWS, TOKENS>(panel, x, acc);
     }
 
-    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
-        rows.iter().for_each(|of| portable::axpy(ty, of.row, of.a, acc));
+    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+        for of in rows {
+            match ty {
+                Encoding::Blocks(ty) => portable::axpy_blocks(ty, of.row, of.a, acc),
+                Encoding::Float(ty) => portable::axpy_floats(ty, of.row, of.a, acc),
+            }
+        }
     }
 }

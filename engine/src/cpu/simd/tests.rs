@@ -3,56 +3,15 @@
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
-use super::{CodePanel, CodeTile, Grouping, Kernels, Multiple, QuantisedRowMut, TILE_TOKENS, kernels};
+use super::{CodePanel, CodeTile, Kernels, QuantisedInputMut, ScaledRow, TILE_TOKENS, kernels};
 use crate::{
     cpu::Isa,
-    format::{TensorType, blocks},
+    quant,
+    quant::{
+        Encoding, Grouping, TensorType, UnpackedMut,
+        tests::{WEIGHTS as TYPES, random_weights},
+    },
 };
-
-/// Weight types, floats first.
-pub(crate) const TYPES: [TensorType; 16] = {
-    use TensorType::*;
-    [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, MXFP4]
-};
-
-/// Random encoded elements: random bits with scales that keep values near one.
-pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Vec<u8> {
-    use TensorType::*;
-    let mut bytes = vec![0u8; ty.row_bytes(n).unwrap()];
-    rng.fill_bytes(&mut bytes);
-    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        let mut put = |at: usize, low: f32, high: f32| {
-            let scale = half::f16::from_f32(rng.random_range(low..high));
-            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
-        };
-        match ty {
-            F16 => put(0, -1.0, 1.0),
-            BF16 => {
-                let v = half::bf16::from_f32(rng.random_range(-1.0..1.0));
-                block.copy_from_slice(&v.to_le_bytes());
-            }
-            F32 => block.copy_from_slice(&rng.random_range(-1f32..1.0).to_le_bytes()),
-            Q4_0 | Q5_0 | Q8_0 | IQ4_NL | IQ4_XS => put(0, -0.02, 0.02),
-            Q4_1 | Q5_1 => {
-                put(0, -0.1, 0.1);
-                put(2, -1.0, 1.0);
-            }
-            Q4_K | Q5_K => {
-                put(0, -0.01, 0.01);
-                put(2, -0.01, 0.01);
-            }
-            Q2_K => {
-                put(80, -0.05, 0.05);
-                put(82, -0.05, 0.05);
-            }
-            Q3_K => put(108, -0.02, 0.02),
-            Q6_K => put(208, -0.001, 0.001),
-            MXFP4 => block[0] = rng.random_range(120..128),
-            other => panic!("{other}"),
-        }
-    }
-    bytes
-}
 
 /// Activations with the odd outlier, and a mean.
 pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
@@ -61,11 +20,11 @@ pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
 
 /// The largest error that rounding activations to 8 bits can make in a dot product (with weights that are codes), and a
 /// little for f32 sums.
-pub(crate) fn tolerance(codes: Option<Grouping>, w: &[f32], x: &[f32]) -> f64 {
+pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
-    let rounding: f64 = match codes {
-        None => 0.0,
-        Some(_) => w
+    let rounding: f64 = match rounded {
+        false => 0.0,
+        true => w
             .chunks(32)
             .zip(x.chunks(32))
             .map(|(w, x)| {
@@ -91,13 +50,13 @@ impl Row {
         let mut row =
             Row { codes: vec![0; n], scales: vec![0.0; n / 32], sums: vec![0.0; n / 32], half_sums: vec![0.0; n / 16] };
         let Row { codes, scales, sums, half_sums } = &mut row;
-        kernels.quantise(x, QuantisedRowMut { codes, scales, sums, half_sums });
+        kernels.quantise(x, QuantisedInputMut { codes, scales, sums, half_sums });
         row
     }
 
-    fn get(&self) -> super::QuantisedRow<'_> {
+    fn get(&self) -> super::QuantisedInput<'_> {
         let Row { codes, scales, sums, half_sums } = self;
-        super::QuantisedRow { codes, scales, sums, half_sums }
+        super::QuantisedInput { codes, scales, sums, half_sums }
     }
 }
 
@@ -122,31 +81,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn dots_agree(at in 0..TYPES.len(), blocks in 1usize..150, rows in 1usize..6, seed: u64) {
+    fn dot_kernels_agree_with_f64_and_the_scalar_oracle(at in 0..TYPES.len(), blocks in 1usize..150, rows in 1usize..6, seed: u64) {
         let ty = TYPES[at];
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = columns(ty, blocks);
         let weights = random_weights(ty, rows * n, rng);
         let x = random_activations(n, rng);
         let mut oracles = [Vec::new(), Vec::new()];
-        let products = Isa::available().into_iter().flat_map(|isa| [(isa, None), (isa, Grouping::of(ty))]);
+        let Some(encoding) = ty.encoding() else { return Err(TestCaseError::fail("not a weight type")) };
+        let products = Isa::available().into_iter().flat_map(|isa| [(isa, false), (isa, true)]);
         for (isa, codes) in products {
             let kernels = kernels(isa);
             let mut out = vec![f32::NAN; rows];
-            if codes.is_some() {
-                kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), 64, &mut out);
-            } else {
-                kernels.dot_floats(ty, &weights, &x, -64, &mut out);
+            match (codes, encoding) {
+                (true, Encoding::Blocks(ty)) => {
+                    kernels.dot_codes(ty, &weights, Row::new(kernels, &x).get(), 64, &mut out);
+                }
+                (true, Encoding::Float(_)) => continue,
+                (false, _) => kernels.dot_floats(encoding, &weights, &x, -64, &mut out),
             }
             let mut decoded = vec![0.0; n];
             for (row, out) in weights.chunks_exact(ty.row_bytes(n).unwrap()).zip(&out) {
-                blocks::dequantise(ty, row, &mut decoded);
+                quant::dequantise(ty, row, &mut decoded);
                 let exact: f64 = decoded.iter().zip(&x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
                 let error = (f64::from(*out) - exact).abs();
                 let allowed = tolerance(codes, &decoded, &x);
                 prop_assert!(error <= allowed, "{} {} {}: {} is not {} (+- {})", isa, ty, n, out, exact, allowed);
             }
-            let oracle = &mut oracles[usize::from(codes.is_some())];
+            let oracle = &mut oracles[usize::from(codes)];
             if oracle.is_empty() {
                 *oracle = out;
             } else {
@@ -156,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn rounding_agrees(blocks in 1usize..20, seed: u64) {
+    fn quantise_agrees_with_the_scalar_oracle(blocks in 1usize..20, seed: u64) {
         let x = random_activations(32 * blocks, &mut StdRng::seed_from_u64(seed));
         let oracle = Row::new(kernels(Isa::Scalar), &x);
         for isa in Isa::available() {
@@ -173,18 +135,22 @@ proptest! {
     }
 
     #[test]
-    fn unpacking_agrees(at in 3..TYPES.len(), blocks in 1usize..20, seed: u64) {
+    fn unpack_and_widen_agree_with_dequantise(at in 3..TYPES.len(), blocks in 1usize..20, seed: u64) {
         let ty = TYPES[at];
         let n = columns(ty, blocks);
         let src = random_weights(ty, n, &mut StdRng::seed_from_u64(seed));
         let mut decoded = vec![0.0; n];
-        blocks::dequantise(ty, &src, &mut decoded);
-        let Some(grouping) = Grouping::of(ty) else { unreachable!() };
+        quant::dequantise(ty, &src, &mut decoded);
+        let Some(encoding @ Encoding::Blocks(blocks)) = ty.encoding() else {
+            return Err(TestCaseError::fail("floats come first"));
+        };
+        let grouping = blocks.format().grouping;
         let groups = n / grouping.len;
         for isa in Isa::available() {
             let (mut codes, mut scales) = (vec![0; n], vec![f32::NAN; groups]);
             let mut mins = vec![0.0; if grouping.minima { groups } else { 0 }];
-            kernels(isa).unpack(ty, &src, &mut codes, &mut scales, &mut mins);
+            let to = UnpackedMut { codes: &mut codes, scales: &mut scales, mins: &mut mins };
+            kernels(isa).unpack(blocks, &src, to);
             let ours: Vec<f32> = codes
                 .iter()
                 .enumerate()
@@ -195,7 +161,7 @@ proptest! {
                 .collect();
             close(&ours, &decoded, 1e-6)?;
             let mut widened = vec![f32::NAN; n];
-            kernels(isa).widen(ty, &src, &mut widened);
+            kernels(isa).widen(encoding, &src, &mut widened);
             close(&widened, &decoded, 1e-6)?;
             prop_assert!(grouping.wide || codes.iter().all(|code| (-32..=32).contains(code)));
 
@@ -203,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn sums_of_rows_agree(at in 0..TYPES.len(), blocks in 1usize..150, rows in 0usize..11, seed: u64) {
+    fn axpy_agrees_with_f64(at in 0..TYPES.len(), blocks in 1usize..150, rows in 0usize..11, seed: u64) {
         let ty = TYPES[at];
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = columns(ty, blocks);
@@ -214,18 +180,18 @@ proptest! {
         let mut magnitude = want.clone();
         let mut decoded = vec![0.0; n];
         for (row, a) in weights.chunks_exact(bytes).zip(&factors) {
-            blocks::dequantise(ty, row, &mut decoded);
+            quant::dequantise(ty, row, &mut decoded);
             for ((want, magnitude), w) in want.iter_mut().zip(&mut magnitude).zip(&decoded) {
                 let product = f64::from(*w) * f64::from(*a);
                 *want += product;
                 *magnitude = magnitude.abs() + product.abs();
             }
         }
-        let all: Vec<Multiple<'_>> =
-            weights.chunks_exact(bytes).zip(&factors).map(|(row, a)| Multiple { row, a: *a, ahead: 64 }).collect();
+        let all: Vec<ScaledRow<'_>> =
+            weights.chunks_exact(bytes).zip(&factors).map(|(row, a)| ScaledRow { row, a: *a, ahead: 64 }).collect();
         for isa in Isa::available() {
             let mut acc = before.clone();
-            kernels(isa).axpy(ty, &all, &mut acc);
+            kernels(isa).axpy(ty.encoding().unwrap(), &all, &mut acc);
             for (i, got) in acc.iter().enumerate() {
                 let error = (f64::from(*got) - want[i]).abs();
                 let allowed = 3e-6 * magnitude[i].abs() + 1e-6;
@@ -235,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn code_tiles_agree(len in prop_oneof![Just(16usize), Just(32)], minima: bool, wide: bool, blocks in 1usize..17, seed: u64) {
+    fn tile_codes_agrees_with_f64(len in prop_oneof![Just(16usize), Just(32)], minima: bool, wide: bool, blocks in 1usize..17, seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         let n = 32 * blocks;
         let grouping = Grouping { len, minima, wide };
@@ -287,7 +253,7 @@ proptest! {
     }
 
     #[test]
-    fn float_tiles_agree(n in 0usize..70, seed: u64) {
+    fn tile_floats_agrees_with_f64(n in 0usize..70, seed: u64) {
         let rng = &mut StdRng::seed_from_u64(seed);
         for isa in Isa::available() {
             let kernels = kernels(isa);

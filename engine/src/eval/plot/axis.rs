@@ -1,25 +1,25 @@
-//! Where numbers lie on an axis, and which of them are written at it.
+//! Axes: positions of values, and ticks.
 
-/// How numbers become places.
+/// Mapping from values to positions.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Scale {
     /// Equal differences, equal distances.
     #[default]
     Linear,
-    /// Equal ratios, equal distances; what is not above 0 is left out.
+    /// Equal ratios, equal distances; values that are not above 0 are left out.
     Log,
 }
 
-/// One direction.
+/// An axis.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Axis {
-    /// What it is.
+    /// Quantity.
     pub label: String,
-    /// In which unit, or empty.
+    /// Unit, or empty.
     pub unit: String,
-    /// How it is divided.
+    /// Scale.
     pub scale: Scale,
-    /// Whether 0 is shown, if it is linear.
+    /// True to include 0 on a linear axis.
     pub from_zero: bool,
 }
 
@@ -29,27 +29,27 @@ impl Axis {
         Axis { label: label.to_owned(), unit: unit.to_owned(), ..Axis::default() }
     }
 
-    /// The same, divided by ratios.
+    /// The same axis with a logarithmic scale.
     pub fn log(self) -> Self {
         Axis { scale: Scale::Log, ..self }
     }
 
-    /// The same with 0 on it.
+    /// The same axis with 0 included.
     pub fn from_zero(self) -> Self {
         Axis { from_zero: true, ..self }
     }
 
-    /// What is written at it.
+    /// Label with unit.
     pub(super) fn title(&self) -> String {
         if self.unit.is_empty() { self.label.clone() } else { format!("{} [{}]", self.label, self.unit) }
     }
 
-    /// Whether a number has a place on it.
+    /// True if `value` has a position on the axis.
     pub(super) fn holds(&self, value: f64) -> bool {
         value.is_finite() && (self.scale == Scale::Linear || value > 0.0)
     }
 
-    /// The stretch that shows `values`, and its ticks.
+    /// The range that shows `values`, with ticks.
     pub(super) fn span(&self, values: impl Iterator<Item = f64>) -> Span {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values.filter(|value| self.holds(*value)) {
@@ -65,27 +65,27 @@ impl Axis {
     }
 }
 
-/// A stretch of an axis.
+/// A range of an axis with its ticks.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Span {
     scale: Scale,
-    /// Its ends; logarithms on a logarithmic scale.
+    /// Ends of the range; logarithms on a logarithmic scale.
     low: f64,
     high: f64,
-    /// Numbers that are written.
+    /// Tick values.
     pub ticks: Vec<f64>,
-    /// Decimals they need.
+    /// Decimals of the ticks' texts.
     decimals: usize,
 }
 
 impl Span {
-    /// Where a number lies, from 0 to 1.
-    pub fn place(&self, value: f64) -> f64 {
+    /// Position of a value, from 0 to 1.
+    pub fn position(&self, value: f64) -> f64 {
         let value = if self.scale == Scale::Log { value.log10() } else { value };
         (value - self.low) / (self.high - self.low)
     }
 
-    /// How a tick is written.
+    /// Text of a tick.
     pub fn text(&self, tick: f64) -> String {
         let far = tick.abs() >= 1e6 || (tick != 0.0 && tick.abs() < 1e-3);
         match self.scale {
@@ -96,12 +96,12 @@ impl Span {
     }
 }
 
-/// About this many ticks.
+/// Approximate number of ticks.
 const TICKS: f64 = 6.0;
 
 /// Ticks at multiples of 1, 2 or 5 times a power of ten, ends at ticks.
 fn linear(low: f64, high: f64) -> Span {
-    // One number alone, or several that no f64 can tell apart.
+    // A single value, or several that an f64 cannot tell apart.
     let room = if high - low > 1e-12 * high.abs().max(low.abs()) { 0.0 } else { 0.5 * high.abs().max(1.0) };
     let (low, high) = (low - room, high + room);
     let rough = (high - low) / TICKS;
@@ -122,7 +122,7 @@ fn logarithmic(low: f64, high: f64) -> Span {
     let between: &[f64] = if decades <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
     let mut ticks = Vec::new();
     for decade in (0..=decades).step_by(every) {
-        // By its text, so that 1e-3 is 0.001 and not its neighbour.
+        // Parsed from text, so that 1e-3 is 0.001 and not its neighbour.
         let power = format!("1e{}", first as i64 + decade as i64).parse::<f64>().unwrap_or(1.0);
         ticks.extend(between.iter().map(|times| times * power).filter(|tick| tick.log10() <= last + 1e-9));
     }
@@ -134,20 +134,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ticks_are_round_and_hold_every_value() {
+    fn linear_ticks_are_round_and_enclose_every_value() {
         let axis = Axis::new("share", "%");
         assert_eq!(axis.title(), "share [%]");
         let span = axis.span([3.0, 97.0, f64::NAN].into_iter());
         assert_eq!(span.ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
-        assert_eq!((span.place(0.0), span.place(100.0), span.text(20.0)), (0.0, 1.0, "20".to_owned()));
+        assert_eq!((span.position(0.0), span.position(100.0), span.text(20.0)), (0.0, 1.0, "20".to_owned()));
         let span = axis.span([6.94, 6.981].into_iter());
-        assert!(span.ticks.len() >= 4 && span.place(6.94) >= -1e-6 && span.place(6.981) <= 1.0, "{span:?}");
+        assert!(span.ticks.len() >= 4 && span.position(6.94) >= -1e-6 && span.position(6.981) <= 1.0, "{span:?}");
         assert_eq!(span.text(span.ticks[0]), "6.94");
         for values in [vec![], vec![5.0], vec![0.0, 0.0], vec![-1e30, 1e30], vec![1e-30, 2e-30]] {
             let span = axis.span(values.iter().copied());
             assert!((3..20).contains(&span.ticks.len()), "{values:?}: {span:?}");
             assert!(
-                values.iter().all(|value| (-1e-6..=1.000_001).contains(&span.place(*value))),
+                values.iter().all(|value| (-1e-6..=1.000_001).contains(&span.position(*value))),
                 "{values:?}: {span:?}"
             );
         }
@@ -155,11 +155,11 @@ mod tests {
     }
 
     #[test]
-    fn powers_of_ten_on_a_logarithmic_axis() {
+    fn logarithmic_ticks_are_powers_of_ten() {
         let axis = Axis::new("KL", "nats").log();
         let span = axis.span([0.0, -1.0, 3e-4, 0.2].into_iter());
         assert_eq!(span.ticks, [1e-4, 1e-3, 1e-2, 1e-1, 1.0]);
-        assert!((span.place(1e-2) - 0.5).abs() < 1e-12 && !axis.holds(0.0));
+        assert!((span.position(1e-2) - 0.5).abs() < 1e-12 && !axis.holds(0.0));
         assert_eq!(
             span.ticks.iter().map(|tick| span.text(*tick)).collect::<Vec<_>>(),
             ["1 e-4", "0.001", "0.01", "0.1", "1"]

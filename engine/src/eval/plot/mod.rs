@@ -1,42 +1,45 @@
-//! Curves as SVG pictures that need nothing beside them: panels one below the other over a shared horizontal axis, with
-//! ticks at round numbers, units at the axes, and colours that can be read on light and dark pages.
+//! Charts as self-contained SVG files, legible on light and dark pages: line charts ([`Figure`], panels of curves over a common
+//! horizontal axis) and bar charts ([`BarChart`]).
 
 mod axis;
-mod svg;
+mod bars;
+mod drawing;
+mod figure;
 
 pub use axis::{Axis, Scale};
-pub use svg::svg;
+pub use bars::{BarChart, Series, bar_svg};
+pub use figure::svg;
 
-/// A picture.
+/// A line chart.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Over everything.
+    /// Title line.
     pub title: String,
-    /// Below the title, smaller: under which conditions.
+    /// Second line, smaller: the conditions of the measurement.
     pub subtitle: String,
-    /// Shared by all panels.
+    /// Horizontal axis of all panels.
     pub x: Axis,
-    /// From the top.
+    /// Panels from the top.
     pub panels: Vec<Panel>,
 }
 
-/// One system of coordinates.
+/// One coordinate system.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Panel {
-    /// What goes up.
+    /// Vertical axis.
     pub y: Axis,
-    /// Lines and points. Curves of the same name have the same colour in every panel.
+    /// Curves. Those of the same name have the same colour in every panel.
     pub curves: Vec<Curve>,
-    /// Straight lines across, to compare with: a name and a height.
+    /// Horizontal reference lines: a name and a value.
     pub marks: Vec<(String, f64)>,
 }
 
-/// Points joined by lines, in their order.
+/// Points joined by lines in their order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Curve {
-    /// In the legend; without a name it is not in it.
+    /// Name in the legend; empty for none.
     pub name: String,
-    /// Points whose numbers are not finite are left out.
+    /// Points; those that are not finite are left out.
     pub points: Vec<Point>,
 }
 
@@ -51,8 +54,8 @@ pub struct Point {
 }
 
 impl Curve {
-    /// Points without errors.
-    pub fn of(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
+    /// A curve of points without errors.
+    pub fn from_points(name: &str, points: impl IntoIterator<Item = (f64, f64)>) -> Self {
         let points = points.into_iter().map(|(x, y)| Point { x, y, error: 0.0 }).collect();
         Curve { name: name.to_owned(), points }
     }

@@ -1,4 +1,4 @@
-//! A bounds-checked little-endian reader. Each read is told what it reads, so that its error names the field and the
+//! A bounds-checked little-endian reader. Each read takes the name of its field, so that its error names the field and the
 //! byte offset.
 
 use std::{fmt::Arguments, path::Path};
@@ -64,7 +64,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A count of things that each take at least `item_bytes` in the file, refused when they cannot all be there.
-    /// What is allocated for `count` things afterwards is therefore bounded by a small multiple of the file.
+    /// Memory allocated for `count` items afterwards is therefore bounded by a small multiple of the file.
     pub(super) fn count(&mut self, item_bytes: u64, field: Arguments<'_>) -> Result<usize> {
         let offset = self.position();
         let count = self.u64(field)?;

@@ -3,7 +3,7 @@
 //! A file is a 24-byte header, typed key-value pairs, descriptions of tensors, padding, and the tensors' data. Each of
 //! the first three has its file here, read and written side by side: [`header`], [`value`], [`tensor_info`]. Nothing a
 //! file says is believed before it has been compared with the file's length: counts before anything is allocated for
-//! them, sizes and offsets through [`super::extent`]. Names and keys occur once, tensors share no byte, and data stay
+//! them, sizes and offsets through [`super::byte_range`]. Names and keys occur once, tensors share no byte, and data stay
 //! where they are: tensors refer to the map. [`split`] joins shards, [`writer`] makes files.
 //!
 //! Format: <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::{cursor::Cursor, header::Header, tensor_info::Described, value::read_pairs};
 use crate::{
     error::{Error, Location, Result},
-    format::{Bytes, Checkpoint, Metadata, Tensor, TokenizerSource, Value, extent::align_up},
+    format::{Bytes, Checkpoint, Metadata, Tensor, TokenizerSource, Value, byte_range::align_up},
 };
 
 /// Alignment of tensor data when the file does not say.
@@ -55,10 +55,10 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
     };
     let mut tensors = Vec::with_capacity(described.len());
     for tensor in described {
-        let extent = data_start.and_then(|start| tensor.extent.shifted(start));
-        let data = extent.and_then(|extent| bytes.slice(extent.range()?));
+        let range = data_start.and_then(|start| tensor.range.shifted(start));
+        let data = range.and_then(|range| bytes.slice(range.indices()?));
         let Some(data) = data else {
-            let got = format!("{} bytes {} bytes into the data", tensor.extent.len(), tensor.extent.start());
+            let got = format!("{} bytes {} bytes into the data", tensor.range.len(), tensor.range.start());
             let in_data = data_start.and_then(|start| (bytes.len() as u64).checked_sub(start)).unwrap_or(0);
             return Err(refuse(tensor, format!("data inside the file, which has {in_data} bytes of it"), got));
         };
@@ -66,11 +66,11 @@ fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Optio
         tensors.push(Tensor { name: info.name.clone(), ty: info.ty, shape: info.shape.clone(), data });
     }
 
-    let mut order = described.iter().filter(|tensor| !tensor.extent.is_empty()).collect::<Vec<_>>();
-    order.sort_unstable_by_key(|tensor| tensor.extent);
+    let mut order = described.iter().filter(|tensor| !tensor.range.is_empty()).collect::<Vec<_>>();
+    order.sort_unstable_by_key(|tensor| tensor.range);
     for pair in order.windows(2) {
-        if pair[0].extent.overlaps(pair[1].extent) {
-            let got = format!("{}, inside tensor `{}`", pair[1].extent.start(), pair[0].info.name);
+        if pair[0].range.overlaps(pair[1].range) {
+            let got = format!("{}, inside tensor `{}`", pair[1].range.start(), pair[0].info.name);
             return Err(refuse(pair[1], "data of its own".to_owned(), got));
         }
     }

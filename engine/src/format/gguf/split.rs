@@ -72,7 +72,7 @@ fn number(metadata: &Metadata, count: usize) -> Result<usize> {
     Ok(number)
 }
 
-/// What precedes `-00001-of-0000N.gguf` in the name of shard `number`.
+/// Prefix of `-00001-of-0000N.gguf` in the name of shard `number`.
 fn prefix(path: &Path, number: usize, count: usize) -> Result<String> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     name.strip_suffix(&suffix(number, count)).map(str::to_owned).ok_or_else(|| {
@@ -102,9 +102,9 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::format::{
-        Container, TensorType, Value,
-        gguf::{self, TensorInfo},
+    use crate::{
+        format::{Container, Value, gguf, gguf::TensorInfo},
+        quant::TensorType,
     };
 
     /// Shard `number` of three, with as many tensors as its number.
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn any_shard_opens_all() {
+    fn open_of_any_shard_opens_all() {
         let folder = folder();
         for mode in [ReadMode::Map, ReadMode::Read] {
             for number in 0..3 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_shard_is_named() {
+    fn open_names_a_missing_shard() {
         let folder = folder();
         fs::remove_file(path(&folder, 1)).unwrap();
         for number in [0, 2] {
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn shards_that_contradict_each_other_are_refused() {
+    fn open_refuses_shards_that_contradict_each_other() {
         let refused = |number: u16, bytes: Vec<u8>, what: &str| {
             let folder = folder();
             fs::write(path(&folder, number), bytes).unwrap();
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_shard_is_refused() {
+    fn open_refuses_a_renamed_shard() {
         let folder = folder();
         let renamed = folder.path().join("model.gguf");
         fs::rename(path(&folder, 0), &renamed).unwrap();

@@ -3,10 +3,8 @@
 use super::{cursor::Cursor, value::write_string};
 use crate::{
     error::{Error, Result},
-    format::{
-        TensorType,
-        extent::{Extent, tensor_bytes},
-    },
+    format::byte_range::{ByteRange, tensor_bytes},
+    quant::TensorType,
 };
 
 /// llama.cpp keeps names in 64 bytes, one of them for the terminating zero.
@@ -30,8 +28,8 @@ pub struct TensorInfo {
 pub(super) struct Described {
     pub(super) info: TensorInfo,
     /// Bytes within the data section.
-    pub(super) extent: Extent,
-    /// Where the offset field lies in the file, for messages.
+    pub(super) range: ByteRange,
+    /// Position of the offset field in the file, for messages.
     pub(super) offset_at: u64,
 }
 
@@ -84,9 +82,9 @@ impl Described {
         if !offset.is_multiple_of(alignment) {
             return Err(cursor.error_at(offset_at, field, format!("a multiple of {alignment}"), offset));
         }
-        let extent = Extent::new(offset, bytes)
+        let range = ByteRange::new(offset, bytes)
             .ok_or_else(|| cursor.error_at(offset_at, field, "an offset inside the file", offset))?;
-        Ok(Described { info: TensorInfo { name: name.to_owned(), ty, shape: sizes }, extent, offset_at })
+        Ok(Described { info: TensorInfo { name: name.to_owned(), ty, shape: sizes }, range, offset_at })
     }
 }
 

@@ -16,7 +16,7 @@ const LONGEST_KEY: usize = 65535;
 /// A value's type tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
-enum Kind {
+enum ValueType {
     U8 = 0,
     I8 = 1,
     U16 = 2,
@@ -32,27 +32,27 @@ enum Kind {
     F64 = 12,
 }
 
-impl Kind {
-    const ALL: [Kind; 13] = {
-        use Kind::*;
+impl ValueType {
+    const ALL: [ValueType; 13] = {
+        use ValueType::*;
         [U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64]
     };
 
     /// Fewest bytes a value takes: a string its length, an array its element type and length.
     fn least_bytes(self) -> u64 {
         match self {
-            Kind::U8 | Kind::I8 | Kind::Bool => 1,
-            Kind::U16 | Kind::I16 => 2,
-            Kind::U32 | Kind::I32 | Kind::F32 => 4,
-            Kind::U64 | Kind::I64 | Kind::F64 | Kind::String => 8,
-            Kind::Array => 12,
+            ValueType::U8 | ValueType::I8 | ValueType::Bool => 1,
+            ValueType::U16 | ValueType::I16 => 2,
+            ValueType::U32 | ValueType::I32 | ValueType::F32 => 4,
+            ValueType::U64 | ValueType::I64 | ValueType::F64 | ValueType::String => 8,
+            ValueType::Array => 12,
         }
     }
 
     fn read(cursor: &mut Cursor<'_>, field: Arguments<'_>) -> Result<Self> {
         let offset = cursor.position();
         let id = cursor.u32(field)?;
-        Kind::ALL
+        ValueType::ALL
             .into_iter()
             .find(|kind| *kind as u32 == id)
             .ok_or_else(|| cursor.error_at(offset, field, "a value type from 0 to 12", id))
@@ -71,17 +71,17 @@ pub(super) fn read_pairs(cursor: &mut Cursor<'_>, pairs: usize, metadata: &mut M
         if metadata.get(key).is_some() {
             return Err(cursor.error_at(offset, format_args!("key `{key}`"), "each key once", "a second one"));
         }
-        let kind = Kind::read(cursor, format_args!("type of key `{key}`"))?;
+        let kind = ValueType::read(cursor, format_args!("type of key `{key}`"))?;
         let value = read_value(cursor, kind, key)?;
         metadata.set(key, value);
     }
     Ok(())
 }
 
-fn read_value(cursor: &mut Cursor<'_>, kind: Kind, key: &str) -> Result<Value> {
+fn read_value(cursor: &mut Cursor<'_>, kind: ValueType, key: &str) -> Result<Value> {
     Ok(match kind {
-        Kind::String => Value::String(cursor.string(format_args!("string of key `{key}`"))?.to_owned()),
-        Kind::Array => Value::Array(read_array(cursor, key, 0)?),
+        ValueType::String => Value::String(cursor.string(format_args!("string of key `{key}`"))?.to_owned()),
+        ValueType::Array => Value::Array(read_array(cursor, key, 0)?),
         // A scalar is an array of one, without the count.
         _ => match read_items(cursor, kind, 1, key, 0)? {
             Array::U8(v) => Value::U8(v[0]),
@@ -102,8 +102,8 @@ fn read_value(cursor: &mut Cursor<'_>, kind: Kind, key: &str) -> Result<Value> {
 
 fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array> {
     let offset = cursor.position();
-    let kind = Kind::read(cursor, format_args!("element type of key `{key}`"))?;
-    if kind == Kind::Array && depth + 1 >= MOST_NESTED {
+    let kind = ValueType::read(cursor, format_args!("element type of key `{key}`"))?;
+    if kind == ValueType::Array && depth + 1 >= MOST_NESTED {
         let expected = format!("arrays nested at most {MOST_NESTED} deep");
         return Err(cursor.error_at(offset, format_args!("element type of key `{key}`"), expected, "a deeper one"));
     }
@@ -111,22 +111,22 @@ fn read_array(cursor: &mut Cursor<'_>, key: &str, depth: usize) -> Result<Array>
     read_items(cursor, kind, count, key, depth)
 }
 
-fn read_items(cursor: &mut Cursor<'_>, kind: Kind, count: usize, key: &str, depth: usize) -> Result<Array> {
+fn read_items(cursor: &mut Cursor<'_>, kind: ValueType, count: usize, key: &str, depth: usize) -> Result<Array> {
     let offset = cursor.position();
     let field = format_args!("value of key `{key}`");
     let mut plain = || cursor.take((count as u64).saturating_mul(kind.least_bytes()), field);
     Ok(match kind {
-        Kind::U8 => Array::U8(plain()?.to_vec()),
-        Kind::I8 => Array::I8(decode(plain()?, i8::from_le_bytes)),
-        Kind::U16 => Array::U16(decode(plain()?, u16::from_le_bytes)),
-        Kind::I16 => Array::I16(decode(plain()?, i16::from_le_bytes)),
-        Kind::U32 => Array::U32(decode(plain()?, u32::from_le_bytes)),
-        Kind::I32 => Array::I32(decode(plain()?, i32::from_le_bytes)),
-        Kind::U64 => Array::U64(decode(plain()?, u64::from_le_bytes)),
-        Kind::I64 => Array::I64(decode(plain()?, i64::from_le_bytes)),
-        Kind::F32 => Array::F32(decode(plain()?, f32::from_le_bytes)),
-        Kind::F64 => Array::F64(decode(plain()?, f64::from_le_bytes)),
-        Kind::Bool => {
+        ValueType::U8 => Array::U8(plain()?.to_vec()),
+        ValueType::I8 => Array::I8(decode(plain()?, i8::from_le_bytes)),
+        ValueType::U16 => Array::U16(decode(plain()?, u16::from_le_bytes)),
+        ValueType::I16 => Array::I16(decode(plain()?, i16::from_le_bytes)),
+        ValueType::U32 => Array::U32(decode(plain()?, u32::from_le_bytes)),
+        ValueType::I32 => Array::I32(decode(plain()?, i32::from_le_bytes)),
+        ValueType::U64 => Array::U64(decode(plain()?, u64::from_le_bytes)),
+        ValueType::I64 => Array::I64(decode(plain()?, i64::from_le_bytes)),
+        ValueType::F32 => Array::F32(decode(plain()?, f32::from_le_bytes)),
+        ValueType::F64 => Array::F64(decode(plain()?, f64::from_le_bytes)),
+        ValueType::Bool => {
             let bytes = plain()?;
             if let Some(at) = bytes.iter().position(|&byte| byte > 1) {
                 let offset = offset.saturating_add(at as u64);
@@ -134,14 +134,14 @@ fn read_items(cursor: &mut Cursor<'_>, kind: Kind, count: usize, key: &str, dept
             }
             Array::Bool(bytes.iter().map(|&byte| byte == 1).collect())
         }
-        Kind::String => {
+        ValueType::String => {
             let mut items = Vec::with_capacity(count);
             for at in 0..count {
                 items.push(cursor.string(format_args!("element {at} of key `{key}`"))?.to_owned());
             }
             Array::String(items)
         }
-        Kind::Array => {
+        ValueType::Array => {
             let mut items = Vec::with_capacity(count);
             for _ in 0..count {
                 items.push(read_array(cursor, key, depth + 1)?);
@@ -159,23 +159,23 @@ fn decode<const N: usize, T>(bytes: &[u8], from_le_bytes: impl Fn([u8; N]) -> T)
 pub(super) fn write_pair(out: &mut Vec<u8>, key: &str, value: &Value) {
     write_string(out, key);
     match value {
-        Value::U8(v) => write_scalar(out, Kind::U8, &v.to_le_bytes()),
-        Value::I8(v) => write_scalar(out, Kind::I8, &v.to_le_bytes()),
-        Value::U16(v) => write_scalar(out, Kind::U16, &v.to_le_bytes()),
-        Value::I16(v) => write_scalar(out, Kind::I16, &v.to_le_bytes()),
-        Value::U32(v) => write_scalar(out, Kind::U32, &v.to_le_bytes()),
-        Value::I32(v) => write_scalar(out, Kind::I32, &v.to_le_bytes()),
-        Value::U64(v) => write_scalar(out, Kind::U64, &v.to_le_bytes()),
-        Value::I64(v) => write_scalar(out, Kind::I64, &v.to_le_bytes()),
-        Value::F32(v) => write_scalar(out, Kind::F32, &v.to_le_bytes()),
-        Value::F64(v) => write_scalar(out, Kind::F64, &v.to_le_bytes()),
-        Value::Bool(v) => write_scalar(out, Kind::Bool, &[u8::from(*v)]),
+        Value::U8(v) => write_scalar(out, ValueType::U8, &v.to_le_bytes()),
+        Value::I8(v) => write_scalar(out, ValueType::I8, &v.to_le_bytes()),
+        Value::U16(v) => write_scalar(out, ValueType::U16, &v.to_le_bytes()),
+        Value::I16(v) => write_scalar(out, ValueType::I16, &v.to_le_bytes()),
+        Value::U32(v) => write_scalar(out, ValueType::U32, &v.to_le_bytes()),
+        Value::I32(v) => write_scalar(out, ValueType::I32, &v.to_le_bytes()),
+        Value::U64(v) => write_scalar(out, ValueType::U64, &v.to_le_bytes()),
+        Value::I64(v) => write_scalar(out, ValueType::I64, &v.to_le_bytes()),
+        Value::F32(v) => write_scalar(out, ValueType::F32, &v.to_le_bytes()),
+        Value::F64(v) => write_scalar(out, ValueType::F64, &v.to_le_bytes()),
+        Value::Bool(v) => write_scalar(out, ValueType::Bool, &[u8::from(*v)]),
         Value::String(v) => {
-            out.extend((Kind::String as u32).to_le_bytes());
+            out.extend((ValueType::String as u32).to_le_bytes());
             write_string(out, v);
         }
         Value::Array(v) => {
-            out.extend((Kind::Array as u32).to_le_bytes());
+            out.extend((ValueType::Array as u32).to_le_bytes());
             write_array(out, v);
         }
     }
@@ -186,67 +186,67 @@ pub(super) fn write_string(out: &mut Vec<u8>, text: &str) {
     out.extend(text.as_bytes());
 }
 
-fn write_scalar(out: &mut Vec<u8>, kind: Kind, bytes: &[u8]) {
+fn write_scalar(out: &mut Vec<u8>, kind: ValueType, bytes: &[u8]) {
     out.extend((kind as u32).to_le_bytes());
     out.extend(bytes);
 }
 
 fn write_array(out: &mut Vec<u8>, array: &Array) {
-    let mut head = |kind: Kind, count: usize| {
+    let mut head = |kind: ValueType, count: usize| {
         out.extend((kind as u32).to_le_bytes());
         out.extend((count as u64).to_le_bytes());
     };
     match array {
         Array::U8(v) => {
-            head(Kind::U8, v.len());
+            head(ValueType::U8, v.len());
             out.extend(v);
         }
         Array::I8(v) => {
-            head(Kind::I8, v.len());
+            head(ValueType::I8, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::U16(v) => {
-            head(Kind::U16, v.len());
+            head(ValueType::U16, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::I16(v) => {
-            head(Kind::I16, v.len());
+            head(ValueType::I16, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::U32(v) => {
-            head(Kind::U32, v.len());
+            head(ValueType::U32, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::I32(v) => {
-            head(Kind::I32, v.len());
+            head(ValueType::I32, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::U64(v) => {
-            head(Kind::U64, v.len());
+            head(ValueType::U64, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::I64(v) => {
-            head(Kind::I64, v.len());
+            head(ValueType::I64, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::F32(v) => {
-            head(Kind::F32, v.len());
+            head(ValueType::F32, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::F64(v) => {
-            head(Kind::F64, v.len());
+            head(ValueType::F64, v.len());
             out.extend(v.iter().flat_map(|v| v.to_le_bytes()));
         }
         Array::Bool(v) => {
-            head(Kind::Bool, v.len());
+            head(ValueType::Bool, v.len());
             out.extend(v.iter().map(|&v| u8::from(v)));
         }
         Array::String(v) => {
-            head(Kind::String, v.len());
+            head(ValueType::String, v.len());
             v.iter().for_each(|v| write_string(out, v));
         }
         Array::Array(v) => {
-            head(Kind::Array, v.len());
+            head(ValueType::Array, v.len());
             v.iter().for_each(|v| write_array(out, v));
         }
     }

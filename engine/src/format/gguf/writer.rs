@@ -2,12 +2,9 @@
 
 use std::{
     collections::HashSet,
-    fs::File,
-    io::{BufWriter, Write},
+    io::Write,
     path::{Path, PathBuf},
 };
-
-use tempfile::NamedTempFile;
 
 use super::{
     header::Header,
@@ -16,25 +13,21 @@ use super::{
     value::write_pair,
 };
 use crate::{
-    error::{Error, Location, Result},
+    error::{Error, Result},
+    files::{Form, NewFile},
     format::{
         Container, Metadata, Value,
-        extent::{Extent, align_up},
+        byte_range::{ByteRange, align_up},
     },
 };
 
-/// Bytes gathered before a write to the file.
-const BUFFER: usize = 1 << 20;
-
 /// A GGUF on its way to a path.
 ///
-/// The bytes go to a temporary file beside the target, which takes the target's name in [`Writer::finish`] after it
-/// has reached the disk. If anything fails, or the writer is dropped, the temporary file is removed and whatever the
-/// target was before is untouched.
+/// It takes its name in [`Writer::finish`], as every [`NewFile`] does; readers map it, so that only a regular file is replaced.
 #[derive(Debug)]
 pub struct Writer {
     target: PathBuf,
-    stream: Stream<BufWriter<NamedTempFile>>,
+    stream: Stream<NewFile>,
 }
 
 impl Writer {
@@ -44,18 +37,7 @@ impl Writer {
     /// Names must be unique and shapes whole blocks, or the error is [`Error::Invalid`].
     pub fn create(path: &Path, container: Container, metadata: &Metadata, tensors: &[TensorInfo]) -> Result<Self> {
         let layout = Layout::new(container, metadata, tensors)?;
-        if path.is_dir() {
-            return Err(Error::malformed(path, Location::File, "the name of a file to write", "a directory"));
-        }
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let prefix = format!(".{name}.");
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(&prefix).suffix(".part");
-        // The file is to be as readable as any other a program makes, not private as temporary files are.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder.tempfile_in(folder(path)).map_err(|source| Error::io("create", path, source))?;
-        let stream = Stream::start(BufWriter::with_capacity(BUFFER, file), layout);
+        let stream = Stream::start(NewFile::create(path, Form::Random)?, layout);
         Ok(Writer { target: path.to_path_buf(), stream: stream.map_err(|source| Error::io("write", path, source))? })
     }
 
@@ -70,20 +52,12 @@ impl Writer {
 
     /// Puts the file in its place; an error if data are missing.
     pub fn finish(self) -> Result<()> {
-        let Writer { target, stream } = self;
+        let stream = self.stream;
         if stream.missing() > 0 {
             let got = format!("{} bytes fewer", stream.missing());
             return Err(Error::invalid("tensor data to write", "all that was described", got));
         }
-        let failed = |source| Error::io("write", &target, source);
-        let file = stream.out.into_inner().map_err(|error| failed(error.into_error()))?;
-        file.as_file().sync_all().map_err(failed)?;
-        file.persist(&target).map_err(|error| Error::io("rename to", &target, error.error))?;
-        // The new name is only on the disk when the folder is. Not every system lets one open a folder.
-        if let Ok(folder) = File::open(folder(&target)) {
-            folder.sync_all().ok();
-        }
-        Ok(())
+        stream.out.finish()
     }
 }
 
@@ -103,15 +77,10 @@ pub fn to_bytes(container: Container, metadata: &Metadata, tensors: &[(TensorInf
     Ok(stream.out)
 }
 
-/// The folder of a file that may be named without one.
-fn folder(path: &Path) -> &Path {
-    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
 /// Everything before the data, and where in the data section each tensor lies.
 struct Layout {
     head: Vec<u8>,
-    extents: Vec<Extent>,
+    ranges: Vec<ByteRange>,
     alignment: u64,
 }
 
@@ -127,7 +96,7 @@ impl Layout {
 
         let empty = metadata.get("general.architecture").and_then(Value::as_str) == Some(GPU_INDEX_ARCHITECTURE);
         let mut names = HashSet::new();
-        let mut extents = Vec::with_capacity(tensors.len());
+        let mut ranges = Vec::with_capacity(tensors.len());
         let mut end = 0;
         for info in tensors {
             if !names.insert(info.name.as_str()) {
@@ -138,14 +107,14 @@ impl Layout {
                 let got = format!("{:?} for `{}`", info.shape, info.name);
                 return Err(Error::invalid("shape of a tensor to write", "dimensions above 0", got));
             }
-            let extent = align_up(end, alignment).and_then(|start| Extent::new(start, bytes));
-            let extent = extent.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more"))?;
-            info.write(&mut head, extent.start());
-            end = extent.end();
-            extents.push(extent);
+            let range = align_up(end, alignment).and_then(|start| ByteRange::new(start, bytes));
+            let range = range.ok_or_else(|| Error::invalid("tensors to write", "at most 2^64 bytes", "more"))?;
+            info.write(&mut head, range.start());
+            end = range.end();
+            ranges.push(range);
         }
         pad(&mut head, alignment);
-        Ok(Layout { head, extents, alignment })
+        Ok(Layout { head, ranges, alignment })
     }
 }
 
@@ -160,10 +129,10 @@ fn pad(out: &mut Vec<u8>, alignment: u64) {
 #[derive(Debug)]
 struct Stream<W> {
     out: W,
-    extents: std::vec::IntoIter<Extent>,
-    /// What is left of the tensor being written.
+    ranges: std::vec::IntoIter<ByteRange>,
+    /// Bytes left of the tensor being written.
     current: u64,
-    /// What is left of those after it.
+    /// Bytes left of the tensors after it.
     later: u64,
     /// Bytes of the current tensor and the padding behind it that are zeros.
     padding: u64,
@@ -173,9 +142,9 @@ struct Stream<W> {
 impl<W: Write> Stream<W> {
     fn start(mut out: W, layout: Layout) -> std::io::Result<Self> {
         out.write_all(&layout.head)?;
-        let later = layout.extents.iter().map(|extent| extent.len()).sum();
-        let extents = layout.extents.into_iter();
-        Ok(Stream { out, extents, current: 0, later, padding: 0, alignment: layout.alignment })
+        let later = layout.ranges.iter().map(|range| range.len()).sum();
+        let ranges = layout.ranges.into_iter();
+        Ok(Stream { out, ranges, current: 0, later, padding: 0, alignment: layout.alignment })
     }
 
     /// Bytes of data still to come.
@@ -187,10 +156,10 @@ impl<W: Write> Stream<W> {
     fn append(&mut self, mut data: &[u8]) -> std::io::Result<()> {
         while !data.is_empty() {
             if self.current == 0 {
-                let Some(extent) = self.extents.next() else { return Ok(()) };
-                self.current = extent.len();
-                self.later -= extent.len();
-                self.padding = align_up(extent.end(), self.alignment).map_or(0, |end| end - extent.end());
+                let Some(range) = self.ranges.next() else { return Ok(()) };
+                self.current = range.len();
+                self.later -= range.len();
+                self.padding = align_up(range.end(), self.alignment).map_or(0, |end| end - range.end());
                 continue;
             }
             let take = usize::try_from(self.current).map_or(data.len(), |current| current.min(data.len()));
@@ -212,7 +181,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::format::{Array, Bytes, Checkpoint, TensorType, gguf::from_bytes};
+    use crate::{
+        format::{Array, Bytes, Checkpoint, gguf::from_bytes},
+        quant::TensorType,
+    };
 
     fn metadata() -> Metadata {
         let mut metadata = Metadata::new("test");
@@ -269,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn reader_returns_what_the_writer_wrote() {
         for container in [Container::Gguf(2), Container::Gguf(3), Container::PowerInfer(3)] {
             for alignment in [None, Some(1), Some(64), Some(4096)] {
                 let mut metadata = metadata();
@@ -288,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn data_may_come_in_any_pieces() {
+    fn writer_takes_data_in_any_pieces() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         let (metadata, tensors) = (metadata(), tensors());
@@ -308,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_file_leaves_the_old_one() {
+    fn writer_leaves_the_old_file_until_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.gguf");
         fs::write(&path, b"old").unwrap();
@@ -325,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_is_an_error_at_any_byte() {
+    fn writer_reports_a_full_disk_at_any_byte() {
         /// Accepts this many bytes.
         struct Disk(usize);
         impl Write for Disk {
@@ -353,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_read_is_not_written() {
+    fn writer_refuses_what_the_reader_would() {
         let refused = |name: &str, ty, shape: &[usize]| {
             let info = TensorInfo { name: name.to_owned(), ty, shape: shape.to_vec() };
             assert!(matches!(Layout::new(Container::Gguf(3), &metadata(), &[info]), Err(Error::Invalid { .. })));

@@ -1,4 +1,4 @@
-//! What becomes of the program when a file it has mapped is cut short, or the disk under it goes away.
+//! Survival of the program when a file it has mapped is cut short, or the disk under it goes away.
 //!
 //! The next touch of a page that is gone raises SIGBUS, at an instruction somewhere in a kernel that cannot return an
 //! error. The default is to die with a core dump and no word. [`explain_lost_files`] installs a handler that looks the
@@ -81,7 +81,7 @@ impl Drop for Watched {
     }
 }
 
-/// What was there before us.
+/// Signal handlers that were installed before.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 /// Makes the loss of a mapped file end the process with a message and status 2, instead of silently. For programs to
@@ -113,7 +113,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
             continue;
         }
         let name = slot.name.load(Ordering::Relaxed);
-        // SAFETY: the slot is complete and its map holds the address just touched, so whoever touched it borrows the
+        // SAFETY: the slot is complete and its map holds the address just touched, so the code that touched it borrows the
         // map and `Watched`, and with it the name, is alive. `write` and `_exit` may be called in a handler.
         unsafe {
             say(b"\nerror: ");

@@ -24,7 +24,7 @@ use memmap2::{Mmap, MmapMut};
 use super::Bytes;
 use crate::error::{Error, Location, Result};
 
-/// How a file's bytes are brought into the address space.
+/// Way of a file's bytes into the address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReadMode {
     /// Map the file; pages are read when they are first touched. The file must not be truncated while it is open.
@@ -82,7 +82,7 @@ fn map(path: &Path, file: &File) -> Result<Bytes> {
     // raises SIGBUS on access, which ends the process rather than reading memory that is not ours.
     let map = unsafe { Mmap::map(file) }.map_err(|source| Error::io("map", path, source))?;
     // Rows are read in any order: whatever is missing then comes as a large page, which costs the address cache one entry, not in
-    // pieces as small as what was asked for. Only a wish.
+    // pieces as small as the reads. Only a hint.
     #[cfg(target_os = "linux")]
     map.advise(memmap2::Advice::HugePage).ok();
     #[cfg(unix)]
@@ -101,7 +101,7 @@ fn read(path: &Path, mut file: File, len: usize) -> Result<Bytes> {
 /// value that says `what` it was for.
 pub(crate) fn anonymous(len: usize, what: &'static str) -> Result<MmapMut> {
     let memory = MmapMut::map_anon(len).map_err(|_| Error::Memory { what, wanted: len as u64, available: 0 })?;
-    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a wish.
+    // Rows are read in any order: with large pages fewer of them miss the address cache. Only a hint.
     #[cfg(target_os = "linux")]
     memory.advise(memmap2::Advice::HugePage).ok();
     Ok(memory)
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_modes_see_the_same_bytes() {
+    fn map_and_read_give_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, b"thermocline").unwrap();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_read_into_memory_survives_its_truncation() {
+    fn a_file_read_to_memory_survives_its_truncation() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 100_000]).unwrap();
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_with_contents_is_refused() {
+    fn open_refuses_empty_files_and_folders() {
         let folder = tempfile::tempdir().unwrap();
         let empty = folder.path().join("empty");
         fs::write(&empty, b"").unwrap();

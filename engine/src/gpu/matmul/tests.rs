@@ -2,16 +2,19 @@
 
 use std::ops::ControlFlow;
 
+use rand::SeedableRng;
 use thermocline_shaders::WeightType;
 
 use super::*;
 use crate::{
-    format::{Bytes, Matrix, TensorType},
+    format::{Bytes, Matrix},
     gpu::{
         AdapterChoice, ExpertGroups, ExpertInput, ExpertMatmul, GpuOptions, Purpose, ReadbackRing, Tier, UploadRing,
         Uploader, Usage,
-        layout::device_type,
-        layout::tests::{WEIGHTS, random_row, widening_error},
+    },
+    quant::{
+        TensorType, device_type,
+        tests::{WEIGHTS, random_weights, widening_error},
     },
 };
 
@@ -21,12 +24,12 @@ fn open(tier: Tier, max_binding: Option<u64>) -> Gpu {
 }
 
 fn random_matrix(ty: TensorType, rows: usize, cols: usize, seed: u64) -> Matrix {
-    let data: Vec<u8> = (0..rows as u64).flat_map(|row| random_row(ty, cols, seed * 1000 + row)).collect();
-    Matrix::new(ty, rows, cols, Bytes::new(data)).unwrap()
+    let random = &mut rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    Matrix::new(ty, rows, cols, Bytes::new(random_weights(ty, rows * cols, random))).unwrap()
 }
 
 fn noise(len: usize, seed: u64) -> Vec<f32> {
-    use rand::{RngExt, SeedableRng};
+    use rand::RngExt;
     let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     (0..len).map(|_| random.random_range(-1.0..1.0)).collect()
 }
@@ -40,13 +43,13 @@ fn upload(gpu: &Gpu, stacked: &[&Matrix]) -> GpuMatrix {
 }
 
 /// Tokens in rows of padded activations.
-struct Activations {
+struct TestInput {
     values: Vec<f32>,
     cols: usize,
     buffer: Buffer,
 }
 
-impl Activations {
+impl TestInput {
     fn random(gpu: &Gpu, tokens: usize, cols: usize) -> Self {
         let mut values = noise(tokens * pitch(cols), 77);
         values.chunks_exact_mut(pitch(cols)).for_each(|row| row[cols..].fill(0.0));
@@ -56,14 +59,14 @@ impl Activations {
         let mut recorder = Recorder::new(gpu);
         ring.record(&mut recorder, &[(bytes, &buffer, 0)]).unwrap();
         recorder.submit().unwrap();
-        Activations { values, cols, buffer }
+        TestInput { values, cols, buffer }
     }
 }
 
 const OFFSET: usize = 3;
 
 /// `[tokens, rows + OFFSET]`, computed on the device.
-fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &Activations, bias: Option<&Buffer>, tokens: usize) -> Vec<f32> {
+fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &TestInput, bias: Option<&Buffer>, tokens: usize) -> Vec<f32> {
     let pitch = matrix.rows() + OFFSET;
     let bytes = (tokens * pitch * 4) as u64;
     let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
@@ -75,7 +78,7 @@ fn product(gpu: &Gpu, matrix: &GpuMatrix, x: &Activations, bias: Option<&Buffer>
 }
 
 /// Holds a product against the sums of the decoded rows.
-fn check(got: &[f32], stacked: &[&Matrix], x: &Activations, bias: &[f32], tokens: usize, what: &str) {
+fn check(got: &[f32], stacked: &[&Matrix], x: &TestInput, bias: &[f32], tokens: usize, what: &str) {
     let rows: usize = stacked.iter().map(|matrix| matrix.rows()).sum();
     let mut decoded = vec![0.0; x.cols];
     let all = stacked.iter().flat_map(|matrix| (0..matrix.rows()).map(move |row| (matrix, row)));
@@ -102,14 +105,14 @@ fn check(got: &[f32], stacked: &[&Matrix], x: &Activations, bias: &[f32], tokens
 }
 
 #[test]
-fn every_file_type_in_every_tier() {
+fn matmul_agrees_with_f64_for_every_type_and_tier() {
     for tier in Tier::ALL {
         let gpu = open(tier, None);
         for ty in WEIGHTS {
             let (rows, cols) = (37, if ty.block_len() == 1 { 333 } else { 768 });
             let file = random_matrix(ty, rows, cols, 1);
             let matrix = upload(&gpu, &[&file]);
-            let x = Activations::random(&gpu, 33, cols);
+            let x = TestInput::random(&gpu, 33, cols);
             for tokens in [1, 7, 33] {
                 let got = product(&gpu, &matrix, &x, None, tokens);
                 check(&got, &[&file], &x, &[], tokens, &format!("{ty} {tier} {tokens} tokens"));
@@ -120,7 +123,7 @@ fn every_file_type_in_every_tier() {
 }
 
 #[test]
-fn matrices_are_stacked_and_cut_into_parts() {
+fn matmul_agrees_with_f64_for_stacked_and_split_matrices() {
     let gpu = open(Tier { subgroups: true, f16: true }, Some(96 << 10));
     for ty in [TensorType::F32, TensorType::Q4_0, TensorType::Q5_K, TensorType::Q6_K] {
         let files = [(100, 2), (1, 3), (250, 4)].map(|(rows, seed)| random_matrix(ty, rows, 512, seed));
@@ -131,7 +134,7 @@ fn matrices_are_stacked_and_cut_into_parts() {
         assert!(matrix.parts().iter().all(|part| part.buffer().bytes() <= 96 << 10), "{ty}");
         assert_eq!(gpu.arena().used_for(Purpose::Ffn) - used, matrix.bytes());
         assert_eq!(GpuMatrix::bytes_of(gpu.caps(), matrix.ty(), 351, 512).unwrap(), matrix.bytes());
-        let x = Activations::random(&gpu, 33, 512);
+        let x = TestInput::random(&gpu, 33, 512);
         let bias = noise(351, 5);
         let mut progress = |_, _| ControlFlow::Continue(());
         let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();
@@ -145,14 +148,14 @@ fn matrices_are_stacked_and_cut_into_parts() {
 }
 
 #[test]
-fn integer_products_are_those_of_rounded_activations() {
+fn packed_matmul_equals_that_of_rounded_activations() {
     for tier in [Tier::PORTABLE, Tier { subgroups: true, f16: true }] {
         let options = GpuOptions { adapter: AdapterChoice::Index(0), tier: Some(tier), ..GpuOptions::default() };
         let gpu = Gpu::open(&GpuOptions { packed_dot: Some(true), max_binding: Some(96 << 10), ..options }).unwrap();
         for ty in [TensorType::Q4_0, TensorType::Q8_0, TensorType::Q4_K, TensorType::Q3_K, TensorType::BF16] {
             let file = random_matrix(ty, 301, 768, 8);
             let matrix = upload(&gpu, &[&file]);
-            let mut x = Activations::random(&gpu, 2, 768);
+            let mut x = TestInput::random(&gpu, 2, 768);
             let what = format!("{ty} {tier}");
             check(&product(&gpu, &matrix, &x, None, 2), &[&file], &x, &[], 2, &what);
             let got = product(&gpu, &matrix, &x, None, 1);
@@ -169,18 +172,18 @@ fn integer_products_are_those_of_rounded_activations() {
 }
 
 #[test]
-fn any_number_of_tokens() {
+fn matmul_agrees_with_f64_for_any_number_of_tokens() {
     let gpu = open(Tier { subgroups: true, f16: true }, None);
     let file = random_matrix(TensorType::Q6_K, 131, 256, 8);
     let matrix = upload(&gpu, &[&file]);
-    let x = Activations::random(&gpu, 130, 256);
+    let x = TestInput::random(&gpu, 130, 256);
     for tokens in [1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100, 130] {
         check(&product(&gpu, &matrix, &x, None, tokens), &[&file], &x, &[], tokens, &format!("{tokens} tokens"));
     }
 }
 
 #[test]
-fn tokens_go_to_their_experts() {
+fn expert_matmul_uses_the_experts_of_each_slot() {
     // Room for a few experts in a part.
     for (tier, ty, max_binding) in [
         (Tier::PORTABLE, TensorType::F16, Some(16 << 10)),
@@ -206,15 +209,21 @@ fn tokens_go_to_their_experts() {
         let as_floats = ids.map(f32::from_bits);
         let ids_buffer = uploader.vector(Purpose::Scratch, "ids", &as_floats).unwrap();
         uploader.finish().unwrap();
-        let x = Activations::random(&gpu, tokens * used, cols);
+        let x = TestInput::random(&gpu, tokens * used, cols);
         let y_pitch = rows + OFFSET;
         let bytes = (ids.len() * y_pitch * 4) as u64;
         let y = gpu.arena().buffer(Purpose::Scratch, "y", bytes, Usage::Storage).unwrap();
         let output = MatmulOutput { buffer: &y, pitch: y_pitch, offset: OFFSET, epilogue: Epilogue::Store };
         let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
-        let input = |share, bias| ExpertInput { x: &x.buffer, share, places: &ids_buffer, groups: &groups, bias };
-        for (share, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
-            let input = input(share, Some(&bias_buffer));
+        let input = |slots_per_row, bias| ExpertInput {
+            x: &x.buffer,
+            slots_per_row,
+            places: &ids_buffer,
+            groups: &groups,
+            bias,
+        };
+        for (slots_per_row, grouped) in [(used, false), (1, false), (used, true), (1, true)] {
+            let input = input(slots_per_row, Some(&bias_buffer));
             let matmul = ExpertMatmul::new(&gpu, &matrix, 1..experts + 1, &input, &output).unwrap();
             let mut recorder = Recorder::new(&gpu);
             if grouped {
@@ -225,13 +234,13 @@ fn tokens_go_to_their_experts() {
             let got: Vec<f32> = ring.read(recorder, &[(&y, 0, bytes)], || (), bytemuck::pod_collect_to_vec).unwrap();
             for (slot, expert) in ids.into_iter().enumerate() {
                 let expert = expert as usize - 1;
-                let own = Activations {
-                    values: x.values[slot / share * pitch(cols)..][..cols].to_vec(),
+                let own = TestInput {
+                    values: x.values[slot / slots_per_row * pitch(cols)..][..cols].to_vec(),
                     cols,
                     buffer: x.buffer.clone(),
                 };
                 let got = &got[slot * y_pitch..][..y_pitch];
-                let what = format!("{ty} slot {slot} share {share} grouped {grouped}");
+                let what = format!("{ty} slot {slot} slots per row {slots_per_row} grouped {grouped}");
                 check(got, &stacked[expert * 2..][..2], &own, &bias[expert * rows..][..rows], 1, &what);
             }
         }
@@ -240,7 +249,7 @@ fn tokens_go_to_their_experts() {
 }
 
 #[test]
-fn uploads_tell_their_progress_and_can_be_cancelled() {
+fn uploader_reports_progress_and_can_be_cancelled() {
     let gpu = open(Tier::PORTABLE, None);
     let file = random_matrix(TensorType::F16, 4000, 1024, 6);
     let bytes = file.data().len() as u64;
@@ -271,7 +280,7 @@ fn uploads_tell_their_progress_and_can_be_cancelled() {
 }
 
 #[test]
-fn what_cannot_be_stacked_is_refused() {
+fn uploader_refuses_matrices_that_differ() {
     let gpu = open(Tier::PORTABLE, None);
     let mut progress = |_, _| ControlFlow::Continue(());
     let mut uploader = Uploader::new(&gpu, &mut progress).unwrap();

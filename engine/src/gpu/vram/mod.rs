@@ -1,7 +1,8 @@
-//! What the system says about an adapter's memory: the graphics driver ([`super::raw`]), NVIDIA's management library
-//! ([`nvml`]) and the kernel ([`sysfs`]). Each knows a part, counts in its own way and may be missing, so every reading
+//! The system's readings of an adapter's memory: of the graphics driver ([`driver`]), NVIDIA's management library ([`nvml`]) and
+//! the kernel ([`sysfs`]). Each knows a part, counts in its own way and may be missing, so every reading
 //! names its source and nothing depends on one: the engine's promise is its own accounting ([`super::Arena`]).
 
+mod driver;
 mod nvml;
 mod sysfs;
 
@@ -9,9 +10,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::raw;
-
-/// Who a reading comes from.
+/// Source of a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub enum VramSource {
     /// NVIDIA's management library.
@@ -30,7 +29,7 @@ pub enum VramSource {
 }
 
 impl VramSource {
-    /// As it is shown and printed.
+    /// Name, as shown and printed.
     pub const fn name(self) -> &'static str {
         match self {
             VramSource::Nvml => "NVML",
@@ -46,9 +45,9 @@ impl VramSource {
 /// share their memory it is the share of it that the GPU may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VramReading {
-    /// Who says so.
+    /// Where it comes from.
     pub source: VramSource,
-    /// All there is.
+    /// Size of the memory.
     #[serde(rename = "total_bytes")]
     pub total: Option<u64>,
     /// Used by all programs together.
@@ -57,18 +56,18 @@ pub struct VramReading {
     /// Used by this process.
     #[serde(rename = "used_here_bytes")]
     pub used_here: Option<u64>,
-    /// What this process may use in all, as things stand.
+    /// Most that this process may use as things stand, what it uses included.
     #[serde(rename = "budget_bytes")]
     pub budget: Option<u64>,
 }
 
 impl VramReading {
-    /// A source that has not said anything yet.
-    pub(super) fn nothing(source: VramSource) -> Self {
+    /// An empty reading of `source`.
+    pub(super) fn empty(source: VramSource) -> Self {
         VramReading { source, total: None, used: None, used_here: None, budget: None }
     }
 
-    /// What this process can still allocate before somebody has to make room.
+    /// Bytes this process can still allocate before the system has to make room.
     pub fn available(&self) -> Option<u64> {
         match (self.budget, self.used_here, self.total, self.used) {
             (Some(budget), Some(here), ..) => Some(budget.saturating_sub(here)),
@@ -77,16 +76,16 @@ impl VramReading {
         }
     }
 
-    fn says_something(&self) -> bool {
-        *self != Self::nothing(self.source)
+    fn is_known(&self) -> bool {
+        *self != Self::empty(self.source)
     }
 }
 
 /// Every source's reading of `adapter`, the system's before the driver's. Never fails: a source that is missing is left out.
 pub(super) fn readings(adapter: &wgpu::Adapter) -> Vec<VramReading> {
     let pci = adapter.get_info().device_pci_bus_id;
-    let sources = [nvml::read(&pci), sysfs::read(Path::new("/sys"), &pci), raw::driver_memory(adapter)];
-    sources.into_iter().flatten().filter(VramReading::says_something).collect()
+    let sources = [nvml::read(&pci), sysfs::read(Path::new("/sys"), &pci), driver::read(adapter)];
+    sources.into_iter().flatten().filter(VramReading::is_known).collect()
 }
 
 #[cfg(test)]
@@ -94,11 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_available_is_the_most_certain_difference() {
-        let nothing = VramReading::nothing(VramSource::Vulkan);
-        assert_eq!(nothing.available(), None);
-        assert!(!nothing.says_something());
-        let counted = VramReading { total: Some(100), used: Some(30), ..nothing };
+    fn available_prefers_the_budget_to_the_total() {
+        let empty = VramReading::empty(VramSource::Vulkan);
+        assert_eq!(empty.available(), None);
+        assert!(!empty.is_known());
+        let counted = VramReading { total: Some(100), used: Some(30), ..empty };
         assert_eq!(counted.available(), Some(70));
         assert_eq!(VramReading { budget: Some(50), used_here: Some(60), ..counted }.available(), Some(0));
         let json = serde_json::to_value(VramReading { source: VramSource::Sysfs, ..counted }).unwrap();

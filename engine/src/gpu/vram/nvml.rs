@@ -36,6 +36,6 @@ pub(super) fn read(pci: &str) -> Option<VramReading> {
         total: Some(memory.total),
         used: Some(memory.used),
         used_here,
-        ..VramReading::nothing(VramSource::Nvml)
+        ..VramReading::empty(VramSource::Nvml)
     })
 }

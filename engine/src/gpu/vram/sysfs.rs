@@ -15,7 +15,7 @@ pub(super) fn read(root: &Path, pci: &str) -> Option<VramReading> {
         return None;
     }
     let device = root.join("bus/pci/devices").join(pci.to_ascii_lowercase());
-    let reading = VramReading::nothing(VramSource::Sysfs);
+    let reading = VramReading::empty(VramSource::Sysfs);
     if let Some(total) = number(&device.join("mem_info_vram_total")) {
         return Some(VramReading { total: Some(total), used: number(&device.join("mem_info_vram_used")), ..reading });
     }
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn each_drivers_names_are_known() {
+    fn read_knows_the_names_of_each_driver() {
         let amd = [("mem_info_vram_total", "17163091968\n"), ("mem_info_vram_used", "1048576\n")];
         assert_eq!(reading(&amd), Some((Some(17_163_091_968), Some(1_048_576))));
         assert_eq!(reading(&amd[..1]), Some((Some(17_163_091_968), None)));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_reading() {
+    fn read_returns_none_for_anything_else() {
         assert_eq!(reading(&[]), None);
         assert_eq!(reading(&[("mem_info_vram_total", "many"), ("vendor", "0x1002")]), None);
         assert_eq!(reading(&[("mem_info_vram_total", "-1")]), None);

@@ -5,14 +5,16 @@ use std::{path::Path, sync::Mutex};
 use crate::{
     cpu::ThreadPool,
     error::{Error, Location, Result},
-    format::{Tensor, TensorType, blocks},
+    format::Tensor,
+    quant,
+    quant::TensorType,
 };
 
-/// Elements per worker and turn: large enough to hide the joins, small enough for the cache of a core.
+/// Elements per worker and round: large enough to hide the joins, small enough for the cache of a core.
 const ELEMENTS: usize = 1 << 18;
 
-/// What one worker encoded in a turn; the buffers are kept from turn to turn.
-struct Turn {
+/// A worker's result of a round; the buffers are reused.
+struct Round {
     values: Vec<f32>,
     bytes: Vec<u8>,
     outcome: Result<()>,
@@ -48,8 +50,8 @@ impl Encoder {
         };
         let rows_each = (ELEMENTS / cols.max(1)).max(1);
         let workers = self.pool.threads();
-        let turn = |_| Mutex::new(Turn { values: vec![0.0; cols], bytes: Vec::new(), outcome: Ok(()) });
-        let turns: Vec<Mutex<Turn>> = (0..workers).map(turn).collect();
+        let round = |_| Mutex::new(Round { values: vec![0.0; cols], bytes: Vec::new(), outcome: Ok(()) });
+        let rounds: Vec<Mutex<Round>> = (0..workers).map(round).collect();
         let mut start = 0;
         while start < rows {
             let end = rows.min(start + rows_each * workers);
@@ -59,19 +61,19 @@ impl Encoder {
                 self.pool.run(|worker| {
                     let first = end.min(start + worker * rows_each);
                     let last = end.min(first + rows_each);
-                    // A poisoned lock only means that another turn panicked; the buffers are overwritten.
-                    let mut turn = turns[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    let Turn { values, bytes, outcome } = &mut *turn;
+                    // A poisoned lock only means that another worker panicked; the buffers are overwritten.
+                    let mut round = rounds[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    let Round { values, bytes, outcome } = &mut *round;
                     bytes.clear();
                     *outcome = (first..last).try_for_each(|row| {
-                        blocks::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
-                        blocks::quantise(ty, values, bytes)
+                        quant::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
+                        quant::quantise(ty, values, bytes)
                     });
                 });
-                for turn in &turns {
-                    let mut turn = turn.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-                    match std::mem::replace(&mut turn.outcome, Ok(())) {
-                        Ok(()) => write(&turn.bytes)?,
+                for round in &rounds {
+                    let mut round = round.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                    match std::mem::replace(&mut round.outcome, Ok(())) {
+                        Ok(()) => write(&round.bytes)?,
                         Err(Error::Invalid { expected, got, .. }) => return Err(error(expected, got)),
                         Err(other) => return Err(other),
                     }

@@ -15,11 +15,13 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    format::{self, Checkpoint, Container, Metadata, Opened, ReadMode, TensorType, TokenizerSource, Value, gguf},
+    format,
+    format::{Checkpoint, Container, Metadata, Opened, ReadMode, TokenizerSource, Value, gguf},
+    quant::TensorType,
     tokenizer,
 };
 
-/// What [`convert`] did.
+/// Result of [`convert`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConvertReport {
     /// Architecture of the model.
@@ -51,7 +53,7 @@ pub const CONVERT_TYPES: [TensorType; 8] = [
 /// their predictors.
 ///
 /// # Errors
-/// Whatever opening the model says; [`Error::Unsupported`] for a type outside [`CONVERT_TYPES`]; [`Error::Io`] when the
+/// Errors of opening the model; [`Error::Unsupported`] for a type outside [`CONVERT_TYPES`]; [`Error::Io`] when the
 /// target cannot be written. Nothing is left at `target` then, and what was there before is untouched.
 pub fn convert(
     source: &Path,

@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, path::Path};
 use super::types::{Candidate, Target};
 use crate::{
     error::{Error, Location, Result},
-    format::{TensorType, gguf::TensorInfo},
+    format::gguf::TensorInfo,
     model::{ModelConfig, import::Recipe},
+    quant::TensorType,
 };
 
 /// A tensor to write: its parts follow each other in the file.

@@ -1,8 +1,8 @@
 //! Which type each tensor is written in.
 
-use crate::format::TensorType;
+use crate::quant::TensorType;
 
-/// What is to be decided about.
+/// A tensor whose type is chosen.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate<'a> {
     /// GGUF name.
@@ -13,14 +13,14 @@ pub(super) struct Candidate<'a> {
     pub(super) source: TensorType,
 }
 
-/// What the choice depends on beside the tensor.
+/// Facts about the model that the choice depends on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Target {
     /// The type asked for.
     pub(super) ty: TensorType,
     /// Number of layers.
     pub(super) n_layer: usize,
-    /// Whether the head is the embedding.
+    /// True if the head is the embedding.
     pub(super) tied: bool,
 }
 

@@ -4,7 +4,10 @@
 //! GGUF stores the fused rows as all queries, all keys, all values; Hugging Face keeps them by key/value group. GGUF's
 //! `attn_norm` is the FFN's norm where `attn_norm_2`, the attention's, exists.
 
-use super::{Family, Loader, attention, norms};
+use super::{
+    Family, Loader,
+    parts::{attention, norms},
+};
 use crate::{
     error::Result,
     format::Value,
@@ -50,15 +53,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     } else {
         &[(NormSlot::Attention, "attn_norm")]
     };
-    Ok(LayerWeights {
-        norms: norms(loader, config, n, stems)?,
-        attention: attention(loader, config, n)?,
-        ffn: Ffn::Dense(loader.dense_ffn(n, config, false)?),
-        predictor: loader.predictor(n, config)?,
-        cut: None,
-        frequency: None,
-        neuron_frequency: None,
-    })
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

@@ -3,7 +3,7 @@
 //!
 //! Hugging Face stores norm weights minus one; GGUF stores the factor itself.
 
-use super::{Family, Loader, gated_layer};
+use super::{Family, Loader, parts::gated_layer};
 use crate::{
     error::Result,
     format::Value,

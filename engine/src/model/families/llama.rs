@@ -1,9 +1,12 @@
-//! Llama 1 to 3 and what shares its shape: Mistral, Mixtral, ReluLLaMA, ProSparse, Bamboo, TurboSparse.
+//! Llama 1 to 3 and models of the same shape: Mistral, Mixtral, ReluLLaMA, ProSparse, Bamboo, TurboSparse.
 //!
 //! GGUF stores query and key rows so that rotated pairs are neighbours; Hugging Face keeps them as halves, so importing
 //! permutes rows.
 
-use super::{Family, Loader, USUAL_NORMS, gated_layer};
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
 use crate::{
     error::Result,
     model::{

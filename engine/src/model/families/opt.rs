@@ -1,7 +1,10 @@
 //! OPT: learned positions with an offset of 2, biases everywhere, layer norms before each block, an ungated ReLU FFN and
 //! a tied head. GGUF keys and names are PowerInfer's (llama.cpp does not know the architecture).
 
-use super::{Family, Loader, USUAL_NORMS, attention, norms};
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, attention, norms},
+};
 use crate::{
     error::Result,
     format::{Matrix, Value},
@@ -38,15 +41,9 @@ pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) 
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    Ok(LayerWeights {
-        norms: norms(loader, config, n, USUAL_NORMS)?,
-        attention: attention(loader, config, n)?,
-        ffn: Ffn::Dense(loader.dense_ffn(n, config, false)?),
-        predictor: loader.predictor(n, config)?,
-        cut: None,
-        frequency: None,
-        neuron_frequency: None,
-    })
+    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

@@ -1,7 +1,10 @@
 //! Phi-3 and Phi-4: Llama's layer with q, k and v in one matrix and gate and up in another, partial rotation, and for long
 //! contexts one divisor per frequency ("longrope").
 
-use super::{Family, Loader, USUAL_NORMS, attention, norms, split};
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, attention, norms, split},
+};
 use crate::{
     error::Result,
     model::{
@@ -24,15 +27,9 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let (d, n_ff) = (config.d_model, loader.dense_width(config)?);
     let [gate, up] = split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
     let down = loader.down(n, d, n_ff)?;
-    Ok(LayerWeights {
-        norms: norms(loader, config, n, USUAL_NORMS)?,
-        attention: attention(loader, config, n)?,
-        ffn: Ffn::Dense(FfnWeights { gate: Some(gate), up, down }),
-        predictor: loader.predictor(n, config)?,
-        cut: None,
-        frequency: None,
-        neuron_frequency: None,
-    })
+    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(FfnWeights { gate: Some(gate), up, down });
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

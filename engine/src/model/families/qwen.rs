@@ -1,7 +1,10 @@
-//! Qwen 2, 2.5 and 3, dense and mixtures: Llama's layer with halves rotated, biases on q, k and v (Qwen 2) or norms on
-//! query and key heads (Qwen 3). Qwen2-MoE adds an expert that every token passes through.
+//! Qwen 2, 2.5 and 3, dense and MoE: Llama's layer with halves rotated, biases on q, k and v (Qwen 2) or norms on
+//! query and key heads (Qwen 3). Qwen2-MoE adds a shared expert.
 
-use super::{Family, Loader, USUAL_NORMS, gated_layer};
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
 use crate::{
     error::Result,
     format::Value,

@@ -5,14 +5,15 @@ use std::f64::consts::TAU;
 use super::{HfConfig, Transform, hf_config::HfRope, naming::Naming};
 use crate::{
     error::{Error, Result},
-    format::{Array, Bytes, Metadata, Tensor, TensorType, Value},
+    format::{Array, Bytes, Metadata, Tensor, Value},
     model::{Activation, load::yarn_magnitude},
+    quant::TensorType,
 };
 
 /// Layers, or elements of a head, that are believed.
 const LARGEST: usize = 1 << 16;
 
-/// What a family fills in from a `config.json`.
+/// GGUF metadata and tensor names that a family fills in from a `config.json`.
 #[derive(Debug)]
 pub(in crate::model) struct Draft {
     arch: &'static str,
@@ -21,7 +22,7 @@ pub(in crate::model) struct Draft {
     pub(in crate::model) naming: Naming,
     /// Tensors that come from the configuration.
     pub(super) made: Vec<Tensor>,
-    /// Whether the head is the embedding when the configuration does not say.
+    /// True if the head is the embedding unless the configuration says otherwise.
     pub(in crate::model) tied: bool,
 }
 
@@ -129,16 +130,16 @@ impl Draft {
         if let Some(eps) = hf.f32(&["rms_norm_eps"])? {
             self.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
         }
-        let share = match hf.f32(&["partial_rotary_factor"])? {
+        let fraction = match hf.f32(&["partial_rotary_factor"])? {
             None => hf.rope("full_attention").f32("partial_rotary_factor")?,
-            share => share,
+            fraction => fraction,
         };
-        if let Some(share) = share
-            && !(0.0..=1.0).contains(&share)
+        if let Some(fraction) = fraction
+            && !(0.0..=1.0).contains(&fraction)
         {
-            return Err(hf.error("partial_rotary_factor", "a share from 0 to 1", share));
+            return Err(hf.error("partial_rotary_factor", "a fraction from 0 to 1", fraction));
         }
-        let rope_dims = share.map_or(head_dim, |share| (share * head_dim as f32) as usize);
+        let rope_dims = fraction.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
         Ok(HfSizes { n_layer, n_head, n_kv_head, head_dim, rope_dims })
     }
 

@@ -16,7 +16,7 @@ const WRAPPERS: &[(&str, &str)] =
     &[("language_model.model.", "model."), ("model.language_model.", "model."), ("language_model.lm_head", "lm_head")];
 
 impl Naming {
-    /// Names shared by Llama and the models shaped after it.
+    /// Names of Llama and models of the same shape.
     pub(in crate::model) fn llama_like(&mut self) {
         self.add("model.embed_tokens", "token_embd");
         self.add("model.norm", "output_norm");

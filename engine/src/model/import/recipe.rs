@@ -4,13 +4,15 @@ use std::path::Path;
 
 use crate::{
     error::{Error, Location, Result},
-    format::{Bytes, Tensor, TensorType, blocks},
+    format::{Bytes, Tensor},
+    quant,
+    quant::TensorType,
 };
 
-/// What GGUF stores differently.
+/// Difference between a Hugging Face tensor and GGUF's.
 #[derive(Debug, Clone, PartialEq)]
 pub(in crate::model) enum Transform {
-    /// Nothing: the bytes are shared.
+    /// None: the bytes are shared.
     None,
     /// Rows of `heads` heads, of which the first `dims` are rotated: halves become neighbours.
     Rope {
@@ -91,7 +93,7 @@ impl Recipe {
                     return error("a vector of floats".to_owned());
                 }
                 let mut values = vec![0.0; tensor.len()];
-                blocks::dequantise(tensor.ty, &tensor.data, &mut values);
+                quant::dequantise(tensor.ty, &tensor.data, &mut values);
                 let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
                 Ok(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
             }

@@ -18,7 +18,7 @@ use crate::{
     format::{Checkpoint, Container, Metadata},
 };
 
-/// Largest width, head count, context and so on that is believed: every product of two of them fits in 64 bits.
+/// Largest width, head count, context and so on that is accepted: every product of two of them fits in 64 bits.
 const MAX_SIZE: usize = (1 << 31) - 1;
 const MAX_HEADS: usize = 1 << 16;
 const MAX_EXPERTS: usize = 1 << 16;
@@ -39,7 +39,7 @@ pub(in crate::model) struct Sizes {
     pub(in crate::model) n_head: usize,
     pub(in crate::model) n_kv_head: usize,
     pub(in crate::model) head_dim: usize,
-    /// 0 if the file does not say (mixtures).
+    /// 0 if the file does not say (MoE models).
     pub(in crate::model) n_ff: usize,
     pub(in crate::model) n_vocab: usize,
     pub(in crate::model) context_length: usize,
@@ -67,7 +67,7 @@ impl<'a> Loader<'a> {
         Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
     }
 
-    /// Whether the file came from PowerInfer, whose models all fire with a ReLU and do not say so.
+    /// True for PowerInfer files, whose models all use a ReLU without naming it.
     pub(in crate::model) fn is_powerinfer(&self) -> bool {
         matches!(self.checkpoint.container, Container::PowerInfer(_))
             || self.checkpoint.tensor("blk.0.ffn_down_t.weight").is_some()

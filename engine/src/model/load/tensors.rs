@@ -3,8 +3,9 @@
 use super::Loader;
 use crate::{
     error::{Error, Result},
-    format::{Matrix, Tensor, blocks},
+    format::{Matrix, Tensor},
     model::{Down, FfnWeights, Linear, ModelConfig, Norm, NormKind, Predictor, PredictorInput, PredictorKind},
+    quant,
 };
 
 impl<'a> Loader<'a> {
@@ -90,7 +91,7 @@ impl<'a> Loader<'a> {
             return Err(self.tensor_error(name, "a weight type and whole blocks", tensor.ty));
         }
         let mut values = vec![0.0; len];
-        blocks::dequantise(tensor.ty, &tensor.data, &mut values);
+        quant::dequantise(tensor.ty, &tensor.data, &mut values);
         Ok(Some(values))
     }
 

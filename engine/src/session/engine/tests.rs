@@ -1,5 +1,5 @@
 use super::*;
-use crate::session::{Event, Prompt, Request};
+use crate::session::Prompt;
 
 fn engine() -> Engine {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
@@ -7,14 +7,14 @@ fn engine() -> Engine {
 }
 
 #[test]
-fn handles_may_be_used_from_any_thread() {
+fn handles_are_send_and_sync() {
     fn shared<T: Send + Sync>() {}
     shared::<Engine>();
     shared::<Session>();
 }
 
 #[test]
-fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
+fn a_panic_of_the_engine_thread_ends_every_request_with_an_error() {
     let engine = engine();
     let (idle, busy) =
         (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
@@ -33,7 +33,7 @@ fn a_panic_in_the_thread_is_an_error_everywhere_and_never_a_hang() {
 }
 
 #[test]
-fn what_runs_and_what_waits_hears_of_a_panic() {
+fn a_panic_of_the_engine_thread_ends_running_and_waiting_requests() {
     let engine = engine();
     let session = engine.session(SessionOptions::default()).unwrap();
     let on_full = crate::session::ContextPolicy::Shift { keep: 0 };

@@ -1,8 +1,6 @@
-//! The tokens that may still be chosen, and the filters that thin them out.
+//! The tokens that may still be chosen, the filters that thin them out, and the exponential of their probabilities.
 
 use std::cmp::Ordering;
-
-use super::exp::exp;
 
 /// A token that may be chosen.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -29,7 +27,7 @@ impl Candidate {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     items: Vec<Candidate>,
-    /// Whether `items` are in order of likelihood.
+    /// True if `items` are in order of likelihood.
     ranked: bool,
     /// Distance from the expected logit, for typical sampling.
     distances: Vec<(f64, Candidate)>,
@@ -60,12 +58,12 @@ impl Candidates {
             if logit > floor {
                 self.items.push(Candidate::new(id, logit));
                 if self.items.len() == limit {
-                    floor = self.cut(k);
+                    floor = self.keep_top_k(k);
                 }
             }
         }
         if self.items.len() > k {
-            self.cut(k);
+            self.keep_top_k(k);
         }
         self.items.sort_unstable_by(Candidate::order);
     }
@@ -76,7 +74,7 @@ impl Candidates {
         &self.items
     }
 
-    /// Whether there is none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -167,7 +165,7 @@ impl Candidates {
     }
 
     /// Keeps the `k` likeliest, at least 1, in any order, and returns the least logit of them.
-    fn cut(&mut self, k: usize) -> f32 {
+    fn keep_top_k(&mut self, k: usize) -> f32 {
         let (_, kth, _) = self.items.select_nth_unstable_by(k - 1, Candidate::order);
         let least = kth.logit;
         self.items.truncate(k);
@@ -194,8 +192,8 @@ impl Candidates {
     }
 }
 
-/// Puts a few more items behind the first `sorted`, which already are where a full sort would have them, in order;
-/// returns how many are now. The work is nearly linear, however few of the items are wanted.
+/// Sorts a few more items behind the first `sorted`, which already are where a full sort would have them; returns the number
+/// that are now. The work is nearly linear, however few of the items are wanted.
 fn sort_more<T>(items: &mut [T], sorted: usize, order: impl Fn(&T, &T) -> Ordering) -> usize {
     let rest = &mut items[sorted..];
     let more = (3 * sorted).max(128).min(rest.len());
@@ -204,6 +202,29 @@ fn sort_more<T>(items: &mut [T], sorted: usize, order: impl Fn(&T, &T) -> Orderi
     }
     rest[..more].sort_unstable_by(order);
     sorted + more
+}
+
+/// `e^x` for `x <= 0`, within 2 units in the last place; 0 below -87. Only IEEE additions and multiplications, so
+/// every platform gives the same bits, and loops over it vectorise.
+///
+/// `e^x = 2^k e^r` with `k = round(x / ln 2)`, `|r| <= ln 2 / 2` and a polynomial for `e^r`.
+fn exp(x: f32) -> f32 {
+    // Adding this rounds to an integer and leaves it in the low bits of the significand.
+    const ROUND: f32 = 12_582_912.0;
+    // ln 2 in two parts; the first has few enough bits that `k * LN2_HIGH` is exact.
+    const LN2_HIGH: f32 = 0.693_359_4;
+    const LN2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = if x > -87.0 { x } else { -87.0 };
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let k = shifted - ROUND;
+    let r = clamped - k * LN2_HIGH - k * LN2_LOW;
+    let mut p = 1.0 / 5040.0;
+    for coefficient in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        p = p * r + coefficient;
+    }
+    let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127);
+    let scaled = p * f32::from_bits(exponent << 23);
+    if x > -87.0 { scaled } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -373,6 +394,35 @@ mod tests {
         }
         for (uniform, id) in [(0.1, 0), (0.3, 1), (0.6, 2), (0.9, 3)] {
             assert_eq!(candidates.draw(1e9, uniform), Some(id));
+        }
+    }
+
+    #[test]
+    fn exp_is_close_to_the_true_exponential() {
+        let mut x = 0.0f32;
+        while x > -86.9 {
+            let want = f64::from(x).exp();
+            let relative = (f64::from(exp(x)) - want).abs() / want;
+            assert!(relative < 2.0 * f64::from(f32::EPSILON), "exp({x}) is off by {relative:e}");
+            x -= 0.001_37;
+        }
+    }
+
+    #[test]
+    fn exp_is_defined_at_its_ends() {
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-0.0), 1.0);
+        for x in [-87.0, -1e9, f32::MIN, f32::NEG_INFINITY] {
+            assert_eq!(exp(x), 0.0, "exp({x})");
+        }
+    }
+
+    #[test]
+    fn exp_bits_do_not_depend_on_the_platform() {
+        let bits = [-0.5f32, -1.0, -3.25, -20.0, -80.125].map(|x| exp(x).to_bits());
+        let near = [-0.5f64, -1.0, -3.25, -20.0, -80.125].map(|x| (x.exp() as f32).to_bits());
+        for (got, near) in bits.into_iter().zip(near) {
+            assert!(got.abs_diff(near) <= 2);
         }
     }
 }

@@ -3,15 +3,13 @@
 //! filter asks for, and allocates nothing once its buffers have grown.
 //!
 //! The same logits, history, settings and seed give the same token on every platform: the generator is ChaCha12, ties
-//! go to the lower id, sums have a fixed order, and the exponential is this module's own ([`exp`]), since the system's
+//! go to the lower id, sums have a fixed order, and the exponential is computed here, since the system's
 //! differs between platforms. Threads play no part here. (Logits themselves are only promised to be equal
 //! on the same instruction set.)
 
 mod candidates;
-mod dry;
-mod exp;
 mod penalties;
 mod sampler;
 
-pub use dry::Breakers;
+pub use penalties::Breakers;
 pub use sampler::{Sampler, argmax};

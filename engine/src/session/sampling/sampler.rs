@@ -1,14 +1,17 @@
-//! The chain.
+//! The sampler: the chain of adjustments and filters, and the draw.
 
 use rand_chacha::{
     ChaCha12Rng,
     rand_core::{Rng, SeedableRng},
 };
 
-use super::{Breakers, candidates::Candidates, dry::Dry, penalties::Penalties};
+use super::{
+    candidates::Candidates,
+    penalties::{Breakers, Dry, Penalties},
+};
 use crate::{
     error::{Error, Result},
-    model::{MAX_SHORTLIST, Shortlist},
+    runtime::{MAX_SHORTLIST, Shortlist},
     session::Sampling,
 };
 
@@ -83,11 +86,11 @@ impl Sampler {
             self.adjusted = adjusted;
             chosen
         };
-        chosen.ok_or_else(|| none(logits.len()))
+        chosen.ok_or_else(|| no_token(logits.len()))
     }
 
-    /// How many of the largest logits decide on the token after `held` and `next` as surely as all of them do; `None` if
-    /// more than [`MAX_SHORTLIST`] may.
+    /// Number of the largest logits that decide on the token after `held` and `next` as surely as all of them; `None` if more than
+    /// [`MAX_SHORTLIST`] may.
     ///
     /// A chain that begins with the `k` likeliest looks at nothing else. Bias, penalties and DRY come before that, and as
     /// long as they only lower logits, `n` lowered ones can let no more than `n` others into the first `k`. A raised logit
@@ -134,7 +137,7 @@ impl Sampler {
         self.adjust(&mut logits, history);
         let chosen = self.choose(&logits);
         self.adjusted = logits;
-        chosen.ok_or_else(|| none(shortlist.ids.len()))
+        chosen.ok_or_else(|| no_token(shortlist.ids.len()))
     }
 
     fn adjust(&mut self, logits: &mut [f32], history: &[u32]) {
@@ -168,8 +171,8 @@ impl Sampler {
     }
 }
 
-/// There is nothing to choose from.
-fn none(logits: usize) -> Error {
+/// The error of logits that leave no token to choose.
+fn no_token(logits: usize) -> Error {
     Error::invalid("logits", "a token that is neither banned nor NaN", format!("none among {logits}"))
 }
 

@@ -1,40 +1,40 @@
-//! What following is worth: the share of firings that hit a hot neuron, token by token, with a hot set that stays and one that
-//! follows, while the text changes its topic.
+//! The benefit of adaptive placement: the fraction of firings that hit a hot neuron, token by token, with a static hot set and
+//! with an adaptive one, while the text changes its topic.
 
 use super::{FollowOptions, Follower, follower::neurons};
 use crate::{
     error::{Error, Result},
-    model::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
-    sparsity::placement::Placement,
+    placement::Placement,
+    runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe},
 };
 
-/// Tokens computed at once; what is counted does not depend on it.
+/// Tokens computed at once; the counts do not depend on it.
 const CHUNK: usize = 64;
 
-/// One token, over all layers.
+/// Counts of one token, summed over layers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TokenHits {
     /// Neurons that fired.
     pub fired: u64,
-    /// Of them, those in the hot set that stays.
+    /// Firings in the static hot set.
     pub fixed: u64,
-    /// Those in the hot set that follows.
+    /// Firings in the adaptive hot set.
     pub adaptive: u64,
-    /// Bytes sent for it to follow.
+    /// Bytes moved to adapt it.
     pub moved: u64,
 }
 
-/// A run.
+/// Counts of a run over several texts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FollowTrace {
-    /// One per token.
+    /// Counts per token.
     pub tokens: Vec<TokenHits>,
-    /// Where each text begins.
+    /// Index of each text's first token.
     pub begins: Vec<usize>,
 }
 
 impl FollowTrace {
-    /// Hit rates of the hot set that stays and of the one that follows over tokens `range`; 0 where nothing fired.
+    /// Hit rates of the static and the adaptive hot set over tokens `range`, from 0 to 1; 0 where nothing fired.
     pub fn hit_rates(&self, range: std::ops::Range<usize>) -> (f64, f64) {
         let tokens = self.tokens.get(range).unwrap_or_default();
         let sum = |of: fn(&TokenHits) -> u64| tokens.iter().map(of).sum::<u64>() as f64;
@@ -43,11 +43,11 @@ impl FollowTrace {
     }
 }
 
-/// Reads `profile`, makes the share `hot` of each layer's neurons (experts, in a mixture) that fired most often in it hot, then reads `texts` and counts.
-/// `progress` hears how many tokens are done and how many there are.
+/// Reads `profile`, makes the fraction `hot` of each layer's neurons (experts, in an MoE layer) that fired most often in it hot, then
+/// reads `texts` and counts. `progress` is called with the tokens done and their total.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a share that is none or a model without layers; as [`Forward::run`].
+/// [`Error::Invalid`] for a fraction out of range or a model without neurons; as [`Forward::run`].
 pub fn follow(
     forward: &mut Forward,
     profile: &[u32],
@@ -57,7 +57,7 @@ pub fn follow(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<FollowTrace> {
     if !(0.0..=1.0).contains(&hot) {
-        return Err(Error::invalid("share of hot neurons", "0 to 1", hot));
+        return Err(Error::invalid("fraction of hot neurons", "0 to 1", hot));
     }
     let model = std::sync::Arc::clone(forward.model());
     let shape: Vec<(usize, u64)> = model.weights.layers.iter().map(|layer| neurons(&layer.ffn)).collect();
@@ -86,19 +86,19 @@ pub fn follow(
     let mut moving = fixed.clone();
     let known: Vec<(usize, u64, Option<&[f32]>)> =
         shape.iter().zip(&counts).map(|((neurons, bytes), counts)| (*neurons, *bytes, Some(&counts[..]))).collect();
-    let mut follower = Follower::of_layers(&known, options);
+    let mut follower = Follower::with_layers(&known, options);
     let mut trace = FollowTrace::default();
     for text in texts {
         trace.begins.push(trace.tokens.len());
         read(forward, &mut kv, text, &mut |fired| {
             let mut hits = TokenHits::default();
             for (layer, fired) in fired.iter().enumerate() {
-                hits.fired += common(fired, fired);
-                hits.fixed += common(fired, &fixed[layer]);
-                hits.adaptive += common(fired, &moving[layer]);
-                follower.layer(&LayerFiring { layer, tokens: 1, fired, ..LayerFiring::default() });
+                hits.fired += common_bits(fired, fired);
+                hits.fixed += common_bits(fired, &fixed[layer]);
+                hits.adaptive += common_bits(fired, &moving[layer]);
+                follower.add_firing(&LayerFiring { layer, tokens: 1, fired, ..LayerFiring::default() });
             }
-            follower.tokens(1);
+            follower.add_tokens(1);
             let before = follower.moved();
             if let Some(revised) = follower.revise(&placement) {
                 placement = revised;
@@ -113,15 +113,15 @@ pub fn follow(
     Ok(trace)
 }
 
-/// The share of neurons with the largest counts, hottest first.
-fn hottest(counts: &[f32], share: f32) -> Vec<u32> {
+/// The neurons with the largest counts, a `fraction` of all, in descending order.
+fn hottest(counts: &[f32], fraction: f32) -> Vec<u32> {
     let mut order: Vec<u32> = (0..counts.len() as u32).collect();
     order.sort_by(|a, b| counts[*b as usize].total_cmp(&counts[*a as usize]));
-    order.truncate((counts.len() as f32 * share).round() as usize);
+    order.truncate((counts.len() as f32 * fraction).round() as usize);
     order
 }
 
-/// A bit per neuron and layer.
+/// Masks of the hot neurons per layer, `[neurons.div_ceil(32)]` words.
 fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     let mask = |(hot, (neurons, _)): (&Vec<u32>, &(usize, u64))| {
         let mut mask = vec![0; neurons.div_ceil(32)];
@@ -131,11 +131,11 @@ fn masks(placement: &Placement, shape: &[(usize, u64)]) -> Vec<Vec<u32>> {
     placement.hot.iter().zip(shape).map(mask).collect()
 }
 
-fn common(a: &[u32], b: &[u32]) -> u64 {
+fn common_bits(a: &[u32], b: &[u32]) -> u64 {
     a.iter().zip(b).map(|(a, b)| u64::from((a & b).count_ones())).sum()
 }
 
-/// Computes `text`, in contexts as long as the cache, and shows every token's masks.
+/// Computes `text`, in contexts as long as the cache, and calls `show` with every token's firing masks, one per layer.
 fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn FnMut(&[Vec<u32>])) -> Result<()> {
     kv.truncate(0);
     let layers = forward.model().config.n_layer();
@@ -156,10 +156,10 @@ fn read(forward: &mut Forward, kv: &mut KvCache, text: &[u32], show: &mut dyn Fn
     Ok(())
 }
 
-/// Masks by token and layer.
+/// Firing masks by token and layer.
 struct Masks {
     tokens: Vec<Vec<Vec<u32>>>,
-    /// First token of the chunk.
+    /// Index of the chunk's first token.
     next: usize,
 }
 
@@ -169,9 +169,9 @@ impl Probe for Masks {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        let told = firing.chosen.unwrap_or(firing.fired);
-        let words = told.len() / firing.tokens.max(1);
-        for (at, fired) in told.chunks_exact(words.max(1)).enumerate() {
+        let masks = firing.chosen.unwrap_or(firing.fired);
+        let words = masks.len() / firing.tokens.max(1);
+        for (at, fired) in masks.chunks_exact(words.max(1)).enumerate() {
             if let Some(layer) = self.tokens.get_mut(self.next + at).and_then(|token| token.get_mut(firing.layer)) {
                 *layer = fired.to_vec();
             }

@@ -1,19 +1,21 @@
-//! A hot set that follows the text. What is hot was chosen from firing frequencies measured on some corpus; a conversation has a
-//! topic of its own. [`Heat`] counts a layer's firings and forgets them again, [`exchange`] finds the pairs of neurons that should
-//! change places and is sure of it, [`Recall`] holds a predictor to the share of firings it has to find, and a [`Follower`] does all
-//! of that for a model, token by token, within a budget of bytes. Nothing here knows a device: masks go in, placements and
-//! thresholds come out. [`follow`] measures what it is worth on a text.
+//! Adaptive placement: a hot set that follows the text. The hot set is chosen from firing frequencies measured on some
+//! corpus; a conversation has a topic of its own. [`DecayedCounts`] counts a layer's firings with exponential decay,
+//! [`exchange`] finds the pairs of neurons that should change places with statistical certainty, [`RecallControl`] corrects
+//! a predictor's threshold until its recall meets the target, and a [`Follower`] does all of that for a model, token by
+//! token, within a budget of bytes. Nothing here knows a device: firing masks go in, placements and threshold corrections
+//! come out. [`follow`] measures the benefit on a text.
 
+mod decayed_counts;
 mod exchange;
 mod experiment;
 mod follower;
-mod heat;
-mod recall;
+mod recall_control;
 #[cfg(test)]
 mod tests;
+mod token_bucket;
 
+pub use decayed_counts::DecayedCounts;
 pub use exchange::{Exchange, exchange};
 pub use experiment::{FollowTrace, TokenHits, follow};
 pub use follower::{FollowOptions, Follower};
-pub use heat::Heat;
-pub use recall::Recall;
+pub use recall_control::RecallControl;

@@ -1,20 +1,20 @@
-//! A synthetic text that changes its topic.
+//! Adaptive placement on a synthetic text that changes its topic.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use super::*;
-use crate::{sparsity::placement::Placement, telemetry::neurons::LayerFiring};
+use crate::{placement::Placement, telemetry::neurons::LayerFiring};
 
 const NEURONS: usize = 1024;
 const HOT: usize = 256;
 const LAYERS: usize = 4;
 const BYTES: u64 = 6 << 10;
 
-/// How often each neuron fires: a power law over the neurons in an order of the topic's own.
+/// Firing frequencies per layer, `[neurons]`: a power law over the neurons in an order of the topic's own.
 struct Topic(Vec<Vec<f32>>);
 
 impl Topic {
-    /// One that shares its most frequent neurons with all others.
+    /// A topic that has its 64 most frequent neurons in common with all others.
     fn new(seed: u64) -> Self {
         let mut rng = StdRng::seed_from_u64(seed);
         let layer = |_| {
@@ -31,8 +31,8 @@ impl Topic {
 
     fn token(&self, layer: usize, rng: &mut StdRng) -> Vec<u32> {
         let mut fired = vec![0; NEURONS / 32];
-        for (neuron, share) in self.0[layer].iter().enumerate() {
-            fired[neuron / 32] |= u32::from(rng.random::<f32>() < *share) << (neuron % 32);
+        for (neuron, frequency) in self.0[layer].iter().enumerate() {
+            fired[neuron / 32] |= u32::from(rng.random::<f32>() < *frequency) << (neuron % 32);
         }
         fired
     }
@@ -46,7 +46,7 @@ impl Topic {
         Placement { hot: hot.collect(), ..Placement::default() }
     }
 
-    /// Share of the firings that hit `placement`, in the long run.
+    /// Expected fraction of the firings that hit `placement`.
     fn hit_rate(&self, placement: &Placement) -> f32 {
         let all: f32 = self.0.iter().flatten().sum();
         let hit = |(frequency, hot): (&Vec<f32>, &Vec<u32>)| hot.iter().map(|n| frequency[*n as usize]).sum::<f32>();
@@ -54,12 +54,12 @@ impl Topic {
     }
 }
 
-/// A follower at work.
+/// A follower and its placement while texts are read.
 struct Run {
     follower: Follower,
     placement: Placement,
     rng: StdRng,
-    /// How often a neuron came.
+    /// Exchanges per layer in which each neuron became hot, `[neurons]`.
     came: Vec<Vec<u32>>,
 }
 
@@ -67,7 +67,7 @@ impl Run {
     fn new(topic: &Topic, options: FollowOptions) -> Self {
         let layers: Vec<_> = topic.0.iter().map(|frequency| (NEURONS, BYTES, Some(&frequency[..]))).collect();
         Run {
-            follower: Follower::of_layers(&layers, options),
+            follower: Follower::with_layers(&layers, options),
             placement: topic.hottest(),
             rng: StdRng::seed_from_u64(1),
             came: vec![vec![0; NEURONS]; LAYERS],
@@ -79,9 +79,9 @@ impl Run {
         let token = |_| {
             for layer in 0..LAYERS {
                 let fired = topic.token(layer, &mut self.rng);
-                self.follower.layer(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
+                self.follower.add_firing(&LayerFiring { layer, tokens: 1, fired: &fired, ..LayerFiring::default() });
             }
-            self.follower.tokens(1);
+            self.follower.add_tokens(1);
             let Some(revised) = self.follower.revise(&self.placement) else { return 0 };
             let mut exchanged = 0;
             for (layer, (old, new)) in self.placement.hot.iter().zip(&revised.hot).enumerate() {
@@ -104,7 +104,7 @@ impl Run {
 }
 
 #[test]
-fn the_hot_set_follows_a_change_of_topic() {
+fn the_hot_set_follows_a_change_of_topic_within_its_bytes() {
     let (before, after) = (Topic::new(1), Topic::new(2));
     let options = FollowOptions { bytes_per_token: 8 * BYTES, ..FollowOptions::default() };
     let mut run = Run::new(&before, options);
@@ -119,7 +119,7 @@ fn the_hot_set_follows_a_change_of_topic() {
     let recovered = after.hit_rate(&run.placement);
     assert!(recovered > best - 0.2 * (best - stale), "{stale} -> {recovered} of {best}");
 
-    // Never more bytes than tokens have earned, savings included.
+    // Never more bytes than tokens have accrued, the bucket's content included.
     for (at, _) in moved.iter().enumerate() {
         for length in [1, 10, 100] {
             let some: usize = moved[at..moved.len().min(at + length)].iter().sum();
@@ -131,7 +131,7 @@ fn the_hot_set_follows_a_change_of_topic() {
 }
 
 #[test]
-fn neurons_do_not_go_to_and_fro() {
+fn exchanges_of_a_stationary_text_do_not_oscillate() {
     let topic = Topic::new(3);
     let mut run = Run::new(&topic, FollowOptions::default());
     let moved: usize = run.read(&topic, 4000).iter().sum();
@@ -139,19 +139,19 @@ fn neurons_do_not_go_to_and_fro() {
     assert!(moved < 4000 / 10 && most <= 6, "{moved} exchanges, one neuron came {most} times");
 }
 
-/// Of a mixture those that are chosen count, whatever fires in them; and one that is larger than what is saved up otherwise is saved
-/// up for.
+/// In an MoE layer the chosen experts count, not the neurons that fire in them; and bytes accrue for an expert that is larger than
+/// the usual burst.
 #[test]
-fn experts_follow_as_well() {
+fn experts_are_exchanged_by_how_often_they_are_chosen() {
     const BYTES: u64 = 50_000;
     let options = FollowOptions { bytes_per_token: 1000, ..FollowOptions::default() };
-    let mut follower = Follower::of_layers(&[(4, BYTES, Some(&[0.5; 4]))], options);
+    let mut follower = Follower::with_layers(&[(4, BYTES, Some(&[0.5; 4]))], options);
     let mut placement = Placement { hot: vec![vec![0, 1]], ..Placement::default() };
     let mut came = Vec::new();
     for token in 1..=400 {
         let (fired, chosen) = (&[u32::MAX; 9][..], Some(&[0b1100][..]));
-        follower.layer(&LayerFiring { layer: 0, tokens: 1, fired, chosen, ..LayerFiring::default() });
-        follower.tokens(1);
+        follower.add_firing(&LayerFiring { layer: 0, tokens: 1, fired, chosen, ..LayerFiring::default() });
+        follower.add_tokens(1);
         if let Some(revised) = follower.revise(&placement) {
             came.push(token);
             placement = revised;
@@ -159,11 +159,11 @@ fn experts_follow_as_well() {
     }
     placement.hot[0].sort_unstable();
     assert_eq!((&placement.hot[0][..], follower.moved()), (&[2, 3][..], 2 * BYTES));
-    assert!(came.len() == 2 && came[0] >= 50 && came[1] >= came[0] + 50, "as tokens have earned it: {came:?}");
+    assert!(came.len() == 2 && came[0] >= 50 && came[1] >= came[0] + 50, "as tokens have accrued it: {came:?}");
 }
 
 #[test]
-fn without_bytes_nothing_moves() {
+fn a_budget_of_zero_bytes_moves_nothing() {
     let (before, after) = (Topic::new(1), Topic::new(2));
     let mut run = Run::new(&before, FollowOptions { bytes_per_token: 0, ..FollowOptions::default() });
     assert_eq!(run.read(&after, 300).iter().sum::<usize>(), 0);
@@ -171,22 +171,22 @@ fn without_bytes_nothing_moves() {
 }
 
 #[test]
-fn layers_are_audited_in_turn_and_steered_by_themselves() {
+fn recall_checks_take_turns_and_correct_each_layer_alone() {
     let topic = Topic::new(1);
     let mut run = Run::new(&topic, FollowOptions::default());
-    let mut audits = [0; LAYERS];
+    let mut checks = [0; LAYERS];
     let mut rng = StdRng::seed_from_u64(5);
     for _ in 0..400 {
-        let steering = run.follower.steering();
-        assert_eq!(steering.shift.len(), LAYERS);
-        let Some(layer) = steering.audited else { panic!("nothing is audited") };
-        audits[layer] += 1;
+        let correction = run.follower.threshold_correction();
+        assert_eq!(correction.shift.len(), LAYERS);
+        let Some(layer) = correction.recall_check else { panic!("no layer is checked") };
+        checks[layer] += 1;
         let fired = topic.token(layer, &mut rng);
         // The predictor of layer 0 misses half, the others nothing.
         let predicted: Vec<u32> =
             fired.iter().map(|bits| if layer == 0 { bits & 0x5555_5555 } else { *bits }).collect();
         let (fired, predicted) = (&fired[..], Some(&predicted[..]));
-        run.follower.layer(&LayerFiring {
+        run.follower.add_firing(&LayerFiring {
             layer,
             tokens: 1,
             fired,
@@ -195,20 +195,20 @@ fn layers_are_audited_in_turn_and_steered_by_themselves() {
             ..LayerFiring::default()
         });
     }
-    assert_eq!(audits, [100; LAYERS]);
-    let shift = run.follower.steering().shift;
+    assert_eq!(checks, [100; LAYERS]);
+    let shift = run.follower.threshold_correction().shift;
     assert!(shift[0] < 0.0 && shift[1..].iter().all(|shift| *shift > 0.0), "{shift:?}");
-    assert!(run.follower.found(0).is_some_and(|found| (found - 0.5).abs() < 0.1));
-    assert_eq!(run.follower.found(1), Some(1.0));
+    assert!(run.follower.recall(0).is_some_and(|found| (found - 0.5).abs() < 0.1));
+    assert_eq!(run.follower.recall(1), Some(1.0));
 }
 
 #[test]
-fn what_does_not_fit_is_ignored() {
-    let mut follower = Follower::of_layers(&[(64, 10, None), (0, 0, None)], FollowOptions::default());
+fn firings_of_other_shapes_are_ignored() {
+    let mut follower = Follower::with_layers(&[(64, 10, None), (0, 0, None)], FollowOptions::default());
     for (layer, tokens, fired) in [(0, 2, &[1, 2][..]), (1, 1, &[1]), (7, 1, &[1, 2]), (0, 1, &[])] {
-        follower.layer(&LayerFiring { layer, tokens, fired, complete: true, ..LayerFiring::default() });
+        follower.add_firing(&LayerFiring { layer, tokens, fired, complete: true, ..LayerFiring::default() });
     }
-    follower.tokens(1);
+    follower.add_tokens(1);
     assert_eq!(follower.revise(&Placement::default()), None);
     assert_eq!(follower.revise(&Placement::cpu(9)), None);
 }

@@ -1,6 +1,5 @@
-//! What a predictor is trained and judged on: inputs of a layer's FFN, recorded while text ran through the model. What the
-//! neurons do with them is computed from the layer's own weights, on the kernels the model runs on, so nothing but the
-//! inputs has to be stored.
+//! Training and evaluation data of a predictor: inputs of a layer's FFN, recorded while text ran through the model. The firings
+//! are computed from the layer's own weights, on the kernels the model runs on, so only the inputs are stored.
 
 use std::ops::Range;
 
@@ -11,10 +10,10 @@ use crate::{
     model::{Activation, FfnWeights, Linear, PredictorInput},
 };
 
-/// Tokens computed at once.
+/// Tokens per block of computation.
 pub(super) const BLOCK: usize = 128;
 
-/// `[tokens, d]`, one row per token.
+/// Recorded vectors, `[tokens, d]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Rows<'a> {
     /// In memory.
@@ -24,7 +23,7 @@ pub enum Rows<'a> {
 }
 
 impl Rows<'_> {
-    /// Numbers in all.
+    /// Number of elements.
     fn len(&self) -> usize {
         match self {
             Rows::F32(values) => values.len(),
@@ -32,7 +31,7 @@ impl Rows<'_> {
         }
     }
 
-    /// Copies row `t` of rows of `out.len()` numbers.
+    /// Copies row `t`, where rows have `out.len()` elements.
     fn copy(&self, t: usize, out: &mut [f32]) {
         let at = t * out.len()..(t + 1) * out.len();
         match self {
@@ -45,36 +44,36 @@ impl Rows<'_> {
     }
 }
 
-/// Which tokens are for what. Each part is a stretch of the text, so that no sentence is in two of them.
+/// Ranges of tokens by purpose. Each is a contiguous stretch of the text, so that no sentence is in two of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Split {
-    /// Gradients.
+pub struct DataSplit {
+    /// For gradients.
     pub train: Range<usize>,
-    /// When to stop, and which size.
+    /// For early stopping and the choice of the rank.
     pub tune: Range<usize>,
-    /// The threshold: not where the choice between predictors was made, which flatters the chosen one.
+    /// For the threshold; disjoint from `tune`, on which the chosen predictor looks better than it is.
     pub set: Range<usize>,
-    /// The figures that are reported.
+    /// For the reported figures.
     pub test: Range<usize>,
 }
 
-/// Most tokens of a twentieth: more would not make the estimates better than they have to be.
-const MOST_HELD_OUT: usize = 2048;
+/// Most tokens in a twentieth of the text; estimates need no more.
+const MAX_HELD_OUT: usize = 2048;
 
-impl Split {
-    /// Of `tokens` tokens, the last quarter is held out: a twentieth to tune, two to set, two to test. With very few tokens
-    /// the parts are the same.
-    pub fn of(tokens: usize) -> Self {
-        let part = (tokens / 20).min(MOST_HELD_OUT);
+impl DataSplit {
+    /// The split of `tokens` tokens. The last quarter is held out: one twentieth to tune, two for the threshold, two to test. With
+    /// fewer than 20 tokens all ranges are the whole text.
+    pub fn new(tokens: usize) -> Self {
+        let part = (tokens / 20).min(MAX_HELD_OUT);
         if part == 0 {
-            return Split { train: 0..tokens, tune: 0..tokens, set: 0..tokens, test: 0..tokens };
+            return DataSplit { train: 0..tokens, tune: 0..tokens, set: 0..tokens, test: 0..tokens };
         }
         let [tune, set, test] = [5, 4, 2].map(|parts| tokens - parts * part);
-        Split { train: 0..tune, tune: tune..set, set: set..test, test: test..tokens }
+        DataSplit { train: 0..tune, tune: tune..set, set: set..test, test: test..tokens }
     }
 }
 
-/// One layer: its FFN and what it saw.
+/// A layer's FFN and its recorded inputs.
 #[derive(Debug, Clone, Copy)]
 pub struct LayerData<'a> {
     ffn: &'a FfnWeights,
@@ -86,8 +85,8 @@ pub struct LayerData<'a> {
 }
 
 impl<'a> LayerData<'a> {
-    /// `normed` is what the FFN sees, `[tokens, d]`, in the order of the text; `residual` is the stream before the FFN's
-    /// norm, which only predictors of PowerInfer's kind ([`PredictorInput::Residual`]) ask for.
+    /// `normed` are the FFN's inputs, `[tokens, d]`, in the order of the text; `residual` is the residual stream before the FFN's
+    /// norm, which only PowerInfer's predictors ([`PredictorInput::Residual`]) need.
     ///
     /// # Errors
     /// [`Error::Invalid`] for rows that are not as wide as the FFN.
@@ -112,43 +111,43 @@ impl<'a> LayerData<'a> {
         self.ffn
     }
 
-    /// Form of its activation.
+    /// The FFN's activation.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Tokens.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// Which tokens are for what.
+    /// Ranges of tokens by purpose.
     ///
     /// # Errors
     /// [`Error::Invalid`] without tokens.
-    pub fn split(&self) -> Result<Split> {
+    pub fn split(&self) -> Result<DataSplit> {
         match self.tokens {
             0 => Err(Error::invalid("predictor data", "at least one token", 0)),
-            tokens => Ok(Split::of(tokens)),
+            tokens => Ok(DataSplit::new(tokens)),
         }
     }
 
-    /// Width of the model.
+    /// Width of the residual stream.
     pub fn d(&self) -> usize {
         self.d
     }
 
-    /// Neurons.
+    /// Number of neurons.
     pub fn n_ff(&self) -> usize {
         self.ffn.up.weight.rows()
     }
 
-    /// The matrix whose rows decide what fires: the gate, or the up matrix where there is none.
+    /// The firing rows, `[n_ff, d]`: the gate, or the up matrix of ungated FFNs.
     pub(super) fn firing_rows(&self) -> &'a Linear {
         self.ffn.gate.as_ref().unwrap_or(&self.ffn.up)
     }
 
-    /// The rows of `tokens`, `[tokens, d]`, into `out`, which becomes as long.
+    /// Copies the rows of `tokens` into `out`, which becomes `[tokens, d]`.
     ///
     /// # Errors
     /// [`Error::Invalid`] for an input that was not recorded.
@@ -167,17 +166,17 @@ impl<'a> LayerData<'a> {
         Ok(())
     }
 
-    /// What the FFN saw of the tokens `first + t` for every `t` of `tokens`, into `out` `[tokens.len(), d]`.
+    /// Copies the FFN's inputs of the tokens `first + t`, for every `t` of `tokens`, into `out` `[tokens.len(), d]`.
     pub(super) fn gather(&self, first: usize, tokens: &[usize], out: &mut [f32]) {
         for (t, out) in tokens.iter().zip(out.chunks_exact_mut(self.d.max(1))) {
             self.normed.copy(first + t, out);
         }
     }
 
-    /// The hidden activations of tokens with the inputs `x`, `[tokens, n_ff]`, into `hidden`; `other` is scratch memory.
+    /// Computes the hidden activations `[tokens, n_ff]` of inputs `x` `[tokens, d]` into `hidden`; `other` is scratch.
     pub(super) fn hidden(&self, cpu: &Cpu, x: &[f32], hidden: &mut Vec<f32>, other: &mut Vec<f32>) {
         let tokens = x.len() / self.d.max(1);
-        let form = self.activation.into();
+        let form = self.activation;
         let up = &self.ffn.up;
         hidden.resize(tokens * self.n_ff(), 0.0);
         let Some(gate) = &self.ffn.gate else {
@@ -195,10 +194,10 @@ impl<'a> LayerData<'a> {
     }
 }
 
-/// What fired, token by token, and how much it mattered.
+/// Firing neurons and their mass, token by token (compressed sparse rows).
 #[derive(Debug, Clone, Default)]
 pub(super) struct Firings {
-    /// `[tokens + 1]`
+    /// Offsets of the tokens' neurons, `[tokens + 1]`
     starts: Vec<usize>,
     neurons: Vec<u32>,
     /// `|a_i| |d_i|`
@@ -206,20 +205,20 @@ pub(super) struct Firings {
 }
 
 impl Firings {
-    /// Of the tokens in `range`; `go_on` is asked now and then.
-    pub fn of(
+    /// Computes the firings of the tokens in `range`. `progress` is called per block with the fraction done and may stop it.
+    pub fn compute(
         cpu: &Cpu,
         data: &LayerData<'_>,
         norms: &[f32],
         range: Range<usize>,
-        go_on: &mut dyn FnMut(f64) -> Result<()>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Self> {
         let n_ff = data.n_ff();
         let mut firings = Firings { starts: vec![0], ..Firings::default() };
         let (mut x, mut hidden, mut other) = (Vec::new(), Vec::new(), Vec::new());
         let mut mask = vec![0; n_ff.div_ceil(32)];
         for start in range.clone().step_by(BLOCK) {
-            go_on((start - range.start) as f64 / range.len() as f64)?;
+            progress((start - range.start) as f64 / range.len() as f64)?;
             data.copy(PredictorInput::Normed, start..range.end.min(start + BLOCK), &mut x)?;
             data.hidden(cpu, &x, &mut hidden, &mut other);
             for hidden in hidden.chunks_exact_mut(n_ff.max(1)) {
@@ -236,6 +235,14 @@ impl Firings {
         Ok(firings)
     }
 
+    /// Firings given per token as neurons in ascending order and their masses.
+    #[cfg(test)]
+    pub fn from_tokens(tokens: &[&[(usize, f32)]]) -> Self {
+        let mut firings = Firings { starts: vec![0], ..Firings::default() };
+        tokens.iter().for_each(|token| firings.push(token.iter().copied()));
+        firings
+    }
+
     fn push(&mut self, fired: impl Iterator<Item = (usize, f32)>) {
         for (i, mass) in fired {
             self.neurons.push(i as u32);
@@ -244,18 +251,18 @@ impl Firings {
         self.starts.push(self.neurons.len());
     }
 
-    /// Tokens.
+    /// Number of tokens.
     pub fn tokens(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Neurons that fired for token `t`, ascending, and their mass.
+    /// Neurons that fired at token `t`, ascending, and their mass.
     pub fn token(&self, t: usize) -> (&[u32], &[f32]) {
         let at = self.starts[t]..self.starts[t + 1];
         (&self.neurons[at.clone()], &self.mass[at])
     }
 
-    /// Tokens at which each of `n_ff` neurons fired.
+    /// Number of tokens at which each neuron fired, `[n_ff]`.
     pub fn counts(&self, n_ff: usize) -> Vec<u32> {
         let mut counts = vec![0; n_ff];
         self.neurons.iter().for_each(|i| counts[*i as usize] += 1);

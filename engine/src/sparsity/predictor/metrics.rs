@@ -1,4 +1,4 @@
-//! What is said of a prediction, by the definitions the sparsity papers use. Per layer and token, `A` being the active
+//! Figures of a prediction, by the definitions the sparsity papers use. Per layer and token, `A` being the active
 //! neurons, `P` the predicted ones, `a_i` the hidden activations and `d_i` the rows of the down projection:
 //!
 //! | figure | definition |
@@ -14,23 +14,22 @@
 
 use serde::{Deserialize, Serialize};
 
+pub use crate::model::mask::{contains as bit, fill as fill_mask};
 use crate::model::{Down, FfnWeights, mask};
 
-pub use crate::model::mask::{contains as bit, fill as fill_mask};
-
-/// Share of a token's mass that its active neurons hold, where activations are never exactly zero.
+/// Fraction of a token's mass that its active neurons hold, where activations are never exactly zero.
 pub const MASS_OF_ACTIVE: f64 = 0.99;
 
-/// Neurons of a mask, as indices.
+/// Indices of a mask's neurons.
 pub fn ones(mask: &[u32]) -> impl Iterator<Item = usize> {
     mask::neurons(mask).map(|neuron| neuron as usize)
 }
 
-/// The smallest set of neurons that holds the share `share` of `mass` (of one token): a mask of `mass.len()` bits.
-pub fn heaviest(mass: &[f32], share: f64, mask: &mut [u32]) {
+/// Fills `mask` with the smallest set of neurons that holds a `fraction` of one token's `mass` `[n_ff]`.
+pub fn heaviest(mass: &[f32], fraction: f64, mask: &mut [u32]) {
     let mut order: Vec<u32> = (0..mass.len() as u32).filter(|i| mass[*i as usize] > 0.0).collect();
     order.sort_unstable_by(|a, b| mass[*b as usize].total_cmp(&mass[*a as usize]).then(a.cmp(b)));
-    let mut missing = share * order.iter().map(|i| f64::from(mass[*i as usize])).sum::<f64>();
+    let mut missing = fraction * order.iter().map(|i| f64::from(mass[*i as usize])).sum::<f64>();
     mask.fill(0);
     for i in order {
         if missing <= 0.0 {
@@ -41,7 +40,7 @@ pub fn heaviest(mass: &[f32], share: f64, mask: &mut [u32]) {
     }
 }
 
-/// Euclidean norm of every neuron's down vector, `[n_ff]`.
+/// Euclidean norms of the neurons' down vectors, `[n_ff]`.
 pub fn down_norms(ffn: &FfnWeights) -> Vec<f32> {
     let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
     let mut norms = vec![0.0f32; ffn.up.weight.rows()];
@@ -65,7 +64,7 @@ pub fn output_error(y: &[f32], approximation: &[f32]) -> Option<f64> {
     (whole > 0.0).then(|| (missing / whole).sqrt())
 }
 
-/// Mean of what was defined.
+/// Mean of the defined values.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Mean {
     sum: f64,
@@ -73,7 +72,7 @@ pub struct Mean {
 }
 
 impl Mean {
-    /// One more value, if there is one.
+    /// Adds a value if it is defined.
     pub fn add(&mut self, value: Option<f64>) {
         if let Some(value) = value {
             self.sum += value;
@@ -81,30 +80,30 @@ impl Mean {
         }
     }
 
-    /// The mean; `None` of nothing.
+    /// The mean; `None` without values.
     pub fn get(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / self.count as f64)
     }
 }
 
-/// Figures of one layer, means over tokens. A share nothing was defined for is 1: nothing was missed.
+/// Figures of one layer, means over tokens, from 0 to 1. Recall and precision are 1 where no token defines them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// Tokens looked at.
+    /// Number of tokens evaluated.
     pub tokens: u64,
-    /// Share of the active neurons that was predicted.
+    /// Fraction of the active neurons that was predicted.
     pub recall: f64,
-    /// Share of the active neurons' mass that was predicted.
+    /// Fraction of the active neurons' mass that was predicted.
     pub mass_recall: f64,
-    /// Share of the predicted neurons that were active.
+    /// Fraction of the predicted neurons that was active.
     pub precision: f64,
-    /// Share of the neurons that was predicted.
+    /// Fraction of the neurons that was predicted.
     pub density: f64,
-    /// Share of the neurons that was active.
+    /// Fraction of the neurons that was active.
     pub active: f64,
 }
 
-/// Adds tokens up to a [`Prediction`].
+/// Accumulates tokens into a [`Prediction`].
 #[derive(Debug, Clone)]
 pub struct Tally {
     n_ff: usize,
@@ -117,14 +116,14 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of a layer of `n_ff` neurons.
+    /// An empty tally of a layer of `n_ff` neurons.
     pub fn new(n_ff: usize) -> Self {
         let none = Mean::default();
         Tally { n_ff, tokens: 0, recall: none, mass_recall: none, precision: none, density: none, active: none }
     }
 
-    /// One token: masks of active and predicted neurons, and the neurons' mass `[n_ff]` (of which that of neurons that are
-    /// not active is not looked at). Without masses mass recall stays undefined.
+    /// Adds one token: masks of active and predicted neurons, and the neurons' mass `[n_ff]`, read where a neuron is active. Without
+    /// masses mass recall stays undefined.
     pub fn add(&mut self, active: &[u32], predicted: &[u32], mass: Option<&[f32]>) {
         let (fires, guessed) = (mask::count(active) as f64, mask::count(predicted) as f64);
         let found: f64 = active.iter().zip(predicted).map(|(a, p)| f64::from((a & p).count_ones())).sum();
@@ -135,14 +134,14 @@ impl Tally {
                 whole += mass;
                 found += if bit(predicted, i) { mass } else { 0.0 };
             }
-            share(found, whole)
+            ratio(found, whole)
         };
         self.tokens += 1;
-        self.recall.add(share(found, fires));
+        self.recall.add(ratio(found, fires));
         self.mass_recall.add(mass.and_then(weigh));
-        self.precision.add(share(found, guessed));
-        self.density.add(share(guessed, self.n_ff as f64));
-        self.active.add(share(fires, self.n_ff as f64));
+        self.precision.add(ratio(found, guessed));
+        self.density.add(ratio(guessed, self.n_ff as f64));
+        self.active.add(ratio(fires, self.n_ff as f64));
     }
 
     /// The figures so far.
@@ -158,12 +157,12 @@ impl Tally {
     }
 }
 
-/// `part / whole`, if there is a whole.
-fn share(part: f64, whole: f64) -> Option<f64> {
+/// `part / whole`; `None` if `whole` is 0.
+fn ratio(part: f64, whole: f64) -> Option<f64> {
     (whole > 0.0).then(|| part / whole)
 }
 
-/// Least and median of a figure over layers (the lower of the two in the middle).
+/// Minimum and (lower) median of a figure over layers.
 pub fn least_and_median(of_layers: &[f64]) -> Option<(f64, f64)> {
     let mut sorted = of_layers.to_vec();
     sorted.sort_unstable_by(f64::total_cmp);
@@ -174,12 +173,13 @@ pub fn least_and_median(of_layers: &[f64]) -> Option<(f64, f64)> {
 mod tests {
     use super::*;
     use crate::{
-        format::{Bytes, Matrix, TensorType},
+        format::{Bytes, Matrix},
         model::Linear,
+        quant::TensorType,
     };
 
     #[test]
-    fn figures_of_tokens_worked_out_by_hand() {
+    fn prediction_figures_match_a_hand_calculation() {
         let mut tally = Tally::new(40);
         let mass: Vec<f32> = (0..40).map(|i| i as f32).collect();
         let mask = |of: &[usize]| {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_heaviest_are_the_fewest_that_suffice() {
+    fn heaviest_is_the_smallest_set_with_the_mass() {
         let mut mask = [0; 1];
         heaviest(&[1.0, 5.0, 0.0, 3.0, 1.0], 0.8, &mut mask);
         assert_eq!(mask, [0b01010]);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn norms_do_not_depend_on_the_orientation() {
+    fn down_norms_do_not_depend_on_the_orientation() {
         let by_neuron = [3.0f32, 4.0, 0.0, 1.0, 2.0, 2.0]; // [3, 2]
         let by_output = [3.0f32, 0.0, 2.0, 4.0, 1.0, 2.0]; // [2, 3]
         let linear = |rows, cols, values: &[f32]| Linear {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_are_summed_up_by_the_least_and_the_median() {
+    fn least_and_median_and_output_error_of_known_values() {
         assert_eq!(least_and_median(&[0.9, 0.7, 0.8]), Some((0.7, 0.8)));
         assert_eq!(least_and_median(&[]), None);
         assert_eq!(output_error(&[3.0, 4.0], &[3.0, 1.0]), Some(0.6));

@@ -1,29 +1,30 @@
-//! Who guesses which neurons fire. A low-rank predictor is trained on recorded inputs of a layer's FFN ([`train`]); the
-//! firing rows in few bits predict without any training ([`low_bit`]); one that came with the model is measured as it is
-//! ([`assess`]), and with another threshold. Thresholds are set by one rule ([`with_threshold`]), figures have the same
-//! definitions ([`metrics`]), and both are computed by the kernels that run the model, so that they hold at run time. Models that
-//! never have exact zeros get a cut on the gate's activation instead ([`cut`]). [`choose`] says which of all this is worth having.
+//! Predictors of the neurons that fire, and the thresholds of sparse modes. A low-rank predictor is trained on recorded
+//! inputs of a layer's FFN ([`train`]); the firing rows in few bits predict without any training ([`low_bit`]); one that came
+//! with the model is measured as it is ([`assess`]), and with another threshold. All thresholds follow one rule
+//! ([`with_threshold`]) and all figures the same definitions ([`metrics`]), computed by the kernels that run the model, so that
+//! they hold at run time. Models whose activations are never exactly zero get an activation threshold on the gate instead
+//! ([`activation_threshold`]). [`select_predictor`] compares the candidates' costs.
 //!
-//! What a layer's neurons do with its inputs is computed from its weights: [`LayerData`] needs nothing else.
+//! The firings that belong to recorded inputs are computed from the layer's weights: [`LayerData`] needs nothing else.
 
+mod activation_threshold;
 mod adam;
-mod choose;
-mod cut;
 mod data;
 mod low_rank;
 pub mod metrics;
 mod options;
 mod report;
 mod rows;
+mod selection;
 mod threshold;
 mod train;
 
-pub use choose::{Choice, FfnCost, choose};
-pub use cut::{Cut, CutGoal, cut, cut_experts};
-pub use data::{LayerData, Rows, Split};
-pub use options::{Allowance, PREDICTOR_SHARE, Progress, Target, TrainOptions};
+pub use activation_threshold::{ActivationThreshold, ThresholdGoal, activation_threshold, moe_activation_threshold};
+pub use data::{DataSplit, LayerData, Rows};
+pub use options::{PREDICTOR_FRACTION, ParameterBudget, Target, TrainOptions, TrainProgress};
 pub use report::{Limit, PredictorReport, assess};
 pub use rows::{LOW_BIT_TYPES, low_bit};
+pub use selection::{FfnCost, PredictorSelection, select_predictor};
 pub use threshold::with_threshold;
 pub use train::{Trained, train};
 

@@ -1,4 +1,4 @@
-//! What a predictor is, how well it does and what it costs.
+//! A predictor's figures: kind, quality and cost.
 
 use std::{fmt, time::Instant};
 
@@ -17,40 +17,40 @@ use crate::{
     model::{Predictor, PredictorKind, PredictorQuality},
 };
 
-/// Everything measured of one layer's predictor, on text that set nothing of it.
+/// Figures of one layer's predictor, measured on held-out text.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PredictorReport {
-    /// `low-rank`, `rows`.
+    /// Kind: `low-rank` or `rows`.
     pub kind: String,
     /// Hidden size of a low-rank predictor.
     pub rank: Option<usize>,
-    /// Type of its matrices.
+    /// Weight type of its matrices.
     pub tensor_type: String,
-    /// Weights.
+    /// Number of weights.
     pub parameters: u64,
     /// Bytes read for every token.
     pub bytes: u64,
-    /// What its threshold was set for.
+    /// Recall that its threshold was set for.
     pub target: Target,
-    /// How well it does.
+    /// Recall, precision and density.
     pub figures: Prediction,
-    /// Seconds it took to make.
+    /// Seconds it took to train or build.
     pub seconds: f64,
-    /// Time of one token's scores on this CPU, its weights in the cache or not as it happens.
+    /// Nanoseconds of one token's scores on this CPU, with warm or cold caches as it happens.
     pub ns_per_token: f64,
-    /// What kept it from being better, if anything did.
+    /// The limit on its quality, if it met one.
     pub limit: Option<Limit>,
 }
 
-/// Why a predictor is not better than it is.
+/// A limit that a predictor's quality met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Limit {
-    /// More parameters would have helped, but the share of the model's given to this layer was used up.
+    /// The parameters allowed for this layer: more would have helped.
     Parameters,
-    /// The time given for training was over.
+    /// The time allowed for training.
     Time,
-    /// Not enough text: the share that is missed has an uncertainty as large as itself.
+    /// The amount of text: the fraction of missed firings is as uncertain as it is large.
     Text,
 }
 
@@ -65,13 +65,13 @@ impl fmt::Display for Limit {
 }
 
 impl PredictorReport {
-    /// Whether both targets were met.
+    /// True if both targets were met.
     pub fn reached(&self) -> bool {
         self.figures.recall >= self.target.recall && self.figures.mass_recall >= self.target.mass
     }
 
-    /// Measures `predictor` on the tokens of `firings`, which begin at token `first` of `data`. It did not take any time to
-    /// make and nothing limits it, unless the caller says so.
+    /// Measures `predictor` on the tokens of `firings`, which begin at token `first` of `data`. The caller fills in `seconds` and
+    /// `limit`.
     pub(super) fn measure(
         cpu: &Cpu,
         data: &LayerData<'_>,
@@ -101,7 +101,7 @@ impl PredictorReport {
         })
     }
 
-    /// The figures a model's predictor carries with it.
+    /// The figures as stored with a model's predictor.
     pub fn quality(&self) -> PredictorQuality {
         let Prediction { recall, mass_recall, precision, density, .. } = self.figures;
         PredictorQuality {
@@ -139,7 +139,7 @@ impl fmt::Display for PredictorReport {
     }
 }
 
-/// Nanoseconds of one token's scores: the median of a few.
+/// Median time of one token's scores, in nanoseconds.
 fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
     const RUNS: usize = 9;
     let (mut inner, mut scores) = (Vec::new(), Vec::new());
@@ -154,14 +154,13 @@ fn time(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor) -> Result<f64> {
     Ok(times[RUNS / 2])
 }
 
-/// Measures a predictor as it is (one that came with the model, say) on the part of `data` that [`super::Split`] keeps for
-/// testing.
+/// Measures a predictor as it is (one that came with the model, say) on the test range of `data`.
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) without tokens, or without the residual stream for a predictor that looks at it.
+/// [`Error::Invalid`](crate::Error::Invalid) without tokens, or without the residual stream for a predictor that reads it.
 pub fn assess(cpu: &Cpu, data: &LayerData<'_>, predictor: &Predictor, target: Target) -> Result<PredictorReport> {
     let test = data.split()?.test;
     let norms = super::metrics::down_norms(data.ffn());
-    let firings = Firings::of(cpu, data, &norms, test.clone(), &mut |_| Ok(()))?;
+    let firings = Firings::compute(cpu, data, &norms, test.clone(), &mut |_| Ok(()))?;
     PredictorReport::measure(cpu, data, predictor, &firings, test.start, target)
 }

@@ -1,6 +1,5 @@
-//! The predictor that needs no training: the firing rows themselves, in few bits. What their product with a token says is
-//! wrong by the rounding only, so its threshold needs little slack; but it is as wide as the model, where a low-rank one
-//! is narrow.
+//! The predictor that needs no training: the firing rows themselves, in few bits. Their product with a token has no error but
+//! rounding, so its threshold needs little slack; but it is as wide as the model, where a low-rank predictor is narrow.
 
 use std::{
     sync::{Mutex, PoisonError},
@@ -11,22 +10,24 @@ use super::{Trained, data::LayerData, options::Target, threshold::with_threshold
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    format::{Bytes, Matrix, TensorType, blocks},
+    format::{Bytes, Matrix},
     model::{Predictor, PredictorInput, PredictorKind},
+    quant,
+    quant::TensorType,
 };
 
 /// Types the rows may have, smallest first. Q4_K is as small as Q4_0 and more exact, but needs a width of whole blocks of 256.
-/// What devices would widen (fewer than 4 bits) is not among them.
+/// Types of fewer than 4 bits are left out, because devices would widen them.
 pub const LOW_BIT_TYPES: [TensorType; 3] = [TensorType::Q4_K, TensorType::Q4_0, TensorType::Q8_0];
 
-/// Rows a worker quantises at a time.
+/// Rows that a worker quantises at a time.
 const ROWS: usize = 16;
 
-/// A copy of `matrix` in another type, made on all workers.
+/// A copy of `matrix` in type `ty`, quantised on all workers.
 ///
 /// # Errors
-/// [`Error::Unsupported`] for a type that is not written or does not fit the width, [`Error::Invalid`] for weights it
-/// cannot hold.
+/// [`Error::Unsupported`] for a type that cannot be encoded or does not fit the width, [`Error::Invalid`] for weights out of
+/// its range.
 pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Matrix> {
     let Some(row_bytes) = ty.row_bytes(matrix.cols()) else {
         return Err(Error::Unsupported {
@@ -43,7 +44,7 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
         bytes.reserve_exact(ROWS * row_bytes);
         for r in *at * ROWS..matrix.rows().min((*at + 1) * ROWS) {
             matrix.dequantise_row(r, &mut row);
-            if let Err(error) = blocks::quantise(ty, &row, bytes) {
+            if let Err(error) = quant::quantise(ty, &row, bytes) {
                 failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
                 return;
             }
@@ -56,7 +57,7 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
     }
 }
 
-/// The predictor made of the layer's firing rows in type `ty`, its threshold set for `target`.
+/// The predictor of the layer's firing rows in type `ty`, with the threshold for `target`.
 ///
 /// # Errors
 /// [`Error::Unsupported`] for a type that does not fit, [`Error::Invalid`] without tokens.

@@ -1,18 +1,19 @@
-//! Predictors of layers whose structure is known.
+//! Predictors of layers with a known structure.
 
 use std::ops::ControlFlow;
 
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
 use super::{
-    CutGoal, LayerData, PredictorReport, Rows, Split, Target, TrainOptions, Trained, assess, cut, low_bit, train,
+    DataSplit, LayerData, PredictorReport, Rows, Target, ThresholdGoal, TrainOptions, Trained, activation_threshold,
+    assess, low_bit, train,
 };
 use crate::{
     cpu::{Cpu, CpuOptions},
     error::Error,
-    format::{Bytes, Matrix, TensorType},
+    format::{Bytes, Matrix},
     model::{Activation, Down, FfnWeights, Linear, PredictorKind},
-    synth::random::fill_normal,
+    quant::TensorType,
 };
 
 const D: usize = 64;
@@ -26,14 +27,14 @@ fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
     Matrix::new(TensorType::F32, rows, cols, Bytes::new(bytemuck::cast_slice(values).to_vec())).unwrap()
 }
 
+/// Nearly normal numbers of standard deviation 1: sums of four uniform ones.
 fn normal(rng: &mut ChaCha8Rng, n: usize) -> Vec<f32> {
-    let mut values = vec![0.0; n];
-    fill_normal(rng, 1.0, &mut values);
-    values
+    let uniform = |rng: &mut ChaCha8Rng| super::low_rank::uniform(rng, 0.5);
+    (0..n).map(|_| (0..4).map(|_| uniform(rng)).sum()).collect()
 }
 
-/// A gated layer whose firing rows are mixtures of `directions` directions (and a tenth of noise), with the gate's bias
-/// `bias` of a standard deviation below zero.
+/// A gated layer whose firing rows are combinations of `directions` directions (and a tenth of noise), with the gate's bias
+/// `bias` standard deviations below zero.
 fn layer(d: usize, n_ff: usize, directions: usize, bias: f32, seed: u64) -> FfnWeights {
     let rng = &mut ChaCha8Rng::seed_from_u64(seed);
     let basis = normal(rng, directions * d);
@@ -55,7 +56,7 @@ fn layer(d: usize, n_ff: usize, directions: usize, bias: f32, seed: u64) -> FfnW
     }
 }
 
-/// Inputs as a norm leaves them: of length `sqrt(d)`.
+/// Inputs `[tokens, d]` of length `sqrt(d)`, as a norm makes them.
 fn inputs(d: usize, tokens: usize, seed: u64) -> Vec<f32> {
     let mut x = normal(&mut ChaCha8Rng::seed_from_u64(seed), tokens * d);
     for x in x.chunks_exact_mut(d) {
@@ -69,7 +70,7 @@ fn data<'a>(ffn: &'a FfnWeights, x: &'a [f32]) -> LayerData<'a> {
     LayerData::new(ffn, Activation::Relu, Rows::F32(x), None).unwrap()
 }
 
-fn go_on(_: super::Progress) -> ControlFlow<()> {
+fn go_on(_: super::TrainProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
@@ -77,7 +78,7 @@ fn trained(data: &LayerData<'_>, options: &TrainOptions) -> Trained {
     train(&cpu(2), data, options, &mut go_on).unwrap()
 }
 
-/// That `predictor` meets `target` on text nothing of it was made from, up to the error the text itself has.
+/// Asserts that `predictor` meets `target` on fresh text, up to that text's sampling error.
 fn check_fresh(ffn: &FfnWeights, d: usize, predictor: &crate::model::Predictor, target: Target) -> PredictorReport {
     let fresh = inputs(d, 20_000, 99);
     let report = assess(&cpu(2), &data(ffn, &fresh), predictor, target).unwrap();
@@ -87,7 +88,7 @@ fn check_fresh(ffn: &FfnWeights, d: usize, predictor: &crate::model::Predictor, 
 }
 
 #[test]
-fn few_directions_need_a_small_rank() {
+fn trained_predictor_of_few_directions_has_a_small_rank() {
     let ffn = layer(D, N_FF, 6, 1.3, 1);
     let x = inputs(D, 10_000, 2);
     let Trained { predictor, report } = trained(&data(&ffn, &x), &TrainOptions::default());
@@ -99,7 +100,7 @@ fn few_directions_need_a_small_rank() {
 }
 
 #[test]
-fn harder_layers_get_a_larger_rank() {
+fn trained_rank_grows_with_the_directions_of_a_layer() {
     // As wide as the benefit of a larger rank needs it to be: more neurons than a predictor has parameters per unit.
     let (d, n_ff) = (96, 1024);
     let x = inputs(d, 12_000, 3);
@@ -112,7 +113,7 @@ fn harder_layers_get_a_larger_rank() {
 }
 
 #[test]
-fn the_allowance_is_kept() {
+fn trained_predictor_keeps_its_parameter_budget() {
     let ffn = layer(D, N_FF, 48, 1.0, 5);
     let x = inputs(D, 4_000, 6);
     let parameters = 33 * (D + N_FF) as u64;
@@ -123,16 +124,16 @@ fn the_allowance_is_kept() {
     let too_few = TrainOptions { parameters: 31 * (D + N_FF) as u64, ..options };
     assert!(matches!(train(&cpu(1), &data(&ffn, &x), &too_few, &mut go_on), Err(Error::Invalid { .. })));
 
-    let mut allowance = super::Allowance::new(3000, 3);
-    assert_eq!(allowance.next(), 100);
-    allowance.take(40);
-    assert_eq!(allowance.next(), 130);
-    allowance.take(500);
-    assert_eq!(allowance.next(), 0);
+    let mut parameter_budget = super::ParameterBudget::new(3000, 3);
+    assert_eq!(parameter_budget.next_layer(), 100);
+    parameter_budget.spend(40);
+    assert_eq!(parameter_budget.next_layer(), 130);
+    parameter_budget.spend(500);
+    assert_eq!(parameter_budget.next_layer(), 0);
 }
 
 #[test]
-fn the_same_seed_gives_the_same_predictor() {
+fn training_is_deterministic_for_a_seed_at_any_thread_count() {
     let ffn = layer(D, N_FF, 6, 1.3, 7);
     let x = inputs(D, 2_000, 8);
     let bytes = |threads, seed| {
@@ -148,13 +149,13 @@ fn the_same_seed_gives_the_same_predictor() {
 }
 
 #[test]
-fn training_stops_when_asked_to() {
+fn training_stops_when_progress_breaks() {
     let ffn = layer(D, N_FF, 6, 1.3, 9);
     let x = inputs(D, 2_000, 10);
     let mut last = 0.0;
     for calls in [1, 3, 20] {
         let mut left = calls;
-        let mut stop = |progress: super::Progress| {
+        let mut stop = |progress: super::TrainProgress| {
             assert!((0.0..=1.0).contains(&progress.done));
             last = progress.done;
             left -= 1;
@@ -167,11 +168,11 @@ fn training_stops_when_asked_to() {
 }
 
 #[test]
-fn progress_only_grows_and_ends() {
+fn training_progress_is_monotonic_and_ends_at_one() {
     let ffn = layer(D, N_FF, 6, 1.3, 9);
     let x = inputs(D, 1_000, 10);
     let mut last = 0.0;
-    let mut watch = |progress: super::Progress| {
+    let mut watch = |progress: super::TrainProgress| {
         assert!(progress.done >= last, "{progress:?} after {last}");
         last = progress.done;
         ControlFlow::Continue(())
@@ -181,23 +182,23 @@ fn progress_only_grows_and_ends() {
 }
 
 #[test]
-fn a_work_limit_is_kept_and_still_gives_a_predictor() {
+fn training_keeps_its_work_limit() {
     let ffn = layer(D, N_FF, 6, 1.3, 9);
     let x = inputs(D, 4_000, 10);
     for work in [0.0, 1e8] {
-        let mut told = 0;
+        let mut calls = 0;
         let mut count = |_| {
-            told += 1;
+            calls += 1;
             ControlFlow::Continue(())
         };
         train(&cpu(2), &data(&ffn, &x), &TrainOptions { work, ..TrainOptions::default() }, &mut count).unwrap();
-        // A step of the smallest size is 4e6 multiplications; preparing tells 32 times.
-        assert!(told < 80, "{told} steps for {work}");
+        // A step of the smallest rank is 4e6 multiplications; the preparation reports 32 times.
+        assert!(calls < 80, "{calls} steps for {work}");
     }
 }
 
 #[test]
-fn a_time_limit_ends_training_with_what_there_is() {
+fn training_reports_an_exceeded_time_limit() {
     let ffn = layer(D, N_FF, 6, 1.3, 9);
     let x = inputs(D, 4_000, 10);
     let options = TrainOptions { seconds: Some(0.0), ..TrainOptions::default() };
@@ -206,7 +207,7 @@ fn a_time_limit_ends_training_with_what_there_is() {
 }
 
 #[test]
-fn rows_in_few_bits_find_what_fires_at_any_width() {
+fn low_bit_rows_meet_the_target_at_any_width() {
     for (d, activation) in [(96, Activation::Relu), (256, Activation::ReluSquared), (96, Activation::DRelu)] {
         let ffn = layer(d, N_FF, d, 1.3, 11);
         let x = inputs(d, 6_000, 12);
@@ -229,7 +230,7 @@ fn rows_in_few_bits_find_what_fires_at_any_width() {
 }
 
 #[test]
-fn ungated_layers_are_predicted_too() {
+fn low_bit_rows_of_ungated_layers_meet_the_target() {
     let FfnWeights { gate, down, .. } = layer(D, N_FF, 6, 1.3, 13);
     let ffn = FfnWeights { gate: None, up: gate.unwrap(), down };
     let x = inputs(D, 6_000, 14);
@@ -239,7 +240,7 @@ fn ungated_layers_are_predicted_too() {
 }
 
 #[test]
-fn thresholds_meet_other_targets_on_fresh_text() {
+fn thresholds_meet_any_target_on_fresh_text() {
     let ffn = layer(D, N_FF, 64, 1.0, 15);
     let x = inputs(D, 12_000, 16);
     let mut density = 0.0;
@@ -259,7 +260,7 @@ fn thresholds_meet_other_targets_on_fresh_text() {
 }
 
 #[test]
-fn degenerate_layers_have_predictors() {
+fn degenerate_layers_get_finite_predictors() {
     let options = TrainOptions { epochs: 2, ..TrainOptions::default() };
     for (bias, tokens, fires) in [(1e3, 300, 0.0), (-1e3, 300, 1.0), (1.3, 1, -1.0), (1.3, 3, -1.0), (1.3, 33, -1.0)] {
         let ffn = layer(D, N_FF, 6, bias, 17);
@@ -287,7 +288,7 @@ fn degenerate_layers_have_predictors() {
 }
 
 #[test]
-fn numbers_that_are_none_end_in_an_error_or_a_figure() {
+fn non_finite_inputs_give_an_error_or_a_finite_threshold() {
     let ffn = layer(D, N_FF, 6, 1.3, 19);
     let mut x = inputs(D, 400, 20);
     for (i, broken) in [f32::NAN, f32::INFINITY, f32::MAX].into_iter().enumerate() {
@@ -303,7 +304,7 @@ fn numbers_that_are_none_end_in_an_error_or_a_figure() {
 }
 
 #[test]
-fn halves_are_read_as_what_they_are() {
+fn f16_inputs_equal_their_f32_values() {
     let ffn = layer(D, N_FF, 6, 1.3, 21);
     let x: Vec<f32> = inputs(D, 500, 22).into_iter().map(|x| half::f16::from_f32(x).to_f32()).collect();
     let halves: Vec<u8> = x.iter().flat_map(|x| half::f16::from_f32(*x).to_le_bytes()).collect();
@@ -317,39 +318,42 @@ fn halves_are_read_as_what_they_are() {
 }
 
 #[test]
-fn text_is_split_into_stretches() {
-    assert_eq!(Split::of(1000), Split { train: 0..750, tune: 750..800, set: 800..900, test: 900..1000 });
-    assert_eq!(Split::of(1_000_000).test, 1_000_000 - 4096..1_000_000);
-    assert_eq!(Split::of(3), Split { train: 0..3, tune: 0..3, set: 0..3, test: 0..3 });
+fn data_split_is_of_contiguous_ranges() {
+    assert_eq!(DataSplit::new(1000), DataSplit { train: 0..750, tune: 750..800, set: 800..900, test: 900..1000 });
+    assert_eq!(DataSplit::new(1_000_000).test, 1_000_000 - 4096..1_000_000);
+    assert_eq!(DataSplit::new(3), DataSplit { train: 0..3, tune: 0..3, set: 0..3, test: 0..3 });
 }
 
 #[test]
-fn cuts_do_what_they_were_asked_for() {
+fn activation_thresholds_meet_their_goal() {
     let ffn = layer(D, N_FF, 64, 0.5, 23);
     let x = inputs(D, 8_000, 24);
     for activation in [Activation::Silu, Activation::GeluTanh] {
         let data = LayerData::new(&ffn, activation, Rows::F32(&x), None).unwrap();
         let cpu = cpu(2);
         let mut error = -1.0;
-        for share in [0.0, 0.25, 0.5, 0.9] {
-            let made = cut(&cpu, &data, CutGoal::Sparsity(share)).unwrap();
-            assert!((made.sparsity - share).abs() < 0.03, "{made:?}");
+        for fraction in [0.0, 0.25, 0.5, 0.9] {
+            let made = activation_threshold(&cpu, &data, ThresholdGoal::Sparsity(fraction)).unwrap();
+            assert!((made.sparsity - fraction).abs() < 0.03, "{made:?}");
             assert!(
-                made.mass > 1.0 - share - 0.01 && made.mass <= 1.0 + 1e-6,
-                "what is skipped matters less: {made:?}"
+                made.mass > 1.0 - fraction - 0.01 && made.mass <= 1.0 + 1e-6,
+                "skipped neurons have less mass: {made:?}"
             );
             assert!(made.output_error > error, "{made:?}");
             error = made.output_error;
         }
-        let made = cut(&cpu, &data, CutGoal::OutputError(0.1)).unwrap();
+        let made = activation_threshold(&cpu, &data, ThresholdGoal::OutputError(0.1)).unwrap();
         assert!((0.08..0.11).contains(&made.output_error), "{made:?}");
         assert!(made.sparsity > 0.1, "{made:?}");
-        assert_eq!(cut(&cpu, &data, CutGoal::OutputError(0.0)).unwrap().mass, 1.0);
-        assert!(cut(&cpu, &data, CutGoal::Sparsity(1.0)).is_err());
+        assert_eq!(activation_threshold(&cpu, &data, ThresholdGoal::OutputError(0.0)).unwrap().mass, 1.0);
+        assert!(activation_threshold(&cpu, &data, ThresholdGoal::Sparsity(1.0)).is_err());
     }
     let ungated = FfnWeights { gate: None, ..ffn };
     let data = LayerData::new(&ungated, Activation::Silu, Rows::F32(&x), None).unwrap();
-    assert!(matches!(cut(&cpu(1), &data, CutGoal::Sparsity(0.5)), Err(Error::Unsupported { .. })));
+    assert!(matches!(
+        activation_threshold(&cpu(1), &data, ThresholdGoal::Sparsity(0.5)),
+        Err(Error::Unsupported { .. })
+    ));
 }
 
 /// `ffn` with matrices of type `ty`.
@@ -358,12 +362,12 @@ fn quantised(ffn: &FfnWeights, ty: TensorType) -> FfnWeights {
         weight: super::rows::quantised(&cpu(1), &linear.weight, ty).unwrap(),
         ..linear.clone()
     };
-    let Down::Neurons(down) = &ffn.down else { panic!("down is by outputs") };
+    let Down::Neurons(down) = &ffn.down else { panic!("down is output-major") };
     FfnWeights { gate: ffn.gate.as_ref().map(of), up: of(&ffn.up), down: Down::Neurons(of(down)) }
 }
 
 #[test]
-fn the_type_that_costs_least_is_taken() {
+fn training_takes_the_weight_type_that_costs_least() {
     let (hard, easy) = (layer(D, N_FF, 48, 1.3, 15), layer(D, N_FF, 6, 1.3, 1));
     let x = inputs(D, 10_000, 16);
     for ffn in [quantised(&hard, TensorType::Q4_0), hard, easy] {
@@ -371,7 +375,7 @@ fn the_type_that_costs_least_is_taken() {
             let options = TrainOptions { epochs: 4, types: types.to_vec(), ..TrainOptions::default() };
             let Trained { predictor, report } = trained(&data(&ffn, &x), &options);
             let fresh = check_fresh(&ffn, D, &predictor, Target::default()).figures;
-            (super::FfnCost::of(&ffn).predicted(report.bytes, fresh.density, fresh.active), report.tensor_type)
+            (super::FfnCost::new(&ffn).predicted(report.bytes, fresh.density, fresh.active), report.tensor_type)
         };
         let alone = [TensorType::Q8_0, TensorType::Q4_0].map(|ty| with(&[ty]));
         let least = if alone[0].0 < alone[1].0 { &alone[0] } else { &alone[1] };

@@ -1,10 +1,10 @@
-//! Thresholds. A layer's predictor names the neurons whose score is at least its threshold; the higher it is, the fewer
-//! are named and the more are missed. Here it becomes as high as the target allows.
+//! Thresholds of predictors. A layer's predictor names the neurons whose score is at least its threshold; the higher it is,
+//! the fewer are named and the more are missed. [`with_threshold`] sets it as high as the target recall allows.
 //!
-//! Recall as a mean over tokens is a weighted share of all firings, a firing of token `t` having the weight `1 / |A_t|`
-//! (its mass over the token's, for mass recall). So the threshold for a target is a weighted quantile of the scores of what
-//! fired. It is an estimate from some text: the target is raised by [`MARGIN`] standard errors, measured over stretches of
-//! text because neighbouring tokens are alike.
+//! Recall as a mean over tokens is a weighted fraction of all firings, a firing of token `t` having the weight `1 / |A_t|`
+//! (its mass over the token's, for mass recall). So the threshold for a target is a weighted quantile of the scores of the
+//! neurons that fired. It is an estimate from some text: the target is raised by [`MARGIN`] standard errors, measured over
+//! stretches of text because neighbouring tokens are correlated.
 
 use std::{ops::Range, time::Instant};
 
@@ -21,21 +21,21 @@ use crate::{
     model::{Predictor, mask},
 };
 
-/// Standard errors between the target and what a threshold that will be used is set for. What is missed has a long tail, so two would not do.
+/// Standard errors by which the recall at the threshold exceeds the target. Misses have a long tail, so two are not enough.
 const MARGIN: f64 = 3.0;
-/// Tokens of a stretch of text.
+/// Tokens per stretch of text.
 const STRETCH: usize = 64;
 
-/// `predictor` with the threshold that `target` needs, set on the part of `data` that [`Split`](super::Split) keeps for that and
-/// measured on the part that is kept for testing.
+/// `predictor` with the threshold for `target`, set on one held-out range of `data` and measured on another (see
+/// [`DataSplit`](super::DataSplit)).
 ///
 /// # Errors
-/// [`Error::Invalid`](crate::Error::Invalid) for a target that is no share, without tokens, or without the residual stream for a
-/// predictor that looks at it.
+/// [`Error::Invalid`](crate::Error::Invalid) for a target that is not from 0 to 1, without tokens, or without the residual
+/// stream for a predictor that reads it.
 pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, target: Target) -> Result<Trained> {
     target.check()?;
     let (split, norms, started) = (data.split()?, down_norms(data.ffn()), Instant::now());
-    let firings = |range| Firings::of(cpu, data, &norms, range, &mut |_| Ok(()));
+    let firings = |range| Firings::compute(cpu, data, &norms, range, &mut |_| Ok(()));
     let (set, test) = (firings(split.set.clone())?, firings(split.test.clone())?);
     let calibration = calibrate(cpu, data, &predictor, &set, split.set.start, target, MARGIN)?;
     let seconds = started.elapsed().as_secs_f64();
@@ -47,7 +47,7 @@ pub fn with_threshold(cpu: &Cpu, data: &LayerData<'_>, predictor: Predictor, tar
     Ok(Trained { predictor, report })
 }
 
-/// The scores of `tokens` in blocks: `each(t, scores)` with `t` counted from the beginning of the range.
+/// Calls `each(t, scores)` for `tokens`, `t` counted from the beginning of the range and `scores` `[n_ff]`.
 pub(super) fn for_each_token(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -68,7 +68,7 @@ pub(super) fn for_each_token(
     Ok(())
 }
 
-/// Figures of `predictor` with its threshold over the tokens of `firings`, which begin at token `first`.
+/// Figures of `predictor` at its threshold over the tokens of `firings`, which begin at token `first`.
 pub(super) fn evaluate(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -93,17 +93,19 @@ pub(super) fn evaluate(
     Ok(tally.figures())
 }
 
-/// One firing: its score and its share of its token's count and mass.
+/// One firing: its score and its weights in recall and mass recall.
 #[derive(Clone, Copy)]
 struct Firing {
     score: f32,
     token: u32,
+    /// `1 / |A_t|`
     count: f32,
+    /// Fraction of the token's mass.
     mass: f32,
 }
 
-/// The highest threshold with which `predictor` meets `target` on the tokens of `firings`, `margin` standard errors to spare, and
-/// the share of the neurons it then names. Where nothing fires, nothing seen is named.
+/// The highest threshold at which `predictor` meets `target` on the tokens of `firings` with `margin` standard errors to spare, and
+/// the fraction of the neurons it then names. Where nothing fires, the threshold is above every score.
 pub(super) fn calibrate(
     cpu: &Cpu,
     data: &LayerData<'_>,
@@ -119,14 +121,14 @@ pub(super) fn calibrate(
         scores_seen.add(scores);
         let (neurons, masses) = firings.token(t);
         let whole: f32 = masses.iter().sum();
-        // Inputs that overflow count for nothing here.
-        let share = |mass: f32| if whole > 0.0 && whole.is_finite() { mass / whole } else { 0.0 };
+        // Tokens whose mass overflows have no weight.
+        let fraction = |mass: f32| if whole > 0.0 && whole.is_finite() { mass / whole } else { 0.0 };
         let number = |score: f32| if score.is_nan() { f32::MAX } else { score.clamp(f32::MIN, f32::MAX) };
         fired.extend(neurons.iter().zip(masses).map(|(i, mass)| Firing {
             score: number(scores[*i as usize]),
             token: t as u32,
             count: 1.0 / neurons.len() as f32,
-            mass: share(*mass),
+            mass: fraction(*mass),
         }));
     })?;
     fired.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.token.cmp(&b.token)));
@@ -138,38 +140,38 @@ pub(super) fn calibrate(
             (below(by_count.min(by_mass)), unsure || also)
         }
     };
-    Ok(Calibration { threshold, density: scores_seen.share_from(threshold), unsure })
+    Ok(Calibration { threshold, density: scores_seen.fraction_from(threshold), unsure })
 }
 
-/// What [`calibrate`] found.
+/// Result of [`calibrate`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Calibration {
-    /// The threshold.
+    /// Threshold on the scores.
     pub threshold: f32,
-    /// Share of the neurons it names, estimated.
+    /// Estimated fraction of the neurons it names.
     pub density: f64,
-    /// Whether there was too little text for the margin that other text may need.
+    /// True if there was too little text for the margin that other text may need.
     pub unsure: bool,
 }
 
-/// A little less than `score`: sums in another order may round it down.
+/// Slightly less than `score`: sums in another order may round it down.
 fn below(score: f32) -> f32 {
     (score - 1e-5 * score.abs()).max(f32::MIN)
 }
 
-/// The score from which on the firings (in descending order) have the share `target` of all weight, plus the margin; and
-/// whether the margin should have been larger.
+/// The score down to which the firings (in descending order) hold the fraction `target` of all weight, plus the margin; and true
+/// if the margin should have been larger.
 fn quantile(fired: &[Firing], tokens: usize, target: f64, margin: f64, weight: impl Fn(&Firing) -> f32) -> (f32, bool) {
     let whole: f64 = fired.iter().map(|firing| f64::from(weight(firing))).sum();
-    let reached = |share: f64| {
-        let mut missing = share * whole;
+    let reached = |fraction: f64| {
+        let mut missing = fraction * whole;
         let found = fired.iter().position(|firing| {
             missing -= f64::from(weight(firing));
             missing <= 0.0
         });
         found.unwrap_or(fired.len() - 1)
     };
-    // Recall of each stretch at the threshold without margin, of which the scatter tells how far other text may be off.
+    // Recall of each stretch at the threshold without margin: its scatter estimates the error on other text.
     let stretches = tokens.div_ceil(STRETCH);
     let mut sums = vec![(0.0, 0.0); stretches];
     let at = reached(target);
@@ -182,16 +184,16 @@ fn quantile(fired: &[Firing], tokens: usize, target: f64, margin: f64, weight: i
     let mean = whole / stretches as f64;
     let scatter: f64 = sums.iter().map(|(found, all)| (found - target * all).powi(2)).sum();
     let error = match stretches {
-        // A single stretch tells nothing about others: as if each firing were on its own.
+        // A single stretch has no scatter: assume independent firings.
         1 => (target * (1.0 - target) / fired.len() as f64).sqrt(),
         n => (scatter / (n - 1) as f64 / n as f64).sqrt() / mean.max(f64::MIN_POSITIVE),
     };
-    // Never so much that the last misses are what decides: half of what may be missed is always missed.
+    // Bounded, so that the last misses do not decide: half of what may be missed always is.
     let most = 0.5 * (1.0 - target);
     (fired[reached(target + (margin * error).min(most))].score, margin * error > most)
 }
 
-/// A sample of scores, for densities.
+/// A sample of scores, to estimate densities.
 struct ScoreSample {
     every: u64,
     seen: u64,
@@ -200,7 +202,7 @@ struct ScoreSample {
 }
 
 impl ScoreSample {
-    /// Of about `n` scores.
+    /// An empty sample of about `n` scores to come.
     fn new(n: usize) -> Self {
         const MOST: usize = 1 << 18;
         let every = n.div_ceil(MOST).max(1) as u64;
@@ -210,7 +212,7 @@ impl ScoreSample {
     fn add(&mut self, scores: &[f32]) {
         for score in scores {
             self.largest = self.largest.max(*score);
-            // Scattered: equal steps might always meet the same neurons.
+            // Hashed, because equal steps may always meet the same neurons.
             if (self.seen.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32).is_multiple_of(self.every) {
                 self.sample.push(*score);
             }
@@ -218,7 +220,7 @@ impl ScoreSample {
         }
     }
 
-    fn share_from(&self, threshold: f32) -> f64 {
+    fn fraction_from(&self, threshold: f32) -> f64 {
         let above = self.sample.iter().filter(|score| **score >= threshold).count();
         above as f64 / self.sample.len().max(1) as f64
     }

@@ -10,37 +10,37 @@ use crate::{
     tokenizer::{EncodeOptions, Tokenizer},
 };
 
-/// Ends a document, in files made for training.
+/// Separator of documents in training files.
 const END: &str = "<|endoftext|>";
 /// Most bytes read of one file.
 const LARGEST: u64 = 256 << 20;
-/// Bytes of text that surely make a token, so that a piece of so many times as many as tokens are wanted is long enough.
+/// Bytes of text per token at most: a piece of this many bytes per wanted token is long enough.
 const BYTES_PER_TOKEN: usize = 8;
 
-/// Pieces of documents, shuffled, so that those behind are like those before.
+/// Pieces of documents in random order, so that held-out pieces resemble the others.
 #[derive(Debug)]
 pub(super) struct TextFiles {
     files: Vec<String>,
-    /// Number of a file and bytes in it.
+    /// Index of a file and a range of its bytes.
     pieces: Vec<(usize, Range<usize>)>,
 }
 
 impl TextFiles {
-    /// Reads `paths`; pieces make about `length` tokens or more, where documents are that long.
+    /// Reads `paths` and divides documents into pieces of at least about `length` tokens, where they are that long.
     pub(super) fn open(paths: &[impl AsRef<Path>], length: usize, seed: u64) -> Result<Self> {
         let files = paths.iter().map(|path| read(path.as_ref())).collect::<Result<Vec<_>>>()?;
         let mut pieces = Vec::new();
         for (file, text) in files.iter().enumerate() {
-            cut(text, length.saturating_mul(BYTES_PER_TOKEN), &mut |piece| pieces.push((file, piece)));
+            divide(text, length.saturating_mul(BYTES_PER_TOKEN), &mut |piece| pieces.push((file, piece)));
         }
         pieces.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
         Ok(TextFiles { files, pieces })
     }
 
-    /// Tokens of piece `n`, at most `length`; `None` behind the last.
+    /// Tokens of piece `n`, at most `length`; `None` past the last.
     pub(super) fn text(&self, n: usize, tokenizer: &Tokenizer, length: usize) -> Result<Option<Vec<u32>>> {
         let Some((file, piece)) = self.pieces.get(n) else { return Ok(None) };
-        // The beginning mark, where the model has one, stands before every piece: they are texts of their own.
+        // Every piece is a text of its own and begins with BOS, where the model has one.
         let mut tokens = tokenizer.encode(&self.files[*file][piece.clone()], EncodeOptions::TEXT)?;
         tokens.truncate(length);
         Ok(Some(tokens))
@@ -51,7 +51,7 @@ fn read(path: &Path) -> Result<String> {
     let failed = |source| Error::io("read", path, source);
     let mut bytes = Vec::new();
     std::fs::File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes)).map_err(failed)?;
-    // A file cut at the limit may end within a character; one that is not text says so early.
+    // A file truncated at the limit may end within a character.
     match String::from_utf8(bytes) {
         Ok(text) => Ok(text),
         Err(error) if error.utf8_error().error_len().is_none() => {
@@ -67,9 +67,9 @@ fn read(path: &Path) -> Result<String> {
     }
 }
 
-/// Cuts `text` into documents, and those into pieces of at most `most` bytes, at the end of a line, else a word, else a
-/// character. Blank ones are left out.
-fn cut(text: &str, most: usize, each: &mut dyn FnMut(Range<usize>)) {
+/// Divides `text` into documents, and those into pieces of at most `most` bytes, at the end of a line, else of a word, else of a
+/// character. Blank pieces are left out.
+fn divide(text: &str, most: usize, each: &mut dyn FnMut(Range<usize>)) {
     let mut start = 0;
     for document in text.split(END) {
         let mut rest = document;
@@ -100,12 +100,12 @@ mod tests {
 
     fn pieces(text: &str, most: usize) -> Vec<&str> {
         let mut pieces = Vec::new();
-        cut(text, most, &mut |piece| pieces.push(&text[piece]));
+        divide(text, most, &mut |piece| pieces.push(&text[piece]));
         pieces
     }
 
     #[test]
-    fn documents_become_pieces() {
+    fn corpus_pieces_end_at_documents_lines_words_or_characters() {
         let text = "one two\n<|endoftext|>\nthree\nfour<|endoftext|> \n<|endoftext|>five";
         assert_eq!(pieces(text, 100), ["one two", "three\nfour", "five"]);
         assert_eq!(pieces(text, 8), ["one two", "three", "four", "five"]);
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_read_as_far_as_they_are_text() {
+    fn corpus_files_are_valid_utf8_up_to_their_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.txt");
         std::fs::write(&path, "abc水".as_bytes().split_last().unwrap().1).unwrap();

@@ -1,4 +1,4 @@
-//! Text the model writes itself: no data are needed, and it is what the model will be used for.
+//! Text that the model generates: no data are needed, and it resembles the model's use.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -6,11 +6,11 @@ use rand_chacha::ChaCha8Rng;
 use crate::{
     error::Result,
     format::Checkpoint,
-    model::{Forward, KvCache, Outputs, Probe},
+    runtime::{Forward, KvCache, Outputs, Probe},
     tokenizer::{ChatMessage, ChatTemplate, EncodeOptions, TemplateOrigin, Tokenizer},
 };
 
-/// What is asked of models that chat. `{}` is one of [`SUBJECTS`].
+/// Requests to chat models. `{}` is one of [`SUBJECTS`].
 const REQUESTS: [&str; 16] = [
     "Tell me a story about {}.",
     "Explain {} to a curious child.",
@@ -30,7 +30,7 @@ const REQUESTS: [&str; 16] = [
     "Which questions about {} are still open, and why?",
 ];
 
-/// How texts begin that other models continue.
+/// Openings that other models continue.
 const OPENINGS: [&str; 8] = [
     "Once upon a time, there was {}. One day,",
     "The history of {} begins",
@@ -85,16 +85,16 @@ const SUBJECTS: [&str; 40] = [
     "the first snow",
 ];
 
-/// Divides logits: lively, but not wild.
+/// Sampling temperature.
 const TEMPERATURE: f32 = 0.8;
-/// Tokens less likely than this share of the likeliest are not chosen.
+/// Tokens less likely than this fraction of the likeliest are not sampled.
 const MIN_P: f32 = 0.05;
 
-/// Has a model write.
+/// Generates texts from built-in prompts.
 #[derive(Debug)]
 pub(super) struct Author {
     tokenizer: Tokenizer,
-    /// Where the model has one of its own.
+    /// The model's own chat template, if it has one.
     template: Option<ChatTemplate>,
     /// Most tokens of a text.
     length: usize,
@@ -109,10 +109,10 @@ impl Author {
         Ok(Author { tokenizer, template, length, seed })
     }
 
-    /// What text `n` begins with.
+    /// Tokens that text `n` begins with.
     fn prompt(&self, n: usize) -> Result<Vec<u32>> {
         let forms: &[&str] = if self.template.is_some() { &REQUESTS } else { &OPENINGS };
-        // Every form meets every subject before a pair comes again.
+        // Every prompt is used with every subject before a pair repeats.
         let subject = SUBJECTS[(n + n / forms.len()) % SUBJECTS.len()];
         let text = forms[n % forms.len()].replace("{}", subject);
         match &self.template {
@@ -124,14 +124,14 @@ impl Author {
         }
     }
 
-    /// Writes text `n` into the empty cache `kv` while `probe` looks on. It depends on nothing but the number and the seed.
+    /// Generates text `n` into the empty cache `kv`, observed by `probe`. It depends on `n` and the seed only.
     pub(super) fn write(&self, n: usize, forward: &mut Forward, kv: &mut KvCache, probe: &mut dyn Probe) -> Result<()> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(n as u64);
         let mut next = self.prompt(n)?;
         next.truncate(self.length - 1);
         while kv.len() + next.len() < self.length {
-            let id = draw(forward.run(&next, kv, Outputs::Last, probe)?, &mut rng);
+            let id = sample(forward.run(&next, kv, Outputs::Last, probe)?, &mut rng);
             if self.tokenizer.is_end(id) {
                 break;
             }
@@ -141,9 +141,8 @@ impl Author {
     }
 }
 
-/// Draws a token: the largest of the logits that qualify after each had noise of Gumbel's distribution added, which is a
-/// draw from their softmax.
-fn draw(logits: &[f32], rng: &mut ChaCha8Rng) -> u32 {
+/// Samples a token from the softmax of the logits that qualify, by the Gumbel-max trick.
+fn sample(logits: &[f32], rng: &mut ChaCha8Rng) -> u32 {
     let highest = logits.iter().copied().fold(f32::MIN, f32::max);
     let lowest = highest + TEMPERATURE * MIN_P.ln();
     let mut best = (f32::MIN, 0);
@@ -162,21 +161,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_follow_the_softmax_of_what_qualifies() {
+    fn samples_follow_the_softmax_of_qualifying_tokens() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let shares = [0.6f32, 0.3, 0.1];
-        let logits: Vec<f32> = shares.iter().map(|share| TEMPERATURE * share.ln()).chain([-9.0, f32::NAN]).collect();
+        let probabilities = [0.6f32, 0.3, 0.1];
+        let logits: Vec<f32> = probabilities.iter().map(|p| TEMPERATURE * p.ln()).chain([-9.0, f32::NAN]).collect();
         let mut counts = [0u32; 5];
-        (0..20_000).for_each(|_| counts[draw(&logits, &mut rng) as usize] += 1);
-        for (count, share) in counts.iter().zip(shares) {
-            assert!((*count as f32 / 20_000.0 - share).abs() < 0.02, "{counts:?}");
+        (0..20_000).for_each(|_| counts[sample(&logits, &mut rng) as usize] += 1);
+        for (count, p) in counts.iter().zip(probabilities) {
+            assert!((*count as f32 / 20_000.0 - p).abs() < 0.02, "{counts:?}");
         }
         assert_eq!(counts[3..], [0, 0]);
-        assert_eq!(draw(&[f32::NAN; 3], &mut rng), 0);
+        assert_eq!(sample(&[f32::NAN; 3], &mut rng), 0);
     }
 
     #[test]
-    fn every_form_meets_every_subject() {
+    fn prompts_cover_all_pairs_of_form_and_subject() {
         for forms in [REQUESTS.len(), OPENINGS.len()] {
             let pair = |n: usize| (n % forms, (n + n / forms) % SUBJECTS.len());
             let pairs: std::collections::HashSet<_> = (0..forms * SUBJECTS.len()).map(pair).collect();

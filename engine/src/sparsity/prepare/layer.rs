@@ -1,4 +1,4 @@
-//! What one layer gets.
+//! Preparing one layer.
 
 use std::{ops::ControlFlow, path::Path, time::Instant};
 
@@ -6,61 +6,62 @@ use super::{LayerReport, PredictorChoice, PrepareOptions, reading::Reading};
 use crate::{
     cpu::Cpu,
     error::Result,
-    format::TensorType,
     model::{
         Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, Predictor, PredictorInput, PredictorKind,
         neuron_major,
     },
+    quant::TensorType,
     sparsity::{
         predictor::{
-            FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, Split, TrainOptions, Trained, assess, choose,
-            cut, cut_experts, low_bit, train, with_threshold,
+            DataSplit, FfnCost, LOW_BIT_TYPES, LayerData, PredictorReport, Rows, TrainOptions, Trained,
+            activation_threshold, assess, low_bit, moe_activation_threshold, select_predictor, train, with_threshold,
         },
         profile::InputRecorder,
-        sidecar::{PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor},
+        sidecar::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold},
     },
     telemetry::neurons::LayerNeurons,
 };
 
-/// Share of the firings of which [`LayerReport::skew`] speaks.
+/// Fraction of the firings that [`LayerReport::skew`] is about.
 const SKEW_OF: f64 = 0.8;
-/// Hidden size of the smallest predictor.
+/// Rank of the smallest predictor.
 const LEAST_RANK: usize = 32;
 
-/// Tokens of `recorded` that predictors are measured on.
+/// Number of test tokens among `recorded` tokens.
 pub(super) fn held_out(recorded: u64) -> u64 {
-    usize::try_from(recorded).map_or(0, |recorded| Split::of(recorded).test.len() as u64)
+    usize::try_from(recorded).map_or(0, |recorded| DataSplit::new(recorded).test.len() as u64)
 }
 
-/// Everything the work on a layer needs.
-pub(super) struct Work<'a> {
+/// Inputs of preparing a layer.
+pub(super) struct LayerWork<'a> {
     pub model: &'a Model,
     pub cpu: &'a Cpu,
     pub options: &'a PrepareOptions,
     pub reading: &'a Reading,
-    /// Where the recorded inputs are.
+    /// Folder of the recorded inputs.
     pub folder: &'a Path,
-    /// Which layer.
+    /// Index of the layer.
     pub n: usize,
 }
 
-/// A predictor that could be taken.
+/// A candidate predictor.
 struct Candidate {
-    /// `None`: the model's own.
+    /// `None` for the model file's own.
     kind: Option<PredictorKind>,
     input: PredictorInput,
     threshold: f32,
     report: PredictorReport,
 }
 
-impl Work<'_> {
-    /// Does it; trained predictors have at most `parameters` weights. `tell` gets the share that is done, and may stop it.
+impl LayerWork<'_> {
+    /// Prepares the layer; trained predictors have at most `parameters` weights. `progress` is called with the fraction done and may
+    /// stop the work.
     pub(super) fn run(
         &self,
         parameters: u64,
-        tell: &mut dyn FnMut(f64) -> Result<()>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<(PreparedLayer, LayerReport)> {
-        tell(0.0)?;
+        progress(0.0)?;
         let started = Instant::now();
         let profile = &self.reading.profile;
         let frequency = match &self.model.weights.layers[self.n].ffn {
@@ -78,7 +79,7 @@ impl Work<'_> {
             threshold: None,
             candidates: Vec::new(),
             why: String::new(),
-            cut: None,
+            activation_threshold: None,
             down_type: None,
             down_error: None,
             bytes: 0,
@@ -86,7 +87,7 @@ impl Work<'_> {
         };
         let weights = &self.model.weights.layers[self.n];
         match &weights.ffn {
-            Ffn::Experts(mixture) => self.mixture(mixture, &mut prepared, &mut report, tell)?,
+            Ffn::Experts(moe) => self.prepare_experts(moe, &mut prepared, &mut report, progress)?,
             Ffn::Dense(ffn) => {
                 let normed = self.inputs(PredictorInput::Normed)?;
                 let residual = self.inputs(PredictorInput::Residual)?;
@@ -94,49 +95,52 @@ impl Work<'_> {
                 let residual = residual.as_deref().map(Rows::F16);
                 let data = LayerData::new(ffn, self.model.config.activation, normed, residual)?;
                 if self.model.config.activation.is_sparse() {
-                    self.predictor(weights, ffn, &data, parameters, &mut prepared, &mut report, &mut |at| {
-                        tell(0.9 * at)
+                    self.choose_predictor(weights, ffn, &data, parameters, &mut prepared, &mut report, &mut |at| {
+                        progress(0.9 * at)
                     })?;
                 } else {
-                    self.cut(ffn, &data, &mut prepared, &mut report)?;
+                    self.set_activation_threshold(ffn, &data, &mut prepared, &mut report)?;
                 }
-                tell(0.9)?;
-                self.down(ffn, &mut prepared, &mut report)?;
+                progress(0.9)?;
+                self.transpose_down(ffn, &mut prepared, &mut report)?;
             }
         }
         report.bytes = prepared.bytes();
         report.seconds = started.elapsed().as_secs_f64();
-        tell(1.0)?;
+        progress(1.0)?;
         Ok((prepared, report))
     }
 
-    /// A mixture's experts: how often their neurons fire, one cut for all, and their down projections.
-    fn mixture(
+    /// Prepares an MoE layer: firing frequencies of the experts' neurons, one activation threshold, and neuron-major down
+    /// projections.
+    fn prepare_experts(
         &self,
-        mixture: &ExpertWeights,
+        moe: &ExpertWeights,
         prepared: &mut PreparedLayer,
         report: &mut LayerReport,
-        tell: &mut dyn FnMut(f64) -> Result<()>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<()> {
         let activation = self.model.config.activation;
-        report.why = "a mixture: no predictors are made for its experts' neurons, gates decide".to_owned();
+        report.why = "a mixture of experts: no predictors are made for its experts' neurons, gates decide".to_owned();
         if let (false, Some(experts)) = (activation.is_sparse(), &self.model.config.experts) {
             let normed = self.inputs(PredictorInput::Normed)?;
             let normed = Rows::F16(normed.as_deref().unwrap_or_default());
-            let made = cut_experts(self.cpu, (mixture, experts), activation, normed, self.options.cut)?;
+            let made =
+                moe_activation_threshold(self.cpu, (moe, experts), activation, normed, self.options.threshold_goal)?;
             report.why =
-                "a mixture whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
+                "a mixture of experts whose activations are never zero: neurons of the chosen experts with small gates may be skipped, no predictors are made"
                     .to_owned();
-            prepared.cut = Some(PreparedCut { value: made.cut, density: (1.0 - made.sparsity) as f32 });
-            report.cut = Some(made);
+            prepared.activation_threshold =
+                Some(PreparedThreshold { value: made.value, density: (1.0 - made.sparsity) as f32 });
+            report.activation_threshold = Some(made);
         }
-        tell(0.3)?;
-        let LayerNeurons::Mixture { experts, width, .. } = mixture.neurons() else { return Ok(()) };
+        progress(0.3)?;
+        let LayerNeurons::Experts { experts, width, .. } = moe.neurons() else { return Ok(()) };
         let mut frequency = self.reading.profile.frequency(self.n);
         let shared = frequency.split_off(experts * width);
         let mut made = PreparedExperts { width, frequency, shared, ..PreparedExperts::default() };
-        let count = mixture.ffns().count();
-        for (at, down) in mixture.downs().enumerate() {
+        let count = moe.ffns().count();
+        for (at, down) in moe.downs().enumerate() {
             let Down::Outputs(down) = down else { break };
             if !self.options.down {
                 break;
@@ -145,7 +149,7 @@ impl Work<'_> {
             report.down_type.get_or_insert_with(|| weight.ty().to_string());
             made.downs.push(weight);
             made.down_error = made.down_error.max(error as f32);
-            tell(0.3 + 0.7 * (at + 1) as f64 / count as f64)?;
+            progress(0.3 + 0.7 * (at + 1) as f64 / count as f64)?;
         }
         report.down_error = report.down_type.as_ref().map(|_| made.down_error);
         prepared.experts = Some(made);
@@ -156,7 +160,7 @@ impl Work<'_> {
         InputRecorder::read(self.folder, self.n, input, self.reading.recorded, self.model.config.d_model)
     }
 
-    fn predictor(
+    fn choose_predictor(
         &self,
         weights: &LayerWeights,
         ffn: &FfnWeights,
@@ -164,13 +168,13 @@ impl Work<'_> {
         parameters: u64,
         prepared: &mut PreparedLayer,
         report: &mut LayerReport,
-        tell: &mut dyn FnMut(f64) -> Result<()>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<()> {
-        let mut candidates = self.candidates(weights, ffn, data, parameters, tell)?;
+        let mut candidates = self.candidates(weights, ffn, data, parameters, progress)?;
         report.candidates = candidates.iter().map(|candidate| candidate.report.clone()).collect();
         let taken = match self.options.predictors {
             PredictorChoice::Auto => {
-                let choice = choose(&FfnCost::of(ffn), report.density, &report.candidates);
+                let choice = select_predictor(&FfnCost::new(ffn), report.density, &report.candidates);
                 report.why = choice.why;
                 choice.candidate
             }
@@ -185,7 +189,7 @@ impl Work<'_> {
         };
         let Some(taken) = taken else { return Ok(()) };
         let Candidate { kind, input, threshold, report: made } = candidates.swap_remove(taken);
-        // The bias of rows is the model's own, which a sidecar does not repeat.
+        // The bias of rows is the model's own, which sidecars do not store.
         let kind = kind.map(|kind| match kind {
             PredictorKind::Rows { rows, .. } => PredictorKind::Rows { rows, bias: None },
             other => other,
@@ -201,7 +205,7 @@ impl Work<'_> {
         ffn: &FfnWeights,
         data: &LayerData<'_>,
         parameters: u64,
-        tell: &mut dyn FnMut(f64) -> Result<()>,
+        progress: &mut dyn FnMut(f64) -> Result<()>,
     ) -> Result<Vec<Candidate>> {
         let (wanted, target) = (self.options.predictors, self.options.target);
         let mut candidates = Vec::new();
@@ -214,7 +218,7 @@ impl Work<'_> {
         {
             made(low_bit(self.cpu, data, ty, target)?);
         }
-        tell(0.1)?;
+        progress(0.1)?;
         let room = parameters / (data.d() + data.n_ff()) as u64 >= LEAST_RANK as u64;
         if matches!(wanted, PredictorChoice::Auto | PredictorChoice::Trained) && room && data.n_ff() >= LEAST_RANK {
             let options = TrainOptions {
@@ -224,8 +228,8 @@ impl Work<'_> {
                 seed: self.options.seed,
                 ..TrainOptions::default()
             };
-            // Anything but being told to stop is training's own error.
-            let trained = train(self.cpu, data, &options, &mut |progress| match tell(0.1 + 0.9 * progress.done) {
+            // `train` reports a break as cancelled, and every other error as its own.
+            let trained = train(self.cpu, data, &options, &mut |training| match progress(0.1 + 0.9 * training.done) {
                 Ok(()) => ControlFlow::Continue(()),
                 Err(_) => ControlFlow::Break(()),
             });
@@ -243,8 +247,8 @@ impl Work<'_> {
         Ok(candidates)
     }
 
-    /// Floats where the model has floats, so that every processor computes the same scores; else 8 bits or 4, whichever costs
-    /// a token less.
+    /// Candidate types of a trained predictor: floats where the model has floats, so that every processor computes the same scores;
+    /// else 8 bits or 4, whichever costs less per token.
     fn predictor_types(&self, ffn: &FfnWeights) -> Vec<TensorType> {
         let firing = ffn.gate.as_ref().unwrap_or(&ffn.up).weight.ty();
         let whole = TensorType::Q8_0.row_bytes(self.model.config.d_model).is_some();
@@ -254,7 +258,7 @@ impl Work<'_> {
         }
     }
 
-    fn cut(
+    fn set_activation_threshold(
         &self,
         ffn: &FfnWeights,
         data: &LayerData<'_>,
@@ -262,18 +266,19 @@ impl Work<'_> {
         report: &mut LayerReport,
     ) -> Result<()> {
         if ffn.gate.is_none() {
-            report.why = "no gate to cut, and activations are never zero".to_owned();
+            report.why = "no gate for a threshold, and activations are never zero".to_owned();
             return Ok(());
         }
-        let made = cut(self.cpu, data, self.options.cut)?;
+        let made = activation_threshold(self.cpu, data, self.options.threshold_goal)?;
         report.why = "activations are never zero: neurons of small gates may be skipped".to_owned();
-        prepared.cut = Some(PreparedCut { value: made.cut, density: (1.0 - made.sparsity) as f32 });
-        report.cut = Some(made);
+        prepared.activation_threshold =
+            Some(PreparedThreshold { value: made.value, density: (1.0 - made.sparsity) as f32 });
+        report.activation_threshold = Some(made);
         Ok(())
     }
 
-    /// Files with a row per neuron need no other.
-    fn down(&self, ffn: &FfnWeights, prepared: &mut PreparedLayer, report: &mut LayerReport) -> Result<()> {
+    /// Transposes the down projection, unless the file has it in neuron-major order.
+    fn transpose_down(&self, ffn: &FfnWeights, prepared: &mut PreparedLayer, report: &mut LayerReport) -> Result<()> {
         let Down::Outputs(down) = &ffn.down else { return Ok(()) };
         if self.options.down {
             let (weight, error) = neuron_major(self.cpu.pool(), &down.weight)?;

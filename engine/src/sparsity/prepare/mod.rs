@@ -1,11 +1,10 @@
-//! Preparing a model: text runs through it ([`corpus`], or what the model [writes itself](generate)), the firing of its
-//! neurons is counted and what its FFNs were given is recorded ([`reading`]); then each layer gets what that makes possible,
-//! a predictor or a cut, and its down projection by neurons ([`layer`]); all of it becomes the model's
-//! [`Sidecar`](super::sidecar::Sidecar).
+//! Preparing a model. The model computes text ([`corpus`], or text it [generates](generate)) while firings are counted and the
+//! inputs of its FFNs are recorded ([`reading`]); then each layer gets a predictor or an activation threshold, and its down
+//! projection in neuron-major order ([`layer`]); the result is the model's [`Sidecar`](super::sidecar::Sidecar).
 //!
-//! It may take hours and may be stopped at any time. What is done is kept in a [`workspace`] beside the file to come, from
-//! which the next [`run`] goes on; because every text and every layer depends on its number and the options only, the result
-//! is the same as if nothing had happened.
+//! Preparing may take hours and may be stopped at any time. Finished work stays in a [`workspace`] beside the sidecar to come,
+//! and the next [`run`] continues from it; because every text and every layer depends on its index and the options only, the
+//! result is the same as without a stop.
 
 mod corpus;
 mod generate;
@@ -17,11 +16,12 @@ mod workspace;
 
 use std::{ops::ControlFlow, sync::Arc, time::Instant};
 
-pub use options::{Corpus, Phase, PredictorChoice, PrepareOptions, Progress};
+pub use options::{PredictorChoice, PrepareCorpus, PrepareOptions, PreparePhase, PrepareProgress};
 pub use report::{LayerReport, Prepared};
+use workspace::Workspace;
 
 use super::{
-    predictor::Allowance,
+    predictor::ParameterBudget,
     sidecar::{Identity, Provenance, Sidecar},
 };
 use crate::{
@@ -30,31 +30,30 @@ use crate::{
     format::ReadMode,
     model::{Ffn, Model},
 };
-use workspace::Workspace;
 
 /// Prepares `model` and writes its sidecar to [`PrepareOptions::out`]. `model` is as its file has it, without a sidecar.
-/// `progress` is told how far things are, several times a second; if it breaks, what is done is kept and the result is
+/// `progress` is called several times a second; if it breaks, finished work stays in the workspace and the result is
 /// [`Error::Cancelled`].
 ///
 /// # Errors
 /// [`Error::Io`] for files that cannot be read or written; [`Error::Invalid`] for options out of range, too little text, or
-/// a workspace that is in use; what training says.
+/// a workspace that is in use; errors of training.
 pub fn run(
     model: &Arc<Model>,
     options: &PrepareOptions,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 ) -> Result<Prepared> {
     options.check()?;
     let started = Instant::now();
-    let identity = Identity::of(model);
+    let identity = Identity::of_model(model);
     let cpu = Cpu::new(&options.cpu)?;
     let mut workspace = Workspace::open(model, &identity, options)?;
     let reading = reading::read(model, &cpu, options, &mut workspace, progress)?;
 
     let parameters: u64 = model.checkpoint.tensors().iter().map(|tensor| tensor.len() as u64).sum();
     let dense = model.weights.layers.iter().filter(|layer| matches!(layer.ffn, Ffn::Dense(_))).count();
-    let mut allowance = Allowance::new(parameters, dense);
-    let mut meter = options::Meter::new(Phase::Layers);
+    let mut parameter_budget = ParameterBudget::new(parameters, dense);
+    let mut meter = options::Meter::new(PreparePhase::Layers);
     let n_layer = model.config.n_layer();
     let blank = Sidecar {
         path: options.out.clone(),
@@ -78,30 +77,31 @@ pub fn run(
                 done
             }
             None => {
-                let done = layer::Work { model, cpu: &cpu, options, reading: &reading, folder: workspace.folder(), n }
-                    .run(allowance.next(), &mut |share| {
-                        let done = (n as f64 + share) / n_layer as f64;
-                        match progress(&meter.progress(done, Some(n))) {
-                            ControlFlow::Continue(()) => Ok(()),
-                            ControlFlow::Break(()) => Err(Error::Cancelled),
-                        }
-                    })?;
+                let done =
+                    layer::LayerWork { model, cpu: &cpu, options, reading: &reading, folder: workspace.folder(), n }
+                        .run(parameter_budget.next_layer(), &mut |part| {
+                            let done = (n as f64 + part) / n_layer as f64;
+                            match progress(&meter.progress(done, Some(n))) {
+                                ControlFlow::Continue(()) => Ok(()),
+                                ControlFlow::Break(()) => Err(Error::Cancelled),
+                            }
+                        })?;
                 workspace.keep_layer(&blank, n, &done.0, &done.1)?;
-                // What is mapped takes no memory.
+                // A mapped layer takes no memory.
                 workspace.layer(&blank, n).unwrap_or(done)
             }
         };
-        allowance.take(report.parameters());
+        parameter_budget.spend(report.parameters());
         sidecar.layers[n] = prepared;
         reports.push(report);
     }
 
     // Stopping now would save no time.
-    let _ = progress(&options::Meter::new(Phase::Writing).progress(0.0, None));
+    let _ = progress(&options::Meter::new(PreparePhase::Writing).progress(0.0, None));
     sidecar.write(&options.out)?;
     drop(sidecar);
     let sidecar = Sidecar::open(&options.out, ReadMode::Map)?;
     workspace.remove();
-    let share = reports.iter().map(LayerReport::parameters).sum::<u64>() as f64 / parameters.max(1) as f64;
-    Ok(Prepared { sidecar, layers: reports, predictor_share: share, seconds: started.elapsed().as_secs_f64() })
+    let fraction = reports.iter().map(LayerReport::parameters).sum::<u64>() as f64 / parameters.max(1) as f64;
+    Ok(Prepared { sidecar, layers: reports, predictor_fraction: fraction, seconds: started.elapsed().as_secs_f64() })
 }

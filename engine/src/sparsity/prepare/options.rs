@@ -1,4 +1,4 @@
-//! What is asked of a preparation, and how far it is.
+//! Options and progress of preparing a model.
 
 use std::{
     fmt,
@@ -11,28 +11,29 @@ use serde::{Deserialize, Serialize};
 use crate::{
     cpu::CpuOptions,
     error::{Error, Result},
-    sparsity::predictor::{CutGoal, Target},
+    files::{self, Form},
+    sparsity::predictor::{Target, ThresholdGoal},
 };
 
-/// What the model reads.
+/// Source of the text that the model reads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Corpus {
-    /// What it writes itself, asked by prompts of ours.
+pub enum PrepareCorpus {
+    /// Text that the model generates from built-in prompts.
     #[default]
     Generated,
-    /// Files of text. `<|endoftext|>` ends a document.
+    /// Text files. `<|endoftext|>` ends a document.
     Files(Vec<PathBuf>),
-    /// Texts that are tokens already.
+    /// Texts as token ids.
     Tokens(Vec<Vec<u32>>),
 }
 
-impl fmt::Display for Corpus {
-    /// In words, as sidecars have it.
+impl fmt::Display for PrepareCorpus {
+    /// The description stored in sidecars.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Corpus::Generated => f.write_str("written by the model itself"),
-            Corpus::Tokens(texts) => write!(f, "{} texts", texts.len()),
-            Corpus::Files(paths) => {
+            PrepareCorpus::Generated => f.write_str("written by the model itself"),
+            PrepareCorpus::Tokens(texts) => write!(f, "{} texts", texts.len()),
+            PrepareCorpus::Files(paths) => {
                 let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 f.write_str(&paths.iter().map(name).collect::<Vec<_>>().join(", "))
             }
@@ -40,14 +41,14 @@ impl fmt::Display for Corpus {
     }
 }
 
-/// Which predictors a layer may get.
+/// Kinds of predictors a layer may get.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PredictorChoice {
-    /// Of all kinds, the one that costs a token least, if that is less than without.
+    /// Of all kinds the one with the lowest cost per token, if it is below that of the exact gate.
     #[default]
     Auto,
-    /// One that is trained, whatever it costs.
+    /// A trained one, whatever it costs.
     Trained,
     /// The firing rows in few bits, whatever they cost.
     Rows,
@@ -55,29 +56,29 @@ pub enum PredictorChoice {
     None,
 }
 
-/// How to prepare a model. Start from [`PrepareOptions::new`].
+/// Options of preparing a model. Start from [`PrepareOptions::new`].
 #[derive(Debug, Clone)]
 pub struct PrepareOptions {
     /// The sidecar to write; the workspace is a folder beside it.
     pub out: PathBuf,
-    /// What the model reads.
-    pub corpus: Corpus,
+    /// Text that the model reads.
+    pub corpus: PrepareCorpus,
     /// Tokens to read (fewer, if the files have no more).
     pub tokens: u64,
-    /// Most tokens of one text; longer documents are cut.
+    /// Most tokens of one text; longer documents are divided.
     pub length: usize,
-    /// Most bytes of disk for what the FFNs were given; if the text gives more, some of it is only counted.
+    /// Most bytes on disk for recorded FFN inputs; of more text, some is only counted.
     pub disk: u64,
-    /// What predictors are to find.
+    /// Recall of predictors.
     pub target: Target,
-    /// Which predictors.
+    /// Kinds of predictors allowed.
     pub predictors: PredictorChoice,
-    /// What cuts are chosen for, in models whose activations are never exactly zero.
-    pub cut: CutGoal,
-    /// Whether the down projections by neurons become part of the sidecar. Without them they are turned each time the model
-    /// is loaded for sparse work.
+    /// Goal of activation thresholds, in models whose activations are never exactly zero.
+    pub threshold_goal: ThresholdGoal,
+    /// True to store neuron-major down projections in the sidecar. Without them they are transposed each time the model is loaded
+    /// for a sparse mode.
     pub down: bool,
-    /// Everything random follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// Threads and instruction set.
     pub cpu: CpuOptions,
@@ -88,13 +89,13 @@ impl PrepareOptions {
     pub fn new(out: impl Into<PathBuf>) -> Self {
         PrepareOptions {
             out: out.into(),
-            corpus: Corpus::Generated,
+            corpus: PrepareCorpus::Generated,
             tokens: 32 << 10,
             length: 512,
             disk: 8 << 30,
             target: Target::default(),
             predictors: PredictorChoice::Auto,
-            cut: CutGoal::Sparsity(0.5),
+            threshold_goal: ThresholdGoal::Sparsity(0.5),
             down: true,
             seed: 0,
             cpu: CpuOptions::default(),
@@ -108,72 +109,73 @@ impl PrepareOptions {
         if self.length < 2 {
             return Err(Error::invalid("tokens of a text", "at least 2", self.length));
         }
-        for (what, share) in [("target recall", self.target.recall), ("target mass recall", self.target.mass)] {
-            if !(0.0..=1.0).contains(&share) {
-                return Err(Error::invalid(what, "a share from 0 to 1", share));
+        for (what, fraction) in [("target recall", self.target.recall), ("target mass recall", self.target.mass)] {
+            if !(0.0..=1.0).contains(&fraction) {
+                return Err(Error::invalid(what, "a fraction from 0 to 1", fraction));
             }
         }
         if self.out.file_name().is_none() {
             return Err(Error::invalid("sidecar", "the name of a file", self.out.display()));
         }
-        Ok(())
+        // Not to be found out hours later.
+        files::check(&self.out, Form::Random)
     }
 
-    /// Where unfinished work is kept: a hidden folder beside the sidecar.
+    /// Folder of unfinished work, hidden beside the sidecar.
     pub fn workspace(&self) -> PathBuf {
         let name = self.out.file_name().unwrap_or_default().to_string_lossy();
         self.out.parent().unwrap_or(Path::new("")).join(format!(".{name}.work"))
     }
 }
 
-/// What is being done.
+/// Phase of preparing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// Text runs through the model.
+pub enum PreparePhase {
+    /// The model reads text.
     Reading,
-    /// Layers get their predictors, cuts and down projections.
+    /// Layers get their predictors, activation thresholds and down projections.
     Layers,
     /// The sidecar is written.
     Writing,
 }
 
-/// How far it is.
+/// Progress of preparing.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress {
-    /// What is being done.
-    pub phase: Phase,
-    /// Share of the phase that is done, from 0 to 1.
+pub struct PrepareProgress {
+    /// Current phase.
+    pub phase: PreparePhase,
+    /// Fraction of the phase that is done, from 0 to 1.
     pub done: f64,
-    /// Seconds the phase will still take, as far as can be told.
+    /// Estimated seconds left in the phase; `None` at its beginning.
     pub seconds_left: Option<f64>,
-    /// The layer worked on, in [`Phase::Layers`].
+    /// Current layer, in [`PreparePhase::Layers`].
     pub layer: Option<usize>,
 }
 
-/// Tells from the time taken so far what is left.
+/// Estimates the time left in a phase from the time taken so far.
 #[derive(Debug)]
 pub(super) struct Meter {
-    phase: Phase,
+    phase: PreparePhase,
     started: Instant,
-    /// Share of the phase that took no time, being done already.
+    /// Fraction of the phase that an earlier run had done.
     skipped: f64,
 }
 
 impl Meter {
-    pub(super) fn new(phase: Phase) -> Self {
+    pub(super) fn new(phase: PreparePhase) -> Self {
         Meter { phase, started: Instant::now(), skipped: 0.0 }
     }
 
-    /// A share of the phase was done before.
-    pub(super) fn skip(&mut self, share: f64) {
-        self.skipped += share;
+    /// Counts a fraction of the phase as done by an earlier run.
+    pub(super) fn skip(&mut self, fraction: f64) {
+        self.skipped += fraction;
     }
 
-    /// `done` is the share of the whole phase.
-    pub(super) fn progress(&self, done: f64, layer: Option<usize>) -> Progress {
+    /// The progress when the fraction `done` of the whole phase is done.
+    pub(super) fn progress(&self, done: f64, layer: Option<usize>) -> PrepareProgress {
         let (worked, seconds) = (done - self.skipped, self.started.elapsed().as_secs_f64());
-        // The first moments say little.
+        // Too early for an estimate otherwise.
         let seconds_left = (worked > 0.01 && seconds > 1.0).then(|| seconds * (1.0 - done).max(0.0) / worked);
-        Progress { phase: self.phase, done: done.clamp(0.0, 1.0), seconds_left, layer }
+        PrepareProgress { phase: self.phase, done: done.clamp(0.0, 1.0), seconds_left, layer }
     }
 }

@@ -1,4 +1,4 @@
-//! Text runs through the model: firing is counted, and what FFNs are given is recorded.
+//! Reading: the model computes text while firings are counted and FFN inputs are recorded.
 
 use std::{
     ops::ControlFlow,
@@ -7,55 +7,56 @@ use std::{
 };
 
 use super::{
-    Corpus, Phase, PrepareOptions, Progress,
+    PrepareCorpus, PrepareOptions, PreparePhase, PrepareProgress,
     corpus::TextFiles,
     generate::Author,
     options::Meter,
-    workspace::{ReadingState, Workspace},
+    workspace::{ReadingProgress, Workspace},
 };
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Forward, KvCache, KvType, Model, Outputs, Probe},
+    model::Model,
+    runtime::{Forward, KvCache, KvType, Outputs, Probe},
     sparsity::profile::{InputRecorder, Profile, Profiler},
     tokenizer::Tokenizer,
 };
 
-/// How much work may be lost.
+/// Time between two saves: the most work that a crash may lose.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// What came of it.
+/// Result of reading.
 #[derive(Debug)]
 pub(super) struct Reading {
-    /// Firings.
+    /// Firing counts.
     pub profile: Profile,
-    /// Tokens whose inputs are in the workspace.
+    /// Number of tokens whose inputs are in the workspace.
     pub recorded: u64,
-    /// What was read, in words.
+    /// Description of the corpus.
     pub corpus: String,
 }
 
-/// Texts by number.
-enum Source {
+/// Texts by index.
+enum TextSource {
     Author(Author),
     Files(TextFiles, Tokenizer),
     Tokens(Vec<Vec<u32>>),
 }
 
-impl Source {
+impl TextSource {
     fn open(model: &Model, options: &PrepareOptions, length: usize) -> Result<Self> {
         let checkpoint = &model.checkpoint;
         Ok(match &options.corpus {
-            Corpus::Generated => Source::Author(Author::new(checkpoint, length, options.seed)?),
-            Corpus::Files(paths) => {
+            PrepareCorpus::Generated => TextSource::Author(Author::new(checkpoint, length, options.seed)?),
+            PrepareCorpus::Files(paths) => {
                 let files = TextFiles::open(paths, length, options.seed)?;
-                Source::Files(files, Tokenizer::from_checkpoint(checkpoint)?)
+                TextSource::Files(files, Tokenizer::from_checkpoint(checkpoint)?)
             }
-            Corpus::Tokens(texts) => Source::Tokens(texts.clone()),
+            PrepareCorpus::Tokens(texts) => TextSource::Tokens(texts.clone()),
         })
     }
 
-    /// Runs text `n` from an empty cache of `length` tokens; whether there was one.
+    /// Computes text `n` from an empty cache of `length` tokens; false if there is no such text.
     fn run(
         &self,
         n: usize,
@@ -65,9 +66,9 @@ impl Source {
         probe: &mut dyn Probe,
     ) -> Result<bool> {
         let text = match self {
-            Source::Author(author) => return author.write(n, forward, kv, probe).map(|()| true),
-            Source::Files(files, tokenizer) => files.text(n, tokenizer, length)?,
-            Source::Tokens(texts) => texts.get(n).map(|text| text[..text.len().min(length)].to_vec()),
+            TextSource::Author(author) => return author.write(n, forward, kv, probe).map(|()| true),
+            TextSource::Files(files, tokenizer) => files.text(n, tokenizer, length)?,
+            TextSource::Tokens(texts) => texts.get(n).map(|text| text[..text.len().min(length)].to_vec()),
         };
         let Some(text) = text else { return Ok(false) };
         if !text.is_empty() {
@@ -83,7 +84,7 @@ pub(super) fn read(
     cpu: &Cpu,
     options: &PrepareOptions,
     workspace: &mut Workspace,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 ) -> Result<Reading> {
     let mut state = workspace.reading(model);
     if !state.complete {
@@ -92,7 +93,7 @@ pub(super) fn read(
     if state.profile.tokens == 0 || state.recorded == 0 {
         return Err(Error::invalid("text to prepare from", "at least one token", 0));
     }
-    let ReadingState { profile, recorded, .. } = state;
+    let ReadingProgress { profile, recorded, .. } = state;
     Ok(Reading { profile, recorded, corpus: options.corpus.to_string() })
 }
 
@@ -101,15 +102,15 @@ fn continue_reading(
     cpu: &Cpu,
     options: &PrepareOptions,
     workspace: &mut Workspace,
-    state: &mut ReadingState,
-    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    state: &mut ReadingProgress,
+    progress: &mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 ) -> Result<()> {
     let length = options.length.min(model.config.context_length);
-    let source = Source::open(model, options, length)?;
+    let source = TextSource::open(model, options, length)?;
     let mut forward = Forward::new(Arc::clone(model), Cpu::new(&options.cpu)?);
     let mut kv = forward.kv_cache(length, KvType::F16)?;
     let room = options.disk / InputRecorder::bytes_per_token(model).max(1);
-    let mut meter = Meter::new(Phase::Reading);
+    let mut meter = Meter::new(PreparePhase::Reading);
     meter.skip(state.profile.tokens as f64 / options.tokens as f64);
     let mut observer = Observer {
         profiler: Profiler::new(cpu, model),
@@ -121,7 +122,7 @@ fn continue_reading(
     };
     let mut saved = Instant::now();
     while state.profile.tokens < options.tokens {
-        // Of more text than there is room for, texts evenly spread are kept.
+        // If there is no room for all texts, evenly spread ones are recorded.
         let due = state.profile.tokens as f64 * (room as f64 / options.tokens as f64).min(1.0);
         let keep = state.recorded + length as u64 <= room && state.recorded as f64 <= due;
         observer.recorder.set_on(keep);
@@ -130,9 +131,9 @@ fn continue_reading(
         let more = match source.run(state.texts, length, &mut forward, &mut kv, &mut observer) {
             Ok(more) => more,
             Err(error) => {
-                // What is complete stays; the text that is not is read again.
-                let fault = observer.recorder.keep(0).err();
-                observer.recorder.drop_rest()?;
+                // Complete texts stay; the unfinished one is read again.
+                let fault = observer.recorder.commit(0).err();
+                observer.recorder.roll_back()?;
                 workspace.save_reading(state)?;
                 return Err(fault.unwrap_or(error));
             }
@@ -146,7 +147,7 @@ fn continue_reading(
         state.texts += 1;
         state.recorded += kept;
         observer.before = state.profile.tokens;
-        observer.recorder.keep(kept)?;
+        observer.recorder.commit(kept)?;
         if saved.elapsed() > SAVE_EVERY {
             workspace.save_reading(state)?;
             saved = Instant::now();
@@ -156,7 +157,7 @@ fn continue_reading(
     workspace.save_reading(state)
 }
 
-/// Counter, recorder and progress as one probe.
+/// Profiler, recorder and progress as one probe.
 struct Observer<'a, 'p> {
     profiler: Profiler<'a>,
     recorder: InputRecorder,
@@ -164,7 +165,7 @@ struct Observer<'a, 'p> {
     before: u64,
     wanted: u64,
     meter: Meter,
-    progress: &'p mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    progress: &'p mut dyn FnMut(&PrepareProgress) -> ControlFlow<()>,
 }
 
 impl Probe for Observer<'_, '_> {

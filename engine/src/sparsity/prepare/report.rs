@@ -1,60 +1,62 @@
-//! What a preparation found.
+//! Results of preparing a model.
 
 use serde::{Deserialize, Serialize};
 
 use crate::sparsity::{
-    predictor::{Cut, PredictorReport},
+    predictor::{ActivationThreshold, PredictorReport},
     sidecar::Sidecar,
 };
 
 /// A prepared model.
 #[derive(Debug)]
 pub struct Prepared {
-    /// As it is on the disk now.
+    /// The sidecar as written.
     pub sidecar: Sidecar,
     /// One per layer.
     pub layers: Vec<LayerReport>,
-    /// Weights of trained predictors over those of the model.
-    pub predictor_share: f64,
-    /// Seconds this run took; what earlier ones did is not in them.
+    /// Ratio of the trained predictors' weights to the model's.
+    pub predictor_fraction: f64,
+    /// Seconds of this run; work of earlier runs is not included.
     pub seconds: f64,
 }
 
-/// One layer.
+/// Results of one layer.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LayerReport {
-    /// Which.
+    /// Index of the layer.
     pub layer: usize,
-    /// Its neurons; in a mixture, those of all its experts.
+    /// Number of neurons; in an MoE layer, of all experts.
     pub neurons: usize,
-    /// Mean share of them that fires; in a mixture, of those of the chosen experts.
+    /// Mean fraction of them that fires; in an MoE layer, of the chosen experts' neurons.
     pub density: f64,
-    /// Smallest share of them that makes 80 % of the firings.
+    /// Smallest fraction of them that makes 80 % of the firings.
     pub skew: f64,
-    /// Those that never fired.
+    /// Neurons that never fired.
     pub silent: usize,
-    /// The predictor it got.
+    /// Figures of the selected predictor.
     pub predictor: Option<PredictorReport>,
-    /// The score from which on that takes a neuron to fire.
+    /// Threshold of the selected predictor: neurons with this score or more are named.
     pub threshold: Option<f32>,
-    /// Every predictor that was tried.
+    /// Figures of all candidates.
     pub candidates: Vec<PredictorReport>,
-    /// Why it got the one it has, or none.
+    /// Reason of the selection.
     pub why: String,
-    /// The cut it got.
-    pub cut: Option<Cut>,
-    /// Type of the down projection by neurons, where that is in the sidecar; in a mixture, of the first expert's.
+    /// Activation threshold, in models whose activations are never exactly zero.
+    #[serde(rename = "cut")]
+    pub activation_threshold: Option<ActivationThreshold>,
+    /// Type of the neuron-major down projection in the sidecar; in an MoE layer, the first expert's.
     pub down_type: Option<String>,
-    /// What turning it lost (in a mixture, the most of any expert), see [`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error).
+    /// Its relative error (in an MoE layer, the largest of any expert), see
+    /// [`PreparedDown::error`](crate::sparsity::sidecar::PreparedDown::error).
     pub down_error: Option<f32>,
     /// Bytes of the layer in the sidecar.
     pub bytes: u64,
-    /// Seconds it took.
+    /// Seconds of preparing it.
     pub seconds: f64,
 }
 
 impl LayerReport {
-    /// Weights of its predictor that count against what predictors may have: those of a trained one.
+    /// Weights that count against the parameter budget: those of a trained predictor.
     pub(super) fn parameters(&self) -> u64 {
         self.predictor.as_ref().filter(|report| report.rank.is_some()).map_or(0, |report| report.parameters)
     }

@@ -1,22 +1,23 @@
 //! Unfinished work on the disk.
 //!
-//! The folder holds a state (`state.json`: how far reading is, the counts), the recorded inputs, and for every finished layer
-//! a sidecar with that layer alone and its report. What is found there is only gone on from if it was made for the same model
-//! with the same options; else it is thrown away. Files are written whole and renamed, but for the recorded inputs, of which
-//! the state says how much is good.
+//! The folder holds `state.json` (progress of reading, with the counts), the recorded inputs, and for every finished layer a
+//! sidecar with that layer alone and its report. Its content is continued only if it was made for the same model with the same
+//! options; else it is deleted. Files are written whole and renamed, but for the recorded inputs, of which `state.json` says how
+//! many rows are valid.
 
 use std::{
     fs::{self, File, TryLockError},
     hash::{DefaultHasher, Hash, Hasher},
-    io::{BufReader, BufWriter, ErrorKind, Write},
+    io::{BufReader, ErrorKind},
     path::{Path, PathBuf},
 };
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{Corpus, LayerReport, PrepareOptions};
+use super::{LayerReport, PrepareCorpus, PrepareOptions};
 use crate::{
     error::{Error, Result},
+    files::{Form, NewFile},
     format::ReadMode,
     model::Model,
     sparsity::{
@@ -28,42 +29,43 @@ use crate::{
 const STATE: &str = "state.json";
 const LOCK: &str = "lock";
 
-/// The folder, which is this preparation's alone while it lives.
+/// The folder, locked for this run.
 #[derive(Debug)]
 pub(super) struct Workspace {
     folder: PathBuf,
-    /// What reading depends on.
+    /// Fingerprint of the options that reading depends on.
     reading: String,
-    /// What layers depend on beside.
+    /// Fingerprint of the further options that layers depend on.
     layers: String,
     lock: File,
 }
 
-/// How far reading is.
+/// Progress of reading.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct ReadingState {
-    /// Texts read.
+pub(super) struct ReadingProgress {
+    /// Number of texts read.
     pub texts: usize,
-    /// Tokens recorded.
+    /// Number of tokens recorded.
     pub recorded: u64,
-    /// Firings.
+    /// Firing counts.
     pub profile: Profile,
-    /// Whether that is all.
+    /// True if all text was read.
     pub complete: bool,
 }
 
+/// Content of `state.json`.
 #[derive(Serialize, Deserialize)]
-struct State {
+struct WorkspaceFile {
     reading: String,
     layers: String,
-    state: ReadingState,
+    state: ReadingProgress,
 }
 
 impl Workspace {
-    /// Opens the workspace of `options`, keeping what is of use.
+    /// Opens the workspace of `options` and deletes what does not match them.
     ///
     /// # Errors
-    /// [`Error::Io`]; [`Error::Invalid`] if another preparation is at work in it.
+    /// [`Error::Io`]; [`Error::Invalid`] if another run uses it.
     pub(super) fn open(model: &Model, identity: &Identity, options: &PrepareOptions) -> Result<Self> {
         let folder = options.workspace();
         match fs::create_dir(&folder) {
@@ -77,16 +79,16 @@ impl Workspace {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
                 let got = format!("{}, where another preparation is at work", folder.display());
-                return Err(Error::invalid("workspace", "a folder nobody works in", got));
+                return Err(Error::invalid("workspace", "a folder that is not in use", got));
             }
-            // Some file systems know no locks.
+            // Some file systems have no locks.
             Err(TryLockError::Error(error)) => tracing::debug!(%error, "the workspace is not locked"),
         }
-        let PrepareOptions { tokens, length, disk, seed, target, predictors, cut, down, .. } = options;
+        let PrepareOptions { tokens, length, disk, seed, target, predictors, threshold_goal, down, .. } = options;
         let corpus = fingerprint(&options.corpus)?;
         let activation = model.config.activation;
         let reading = format!("2 {identity:?} {activation} {corpus} {tokens} {length} {disk} {seed}");
-        let layers = format!("{target:?} {predictors:?} {cut:?} {down}");
+        let layers = format!("{target:?} {predictors:?} {threshold_goal:?} {down}");
         let workspace = Workspace { folder, reading, layers, lock };
         match workspace.state() {
             Some(state) if state.reading == workspace.reading && workspace.fits(&state.state, model) => {
@@ -100,31 +102,31 @@ impl Workspace {
         Ok(workspace)
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
 
-    fn state(&self) -> Option<State> {
+    fn state(&self) -> Option<WorkspaceFile> {
         read_json(&self.folder.join(STATE))
     }
 
-    /// How far reading is.
-    pub(super) fn reading(&self, model: &Model) -> ReadingState {
-        let nothing = ReadingState { texts: 0, recorded: 0, profile: Profile::new(model), complete: false };
+    /// Progress of reading, from the beginning if there is none.
+    pub(super) fn reading(&self, model: &Model) -> ReadingProgress {
+        let nothing = ReadingProgress { texts: 0, recorded: 0, profile: Profile::new(model), complete: false };
         self.state().map_or(nothing, |state| state.state)
     }
 
-    /// Keeps how far reading is.
+    /// Saves the progress of reading.
     ///
     /// # Errors
     /// [`Error::Io`]
-    pub(super) fn save_reading(&self, state: &ReadingState) -> Result<()> {
+    pub(super) fn save_reading(&self, state: &ReadingProgress) -> Result<()> {
         let (reading, layers) = (self.reading.clone(), self.layers.clone());
-        self.write_json(STATE, &State { reading, layers, state: state.clone() })
+        self.write_json(STATE, &WorkspaceFile { reading, layers, state: state.clone() })
     }
 
-    /// Layer `n`, if it is finished. Its matrices are mapped.
+    /// Layer `n`, if it is finished, with mapped matrices.
     pub(super) fn layer(&self, blank: &Sidecar, n: usize) -> Option<(PreparedLayer, LayerReport)> {
         let mut part = Sidecar::open(&self.folder.join(part(n)), ReadMode::Map).ok()?;
         let ours = (&part.identity, &part.provenance) == (&blank.identity, &blank.provenance);
@@ -132,7 +134,7 @@ impl Workspace {
         (ours && report.layer == n).then(|| (part.layers.swap_remove(n), report))
     }
 
-    /// Keeps a finished layer.
+    /// Saves a finished layer.
     ///
     /// # Errors
     /// [`Error::Io`]
@@ -143,14 +145,14 @@ impl Workspace {
         prepared: &PreparedLayer,
         made: &LayerReport,
     ) -> Result<()> {
-        // The part comes last: where it is, the report is.
+        // The sidecar is written last: where it exists, the report does.
         self.write_json(&report(n), made)?;
         let mut only = blank.clone();
         only.layers[n] = prepared.clone();
         only.write(&self.folder.join(part(n)))
     }
 
-    /// Removes the folder, as far as its files are ours.
+    /// Deletes the files of the workspace, and the folder if it is then empty.
     pub(super) fn remove(self) {
         self.clear(|_| true);
         // Where open files cannot be removed, the lock keeps the folder until it is closed.
@@ -159,7 +161,7 @@ impl Workspace {
         let _ = fs::remove_dir(&self.folder);
     }
 
-    /// Removes those of our files that `which` names. What cannot be removed is overwritten later or left.
+    /// Deletes the workspace's files whose name `which` accepts. Files that cannot be deleted are overwritten later or left.
     fn clear(&self, which: impl Fn(&str) -> bool) {
         let Ok(entries) = fs::read_dir(&self.folder) else { return };
         for entry in entries.flatten() {
@@ -171,11 +173,11 @@ impl Workspace {
         }
     }
 
-    /// Whether a state can be one of `model`, and what it speaks of is there.
-    fn fits(&self, state: &ReadingState, model: &Model) -> bool {
+    /// True if `state` has the shapes of `model` and the recorded inputs exist.
+    fn fits(&self, state: &ReadingProgress, model: &Model) -> bool {
         let (profile, blank) = (&state.profile, Profile::new(model));
         let lengths = |profile: &Profile| {
-            let all = profile.counts.iter().chain(&profile.chosen).chain([&profile.looked]);
+            let all = profile.counts.iter().chain(&profile.chosen).chain([&profile.computed]);
             all.map(Vec::len).collect::<Vec<_>>()
         };
         lengths(profile) == lengths(&blank)
@@ -187,14 +189,9 @@ impl Workspace {
     fn write_json(&self, name: &str, value: &impl Serialize) -> Result<()> {
         let path = self.folder.join(name);
         let failed = |source| Error::io("write", &path, source);
-        let mut file =
-            tempfile::Builder::new().prefix(".").suffix(".part").tempfile_in(&self.folder).map_err(failed)?;
-        let mut out = BufWriter::new(file.as_file_mut());
-        serde_json::to_writer(&mut out, value).map_err(|error| failed(error.into()))?;
-        out.flush().map_err(failed)?;
-        drop(out);
-        file.persist(&path).map_err(|error| failed(error.error))?;
-        Ok(())
+        let mut file = NewFile::create(&path, Form::Random)?;
+        serde_json::to_writer(&mut file, value).map_err(|error| failed(error.into()))?;
+        file.finish_unsynced()
     }
 }
 
@@ -211,21 +208,21 @@ fn is_ours(name: &str) -> bool {
     name == STATE || name == LOCK || kinds.iter().any(|(start, end)| name.starts_with(start) && name.ends_with(end))
 }
 
-/// Nothing or damage is as good as no file.
+/// The file's value; `None` if it is absent or damaged.
 fn read_json<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_reader(BufReader::new(File::open(path).ok()?)).ok()
 }
 
-/// What tells corpora apart.
-fn fingerprint(corpus: &Corpus) -> Result<String> {
+/// A string that differs between corpora.
+fn fingerprint(corpus: &PrepareCorpus) -> Result<String> {
     let file = |path: &PathBuf| {
         let metadata = fs::metadata(path).map_err(|source| Error::io("read", path, source))?;
         Ok(format!("{} {} {:?}", path.display(), metadata.len(), metadata.modified().ok()))
     };
     Ok(match corpus {
-        Corpus::Generated => "generated".to_owned(),
-        Corpus::Files(paths) => paths.iter().map(file).collect::<Result<Vec<_>>>()?.join("\n"),
-        Corpus::Tokens(texts) => {
+        PrepareCorpus::Generated => "generated".to_owned(),
+        PrepareCorpus::Files(paths) => paths.iter().map(file).collect::<Result<Vec<_>>>()?.join("\n"),
+        PrepareCorpus::Tokens(texts) => {
             let mut hasher = DefaultHasher::new();
             texts.hash(&mut hasher);
             format!("tokens {:x}", hasher.finish())

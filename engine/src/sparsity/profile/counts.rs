@@ -1,4 +1,4 @@
-//! Counts, and what they say.
+//! Firing counts and the figures derived from them.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,81 +7,82 @@ use crate::model::Model;
 /// Firings per layer and neuron.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Tokens looked at.
+    /// Number of tokens.
     pub tokens: u64,
-    /// Per layer, `[neurons]`: tokens at which it fired. Of a mixture expert by expert, those of the shared one last.
+    /// Per layer, `[neurons]`: tokens at which each neuron fired. In an MoE layer expert by expert, the shared expert's last.
     pub counts: Vec<Vec<u64>>,
-    /// Per layer, `[experts]`: tokens that chose it; nothing where the FFN is no mixture.
+    /// Per layer, `[experts]`: tokens that chose each expert; empty for dense layers.
     pub chosen: Vec<Vec<u64>>,
-    /// Per layer: neurons that tokens had to do with, in all. Of a mixture, those of the chosen experts.
-    pub looked: Vec<u64>,
+    /// Per layer: neurons computed, summed over tokens. In an MoE layer, those of the chosen experts.
+    #[serde(rename = "looked")]
+    pub computed: Vec<u64>,
 }
 
 impl Profile {
-    /// Nothing counted of any neuron of `model`.
+    /// Zero counts of all neurons of `model`.
     pub fn new(model: &Model) -> Self {
         let shapes = model.weights.layers.iter().map(|layer| layer.ffn.neurons());
         Profile {
             tokens: 0,
             counts: shapes.clone().map(|neurons| vec![0; neurons.count()]).collect(),
             chosen: shapes.clone().map(|neurons| vec![0; neurons.experts()]).collect(),
-            looked: vec![0; shapes.len()],
+            computed: vec![0; shapes.len()],
         }
     }
 
-    /// Adds what was counted elsewhere, of the same model.
+    /// Adds the counts of `other`, a profile of the same model.
     pub fn add(&mut self, other: &Profile) {
         self.tokens += other.tokens;
-        let ours = self.counts.iter_mut().chain(&mut self.chosen).chain([&mut self.looked]);
-        let theirs = other.counts.iter().chain(&other.chosen).chain([&other.looked]);
+        let ours = self.counts.iter_mut().chain(&mut self.chosen).chain([&mut self.computed]);
+        let theirs = other.counts.iter().chain(&other.chosen).chain([&other.computed]);
         for (ours, theirs) in ours.zip(theirs) {
             ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours += theirs);
         }
     }
 
-    /// Forgets everything.
+    /// Resets all counts to zero.
     pub fn clear(&mut self) {
         self.tokens = 0;
-        let all = self.counts.iter_mut().chain(&mut self.chosen).chain([&mut self.looked]);
+        let all = self.counts.iter_mut().chain(&mut self.chosen).chain([&mut self.computed]);
         all.for_each(|counts| counts.fill(0));
     }
 
-    /// Share of the tokens at which each neuron of a layer fires.
+    /// Firing frequencies of a layer's neurons, `[neurons]`: the fraction of tokens at which each fires.
     pub fn frequency(&self, layer: usize) -> Vec<f32> {
-        self.shares(&self.counts[layer])
+        self.frequencies(&self.counts[layer])
     }
 
-    /// Share of the tokens that choose each expert of a layer; nothing where the FFN is no mixture.
+    /// Frequencies of a layer's experts, `[experts]`: the fraction of tokens that choose each; empty for a dense layer.
     pub fn experts(&self, layer: usize) -> Vec<f32> {
-        self.shares(&self.chosen[layer])
+        self.frequencies(&self.chosen[layer])
     }
 
-    fn shares(&self, counts: &[u64]) -> Vec<f32> {
+    fn frequencies(&self, counts: &[u64]) -> Vec<f32> {
         let tokens = self.tokens.max(1) as f64;
         counts.iter().map(|&count| (count as f64 / tokens) as f32).collect()
     }
 
-    /// Mean share of a layer's neurons that fire for a token; in a mixture, of those of the experts it chose.
+    /// Mean fraction of a layer's computed neurons that fire at a token; in an MoE layer, of those of the chosen experts.
     pub fn density(&self, layer: usize) -> f64 {
         let firings: u64 = self.counts[layer].iter().sum();
-        firings as f64 / self.looked[layer].max(1) as f64
+        firings as f64 / self.computed[layer].max(1) as f64
     }
 
-    /// The smallest share of a layer's neurons that makes `share` of its firings: how skewed they are.
-    pub fn skew(&self, layer: usize, share: f64) -> f64 {
-        busiest(self.counts[layer].iter().map(|&count| count as f64).collect(), share)
+    /// The smallest fraction of a layer's neurons that makes the fraction `of_firings` of its firings.
+    pub fn skew(&self, layer: usize, of_firings: f64) -> f64 {
+        smallest_fraction(self.counts[layer].iter().map(|&count| count as f64).collect(), of_firings)
     }
 
-    /// Neurons of a layer that never fired.
+    /// Number of a layer's neurons that never fired.
     pub fn silent(&self, layer: usize) -> usize {
         self.counts[layer].iter().filter(|&&count| count == 0).count()
     }
 }
 
-/// The smallest share of `weights` that makes `share` of their sum; 0 of nothing.
-pub fn busiest(mut weights: Vec<f64>, share: f64) -> f64 {
+/// The smallest fraction of the elements of `weights` that makes the fraction `of_sum` of their sum; 0 without elements.
+pub fn smallest_fraction(mut weights: Vec<f64>, of_sum: f64) -> f64 {
     weights.sort_unstable_by(|a, b| b.total_cmp(a));
-    let mut missing = share * weights.iter().sum::<f64>();
+    let mut missing = of_sum * weights.iter().sum::<f64>();
     let needed = weights.iter().take_while(|&&weight| {
         let more = missing > 0.0;
         missing -= weight;
@@ -95,12 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures() {
+    fn profile_figures_match_a_hand_calculation() {
         let mut profile = Profile {
             tokens: 10,
             counts: vec![vec![10, 0, 5, 5], vec![0; 3]],
             chosen: vec![vec![5, 0], Vec::new()],
-            looked: vec![40, 30],
+            computed: vec![40, 30],
         };
         assert_eq!(profile.frequency(0), [1.0, 0.0, 0.5, 0.5]);
         assert_eq!((profile.experts(0), profile.experts(1)), (vec![0.5, 0.0], Vec::new()));
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!((profile.skew(1, 0.8), profile.silent(0), profile.silent(1)), (0.0, 1, 3));
         profile.add(&profile.clone());
         assert_eq!((profile.tokens, profile.counts[0][0], profile.density(0)), (20, 20, 0.5));
-        assert_eq!((profile.chosen[0][0], profile.looked[1]), (10, 60));
+        assert_eq!((profile.chosen[0][0], profile.computed[1]), (10, 60));
         profile.clear();
         assert_eq!(profile.density(0), 0.0);
     }

@@ -1,16 +1,16 @@
-//! How often each neuron fires. A [`Profiler`] looks on while text runs through a model and counts into a [`Profile`]; an
-//! [`InputRecorder`] keeps what the FFNs were given, for predictors to be made and measured from. Both take part in a
-//! forward pass as its [`Probe`](crate::model::Probe), both take back what they saw of a text that was not finished.
+//! Firing frequencies. A [`Profiler`] observes a model while it computes text and counts firings into a [`Profile`]; an
+//! [`InputRecorder`] stores the inputs of the FFNs, from which predictors are trained and measured. Both are the
+//! [`Probe`](crate::runtime::Probe) of a forward pass, and both can discard a text that was not finished.
 //!
 //! A neuron fires where its hidden activation is not zero (ReLU family). Where activations are never exactly zero, those
 //! fire that make up the smallest set holding [`MASS_OF_ACTIVE`](super::predictor::metrics::MASS_OF_ACTIVE) of the mass
-//! `|a_i| |d_i|` of a token, `d_i` being the neuron's column of the down projection. Of a mixture the neurons of chosen experts
-//! fire, each expert's by themselves, and the experts chosen are counted beside them.
+//! `|a_i| |d_i|` of a token, `d_i` being the neuron's column of the down projection. In a mixture of experts (MoE) only neurons
+//! of chosen experts fire, each expert on its own, and the chosen experts are counted too.
 
 mod counts;
 mod profiler;
 mod recorder;
 
-pub use counts::{Profile, busiest};
+pub use counts::{Profile, smallest_fraction};
 pub use profiler::Profiler;
 pub use recorder::InputRecorder;

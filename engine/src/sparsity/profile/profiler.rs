@@ -1,22 +1,23 @@
-//! Counting while text runs.
+//! Counting firings while a model computes text.
 
 use std::ops::Range;
 
 use super::Profile;
 use crate::{
     cpu::Cpu,
-    model::{Activation, Ffn, Model, Probe},
+    model::{Activation, Ffn, Model},
+    runtime::Probe,
     sparsity::predictor::metrics::{MASS_OF_ACTIVE, down_norms, heaviest, ones},
 };
 
-/// A [`Probe`] that counts.
+/// A [`Probe`] that counts firings.
 #[derive(Debug)]
 pub struct Profiler<'a> {
     cpu: &'a Cpu,
     activation: Activation,
-    /// Experts a token is sent to, where there are experts.
+    /// Experts per token; 1 for dense models.
     used: usize,
-    /// Per layer, `[neurons]`: norms of the neurons' columns of the down projections, where firing is a matter of mass.
+    /// Per layer, `[neurons]`: norms of the down vectors, for activations that are never exactly zero; else empty.
     norms: Vec<Vec<f32>>,
     profile: Profile,
     /// `[tokens, n_ff]`
@@ -26,14 +27,14 @@ pub struct Profiler<'a> {
 }
 
 impl<'a> Profiler<'a> {
-    /// Nothing counted yet. Where firing is a matter of mass, the down projections are read once, and `cpu` computes; it must
-    /// not be the one that computes the forward pass.
+    /// A profiler of `model` with zero counts. For activations that are never exactly zero it reads the down projections once, and
+    /// computes on `cpu`, which must not be the one of the forward pass.
     pub fn new(cpu: &'a Cpu, model: &Model) -> Self {
         let activation = model.config.activation;
         let norms = |ffn: &Ffn| match ffn {
             _ if activation.is_sparse() => Vec::new(),
             Ffn::Dense(ffn) => down_norms(ffn),
-            Ffn::Experts(mixture) => mixture.ffns().flat_map(down_norms).collect(),
+            Ffn::Experts(moe) => moe.ffns().flat_map(down_norms).collect(),
         };
         Profiler {
             cpu,
@@ -46,17 +47,17 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// What was counted.
+    /// The counts so far.
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// Begins again from nothing.
+    /// Resets the counts to zero.
     pub fn clear(&mut self) {
         self.profile.clear();
     }
 
-    /// Neurons fire where what their activation sees is positive: the gate (the up matrix's output without one), or both.
+    /// Counts neurons whose gate (up, without a gate) is positive; for dReLU, gate and up.
     fn count_positive(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
         let counts = &mut self.profile.counts[layer][neurons];
         let n_ff = counts.len().max(1);
@@ -69,13 +70,13 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// The heaviest neurons of each token fire.
+    /// Counts the heaviest neurons of each token.
     fn count_heaviest(&mut self, (layer, neurons): (usize, Range<usize>), gate: &[f32], up: &[f32]) {
         let norms = &self.norms[layer][neurons.clone()];
         let n_ff = norms.len().max(1);
         self.hidden.clear();
         self.hidden.extend_from_slice(if gate.is_empty() { up } else { gate });
-        self.cpu.activate(self.activation.into(), &mut self.hidden, (!gate.is_empty()).then_some(up));
+        self.cpu.activate(self.activation, &mut self.hidden, (!gate.is_empty()).then_some(up));
         let words = n_ff.div_ceil(32);
         self.masks.resize(up.len() / n_ff * words, 0);
         let mut tokens: Vec<_> = self.hidden.chunks_exact_mut(n_ff).zip(self.masks.chunks_exact_mut(words)).collect();
@@ -87,16 +88,16 @@ impl<'a> Profiler<'a> {
         self.masks.chunks_exact(words).flat_map(ones).for_each(|neuron| counts[neuron] += 1);
     }
 
-    /// Some of a layer's neurons were computed together, `[tokens, neurons]`.
+    /// Counts a range of a layer's neurons; `gate` and `up` are `[tokens, neurons]`.
     fn count(&mut self, layer: usize, neurons: Range<usize>, gate: &[f32], up: &[f32]) {
-        self.profile.looked[layer] += up.len() as u64;
+        self.profile.computed[layer] += up.len() as u64;
         match self.activation.is_sparse() {
             true => self.count_positive((layer, neurons), gate, up),
             false => self.count_heaviest((layer, neurons), gate, up),
         }
     }
 
-    /// Layers see the same tokens; those of the first are counted.
+    /// Counts the tokens of the first layer: all layers see the same.
     fn count_tokens(&mut self, layer: usize, tokens: usize) {
         if layer == 0 {
             self.profile.tokens += tokens as u64;
@@ -124,7 +125,7 @@ impl Probe for Profiler<'_> {
         up: &[f32],
     ) {
         let width = up.len() / members.len().max(1);
-        // The last may be as wide as it likes.
+        // The shared expert, which comes last, may have another width.
         let all = self.profile.counts[layer].len();
         let first = if expert < self.profile.chosen[layer].len() { expert * width } else { all - width };
         self.count(layer, first..first + width, gate, up);

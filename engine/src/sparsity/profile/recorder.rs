@@ -1,4 +1,4 @@
-//! What FFNs were given, on disk.
+//! Recorded inputs of FFNs, on disk.
 
 use std::{
     fs::{File, OpenOptions},
@@ -10,23 +10,23 @@ use half::{f16, slice::HalfFloatSliceExt};
 
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerWeights, Model, PredictorInput, Probe},
+    model::{Ffn, LayerWeights, Model, PredictorInput},
+    runtime::Probe,
 };
 
-/// Bytes gathered per file before they are written.
+/// Bytes of the write buffer per file.
 const BUFFER: usize = 1 << 16;
 
-/// A [`Probe`] that appends what each FFN is given to a file of its layer, as F16, a row of `d_model` numbers per token;
-/// and the residual stream to another, in layers whose own predictor looks at that. What one text gives becomes part of the
-/// files when it is [kept](InputRecorder::keep).
+/// A [`Probe`] that appends each FFN's inputs to a file of its layer, `[tokens, d_model]` in F16, and the residual stream to
+/// another in layers whose own predictor reads it. A text's rows are final when they are [committed](InputRecorder::commit).
 #[derive(Debug)]
 pub struct InputRecorder {
     width: usize,
-    /// Per layer; none for mixtures whose neurons fall silent, of which nothing is made from them.
+    /// Files per layer; none for MoE layers of the ReLU family, for which no inputs are needed.
     layers: Vec<Vec<(PredictorInput, InputFile)>>,
-    /// Tokens that are kept.
+    /// Committed tokens.
     tokens: u64,
-    /// Whether it listens.
+    /// True while inputs are recorded.
     on: bool,
     halves: Vec<f16>,
     failed: Option<Error>,
@@ -39,8 +39,7 @@ struct InputFile {
 }
 
 impl InputRecorder {
-    /// Opens the files of `model` in `folder`, of which the first `tokens` rows are kept and the rest is cut off: 0 begins
-    /// anew.
+    /// Opens the files of `model` in `folder` and truncates them to their first `tokens` rows.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Invalid`] if a file has fewer rows.
@@ -54,7 +53,7 @@ impl InputRecorder {
         Ok(InputRecorder { width, layers, tokens, on: true, halves: Vec::new(), failed: None })
     }
 
-    /// Whether the files of `model` in `folder` have `tokens` rows or more.
+    /// True if the files of `model` in `folder` have at least `tokens` rows.
     pub fn has(folder: &Path, model: &Model, tokens: u64) -> bool {
         let wanted = tokens * (model.config.d_model * size_of::<f16>()) as u64;
         let whole = |layer, input| path(folder, layer, input).metadata().is_ok_and(|file| file.len() >= wanted);
@@ -67,27 +66,27 @@ impl InputRecorder {
                 .all(|(n, layer)| inputs(model, layer).all(|input| whole(n, input)))
     }
 
-    /// Bytes a token takes on the disk.
+    /// Bytes per token on disk.
     pub fn bytes_per_token(model: &Model) -> u64 {
         let rows: usize = model.weights.layers.iter().map(|layer| inputs(model, layer).count()).sum();
         (rows * model.config.d_model * size_of::<f16>()) as u64
     }
 
-    /// Tokens that are kept.
+    /// Committed tokens.
     pub fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Whether to listen from now on.
+    /// Turns recording on or off.
     pub fn set_on(&mut self, on: bool) {
         self.on = on;
     }
 
-    /// Keeps what came since the last time, `tokens` rows: it is in the files when this returns.
+    /// Commits the `tokens` rows recorded since the last commit and flushes the files.
     ///
     /// # Errors
-    /// Whatever went wrong since.
-    pub fn keep(&mut self, tokens: u64) -> Result<()> {
+    /// The first error since the last commit.
+    pub fn commit(&mut self, tokens: u64) -> Result<()> {
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
@@ -95,17 +94,17 @@ impl InputRecorder {
         self.files().try_for_each(|file| file.out.flush().map_err(|source| Error::io("write", &file.path, source)))
     }
 
-    /// Drops what came since the last time.
+    /// Truncates the files to the committed rows.
     ///
     /// # Errors
     /// [`Error::Io`]
-    pub fn drop_rest(&mut self) -> Result<()> {
+    pub fn roll_back(&mut self) -> Result<()> {
         self.failed = None;
         let bytes = self.tokens * (self.width * size_of::<f16>()) as u64;
-        self.files().try_for_each(|file| file.cut(bytes))
+        self.files().try_for_each(|file| file.truncate(bytes))
     }
 
-    /// What went wrong, if anything did: a probe cannot say so where it happens.
+    /// True if an error is pending: a probe cannot return it where it happens.
     pub fn failed(&self) -> bool {
         self.failed.is_some()
     }
@@ -114,7 +113,7 @@ impl InputRecorder {
         self.layers.iter_mut().flatten().map(|(_, file)| file)
     }
 
-    /// The rows of `layer` recorded in `folder`: `tokens` of `width` numbers, as F16. `None` if that input was not recorded.
+    /// The recorded rows of `layer` in `folder`, `[tokens, width]` in F16; `None` if that input was not recorded.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Invalid`] if there are fewer.
@@ -149,14 +148,14 @@ impl InputFile {
             return Err(short(wanted, length));
         }
         let mut file = InputFile { path: path.to_path_buf(), out: BufWriter::with_capacity(BUFFER, file) };
-        file.cut(wanted)?;
+        file.truncate(wanted)?;
         Ok(file)
     }
 
-    /// Makes the file `bytes` long and goes on behind them.
-    fn cut(&mut self, bytes: u64) -> Result<()> {
+    /// Truncates the file to `bytes` and continues behind them.
+    fn truncate(&mut self, bytes: u64) -> Result<()> {
         let failed = |source| Error::io("write", &self.path, source);
-        // Seeking writes what the buffer holds, which is then cut off with the rest.
+        // Seeking flushes the buffer, which is then truncated with the rest.
         self.out.seek(SeekFrom::Start(bytes)).map_err(failed)?;
         self.out.get_ref().set_len(bytes).map_err(failed)
     }
@@ -167,7 +166,7 @@ impl InputFile {
     }
 }
 
-/// What is recorded of a layer.
+/// Inputs that are recorded of a layer.
 fn inputs(model: &Model, layer: &LayerWeights) -> impl Iterator<Item = PredictorInput> + use<> {
     let dense = matches!(layer.ffn, Ffn::Dense(_));
     let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
@@ -201,7 +200,7 @@ impl Probe for InputRecorder {
             };
             self.halves.resize(rows.len(), f16::ZERO);
             self.halves.convert_from_f32_slice(rows);
-            // What is beyond F16's range becomes the largest number it has, not infinity.
+            // Values beyond F16's range become its largest number, not infinity.
             self.halves.iter_mut().for_each(|half| *half = half.max(f16::MIN).min(f16::MAX));
             if let Err(error) = file.append(&self.halves) {
                 self.failed.get_or_insert(error);

@@ -1,4 +1,4 @@
-//! A sidecar made part of its model.
+//! Attaching a sidecar to its model.
 
 use super::{PreparedExperts, PreparedLayer, PreparedPredictor, Sidecar, keys};
 use crate::{
@@ -9,12 +9,12 @@ use crate::{
 };
 
 impl Sidecar {
-    /// Gives the layers of `model` what the sidecar has: predictor, cut, frequencies, and down projections by neurons.
-    /// What it has not stays as the model file has it. The matrices share the sidecar's bytes.
+    /// Sets the predictors, activation thresholds, frequencies and neuron-major down projections of `model`'s layers, as far as the
+    /// sidecar has them. The matrices share the sidecar's bytes.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for a tensor that does not fit the model, which is then unchanged. Whether the sidecar is this
-    /// model's is [`Sidecar::foreign`]'s to say, not checked here.
+    /// [`Error::Malformed`] for a tensor that does not fit the model, which is then unchanged. The identity is
+    /// not checked here, see [`Sidecar::foreign`].
     pub fn attach(&self, model: &mut Model) -> Result<()> {
         let layers = &mut model.weights.layers;
         if layers.len() != self.layers.len() {
@@ -38,19 +38,23 @@ impl Sidecar {
         let tensor = |name: String, expected: String, got: String| self.refuse(Location::Tensor(name), expected, got);
         let frequencies = |wanted: usize| match &prepared.frequency {
             Some(frequency) if frequency.len() != wanted => {
-                Err(tensor(keys::frequency(n), format!("{wanted} shares"), frequency.len().to_string()))
+                Err(tensor(keys::frequency(n), format!("{wanted} frequencies"), frequency.len().to_string()))
             }
             _ => Ok(()),
         };
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
-            Ffn::Experts(mixture) => {
+            Ffn::Experts(moe) => {
                 if prepared.predictor.is_some() || prepared.down.is_some() {
                     let location = Location::Key(keys::KIND.to_owned());
-                    return Err(self.refuse(location, format!("none for layer {n}, a mixture"), "a layer of neurons"));
+                    return Err(self.refuse(
+                        location,
+                        format!("none for layer {n}, a mixture of experts"),
+                        "a dense layer",
+                    ));
                 }
-                frequencies(mixture.experts.len())?;
-                return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, mixture, experts));
+                frequencies(moe.experts.len())?;
+                return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, moe, experts));
             }
         };
         let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
@@ -79,18 +83,18 @@ impl Sidecar {
 }
 
 impl Sidecar {
-    fn check_experts(&self, n: usize, mixture: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
-        let LayerNeurons::Mixture { width, shared, .. } = mixture.neurons() else { return Ok(()) };
+    fn check_experts(&self, n: usize, moe: &ExpertWeights, prepared: &PreparedExperts) -> Result<()> {
+        let LayerNeurons::Experts { width, shared, .. } = moe.neurons() else { return Ok(()) };
         let sizes = |width: usize, shared: usize| format!("experts of {width} neurons, a shared one of {shared}");
         if (prepared.width, prepared.shared.len()) != (width, shared) {
             let got = sizes(prepared.width, prepared.shared.len());
             return Err(self.refuse(Location::Tensor(keys::expert_frequency(n)), sizes(width, shared), got));
         }
-        if !prepared.downs.is_empty() && prepared.downs.len() != mixture.ffns().count() {
-            let (expected, got) = (mixture.ffns().count(), prepared.downs.len());
+        if !prepared.downs.is_empty() && prepared.downs.len() != moe.ffns().count() {
+            let (expected, got) = (moe.ffns().count(), prepared.downs.len());
             return Err(self.refuse(Location::Tensor(keys::expert_down(n, got)), format!("{expected} of them"), got));
         }
-        for (at, (down, ffn)) in prepared.downs.iter().zip(mixture.ffns()).enumerate() {
+        for (at, (down, ffn)) in prepared.downs.iter().zip(moe.ffns()).enumerate() {
             let (wanted, got) = ([ffn.up.weight.rows(), ffn.up.weight.cols()], [down.rows(), down.cols()]);
             if got != wanted {
                 let location = Location::Tensor(keys::expert_down(n, at));
@@ -101,20 +105,20 @@ impl Sidecar {
     }
 }
 
-/// Everything was checked.
+/// Sets what `prepared` has; shapes were checked before.
 fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     if let Some(predictor) = &prepared.predictor {
-        weights.predictor = made(weights, predictor).or(weights.predictor.take());
+        weights.predictor = predictor_of(weights, predictor).or(weights.predictor.take());
     }
-    if let Some(cut) = prepared.cut {
-        weights.cut = Some(cut.value);
+    if let Some(threshold) = prepared.activation_threshold {
+        weights.activation_threshold = Some(threshold.value);
     }
     if let Some(frequency) = &prepared.frequency {
         weights.frequency = Some(frequency.clone());
     }
-    if let (Some(experts), Ffn::Experts(mixture)) = (&prepared.experts, &mut weights.ffn) {
+    if let (Some(experts), Ffn::Experts(moe)) = (&prepared.experts, &mut weights.ffn) {
         weights.neuron_frequency = Some(experts.frequencies().collect());
-        mixture.turn(experts.downs.iter().cloned().map(Some));
+        moe.set_neuron_major(experts.downs.iter().cloned().map(Some));
     }
     if let (Some(down), Ffn::Dense(ffn)) = (&prepared.down, &mut weights.ffn) {
         let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;
@@ -122,9 +126,10 @@ fn apply(weights: &mut LayerWeights, prepared: &PreparedLayer) {
     }
 }
 
-fn made(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predictor> {
+/// The predictor that a layer gets; `None` if the model has none of its own.
+fn predictor_of(weights: &LayerWeights, prepared: &PreparedPredictor) -> Option<Predictor> {
     let kind = match &prepared.kind {
-        // The bias is that of the rows this is a copy of.
+        // The bias is that of the original rows.
         Some(PredictorKind::Rows { rows, .. }) => {
             let Ffn::Dense(ffn) = &weights.ffn else { return None };
             PredictorKind::Rows { rows: rows.clone(), bias: ffn.gate.as_ref().unwrap_or(&ffn.up).bias.clone() }

@@ -1,13 +1,13 @@
-//! Which model a sidecar belongs to.
+//! The identity of the model a sidecar belongs to.
 
 use crate::{format::Checkpoint, model::Model};
 
-/// Bytes taken from the beginning, the middle and the end of every tensor.
+/// Bytes hashed at the beginning, the middle and the end of every tensor.
 const SAMPLE: usize = 256;
 
-/// What tells models apart: sizes, the names, types and shapes of all tensors, and some bytes of each. Another fine-tuning,
-/// another quantisation and another file of the same model all differ; the file's name, its metadata and the order of its
-/// tensors do not matter. Reading three places per tensor, it takes a fraction of a second for the largest files.
+/// Fingerprint of a model: sizes, the names, types and shapes of all tensors, and samples of their bytes. Another fine-tune and
+/// another quantisation differ; the file's name, its metadata and the order of its tensors do not matter. Computing it reads three
+/// places per tensor, a fraction of a second for the largest files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     /// GGUF's name of the architecture.
@@ -16,7 +16,7 @@ pub struct Identity {
     pub n_layer: usize,
     /// Width of the residual stream.
     pub d_model: usize,
-    /// Neurons per layer; 0 if all layers are mixtures.
+    /// Neurons per dense layer; 0 without any.
     pub n_ff: usize,
     /// Experts per layer; 0 without.
     pub n_expert: usize,
@@ -30,7 +30,7 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of `model`.
-    pub fn of(model: &Model) -> Self {
+    pub fn of_model(model: &Model) -> Self {
         let config = &model.config;
         let (layout, data) = hashes(&model.checkpoint);
         Identity {
@@ -45,7 +45,7 @@ impl Identity {
         }
     }
 
-    /// In words, how `model` is not the one this is of; `None` if it is.
+    /// Description of how `model` differs; `None` if it is the same.
     pub fn difference(&self, model: &Identity) -> Option<String> {
         let sizes = |of: &Identity| {
             let experts = if of.n_expert > 0 { format!(", {} experts", of.n_expert) } else { String::new() };
@@ -63,7 +63,7 @@ impl Identity {
     }
 }
 
-/// Of layout and data.
+/// Hashes of layout and data.
 fn hashes(checkpoint: &Checkpoint) -> (u64, u64) {
     let mut tensors: Vec<_> = checkpoint.tensors().iter().collect();
     tensors.sort_unstable_by(|a, b| a.name.cmp(&b.name));
@@ -97,7 +97,7 @@ impl Fnv {
         }
     }
 
-    /// With its length first, so that the ends of neighbours cannot be mistaken.
+    /// Hashes the length first, so that adjacent strings are unambiguous.
     fn text(&mut self, text: &str) {
         self.number(text.len());
         self.bytes(text.as_bytes());
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn fnv_1a_matches_the_published_test_vectors() {
         // Test vectors of Landon Curt Noll, one of its authors.
         for (text, hash) in
             [("", 0xcbf2_9ce4_8422_2325), ("a", 0xaf63_dc4c_8601_ec8c), ("foobar", 0x8594_4171_f739_67e8)]

@@ -1,43 +1,43 @@
-//! What is known of one layer.
+//! One layer's part of a sidecar.
 
 use crate::{
     format::Matrix,
     model::{PredictorInput, PredictorKind, PredictorQuality},
-    sparsity::profile::busiest,
+    sparsity::profile::smallest_fraction,
 };
 
-/// One layer's part of a sidecar.
+/// Results of preparing one layer.
 #[derive(Debug, Clone, Default)]
 pub struct PreparedLayer {
-    /// Share of tokens at which each neuron fires, `[n_ff]`; of a mixture, at which each expert is chosen, `[experts]`.
+    /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`.
     pub frequency: Option<Vec<f32>>,
-    /// Who guesses the neurons that fire.
+    /// Predictor of the neurons that fire.
     pub predictor: Option<PreparedPredictor>,
-    /// Where the threshold mode cuts.
-    pub cut: Option<PreparedCut>,
-    /// The down projection, a row per neuron.
+    /// Activation threshold of the threshold mode.
+    pub activation_threshold: Option<PreparedThreshold>,
+    /// Neuron-major down projection.
     pub down: Option<PreparedDown>,
-    /// Of a mixture: its experts' neurons.
+    /// In an MoE layer: the experts' neurons.
     pub experts: Option<PreparedExperts>,
 }
 
-/// The neurons of a mixture's experts.
+/// Neurons of an MoE layer's experts.
 #[derive(Debug, Clone, Default)]
 pub struct PreparedExperts {
-    /// Neurons of an expert.
+    /// Neurons per expert.
     pub width: usize,
-    /// Share of tokens at which each fires, `[experts, width]`.
+    /// Fraction of tokens at which each fires, `[experts, width]`.
     pub frequency: Vec<f32>,
-    /// Those of the expert that every token passes through; nothing without one.
+    /// The same for the shared expert's neurons; empty without one.
     pub shared: Vec<f32>,
-    /// Down projections, a row per neuron: the experts', then that of the one that every token passes through. All of them or none.
+    /// Neuron-major down projections: the experts', then the shared expert's. All of them or none.
     pub downs: Vec<Matrix>,
-    /// The largest of their errors, each as [`PreparedDown::error`].
+    /// Largest of their errors, each as [`PreparedDown::error`].
     pub down_error: f32,
 }
 
 impl PreparedExperts {
-    /// Shares of all neurons, expert by expert, those of the shared one last.
+    /// Frequencies of all neurons, expert by expert, the shared expert's last.
     pub fn frequencies(&self) -> impl Iterator<Item = f32> {
         self.frequency.iter().chain(&self.shared).copied()
     }
@@ -48,34 +48,34 @@ impl PreparedExperts {
     }
 }
 
-/// A predictor that was made, or the model's own measured anew.
+/// A new predictor, or the model's own with new figures.
 #[derive(Debug, Clone)]
 pub struct PreparedPredictor {
-    /// How it scores; `None`: as the model file's own predictor does. The bias of rows is the model's and not kept here.
+    /// Its weights; `None` for the model file's own predictor. The bias of rows is the model's and not stored here.
     pub kind: Option<PredictorKind>,
-    /// What it sees.
+    /// Vector that it reads.
     pub input: PredictorInput,
-    /// The score from which on a neuron is taken to fire.
+    /// Neurons with this score or more are named.
     pub threshold: f32,
-    /// What that finds on held-out text.
+    /// Figures on held-out text.
     pub quality: PredictorQuality,
 }
 
-/// A cut on the magnitude of the gate's activation.
+/// A threshold on the magnitude of the gate's activation.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct PreparedCut {
-    /// Neurons below it are skipped.
+pub struct PreparedThreshold {
+    /// Neurons at or below it are skipped.
     pub value: f32,
-    /// Share of the neurons above it.
+    /// Fraction of the neurons above it.
     pub density: f32,
 }
 
-/// The down projection turned so that a neuron is a row.
+/// A neuron-major down projection: a neuron is a row.
 #[derive(Debug, Clone)]
 pub struct PreparedDown {
     /// `[n_ff, d]`
     pub weight: Matrix,
-    /// Root mean square of the difference from the model's own, relative to that of the model's own.
+    /// Root mean square of the difference from the model's own weights, relative to theirs.
     pub error: f32,
 }
 
@@ -89,31 +89,31 @@ impl PreparedLayer {
         frequency + down + experts + self.predictor.as_ref().map_or(0, PreparedPredictor::bytes)
     }
 
-    /// Mean share of the neurons that fire; of a mixture, of those of the experts a token chooses.
+    /// Mean fraction of the neurons that fire; in an MoE layer, of the chosen experts' neurons.
     pub fn density(&self) -> Option<f32> {
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
         if let Some(experts) = &self.experts {
-            let chosen: f64 = frequency.iter().map(|&share| f64::from(share)).sum();
-            let looked = chosen * experts.width as f64 + experts.shared.len() as f64;
+            let chosen: f64 = frequency.iter().map(|&f| f64::from(f)).sum();
+            let computed = chosen * experts.width as f64 + experts.shared.len() as f64;
             let fires: f64 = experts.frequencies().map(f64::from).sum();
-            return (looked > 0.0).then(|| (fires / looked) as f32);
+            return (computed > 0.0).then(|| (fires / computed) as f32);
         }
-        let sum: f64 = frequency.iter().map(|&share| f64::from(share)).sum();
+        let sum: f64 = frequency.iter().map(|&f| f64::from(f)).sum();
         Some((sum / frequency.len() as f64) as f32)
     }
 
-    /// The smallest share of the neurons that makes `share` of the firings.
-    pub fn skew(&self, share: f64) -> Option<f64> {
+    /// The smallest fraction of the neurons that makes the fraction `of_firings` of the firings.
+    pub fn skew(&self, of_firings: f64) -> Option<f64> {
         if let Some(experts) = &self.experts {
-            return Some(busiest(experts.frequencies().map(f64::from).collect(), share));
+            return Some(smallest_fraction(experts.frequencies().map(f64::from).collect(), of_firings));
         }
         let frequency = self.frequency.as_ref().filter(|frequency| !frequency.is_empty())?;
-        Some(busiest(frequency.iter().map(|&often| f64::from(often)).collect(), share))
+        Some(smallest_fraction(frequency.iter().map(|&often| f64::from(often)).collect(), of_firings))
     }
 }
 
 impl PreparedPredictor {
-    /// Bytes of its weights; 0 where they are the model's.
+    /// Bytes of its weights; 0 if they are the model's.
     pub fn bytes(&self) -> u64 {
         match &self.kind {
             Some(PredictorKind::LowRank { fc1, fc2 }) => (fc1.data().len() + fc2.data().len()) as u64,
@@ -122,7 +122,7 @@ impl PreparedPredictor {
         }
     }
 
-    /// Width of its hidden layer, where it has one.
+    /// Rank of a low-rank predictor.
     pub fn rank(&self) -> Option<usize> {
         match &self.kind {
             Some(PredictorKind::LowRank { fc1, .. }) => Some(fc1.rows()),
@@ -140,7 +140,7 @@ impl PreparedPredictor {
     }
 }
 
-/// The name of what a predictor sees.
+/// Name of a predictor's input in files.
 pub(super) fn input_name(input: PredictorInput) -> &'static str {
     match input {
         PredictorInput::Residual => "residual",

@@ -9,39 +9,39 @@ use crate::{
     model::Model,
 };
 
-/// Which sidecar a model is to have.
+/// Sidecar that a model should have.
 #[derive(Debug, Clone, Default)]
 pub enum SidecarChoice {
-    /// The one beside it ([`path_beside`]), if there is one.
+    /// The one beside the model ([`path_beside`]), if it exists.
     #[default]
     Beside,
     /// None.
     Without,
-    /// This one, and it has to belong.
+    /// This file, which must belong to the model.
     File(PathBuf),
-    /// This one, which is in memory, under the name errors call it; it has to belong.
+    /// Bytes in memory, with a name for errors; they must belong to the model.
     Memory(PathBuf, Bytes),
 }
 
-/// What became of a [`SidecarChoice`].
+/// Result of attaching a [`SidecarChoice`].
 #[derive(Debug, Clone, Default)]
 pub enum Attachment {
-    /// There is none, or none was wanted.
+    /// No sidecar exists, or none was wanted.
     #[default]
     None,
-    /// It is part of the model now.
+    /// The sidecar is part of the model.
     Attached(Box<Sidecar>),
-    /// There is one that cannot be used. The model is as it was.
+    /// The sidecar cannot be used; the model is unchanged.
     Ignored {
-        /// Where it lies.
+        /// Path of the sidecar.
         path: PathBuf,
-        /// Why, in words.
+        /// Reason, for the user.
         reason: String,
     },
 }
 
 impl Attachment {
-    /// The sidecar that is part of the model.
+    /// The attached sidecar.
     pub fn sidecar(&self) -> Option<&Sidecar> {
         match self {
             Attachment::Attached(sidecar) => Some(sidecar),
@@ -50,7 +50,7 @@ impl Attachment {
     }
 }
 
-/// Where the sidecar of `model` belongs: `model.gguf` has `model.thermocline.gguf`, a folder has that file in it.
+/// Path of `model`'s sidecar: `model.thermocline.gguf` beside `model.gguf`, or inside a model folder.
 pub fn path_beside(model: &Path) -> PathBuf {
     if model.is_dir() {
         return model.join("model.thermocline.gguf");
@@ -64,8 +64,8 @@ pub fn path_beside(model: &Path) -> PathBuf {
 /// Makes the sidecar of `choice` part of `model`.
 ///
 /// # Errors
-/// For a sidecar that was named: what is wrong with the file, or [`Error::Invalid`] if it is another model's. One that was
-/// only found beside the model is ignored instead.
+/// For a sidecar given by name: errors of the file, or [`Error::Invalid`] if it is another model's. One found beside the model is
+/// ignored instead.
 pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Result<Attachment> {
     let read = match choice {
         SidecarChoice::Without => return Ok(Attachment::None),
@@ -76,28 +76,28 @@ pub fn attach(model: &mut Model, choice: &SidecarChoice, mode: ReadMode) -> Resu
             if !path.exists() {
                 return Ok(Attachment::None);
             }
-            return Ok(match Sidecar::open(&path, mode).and_then(|sidecar| sidecar.attach_if_it_belongs(model)) {
+            return Ok(match Sidecar::open(&path, mode).and_then(|sidecar| sidecar.attach_if_it_matches(model)) {
                 Ok(sidecar) => Attachment::Attached(Box::new(sidecar)),
                 Err(Error::Invalid { got, .. }) => Attachment::Ignored { path, reason: got },
                 Err(error) => Attachment::Ignored { path, reason: error.to_string() },
             });
         }
     };
-    Ok(Attachment::Attached(Box::new(read.attach_if_it_belongs(model)?)))
+    Ok(Attachment::Attached(Box::new(read.attach_if_it_matches(model)?)))
 }
 
 impl Sidecar {
-    /// Why it is not `model`'s; `None` if it is.
+    /// Reason why it is not `model`'s; `None` if it is.
     pub fn foreign(&self, model: &Model) -> Option<String> {
         let ran = self.provenance.activation;
-        self.identity.difference(&Identity::of(model)).or_else(|| {
+        self.identity.difference(&Identity::of_model(model)).or_else(|| {
             let activation = model.config.activation;
             (ran != activation)
                 .then(|| format!("it was prepared with activation {ran}, the model runs with {activation}"))
         })
     }
 
-    fn attach_if_it_belongs(self, model: &mut Model) -> Result<Self> {
+    fn attach_if_it_matches(self, model: &mut Model) -> Result<Self> {
         match self.foreign(model) {
             Some(reason) => Err(Error::invalid("sidecar", "one prepared for this model", reason)),
             None => self.attach(model).map(|()| self),
@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names() {
+    fn sidecar_paths_are_beside_files_and_inside_folders() {
         let folder = tempfile::tempdir().unwrap();
         for (model, sidecar) in [
             ("a/m.gguf", "a/m.thermocline.gguf"),

@@ -1,15 +1,15 @@
-//! `<model>.thermocline.gguf`: what `prepare` found out about a model, in a GGUF beside it.
+//! `<model>.thermocline.gguf`: the results of `prepare` for a model, in a GGUF file beside it.
 //!
-//! A [`Sidecar`] holds, per layer, how often each neuron fires, a predictor of those that will, the cut of the threshold
-//! mode, and the down projection with a row per neuron. Its [`Identity`] says which model that is true of. [`attach`] finds
-//! a model's sidecar, and makes it part of the [`Model`](crate::model::Model); one that is of another model is ignored, and
-//! the reason returned. Everything in it is optional but the identity: a layer without a predictor is computed without one.
+//! A [`Sidecar`] holds, per layer, the neurons' firing frequencies, a predictor, the activation threshold of the threshold mode,
+//! and the down projection in neuron-major order. Its [`Identity`] names the model it belongs to. [`attach`] finds a model's
+//! sidecar and makes it part of the [`Model`](crate::model::Model); one of another model is ignored, and the reason returned.
+//! Everything but the identity is optional: a layer without a predictor is computed without one.
 //!
 //! Keys are `thermocline.*` ([`keys`]). Tensors have PowerInfer's names where it has any: `blk.N.ffn_down_t.weight`
 //! `[n_ff, d]`, `blk.N.fc1.weight` `[rank, d]`, `blk.N.fc2.weight` `[n_ff, rank]`; beside them `blk.N.gate_low.weight`
-//! `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` where the FFN is a mixture). The neurons of a mixture's experts have
-//! `blk.N.expert_neuron_freq` `[experts, n_ff]` and `blk.N.ffn_down_t.E.weight` `[n_ff, d]` of expert `E`; those of the expert that
-//! every token passes through `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`.
+//! `[n_ff, d]` and `blk.N.neuron_freq` `[n_ff]` (`[experts]` in an MoE layer). The neurons of experts have
+//! `blk.N.expert_neuron_freq` `[experts, n_ff]` and `blk.N.ffn_down_t.E.weight` `[n_ff, d]` of expert `E`; those of the shared
+//! expert `blk.N.shared_neuron_freq` and `blk.N.ffn_down_shexp_t.weight`.
 
 mod attach;
 mod identity;
@@ -22,37 +22,37 @@ mod write;
 use std::path::PathBuf;
 
 pub use identity::Identity;
-pub use layer::{PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor};
+pub use layer::{PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold};
 pub use locate::{Attachment, SidecarChoice, attach, path_beside};
 
 use crate::model::Activation;
 
-/// What is known of a model beside what its file says.
+/// Results of preparing a model.
 #[derive(Debug, Clone)]
 pub struct Sidecar {
-    /// The file it was read from, for messages; a name for one in memory.
+    /// Path of the file, for messages; a name for a sidecar in memory.
     pub path: PathBuf,
-    /// Which model it belongs to.
+    /// Identity of the model it belongs to.
     pub identity: Identity,
-    /// How it was made.
+    /// Origin of the figures.
     pub provenance: Provenance,
-    /// One per layer of the model.
+    /// One entry per layer of the model.
     pub layers: Vec<PreparedLayer>,
 }
 
-/// How a sidecar was made.
+/// Origin of a sidecar's figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Provenance {
-    /// Activation the model was run with: firing means something else under another one.
+    /// Activation that the model ran with; firing differs under another one.
     pub activation: Activation,
-    /// What was read, in words: file names, or that the model wrote it itself.
+    /// Description of the corpus: file names, or that the model generated it.
     pub corpus: String,
-    /// Tokens whose firing was counted.
+    /// Number of tokens whose firings were counted.
     pub tokens_profiled: u64,
-    /// Tokens among them the predictors were measured on and not made from.
+    /// Number of tokens among them that predictors were only measured on.
     pub tokens_held_out: u64,
-    /// Share of the firing neurons that predictors were to find.
+    /// Target recall of predictors, from 0 to 1.
     pub target_recall: f32,
-    /// The same of the activation mass.
+    /// Target mass recall of predictors, from 0 to 1.
     pub target_mass_recall: f32,
 }

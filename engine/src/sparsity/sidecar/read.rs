@@ -1,23 +1,25 @@
-//! A sidecar read from its file. Nothing is believed: every array has an element per layer, every tensor the shape that
-//! the sizes in the identity ask for, every number its range.
+//! Reading a sidecar. Everything is checked: arrays have an element per layer, tensors the shapes that follow from the
+//! identity, numbers their range.
 
 use std::path::Path;
 
 use super::{
-    Identity, PreparedCut, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, Provenance, Sidecar, keys,
-    layer::input_name,
+    Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold, Provenance, Sidecar,
+    keys, layer::input_name,
 };
 use crate::{
     error::{Error, Location, Result},
-    format::{self, Array, Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, TensorType, Value, gguf},
+    format,
+    format::{Array, Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, Value, gguf},
     model::{PredictorInput, PredictorKind, PredictorQuality},
+    quant::TensorType,
 };
 
 impl Sidecar {
     /// Reads the sidecar at `path`.
     ///
     /// # Errors
-    /// What is wrong with the file, with its key or tensor; [`Error::Unsupported`] for a version this engine does not know.
+    /// Errors of the file with key or tensor; [`Error::Unsupported`] for a version this engine does not know.
     pub fn open(path: &Path, mode: ReadMode) -> Result<Self> {
         match format::open(path, mode)? {
             Opened::Checkpoint(file) => Self::from_checkpoint(&file),
@@ -25,7 +27,7 @@ impl Sidecar {
         }
     }
 
-    /// Reads one that is in memory; `name` is what errors call it.
+    /// Reads a sidecar in memory; `name` stands for its path in errors.
     ///
     /// # Errors
     /// As [`Sidecar::open`].
@@ -33,12 +35,12 @@ impl Sidecar {
         Self::from_checkpoint(&gguf::from_bytes(name, bytes)?)
     }
 
-    /// Whether `file` is a sidecar, rather than a model.
+    /// True if `file` is a sidecar rather than a model.
     pub fn is_one(file: &Checkpoint) -> bool {
         file.metadata.get("general.architecture").and_then(Value::as_str) == Some(keys::ARCHITECTURE)
     }
 
-    /// Reads one that is open.
+    /// Reads an open sidecar.
     ///
     /// # Errors
     /// As [`Sidecar::open`].
@@ -63,17 +65,17 @@ impl Sidecar {
     }
 }
 
-/// A sidecar's file, and the errors it may be worth.
+/// Checked access to a sidecar's file.
 struct Reader<'a>(&'a Checkpoint);
 
-/// Per-layer numbers, each as long as the model is deep.
+/// Per-layer values, `[layers]` each.
 struct Figures<'a> {
     kind: &'a [String],
     input: &'a [String],
     threshold: &'a [f32],
     quality: [&'a [f32]; 4],
-    cut: &'a [f32],
-    cut_density: &'a [f32],
+    activation_threshold: &'a [f32],
+    activation_density: &'a [f32],
     down_error: &'a [f32],
 }
 
@@ -94,12 +96,12 @@ impl<'a> Reader<'a> {
         self.0.metadata.str(key)?.ok_or_else(|| self.0.metadata.missing(key, "a string"))
     }
 
-    fn share(&self, key: &str) -> Result<f32> {
-        let share = self.0.metadata.f32(key)?.ok_or_else(|| self.0.metadata.missing(key, "a float"))?;
-        if !(0.0..=1.0).contains(&share) {
-            return Err(self.key(key, "a share from 0 to 1", share));
+    fn fraction(&self, key: &str) -> Result<f32> {
+        let fraction = self.0.metadata.f32(key)?.ok_or_else(|| self.0.metadata.missing(key, "a float"))?;
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(self.key(key, "a fraction from 0 to 1", fraction));
         }
-        Ok(share)
+        Ok(fraction)
     }
 
     fn identity(&self) -> Result<Identity> {
@@ -122,12 +124,12 @@ impl<'a> Reader<'a> {
             corpus: self.text(keys::CORPUS)?.to_owned(),
             tokens_profiled: self.size(keys::TOKENS_PROFILED)? as u64,
             tokens_held_out: self.size(keys::TOKENS_HELD_OUT)? as u64,
-            target_recall: self.share(keys::TARGET_RECALL)?,
-            target_mass_recall: self.share(keys::TARGET_MASS_RECALL)?,
+            target_recall: self.fraction(keys::TARGET_RECALL)?,
+            target_mass_recall: self.fraction(keys::TARGET_MASS_RECALL)?,
         })
     }
 
-    /// One number per layer, all in `range`.
+    /// A key's array of one number per layer, all in `range`.
     fn floats(&self, key: &str, n_layer: usize, range: std::ops::RangeInclusive<f32>) -> Result<&'a [f32]> {
         let wanted = || format!("{n_layer} f32, one per layer");
         let values = match self.0.metadata.array(key)? {
@@ -154,19 +156,19 @@ impl<'a> Reader<'a> {
 
     fn layers(&self, identity: &Identity) -> Result<Vec<PreparedLayer>> {
         let n = identity.n_layer;
-        let share = 0.0..=1.0;
+        let fraction = 0.0..=1.0;
         let figures = Figures {
             kind: self.texts(keys::KIND, n)?,
             input: self.texts(keys::INPUT, n)?,
             threshold: self.floats(keys::THRESHOLD, n, f32::MIN..=f32::MAX)?,
             quality: [
-                self.floats(keys::RECALL, n, share.clone())?,
-                self.floats(keys::MASS_RECALL, n, share.clone())?,
-                self.floats(keys::PRECISION, n, share.clone())?,
-                self.floats(keys::DENSITY, n, share.clone())?,
+                self.floats(keys::RECALL, n, fraction.clone())?,
+                self.floats(keys::MASS_RECALL, n, fraction.clone())?,
+                self.floats(keys::PRECISION, n, fraction.clone())?,
+                self.floats(keys::DENSITY, n, fraction.clone())?,
             ],
-            cut: self.floats(keys::CUT, n, -1.0..=f32::MAX)?,
-            cut_density: self.floats(keys::CUT_DENSITY, n, share)?,
+            activation_threshold: self.floats(keys::ACTIVATION_THRESHOLD, n, -1.0..=f32::MAX)?,
+            activation_density: self.floats(keys::ACTIVATION_THRESHOLD_DENSITY, n, fraction)?,
             down_error: self.floats(keys::DOWN_ERROR, n, 0.0..=f32::MAX)?,
         };
         // The arrays are as long as the number of layers, which therefore is no more than the file has room for.
@@ -175,13 +177,14 @@ impl<'a> Reader<'a> {
 
     fn layer(&self, identity: &Identity, figures: &Figures<'_>, layer: usize) -> Result<PreparedLayer> {
         let (d, n_ff) = (identity.d_model, identity.n_ff);
-        let cut = figures.cut[layer];
+        let threshold = figures.activation_threshold[layer];
         let down = self.matrix(&keys::down(layer), n_ff, d)?;
         Ok(PreparedLayer {
             frequency: self.frequency(identity, &keys::frequency(layer))?,
             experts: self.experts(identity, layer, figures.down_error[layer])?,
             predictor: self.predictor(identity, figures, layer)?,
-            cut: (cut >= 0.0).then(|| PreparedCut { value: cut, density: figures.cut_density[layer] }),
+            activation_threshold: (threshold >= 0.0)
+                .then(|| PreparedThreshold { value: threshold, density: figures.activation_density[layer] }),
             down: down.map(|weight| PreparedDown { weight, error: figures.down_error[layer] }),
         })
     }
@@ -218,7 +221,7 @@ impl<'a> Reader<'a> {
         }))
     }
 
-    /// Sizes that the identity does not know are those of the tensors; whether they are the model's, attaching finds out.
+    /// The experts' neurons. Their sizes are those of the tensors, which attaching compares with the model.
     fn experts(&self, identity: &Identity, layer: usize, down_error: f32) -> Result<Option<PreparedExperts>> {
         let (name, n) = (keys::expert_frequency(layer), identity.n_expert);
         let Some(tensor) = self.0.tensor(&name) else { return Ok(None) };
@@ -228,9 +231,9 @@ impl<'a> Reader<'a> {
         if experts != n {
             return Err(self.tensor(&name, format!("{n} experts, the model's"), experts));
         }
-        let frequency = self.shares(&name, tensor)?;
+        let frequency = self.fractions(&name, tensor)?;
         let name = keys::shared_frequency(layer);
-        let shared = self.0.tensor(&name).map(|tensor| self.shares(&name, tensor)).transpose()?.unwrap_or_default();
+        let shared = self.0.tensor(&name).map(|tensor| self.fractions(&name, tensor)).transpose()?.unwrap_or_default();
         let mut downs = Vec::new();
         let all = (0..n).map(|expert| (keys::expert_down(layer, expert), width));
         for (name, rows) in all.chain((!shared.is_empty()).then(|| (keys::shared_down(layer), shared.len()))) {
@@ -264,17 +267,17 @@ impl<'a> Reader<'a> {
             let expected = format!("F32 of {} neurons or {} experts", lengths[0], lengths[1]);
             return Err(self.tensor(name, expected, format!("{:?} of {}", tensor.shape, tensor.ty)));
         }
-        self.shares(name, tensor).map(Some)
+        self.fractions(name, tensor).map(Some)
     }
 
-    /// A tensor's numbers, which are shares.
-    fn shares(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
+    /// Elements of an F32 tensor, from 0 to 1.
+    fn fractions(&self, name: &str, tensor: &Tensor) -> Result<Vec<f32>> {
         if tensor.ty != TensorType::F32 {
             return Err(self.tensor(name, "F32", tensor.ty));
         }
         let values: Vec<f32> = tensor.data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         match values.iter().find(|value| !(0.0..=1.0).contains(*value)) {
-            Some(value) => Err(self.tensor(name, "shares from 0 to 1", value)),
+            Some(value) => Err(self.tensor(name, "fractions from 0 to 1", value)),
             None => Ok(values),
         }
     }

@@ -1,4 +1,4 @@
-//! A sidecar written to its file.
+//! Writing a sidecar.
 
 use std::{borrow::Cow, path::Path};
 
@@ -6,20 +6,21 @@ use super::{PreparedExperts, PreparedLayer, Sidecar, keys, layer::input_name};
 use crate::{
     error::Result,
     format::{
-        Array, Container, Matrix, Metadata, TensorType, Value,
-        gguf::{self, TensorInfo, Writer},
+        Array, Container, Matrix, Metadata, Value, gguf,
+        gguf::{TensorInfo, Writer},
     },
     model::{PredictorInput, PredictorKind, PredictorQuality},
+    quant::TensorType,
 };
 
 const CONTAINER: Container = Container::Gguf(3);
 
 impl Sidecar {
-    /// Writes the sidecar to a temporary file beside `path`, which then takes its place. Matrices are copied from where they
-    /// lie, so that those of mapped files take no memory.
+    /// Writes the sidecar to a temporary file beside `path` and renames it. Matrices of mapped files are copied without taking
+    /// memory.
     ///
     /// # Errors
-    /// [`Error::Io`](crate::Error::Io), with whatever was at `path` unchanged.
+    /// [`Error::Io`](crate::Error::Io), with any file at `path` unchanged.
     pub fn write(&self, path: &Path) -> Result<()> {
         let tensors = self.tensors();
         let infos: Vec<TensorInfo> = tensors.iter().map(|(info, _)| info.clone()).collect();
@@ -33,7 +34,7 @@ impl Sidecar {
     /// The file's bytes, in memory.
     ///
     /// # Errors
-    /// If tensors have shapes no file can have.
+    /// [`Error::Invalid`](crate::Error::Invalid) for shapes that GGUF cannot store.
     pub fn to_bytes(&self) -> Result<Vec<u8>> {
         let tensors = self.tensors();
         let tensors: Vec<_> = tensors.iter().map(|(info, data)| (info.clone(), &**data)).collect();
@@ -85,30 +86,36 @@ impl Sidecar {
         set(keys::MASS_RECALL, quality(|quality| quality.mass_recall));
         set(keys::PRECISION, quality(|quality| quality.precision));
         set(keys::DENSITY, quality(|quality| quality.density));
-        set(keys::CUT, floats(&|layer| layer.cut.map_or(-1.0, |cut| cut.value)));
-        set(keys::CUT_DENSITY, floats(&|layer| layer.cut.map_or(0.0, |cut| cut.density)));
+        set(
+            keys::ACTIVATION_THRESHOLD,
+            floats(&|layer| layer.activation_threshold.map_or(-1.0, |threshold| threshold.value)),
+        );
+        set(
+            keys::ACTIVATION_THRESHOLD_DENSITY,
+            floats(&|layer| layer.activation_threshold.map_or(0.0, |threshold| threshold.density)),
+        );
         let of_experts = |layer: &PreparedLayer| layer.experts.as_ref().map_or(0.0, |experts| experts.down_error);
         let error = |layer: &PreparedLayer| layer.down.as_ref().map_or(of_experts(layer), |down| down.error);
         set(keys::DOWN_ERROR, floats(&error));
         metadata
     }
 
-    /// Descriptions and bytes, layer by layer.
+    /// Tensors with their bytes, layer by layer.
     fn tensors(&self) -> Vec<(TensorInfo, Cow<'_, [u8]>)> {
         let mut tensors = Vec::new();
         for (n, layer) in self.layers.iter().enumerate() {
-            let mut shares = |name: String, shares: &[f32], shape: Vec<usize>| {
-                let bytes: Vec<u8> = shares.iter().flat_map(|share| share.to_le_bytes()).collect();
+            let mut push_f32 = |name: String, values: &[f32], shape: Vec<usize>| {
+                let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 tensors.push((TensorInfo { name, ty: TensorType::F32, shape }, bytes.into()));
             };
             if let Some(frequency) = &layer.frequency {
-                shares(keys::frequency(n), frequency, vec![frequency.len()]);
+                push_f32(keys::frequency(n), frequency, vec![frequency.len()]);
             }
             if let Some(experts) = &layer.experts {
                 let PreparedExperts { width, frequency, shared, .. } = experts;
-                shares(keys::expert_frequency(n), frequency, vec![frequency.len() / (*width).max(1), *width]);
+                push_f32(keys::expert_frequency(n), frequency, vec![frequency.len() / (*width).max(1), *width]);
                 if !shared.is_empty() {
-                    shares(keys::shared_frequency(n), shared, vec![shared.len()]);
+                    push_f32(keys::shared_frequency(n), shared, vec![shared.len()]);
                 }
             }
             for (name, matrix) in matrices(n, layer) {

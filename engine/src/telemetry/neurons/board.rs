@@ -1,12 +1,14 @@
-//! What any thread may read.
+//! The board: records of the latest tokens, readable by any thread.
 
 use std::{
     ops::Range,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed},
     },
 };
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::{LayerTally, NeuronRecorder, NeuronShape, Pace, TokenTrace, pace::SharedPace, ring::Ring, tally::Tally};
 
@@ -17,7 +19,7 @@ pub const MOST_TOKENS: usize = 1000;
 /// with 28672 neurons each (287 KB).
 pub const DEFAULT_BUDGET: u64 = 64 << 20;
 
-/// What of the neurons is recorded.
+/// How much of the neurons' activity is recorded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Watch {
     /// Nothing.
@@ -29,7 +31,7 @@ pub enum Watch {
     Strength,
 }
 
-/// What the board holds of single tokens.
+/// The tokens the board holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
     /// Indices of the tokens whose figures are kept.
@@ -42,7 +44,7 @@ pub struct Kept {
     pub budget: u64,
 }
 
-/// A model's neurons, as [the module](super) says. The first reader of a token makes what is told of it, others share that; a
+/// A model's neurons, as [the module](super) says. The first reader of a token builds its trace, others share it; a
 /// writer that finds one at it goes on and comes back with its next token.
 #[derive(Debug)]
 pub struct NeuronBoard {
@@ -52,7 +54,7 @@ pub struct NeuronBoard {
     /// By [`Watch`].
     pub(super) paces: [SharedPace; 3],
     budget: AtomicU64,
-    /// Whether somebody asked for tokens since [`NeuronBoard::was_read`] was.
+    /// True if a reader asked for tokens since the last [`NeuronBoard::was_read`].
     read: AtomicBool,
     ring: Mutex<Ring>,
 }
@@ -77,7 +79,7 @@ impl NeuronBoard {
         &self.shape
     }
 
-    /// What is recorded.
+    /// The activity that is recorded.
     pub fn watch(&self) -> Watch {
         [Watch::Off, Watch::Firing, Watch::Strength][usize::from(self.watch.load(Relaxed).min(2))]
     }
@@ -142,7 +144,7 @@ impl NeuronBoard {
         tally
     }
 
-    /// The same into memory that is there already: for whoever asks for every picture.
+    /// [`NeuronBoard::tally`] into existing memory, for readers that ask once per frame.
     pub fn read_tally(&self, layer: usize, into: &mut LayerTally) {
         self.tally.read(layer, into);
     }
@@ -152,32 +154,24 @@ impl NeuronBoard {
         self.tally.bytes()
     }
 
-    /// The ring, for somebody who asks for tokens.
+    /// The ring, for a reader; notes that it was read.
     fn reading(&self) -> MutexGuard<'_, Ring> {
         self.read.store(true, Relaxed);
         self.lock()
     }
 
-    /// Whether somebody asked for tokens since this was asked last.
+    /// True if a reader asked for tokens since the last call.
     pub(super) fn was_read(&self) -> bool {
         // The writer would otherwise take the line from the readers with every token.
         self.read.load(Relaxed) && self.read.swap(false, Relaxed)
     }
 
     fn lock(&self) -> MutexGuard<'_, Ring> {
-        // Nothing is left half done where it is held.
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 
-    /// For the writer: the ring if nobody is reading it, or in any case if it has `time` to wait.
+    /// The ring, for the writer: `None` while a reader holds it, unless the writer has `time` to wait.
     pub(super) fn ring(&self, time: bool) -> Option<MutexGuard<'_, Ring>> {
-        if time {
-            return Some(self.lock());
-        }
-        match self.ring.try_lock() {
-            Ok(ring) => Some(ring),
-            Err(TryLockError::Poisoned(ring)) => Some(ring.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        if time { Some(self.ring.lock()) } else { self.ring.try_lock() }
     }
 }

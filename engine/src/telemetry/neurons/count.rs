@@ -37,7 +37,7 @@ pub(super) fn columns(
             line[width..].fill(0);
             any |= line.iter().fold(0, |any, bits| any | bits);
         }
-        // Of a mixture most experts are nobody's.
+        // Most experts of an MoE layer are chosen by no token.
         if any == 0 {
             continue;
         }

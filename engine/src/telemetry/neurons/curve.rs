@@ -1,9 +1,9 @@
 //! How unequally neurons fire: "26 % of the neurons make 80 % of the firings".
 
-/// The fewest neurons that make at least `share` (0 to 1) of all firings; 0 if nothing fires.
-pub fn neurons_for(counts: &[u32], share: f64) -> usize {
+/// The fewest neurons that make at least `fraction` (0 to 1) of all firings; 0 if nothing fires.
+pub fn neurons_for(counts: &[u32], fraction: f64) -> usize {
     let sorted = descending(counts);
-    let wanted = share * total(counts);
+    let wanted = fraction * total(counts);
     let mut sum = 0.0;
     let reached = sorted.iter().position(|count| {
         sum += f64::from(*count);
@@ -15,9 +15,9 @@ pub fn neurons_for(counts: &[u32], share: f64) -> usize {
     }
 }
 
-/// The whole curve, at no more than `points` of about equal distance: shares of the neurons, most frequent first, and the
-/// shares of all firings they make. From (0, 0) to (1, 1); empty if nothing fires.
-pub fn shares(counts: &[u32], points: usize) -> Vec<(f64, f64)> {
+/// The Lorenz curve at no more than `points` evenly spaced points: fraction of the neurons, most frequent first, and
+/// fraction of all firings they make. From (0, 0) to (1, 1); empty if nothing fires.
+pub fn lorenz(counts: &[u32], points: usize) -> Vec<(f64, f64)> {
     let (sorted, total) = (descending(counts), total(counts));
     if total == 0.0 {
         return Vec::new();
@@ -51,12 +51,15 @@ mod tests {
     #[test]
     fn the_most_frequent_come_first() {
         let counts = [1, 0, 60, 10, 29, 0, 0, 0];
-        assert_eq!([0.5, 0.6, 0.61, 0.89, 0.99, 1.0].map(|share| neurons_for(&counts, share)), [1, 1, 2, 2, 3, 4]);
-        assert_eq!(shares(&counts, 5), [(0.0, 0.0), (0.25, 0.89), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0)]);
-        assert_eq!(shares(&counts, 100).len(), 9);
-        assert_eq!(shares(&[5], 1), [(0.0, 0.0), (1.0, 1.0)]);
+        assert_eq!(
+            [0.5, 0.6, 0.61, 0.89, 0.99, 1.0].map(|fraction| neurons_for(&counts, fraction)),
+            [1, 1, 2, 2, 3, 4]
+        );
+        assert_eq!(lorenz(&counts, 5), [(0.0, 0.0), (0.25, 0.89), (0.5, 1.0), (0.75, 1.0), (1.0, 1.0)]);
+        assert_eq!(lorenz(&counts, 100).len(), 9);
+        assert_eq!(lorenz(&[5], 1), [(0.0, 0.0), (1.0, 1.0)]);
         for nothing in [&[][..], &[0, 0]] {
-            assert_eq!((neurons_for(nothing, 0.8), shares(nothing, 9).len()), (0, 0));
+            assert_eq!((neurons_for(nothing, 0.8), lorenz(nothing, 9).len()), (0, 0));
         }
     }
 }

@@ -1,25 +1,25 @@
-//! What a processor tells of a layer.
+//! The report of a processor on one layer.
 
 use std::time::Instant;
 
 use super::Strength;
 
-/// What the FFN of one layer did with the tokens of a chunk.
+/// Firings and costs of one layer's FFN for the tokens of a chunk.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct LayerFiring<'a> {
-    /// Which layer.
+    /// Index of the layer.
     pub layer: usize,
     /// Tokens.
     pub tokens: usize,
     /// `[tokens, n_ff.div_ceil(32)]`: bit `i % 32` of word `i / 32` says whether neuron `i` fired: its hidden activation was
-    /// computed and not zero (ReLU family), or was above the layer's cut. Bits behind the last neuron are zero. A mixture's
-    /// neurons stand as [`LayerNeurons::Mixture`](super::LayerNeurons::Mixture) says.
+    /// computed and not zero (ReLU family), or was above the layer's activation threshold. Bits behind the last neuron are zero. An MoE layer's
+    /// neurons stand as [`LayerNeurons::Experts`](super::LayerNeurons::Experts) says.
     pub fired: &'a [u32],
-    /// `[tokens, experts.div_ceil(32)]`: the experts each token has chosen; `None` where the FFN is no mixture.
+    /// `[tokens, experts.div_ceil(32)]`: the experts each token has chosen; `None` for a layer without experts.
     pub chosen: Option<&'a [u32]>,
     /// The same as `fired` of the predictor's guess; `None` where no predictor was asked.
     pub predicted: Option<&'a [u32]>,
-    /// Whether every neuron was looked at, so that `fired` is the truth and not what the predictor left of it.
+    /// True if every neuron was computed, so that `fired` is the truth and not limited to what the predictor named.
     pub complete: bool,
     /// `[n_ff.div_ceil(32)]`: neurons computed in VRAM; `None` if none are, or there is no device.
     pub hot: Option<&'a [u32]>,
@@ -37,6 +37,6 @@ pub struct LayerFiring<'a> {
     pub cpu_ns: u64,
     /// Nanoseconds the CPU waited for the device.
     pub wait_ns: u64,
-    /// When making this report began, or so long before it was finished as that took in all; `None` if nobody looked.
+    /// When making this report began, or so long before it was finished as that took in all; `None` if it was not measured.
     pub reporting: Option<Instant>,
 }

@@ -1,13 +1,13 @@
-//! Which neurons fire: what a heatmap shows, and what a boundary between hot and cold can be judged by.
+//! The neurons that fire, token by token: data of the neuron map, and of the boundary between hot and cold.
 //!
 //! A [`NeuronRecorder`] writes, in the thread that computes; a [`NeuronBoard`] is read, by any thread at any rate. The writer
 //! never waits. Of the last [`MOST_TOKENS`] tokens the board keeps a [`TokenTrace`] each: the figures of every layer, and,
 //! of as many of the latest as fit a budget of bytes, which neurons fired ([`TokenMasks`]). A trace is made when it is asked for
 //! first, does not change any more and is shared, so that reading one copies nothing. Of all tokens together it keeps a [`LayerTally`] per layer: how often, how
-//! often lately, and how long ago every neuron fired. [`curve`] tells how unequal that is. Of mixtures it also tells which
+//! often lately, and how long ago every neuron fired. [`curve`] describes how unequal the frequencies are. For MoE layers the board also records which
 //! experts tokens choose, and how often each is chosen; neurons of others do not fire.
 //!
-//! What watching costs is measured, too: a [`Pace`] for each [`Watch`].
+//! The cost of recording is measured, too: a [`Pace`] for each [`Watch`].
 //!
 //! A heatmap follows [`NeuronBoard::latest`], scrubs through [`NeuronBoard::kept`] with [`NeuronBoard::token`], shows what
 //! came and went with [`TokenTrace::difference`], and colours neurons by [`NeuronBoard::tally`].

@@ -1,4 +1,4 @@
-//! What watching costs, measured with the tokens that are decoded anyway.
+//! The cost of recording, measured on the tokens that are decoded anyway.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ pub(super) struct PaceMeter {
 }
 
 impl PaceMeter {
-    /// A token took `time`, `recording` of it for the record, if somebody looked.
+    /// Adds a token that took `time`, of which recording took `recording`, where that was measured.
     pub fn add(&mut self, time: Duration, recording: Option<Duration>, shared: &SharedPace) {
         let seconds = time.as_secs_f64();
         if seconds <= 0.0 {
@@ -58,7 +58,7 @@ impl PaceMeter {
 }
 
 impl SharedPace {
-    /// What it is; `None` before the first token.
+    /// The pace; `None` before the first token.
     pub fn get(&self) -> Option<Pace> {
         let pace = Pace { tokens: self.tokens.get(), rate: self.rate.get(), recording: self.recording.get() };
         (pace.tokens > 0).then_some(pace)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::count::{LINE, ROWS, columns};
 
 /// Tokens that are counted together. Most neurons that fire at all fire at several of them, and each is then touched once;
-/// but whoever reads has to go through all that wait, and of large layers they no longer fit the caches.
+/// but a reader has to go through all that wait, and those of large layers no longer fit the caches.
 pub(super) const BLOCK: usize = ROWS;
 const BLOCK_OF_LARGE: usize = 32;
 
@@ -107,7 +107,7 @@ impl Masks {
         let row = &self.bits[at * self.words..][..self.words];
         let given = mask.len().min(self.words);
         for (to, bits) in row.chunks(LINE).zip(mask.chunks(LINE)) {
-            // Of a mixture most experts are nobody's, now as before: what is not written has not to be written back.
+            // Most experts' neurons are silent, now as before: a line that is not written need not be written back.
             let same = to.iter().zip(bits).fold(0, |differ, (to, bits)| differ | (to.load(Relaxed) ^ bits)) == 0;
             if !same {
                 to.iter().zip(bits).for_each(|(to, bits)| to.store(*bits, Relaxed));

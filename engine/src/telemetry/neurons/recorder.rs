@@ -27,16 +27,16 @@ pub struct NeuronRecorder {
     board: Arc<NeuronBoard>,
     /// Index of the next token.
     next: u64,
-    /// What is recorded of what was begun.
+    /// Level of recording for the tokens begun.
     watch: Watch,
-    /// Time that took so far; `None` if nobody looks.
+    /// Time spent recording them so far; `None` if it is not measured.
     spent: Option<Duration>,
-    /// The token from which on nobody cares how long layers take, unless somebody looks before.
+    /// The token from which on layer times are not measured, unless a reader asks before.
     unseen: u64,
     /// The last layer that tells something: with it a chunk is whole.
     last_watched: Option<usize>,
     paces: [PaceMeter; 3],
-    /// What was begun: the tokens still to come, and where the first of them stands.
+    /// The tokens begun and not yet reported, and the index of the first of them.
     ids: Vec<u32>,
     done: usize,
     session: u64,
@@ -47,7 +47,7 @@ pub struct NeuronRecorder {
     hot: Vec<u32>,
     shared_hot: Option<Arc<[u32]>>,
     hot_changed: bool,
-    /// Tokens that came while somebody read.
+    /// Tokens that were recorded while a reader held the board.
     waiting: VecDeque<Box<Slot>>,
     /// Memory to use again.
     spare: Vec<Box<Slot>>,
@@ -86,7 +86,7 @@ impl NeuronRecorder {
         }
     }
 
-    /// What it writes to.
+    /// The board it writes to.
     pub fn board(&self) -> &Arc<NeuronBoard> {
         &self.board
     }
@@ -104,7 +104,7 @@ impl NeuronRecorder {
         }
     }
 
-    /// Whether [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] of what was begun are worth looking at the clock: somebody
+    /// True if [`LayerFiring::cpu_ns`] and [`LayerFiring::reporting`] are worth reading the clock for: a reader
     /// asked for one of the tokens that were kept until now, or what recording costs is measured.
     pub fn wants_times(&self) -> bool {
         self.watch != Watch::Off && (self.next < self.unseen || self.spent.is_some())
@@ -115,7 +115,7 @@ impl NeuronRecorder {
         self.watch
     }
 
-    /// What was begun was a token that took `time` to decode in all: see [`NeuronBoard::pace`].
+    /// Reports that the token begun took `time` to decode in all: see [`NeuronBoard::pace`].
     pub fn decoded(&mut self, time: Duration) {
         let which = self.watch as usize;
         self.paces[which].add(time, self.spent, &self.board.paces[which]);
@@ -240,7 +240,7 @@ impl NeuronRecorder {
         self.hand_over(false);
     }
 
-    /// What waits goes to the board, unless somebody is reading it and there is no time to wait.
+    /// Moves the waiting tokens to the board, unless a reader holds it and there is no time to wait.
     fn hand_over(&mut self, time: bool) {
         let budget = self.board.budget();
         if let Some(mut ring) = self.board.ring(time) {

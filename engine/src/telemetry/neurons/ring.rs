@@ -41,7 +41,7 @@ impl Ring {
         self.slots.get_mut(at).map(Box::as_mut)
     }
 
-    /// Appends `slots` and forgets what is then too much; what memory of it nobody else holds comes back in `spare`, if that is
+    /// Appends `slots` and drops the oldest beyond the limit; the memory of those that no reader holds comes back in `spare`, if that is
     /// short.
     pub fn append(
         &mut self,

@@ -7,8 +7,8 @@ use std::ops::Range;
 pub enum LayerNeurons {
     /// One FFN of so many; 0 for a layer that is not watched.
     Dense(usize),
-    /// A mixture: its experts' neurons one expert behind the other, then those of the expert that every token passes through.
-    Mixture {
+    /// MoE: the experts' neurons, one expert after the other, then those of the shared expert.
+    Experts {
         /// Experts that are chosen from.
         experts: usize,
         /// Neurons of each of them.
@@ -23,7 +23,7 @@ impl LayerNeurons {
     pub fn count(self) -> usize {
         match self {
             LayerNeurons::Dense(neurons) => neurons,
-            LayerNeurons::Mixture { experts, width, shared } => experts.saturating_mul(width).saturating_add(shared),
+            LayerNeurons::Experts { experts, width, shared } => experts.saturating_mul(width).saturating_add(shared),
         }
     }
 
@@ -31,7 +31,7 @@ impl LayerNeurons {
     pub fn experts(self) -> usize {
         match self {
             LayerNeurons::Dense(_) => 0,
-            LayerNeurons::Mixture { experts, .. } => experts,
+            LayerNeurons::Experts { experts, .. } => experts,
         }
     }
 }
@@ -84,15 +84,15 @@ impl NeuronShape {
         self.layers.get(layer).map_or(0, |layer| layer.count())
     }
 
-    /// Experts that a layer chooses from; 0 where it is no mixture.
+    /// Experts that a layer chooses from; 0 for a layer without experts.
     pub fn experts(&self, layer: usize) -> usize {
         self.layers.get(layer).map_or(0, |layer| layer.experts())
     }
 
-    /// Groups that a layer's neurons stand in: a mixture's experts in their order, the shared one last; 0 for one FFN.
+    /// Groups of a layer's neurons: the experts in their order, the shared one last; 0 for a dense FFN.
     pub fn groups(&self, layer: usize) -> usize {
         match self.layers.get(layer) {
-            Some(LayerNeurons::Mixture { experts, shared, .. }) => experts + usize::from(*shared > 0),
+            Some(LayerNeurons::Experts { experts, shared, .. }) => experts + usize::from(*shared > 0),
             _ => 0,
         }
     }
@@ -100,7 +100,7 @@ impl NeuronShape {
     /// The neurons of a group; none behind the last.
     pub fn group(&self, layer: usize, group: usize) -> Range<usize> {
         match self.layers.get(layer) {
-            Some(LayerNeurons::Mixture { experts, width, shared }) => {
+            Some(LayerNeurons::Experts { experts, width, shared }) => {
                 let start = width * group.min(*experts);
                 let end = if group < *experts { start + width } else { start + shared };
                 if group > *experts { end..end } else { start..end }
@@ -109,10 +109,10 @@ impl NeuronShape {
         }
     }
 
-    /// The group a neuron of a mixture is in, and its number there.
+    /// The expert (group) that a neuron of an MoE layer belongs to, and its number there.
     pub fn member(&self, layer: usize, neuron: usize) -> Option<(usize, usize)> {
         match self.layers.get(layer)? {
-            LayerNeurons::Mixture { experts, width, shared } => {
+            LayerNeurons::Experts { experts, width, shared } => {
                 let group = neuron.checked_div(*width).unwrap_or(0).min(*experts);
                 let at = neuron - group * width;
                 (group < *experts || at < *shared).then_some((group, at))
@@ -207,8 +207,8 @@ mod tests {
 
     #[test]
     fn experts_stand_one_behind_the_other() {
-        let mixture = |experts, shared| LayerNeurons::Mixture { experts, width: 20, shared };
-        let shape = NeuronShape::of([mixture(3, 7), LayerNeurons::Dense(4), mixture(40, 0)]);
+        let moe = |experts, shared| LayerNeurons::Experts { experts, width: 20, shared };
+        let shape = NeuronShape::of([moe(3, 7), LayerNeurons::Dense(4), moe(40, 0)]);
         assert_eq!([0, 1, 2].map(|layer| shape.neurons(layer)), [67, 4, 800]);
         assert_eq!([0, 1, 2, 3].map(|layer| shape.groups(layer)), [4, 0, 40, 0]);
         assert_eq!([0, 1, 2, 3, 4].map(|group| shape.group(0, group)), [0..20, 20..40, 40..60, 60..67, 67..67]);
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_mask_of_experts_is_one_of_their_neurons() {
-        let shape = NeuronShape::of([LayerNeurons::Mixture { experts: 3, width: 20, shared: 7 }]);
+        let shape = NeuronShape::of([LayerNeurons::Experts { experts: 3, width: 20, shared: 7 }]);
         for experts in 0..8u32 {
             let wanted: Vec<usize> = (0..67)
                 .filter(|n| match n / 20 {

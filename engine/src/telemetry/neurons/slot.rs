@@ -1,11 +1,11 @@
-//! A token on the board: as it was told, until somebody asks for it.
+//! One token's record on the board, kept as reported until the first reader asks for its trace.
 
 use std::sync::Arc;
 
 use super::{LayerFiring, LayerTrace, NeuronShape, TokenMasks, TokenTrace};
 
-/// A token's masks and what else was told of it. What readers get is made of that when the first of them asks, which for most
-/// tokens nobody does; the memory of those is used again as it is.
+/// Masks and figures of one token. The trace for readers is built when the first of them asks, which for most
+/// tokens never happens; their memory is reused as it is.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
     /// As in [`TokenTrace`], and so the next four.
@@ -21,11 +21,11 @@ pub(super) struct Slot {
     masks: TokenMasks,
     /// As in [`TokenTrace`].
     pub hot: Option<Arc<[u32]>>,
-    /// What the first reader had made.
+    /// The trace, built for the first reader.
     trace: Option<TokenTrace>,
 }
 
-/// What masks are to be kept of a token.
+/// The masks to keep of a token, besides that of the neurons that fired.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keep {
     pub predicted: bool,
@@ -105,7 +105,7 @@ impl Slot {
         }
     }
 
-    /// Whether its masks are kept.
+    /// True if its masks are kept.
     pub fn is_masked(&self) -> bool {
         self.trace.as_ref().map_or(!self.masks.fired.is_empty(), |trace| trace.masks.is_some())
     }
@@ -127,7 +127,7 @@ impl Slot {
         }
     }
 
-    /// What it comes to, made when it is asked for first.
+    /// The token's trace, built on the first call.
     pub fn trace(&mut self, shape: &NeuronShape) -> &mut TokenTrace {
         let Slot { index, token, session, position, decoded, figures, masks, hot, trace } = self;
         trace.get_or_insert_with(|| {
@@ -162,7 +162,7 @@ impl Slot {
         Some(Box::new(Slot { masks, ..Slot::default() }))
     }
 
-    /// Nobody can ask for it any more: takes back what readers do not hold of the masks, so that the memory is used again.
+    /// Takes back the masks that no reader holds, so that their memory is reused. The token has left the board.
     pub fn retire(&mut self) {
         if let Some(masks) = self.trace.take().and_then(|trace| Arc::into_inner(trace.masks?)) {
             self.masks = masks;

@@ -15,7 +15,7 @@ pub enum Strength<'a> {
 }
 
 impl Strength<'_> {
-    /// Whether it is of `tokens` tokens and `n_ff` neurons.
+    /// True if it has values of `tokens` tokens and `n_ff` neurons.
     pub(super) fn fits(&self, tokens: usize, n_ff: usize) -> bool {
         match self {
             Strength::All(values) => values.len() == tokens * n_ff,
@@ -25,14 +25,14 @@ impl Strength<'_> {
         }
     }
 
-    /// The magnitudes of token `t` as shares of its greatest finite one, which is returned; whatever is not zero does not become
+    /// Quantises the magnitudes of token `t` relative to its greatest finite one, which is returned; no non-zero value becomes
     /// zero. `into` is a byte for every neuron, all zero.
     pub(super) fn quantise(&self, t: usize, into: &mut [u8]) -> f32 {
         match self {
             Strength::All(values) => {
                 let values = &values[t * into.len()..][..into.len()];
                 let scale = Scale::of(values);
-                into.iter_mut().zip(values).for_each(|(into, value)| *into = scale.share(*value));
+                into.iter_mut().zip(values).for_each(|(into, value)| *into = scale.quantise(*value));
                 scale.greatest
             }
             Strength::Listed { neurons, values } => {
@@ -40,7 +40,7 @@ impl Strength<'_> {
                 let scale = Scale::of(values);
                 for (neuron, value) in neurons.iter().zip(values) {
                     if let Some(into) = into.get_mut(*neuron as usize) {
-                        *into = scale.share(*value);
+                        *into = scale.quantise(*value);
                     }
                 }
                 scale.greatest
@@ -49,7 +49,7 @@ impl Strength<'_> {
     }
 }
 
-/// What magnitudes are shares of.
+/// The scale of a token's magnitudes.
 #[derive(Debug, Clone, Copy)]
 struct Scale {
     greatest: f32,
@@ -73,7 +73,7 @@ impl Scale {
         Scale { greatest, factor: if factor.is_finite() { factor } else { 0.0 } }
     }
 
-    fn share(&self, value: f32) -> u8 {
+    fn quantise(&self, value: f32) -> u8 {
         let magnitude = value.abs();
         let clipped = if magnitude > self.greatest { self.greatest } else { magnitude };
         let byte = (clipped * self.factor + ROUND).to_bits() & 0xff;
@@ -90,17 +90,17 @@ mod tests {
     fn plain(values: &[f32]) -> (Vec<u8>, f32) {
         let finite = values.iter().map(|value| value.abs()).filter(|value| value.is_finite());
         let greatest = finite.fold(0.0, f32::max);
-        let share = |value: &f32| match value.abs() {
+        let byte = |value: &f32| match value.abs() {
             x if x > 0.0 && x.is_finite() => ((x / greatest * 255.0).round_ties_even() as u8).max(1),
             x if x == f32::INFINITY && greatest > 0.0 => 255,
             x if x == f32::INFINITY => 1,
             _ => 0,
         };
-        (values.iter().map(share).collect(), greatest)
+        (values.iter().map(byte).collect(), greatest)
     }
 
     #[test]
-    fn shares_are_those_of_single_values() {
+    fn quantise_is_that_of_single_values() {
         let mut seed = 5u64;
         let mut noise = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

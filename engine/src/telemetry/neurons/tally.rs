@@ -18,25 +18,25 @@ const MEMORY: f64 = 256.0;
 /// A new token's weight grows instead of all old ones shrinking; at this it is time to shrink them once.
 const HEAVIEST: f64 = 1e15;
 
-/// What is known of a layer's neurons, at one instant.
+/// Counts of a layer's neurons at one instant.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LayerTally {
     /// Tokens the layer has computed while it was watched, those of cancelled chunks among them.
     pub tokens: u64,
     /// `[n_ff]`: at how many of them each neuron fired.
     pub counts: Vec<u32>,
-    /// `[n_ff]`: at what share of the latest, older tokens fading out within a few hundred.
+    /// `[n_ff]`: fraction of the latest tokens at which each fired, older tokens fading out within a few hundred.
     pub recent: Vec<f32>,
     /// `[n_ff]`: how many tokens ago it last fired, 0 for the latest token; `None` if it never did.
     pub age: Vec<Option<u32>>,
-    /// `[experts]`: at how many tokens each was chosen; empty where the FFN is no mixture.
+    /// `[experts]`: number of tokens that chose each; empty for a layer without experts.
     pub chosen: Vec<u32>,
-    /// `[experts]`: at what share of the latest, fading as in `recent`.
+    /// `[experts]`: fraction of the latest tokens that chose each, fading as in `recent`.
     pub chosen_recent: Vec<f32>,
 }
 
 /// The counts of every layer. Each layer has a version, odd while it is written: a reader that saw it change reads again. Single
-/// tokens wait until there are enough of them to be counted together; whoever reads before that counts them for himself.
+/// tokens wait until there are enough of them to be counted together; a reader that comes earlier counts them itself.
 #[derive(Debug)]
 pub(super) struct Tally {
     layers: Vec<Layer>,
@@ -89,7 +89,7 @@ impl Tally {
         self.layers.iter().map(|layer| counts(layer) + layer.pending.bytes()).sum()
     }
 
-    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is what a mixture has `chosen`. Those of a chunk
+    /// Counts the tokens from `first` on; `fired` is `[tokens, words]`, and so is `chosen`, the experts of an MoE layer. Those of a chunk
     /// weigh alike, and so do single ones that waited together. For one thread alone.
     pub fn add(&self, layer: usize, first: u64, tokens: usize, fired: &[u32], chosen: Option<&[u32]>) {
         let Some(layer) = self.layers.get(layer) else { return };
@@ -130,7 +130,7 @@ impl Tally {
 }
 
 impl Layer {
-    /// What each of `tokens` weighs that come next.
+    /// The weight of each of the next `tokens` tokens.
     fn weight_of_next(&self, tokens: usize) -> f64 {
         f64::from_bits(self.heavy.load(Relaxed)) * (tokens as f64 / MEMORY).exp()
     }
@@ -183,16 +183,16 @@ impl Layer {
         into.age.clear();
         into.chosen.clear();
         into.chosen_recent.clear();
-        let share = |of: &Neuron| (f64::from(f32::from_bits(of.level.load(Relaxed))) * per_weight) as f32;
+        let recent = |of: &Neuron| (f64::from(f32::from_bits(of.level.load(Relaxed))) * per_weight) as f32;
         for neuron in &self.neurons {
             let count = neuron.count.load(Relaxed);
             into.counts.push(count);
-            into.recent.push(share(neuron));
+            into.recent.push(recent(neuron));
             into.age.push((count > 0).then(|| latest.wrapping_sub(neuron.last.load(Relaxed))));
         }
         for expert in &self.experts {
             into.chosen.push(expert.count.load(Relaxed));
-            into.chosen_recent.push(share(expert));
+            into.chosen_recent.push(recent(expert));
         }
         self.pending.each_fired(|neuron, count, last| {
             add(&mut into.counts, &mut into.recent, neuron, count, of_one);
@@ -206,11 +206,11 @@ impl Layer {
     }
 }
 
-/// Neuron `at` fired at `count` more tokens, each of which is `share` of all.
-fn add(counts: &mut [u32], recent: &mut [f32], at: usize, count: u32, share: f32) {
+/// Counts `count` more firings of neuron `at`, each of which adds `weight` to its recent frequency.
+fn add(counts: &mut [u32], recent: &mut [f32], at: usize, count: u32, weight: f32) {
     if let (Some(all), Some(recent)) = (counts.get_mut(at), recent.get_mut(at)) {
         *all = all.saturating_add(count);
-        *recent += count as f32 * share;
+        *recent += count as f32 * weight;
     }
 }
 
@@ -229,7 +229,7 @@ struct Writing<'a>(&'a Layer);
 
 impl<'a> Writing<'a> {
     fn begin(layer: &'a Layer) -> Self {
-        // Nobody else writes: no need for it to be one step.
+        // One writer: load and store need not be one atomic step.
         layer.version.store(layer.version.load(Relaxed).wrapping_add(1), Relaxed);
         fence(Release);
         Writing(layer)
@@ -385,8 +385,8 @@ mod tests {
 
     #[test]
     fn experts_are_counted_like_neurons() {
-        let mixture = LayerNeurons::Mixture { experts: 40, width: 1, shared: 0 };
-        let tally = Tally::new(&NeuronShape::of([mixture]));
+        let moe = LayerNeurons::Experts { experts: 40, width: 1, shared: 0 };
+        let tally = Tally::new(&NeuronShape::of([moe]));
         let mut seed = 9;
         let (mut experts, mut got) = ([0u32; 40], LayerTally::default());
         for index in 0..3 * BLOCK as u64 + 5 {
@@ -397,7 +397,7 @@ mod tests {
             assert_eq!((got.chosen.as_slice(), got.counts[0]), (&experts[..], index as u32 + 1));
             assert!((got.recent[0] - 1.0).abs() < 1e-5);
         }
-        // Once more after a chunk that nobody finished: its indices come again.
+        // Again after a chunk that was given up: its indices come again.
         tally.add(0, 2, 1, &[0, 1], Some(&[0, 0]));
         tally.read(0, &mut got);
         assert_eq!((got.age[32], got.counts[32]), (Some(0), 1));

@@ -138,12 +138,12 @@ fn hits_misses_and_strengths() {
     assert!(again(&mut recorder, None).is_none());
 }
 
-/// A mixture between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
+/// A moe between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
 #[test]
 fn chosen_experts_are_counted_beside_their_neurons() {
     const EXPERTS: usize = 40;
-    let mixture = LayerNeurons::Mixture { experts: EXPERTS, width: 3, shared: 5 };
-    let shape = NeuronShape::of([LayerNeurons::Dense(8), mixture, LayerNeurons::Dense(8)]);
+    let moe = LayerNeurons::Experts { experts: EXPERTS, width: 3, shared: 5 };
+    let shape = NeuronShape::of([LayerNeurons::Dense(8), moe, LayerNeurons::Dense(8)]);
     let (board, mut recorder) = NeuronBoard::new(shape.clone());
     let (words, mut seed, mut position) = (shape.words(1).len(), 9, 0);
     let (mut times, mut fired_times) = ([0u32; EXPERTS], vec![0u32; shape.neurons(1)]);
@@ -195,7 +195,7 @@ fn what_does_not_fit_the_model_is_ignored() {
     assert!(board.latest().is_none());
 }
 
-/// What one token does to the layers, and what has to be told of it, reckoned bit by bit.
+/// Activity of one token in the layers, and the expected figures, computed bit by bit.
 struct Told {
     fired: Vec<Vec<u32>>,
     chosen: Vec<Vec<u32>>,
@@ -272,12 +272,12 @@ impl Told {
     }
 }
 
-/// Figures and traces are made when somebody asks: two boards hear the same, one is read after every token, the other now and
+/// Figures and traces are made when they are asked for: two boards receive the same, one is read after every token, the other now and
 /// then, and whatever is read of either is what was told.
 #[test]
 fn tokens_are_what_was_told_whenever_they_are_read() {
-    let mixture = LayerNeurons::Mixture { experts: 35, width: 2, shared: 3 };
-    let shape = NeuronShape::of([LayerNeurons::Dense(70), LayerNeurons::Dense(0), mixture, LayerNeurons::Dense(32)]);
+    let moe = LayerNeurons::Experts { experts: 35, width: 2, shared: 3 };
+    let shape = NeuronShape::of([LayerNeurons::Dense(70), LayerNeurons::Dense(0), moe, LayerNeurons::Dense(32)]);
     for (budget, tokens) in [(u64::MAX, 2300), (6000, 1300), (60, 50), (0, 1100)] {
         let boards = [0, 1].map(|_| NeuronBoard::new(shape.clone()));
         let [(often, mut first), (seldom, mut second)] = boards;
@@ -330,7 +330,7 @@ fn tokens_are_what_was_told_whenever_they_are_read() {
 }
 
 #[test]
-fn clocks_are_looked_at_while_somebody_reads() {
+fn layer_times_are_measured_while_a_reader_asks() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
     let mut timed = |tokens: usize| {
         let one = |position| {
@@ -340,7 +340,7 @@ fn clocks_are_looked_at_while_somebody_reads() {
         };
         (0..tokens).map(one).sum::<usize>()
     };
-    assert_eq!(timed(900), 900, "whoever comes first finds times");
+    assert_eq!(timed(900), 900, "the first reader finds times");
     timed(100);
     let seldom = timed(700);
     assert!((90..=110).contains(&seldom), "what recording costs is measured all the same: {seldom} of 700");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::NeuronShape;
 
-/// What one token did to every layer. Cheap to clone: it shares its contents with the board.
+/// Figures and masks of every layer for one token. Cheap to clone: it shares its contents with the board.
 #[derive(Debug, Clone)]
 pub struct TokenTrace {
     /// Counts up over all sessions, from 0.
@@ -15,7 +15,7 @@ pub struct TokenTrace {
     pub session: u64,
     /// Its place in the session's context.
     pub position: usize,
-    /// Whether it was generated, one by one; otherwise it is of a prompt.
+    /// True for a generated token, false for a token of a prompt.
     pub decoded: bool,
     /// The figures of each layer.
     pub layers: Arc<[LayerTrace]>,
@@ -33,7 +33,7 @@ pub struct LayerTrace {
     pub fired: u32,
     /// Of them, those resident in VRAM.
     pub hot: u32,
-    /// Experts that were chosen; `None` where the FFN is no mixture.
+    /// Number of experts chosen; `None` for a layer without experts.
     pub experts: Option<u32>,
     /// Neurons the predictor let through; `None` where none was asked.
     pub predicted: Option<u32>,
@@ -83,11 +83,11 @@ impl LayerTrace {
 pub struct TokenMasks {
     /// Neurons that fired.
     pub fired: Vec<u32>,
-    /// Experts that were chosen, as [`NeuronShape::expert_words`] says; empty for a model without mixtures.
+    /// Experts that were chosen, as [`NeuronShape::expert_words`] says; empty for a model without MoE layers.
     pub chosen: Vec<u32>,
-    /// What the predictor let through; empty where none was asked.
+    /// Neurons the predictor named; empty where no predictor ran.
     pub predicted: Vec<u32>,
-    /// Magnitudes of the hidden activations as shares of the layer's greatest, 0 to 255, in the order of
+    /// Magnitudes of the hidden activations relative to the layer's greatest, 0 to 255, in the order of
     /// [`NeuronShape::range`]; empty unless they were asked for.
     pub strength: Vec<u8>,
     /// The layers' greatest magnitudes, or empty.
@@ -131,7 +131,7 @@ impl TokenTrace {
         self.masks.as_ref()?.fired.get(shape.words(layer))
     }
 
-    /// The mask of the experts a layer has chosen, if it is a mixture and that is still kept.
+    /// The mask of the experts an MoE layer has chosen, if it is still kept.
     pub fn chosen(&self, shape: &NeuronShape, layer: usize) -> Option<&[u32]> {
         self.masks.as_ref()?.chosen.get(shape.expert_words(layer)).filter(|chosen| !chosen.is_empty())
     }
@@ -141,7 +141,7 @@ impl TokenTrace {
         self.hot.as_ref()?.get(shape.words(layer))
     }
 
-    /// What changed in `layer` since `earlier`; `None` if the masks of one of them are no longer kept.
+    /// Neurons of `layer` that fire in one of this token and `earlier` only; `None` if the masks of one are no longer kept.
     pub fn difference(&self, earlier: &TokenTrace, shape: &NeuronShape, layer: usize) -> Option<Difference> {
         let (now, before) = (self.fired(shape, layer)?, earlier.fired(shape, layer)?);
         let of = |pick: fn(u32, u32) -> u32| now.iter().zip(before).map(|(now, before)| pick(*now, *before)).collect();

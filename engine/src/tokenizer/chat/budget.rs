@@ -1,4 +1,4 @@
-//! What one rendering may spend.
+//! Limits of one rendering: bytes, time, size and depth of data.
 
 use std::{
     fmt::{self, Write},

@@ -5,7 +5,7 @@ use super::super::Tokenizer;
 /// A known way of writing conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Format {
-    /// What it is called.
+    /// Name of the format.
     pub name: &'static str,
     /// The template.
     pub source: &'static str,

@@ -182,7 +182,7 @@ fn describe(error: &Error) -> String {
     text
 }
 
-/// What `call` gives, with the budget asked before and after.
+/// Result of `call`, checked against the budget before and after.
 pub fn bounded(
     budget: &Budget,
     state: &mut State,

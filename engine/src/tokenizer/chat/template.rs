@@ -12,9 +12,9 @@ use crate::{
 /// One turn of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChatMessage<'a> {
-    /// Who speaks: `system`, `user` or `assistant`.
+    /// Role: `system`, `user` or `assistant`.
     pub role: &'a str,
-    /// What is said.
+    /// Text of the message.
     pub content: &'a str,
 }
 
@@ -25,7 +25,7 @@ pub enum TemplateOrigin {
     Model(String),
     /// One of ours.
     Fallback {
-        /// What the format is called: `ChatML`, `plain`.
+        /// Name of the format: `ChatML`, `plain`.
         format: &'static str,
         /// Why this one, and what was wrong with the model's own.
         reason: String,

@@ -6,7 +6,7 @@ use egui::accesskit::Role;
 use egui_kittest::kittest::Queryable;
 
 use crate::{
-    store::{NewMessage, Speaker, Store, exchange},
+    store::{NewMessage, Speaker, Store, import_export},
     ui::{command::Page, testing::Stage},
 };
 
@@ -65,7 +65,7 @@ fn files_of_chats_are_imported_where_they_are_dropped() {
     let shell = stage.shell();
     let chat = shell.store.chats().unwrap().pop().unwrap();
     let branch = shell.store.branch(chat.id).unwrap();
-    fs::write(&ours, exchange::markdown(&chat, &branch, true)).unwrap();
+    fs::write(&ours, import_export::markdown(&chat, &branch, true)).unwrap();
     fs::write(&json, shell.store.export(&[chat.id]).unwrap()).unwrap();
     fs::write(&others, "**You:** Why?\n\n**ChatGPT:** So.\n").unwrap();
     fs::write(&broken, "# Recipes\n\n## Soup\n").unwrap();

@@ -1,4 +1,4 @@
-//! What frames cost, and that there are none while nothing happens.
+//! The cost of frames, and that none are drawn while nothing happens.
 
 use std::{
     cell::Cell,
@@ -11,9 +11,9 @@ use egui::{Event, Key, Modifiers, MouseWheelSource, MouseWheelUnit, TouchPhase, 
 use egui_kittest::Harness;
 
 use crate::{
-    server::SwitchState,
-    store::{Store, exchange::Form},
-    talk::Choices,
+    chat::SamplingOverrides,
+    server::ServerState,
+    store::{Store, import_export::FileFormat},
     ui::{Window, testing::Stage, window::turns::Turns},
 };
 
@@ -57,7 +57,7 @@ fn long_chat() -> String {
 fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
     let mut stage = Stage::with([1440.0, 900.0], |folders, settings| {
         let (mut store, _) = Store::open(&folders.chats()).unwrap();
-        settings.last_chat = Some(store.import(Form::Json, &long_chat()).unwrap()[0].number());
+        settings.last_chat = Some(store.import(FileFormat::Json, &long_chat()).unwrap()[0].number());
     });
     stage.ready();
     let over = stage.control("Message").rect().center() - vec2(0.0, 300.0);
@@ -81,26 +81,26 @@ fn ten_thousand_messages_are_scrolled_without_a_late_frame() {
 }
 
 /// When the window wants to be drawn again, if nothing happens.
-fn wish<State>(it: &Harness<'_, State>) -> Duration {
+fn repaint_delay<State>(it: &Harness<'_, State>) -> Duration {
     it.output().viewport_output[&ViewportId::ROOT].repaint_delay
 }
 
 /// Frames until the window is at rest: settings are written, lists are read.
 fn rest<State>(it: &mut Harness<'_, State>) {
     let began = Instant::now();
-    while wish(it) != Duration::MAX {
+    while repaint_delay(it) != Duration::MAX {
         assert!(
             began.elapsed() < Duration::from_secs(30),
             "it wants to be drawn again after {:?}: {:?}",
-            wish(it),
+            repaint_delay(it),
             it.ctx.repaint_causes()
         );
-        std::thread::sleep(wish(it).min(Duration::from_millis(50)));
+        std::thread::sleep(repaint_delay(it).min(Duration::from_millis(50)));
         it.step();
     }
 }
 
-/// Frames until nobody has woken the window for a second: work beside it has ended, too.
+/// Draws frames until nothing has woken the window for a second: background work has ended, too.
 fn quiet<State>(it: &mut Harness<'_, State>) {
     let began = Instant::now();
     loop {
@@ -151,13 +151,16 @@ fn a_hidden_window_follows_its_answer_and_rests() {
             it.step();
         }
     };
-    until(&mut it, &|window| window.shell.host.engine().is_some());
+    until(&mut it, &|window| window.shell.engine_handle.engine().is_some());
     let shell = &mut it.state_mut().as_mut().unwrap().shell;
     let chat = shell.store.add_chat(None, "").unwrap();
-    let greedy = Choices { temperature: Some(0.0), ..Choices::default() };
-    shell.store.set_chat_sampling(chat, greedy.json().as_deref()).unwrap();
-    shell.talk.say(&mut shell.store, &shell.host, chat, None, "Tell me a story about a frog.").unwrap();
-    until(&mut it, &|window| !window.shell.talk.is_busy());
+    let greedy = SamplingOverrides { temperature: Some(0.0), ..SamplingOverrides::default() };
+    shell.store.set_chat_sampling(chat, greedy.to_json().as_deref()).unwrap();
+    shell
+        .chat_controller
+        .send_message(&mut shell.store, &shell.engine_handle, chat, None, "Tell me a story about a frog.")
+        .unwrap();
+    until(&mut it, &|window| !window.shell.chat_controller.is_busy());
     let shell = &it.state().as_ref().unwrap().shell;
     assert!(shell.store.branch(chat).unwrap()[1].content.contains("Once"));
     rest(&mut it);
@@ -177,13 +180,17 @@ fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
         let (physical_key, repeat) = (None, false);
         stage.it.event(Event::Key { key, physical_key, pressed: true, repeat, modifiers });
         stage.it.step();
-        assert!(stage.shell().talk.is_busy(), "{key:?} asks for nothing");
+        assert!(stage.shell().chat_controller.is_busy(), "{key:?} asks for nothing");
         // The frame of the key is not on the screen yet.
-        assert!(!stage.shell().talk.is_speaking() && drawn.get() == turn - 1);
-        assert!(wish(&stage.it) <= Duration::from_millis(1), "the next frame comes after {:?}", wish(&stage.it));
+        assert!(!stage.shell().chat_controller.is_generating() && drawn.get() == turn - 1);
+        assert!(
+            repaint_delay(&stage.it) <= Duration::from_millis(1),
+            "the next frame comes after {:?}",
+            repaint_delay(&stage.it)
+        );
 
         let (began, mut frames) = (Instant::now(), 0);
-        while stage.shell().talk.is_busy() {
+        while stage.shell().chat_controller.is_busy() {
             assert!(began.elapsed() < Duration::from_secs(60), "no end within 60 s");
             stage.it.step();
             frames += 1;
@@ -202,7 +209,7 @@ fn answers_to_other_programs_are_left_the_processor_too() {
     stage.ready();
     stage.it.state_mut().take_turns(Turns::new(|| ()));
     let url = match stage.shell().serving.state() {
-        SwitchState::On { url, .. } => url,
+        ServerState::On { url, .. } => url,
         other => panic!("{other:?}"),
     };
     quiet(&mut stage.it);
@@ -212,9 +219,9 @@ fn answers_to_other_programs_are_left_the_processor_too() {
         let answer = agent.post(format!("{url}/chat/completions")).send(question);
         answer.unwrap().body_mut().read_to_string().unwrap()
     });
-    stage.until("the answer's beginning", |window| window.shell.serving.speaking().is_some());
+    stage.until("the answer's beginning", |window| window.shell.serving.active_answer().is_some());
     let (began, mut frames) = (Instant::now(), 0);
-    while stage.shell().serving.speaking().is_some() {
+    while stage.shell().serving.active_answer().is_some() {
         stage.it.step();
         frames += 1;
     }

@@ -9,7 +9,7 @@ use crate::{
 
 const SIZE: [f32; 2] = [1440.0, 900.0];
 
-/// What a keyboard writes, into whatever has the focus.
+/// Types text into the focused control.
 fn types(stage: &mut Stage, text: &str) {
     for letter in text.chars() {
         stage.it.event(Event::Text(letter.to_string()));
@@ -29,7 +29,7 @@ fn branch(stage: &mut Stage) -> Vec<Message> {
 fn ask(stage: &mut Stage, text: &str) {
     types(stage, text);
     stage.press(Key::Enter);
-    assert!(stage.shell().talk.is_busy());
+    assert!(stage.shell().chat_controller.is_busy());
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_whole_chat_without_a_pointer() {
 
     // Again, and stopped.
     stage.ctrl(Key::R);
-    assert!(stage.shell().talk.is_busy());
+    assert!(stage.shell().chat_controller.is_busy());
     stage.press(Key::Escape);
     stage.answered();
     let again = branch(&mut stage)[1].clone();
@@ -159,7 +159,7 @@ fn escape_leaves_what_has_the_keyboard_before_it_stops_an_answer() {
     // Escape, while another answer is written; how that ended.
     let escape = |stage: &mut Stage| {
         stage.ctrl(Key::R);
-        assert!(stage.shell().talk.is_busy());
+        assert!(stage.shell().chat_controller.is_busy());
         stage.press(Key::Escape);
         stage.answered();
         branch(stage)[1].state

@@ -1,4 +1,4 @@
-//! What panels look like, against pictures that were looked at. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
+//! Panels against reviewed pictures. `UPDATE_SNAPSHOTS=true cargo test` writes those that differ
 //! anew.
 
 use std::{
@@ -9,7 +9,6 @@ use std::{
 
 use egui::{FontData, FontFamily, FontInsert, FontPriority, Rect, Theme, Ui, epaint::text::InsertFontFamily};
 use egui_kittest::{Harness, SnapshotResults, kittest::Queryable};
-
 use thermocline_engine::{
     model::Activation,
     session::{EngineOptions, Prompt, Request, Sampling, SessionOptions},
@@ -19,7 +18,7 @@ use crate::{
     folders::Folders,
     library::ModelId,
     settings::Settings,
-    store::exchange::Form,
+    store::import_export::FileFormat,
     ui::{
         chats::ChatsPanel,
         conversation::Conversation,
@@ -99,7 +98,7 @@ fn look<P: Default + 'static>(
 /// A chat from a file that says everything about it.
 fn chats(folders: &Folders) -> Vec<crate::store::ChatId> {
     let (mut store, _) = crate::store::Store::open(&folders.chats()).unwrap();
-    let ids = store.import(Form::Json, include_str!("chats.json")).unwrap();
+    let ids = store.import(FileFormat::Json, include_str!("chats.json")).unwrap();
     store.pin_chat(ids[1], true).unwrap();
     ids
 }
@@ -227,14 +226,14 @@ fn map(name: &str, size: [f32; 2], model: ModelId, options: EngineOptions) {
         |_, _| (),
         |ui, panel: &mut NeuronsPanel, shell| panel.show(ui, shell),
         |it| {
-            let host = it.state().shell.as_ref().unwrap().host.clone();
-            host.open(model.clone(), options.clone());
+            let engine_handle = it.state().shell.as_ref().unwrap().engine_handle.clone();
+            engine_handle.open(model.clone(), options.clone());
             let began = Instant::now();
-            while host.engine().is_none() {
+            while engine_handle.engine().is_none() {
                 assert!(began.elapsed() < PATIENCE, "no model within {PATIENCE:?}");
                 thread::sleep(Duration::from_millis(5));
             }
-            let session = Arc::new(host.session(SessionOptions::default()).unwrap());
+            let session = Arc::new(engine_handle.session(SessionOptions::default()).unwrap());
             let prompt = Prompt::Text("Once upon a time".to_owned());
             let request = Request { sampling: Sampling::greedy(), max_tokens: Some(12), ..Request::new(prompt) };
             session.generate(request).into_iter().for_each(drop);

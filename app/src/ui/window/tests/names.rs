@@ -15,7 +15,7 @@ use crate::{
 
 const ANSWER: &str = "<think>\nHm.\n</think>\n\nSome *words*.\n\n```rust\nfn main() {}\n```\n\n```\nmore\n```\n";
 
-/// Whether a person acts on it: by its role, or because the keyboard reaches it and it can be clicked.
+/// True if the control can be operated: by its role, or because the keyboard reaches it and it can be clicked.
 fn is_interactive(node: &AccessKitNode<'_>) -> bool {
     let acts = [Action::Focus, Action::Click].iter().all(|action| node.data().supports_action(*action));
     // Text that can be selected is no control.
@@ -44,7 +44,7 @@ fn check(stage: &Stage, place: &str) {
     assert!(count > 3, "{place}: {count} controls only");
 }
 
-/// Whether a letter is a picture that nobody can pronounce.
+/// True for characters of an icon font, which screen readers cannot speak.
 fn is_icon(letter: char) -> bool {
     ('\u{e000}'..='\u{f8ff}').contains(&letter) || letter as u32 >= 0xf_0000
 }

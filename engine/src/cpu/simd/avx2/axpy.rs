@@ -2,34 +2,32 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes, heads, load_ps, load64, load128, load256, prefetch, store_ps};
+use super::{blocks, heads, load_ps, load64, load128, load256, prefetch, store_ps};
 use crate::{
-    cpu::simd::{
-        AXPY_ROWS, Multiple, part, part_mut,
-        portable::{self, STEP},
-        unpack::{Grouping, half},
-    },
-    format::TensorType,
+    cpu::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable},
+    quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut, f16_at},
 };
 
 /// `acc += a * w`, row after row.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
-    let (groups, rest) = if ty == TensorType::Q4_0 { rows.as_chunks::<AXPY_ROWS>() } else { (&[][..], rows) };
+pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
+    let (groups, rest) =
+        if ty == Encoding::Blocks(BlockType::Q4_0) { rows.as_chunks::<AXPY_ROWS>() } else { (&[][..], rows) };
     for group in groups {
         q4_0(group, acc);
     }
-    for Multiple { row, a, ahead } in rest.iter().copied() {
+    for ScaledRow { row, a, ahead } in rest.iter().copied() {
         match ty {
-            TensorType::F32 => floats::<32>(ty, row, a, ahead, acc, |w| _mm256_castsi256_ps(load256(w))),
-            TensorType::F16 => floats::<16>(ty, row, a, ahead, acc, |w| _mm256_cvtph_ps(load128(w))),
-            TensorType::BF16 => floats::<16>(ty, row, a, ahead, acc, |w| {
+            Encoding::Float(ty @ FloatType::F32) => {
+                floats::<32>(ty, row, a, ahead, acc, |w| _mm256_castsi256_ps(load256(w)))
+            }
+            Encoding::Float(ty @ FloatType::F16) => {
+                floats::<16>(ty, row, a, ahead, acc, |w| _mm256_cvtph_ps(load128(w)))
+            }
+            Encoding::Float(ty @ FloatType::BF16) => floats::<16>(ty, row, a, ahead, acc, |w| {
                 _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(load128(w))))
             }),
-            _ => match Grouping::of(ty) {
-                Some(grouping) => any(ty, grouping, row, a, ahead, acc),
-                None => unreachable!("{ty} is not a weight type"),
-            },
+            Encoding::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
         }
     }
 }
@@ -38,14 +36,14 @@ pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn floats<const BYTES: usize>(
-    ty: TensorType,
+    ty: FloatType,
     row: &[u8],
     a: f32,
     ahead: isize,
     acc: &mut [f32],
     widen: impl Fn(&[u8; BYTES]) -> __m256,
 ) {
-    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
+    assert_eq!(row.len(), acc.len() * ty.bytes(), "{} row of {}", Encoding::Float(ty), acc.len());
     let factor = _mm256_set1_ps(a);
     let ((w4, w_rest), (acc4, acc_rest)) = (row.as_chunks::<BYTES>().0.as_chunks::<4>(), acc.as_chunks_mut::<8>());
     let (acc4, acc1) = acc4.as_chunks_mut::<4>();
@@ -59,14 +57,19 @@ fn floats<const BYTES: usize>(
     for (w, acc) in w_rest.iter().zip(acc1) {
         store_ps(acc, _mm256_fmadd_ps(widen(w), factor, load_ps(acc)));
     }
-    portable::axpy(ty, row.as_chunks::<BYTES>().1, a, acc_rest);
+    portable::axpy_floats(ty, row.as_chunks::<BYTES>().1, a, acc_rest);
 }
 
 /// Several rows for each look at `acc`.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn q4_0(rows: &[Multiple<'_>; AXPY_ROWS], acc: &mut [f32]) {
+fn q4_0(rows: &[ScaledRow<'_>; AXPY_ROWS], acc: &mut [f32]) {
     for of in rows {
-        assert_eq!(Some(of.row.len()), TensorType::Q4_0.row_bytes(acc.len()), "Q4_0 row of {}", acc.len());
+        assert_eq!(
+            Some(of.row.len()),
+            Encoding::Blocks(BlockType::Q4_0).row_bytes(acc.len()),
+            "Q4_0 row of {}",
+            acc.len()
+        );
     }
     let lines = rows.map(|of| of.row.as_chunks::<18>().0.as_chunks::<8>());
     let (accs, acc_rest) = acc.as_chunks_mut::<256>();
@@ -83,7 +86,7 @@ fn q4_0(rows: &[Multiple<'_>; AXPY_ROWS], acc: &mut [f32]) {
     }
     for (i, acc) in acc_rest.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let blocks = lines.map(|(_, rest)| &rest[i]);
-        let scales = std::array::from_fn(|row| rows[row].a * half([blocks[row][0], blocks[row][1]]));
+        let scales = std::array::from_fn(|row| rows[row].a * f16_at(blocks[row], 0));
         add(blocks, scales, acc);
     }
 }
@@ -110,15 +113,18 @@ fn add(blocks: [&[u8; 18]; AXPY_ROWS], scales: [f32; AXPY_ROWS], acc: &mut [f32;
     }
 }
 
-/// Any quantised type, decoded to codes first.
+/// Any block type, decoded to codes first.
 #[target_feature(enable = "avx2,fma,f16c")]
-fn any(ty: TensorType, grouping: Grouping, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-    assert_eq!(Some(row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
-    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+    let format = ty.format();
+    assert_eq!(Some(row.len()), format.ty.row_bytes(acc.len()), "{} row of {}", format.ty, acc.len());
+    let grouping = format.grouping;
+    let step_bytes = STEP / format.len * format.bytes;
     let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
     for (src, acc) in row.chunks(step_bytes).zip(acc.chunks_mut(STEP)) {
         prefetch(src, ahead);
-        codes::unpack(ty, src, &mut codes[..acc.len()], &mut scales, &mut mins);
+        let to = UnpackedMut { codes: &mut codes[..acc.len()], scales: &mut scales, mins: &mut mins };
+        blocks::run(ty, BlockWork::Unpack { src, to });
         for (at, acc) in acc.as_chunks_mut::<8>().0.iter_mut().enumerate() {
             let group = at * 8 / grouping.len;
             let code = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(load64::<i8, 8>(part(&codes, at * 8))));

@@ -1,105 +1,14 @@
-//! Encoded blocks to 8-bit codes, 32 at a time.
+//! Codes of blocks in registers, 32 at a time.
 
 use std::arch::x86_64::*;
 
-use super::{load128, load256, store256};
-use crate::{
-    cpu::simd::{
-        part, part_mut,
-        unpack::{
-            FP4, IQ4, blocks32, blocks256, e8m0_half, iq4_xs_groups, k_groups, q2_k_groups, q3_k_groups, q6_k_groups,
-        },
-    },
-    format::TensorType,
-};
-
-/// See [`Kernels::unpack`](crate::cpu::simd::Kernels::unpack).
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(in crate::cpu::simd) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-    use TensorType::*;
-    match ty {
-        Q4_0 => blocks32::<18>(src, codes, scales, mins, |b, codes| {
-            store256(codes, _mm256_sub_epi8(nibbles(part(b, 2)), _mm256_set1_epi8(8)));
-            (head(part(b, 0)), 0.0)
-        }),
-        Q4_1 => blocks32::<20>(src, codes, scales, mins, |b, codes| {
-            store256(codes, nibbles(part(b, 4)));
-            (head(part(b, 0)), head(part(b, 2)))
-        }),
-        Q5_0 => blocks32::<22>(src, codes, scales, mins, |b, codes| {
-            store256(codes, _mm256_sub_epi8(five_bits(part(b, 6), part(b, 2)), _mm256_set1_epi8(16)));
-            (head(part(b, 0)), 0.0)
-        }),
-        Q5_1 => blocks32::<24>(src, codes, scales, mins, |b, codes| {
-            store256(codes, five_bits(part(b, 8), part(b, 4)));
-            (head(part(b, 0)), head(part(b, 2)))
-        }),
-        Q8_0 => blocks32::<34>(src, codes, scales, mins, |b, codes| {
-            store256(codes, load256::<u8, 32>(part(b, 2)));
-            (head(part(b, 0)), 0.0)
-        }),
-        IQ4_NL => blocks32::<18>(src, codes, scales, mins, |b, codes| {
-            store256(codes, look_up(&IQ4, nibbles(part(b, 2))));
-            (head(part(b, 0)), 0.0)
-        }),
-        MXFP4 => blocks32::<17>(src, codes, scales, mins, |b, codes| {
-            store256(codes, look_up(&FP4, nibbles(part(b, 1))));
-            (e8m0_half(b[0]), 0.0)
-        }),
-        IQ4_XS => blocks256::<136, 8>(src, codes, scales, mins, |b, codes, scales, _| {
-            iq4_xs_groups(b, scales);
-            for (i, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                store256(codes, look_up(&IQ4, nibbles(part(b, 8 + 16 * i))));
-            }
-        }),
-        Q4_K => blocks256::<144, 8>(src, codes, scales, mins, |b, codes, scales, mins| {
-            k_groups(part(b, 0), scales, mins);
-            for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-                let [a, b] = q4_k(b, i);
-                store256::<i8, 32>(part_mut(codes, 0), a);
-                store256::<i8, 32>(part_mut(codes, 32), b);
-            }
-        }),
-        Q5_K => blocks256::<176, 8>(src, codes, scales, mins, |b, codes, scales, mins| {
-            k_groups(part(b, 0), scales, mins);
-            for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-                let [a, b] = q5_k(b, i);
-                store256::<i8, 32>(part_mut(codes, 0), a);
-                store256::<i8, 32>(part_mut(codes, 32), b);
-            }
-        }),
-        Q6_K => blocks256::<210, 16>(src, codes, scales, mins, |b, codes, scales, _| {
-            q6_k_groups(b, scales);
-            for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-                for (codes, whole) in codes.as_chunks_mut::<32>().0.iter_mut().zip(q6_k(b, at)) {
-                    store256(codes, _mm256_sub_epi8(whole, _mm256_set1_epi8(32)));
-                }
-            }
-        }),
-        Q2_K => blocks256::<84, 16>(src, codes, scales, mins, |b, codes, scales, mins| {
-            q2_k_groups(b, scales, mins);
-            for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-                for (codes, two) in codes.as_chunks_mut::<32>().0.iter_mut().zip(two_bits(part(b, 16 + 32 * at))) {
-                    store256(codes, two);
-                }
-            }
-        }),
-        Q3_K => blocks256::<110, 16>(src, codes, scales, mins, |b, codes, scales, _| {
-            q3_k_groups(b, scales);
-            for (at, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
-                for (codes, whole) in codes.as_chunks_mut::<32>().0.iter_mut().zip(q3_k(b, at)) {
-                    store256(codes, _mm256_sub_epi8(whole, _mm256_set1_epi8(4)));
-                }
-            }
-        }),
-        F32 | F16 | BF16 | I8 | I16 | I32 | I64 | F64 => unreachable!("{ty} has no codes"),
-    }
-}
+use super::{load128, load256};
+use crate::cpu::simd::part;
 
 /// An f16.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn head(bytes: &[u8; 2]) -> f32 {
+pub(super) fn head(bytes: &[u8; 2]) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(u16::from_le_bytes(*bytes)))))
 }
 

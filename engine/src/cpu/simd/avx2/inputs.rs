@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{load_ps, load128, load256, store_ps};
-use crate::cpu::simd::{INPUTS, Inputs, OUTPUTS, part, part_mut};
+use crate::cpu::simd::{INPUTS, InputBlock, OUTPUTS, part, part_mut};
 
 /// Two inputs: where their rows of codes begin, and what they are multiplied by.
 type Pair = ([usize; 2], __m256i);
@@ -13,8 +13,8 @@ const PAIRS: usize = 8;
 
 /// [`Kernels::add_inputs`](crate::cpu::simd::Kernels::add_inputs).
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
-    let Inputs { scales, codes, active, x, scale, sum } = *inputs;
+pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
     let mut pairs: [Pair; INPUTS / 2] = [([0; 2], _mm256_setzero_si256()); INPUTS / 2];
@@ -33,7 +33,7 @@ pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32
     let chunks = acc.len() / OUTPUTS;
     for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
         if let Some(next) = next {
-            next.ask(at, chunks);
+            next.prefetch_part(at, chunks);
         }
         for half in 0..2 {
             let sums = half_line(codes, at * (OUTPUTS / 2) + 32 * half, pairs);

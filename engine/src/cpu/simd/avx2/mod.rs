@@ -3,18 +3,22 @@
 //! Everything here is compiled with the features on; [`Avx2`] is only made on a machine that has them.
 
 mod axpy;
-pub(super) mod codes;
-pub(super) mod dot;
+pub(super) mod blocks;
+mod codes;
+mod dot;
 mod inputs;
 mod tile;
 
 use std::arch::x86_64::*;
 
 use super::{
-    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut,
-    are_read_together, decoded, one_by_one, portable,
+    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
+    ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
 };
-use crate::{cpu::Isa, format::TensorType};
+use crate::{
+    cpu::Isa,
+    quant::{BlockType, Encoding, FloatType, UnpackedMut},
+};
 
 const ROWS: usize = 16;
 const FLOAT_TOKENS: usize = 6;
@@ -94,7 +98,7 @@ fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
 }
 
-/// Asks for the lines `ahead` bytes behind those of `row`, for the first-level cache alone: see AVX-512's.
+/// Prefetches the lines `ahead` bytes behind those of `row`, into the first-level cache alone: see AVX-512's.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
@@ -146,30 +150,36 @@ impl Kernels for Avx2 {
         FLOAT_TOKENS
     }
 
-    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
         with_features!(quantise(x, row))
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
-        with_features!(dot::quantised(ty, weights, x, ahead, out))
+    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]) {
+        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }))
     }
 
-    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
-        match are_read_together(ty, rows, x) {
+    fn dot_gathered(
+        &self,
+        ty: BlockType,
+        rows: &[GatheredRow<'_>; DOT_ROWS],
+        x: QuantisedInput<'_>,
+        out: &mut [f32; DOT_ROWS],
+    ) {
+        match takes_gathered_rows(ty, rows, x) {
             true => *out = with_features!(dot::q4_0(*rows, x)),
             false => one_by_one(self, ty, rows, x, out),
         }
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::dot(Isa::Avx2, self, ty, weights, x, ahead, out),
-            None => with_features!(dot::floats(ty, weights, x, ahead, out)),
+    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot(Isa::Avx2, self, ty, weights, x, ahead, out),
+            Encoding::Float(ty) => with_features!(dot::floats(ty, weights, x, ahead, out)),
         }
     }
 
-    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-        with_features!(codes::unpack(ty, src, codes, scales, mins))
+    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
+        with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
@@ -184,10 +194,10 @@ impl Kernels for Avx2 {
         with_features!(self::bias(codes, len, bias))
     }
 
-    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::widen(Isa::Avx2, self, ty, src, dst),
-            None => with_features!(widen(ty, src, dst)),
+    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::widen(Isa::Avx2, self, ty, src, dst),
+            Encoding::Float(ty) => with_features!(widen(ty, src, dst)),
         }
     }
 
@@ -202,17 +212,17 @@ impl Kernels for Avx2 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn add_inputs(&self, inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+    fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         with_features!(inputs::add(inputs, next, acc))
     }
 
-    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         with_features!(axpy::rows(ty, rows, acc))
     }
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
     portable::quantise(x, row);
 }
 
@@ -232,6 +242,6 @@ fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
+fn widen(ty: FloatType, src: &[u8], dst: &mut [f32]) {
     portable::widen(ty, src, dst);
 }

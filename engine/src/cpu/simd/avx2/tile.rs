@@ -29,7 +29,7 @@ pub(super) fn codes(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     }
 }
 
-/// The same where one instruction multiplies and adds quads, whatever their codes.
+/// [`codes`] with AVX-VNNI: one instruction multiplies and adds quads, whatever their codes.
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub(super) fn codes_vnni(panel: CodePanel<'_>, x: CodeTile<'_>, acc: &mut [f32]) {
     check_tile(ROWS, &panel, &x, acc);

@@ -2,44 +2,36 @@
 
 use std::arch::x86_64::*;
 
-use super::{
-    codes::{self, heads},
-    load_ps, load128, load256, load512, prefetch, prefetch_share, store_ps,
-};
+use super::{blocks, codes::heads, load_ps, load128, load256, load512, prefetch, prefetch_part, store_ps};
 use crate::{
-    cpu::simd::{
-        AXPY_ROWS, Multiple, part, part_mut, portable,
-        unpack::{Grouping, half},
-    },
-    format::TensorType,
+    cpu::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable},
+    quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut, f16_at},
 };
-
-/// Elements decoded at a time.
-const STEP: usize = 256;
 
 /// `acc += a * w`, row after row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+pub(super) fn rows(ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
     for of in rows {
         assert_eq!(Some(of.row.len()), ty.row_bytes(acc.len()), "{ty} row of {}", acc.len());
     }
-    if ty == TensorType::Q4_0 {
+    if ty == Encoding::Blocks(BlockType::Q4_0) {
         let (groups, rest) = rows.as_chunks::<AXPY_ROWS>();
         groups.iter().for_each(|group| q4_0(group, acc));
         rest.iter().for_each(|of| q4_0(std::array::from_ref(of), acc));
         return;
     }
-    for Multiple { row, a, ahead } in rows.iter().copied() {
+    for ScaledRow { row, a, ahead } in rows.iter().copied() {
         match ty {
-            TensorType::F32 => floats::<64>(ty, row, a, ahead, acc, |w| _mm512_castsi512_ps(load512(w))),
-            TensorType::F16 => floats::<32>(ty, row, a, ahead, acc, |w| _mm512_cvtph_ps(load256(w))),
-            TensorType::BF16 => floats::<32>(ty, row, a, ahead, acc, |w| {
+            Encoding::Float(ty @ FloatType::F32) => {
+                floats::<64>(ty, row, a, ahead, acc, |w| _mm512_castsi512_ps(load512(w)))
+            }
+            Encoding::Float(ty @ FloatType::F16) => {
+                floats::<32>(ty, row, a, ahead, acc, |w| _mm512_cvtph_ps(load256(w)))
+            }
+            Encoding::Float(ty @ FloatType::BF16) => floats::<32>(ty, row, a, ahead, acc, |w| {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
             }),
-            _ => match Grouping::of(ty) {
-                Some(grouping) => any(ty, grouping, row, a, ahead, acc),
-                None => unreachable!("{ty} is not a weight type"),
-            },
+            Encoding::Blocks(ty) => any_blocks(ty, row, a, ahead, acc),
         }
     }
 }
@@ -48,7 +40,7 @@ pub(super) fn rows(ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn floats<const BYTES: usize>(
-    ty: TensorType,
+    ty: FloatType,
     row: &[u8],
     a: f32,
     ahead: isize,
@@ -61,12 +53,12 @@ fn floats<const BYTES: usize>(
         prefetch(w, ahead);
         store_ps(acc, _mm512_fmadd_ps(widen(w), factor, load_ps(acc)));
     }
-    portable::axpy(ty, w_rest, a, acc_rest);
+    portable::axpy_floats(ty, w_rest, a, acc_rest);
 }
 
 /// Several rows for each look at `acc`. A code's value is looked up in a register.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
+fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
     let values = _mm512_set_ps(7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0, -4.0, -5.0, -6.0, -7.0, -8.0);
     let add = |sums: [__m512; 2], block: &[u8; 18], scale: f32| {
         let [_, _, quants @ ..] = block;
@@ -91,7 +83,7 @@ fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {
             let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
             for row in 0..ROWS {
-                prefetch_share(blocks[row], i, 16, rows[row].ahead);
+                prefetch_part(blocks[row], i, 16, rows[row].ahead);
                 sums = add(sums, &blocks[row][i], scales[row][i]);
             }
             store_ps(part_mut(acc, 0), sums[0]);
@@ -102,23 +94,26 @@ fn q4_0<const ROWS: usize>(rows: &[Multiple<'_>; ROWS], acc: &mut [f32]) {
         let mut sums = [load_ps(part(acc, 0)), load_ps(part(acc, 16))];
         for row in 0..ROWS {
             let block = &lines[row].1[i];
-            sums = add(sums, block, rows[row].a * half([block[0], block[1]]));
+            sums = add(sums, block, rows[row].a * f16_at(block, 0));
         }
         store_ps(part_mut(acc, 0), sums[0]);
         store_ps(part_mut(acc, 16), sums[1]);
     }
 }
 
-/// Any quantised type, decoded to codes first.
+/// Any block type, decoded to codes first.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn any(ty: TensorType, grouping: Grouping, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
-    let step_bytes = STEP / ty.block_len() * ty.block_bytes();
+fn any_blocks(ty: BlockType, row: &[u8], a: f32, ahead: isize, acc: &mut [f32]) {
+    let format = ty.format();
+    let grouping = format.grouping;
+    let step_bytes = STEP / format.len * format.bytes;
     let (mut codes, mut scales, mut mins) = ([0i8; STEP], [0f32; 16], [0f32; 16]);
     for (src, acc) in row.chunks(step_bytes).zip(acc.chunks_mut(STEP)) {
         if ahead != 0 {
             src.chunks(64).for_each(|line| prefetch(&line[0], ahead));
         }
-        codes::unpack(ty, src, &mut codes[..acc.len()], &mut scales, &mut mins);
+        let to = UnpackedMut { codes: &mut codes[..acc.len()], scales: &mut scales, mins: &mut mins };
+        blocks::run(ty, BlockWork::Unpack { src, to });
         for (at, acc) in acc.as_chunks_mut::<16>().0.iter_mut().enumerate() {
             let group = at * 16 / grouping.len;
             let code = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<i8, 16>(part(&codes, at * 16))));

@@ -1,14 +1,11 @@
-//! Encoded blocks to 8-bit codes, and activations to blocks.
+//! Codes of blocks in registers, 64 at a time; activations to blocks; panels.
 
 use std::arch::x86_64::*;
 
-use super::{ROWS, load_ps, load128, load256, load512, store128, store256, store512};
+use super::{ROWS, load_ps, load128, load256, load512, store128, store512};
 use crate::{
-    cpu::simd::{
-        QuantisedRowMut, avx2, part, part_mut, portable,
-        unpack::{self, half},
-    },
-    format::TensorType,
+    cpu::simd::{QuantisedInputMut, part, part_mut, portable},
+    quant::FloatType,
 };
 
 /// Codes of two Q4_0 blocks, 8 too large.
@@ -112,80 +109,9 @@ pub(super) fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
     _mm512_cvtph_ps(_mm256_set_epi64x(four(12), four(8), four(4), four(0)))
 }
 
-/// See [`Kernels::unpack`](crate::cpu::simd::Kernels::unpack).
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn unpack(ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-    match ty {
-        TensorType::Q4_0 => {
-            let offset = _mm512_set1_epi8(8);
-            blocks32::<18>(ty, src, codes, scales, |a, b| _mm512_sub_epi8(q4_0(a, b), offset));
-        }
-        TensorType::Q8_0 => blocks32::<34>(ty, src, codes, scales, |a, b| q8_0(a, b)),
-        TensorType::Q4_K => blocks_k::<144>(src, codes, scales, mins, |block, i| q4_k(block, i)),
-        TensorType::Q5_K => blocks_k::<176>(src, codes, scales, mins, |block, i| q5_k(block, i)),
-        TensorType::Q6_K => {
-            let offset = _mm512_set1_epi8(32);
-            let blocks = src.as_chunks::<210>().0.iter().zip(codes.as_chunks_mut::<256>().0);
-            for ((block, codes), scales) in blocks.zip(scales.as_chunks_mut::<16>().0) {
-                store512(scales, _mm512_castps_si512(q6_k_scales(block)));
-                for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-                    store512(codes, _mm512_sub_epi8(q6_k(block, i), offset));
-                }
-            }
-        }
-        _ => avx2::codes::unpack(ty, src, codes, scales, mins),
-    }
-}
-
-/// Blocks of 32 behind an f16 scale, two at a time.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn blocks32<const BYTES: usize>(
-    ty: TensorType,
-    src: &[u8],
-    codes: &mut [i8],
-    scales: &mut [f32],
-    pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
-) {
-    let (blocks, _) = src.as_chunks::<BYTES>();
-    let (pairs, last) = blocks.as_chunks::<2>();
-    for ((blocks, codes), scales) in pairs.iter().zip(codes.as_chunks_mut::<64>().0).zip(scales.as_chunks_mut::<2>().0)
-    {
-        store512(codes, pair(&blocks[0], &blocks[1]));
-        *scales = [half([blocks[0][0], blocks[0][1]]), half([blocks[1][0], blocks[1][1]])];
-    }
-    if !last.is_empty() {
-        let (at, n) = (2 * pairs.len(), blocks.len());
-        unpack::unpack(ty, last.as_flattened(), &mut codes[32 * at..32 * n], &mut scales[at..n], &mut []);
-    }
-}
-
-/// Q4_K or Q5_K blocks.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn blocks_k<const BYTES: usize>(
-    src: &[u8],
-    codes: &mut [i8],
-    scales: &mut [f32],
-    mins: &mut [f32],
-    pair: impl Fn(&[u8; BYTES], usize) -> __m512i,
-) {
-    let blocks = src.as_chunks::<BYTES>().0.iter().zip(codes.as_chunks_mut::<256>().0);
-    let groups = scales.as_chunks_mut::<8>().0.iter_mut().zip(mins.as_chunks_mut::<8>().0);
-    for ((block, codes), (scales, mins)) in blocks.zip(groups) {
-        let factors = k_factors(part(block, 0));
-        store256(scales, _mm256_castps_si256(_mm512_castps512_ps256(factors)));
-        let minima = _mm512_extractf32x8_ps::<1>(factors);
-        store256(mins, _mm256_castps_si256(_mm256_xor_ps(minima, _mm256_set1_ps(-0.0))));
-        for (i, codes) in codes.as_chunks_mut::<64>().0.iter_mut().enumerate() {
-            store512(codes, pair(block, i));
-        }
-    }
-}
-
 /// See [`Kernels::quantise`](crate::cpu::simd::Kernels::quantise).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
+pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
     let (blocks, rest) = x.as_chunks::<32>();
     let (codes, _) = row.codes.as_chunks_mut::<32>();
     assert!(rest.is_empty() && codes.len() == blocks.len(), "{} activations", x.len());
@@ -210,10 +136,10 @@ pub(super) fn quantise(x: &[f32], row: QuantisedRowMut<'_>) {
     }
 }
 
-/// Turns a square of 32-bit words.
+/// Transposes a square of 32-bit words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn turn(rows: [__m512i; 16]) -> [__m512i; 16] {
+fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
     // Words within quarters of the vectors, pairs of words, then the quarters themselves, twice.
     let mut pairs = rows;
     for i in 0..8 {
@@ -228,17 +154,17 @@ fn turn(rows: [__m512i; 16]) -> [__m512i; 16] {
             fours[4 * i + 2 * k + 1] = _mm512_unpackhi_epi64(a, b);
         }
     }
-    let mut turned = fours;
+    let mut transposed = fours;
     for k in 0..4 {
         let [a, b, c, d] = [fours[k], fours[k + 4], fours[k + 8], fours[k + 12]];
         let (ab_even, ab_odd) = (_mm512_shuffle_i32x4::<0x88>(a, b), _mm512_shuffle_i32x4::<0xdd>(a, b));
         let (cd_even, cd_odd) = (_mm512_shuffle_i32x4::<0x88>(c, d), _mm512_shuffle_i32x4::<0xdd>(c, d));
-        turned[k] = _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even);
-        turned[k + 4] = _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd);
-        turned[k + 8] = _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even);
-        turned[k + 12] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd);
+        transposed[k] = _mm512_shuffle_i32x4::<0x88>(ab_even, cd_even);
+        transposed[k + 4] = _mm512_shuffle_i32x4::<0x88>(ab_odd, cd_odd);
+        transposed[k + 8] = _mm512_shuffle_i32x4::<0xdd>(ab_even, cd_even);
+        transposed[k + 12] = _mm512_shuffle_i32x4::<0xdd>(ab_odd, cd_odd);
     }
-    turned
+    transposed
 }
 
 /// `[ROWS, n]` to `[n / WORD, ROWS, WORD]`, where `WORD` elements are 32 bits and `LINE` are 512.
@@ -251,7 +177,7 @@ pub(super) fn interleave<T: Copy, const WORD: usize, const LINE: usize>(rows: &[
     for side in 0..ROWS / 16 {
         for at in (0..whole).step_by(LINE) {
             let square = std::array::from_fn(|r| load512::<T, LINE>(part(rows, (16 * side + r) * n + at)));
-            for (i, line) in turn(square).into_iter().enumerate() {
+            for (i, line) in transpose(square).into_iter().enumerate() {
                 store512::<T, LINE>(part_mut(out, ((at / WORD + i) * ROWS + 16 * side) * WORD), line);
             }
         }
@@ -283,8 +209,8 @@ pub(super) fn bias(codes: &[i8], len: usize, bias: &mut [i32]) {
 
 /// See [`Kernels::widen`](crate::cpu::simd::Kernels::widen).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn widen(ty: TensorType, src: &[u8], dst: &mut [f32]) {
-    if ty != TensorType::F16 {
+pub(super) fn widen(ty: FloatType, src: &[u8], dst: &mut [f32]) {
+    if ty != FloatType::F16 {
         return portable::widen(ty, src, dst);
     }
     let ((lines, rest), (to, to_rest)) = (src.as_chunks::<32>(), dst.as_chunks_mut::<16>());

@@ -7,47 +7,29 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{self, heads},
-    load_ps, load_some, load256, load512, prefetch, prefetch_share,
+    load_ps, load_some, load256, load512, prefetch, prefetch_part,
 };
 use crate::{
-    cpu::simd::{Apart, QuantisedRow, avx2, part, portable::rows, unpack::half},
-    format::TensorType,
+    cpu::simd::{GatheredRow, QuantisedInput, part, portable::rows},
+    quant::{Encoding, FloatType, f16_at},
 };
-
-/// Dispatch over the quantised types.
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn quantised(ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
-    let rows = rows(ty, weights, x.codes.len(), out);
-    match ty {
-        TensorType::Q4_0 => rows.for_each(|(row, out)| [*out] = q4_0([Apart { row, ahead }], x)),
-        TensorType::Q8_0 => rows.for_each(|(row, out)| *out = q8_0(row, x, ahead)),
-        TensorType::Q4_K => rows.for_each(|(row, out)| *out = q4_k(row, x, ahead)),
-        TensorType::Q5_K => rows.for_each(|(row, out)| *out = q5_k(row, x, ahead)),
-        TensorType::Q6_K => rows.for_each(|(row, out)| *out = q6_k(row, x, ahead)),
-        _ => {
-            drop(rows);
-            avx2::dot::quantised(ty, weights, x, ahead, out);
-        }
-    }
-}
 
 /// Dispatch over the float types.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn floats(ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-    let rows = rows(ty, weights, x.len(), out);
+pub(super) fn floats(ty: FloatType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+    let rows = rows(Encoding::Float(ty), weights, x.len(), out);
     match ty {
-        TensorType::F32 => {
+        FloatType::F32 => {
             rows.for_each(|(row, out)| *out = float_row::<64>(row, x, ahead, |w| _mm512_castsi512_ps(load512(w))))
         }
-        TensorType::F16 => {
+        FloatType::F16 => {
             rows.for_each(|(row, out)| *out = float_row::<32>(row, x, ahead, |w| _mm512_cvtph_ps(load256(w))))
         }
-        TensorType::BF16 => rows.for_each(|(row, out)| {
+        FloatType::BF16 => rows.for_each(|(row, out)| {
             *out = float_row::<32>(row, x, ahead, |w| {
                 _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256(w))))
             });
         }),
-        _ => unreachable!("{ty} is not a float type"),
     }
 }
 
@@ -75,13 +57,13 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// Rows of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row says
-/// how far ahead of it memory is asked for. Rows that lie apart are read side by side: more of them are then on their way.
+/// Rows of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row has
+/// its prefetch distance. Gathered rows are read side by side: more of them are then on their way.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
-    rows: [Apart<'_>; ROWS],
-    x: QuantisedRow<'_>,
+pub(super) fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
+    rows: [GatheredRow<'_>; ROWS],
+    x: QuantisedInput<'_>,
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
 ) -> [f32; ROWS] {
     let lines = rows.map(|of| of.row.as_chunks::<BYTES>().0.as_chunks::<16>());
@@ -109,7 +91,7 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
             for row in 0..ROWS {
                 let blocks = &lines[row].0[line];
                 if ROWS > 1 {
-                    prefetch_share(blocks, i, 8, rows[row].ahead);
+                    prefetch_part(blocks, i, 8, rows[row].ahead);
                 }
                 let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(&blocks[2 * i], &blocks[2 * i + 1]), codes);
                 let sum = &mut acc[row][i % 2];
@@ -123,7 +105,7 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         let mut total = _mm512_reduce_add_ps(_mm512_add_ps(acc[row][0], acc[row][1]));
         let mut offset = _mm512_reduce_add_ps(offset[row]);
         for (i, (block, codes)) in lines[row].1.iter().zip(code_rest.as_chunks::<32>().0).enumerate() {
-            let d = half([block[0], block[1]]);
+            let d = f16_at(block, 0);
             let codes = _mm512_zextsi256_si512(load256(codes));
             let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, block), codes);
             total += d * scale_rest[i] * _mm512_reduce_add_epi32(dot) as f32;
@@ -134,16 +116,10 @@ fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
     out
 }
 
+/// Dot products of gathered Q4_0 rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn q4_0<const ROWS: usize>(rows: [Apart<'_>; ROWS], x: QuantisedRow<'_>) -> [f32; ROWS] {
+pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: QuantisedInput<'_>) -> [f32; ROWS] {
     rows32::<18, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q8_0(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    let flip = _mm512_set1_epi8(-128);
-    let [out] = rows32::<34, 128, 1>([Apart { row, ahead }], x, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip));
-    out
 }
 
 /// Eight floats.
@@ -156,9 +132,9 @@ fn load8(from: &[f32; 8]) -> __m256 {
 /// Row of Q4_K or Q5_K blocks: `pair(block, i)` widens sub-blocks `2i` and `2i + 1` to 64 codes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn row_k<const BYTES: usize>(
+pub(super) fn row_k<const BYTES: usize>(
     row: &[u8],
-    x: QuantisedRow<'_>,
+    x: QuantisedInput<'_>,
     ahead: isize,
     pair: impl Fn(&[u8; BYTES], usize) -> __m512i,
 ) -> f32 {
@@ -183,18 +159,10 @@ fn row_k<const BYTES: usize>(
     _mm512_reduce_add_ps(_mm512_sub_ps(_mm512_add_ps(acc[0], acc[1]), minima))
 }
 
+/// Row of Q6_K blocks.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q4_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    row_k::<144>(row, x, ahead, |block, i| codes::q4_k(block, i))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q5_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
-    row_k::<176>(row, x, ahead, |block, i| codes::q5_k(block, i))
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn q6_k(row: &[u8], x: QuantisedRow<'_>, ahead: isize) -> f32 {
+pub(super) fn row_q6_k(row: &[u8], x: QuantisedInput<'_>, ahead: isize) -> f32 {
     let blocks = row.as_chunks::<210>().0.iter().zip(x.codes.as_chunks::<256>().0);
     let factors = x.scales.as_chunks::<8>().0.iter().zip(x.half_sums.as_chunks::<16>().0);
     let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);

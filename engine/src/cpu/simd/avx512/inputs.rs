@@ -3,15 +3,15 @@
 use std::arch::x86_64::*;
 
 use super::{load_ps, load256, load512, store_ps};
-use crate::cpu::simd::{INPUTS, Inputs, OUTPUTS, part};
+use crate::cpu::simd::{INPUTS, InputBlock, OUTPUTS, part};
 
 /// Four inputs: where their rows of codes begin, and what they are multiplied by.
 type Quad = ([usize; 4], __m512i);
 
 /// [`Kernels::add_inputs`](crate::cpu::simd::Kernels::add_inputs).
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
-    let Inputs { scales, codes, active, x, scale, sum } = *inputs;
+pub(super) fn add(inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
+    let InputBlock { scales, codes, active, x, scale, sum } = *inputs;
     let row = acc.len() / 2;
     assert!(codes.len() == INPUTS * row && scales.len() == 2 * acc.len() && acc.len().is_multiple_of(OUTPUTS));
     let mut quads: [Quad; INPUTS / 4] = [([0; 4], _mm512_setzero_si512()); INPUTS / 4];
@@ -30,7 +30,7 @@ pub(super) fn add(inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32
     let chunks = acc.len() / OUTPUTS;
     for (at, acc) in acc.as_chunks_mut::<OUTPUTS>().0.iter_mut().enumerate() {
         if let Some(next) = next {
-            next.ask(at, chunks);
+            next.prefetch_part(at, chunks);
         }
         let mut sums = [_mm512_setzero_si512(); 8];
         let mask = _mm512_set1_epi8(15);

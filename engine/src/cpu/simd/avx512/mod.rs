@@ -3,6 +3,7 @@
 //! Everything here is compiled with the features on; [`Avx512`] is only made on a machine that has them.
 
 mod axpy;
+mod blocks;
 mod codes;
 mod dot;
 mod inputs;
@@ -11,10 +12,13 @@ mod tile;
 use std::arch::x86_64::*;
 
 use super::{
-    Apart, CodePanel, CodeTile, DOT_ROWS, Grouping, Inputs, Kernels, Multiple, QuantisedRow, QuantisedRowMut,
-    are_read_together, decoded, one_by_one,
+    BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
+    ScaledRow, decoded, one_by_one, takes_gathered_rows,
 };
-use crate::{cpu::Isa, format::TensorType};
+use crate::{
+    cpu::Isa,
+    quant::{BlockType, Encoding, UnpackedMut},
+};
 
 const ROWS: usize = 32;
 const FLOAT_TOKENS: usize = 12;
@@ -38,20 +42,19 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
     unsafe { _mm512_loadu_si512(from.as_ptr().cast()) }
 }
 
-/// Asks for lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries. Only
-/// for the first-level cache: of most models they are gone from the others before a token needs them again, and on their way
-/// there and out again they are in the way of those that come.
+/// Prefetches the lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
+/// Into the first-level cache alone: most models' weights leave the others before a token needs them again.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T, ahead: isize) {
-    prefetch_share(at, 0, 1, ahead);
+    prefetch_part(at, 0, 1, ahead);
 }
 
-/// Those of [`prefetch`]'s lines that fall to `step` of `steps`. Rows that lie apart come the more slowly the more of their lines
-/// are asked for at once.
+/// The lines of [`prefetch`] that fall to `step` of `steps`: gathered rows come the more slowly the more of their lines are on their
+/// way at once.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn prefetch_share<T>(at: &T, step: usize, steps: usize, ahead: isize) {
+fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     let lines = size_of::<T>().div_ceil(64);
     for line in (step * lines).div_ceil(steps)..((step + 1) * lines).div_ceil(steps) {
         let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * line);
@@ -148,30 +151,36 @@ impl Kernels for Avx512 {
         FLOAT_TOKENS
     }
 
-    fn quantise(&self, x: &[f32], row: QuantisedRowMut<'_>) {
+    fn quantise(&self, x: &[f32], row: QuantisedInputMut<'_>) {
         with_features!(codes::quantise(x, row))
     }
 
-    fn dot_codes(&self, ty: TensorType, weights: &[u8], x: QuantisedRow<'_>, ahead: isize, out: &mut [f32]) {
-        with_features!(dot::quantised(ty, weights, x, ahead, out))
+    fn dot_codes(&self, ty: BlockType, weights: &[u8], x: QuantisedInput<'_>, ahead: isize, out: &mut [f32]) {
+        with_features!(blocks::run(ty, BlockWork::Dot { weights, x, ahead, out }))
     }
 
-    fn dot_apart(&self, ty: TensorType, rows: &[Apart<'_>; DOT_ROWS], x: QuantisedRow<'_>, out: &mut [f32; DOT_ROWS]) {
-        match are_read_together(ty, rows, x) {
+    fn dot_gathered(
+        &self,
+        ty: BlockType,
+        rows: &[GatheredRow<'_>; DOT_ROWS],
+        x: QuantisedInput<'_>,
+        out: &mut [f32; DOT_ROWS],
+    ) {
+        match takes_gathered_rows(ty, rows, x) {
             true => *out = with_features!(dot::q4_0(*rows, x)),
             false => one_by_one(self, ty, rows, x, out),
         }
     }
 
-    fn dot_floats(&self, ty: TensorType, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::dot(Isa::Avx512, self, ty, weights, x, ahead, out),
-            None => with_features!(dot::floats(ty, weights, x, ahead, out)),
+    fn dot_floats(&self, ty: Encoding, weights: &[u8], x: &[f32], ahead: isize, out: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::dot(Isa::Avx512, self, ty, weights, x, ahead, out),
+            Encoding::Float(ty) => with_features!(dot::floats(ty, weights, x, ahead, out)),
         }
     }
 
-    fn unpack(&self, ty: TensorType, src: &[u8], codes: &mut [i8], scales: &mut [f32], mins: &mut [f32]) {
-        with_features!(codes::unpack(ty, src, codes, scales, mins))
+    fn unpack(&self, ty: BlockType, src: &[u8], to: UnpackedMut<'_>) {
+        with_features!(blocks::run(ty, BlockWork::Unpack { src, to }))
     }
 
     fn interleave(&self, codes: &[i8], out: &mut [i8]) {
@@ -186,10 +195,10 @@ impl Kernels for Avx512 {
         with_features!(codes::bias(codes, len, bias))
     }
 
-    fn widen(&self, ty: TensorType, src: &[u8], dst: &mut [f32]) {
-        match Grouping::of(ty) {
-            Some(_) => decoded::widen(Isa::Avx512, self, ty, src, dst),
-            None => with_features!(codes::widen(ty, src, dst)),
+    fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]) {
+        match ty {
+            Encoding::Blocks(ty) => decoded::widen(Isa::Avx512, self, ty, src, dst),
+            Encoding::Float(ty) => with_features!(codes::widen(ty, src, dst)),
         }
     }
 
@@ -201,11 +210,11 @@ impl Kernels for Avx512 {
         with_features!(tile::floats(panel, x, acc))
     }
 
-    fn add_inputs(&self, inputs: &Inputs<'_>, next: Option<&Inputs<'_>>, acc: &mut [f32]) {
+    fn add_inputs(&self, inputs: &InputBlock<'_>, next: Option<&InputBlock<'_>>, acc: &mut [f32]) {
         with_features!(inputs::add(inputs, next, acc))
     }
 
-    fn axpy(&self, ty: TensorType, rows: &[Multiple<'_>], acc: &mut [f32]) {
+    fn axpy(&self, ty: Encoding, rows: &[ScaledRow<'_>], acc: &mut [f32]) {
         with_features!(axpy::rows(ty, rows, acc))
     }
 }

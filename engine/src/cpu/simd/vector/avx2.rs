@@ -133,9 +133,9 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
-    fn zero_below(self, x: Self::F, cut: Self::F, y: Self::F) -> Self::F {
+    fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F {
         // SAFETY: the token proves AVX.
-        unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, cut), y) }
+        unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, threshold), y) }
     }
 
     #[inline(always)]

@@ -130,9 +130,9 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
-    fn zero_below(self, x: Self::F, cut: Self::F, y: Self::F) -> Self::F {
+    fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F {
         // SAFETY: the token proves AVX-512F.
-        unsafe { _mm512_maskz_mov_ps(!_mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, cut), y) }
+        unsafe { _mm512_maskz_mov_ps(!_mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, threshold), y) }
     }
 
     #[inline(always)]

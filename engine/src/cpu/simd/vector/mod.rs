@@ -12,10 +12,9 @@ pub(crate) mod tile;
 use std::sync::OnceLock;
 
 use half::f16;
+pub(crate) use portable::Portable;
 
 use crate::cpu::Isa;
-
-pub(crate) use portable::Portable;
 
 /// One instruction set's vectors of `f32`. Every method is `#[inline(always)]` and takes the token by value.
 pub(crate) trait Vector: Copy + Send + Sync {
@@ -30,11 +29,11 @@ pub(crate) trait Vector: Copy + Send + Sync {
     fn splat(self, x: f32) -> Self::F;
     /// The first [`Vector::LANES`] elements. Panics if there are fewer.
     fn load(self, src: &[f32]) -> Self::F;
-    /// The same, widened from half precision.
+    /// [`Vector::load`], widened from half precision.
     fn load_f16(self, src: &[f16]) -> Self::F;
-    /// The same, converted from integers.
+    /// [`Vector::load`], converted from integers.
     fn load_i8(self, src: &[i8]) -> Self::F;
-    /// The same as [`Vector::load`], unchecked.
+    /// [`Vector::load`], unchecked.
     ///
     /// # Safety
     /// [`Vector::LANES`] elements must be readable at `src`.
@@ -64,8 +63,8 @@ pub(crate) trait Vector: Copy + Send + Sync {
     fn round(self, x: Self::F) -> Self::F;
     /// `x * 2^n` for integral `n` in `-126..=127`.
     fn scale(self, x: Self::F, n: Self::F) -> Self::F;
-    /// 0 where `x < cut`, else `y`.
-    fn zero_below(self, x: Self::F, cut: Self::F, y: Self::F) -> Self::F;
+    /// 0 where `x < threshold`, else `y`.
+    fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F;
     /// Exchanges lanes `2i` and `2i + 1`.
     fn swap_pairs(self, x: Self::F) -> Self::F;
     /// Sum of the lanes.
@@ -78,7 +77,7 @@ pub(crate) trait Vector: Copy + Send + Sync {
 
 /// A computation that can be compiled for any instruction set.
 pub(crate) trait Kernel {
-    /// What it returns.
+    /// Its result.
     type Output;
     /// Implementations are `#[inline(always)]`, or they are compiled without the instruction set.
     fn run<V: Vector>(self, v: V) -> Self::Output;
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn every_isa_agrees_with_plain_arithmetic() {
+    fn vector_operations_agree_with_plain_arithmetic() {
         let x: [f32; 16] = std::array::from_fn(|i| (i as f32 - 8.0) * 0.75 + 0.1);
         let plain: [f32; 16] = std::array::from_fn(|i| {
             let n = x[i].clamp(-3.0, 3.0).round_ties_even();
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn widening_is_exact() {
+    fn load_f16_is_exact() {
         let halves: Vec<f16> = (0..32).map(|i| f16::from_f32(i as f32 - 7.0)).collect();
         let ints: Vec<i8> = (0..32).map(|i| (i * 8 - 128) as i8).collect();
         for isa in Isa::available() {

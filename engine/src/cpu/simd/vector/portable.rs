@@ -117,10 +117,10 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
-    fn zero_below(self, x: Self::F, cut: Self::F, y: Self::F) -> Self::F {
+    fn zero_below(self, x: Self::F, threshold: Self::F, y: Self::F) -> Self::F {
         let mut out = y;
         for i in 0..LANES {
-            if x[i] < cut[i] {
+            if x[i] < threshold[i] {
                 out[i] = 0.0;
             }
         }

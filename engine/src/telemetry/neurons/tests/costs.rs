@@ -1,19 +1,19 @@
-//! What recording costs.
+//! The cost of recording.
 
 use cpu_time::ThreadTime;
 
 use super::*;
 
-/// What recording `chunk` tokens costs with a tenth of the neurons firing, or of a mixture all of the first eight experts, per
+/// Cost of recording `chunk` tokens with a tenth of the neurons firing, or all of the first eight experts, per
 /// token; the least of a few rounds.
 fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
     let (board, mut recorder) = NeuronBoard::new(shape.clone());
     let (words, mut seed) = (shape.words(0).len(), 1);
     let mut tenth = || (0..32).fold(0, |mask, bit| mask | u32::from(noise(&mut seed).is_multiple_of(10)) << bit);
-    let mixture = shape.experts(0) > 0;
+    let moe = shape.experts(0) > 0;
     let fires = shape.group(0, 0).len() * 8 / 32;
     let of_token = |word: usize| if word < fires { u32::MAX } else { 0 };
-    let fired: Vec<u32> = (0..words * chunk).map(|at| if mixture { of_token(at % words) } else { tenth() }).collect();
+    let fired: Vec<u32> = (0..words * chunk).map(|at| if moe { of_token(at % words) } else { tenth() }).collect();
     let hot: Vec<u32> = fired[..words].to_vec();
     let expert_words = shape.expert_words(0).len();
     let chosen: Vec<u32> = (0..expert_words * chunk).map(|at| if at % expert_words == 0 { 0xff } else { 0 }).collect();
@@ -26,7 +26,7 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
         for _ in 0..chunks {
             recorder.begin(0, 0, &ids, chunk == 1);
             for layer in 0..shape.layers() {
-                let chosen = mixture.then_some(&chosen[..]);
+                let chosen = moe.then_some(&chosen[..]);
                 let of = LayerFiring { layer, tokens: chunk, fired: &fired, chosen, ..LayerFiring::default() };
                 recorder.layer(&LayerFiring { hot: Some(&hot), ..of });
             }
@@ -45,11 +45,11 @@ fn cost(shape: &NeuronShape, chunk: usize) -> Duration {
 fn recording_costs_less_than_a_hundredth_of_a_token() {
     // The built-in model: 13 MB. An 80-layer model of 28672 neurons each, a tenth of its FFN read: 6 GB of Q4_0. 48 layers of 128
     // experts of 768 neurons, 8 of them read: 1.9 GB.
-    let mixture = LayerNeurons::Mixture { experts: 128, width: 768, shared: 0 };
+    let moe = LayerNeurons::Experts { experts: 128, width: 768, shared: 0 };
     for (name, shape, bytes) in [
         ("storyteller", NeuronShape::new([1024; 6]), 13e6),
         ("80 x 28672", NeuronShape::new([28672; 80]), 6e9),
-        ("48 x 128 x 768", NeuronShape::of([mixture; 48]), 1.9e9),
+        ("48 x 128 x 768", NeuronShape::of([moe; 48]), 1.9e9),
     ] {
         let token = bytes / 21e9;
         for chunk in [1, 64] {

@@ -1,0 +1,184 @@
+//! One answer being generated and saved.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use thermocline_engine::session::{Session, StopReason};
+
+use super::AnswerStats;
+use crate::{
+    engine_handle::{Answer, AnswerEnd, error_message},
+    store::{MessageId, MessageState, Store, StoreError, StreamingMessage},
+};
+
+/// Pause before the end of an answer is saved again after a failure.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
+
+/// Progress of an answer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AnswerProgress<'a> {
+    /// The message it is written to.
+    pub id: MessageId,
+    /// The text so far.
+    pub content: &'a str,
+    /// Prompt tokens computed, and their total, until the first token of the answer.
+    pub prompt: Option<(usize, usize)>,
+    /// `true` while it waits for a model that is being opened.
+    pub waits: bool,
+    /// Figures so far.
+    pub figures: Option<&'a AnswerStats>,
+    /// Why the latest text could not be saved; it is tried again.
+    pub unsaved: Option<&'a str>,
+    /// `true` if the generation has ended and only saving remains.
+    pub ended: bool,
+}
+
+/// An answer, its message in the store and its generation.
+#[derive(Debug)]
+pub(super) struct ActiveAnswer {
+    streaming: StreamingMessage,
+    answer: Option<(Answer, Arc<Session>)>,
+    prompt: Option<(usize, usize)>,
+    figures: Option<AnswerStats>,
+    pending: String,
+    stopped: bool,
+    end: Option<MessageState>,
+    /// Latest error of the store, until saving succeeds.
+    unsaved: Option<String>,
+    /// Time at which saving the end failed.
+    save_failed_at: Option<Instant>,
+}
+
+impl ActiveAnswer {
+    pub fn new(streaming: StreamingMessage) -> Self {
+        ActiveAnswer {
+            streaming,
+            answer: None,
+            prompt: None,
+            figures: None,
+            pending: String::new(),
+            stopped: false,
+            end: None,
+            unsaved: None,
+            save_failed_at: None,
+        }
+    }
+
+    pub fn id(&self) -> MessageId {
+        self.streaming.id()
+    }
+
+    pub fn progress(&self) -> AnswerProgress<'_> {
+        AnswerProgress {
+            id: self.streaming.id(),
+            content: self.streaming.content(),
+            prompt: self.prompt,
+            waits: self.answer.is_none() && self.end.is_none(),
+            figures: self.figures.as_ref(),
+            unsaved: self.unsaved.as_deref(),
+            ended: self.end.is_some(),
+        }
+    }
+
+    pub fn is_started(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Waits until the generation has ended, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        if let Some((answer, _)) = &self.answer {
+            answer.end_signal().wait(longest);
+        }
+    }
+
+    pub fn start(&mut self, answer: Answer, session: Arc<Session>) {
+        self.answer = Some((answer, session));
+    }
+
+    /// Records the end and returns the session. The message remains to be finished.
+    pub fn end(&mut self, state: MessageState, figures: Option<AnswerStats>) -> Option<Arc<Session>> {
+        self.end = Some(state);
+        self.figures = figures.or(self.figures.take());
+        self.answer.take().map(|(_, session)| session)
+    }
+
+    pub fn is_ended(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// `true` if saving the end may be tried again.
+    pub fn is_due(&self) -> bool {
+        self.save_failed_at.is_none_or(|at| at.elapsed() >= RETRY_PAUSE)
+    }
+
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        if let Some((answer, _)) = &self.answer {
+            answer.stop();
+        }
+    }
+
+    /// Takes new text; returns the end if the generation has ended.
+    pub fn take_update(&mut self) -> Option<(MessageState, Option<AnswerStats>)> {
+        let update = self.answer.as_ref()?.0.take_update();
+        self.pending.push_str(&update.text);
+        self.prompt = if self.pending.is_empty() { update.prompt.or(self.prompt) } else { None };
+        if let Some(stats) = &update.stats {
+            self.figures = Some(AnswerStats::new(stats, None));
+        }
+        Some(match update.end? {
+            AnswerEnd::Done(reason, stats) => {
+                let state = match reason {
+                    StopReason::EndOfText | StopReason::StopString(_) => MessageState::Complete,
+                    StopReason::MaxTokens | StopReason::ContextFull => MessageState::Truncated,
+                    StopReason::Cancelled => MessageState::Stopped,
+                };
+                (state, Some(AnswerStats::new(&stats, Some(&reason))))
+            }
+            AnswerEnd::Failed(error) => {
+                let figures = self.figures.take().unwrap_or_default();
+                (
+                    MessageState::Failed,
+                    Some(AnswerStats { reason: "error".to_owned(), error: Some(error_message(&error)), ..figures }),
+                )
+            }
+        })
+    }
+
+    /// `true` if text could not be saved.
+    pub fn has_unsaved_text(&self) -> bool {
+        self.unsaved.is_some()
+    }
+
+    /// Saves new text.
+    pub fn save(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        let text = std::mem::take(&mut self.pending);
+        let saved = self.streaming.push(store, &text);
+        if self.streaming.is_saved() {
+            self.unsaved = None;
+        }
+        self.record(saved)
+    }
+
+    /// Saves the end; may be repeated if it fails.
+    pub fn finish(&mut self, store: &mut Store) -> Result<(), StoreError> {
+        self.streaming.append(&std::mem::take(&mut self.pending));
+        let figures = self.figures.as_ref().and_then(|figures| serde_json::to_string(figures).ok());
+        let state = self.end.unwrap_or(MessageState::Stopped);
+        let saved = self.streaming.finish(store, state, figures.as_deref());
+        if saved.is_err() {
+            self.save_failed_at = Some(Instant::now());
+        }
+        self.record(saved)
+    }
+
+    fn record(&mut self, saved: Result<(), StoreError>) -> Result<(), StoreError> {
+        saved.inspect_err(|error| self.unsaved = Some(error.to_string()))
+    }
+}

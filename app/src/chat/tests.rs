@@ -1,0 +1,120 @@
+use std::time::{Duration, Instant};
+
+use thermocline_engine::session::EngineOptions;
+
+use super::*;
+use crate::library::ModelId;
+
+fn until_quiet(controller: &mut ChatController, store: &mut Store, engine_handle: &EngineHandle) {
+    let began = Instant::now();
+    while controller.is_busy() {
+        assert!(controller.poll(store, engine_handle).is_empty());
+        assert!(began.elapsed() < Duration::from_secs(60), "no end within 60 s");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn chat(store: &mut Store, choices: &SamplingOverrides) -> ChatId {
+    let chat = store.add_chat(None, "").unwrap();
+    store.set_chat_sampling(chat, choices.to_json().as_deref()).unwrap();
+    chat
+}
+
+#[test]
+fn answers_wait_for_the_model_and_are_saved_with_statistics_and_versions() {
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    engine_handle.open(ModelId::Builtin, EngineOptions::default());
+    let choices = SamplingOverrides { max_tokens: Some(12), seed: Some(7), ..SamplingOverrides::default() };
+    let chat = chat(&mut store, &choices);
+    controller.send_message(&mut store, &engine_handle, chat, None, "Tell me a story about a frog.\nPlease.").unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let branch = store.branch(chat).unwrap();
+    assert_eq!(store.chat(chat).unwrap().title, "Tell me a story about a frog.");
+    assert_eq!(
+        (branch.len(), branch[1].state, branch[1].model.as_deref()),
+        (2, MessageState::Truncated, Some("Storyteller"))
+    );
+    let figures = AnswerStats::from_json(branch[1].stats.as_deref()).unwrap();
+    assert_eq!((&*figures.reason, figures.generated_tokens), ("max_tokens", 12));
+    assert!(figures.line().contains("12 tokens"), "{}", figures.line());
+
+    controller.resume_answer(&mut store, &engine_handle, chat, branch[1].id).unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let more = store.message(branch[1].id).unwrap();
+    assert!(more.content.starts_with(&branch[1].content) && more.content.len() > branch[1].content.len(), "{more:?}");
+
+    controller.start_answer(&mut store, &engine_handle, chat, Some(branch[0].id)).unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let again = store.branch(chat).unwrap();
+    assert_eq!(again[1].version, (2, 2));
+    assert_ne!(again[1].content, branch[1].content, "another draw");
+}
+
+#[test]
+fn an_endless_answer_is_as_long_as_the_context() {
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    engine_handle.open(ModelId::Builtin, EngineOptions { context: Some(128), ..EngineOptions::default() });
+    // At this temperature the end token is rarely drawn.
+    let random = SamplingOverrides { temperature: Some(20.0), top_p: Some(1.0), ..SamplingOverrides::default() };
+    let ends = (1..=8).map(|seed| {
+        let chat = chat(&mut store, &SamplingOverrides { seed: Some(seed), ..random.clone() });
+        controller.send_message(&mut store, &engine_handle, chat, None, "Hello").unwrap();
+        until_quiet(&mut controller, &mut store, &engine_handle);
+        let figures = AnswerStats::from_json(store.branch(chat).unwrap()[1].stats.as_deref()).unwrap();
+        (figures.reason, figures.generated_tokens)
+    });
+    let ends: Vec<_> = ends.collect();
+    assert!(ends.iter().all(|(_, tokens)| *tokens <= 128), "{ends:?}");
+    assert!(ends.contains(&("max_tokens".to_owned(), 128)), "{ends:?}");
+}
+
+#[test]
+fn failures_are_sentences_and_closing_the_model_keeps_the_text() {
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    let chat = chat(&mut store, &SamplingOverrides::default());
+    controller.send_message(&mut store, &engine_handle, chat, None, "Hello").unwrap();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let answer = store.branch(chat).unwrap().pop().unwrap();
+    assert_eq!(answer.state, MessageState::Failed);
+    assert_eq!(AnswerStats::from_json(answer.stats.as_deref()).unwrap().error.as_deref(), Some("No model is open."));
+
+    engine_handle.open(ModelId::Builtin, EngineOptions::default());
+    controller
+        .send_message(&mut store, &engine_handle, chat, Some(answer.id), "Tell me a story about a bear.")
+        .unwrap();
+    let began = Instant::now();
+    while controller.progress(chat).is_some_and(|progress| progress.content.is_empty()) {
+        assert!(controller.poll(&mut store, &engine_handle).is_empty() && began.elapsed() < Duration::from_secs(60));
+    }
+    engine_handle.close();
+    until_quiet(&mut controller, &mut store, &engine_handle);
+    let answer = store.branch(chat).unwrap().pop().unwrap();
+    assert!(!answer.content.is_empty() && answer.state != MessageState::Streaming, "{answer:?}");
+}
+
+#[test]
+fn deferred_answers_start_with_the_next_poll_and_can_be_waited_for() {
+    let (mut store, mut controller, engine_handle) =
+        (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
+    controller.set_deferred();
+    let greedy = SamplingOverrides { temperature: Some(0.0), ..SamplingOverrides::default() };
+    let chat = chat(&mut store, &greedy);
+    controller.send_message(&mut store, &engine_handle, chat, None, "Tell me a story about a frog.").unwrap();
+    assert!(controller.is_busy() && !controller.will_start_answer(&engine_handle), "there is no model yet");
+    engine_handle.open(ModelId::Builtin, EngineOptions::default());
+    while engine_handle.engine().is_none() {
+        thread::sleep(Duration::from_millis(2));
+    }
+    assert!(controller.will_start_answer(&engine_handle) && !controller.is_generating());
+    assert!(controller.poll(&mut store, &engine_handle).is_empty());
+    assert!(controller.is_generating() && !controller.will_start_answer(&engine_handle));
+    let began = Instant::now();
+    controller.wait_until_idle(Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(60), "the end is not waited out");
+    assert!(controller.poll(&mut store, &engine_handle).is_empty());
+    assert!(!controller.is_generating() && !controller.is_busy());
+    assert_eq!(store.branch(chat).unwrap()[1].state, MessageState::Complete);
+}

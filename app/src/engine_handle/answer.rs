@@ -1,0 +1,227 @@
+//! A generation and its collected events.
+
+use std::{
+    sync::{Arc, mpsc::Receiver},
+    thread,
+    time::Duration,
+};
+
+use parking_lot::{Condvar, Mutex};
+use thermocline_engine::{
+    Error,
+    session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+};
+
+/// End of a generation.
+#[derive(Debug)]
+pub enum AnswerEnd {
+    /// Ended for this reason.
+    Done(StopReason, GenerationStats),
+    /// Ended by an error. The text before it stays valid.
+    Failed(Error),
+}
+
+/// Events since the previous update.
+#[derive(Debug, Default)]
+pub struct AnswerUpdate {
+    /// New text.
+    pub text: String,
+    /// Ids of the tokens of the text.
+    pub tokens: Vec<u32>,
+    /// Prompt tokens computed, and their total; while the prompt is computed.
+    pub prompt: Option<(usize, usize)>,
+    /// Current statistics.
+    pub stats: Option<GenerationStats>,
+    /// Changes of the device.
+    pub device: Vec<DeviceEvent>,
+    /// The end, once.
+    pub end: Option<AnswerEnd>,
+}
+
+/// Time for which tokens are collected before the window is notified: waking it for each would take the CPU from the model.
+pub const BATCH_INTERVAL: Duration = Duration::from_millis(8);
+
+/// Signal of an answer's end, for threads that only wait for it.
+#[derive(Debug, Clone)]
+pub struct EndSignal(Arc<EventCollector>);
+
+impl EndSignal {
+    /// `true` when the answer has ended.
+    pub fn is_over(&self) -> bool {
+        self.0.collected.lock().over
+    }
+
+    /// Waits for the end, but no longer than `longest`.
+    pub fn wait(&self, longest: Duration) {
+        self.0.ended.wait_while_for(&mut self.0.collected.lock(), |collected| !collected.over, longest);
+    }
+}
+
+/// Collector of a generation's events. Dropping it cancels the generation.
+#[derive(Debug)]
+pub struct Answer {
+    events: Arc<EventCollector>,
+    session: Arc<Session>,
+}
+
+#[derive(Debug, Default)]
+struct EventCollector {
+    collected: Mutex<CollectedEvents>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct CollectedEvents {
+    update: AnswerUpdate,
+    /// `true` when the answer has ended, whether or not the end was taken.
+    over: bool,
+}
+
+impl EventCollector {
+    fn end(&self, end: AnswerEnd) {
+        let mut collected = self.collected.lock();
+        (collected.update.end, collected.over) = (Some(end), true);
+        self.ended.notify_all();
+    }
+}
+
+impl Answer {
+    /// Starts a generation. `notify` is called, from a thread of its own, whenever there is an update to take.
+    pub fn start(notify: impl Fn() + Send + 'static, session: Arc<Session>, request: Request) -> Self {
+        let received = session.generate(request);
+        let events = Arc::<EventCollector>::default();
+        let collector = Arc::clone(&events);
+        let work = move || collect(&received, &collector, &notify);
+        if let Err(error) = thread::Builder::new().name("answer".to_owned()).spawn(work) {
+            session.cancel();
+            events.end(AnswerEnd::Failed(Error::Stopped(format!("no thread for its events: {error}"))));
+        }
+        Answer { events, session }
+    }
+
+    /// Takes the events since the previous call.
+    pub fn take_update(&self) -> AnswerUpdate {
+        std::mem::take(&mut self.events.collected.lock().update)
+    }
+
+    /// The signal of its end.
+    pub fn end_signal(&self) -> EndSignal {
+        EndSignal(Arc::clone(&self.events))
+    }
+
+    /// Cancels the generation after the token being computed; the text stays.
+    pub fn stop(&self) {
+        self.session.cancel();
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.session.cancel();
+    }
+}
+
+/// Collects events until the generation ends.
+fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn()) {
+    while let Ok(first) = events.recv() {
+        let (mut collected, mut end) = (collector.collected.lock(), None);
+        let update = &mut collected.update;
+        for event in std::iter::once(first).chain(events.try_iter()) {
+            match event {
+                Event::Prompt { done, total } => update.prompt = Some((done, total)),
+                Event::Token { id, text } => {
+                    update.tokens.push(id);
+                    update.text.push_str(&text);
+                }
+                Event::Device(event) => update.device.push(event),
+                Event::Stats(stats) => update.stats = Some(stats),
+                Event::Done { reason, stats } => end = Some(AnswerEnd::Done(reason, stats)),
+                Event::Error(error) => end = Some(AnswerEnd::Failed(error)),
+            }
+        }
+        drop(collected);
+        if let Some(end) = end {
+            collector.end(end);
+            notify();
+            return;
+        }
+        notify();
+        thread::sleep(BATCH_INTERVAL);
+    }
+    collector.end(AnswerEnd::Failed(Error::Stopped("it has ended; open the model again".to_owned())));
+    notify();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use thermocline_engine::session::{EngineOptions, Message, Prompt, Role, Sampling, SessionOptions};
+
+    use super::*;
+    use crate::{
+        engine_handle::{EngineHandle, EngineState},
+        library::ModelId,
+    };
+
+    fn ready() -> EngineHandle {
+        let handle = EngineHandle::new(|| ());
+        handle.open(ModelId::Builtin, EngineOptions::default());
+        while !matches!(handle.state(), EngineState::Ready { .. }) {
+            thread::sleep(Duration::from_millis(2));
+        }
+        handle
+    }
+
+    fn request() -> Request {
+        let question = Message { role: Role::User, content: "Tell me a story about a frog.".to_owned() };
+        Request { sampling: Sampling::greedy(), ..Request::new(Prompt::Chat(vec![question])) }
+    }
+
+    /// The whole text and the end.
+    fn all(answer: &Answer) -> (String, AnswerEnd) {
+        let (began, mut text) = (Instant::now(), String::new());
+        loop {
+            let AnswerUpdate { text: more, end, .. } = answer.take_update();
+            text.push_str(&more);
+            if let Some(end) = end {
+                return (text, end);
+            }
+            assert!(began.elapsed() < Duration::from_secs(30), "no end within 30 s of {text:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn an_answer_is_collected_whole_and_can_be_stopped() {
+        let handle = ready();
+        let session = Arc::new(handle.session(SessionOptions::default()).unwrap());
+        let (text, end) = all(&Answer::start(|| (), Arc::clone(&session), request()));
+        assert!(text.contains("Once upon a time") && text.to_lowercase().contains("frog"), "{text}");
+        assert!(matches!(end, AnswerEnd::Done(StopReason::EndOfText | StopReason::ContextFull, _)), "{end:?}");
+
+        let endless = Answer::start(|| (), session, Request { ignore_eos: true, ..request() });
+        while endless.take_update().text.is_empty() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let (began, ending) = (Instant::now(), endless.end_signal());
+        ending.wait(Duration::from_millis(1));
+        assert!(began.elapsed() < Duration::from_secs(10), "it does not wait any longer");
+        assert!(!ending.is_over());
+        endless.stop();
+        ending.wait(Duration::from_secs(60));
+        assert!(began.elapsed() < Duration::from_secs(50), "the end wakes who waits for it");
+        let (_, end) = all(&endless);
+        assert!(ending.is_over(), "also when it was taken");
+        assert!(matches!(end, AnswerEnd::Done(StopReason::Cancelled | StopReason::ContextFull, _)), "{end:?}");
+    }
+
+    #[test]
+    fn an_invalid_request_ends_with_an_error() {
+        let handle = ready();
+        let session = Arc::new(handle.session(SessionOptions::default()).unwrap());
+        let nonsense = Request { sampling: Sampling { top_p: 7.0, ..Sampling::greedy() }, ..request() };
+        let (_, end) = all(&Answer::start(|| (), session, nonsense));
+        assert!(matches!(&end, AnswerEnd::Failed(why) if why.to_string().contains("top_p")), "{end:?}");
+    }
+}

@@ -1,0 +1,207 @@
+//! The open model.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    thread,
+    time::Instant,
+};
+
+use parking_lot::Mutex;
+use thermocline_engine::{
+    Error,
+    model::LoadOptions,
+    session::{CalibrationOptions, Engine, EngineOptions, Session, SessionOptions},
+};
+
+use super::error_message;
+use crate::library::ModelId;
+
+/// A model being opened.
+#[derive(Debug, Clone)]
+pub struct Opening {
+    /// The model.
+    pub model: ModelId,
+    /// Time at which opening started.
+    pub since: Instant,
+}
+
+/// State of the engine.
+#[derive(Debug, Clone)]
+pub enum EngineState {
+    /// No model is open.
+    Empty,
+    /// A model is being opened. Loading it into a device follows after it is ready; see [`Engine::device`].
+    Opening(Opening),
+    /// A model is open.
+    Ready {
+        /// The model.
+        model: ModelId,
+        /// Its engine.
+        engine: Engine,
+    },
+    /// Opening a model failed.
+    Failed {
+        /// The model.
+        model: ModelId,
+        /// The reason in sentences.
+        reason: String,
+    },
+}
+
+/// Handle on at most one open model.
+#[derive(Clone)]
+pub struct EngineHandle {
+    slot: Arc<EngineSlot>,
+}
+
+struct EngineSlot {
+    state: Mutex<EngineState>,
+    /// Number of the latest call to open or close: the result of an earlier one is dropped.
+    latest_call: AtomicU64,
+    /// `true` while other work of the program uses the CPU.
+    busy: Arc<AtomicBool>,
+    notify: Box<dyn Fn() + Send + Sync>,
+}
+
+impl std::fmt::Debug for EngineHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineHandle").field("state", &self.state()).finish_non_exhaustive()
+    }
+}
+
+impl EngineHandle {
+    /// A handle without a model. `notify` is called, from any thread, when the state has changed or an answer has an update.
+    pub fn new(notify: impl Fn() + Send + Sync + 'static) -> Self {
+        let (state, latest_call) = (Mutex::new(EngineState::Empty), AtomicU64::new(0));
+        let busy = Arc::default();
+        EngineHandle { slot: Arc::new(EngineSlot { state, latest_call, busy, notify: Box::new(notify) }) }
+    }
+
+    /// Current state.
+    pub fn state(&self) -> EngineState {
+        self.slot.state.lock().clone()
+    }
+
+    /// Engine of the open model.
+    pub fn engine(&self) -> Option<Engine> {
+        match &*self.slot.state.lock() {
+            EngineState::Ready { engine, .. } => Some(engine.clone()),
+            _ => None,
+        }
+    }
+
+    /// Opens a model in place of the open one, which is closed first: two might not fit into memory.
+    pub fn open(&self, model: ModelId, options: EngineOptions) {
+        let number = self.slot.latest_call.fetch_add(1, SeqCst) + 1;
+        let opening = EngineState::Opening(Opening { model: model.clone(), since: Instant::now() });
+        let before = std::mem::replace(&mut *self.slot.state.lock(), opening);
+        self.notify();
+        let handle = self.clone();
+        let work = move || {
+            // Waits for the end of the engine's thread.
+            drop(before);
+            let load = LoadOptions { read_mode: options.read_mode, activation: options.activation };
+            let (measure, flag) = (options.speeds.is_some(), Arc::clone(&handle.slot.busy));
+            let busy = move || flag.load(SeqCst);
+            let open = || {
+                let engine = Engine::from_model(model.open(&load)?, options)?;
+                // Without the calibration speeds stay unknown until an answer shows them.
+                if measure && let Err(error) = engine.measure_when_idle(CalibrationOptions::default(), busy) {
+                    tracing::warn!(%error, "the machine is not measured");
+                }
+                Ok::<_, Error>(engine)
+            };
+            let state = match catch_unwind(AssertUnwindSafe(open)) {
+                Ok(Ok(engine)) => EngineState::Ready { model, engine },
+                Ok(Err(error)) => EngineState::Failed { model, reason: error_message(&error) },
+                Err(_) => EngineState::Failed { model, reason: "opening it failed inside: this is a bug".to_owned() },
+            };
+            handle.set_state(number, state);
+        };
+        if let Err(error) = thread::Builder::new().name("open-model".to_owned()).spawn(work) {
+            let reason = format!("no thread to open it: {error}");
+            let model = match self.state() {
+                EngineState::Opening(Opening { model, .. }) => model,
+                _ => return,
+            };
+            self.set_state(number, EngineState::Failed { model, reason });
+        }
+    }
+
+    /// Closes the model, or cancels opening one.
+    pub fn close(&self) {
+        self.slot.latest_call.fetch_add(1, SeqCst);
+        let before = std::mem::replace(&mut *self.slot.state.lock(), EngineState::Empty);
+        self.notify();
+        // Another thread waits for the end of the engine's thread. If there is none, this one does.
+        let _ = thread::Builder::new().name("close-model".to_owned()).spawn(move || drop(before));
+    }
+
+    /// Tells whether other work of the program uses the CPU: speeds are not measured meanwhile.
+    pub fn set_busy(&self, busy: bool) {
+        self.slot.busy.store(busy, SeqCst);
+    }
+
+    /// A session of the open model.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if no model is open; the engine's error.
+    pub fn session(&self, options: SessionOptions) -> Result<Session, Error> {
+        let engine = self.engine().ok_or_else(|| Error::Stopped("no model is open".to_owned()))?;
+        engine.session(options)
+    }
+
+    /// Sets the state, unless call `number` is no longer the latest.
+    fn set_state(&self, number: u64, state: EngineState) {
+        let mut now = self.slot.state.lock();
+        if self.slot.latest_call.load(SeqCst) == number {
+            *now = state;
+        }
+        drop(now);
+        self.notify();
+    }
+
+    /// Notifies the window.
+    pub fn notify(&self) {
+        (self.slot.notify)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{path::PathBuf, time::Duration};
+
+    use super::*;
+
+    fn wait(handle: &EngineHandle, what: &str, is: impl Fn(&EngineState) -> bool) -> EngineState {
+        let began = Instant::now();
+        while !is(&handle.state()) {
+            assert!(began.elapsed() < Duration::from_secs(30), "not within 30 s: {what}: {handle:?}");
+            thread::sleep(Duration::from_millis(2));
+        }
+        handle.state()
+    }
+
+    #[test]
+    fn only_the_latest_call_counts_and_a_failure_has_a_reason() {
+        let handle = EngineHandle::new(|| ());
+        for _ in 0..5 {
+            handle.open(ModelId::Builtin, EngineOptions::default());
+        }
+        handle.open(ModelId::Path(PathBuf::from("/nowhere.gguf")), EngineOptions::default());
+        let state = wait(&handle, "a failure", |state| matches!(state, EngineState::Failed { .. }));
+        assert!(matches!(&state, EngineState::Failed { reason, .. } if reason.contains("nowhere.gguf")), "{state:?}");
+        assert!(handle.engine().is_none() && handle.session(SessionOptions::default()).is_err());
+        handle.open(ModelId::Builtin, EngineOptions::default());
+        wait(&handle, "the model", |state| matches!(state, EngineState::Ready { model: ModelId::Builtin, .. }));
+        assert!(handle.session(SessionOptions::default()).is_ok());
+        handle.open(ModelId::Builtin, EngineOptions::default());
+        handle.close();
+        thread::sleep(Duration::from_millis(300));
+        assert!(matches!(handle.state(), EngineState::Empty));
+    }
+}

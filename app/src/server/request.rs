@@ -1,0 +1,171 @@
+//! Parsing of requests for answers.
+
+use serde_json::{Value, json};
+use thermocline_engine::session::{Prompt, Request, Sampling};
+
+use super::{
+    error::ApiError,
+    json_fields::{JsonFields, invalid},
+    messages::parse_messages,
+    served_model::ServedModel,
+};
+
+/// Largest number of stop strings of a request.
+const MAX_STOPS: usize = 4;
+
+/// JsonFields that change nothing about an answer.
+const IGNORED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "metadata"];
+
+/// The route a request came by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Endpoint {
+    /// `/v1/chat/completions`: messages, rendered by the model's template.
+    Chat,
+    /// `/v1/completions`: a text that is continued as it is.
+    Completion,
+}
+
+/// A valid request.
+#[derive(Debug, PartialEq)]
+pub struct CompletionRequest {
+    /// The engine's request.
+    pub request: Request,
+    /// Send the answer while it is generated.
+    pub stream: bool,
+    /// End a stream with token counts.
+    pub include_usage: bool,
+}
+
+impl CompletionRequest {
+    /// Parses a request's body. Missing fields have the values of `model.defaults`; a field that cannot be honoured is refused by name.
+    pub fn parse(endpoint: Endpoint, body: &[u8], model: &ServedModel) -> Result<Self, ApiError> {
+        let mut fields = JsonFields::parse(body)?;
+        if let Some(name) = fields.string("model")?
+            && name != model.name
+        {
+            return Err(ApiError::model_not_found(&name, &model.name));
+        }
+        let prompt = match endpoint {
+            Endpoint::Chat => Prompt::Chat(parse_messages(fields.remove("messages"))?),
+            Endpoint::Completion => parse_prompt(fields.remove("prompt"))?,
+        };
+        let defaults = &model.defaults;
+        let sampling = parse_sampling(&mut fields, defaults.sampling.clone())?;
+        sampling.validate(model.engine.config().n_vocab).map_err(|error| ApiError::from(&error))?;
+        let stop = parse_stop(fields.remove("stop"))?.unwrap_or_else(|| defaults.stop.clone());
+        let max_tokens = parse_max_tokens(&mut fields)?.or(defaults.max_tokens);
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let include_usage = parse_stream_options(&mut fields, stream)?;
+        check_neutral(&mut fields, endpoint)?;
+        fields.finish()?;
+        let request = Request { prompt, sampling, stop, max_tokens, ..defaults.clone() };
+        Ok(CompletionRequest { request, stream, include_usage })
+    }
+}
+
+fn parse_prompt(value: Option<Value>) -> Result<Prompt, ApiError> {
+    const EXPECTED: &str = "one string or one list of token ids";
+    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
+        list.iter().map(|it| it.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    };
+    match value {
+        None => Err(ApiError::invalid_field("prompt", format!("prompt: expected {EXPECTED}, got none"))),
+        Some(Value::String(text)) => Ok(Prompt::Text(text)),
+        Some(Value::Array(list)) => match &list[..] {
+            [Value::String(text)] => Ok(Prompt::Text(text.clone())),
+            [Value::Array(only)] if !only.is_empty() => {
+                tokens(only).map(Prompt::Tokens).ok_or_else(|| invalid("prompt", EXPECTED, &Value::Array(list.clone())))
+            }
+            several => tokens(several).map(Prompt::Tokens).ok_or_else(|| invalid("prompt", EXPECTED, &several.into())),
+        },
+        Some(other) => Err(invalid("prompt", EXPECTED, &other)),
+    }
+}
+
+fn parse_sampling(fields: &mut JsonFields, base: Sampling) -> Result<Sampling, ApiError> {
+    let repeat = fields.number("repeat_penalty")?.or(fields.number("repetition_penalty")?);
+    Ok(Sampling {
+        temperature: fields.number("temperature")?.unwrap_or(base.temperature),
+        top_p: fields.number("top_p")?.unwrap_or(base.top_p),
+        top_k: fields.count("top_k")?.unwrap_or(base.top_k),
+        min_p: fields.number("min_p")?.unwrap_or(base.min_p),
+        typical_p: fields.number("typical_p")?.unwrap_or(base.typical_p),
+        repeat_penalty: repeat.unwrap_or(base.repeat_penalty),
+        presence_penalty: fields.number("presence_penalty")?.unwrap_or(base.presence_penalty),
+        frequency_penalty: fields.number("frequency_penalty")?.unwrap_or(base.frequency_penalty),
+        penalty_last_n: fields.count("repeat_last_n")?.unwrap_or(base.penalty_last_n),
+        logit_bias: parse_logit_bias(fields.remove("logit_bias"))?.unwrap_or(base.logit_bias),
+        seed: fields.seed("seed")?.or(base.seed),
+        ..base
+    })
+}
+
+fn parse_logit_bias(value: Option<Value>) -> Result<Option<Vec<(u32, f32)>>, ApiError> {
+    let Some(value) = value else { return Ok(None) };
+    let pair = |(id, bias): (&String, &Value)| Some((id.parse().ok()?, bias.as_f64()? as f32));
+    let pairs = value.as_object().and_then(|map| map.iter().map(pair).collect::<Option<Vec<_>>>());
+    pairs.map(Some).ok_or_else(|| invalid("logit_bias", "an object of token ids and numbers", &value))
+}
+
+fn parse_stop(value: Option<Value>) -> Result<Option<Vec<String>>, ApiError> {
+    let Some(value) = value else { return Ok(None) };
+    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let stops = match &value {
+        Value::Array(list) if list.len() <= MAX_STOPS => list.iter().map(text).collect(),
+        other => text(other).map(|stop| vec![stop]),
+    };
+    let expected = format!("a string that is not empty, or up to {MAX_STOPS} of them");
+    stops.map(Some).ok_or_else(|| invalid("stop", &expected, &value))
+}
+
+fn parse_max_tokens(fields: &mut JsonFields) -> Result<Option<usize>, ApiError> {
+    let (new, old) = (fields.count("max_completion_tokens")?, fields.count("max_tokens")?);
+    match (new, old) {
+        (Some(new), Some(old)) if new != old => {
+            let message = format!("max_tokens ({old}) and max_completion_tokens ({new}) differ; give one of them");
+            Err(ApiError::invalid_field("max_tokens", message))
+        }
+        (new, old) => Ok(new.or(old)),
+    }
+}
+
+fn parse_stream_options(fields: &mut JsonFields, stream: bool) -> Result<bool, ApiError> {
+    let Some(value) = fields.remove("stream_options") else { return Ok(false) };
+    if !stream {
+        return Err(ApiError::invalid_field("stream_options", "stream_options is for requests with \"stream\": true"));
+    }
+    let mut options = JsonFields::from_value(value, "stream_options")?;
+    let usage = options.boolean("include_usage")?.unwrap_or(false);
+    options.accept_only("include_obfuscation", &[json!(false)])?;
+    options.finish()?;
+    Ok(usage)
+}
+
+/// Removes the fields that are accepted as long as they ask for what happens anyway.
+fn check_neutral(fields: &mut JsonFields, endpoint: Endpoint) -> Result<(), ApiError> {
+    for field in IGNORED {
+        fields.remove(field);
+    }
+    fields.accept_only("n", &[json!(1)])?;
+    fields.accept_only("service_tier", &[json!("auto"), json!("default")])?;
+    fields.accept_only("store", &[json!(false)])?;
+    match endpoint {
+        Endpoint::Chat => {
+            fields.accept_only("logprobs", &[json!(false)])?;
+            fields.accept_only("top_logprobs", &[json!(0)])?;
+            fields.accept_only("response_format", &[json!({ "type": "text" })])?;
+            fields.accept_only("modalities", &[json!(["text"])])?;
+            // Without tools there is nothing to choose.
+            fields.accept_only("tool_choice", &[json!("none"), json!("auto")])?;
+            fields.accept_only("parallel_tool_calls", &[json!(false), json!(true)])
+        }
+        Endpoint::Completion => {
+            fields.accept_only("best_of", &[json!(1)])?;
+            fields.accept_only("echo", &[json!(false)])?;
+            fields.accept_only("suffix", &[json!("")])
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+use thermocline_engine::{
+    model::LoadOptions,
+    session::{Engine, EngineOptions, Message, Role},
+};
+
+use super::*;
+use crate::library::ModelId;
+
+fn served_model() -> ServedModel {
+    let built_in = ModelId::Builtin.open(&LoadOptions::default()).unwrap();
+    let engine = Engine::from_model(built_in, EngineOptions::default()).unwrap();
+    let defaults = Request {
+        sampling: Sampling { temperature: 0.5, top_k: 7, seed: Some(3), ..Sampling::default() },
+        max_tokens: Some(9),
+        stop: vec!["END".to_owned()],
+        ..Request::new(Prompt::Tokens(Vec::new()))
+    };
+    ServedModel { name: "it".to_owned(), since: 0, engine, defaults }
+}
+
+fn parse(endpoint: Endpoint, body: Value, model: &ServedModel) -> Result<CompletionRequest, ApiError> {
+    CompletionRequest::parse(endpoint, body.to_string().as_bytes(), model)
+}
+
+/// Body of a chat request with the fields of `more`.
+fn chat(more: Value) -> Value {
+    let mut body = json!({ "messages": [{ "role": "user", "content": "Hello!" }] });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn parse_takes_missing_fields_from_the_defaults() {
+    let model = served_model();
+    let completion = parse(Endpoint::Chat, chat(json!({})), &model).unwrap();
+    let hello = vec![Message { role: Role::User, content: "Hello!".to_owned() }];
+    let request = Request { prompt: Prompt::Chat(hello), ..model.defaults.clone() };
+    assert_eq!(completion, CompletionRequest { request, stream: false, include_usage: false });
+}
+
+#[test]
+fn parse_reads_every_supported_field() {
+    let model = served_model();
+    let body = chat(json!({
+        "model": "it", "temperature": 1.5, "top_p": 0.5, "top_k": 11, "min_p": 0.25, "typical_p": 0.75,
+        "repetition_penalty": 1.25, "presence_penalty": -1.5, "frequency_penalty": 2, "repeat_last_n": 5,
+        "logit_bias": { "15": -100, "2": 0.5 }, "seed": -1, "max_completion_tokens": 20, "max_tokens": 20,
+        "stop": ["a", "b"], "stream": true, "stream_options": { "include_usage": true, "include_obfuscation": false },
+        "n": 1, "user": "me", "metadata": { "a": "b" }, "tools": [], "tool_choice": "none", "logprobs": false,
+        "response_format": { "type": "text" }, "store": false, "service_tier": "auto", "functions": null,
+    }));
+    let CompletionRequest { request, stream, include_usage } = parse(Endpoint::Chat, body, &model).unwrap();
+    assert!(stream && include_usage);
+    let mut bias = request.sampling.logit_bias.clone();
+    bias.sort_by_key(|(id, _)| *id);
+    assert_eq!(bias, [(2, 0.5), (15, -100.0)]);
+    let want = Sampling {
+        temperature: 1.5,
+        top_p: 0.5,
+        top_k: 11,
+        min_p: 0.25,
+        typical_p: 0.75,
+        repeat_penalty: 1.25,
+        presence_penalty: -1.5,
+        frequency_penalty: 2.0,
+        penalty_last_n: 5,
+        logit_bias: request.sampling.logit_bias.clone(),
+        seed: Some(u64::MAX),
+        ..model.defaults.sampling.clone()
+    };
+    assert_eq!(request.sampling, want);
+    assert_eq!((request.max_tokens, request.stop), (Some(20), vec!["a".to_owned(), "b".to_owned()]));
+}
+
+#[test]
+fn parse_names_the_field_it_refuses() {
+    let model = served_model();
+    for (more, param) in [
+        (json!({ "model": "gpt-4o" }), "model"),
+        (json!({ "n": 2 }), "n"),
+        (json!({ "logprobs": true }), "logprobs"),
+        (json!({ "top_logprobs": 5 }), "top_logprobs"),
+        (json!({ "tools": [{ "type": "function" }] }), "tools"),
+        (json!({ "tool_choice": "required" }), "tool_choice"),
+        (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "reasoning_effort": "low" }), "reasoning_effort"),
+        (json!({ "temperature": "hot" }), "temperature"),
+        (json!({ "temperature": -1 }), "temperature"),
+        (json!({ "temperature": 1e300 }), "temperature"),
+        (json!({ "top_p": 1.5 }), "top_p"),
+        (json!({ "repeat_penalty": 0 }), "repeat_penalty"),
+        (json!({ "logit_bias": { "x": 1 } }), "logit_bias"),
+        (json!({ "logit_bias": { "999999999": 1 } }), "logit_bias"),
+        (json!({ "max_tokens": -1 }), "max_tokens"),
+        (json!({ "max_tokens": 3, "max_completion_tokens": 4 }), "max_tokens"),
+        (json!({ "stop": ["1", "2", "3", "4", "5"] }), "stop"),
+        (json!({ "stop": "" }), "stop"),
+        (json!({ "stream": "yes" }), "stream"),
+        (json!({ "stream_options": { "include_usage": true } }), "stream_options"),
+        (json!({ "stream": true, "stream_options": { "x": true } }), "stream_options.x"),
+        (json!({ "echo": true }), "echo"),
+        (json!({ "seed": 1.5 }), "seed"),
+    ] {
+        let error = parse(Endpoint::Chat, chat(more), &model).unwrap_err();
+        assert_eq!(error.json()["error"]["param"], param, "{error:?}");
+        assert_eq!(error.status.as_u16(), if param == "model" { 404 } else { 400 });
+    }
+}
+
+#[test]
+fn completion_prompt_is_one_string_or_one_token_list() {
+    let model = served_model();
+    let prompt = |value: Value| {
+        parse(Endpoint::Completion, json!({ "prompt": value }), &model).map(|completion| completion.request.prompt)
+    };
+    let text = Prompt::Text("Once".to_owned());
+    assert_eq!((prompt(json!("Once")).unwrap(), prompt(json!(["Once"])).unwrap()), (text.clone(), text));
+    let tokens = Prompt::Tokens(vec![1, 2]);
+    assert_eq!((prompt(json!([1, 2])).unwrap(), prompt(json!([[1, 2]])).unwrap()), (tokens.clone(), tokens));
+    for wrong in [json!(null), json!([]), json!(7), json!(["a", "b"]), json!([[1], [2]]), json!([1, "a"]), json!([-1])]
+    {
+        assert_eq!(prompt(wrong.clone()).unwrap_err().json()["error"]["param"], "prompt", "{wrong}");
+    }
+    for (field, value) in [("suffix", json!("x")), ("echo", json!(true)), ("best_of", json!(2)), ("logprobs", json!(0))]
+    {
+        let error = parse(Endpoint::Completion, json!({ "prompt": "a", field: value }), &model).unwrap_err();
+        assert_eq!(error.json()["error"]["param"], field);
+    }
+}

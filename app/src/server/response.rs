@@ -1,0 +1,98 @@
+//! The JSON of answers, whole and in chunks.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use serde_json::{Value, json};
+use thermocline_engine::session::{GenerationStats, StopReason};
+
+use super::request::Endpoint;
+
+/// Formatter of one answer: its id, time and model are the same in every chunk.
+#[derive(Debug)]
+pub struct CompletionFormat {
+    endpoint: Endpoint,
+    id: String,
+    created: u64,
+    model: String,
+}
+
+impl CompletionFormat {
+    /// A formatter with a new id.
+    pub fn new(endpoint: Endpoint, model: String) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let prefix = match endpoint {
+            Endpoint::Chat => "chatcmpl",
+            Endpoint::Completion => "cmpl",
+        };
+        let id = format!("{prefix}-{:x}{:04x}", now.as_nanos(), COUNT.fetch_add(1, Relaxed) & 0xffff);
+        CompletionFormat { endpoint, id, created: now.as_secs(), model }
+    }
+
+    /// The complete answer.
+    pub fn whole(&self, text: &str, reason: &StopReason, stats: &GenerationStats) -> Value {
+        let (object, content) = match self.endpoint {
+            Endpoint::Chat => {
+                let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                ("chat.completion", ("message", message))
+            }
+            Endpoint::Completion => ("text_completion", ("text", text.into())),
+        };
+        let mut whole = self.frame(object, content, Some(reason));
+        whole["usage"] = usage(stats);
+        whole
+    }
+
+    /// The chunk before the first text: a chat's role.
+    pub fn first_chunk(&self) -> Option<Value> {
+        let role = json!({ "role": "assistant", "content": "" });
+        (self.endpoint == Endpoint::Chat).then(|| self.frame("chat.completion.chunk", ("delta", role), None))
+    }
+
+    /// A chunk of text.
+    pub fn text_chunk(&self, text: &str) -> Value {
+        match self.endpoint {
+            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({ "content": text })), None),
+            Endpoint::Completion => self.frame("text_completion", ("text", text.into()), None),
+        }
+    }
+
+    /// The chunk that says why the answer has ended.
+    pub fn final_chunk(&self, reason: &StopReason) -> Value {
+        match self.endpoint {
+            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({})), Some(reason)),
+            Endpoint::Completion => self.frame("text_completion", ("text", "".into()), Some(reason)),
+        }
+    }
+
+    /// The chunk of token counts.
+    pub fn usage_chunk(&self, stats: &GenerationStats) -> Value {
+        let mut chunk = self.final_chunk(&StopReason::EndOfText);
+        chunk["choices"] = json!([]);
+        chunk["usage"] = usage(stats);
+        chunk
+    }
+
+    fn frame(&self, object: &str, (name, content): (&str, Value), reason: Option<&StopReason>) -> Value {
+        let finish = reason.map(|reason| match reason {
+            StopReason::EndOfText | StopReason::StopString(_) | StopReason::Cancelled => "stop",
+            StopReason::MaxTokens | StopReason::ContextFull => "length",
+        });
+        let choice = json!({ "index": 0, name: content, "logprobs": null, "finish_reason": finish });
+        let CompletionFormat { id, created, model, .. } = self;
+        json!({ "id": id, "object": object, "created": created, "model": model, "choices": [choice] })
+    }
+}
+
+fn usage(stats: &GenerationStats) -> Value {
+    let (prompt, answer) = (stats.prompt_tokens, stats.generated_tokens);
+    json!({
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": { "cached_tokens": stats.reused_tokens },
+    })
+}

@@ -1,0 +1,325 @@
+//! Import and export of chats: [`markdown`] for people, JSON for programs and with every version of every message. Both can be
+//! imported, and so can Markdown transcripts of other programs ([`transcript`]).
+
+pub mod markdown;
+mod transcript;
+
+use std::{collections::HashMap, path::Path};
+
+use serde::{Deserialize, Serialize};
+
+use self::markdown::MarkdownMessage;
+use super::{
+    Chat, ChatId, Message, MessageId, MessageState, NewMessage, Speaker, Store, StoreError, chat,
+    error::OperationContext, message, now,
+};
+
+/// Value of the JSON file's `format`.
+const FORMAT: &str = "thermocline.chats";
+const VERSION: u32 = 1;
+
+/// Format of a file of chats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FileFormat {
+    /// JSON of this program.
+    Json,
+    /// Markdown of any program.
+    Markdown,
+}
+
+impl FileFormat {
+    /// File name extensions.
+    pub const fn extensions(self) -> &'static [&'static str] {
+        match self {
+            FileFormat::Json => &["json"],
+            FileFormat::Markdown => &["md", "markdown"],
+        }
+    }
+
+    /// The format that a file's extension stands for.
+    pub fn from_path(path: &Path) -> Option<FileFormat> {
+        let extension = path.extension()?.to_str()?;
+        let is = |form: &FileFormat| form.extensions().iter().any(|it| it.eq_ignore_ascii_case(extension));
+        [FileFormat::Json, FileFormat::Markdown].into_iter().find(is)
+    }
+}
+
+/// The JSON file.
+#[derive(Debug, Serialize, Deserialize)]
+struct File {
+    format: String,
+    version: u32,
+    chats: Vec<FileChat>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FileChat {
+    title: String,
+    created: i64,
+    updated: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default)]
+    system_prompt: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    sampling: Option<serde_json::Value>,
+    /// Index of the last message of the shown branch.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    leaf: Option<usize>,
+    messages: Vec<FileMessage>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FileMessage {
+    /// Index of an earlier message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    parent: Option<usize>,
+    role: String,
+    content: String,
+    created: i64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    edited: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    stats: Option<serde_json::Value>,
+}
+
+impl FileChat {
+    /// An empty chat created now.
+    fn now() -> Self {
+        let now = now();
+        FileChat {
+            title: String::new(),
+            created: now,
+            updated: now,
+            model: None,
+            system_prompt: String::new(),
+            sampling: None,
+            leaf: None,
+            messages: Vec::new(),
+        }
+    }
+
+    /// Appends to the system prompt.
+    fn instruct(&mut self, words: &str) {
+        if !self.system_prompt.is_empty() {
+            self.system_prompt.push_str("\n\n");
+        }
+        self.system_prompt.push_str(words);
+    }
+
+    /// Appends a message after the last one.
+    fn say(&mut self, speaker: Speaker, model: Option<&str>, content: &str) {
+        self.messages.push(FileMessage {
+            parent: self.messages.len().checked_sub(1),
+            role: speaker.name().to_owned(),
+            content: content.to_owned(),
+            created: self.created,
+            state: None,
+            edited: false,
+            model: model.map(str::to_owned),
+            stats: None,
+        });
+    }
+}
+
+/// The shown branch as Markdown, which can be imported exactly if it has `comments`.
+pub fn markdown(chat: &Chat, branch: &[Message], comments: bool) -> String {
+    let said = branch.iter().map(|message| MarkdownMessage {
+        speaker: message.speaker,
+        model: message.model.as_deref(),
+        content: &message.content,
+    });
+    let said: Vec<MarkdownMessage<'_>> = said.collect();
+    markdown::write(&chat.title, &chat.system_prompt, &said, comments)
+}
+
+fn read_json(text: &str) -> Result<Vec<FileChat>, StoreError> {
+    let file: File = serde_json::from_str(text).map_err(|error| bad("the file", "chats as JSON", error))?;
+    if (&*file.format, file.version) != (FORMAT, VERSION) {
+        let got = format!("{} {}", file.format, file.version);
+        return Err(bad("the file", "format thermocline.chats, version 1", got));
+    }
+    Ok(file.chats)
+}
+
+fn read_markdown(text: &str) -> Result<Vec<FileChat>, StoreError> {
+    let mut chat = match markdown::read(text)? {
+        Some(chat) => chat,
+        None => transcript::read(text)?,
+    };
+    if chat.title.is_empty() {
+        let words = chat.messages.iter().map(|message| chat::title(&message.content));
+        chat.title = words.into_iter().find(|title| !title.is_empty()).unwrap_or_default();
+    }
+    Ok(vec![chat])
+}
+
+impl Store {
+    /// Exports chats with all their branches as JSON.
+    pub fn export(&self, chats: &[ChatId]) -> Result<String, StoreError> {
+        let chats = chats.iter().map(|id| self.export_chat(*id)).collect::<Result<_, _>>()?;
+        let file = File { format: FORMAT.to_owned(), version: VERSION, chats };
+        serde_json::to_string_pretty(&file).map_err(|error| bad("the chats", "text that JSON can hold", error))
+    }
+
+    fn export_chat(&self, id: ChatId) -> Result<FileChat, StoreError> {
+        let (chat, messages) = (self.chat(id)?, self.messages(id)?);
+        let index: HashMap<MessageId, usize> = messages.iter().enumerate().map(|(at, it)| (it.id, at)).collect();
+        let json = |text: Option<String>| text.and_then(|text| serde_json::from_str(&text).ok());
+        let messages = messages.into_iter().map(|message| FileMessage {
+            parent: message.parent.and_then(|parent| index.get(&parent).copied()),
+            role: message.speaker.name().to_owned(),
+            content: message.content,
+            created: message.created,
+            state: (message.state != MessageState::Complete).then(|| message.state.name().to_owned()),
+            edited: message.edited,
+            model: message.model,
+            stats: json(message.stats),
+        });
+        Ok(FileChat {
+            title: chat.title,
+            created: chat.created,
+            updated: chat.updated,
+            model: chat.model,
+            system_prompt: chat.system_prompt,
+            sampling: json(chat.sampling),
+            leaf: chat.leaf.and_then(|leaf| index.get(&leaf).copied()),
+            messages: messages.collect(),
+        })
+    }
+
+    /// Imports the chats of a file: JSON that [`Store::export`] wrote, or one conversation as Markdown. All of them or, if anything
+    /// is invalid, none.
+    ///
+    /// # Errors
+    /// [`StoreError::Import`] names the invalid part.
+    pub fn import(&mut self, form: FileFormat, text: &str) -> Result<Vec<ChatId>, StoreError> {
+        const OPERATION: &str = "importing chats";
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let chats = match form {
+            FileFormat::Json => read_json(text)?,
+            FileFormat::Markdown => read_markdown(text)?,
+        };
+        self.transaction(OPERATION, |db| {
+            let mut ids = Vec::new();
+            for (n, chat) in chats.iter().enumerate() {
+                let sampling = chat.sampling.as_ref().map(ToString::to_string);
+                let sql = "INSERT INTO chat (title, titled, created, updated, model, system_prompt, sampling)
+                    VALUES (?1, 1, ?2, ?3, ?4, ?5, ?6)";
+                let FileChat { title, created, updated, model, system_prompt, .. } = chat;
+                let values = rusqlite::params![title, created, updated, model, system_prompt, sampling];
+                db.execute(sql, values).during(OPERATION)?;
+                let id = ChatId(db.last_insert_rowid());
+                let mut messages: Vec<MessageId> = Vec::new();
+                for (m, from) in chat.messages.iter().enumerate() {
+                    let place = |part: &str| format!("{part} of message {m} of chat {n}");
+                    let parent = match from.parent {
+                        None => None,
+                        Some(at) => Some(
+                            *messages
+                                .get(at)
+                                .ok_or_else(|| bad(place("parent"), "the index of an earlier message", at))?,
+                        ),
+                    };
+                    let speaker = Speaker::from_name(&from.role)
+                        .ok_or_else(|| bad(place("role"), "user or assistant", format!("{:?}", from.role)))?;
+                    let state = match from.state.as_deref() {
+                        None => MessageState::Complete,
+                        Some("streaming") => MessageState::Interrupted,
+                        Some(name) => MessageState::from_name(name).ok_or_else(|| {
+                            bad(place("state"), "a state that this program knows", format!("{name:?}"))
+                        })?,
+                    };
+                    let new = NewMessage { speaker, content: from.content.clone(), state, model: from.model.clone() };
+                    let message = message::insert(db, id, parent, &new)?;
+                    let sql = "UPDATE message SET created = ?2, edited = ?3, stats = ?4 WHERE id = ?1";
+                    let stats = from.stats.as_ref().map(ToString::to_string);
+                    db.execute(sql, rusqlite::params![message.0, from.created, from.edited, stats])
+                        .during(OPERATION)?;
+                    messages.push(message);
+                }
+                let leaf = match chat.leaf {
+                    None => messages.last(),
+                    Some(at) => Some(
+                        messages
+                            .get(at)
+                            .ok_or_else(|| bad(format!("leaf of chat {n}"), "the index of a message", at))?,
+                    ),
+                };
+                let sql = "UPDATE chat SET leaf = ?2, updated = ?3 WHERE id = ?1";
+                db.execute(sql, rusqlite::params![id.0, leaf.map(|leaf| leaf.0), updated]).during(OPERATION)?;
+                ids.push(id);
+            }
+            Ok(ids)
+        })
+    }
+}
+
+fn bad(what: impl Into<String>, expected: &'static str, got: impl ToString) -> StoreError {
+    StoreError::Import { what: what.into(), expected, got: got.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn import_restores_every_branch_of_an_export() {
+        let mut store = Store::in_memory().unwrap();
+        let chat = store.add_chat(Some("storyteller"), "Be brief.").unwrap();
+        store.rename_chat(chat, "Frogs").unwrap();
+        store.set_chat_sampling(chat, Some(r#"{"temperature":0.5}"#)).unwrap();
+        let question = store.add_message(chat, None, &NewMessage::user("Tell me of a frog. 🐸")).unwrap();
+        let answer = |text: &str, state| NewMessage {
+            speaker: Speaker::Assistant,
+            content: text.to_owned(),
+            state,
+            model: Some("storyteller".to_owned()),
+        };
+        let first = store.add_message(chat, Some(question), &answer("No.", MessageState::Stopped)).unwrap();
+        store.add_message(chat, Some(question), &answer("Once upon a time", MessageState::Complete)).unwrap();
+        store.edit_message(first, "No!").unwrap();
+        store.show_version(first, 1).unwrap();
+
+        let json = store.export(&[chat]).unwrap();
+        let mut other = Store::in_memory().unwrap();
+        let copies = other.import(FileFormat::Json, &json).unwrap();
+        assert_eq!(other.export(&copies).unwrap(), json);
+        assert_eq!(other.branch(copies[0]).unwrap()[1].version, (1, 2));
+        assert_eq!(other.search("upon").unwrap().len(), 1);
+
+        let text = markdown(&other.chat(copies[0]).unwrap(), &other.branch(copies[0]).unwrap(), true);
+        let want = "<!-- thermocline:chat -->\n# Frogs\n\n<!-- thermocline:system -->\n## System\n\nBe brief.\n\n\
+            <!-- thermocline:user -->\n## User\n\nTell me of a frog. 🐸\n\n\
+            <!-- thermocline:assistant -->\n## storyteller\n\nNo!\n";
+        assert_eq!(text, want);
+    }
+
+    #[test]
+    fn import_names_the_invalid_part_and_changes_nothing() {
+        let mut store = Store::in_memory().unwrap();
+        let with = |message: &str| {
+            format!(
+                r#"{{"format":"thermocline.chats","version":1,"chats":[{{"title":"t","created":1,"updated":2,
+                "messages":[{{"role":"user","content":"a","created":3}},{message}]}}]}}"#
+            )
+        };
+        for (json, part) in [
+            ("[1, 2".to_owned(), "the file"),
+            (r#"{"format":"other","version":1,"chats":[]}"#.to_owned(), "the file"),
+            (with(r#"{"parent":1,"role":"user","content":"b","created":4}"#), "parent of message 1 of chat 0"),
+            (with(r#"{"role":"king","content":"b","created":4}"#), "role of message 1 of chat 0"),
+            (with(r#"{"state":"odd","role":"user","content":"b","created":4}"#), "state of message 1 of chat 0"),
+        ] {
+            let error = store.import(FileFormat::Json, &json).unwrap_err();
+            assert!(matches!(&error, StoreError::Import { what, .. } if what == part), "{error}");
+            assert!(store.chats().unwrap().is_empty());
+        }
+        let fine = with(r#"{"parent":0,"role":"assistant","content":"b","created":4}"#);
+        assert_eq!(store.import(FileFormat::Json, &fine).unwrap().len(), 1);
+    }
+}

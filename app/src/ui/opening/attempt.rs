@@ -1,0 +1,264 @@
+//! A window of eframe's with one backend. The event loop of a process cannot be made twice, but it can run again, as long as no
+//! panic goes through it: what is called from it is contained until the first frame is on the screen.
+
+use std::sync::Arc;
+
+use eframe::{
+    AppCreator, CreationContext, EframeWinitApplication, NativeOptions, UserEvent, WgpuConfiguration,
+    egui_wgpu::{NativeAdapterSelectorMethod, WgpuSetupCreateNew},
+};
+use thermocline_engine::error::root_cause;
+use wgpu::{Adapter, DeviceType, Instance, InstanceDescriptor, PowerPreference, Surface};
+use winit::{
+    application::ApplicationHandler,
+    error::EventLoopError,
+    event::{DeviceEvent, DeviceId, StartCause, WindowEvent},
+    event_loop::{ActiveEventLoop, EventLoop},
+    platform::run_on_demand::EventLoopExtRunOnDemand,
+    window::WindowId,
+};
+
+use super::{Backend, NoWindow, Refusal, Watch, contained};
+
+/// Where no driver is installed, or none that works.
+const NO_ADAPTER: &str = "no driver offers an adapter";
+
+/// The place of all attempts: what the system gives a program once.
+#[derive(Debug)]
+pub struct Window {
+    event_loop: EventLoop<UserEvent>,
+}
+
+impl Window {
+    /// Connects to the desktop.
+    ///
+    /// # Errors
+    /// If there is none, or a library of it is missing.
+    pub fn new() -> Result<Self, NoWindow> {
+        let built = contained(|| EventLoop::with_user_event().build().map_err(|error| said(&error)));
+        let event_loop = built.and_then(|built| built).map_err(NoWindow::Said)?;
+        Ok(Window { event_loop })
+    }
+
+    /// Opens it with `backend`, in software only if that will do, and returns when it has been closed. `create` makes its
+    /// contents, which tell `watch` of their frames.
+    ///
+    /// # Errors
+    /// If no frame came to the screen.
+    pub fn open<A: eframe::App>(
+        &mut self,
+        title: &str,
+        backend: Backend,
+        software: bool,
+        options: NativeOptions,
+        create: impl FnOnce(&CreationContext<'_>, Watch) -> Result<A, String>,
+    ) -> Result<(), Refusal> {
+        let watch = Watch::default();
+        let options = NativeOptions { wgpu_options: drawing(backend, software, &watch), ..options };
+        let of = watch.clone();
+        let creator: AppCreator<'_> = Box::new(move |creation| {
+            if let Some(state) = &creation.wgpu_render_state {
+                of.follow(&state.device, &creation.egui_ctx);
+            }
+            match create(creation, of.clone()) {
+                Ok(app) => Ok(Box::new(app) as Box<dyn eframe::App>),
+                Err(why) => {
+                    of.refuse(Refusal::Everywhere(why.clone()));
+                    Err(why.into())
+                }
+            }
+        });
+        let app = eframe::create_native(title, options, creator, &self.event_loop);
+        let mut running = Running { app: Some(app), watch: watch.clone(), closed: false };
+        let ended = self.event_loop.run_app_on_demand(&mut running);
+        let closed = running.closed;
+        drop(running);
+        if let Some(refusal) = watch.refusal() {
+            return Err(refusal);
+        }
+        match ended {
+            Err(error) => Err(Refusal::Everywhere(said(&error))),
+            Ok(()) if watch.has_drawn() || closed => Ok(()),
+            Ok(()) => Err(Refusal::Broken(diagnosis(backend, &watch))),
+        }
+    }
+}
+
+/// Message of an event loop's error, without the line of winit it comes from (`os error at F:7: no display`).
+fn said(error: &EventLoopError) -> String {
+    let cause = root_cause(error);
+    match cause.strip_prefix("os error at ").and_then(|text| text.split_once(": ")) {
+        Some((_, text)) => text.to_owned(),
+        None => cause,
+    }
+}
+
+/// How eframe is to draw.
+fn drawing(backend: Backend, software: bool, watch: &Watch) -> WgpuConfiguration {
+    let mut setup = WgpuSetupCreateNew::without_display_handle();
+    setup.instance_descriptor.backends = backend.flag();
+    setup.native_adapter_selector = Some(selector(setup.power_preference, software, watch.clone()));
+    let usual = WgpuConfiguration::default();
+    let (watch, decide) = (watch.clone(), usual.on_surface_status);
+    WgpuConfiguration {
+        wgpu_setup: setup.into(),
+        on_surface_status: Arc::new(move |status| {
+            watch.missed(status);
+            decide(status)
+        }),
+        ..usual
+    }
+}
+
+/// Chooses as wgpu would, and says why not.
+fn selector(power: PowerPreference, software: bool, watch: Watch) -> NativeAdapterSelectorMethod {
+    Arc::new(move |adapters: &[Adapter], surface: Option<&Surface<'_>>| {
+        let kind = |adapter: &Adapter| adapter.get_info().device_type;
+        let fits = |adapter: &&Adapter| surface.is_none_or(|surface| adapter.is_surface_supported(surface));
+        let best = adapters.iter().filter(fits).min_by_key(|adapter| rank(kind(adapter), power));
+        let refusal = match best {
+            Some(adapter) if software || kind(adapter) != DeviceType::Cpu => {
+                watch.choose(adapter.clone());
+                return Ok(adapter.clone());
+            }
+            Some(adapter) => Refusal::Software(adapter.get_info().name),
+            None if adapters.is_empty() => Refusal::Broken(NO_ADAPTER.to_owned()),
+            None => Refusal::Broken("its adapters cannot draw on this screen".to_owned()),
+        };
+        watch.refuse(refusal.clone());
+        Err(refusal.to_string())
+    })
+}
+
+/// The lowest is the best.
+fn rank(kind: DeviceType, power: PowerPreference) -> u8 {
+    let saves = power == PowerPreference::LowPower;
+    match kind {
+        DeviceType::DiscreteGpu => u8::from(saves),
+        DeviceType::IntegratedGpu => u8::from(!saves),
+        // OpenGL does not always say what it draws with.
+        DeviceType::Other => 2,
+        DeviceType::VirtualGpu => 3,
+        DeviceType::Cpu => 4,
+    }
+}
+
+/// The reason that eframe does not return: why it has ended without a frame.
+fn diagnosis(backend: Backend, watch: &Watch) -> String {
+    let Some(adapter) = watch.adapter() else {
+        let descriptor =
+            InstanceDescriptor { backends: backend.flag(), ..InstanceDescriptor::new_without_display_handle() };
+        let adapters = contained(|| pollster::block_on(Instance::new(descriptor).enumerate_adapters(backend.flag())));
+        return match adapters {
+            Ok(adapters) if adapters.is_empty() => NO_ADAPTER.to_owned(),
+            Ok(_) => "it cannot make a surface on the window".to_owned(),
+            Err(panic) => panic,
+        };
+    };
+    let asked = WgpuSetupCreateNew::without_display_handle().device_descriptor;
+    let opened = contained(|| pollster::block_on(adapter.request_device(&asked(&adapter))));
+    match opened {
+        Ok(Ok(_)) => format!("{} ends before it has drawn a frame", adapter.get_info().name),
+        Ok(Err(error)) => format!("{} cannot be opened: {}", adapter.get_info().name, root_cause(&error)),
+        Err(panic) => panic,
+    }
+}
+
+/// eframe in the event loop.
+struct Running<'a> {
+    /// `None` once the attempt has failed.
+    app: Option<EframeWinitApplication<'a>>,
+    watch: Watch,
+    /// True if the user closed the window.
+    closed: bool,
+}
+
+impl<'a> Running<'a> {
+    /// Passes an event on and looks at what has come of it.
+    fn pass(&mut self, event_loop: &ActiveEventLoop, event: impl FnOnce(&mut EframeWinitApplication<'a>)) {
+        let Some(app) = &mut self.app else { return };
+        if self.watch.has_drawn() {
+            event(app);
+            return;
+        }
+        let (watch, mut passed) = (&self.watch, Ok(()));
+        if watch.refusal().is_none() {
+            passed = contained(|| {
+                event(app);
+                watch.settle();
+            });
+        }
+        if let Err(panic) = passed {
+            watch.panicked(panic);
+        }
+        if watch.refusal().is_some() {
+            // Here, because windows go while the event loop runs.
+            let app = self.app.take();
+            let _ = contained(|| drop(app));
+            event_loop.exit();
+        }
+    }
+}
+
+impl ApplicationHandler<UserEvent> for Running<'_> {
+    fn new_events(&mut self, event_loop: &ActiveEventLoop, cause: StartCause) {
+        self.pass(event_loop, |app| app.new_events(event_loop, cause));
+    }
+
+    fn resumed(&mut self, event_loop: &ActiveEventLoop) {
+        self.pass(event_loop, |app| app.resumed(event_loop));
+    }
+
+    fn suspended(&mut self, event_loop: &ActiveEventLoop) {
+        self.pass(event_loop, |app| app.suspended(event_loop));
+    }
+
+    fn user_event(&mut self, event_loop: &ActiveEventLoop, event: UserEvent) {
+        self.pass(event_loop, |app| app.user_event(event_loop, event));
+    }
+
+    fn window_event(&mut self, event_loop: &ActiveEventLoop, window: WindowId, event: WindowEvent) {
+        if matches!(event, WindowEvent::CloseRequested) {
+            self.closed = true;
+            self.watch.end();
+        }
+        self.pass(event_loop, |app| app.window_event(event_loop, window, event));
+    }
+
+    fn device_event(&mut self, event_loop: &ActiveEventLoop, device: DeviceId, event: DeviceEvent) {
+        self.pass(event_loop, |app| app.device_event(event_loop, device, event));
+    }
+
+    fn about_to_wait(&mut self, event_loop: &ActiveEventLoop) {
+        self.pass(event_loop, |app| app.about_to_wait(event_loop));
+    }
+
+    fn exiting(&mut self, event_loop: &ActiveEventLoop) {
+        self.watch.end();
+        self.pass(event_loop, |app| app.exiting(event_loop));
+    }
+
+    fn memory_warning(&mut self, event_loop: &ActiveEventLoop) {
+        self.pass(event_loop, |app| app.memory_warning(event_loop));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hardware_comes_before_software_and_power_is_saved_on_request() {
+        let kinds = [
+            DeviceType::DiscreteGpu,
+            DeviceType::IntegratedGpu,
+            DeviceType::Other,
+            DeviceType::VirtualGpu,
+            DeviceType::Cpu,
+        ];
+        let order = |power| kinds.map(|kind| rank(kind, power));
+        assert_eq!(order(PowerPreference::HighPerformance), [0, 1, 2, 3, 4]);
+        assert_eq!(order(PowerPreference::None), [0, 1, 2, 3, 4]);
+        assert_eq!(order(PowerPreference::LowPower), [1, 0, 2, 3, 4]);
+    }
+}

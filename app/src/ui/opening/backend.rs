@@ -1,0 +1,83 @@
+//! Graphics interfaces that a window can be drawn through.
+
+use std::fmt;
+
+/// A graphics interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// Direct3D 12.
+    Direct3d12,
+    /// Vulkan.
+    Vulkan,
+    /// Metal.
+    Metal,
+    /// OpenGL, or OpenGL ES.
+    Gl,
+}
+
+impl Backend {
+    /// All of them, the better ones first.
+    pub const ALL: [Backend; 4] = [Backend::Direct3d12, Backend::Metal, Backend::Vulkan, Backend::Gl];
+
+    /// Those of this system, the better ones first.
+    pub const HERE: &[Backend] = if cfg!(windows) {
+        &[Backend::Direct3d12, Backend::Vulkan, Backend::Gl]
+    } else if cfg!(target_vendor = "apple") {
+        &[Backend::Metal]
+    } else {
+        &[Backend::Vulkan, Backend::Gl]
+    };
+
+    /// As settings and `WGPU_BACKEND` name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Direct3d12 => "dx12",
+            Backend::Vulkan => "vulkan",
+            Backend::Metal => "metal",
+            Backend::Gl => "gl",
+        }
+    }
+
+    /// As wgpu has it.
+    pub const fn flag(self) -> wgpu::Backends {
+        match self {
+            Backend::Direct3d12 => wgpu::Backends::DX12,
+            Backend::Vulkan => wgpu::Backends::VULKAN,
+            Backend::Metal => wgpu::Backends::METAL,
+            Backend::Gl => wgpu::Backends::GL,
+        }
+    }
+
+    /// Those that `names`, separated by commas, speak of: this module's names and wgpu's other ones (`vk`, `d3d12`, `mtl`,
+    /// `gles`, `opengl`), in any case.
+    pub fn named(names: &str) -> Vec<Backend> {
+        let flags = wgpu::Backends::from_comma_list(names);
+        Self::ALL.into_iter().filter(|backend| flags.contains(backend.flag())).collect()
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Backend::Direct3d12 => "Direct3D 12",
+            Backend::Vulkan => "Vulkan",
+            Backend::Metal => "Metal",
+            Backend::Gl => "OpenGL",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_backend_has_a_name_that_finds_it() {
+        for backend in Backend::ALL {
+            assert_eq!(Backend::named(backend.name()), [backend]);
+        }
+        assert_eq!(Backend::named("GL, vk"), [Backend::Vulkan, Backend::Gl]);
+        assert_eq!(Backend::named("d3d12"), [Backend::Direct3d12]);
+        assert!(["", "nonsense", "webgpu"].iter().all(|names| Backend::named(names).is_empty()));
+    }
+}

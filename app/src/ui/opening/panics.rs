@@ -1,0 +1,44 @@
+//! Panics of libraries that say in this way what is missing or broken.
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+thread_local! {
+    static CONTAINED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// True if a panic of this thread is an expected error, and no bug to report.
+pub fn are_contained() -> bool {
+    CONTAINED.get()
+}
+
+/// Result of `f`; of a panic, the last line of its message: graphics libraries put the innermost cause there.
+pub fn contained<T>(f: impl FnOnce() -> T) -> Result<T, String> {
+    let before = CONTAINED.replace(true);
+    let ended = catch_unwind(AssertUnwindSafe(f));
+    CONTAINED.set(before);
+    ended.map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());
+        let text = text.unwrap_or("it panicked and does not say why");
+        tracing::warn!(panic = text, "a library panicked");
+        text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or(text).to_owned()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_its_innermost_reason() {
+        assert_eq!(contained(|| 7), Ok(7));
+        assert!(contained(are_contained).unwrap() && !are_contained());
+        let said =
+            contained(|| panic!("wgpu error: Validation Error\n\nCaused by:\n  In a call\n    Not implemented\n"));
+        assert_eq!(said, Err::<(), _>("Not implemented".to_owned()));
+        assert_eq!(contained(|| std::panic::panic_any(7)), Err::<(), _>("it panicked and does not say why".to_owned()));
+        assert!(!are_contained());
+    }
+}

@@ -1,0 +1,238 @@
+//! Which backends are tried, in which order, until one draws.
+
+use std::fmt;
+
+use super::{Backend, watch::Refusal};
+
+/// Settings about backends, by their names.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Chosen<'a> {
+    /// `WGPU_BACKEND`: these and no others, separated by commas.
+    pub only: Option<&'a str>,
+    /// The setting: this one first.
+    pub first: Option<&'a str>,
+    /// The one that drew the window last time.
+    pub worked: Option<&'a str>,
+}
+
+/// Backends in the order in which they are tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Search {
+    backends: Vec<Backend>,
+    /// True if the first one may draw in software before hardware of the others has been looked for.
+    trusts_first: bool,
+}
+
+impl Search {
+    /// From what has been `chosen`, of `all` there are on a system.
+    ///
+    /// # Errors
+    /// If `only` names none.
+    pub fn new(chosen: Chosen<'_>, all: &[Backend]) -> Result<Self, NoWindow> {
+        if let Some(names) = chosen.only.filter(|names| !names.trim().is_empty()) {
+            let backends = Backend::named(names);
+            if backends.is_empty() {
+                let expected = Backend::ALL.map(Backend::name).join(", ");
+                return Err(NoWindow::Said(format!("WGPU_BACKEND: expected one of {expected}, got `{names}`")));
+            }
+            return Ok(Search { trusts_first: backends.len() == 1, backends });
+        }
+        // A name may come from another version, or from another computer's settings.
+        let known = |name: Option<&str>| Backend::named(name?).into_iter().find(|backend| all.contains(backend));
+        let mut backends = Vec::new();
+        for backend in [known(chosen.first), known(chosen.worked)].into_iter().flatten() {
+            if !backends.contains(&backend) {
+                backends.push(backend);
+            }
+        }
+        let trusts_first = !backends.is_empty() || all.len() == 1;
+        let rest = all.iter().filter(|backend| !backends.contains(*backend)).copied().collect::<Vec<_>>();
+        backends.extend(rest);
+        Ok(Search { backends, trusts_first })
+    }
+
+    /// Has `attempt` open the window with one backend after the other until it has been opened and closed. It is told whether
+    /// a software driver will do: those come after the hardware of all backends.
+    ///
+    /// # Errors
+    /// Why none could, with the reason of each.
+    pub fn open(&self, attempt: &mut dyn FnMut(Backend, bool) -> Result<(), Refusal>) -> Result<(), NoWindow> {
+        let mut refused: Vec<(Backend, Refusal)> = Vec::new();
+        for (at, &backend) in self.backends.iter().enumerate() {
+            match attempt(backend, at == 0 && self.trusts_first) {
+                Ok(()) => return Ok(()),
+                Err(Refusal::Everywhere(why)) => return Err(NoWindow::Said(why)),
+                Err(refusal) => refused.push((backend, told(backend, refusal))),
+            }
+        }
+        for (backend, refusal) in &mut refused {
+            if matches!(refusal, Refusal::Software(_)) {
+                match attempt(*backend, true) {
+                    Ok(()) => return Ok(()),
+                    Err(Refusal::Everywhere(why)) => return Err(NoWindow::Said(why)),
+                    Err(again) => *refusal = told(*backend, again),
+                }
+            }
+        }
+        Err(NoWindow::Refused(refused.into_iter().map(|(backend, refusal)| (backend, refusal.to_string())).collect()))
+    }
+}
+
+fn told(backend: Backend, refusal: Refusal) -> Refusal {
+    tracing::info!(backend = backend.name(), %refusal, "the window is not drawn with this backend");
+    refusal
+}
+
+/// Why there is no window.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoWindow {
+    /// A sentence.
+    Said(String),
+    /// Every backend that was tried, with its reason.
+    Refused(Vec<(Backend, String)>),
+}
+
+impl NoWindow {
+    /// A headline, and a line for each backend.
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            NoWindow::Said(why) => vec![format!("no window: {why}")],
+            NoWindow::Refused(reasons) => {
+                let reasons = reasons.iter().map(|(backend, why)| format!("{backend}: {why}"));
+                ["no window: no graphics backend can draw it".to_owned()].into_iter().chain(reasons).collect()
+            }
+        }
+    }
+}
+
+impl fmt::Display for NoWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.lines().join("; "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use Backend::{Direct3d12, Gl, Metal, Vulkan};
+
+    use super::*;
+
+    const WINDOWS: &[Backend] = &[Direct3d12, Vulkan, Gl];
+
+    fn order(chosen: Chosen<'_>) -> Vec<Backend> {
+        Search::new(chosen, WINDOWS).unwrap().backends
+    }
+
+    /// A computer: what each backend says when hardware, and when anything is asked for.
+    type Says = fn(Backend, bool) -> Result<(), Refusal>;
+
+    /// Attempts made, and how they ended.
+    fn walk(chosen: Chosen<'_>, says: Says) -> (Vec<(Backend, bool)>, Result<(), NoWindow>) {
+        let mut tried = Vec::new();
+        let ended = Search::new(chosen, WINDOWS).unwrap().open(&mut |backend, software| {
+            tried.push((backend, software));
+            says(backend, software)
+        });
+        (tried, ended)
+    }
+
+    fn broken(why: &str) -> Result<(), Refusal> {
+        Err(Refusal::Broken(why.to_owned()))
+    }
+
+    fn software(name: &str) -> Result<(), Refusal> {
+        Err(Refusal::Software(name.to_owned()))
+    }
+
+    #[test]
+    fn the_platform_has_an_order_and_settings_change_its_beginning() {
+        let all = Chosen::default();
+        assert_eq!(order(all), [Direct3d12, Vulkan, Gl]);
+        assert_eq!(order(Chosen { worked: Some("gl"), ..all }), [Gl, Direct3d12, Vulkan]);
+        assert_eq!(order(Chosen { first: Some("vulkan"), ..all }), [Vulkan, Direct3d12, Gl]);
+        assert_eq!(order(Chosen { first: Some("Vulkan"), worked: Some("gl"), ..all }), [Vulkan, Gl, Direct3d12]);
+        assert_eq!(order(Chosen { first: Some("gl"), worked: Some("gl"), ..all }), [Gl, Direct3d12, Vulkan]);
+        // Of another system, and of another version.
+        assert_eq!(order(Chosen { first: Some("metal"), worked: Some("webgpu 2"), ..all }), [Direct3d12, Vulkan, Gl]);
+    }
+
+    #[test]
+    fn the_environment_excludes_all_others() {
+        let all = Chosen { first: Some("dx12"), worked: Some("dx12"), ..Chosen::default() };
+        assert_eq!(order(Chosen { only: Some("gl,vulkan"), ..all }), [Vulkan, Gl]);
+        assert_eq!(order(Chosen { only: Some("metal"), ..all }), [Metal]);
+        assert_eq!(order(Chosen { only: Some(" "), ..all }), WINDOWS);
+        let none = Search::new(Chosen { only: Some("glide"), ..all }, WINDOWS).unwrap_err();
+        let said = none.lines();
+        assert_eq!(said, ["no window: WGPU_BACKEND: expected one of dx12, metal, vulkan, gl, got `glide`"]);
+    }
+
+    #[test]
+    fn a_broken_one_leads_to_the_next_and_each_is_tried_once() {
+        let (tried, ended) = walk(Chosen::default(), |backend, _| match backend {
+            Gl => Ok(()),
+            _ => broken("Parent device is lost"),
+        });
+        assert_eq!((tried, ended), (vec![(Direct3d12, false), (Vulkan, false), (Gl, false)], Ok(())));
+        let (tried, ended) = walk(Chosen::default(), |_, _| Ok(()));
+        assert_eq!((tried, ended), (vec![(Direct3d12, false)], Ok(())));
+    }
+
+    #[test]
+    fn the_one_that_worked_is_tried_first_and_may_fail_too() {
+        let remembered = Chosen { worked: Some("vulkan"), ..Chosen::default() };
+        let (tried, ended) = walk(remembered, |_, _| Ok(()));
+        assert_eq!((tried, ended), (vec![(Vulkan, true)], Ok(())));
+        let (tried, ended) =
+            walk(remembered, |backend, _| if backend == Gl { Ok(()) } else { broken("its device was lost") });
+        assert_eq!((tried, ended), (vec![(Vulkan, true), (Direct3d12, false), (Gl, false)], Ok(())));
+    }
+
+    #[test]
+    fn hardware_of_any_backend_comes_before_software_of_the_first() {
+        let says: Says = |backend, allowed| match backend {
+            Direct3d12 => broken("no adapter"),
+            Vulkan if !allowed => software("llvmpipe"),
+            Vulkan => Ok(()),
+            _ => Ok(()),
+        };
+        assert_eq!(walk(Chosen::default(), says).0, [(Direct3d12, false), (Vulkan, false), (Gl, false)]);
+        let says: Says = |backend, allowed| match backend {
+            Direct3d12 => broken("no adapter"),
+            _ if !allowed => software("llvmpipe"),
+            Vulkan => broken("its device was lost"),
+            _ => Ok(()),
+        };
+        let (tried, ended) = walk(Chosen::default(), says);
+        let hardware = [(Direct3d12, false), (Vulkan, false), (Gl, false)];
+        assert_eq!((&tried[..3], &tried[3..], ended), (&hardware[..], &[(Vulkan, true), (Gl, true)][..], Ok(())));
+        // Where there is no choice there is no search.
+        let (tried, _) = walk(Chosen { only: Some("vulkan"), ..Chosen::default() }, |_, _| Ok(()));
+        assert_eq!(tried, [(Vulkan, true)]);
+    }
+
+    #[test]
+    fn if_all_fail_each_says_why_in_a_line() {
+        let (tried, ended) = walk(Chosen::default(), |backend, allowed| match backend {
+            Direct3d12 => broken("Parent device is lost"),
+            Vulkan => broken("it has no adapter"),
+            _ if allowed => broken("its surface was lost"),
+            _ => software("llvmpipe"),
+        });
+        assert_eq!(tried, [(Direct3d12, false), (Vulkan, false), (Gl, false), (Gl, true)]);
+        let lines = [
+            "no window: no graphics backend can draw it",
+            "Direct3D 12: Parent device is lost",
+            "Vulkan: it has no adapter",
+            "OpenGL: its surface was lost",
+        ];
+        assert_eq!(ended.unwrap_err().lines(), lines);
+    }
+
+    #[test]
+    fn what_no_backend_can_mend_ends_the_search() {
+        let (tried, ended) = walk(Chosen::default(), |_, _| Err(Refusal::Everywhere("the disk is full".to_owned())));
+        assert_eq!(tried, [(Direct3d12, false)]);
+        assert_eq!(ended.unwrap_err().to_string(), "no window: the disk is full");
+    }
+}

@@ -1,0 +1,96 @@
+//! Two windows on the same chats.
+
+use std::time::Duration;
+
+use egui::{Context, Event, Key};
+use egui_kittest::kittest::NodeT;
+use rusqlite::Connection;
+
+use crate::{
+    settings::Zoom,
+    store::{ChatId, MessageState, Speaker, Store, StreamingMessage},
+    ui::{command::Command, testing::Stage},
+};
+
+const SIZE: [f32; 2] = [1440.0, 900.0];
+
+/// Says something, and hears the answer out.
+fn say(stage: &mut Stage, text: &str) {
+    stage.it.event(Event::Text(text.to_owned()));
+    stage.step();
+    stage.press(Key::Enter);
+    stage.answered();
+}
+
+fn open(stage: &mut Stage, chat: ChatId) {
+    stage.shell().ask(Command::OpenChat(chat));
+    stage.step();
+}
+
+#[test]
+fn a_second_window_begins_a_chat_of_its_own() {
+    let mut first = Stage::new(SIZE);
+    first.ready();
+    say(&mut first, "Tell me a story about a frog.");
+    first.shell().keep_settings(&Context::default(), true);
+    let mut second = first.beside();
+    second.ready();
+    assert!(second.shows("Storyteller is ready"), "it goes on with the chat of the first");
+    say(&mut second, "Tell me a story about a boat.");
+    second.shell().keep_settings(&Context::default(), true);
+
+    let chats: Vec<ChatId> = first.shell().store.chats().unwrap().iter().map(|chat| chat.id).collect();
+    let said = chats.iter().map(|chat| first.shell().store.branch(*chat).unwrap()[0].content.clone());
+    assert_eq!(said.collect::<Vec<_>>(), ["Tell me a story about a boat.", "Tell me a story about a frog."]);
+    // What the other has written into the settings does not change what is shown here.
+    first.shell().settings.zoom = Zoom::from(1.25);
+    first.shell().keep_settings(&Context::default(), true);
+    assert_eq!(first.shell().settings.last_chat, Some(chats[0].number()));
+    assert_eq!(first.shell().shown, Some(chats[1].number()));
+    say(&mut first, "And then?");
+    assert_eq!(first.shell().store.branch(chats[1]).unwrap().len(), 4);
+    assert_eq!(first.shell().store.branch(chats[0]).unwrap().len(), 2);
+
+    drop(second);
+    let mut next = first.again();
+    next.step();
+    assert_eq!(next.shell().shown, Some(chats[0].number()), "no other instance is left");
+}
+
+#[test]
+fn a_chat_that_is_answered_elsewhere_is_followed_and_left_alone() {
+    let mut stage = Stage::new(SIZE);
+    stage.ready();
+    let (mut other, _) = Store::open(&stage.folders.chats()).unwrap();
+    let chat = other.add_chat(None, "").unwrap();
+    let mut answer = StreamingMessage::begin(&mut other, chat, None, None).unwrap();
+    open(&mut stage, chat);
+    stage.write("Message", "And I say this.");
+    stage.press(Key::Enter);
+    stage.ctrl(Key::R);
+    assert!(stage.shows("being written in another window") && stage.control("Send").accesskit_node().is_disabled());
+    assert_eq!(stage.shell().store.messages(chat).unwrap().len(), 1, "words were mixed into the other's");
+    assert_eq!(stage.control("Message").value().as_deref(), Some("And I say this."), "what cannot be said is not lost");
+    answer.append("Words from elsewhere.");
+    std::thread::sleep(Duration::from_millis(500));
+    answer.poll(&mut other).unwrap();
+    stage.appears("Words from elsewhere.");
+    answer.finish(&mut other, MessageState::Complete, None).unwrap();
+    stage.until("the end", |window| window.shell().store.message(answer.id()).unwrap().state == MessageState::Complete);
+    stage.until("the turn", |window| !window.conversation.is_elsewhere(&window.shell));
+    stage.click("Send");
+    stage.answered();
+    let said = stage.shell().store.branch(chat).unwrap();
+    assert_eq!(said.iter().map(|message| message.speaker).filter(|it| *it == Speaker::User).count(), 1);
+    assert_eq!(said.len(), 3);
+
+    // An instance that ended without notice is not waited for.
+    let lost = StreamingMessage::begin(&mut other, chat, Some(said[2].id), None).unwrap();
+    stage.appears("being written in another window");
+    let file = Connection::open(stage.folders.chats()).unwrap();
+    file.busy_timeout(Duration::from_secs(10)).unwrap();
+    // So that it is silent for long enough in a second.
+    file.execute("UPDATE message SET touched = touched - 14000 WHERE state = 'streaming'", []).unwrap();
+    stage.appears("The program ended while this was being written.");
+    assert_eq!(stage.shell().store.message(lost.id()).unwrap().state, MessageState::Interrupted);
+}

@@ -1,0 +1,17 @@
+//! Measures the speeds of this machine with the operations of decoding: sequential and scattered reads of memory, products of every
+//! weight type on either processor, copies, uploads and downloads, GPU-CPU synchronisation. [`cached_machine`] keeps the speeds that
+//! plans are priced with on disk; benchmarks show the results of the same loops.
+
+mod cpu;
+mod gpu;
+mod machine;
+mod memory;
+mod prompts;
+
+pub use cpu::{KernelSpeed, kernel_speed};
+pub use gpu::{GpuEffort, GpuSpeed, HandOver, gpu_kernel_speed, gpu_speed};
+pub use machine::{
+    KeepGoing, MachineOptions, MeasureEffort, cached_machine, caps_of, cpu_name, known_machine, limits_of,
+    measure_machine,
+};
+pub use memory::{MemoryKind, ReadProbe, read_bandwidth};

@@ -1,0 +1,95 @@
+//! Memory of an adapter as its graphics driver tells it, through the handles behind wgpu's. Only reads.
+#![allow(unsafe_code)]
+
+use super::{VramReading, VramSource};
+
+/// The graphics driver's reading of the memory of `adapter`.
+#[cfg(not(any(windows, target_vendor = "apple")))]
+pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
+    vulkan(adapter)
+}
+
+/// The graphics driver's reading of the memory of `adapter`.
+#[cfg(windows)]
+pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
+    vulkan(adapter).or_else(|| dxgi(adapter))
+}
+
+/// Heaps and their budgets, as Vulkan tells them: of the largest heap on the device's side.
+#[cfg(not(target_vendor = "apple"))]
+fn vulkan(adapter: &wgpu::Adapter) -> Option<VramReading> {
+    use ash::{ext, vk};
+
+    // SAFETY: the adapter's handles are only read, and are not used after the guard that keeps them.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Vulkan>() }?;
+    let instance = adapter.shared_instance();
+    if instance.instance_api_version() < vk::API_VERSION_1_1 {
+        return None;
+    }
+    let (instance, device) = (instance.raw_instance(), adapter.raw_physical_device());
+    // SAFETY: `device` is a physical device of `instance`, which the guard keeps alive.
+    let extensions = unsafe { instance.enumerate_device_extension_properties(device) }.ok()?;
+    let has_budgets = extensions.iter().any(|it| it.extension_name_as_c_str() == Ok(ext::memory_budget::NAME));
+    let mut budgets = vk::PhysicalDeviceMemoryBudgetPropertiesEXT::default();
+    let mut memory = vk::PhysicalDeviceMemoryProperties2::default();
+    if has_budgets {
+        memory = memory.push_next(&mut budgets);
+    }
+    // SAFETY: as above; the chain holds structures the device knows, all alive during the call, and the function is there
+    // since Vulkan 1.1.
+    unsafe { instance.get_physical_device_memory_properties2(device, &mut memory) };
+    let properties = memory.memory_properties;
+    let heaps = properties.memory_heaps.iter().take(properties.memory_heap_count as usize).enumerate();
+    let local = heaps.filter(|(_, heap)| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));
+    let (at, heap) = local.max_by_key(|(_, heap)| heap.size)?;
+    Some(VramReading {
+        total: Some(heap.size),
+        used_here: has_budgets.then_some(budgets.heap_usage[at]),
+        budget: has_budgets.then_some(budgets.heap_budget[at]),
+        ..VramReading::empty(VramSource::Vulkan)
+    })
+}
+
+/// Memory of the adapter's own, or its share of the machine's if it has none, as Windows counts it.
+#[cfg(windows)]
+fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
+    use windows::Win32::Graphics::Dxgi::{DXGI_MEMORY_SEGMENT_GROUP_LOCAL, DXGI_QUERY_VIDEO_MEMORY_INFO};
+
+    // SAFETY: the adapter is only asked, and not used after the guard that keeps it.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Dx12>() }?;
+    let adapter = adapter.raw_adapter();
+    // SAFETY: `adapter` is a live COM object.
+    let description = unsafe { adapter.GetDesc2() }.ok()?;
+    let mut memory = DXGI_QUERY_VIDEO_MEMORY_INFO::default();
+    // SAFETY: as above; `memory` is of the type the call fills.
+    unsafe { adapter.QueryVideoMemoryInfo(0, DXGI_MEMORY_SEGMENT_GROUP_LOCAL, &mut memory) }.ok()?;
+    let total = match description.DedicatedVideoMemory {
+        // An integrated adapter sets aside less than it needs for itself.
+        small if small < 1 << 30 => description.SharedSystemMemory.max(small),
+        own => own,
+    };
+    Some(VramReading {
+        total: Some(total as u64),
+        used_here: Some(memory.CurrentUsage),
+        budget: Some(memory.Budget),
+        ..VramReading::empty(VramSource::Dxgi)
+    })
+}
+
+/// The graphics driver's reading of the memory of `adapter`: on Apple's machines the share of the machine's memory the GPU
+/// works well with.
+#[cfg(target_vendor = "apple")]
+pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {
+    use objc2_metal::MTLDevice as _;
+
+    // SAFETY: the device is only asked, and not used after the guard that keeps it.
+    let adapter = unsafe { adapter.as_hal::<wgpu::hal::api::Metal>() }?;
+    let device = adapter.raw_device();
+    let most = device.recommendedMaxWorkingSetSize();
+    Some(VramReading {
+        total: Some(most),
+        used_here: Some(device.currentAllocatedSize() as u64),
+        budget: Some(most),
+        ..VramReading::empty(VramSource::Metal)
+    })
+}

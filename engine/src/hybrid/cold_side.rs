@@ -1,0 +1,130 @@
+//! The CPU's side of a hybrid processor: whole layers that are not on the device, and the cold part of the FFNs of those that are.
+
+use std::time::Instant;
+
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    model::{Ffn, Model, mask},
+    runtime::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, Guess, Probe, Processor, Sparsity, ThresholdCorrection},
+};
+
+/// The CPU, and the neurons it has to compute of the device's layers.
+#[derive(Debug)]
+pub(crate) struct ColdSide {
+    pub cpu: CpuProcessor,
+    /// Computes cold neurons, beside the CPU's own layers.
+    ffn: CpuFfn,
+    /// Per layer its cold neurons, ascending, where neurons are resident one by one.
+    pub neurons: Vec<Vec<u32>>,
+    sparsity: Sparsity,
+}
+
+/// The work of the CPU on one split layer.
+#[derive(Debug, Default)]
+pub(crate) struct ColdWork {
+    /// True if any neuron was active, or any expert computed; if not, the sum is zero.
+    pub any: bool,
+    /// `[tokens, words(n_ff)]`: mask of the cold neurons that fired; empty unless it is wanted.
+    pub fired: Vec<u32>,
+    /// Bytes of weights read, and of these the bytes of scattered rows.
+    pub bytes: u64,
+    pub scattered: u64,
+    /// Nanoseconds.
+    pub cpu_ns: u64,
+}
+
+impl ColdSide {
+    /// Nothing of `n_layer` layers is cold yet.
+    pub fn new(cpu: Cpu, n_layer: usize) -> Self {
+        ColdSide {
+            cpu: CpuProcessor::new(cpu),
+            ffn: CpuFfn::default(),
+            neurons: vec![Vec::new(); n_layer],
+            sparsity: Sparsity::Dense,
+        }
+    }
+
+    /// Sets the sparsity mode of single tokens.
+    pub fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+        self.cpu.set_sparsity(mode);
+    }
+
+    /// Computes the cold neurons' part of a layer's FFN output, without its bias: `out` is `[tokens, d_model]`, as is `x`, the FFN's
+    /// input. `predicted` is the predictor's mask of all neurons, if it is followed; `observed`: [`ColdWork::fired`] is wanted.
+    pub fn compute_neurons(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, tokens): (&[f32], usize),
+        predicted: Option<&[u32]>,
+        observed: bool,
+        out: &mut [f32],
+    ) -> Result<ColdWork> {
+        let started = Instant::now();
+        let weights = &model.weights.layers[layer];
+        let Ffn::Dense(ffn) = &weights.ffn else {
+            return Err(Error::invalid("cold neurons", "an FFN of neurons", "experts"));
+        };
+        let task = FfnTask {
+            blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(ffn) }],
+            activation: model.config.activation,
+            sparsity: self.sparsity,
+            guess: predicted.map(Guess::Mask),
+            recall_check: false,
+            cut: weights.activation_threshold,
+            x,
+            tokens,
+            observed,
+        };
+        let work = self.ffn.partial(self.cpu.cpu(), &task, out)?;
+        let mut fired = Vec::new();
+        if observed {
+            fired.resize(tokens * mask::words(ffn.up.weight.rows()), 0);
+            self.ffn.fired(0, &mut fired);
+        }
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        Ok(ColdWork { any: work.active > 0, fired, bytes, scattered, cpu_ns })
+    }
+
+    /// Computes the weighted sum of cold experts of an MoE layer: `chosen` are expert ids and router weights, each `[tokens, used]`;
+    /// an id that is no expert's is left out. `out` and `x` are `[tokens, d_model]`; `observed` as before.
+    pub fn compute_experts(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, tokens): (&[f32], usize),
+        chosen: (&[u32], &[f32]),
+        observed: bool,
+        out: &mut [f32],
+    ) -> Result<ColdWork> {
+        let started = Instant::now();
+        let neurons = model.weights.layers[layer].ffn.neurons().count();
+        let mut fired = vec![0; if observed { tokens * mask::words(neurons) } else { 0 }];
+        let masks = observed.then_some(&mut fired[..]);
+        let work = self.cpu.experts_of(model, layer, (x, tokens), chosen, out, masks)?;
+        let (bytes, scattered) = (work.bytes(), work.scattered);
+        let cpu_ns = started.elapsed().as_nanos() as u64;
+        Ok(ColdWork { any: true, fired, bytes, scattered, cpu_ns })
+    }
+
+    /// Computes a whole FFN: `out` and `x` are `[tokens, d_model]`, as is `residual`, the input of the norm before it, if the register
+    /// still holds that.
+    pub fn compute_ffn(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, residual, tokens): (&[f32], Option<&[f32]>, usize),
+        probe: &mut dyn Probe,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.cpu.ffn_of(model, layer, (x, residual), out, tokens, probe)
+    }
+
+    /// Sets the threshold correction of predictors.
+    pub fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
+        self.cpu.correct_thresholds(correction);
+    }
+}

@@ -1,0 +1,237 @@
+//! The device's side of a hybrid processor: the last layers of a model, and the parts of their FFNs that are resident.
+
+use std::{
+    ops::{ControlFlow, Range},
+    time::Instant,
+};
+
+use super::{
+    device_ffn::{DeviceFfn, units},
+    firing_log::{FiringLog, log_bytes},
+    hand_over::{HandOver, hand_over_bytes},
+    load::{DevicePart, GpuLoad, bytes_to_upload, chunk_within},
+    streaming_buffer::StreamingBuffer,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Gpu, Uploader},
+    model::{Model, NormSlot, Register, Resident, mask},
+    runtime::{
+        KvCache, LayerFiring, Probe, Sparsity, ThresholdCorrection,
+        gpu::{GpuLayers, Loader},
+    },
+};
+
+/// The last layers of a model in a device's memory, with every dispatch prepared. The CPU computes the cold part of their FFNs.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub layers: GpuLayers,
+    /// The FFN of each of them.
+    pub ffns: Vec<DeviceFfn>,
+    pub log: FiringLog,
+    pub hand_over: HandOver,
+    /// Cold neurons pass through it in the chunks of a prompt; made while that pays and there is room.
+    pub streaming_buffer: Option<StreamingBuffer>,
+    pub sparsity: Sparsity,
+    pub correction: ThresholdCorrection,
+    /// Masks for observers: of neurons, and of experts.
+    fired: Vec<u32>,
+    chosen: Vec<u32>,
+}
+
+impl Device {
+    /// Uploads `part` of `model` and prepares everything but caches. `progress` gets the bytes of the file that are uploaded and all
+    /// there are; it may cancel.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
+    /// have, [`Error::Cancelled`], [`Error::Gpu`] if the device is lost. All that was allocated is free again.
+    pub fn load(
+        gpu: &Gpu,
+        model: &Model,
+        part: &DevicePart<'_>,
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let (config, weights) = (&model.config, &model.weights);
+        let mut uploader = Uploader::new(gpu, progress)?;
+        let (wanted, available) = (bytes_to_upload(weights, part), gpu.arena().available());
+        // No type is smaller on a device than in the file: a load that cannot fit is not begun.
+        if wanted > available {
+            return Err(Error::Memory { what: "weights in GPU memory", wanted, available });
+        }
+        uploader.expect(wanted);
+        let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
+        let mut loader = Loader { gpu, config, chunk, uploader };
+        let mut layers = GpuLayers::new(&loader, part.first_layer, load.submission)?;
+        let mut ffns = Vec::with_capacity(part.ffn.len());
+        for ffn in &part.ffn {
+            let layer = layers.push(&mut loader, model)?;
+            let from = (&layers.registers, layers.layer(layer)?.ffn_from);
+            let part = (*ffn, part.predictors);
+            ffns.push(DeviceFfn::new(&mut loader, &ffns, &weights.layers[layer], part, from)?);
+        }
+        if part.head {
+            layers.add_head(&mut loader, weights)?;
+        }
+        loader.uploader.finish()?;
+        let log = FiringLog::new(gpu, log_bytes(&ffns, config.n_layer(), chunk))?;
+        layers.reserve_results(log.bytes())?;
+        layers.segment.reserve_hand_over(hand_over_bytes(&ffns, &layers.registers, chunk))?;
+        Ok(Device {
+            layers,
+            ffns,
+            log,
+            hand_over: HandOver::default(),
+            streaming_buffer: None,
+            sparsity: Sparsity::Dense,
+            correction: ThresholdCorrection::default(),
+            fired: Vec::new(),
+            chosen: Vec::new(),
+        })
+    }
+
+    /// The FFN of `layer`.
+    pub fn ffn(&self, layer: usize) -> Result<&DeviceFfn> {
+        self.layers.layer(layer)?;
+        Ok(&self.ffns[layer - self.layers.range().start])
+    }
+
+    /// The FFN of `layer`, to change it.
+    pub fn ffn_mut(&mut self, layer: usize) -> Result<&mut DeviceFfn> {
+        self.layers.layer(layer)?;
+        Ok(&mut self.ffns[layer - self.layers.range().start])
+    }
+
+    /// The parts of `model` that are here.
+    pub fn resident(&self, model: &Model) -> Resident {
+        let range = self.layers.range();
+        let mut hot = vec![Vec::new(); range.start];
+        hot.extend(self.ffns.iter().zip(&model.weights.layers[range.clone()]).map(|(ffn, weights)| match ffn {
+            DeviceFfn::Neurons(neurons) => neurons.resident.clone(),
+            DeviceFfn::Experts(experts) => experts.resident().to_vec(),
+            ffn => {
+                let mut all = vec![0; mask::words(units(&weights.ffn))];
+                mask::fill(&mut all, units(&weights.ffn), |_| ffn.is_whole());
+                all
+            }
+        }));
+        Resident { first_layer: range.start, hot, head: self.layers.has_head() }
+    }
+
+    /// Announces a chunk of `tokens` tokens at the end of `kv`, of which the first layers are the CPU's.
+    pub fn announce(&mut self, tokens: usize, kv: &KvCache) {
+        self.log.clear();
+        self.layers.announce(tokens, kv);
+    }
+
+    /// Begins a chunk.
+    pub fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        self.log.clear();
+        self.layers.begin(model, tokens, kv)
+    }
+
+    /// `into = norm(from)`, and behind it the layer's predictor if `into` is the FFN's input and the predictor is needed.
+    pub fn norm(&mut self, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        let step = (norm, from, into);
+        self.layers.norm(layer, step)?;
+        let feeds_ffn = self.layers.layer(layer)?.feeds_ffn == Some(step);
+        let (neurons, tokens) = (self.ffns[layer - self.layers.range().start].neurons(), self.layers.tokens());
+        let asked = neurons.filter(|neurons| feeds_ffn && neurons.predicts(self.sparsity, tokens));
+        if let Some(predictor) = asked.and_then(|neurons| neurons.predictor.as_ref()) {
+            let shift = self.correction.shift.get(layer).copied().unwrap_or(0.0);
+            predictor.record(self.layers.segment.recorder(), shift);
+        }
+        Ok(())
+    }
+
+    /// Reads the residual stream of some of the chunk's tokens back, `[tokens.len(), d_model]`, which ends the chunk.
+    pub fn end_with_residual(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.read_residual(tokens)?;
+        self.log.collect(&self.layers.segment);
+        Ok(self.layers.residual())
+    }
+
+    /// Final norm and head of the chunk's tokens in `tokens`, into `logits`, `[tokens.len(), n_vocab]`. Ends the chunk.
+    pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.logits(tokens, logits)?;
+        self.log.collect(&self.layers.segment);
+        Ok(())
+    }
+
+    /// The largest logits of one token and their ids. Ends the chunk.
+    pub fn top(&mut self, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.top(token, ids, logits)?;
+        self.log.collect(&self.layers.segment);
+        Ok(())
+    }
+
+    /// Ends a chunk of which no logits are wanted.
+    pub fn finish(&mut self) -> Result<()> {
+        self.layers.forget_due();
+        let segment = &mut self.layers.segment;
+        if !self.log.read_back(segment) && !segment.is_timed() {
+            return segment.submit();
+        }
+        segment.read(&[], |_| ())?;
+        self.log.collect(segment);
+        Ok(())
+    }
+
+    /// Passes the log of the chunk that has ended to `probe`.
+    pub fn report(&mut self, probe: &mut dyn Probe) {
+        let first = self.layers.range().start;
+        for entry in &self.log.entries {
+            let reporting = Some(Instant::now());
+            let ffn = entry.layer.checked_sub(first).and_then(|at| self.ffns.get(at));
+            let (slots, predicted) = self.log.masks(entry);
+            self.fired.clear();
+            self.fired.extend(&entry.work.fired);
+            self.chosen.clear();
+            self.chosen.extend(entry.chosen.iter().flatten());
+            match ffn {
+                Some(DeviceFfn::Neurons(neurons)) => {
+                    self.fired.resize(entry.tokens * mask::words(neurons.neurons()), 0);
+                    neurons.add_fired(slots, &mut self.fired);
+                    for (place, streamed) in &entry.streamed {
+                        let (read, words) = (self.log.words(*place), mask::words(neurons.neurons()));
+                        let row = read.len() / entry.tokens.max(1);
+                        for (read, fired) in read.chunks_exact(row.max(1)).zip(self.fired.chunks_exact_mut(words)) {
+                            let of_slots = streamed.iter().enumerate().filter(|(slot, _)| mask::contains(read, *slot));
+                            of_slots.for_each(|(_, neuron)| mask::insert(fired, *neuron as usize));
+                        }
+                    }
+                }
+                Some(DeviceFfn::Whole(_)) => self.fired.extend(slots),
+                Some(DeviceFfn::Experts(experts)) => {
+                    if let Some(places) = entry.experts {
+                        let shared = places.shared.map(|shared| self.log.words(shared));
+                        let masks = (slots, self.log.words(places.ids), shared);
+                        experts.add_fired(masks, entry.tokens, &mut self.fired, &mut self.chosen);
+                    }
+                }
+                Some(DeviceFfn::Cold) | None => {}
+            }
+            probe.firing(&LayerFiring {
+                layer: entry.layer,
+                tokens: entry.tokens,
+                fired: &self.fired,
+                chosen: (!self.chosen.is_empty()).then_some(&self.chosen[..]),
+                predicted,
+                hot: ffn.and_then(DeviceFfn::resident_neurons),
+                complete: entry.complete,
+                strength: None,
+                cpu_bytes: entry.work.bytes,
+                cpu_scattered: entry.work.scattered,
+                bus_bytes: entry.bus_bytes,
+                gpu_ns: self.layers.segment.nanoseconds(entry.layer),
+                cpu_ns: entry.work.cpu_ns,
+                wait_ns: entry.wait_ns,
+                reporting,
+            });
+        }
+    }
+}

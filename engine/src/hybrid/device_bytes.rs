@@ -1,0 +1,333 @@
+//! Bytes that a model takes on a device, reckoned before anything is there from the sizes of the buffers that a load makes.
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    device_ffn::{DeviceFfn, units},
+    hand_over::expert_choice_bytes,
+    load::{GpuLoad, chunk_within},
+    neuron_buffers::NeuronBuffers,
+    resident_experts::logged_words as expert_words,
+    streaming_buffer::streaming_buffer_bytes,
+};
+use crate::{
+    error::Result,
+    gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
+    model::{
+        Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm, Predictor, PredictorKind,
+    },
+    placement::{DeviceBytes, LayerBytes},
+    quant::{device_row_bytes, device_type},
+    runtime::{
+        KvType,
+        gpu::{
+            attention::AttentionBuffers,
+            ffn::FfnBuffers,
+            fired::FiredMask,
+            head::{self, Head},
+            layers::upload_bytes,
+            neuron_rows::PartialSumBuffer,
+            segment::timestamp_bytes,
+        },
+    },
+};
+
+/// Buffers are multiples of this.
+const ROUNDED: u64 = 16;
+/// Bytes that splitting one layer's neurons into blocks may cost in padding.
+const PIECES: u64 = 16 << 10;
+
+/// Bytes that `model` takes on a device with the limits of `caps`, computing `chunk` tokens at once, with caches of `kv_type`.
+///
+/// # Errors
+/// [`crate::Error::Memory`] if a single row is larger than the limits allow.
+pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -> Result<DeviceBytes> {
+    let (config, weights) = (&model.config, &model.weights);
+    let chunk = chunk_within(caps, config, weights, chunk);
+    let row = pitch(config.d_model);
+    let registers = 4 * floats(chunk * row);
+    let attention = AttentionBuffers::scratch_floats(caps, config, chunk).into_iter().map(floats).sum::<u64>();
+    let mut ffn = 0;
+    for (at, layer) in weights.layers.iter().enumerate() {
+        let shared = at > 0 && same_scratch(&weights.layers[at - 1], layer);
+        if !shared {
+            ffn += ffn_scratch(caps, config, &layer.ffn, chunk);
+        }
+    }
+    let neurons = weights.layers.iter().map(|layer| units(&layer.ffn)).max().unwrap_or(0);
+    // Scores, masks and lists of one token, and the firing log: one token's in every layer, or a chunk's in one.
+    let words = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
+    let logged = floats(words * config.n_layer().max(chunk));
+    let sparse = 4 * floats(pitch(neurons)) + logged + PIECES;
+    let quantised = quantised_bytes(model);
+    let logits = floats(Head::logits_floats(caps, config, chunk));
+    let shortlists = 4 * floats(head::shortlist_floats(config.n_vocab));
+    let up = upload_bytes(config, chunk);
+    // Two uploads in flight, results, timestamps, and hand-overs: the FFN's input down, the CPU's partial sum up.
+    let slots = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
+    let handed = 3 * floats(chunk * row) + slots;
+    let layers = weights.layers.iter().map(|layer| layer_bytes(caps, config, layer, kv_type));
+    Ok(DeviceBytes {
+        chunk,
+        scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
+        staging: 2 * up + logits + handed + logged + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
+        stream_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
+        layers: layers.collect::<Result<_>>()?,
+        head: matrix(caps, &[&weights.output])?,
+        head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
+        // A tied head also has the tokens' ids.
+        head_scratch: logits + shortlists + floats(chunk),
+    })
+}
+
+/// Bytes of `layer`, resident.
+fn layer_bytes(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type: KvType) -> Result<LayerBytes> {
+    let attention = &layer.attention;
+    let linears = [&attention.q, &attention.k, &attention.v, &attention.output];
+    let element = if kv_type == KvType::F32 { 4 } else { 2 };
+    let head = u64::from(thermocline_shaders::head_pitch(config.head_dim as u32));
+    let norms = layer.norms.iter().map(|(_, norm)| norm);
+    let norms = norms.chain(&attention.q_norm).chain(&attention.k_norm).map(norm_bytes).sum::<u64>();
+    let biases = linears.iter().map(|linear| bias_bytes(linear)).sum::<u64>();
+    let (neurons, neuron, routing, down_bias) = match &layer.ffn {
+        Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
+        Ffn::Experts(moe) => {
+            let each = (0..moe.experts.len()).map(|at| expert_bytes(moe, at));
+            let expert = each.max().unwrap_or(0);
+            (moe.experts.len(), expert, routing_bytes(caps, moe)?, 0)
+        }
+    };
+    Ok(LayerBytes {
+        attention: matrix(caps, &linears[..3])? + matrix(caps, &linears[3..])?,
+        vectors: norms + biases + down_bias,
+        kv_token: 2 * head * config.n_kv_head as u64 * element,
+        predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
+        routing,
+        // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
+        split_tables: 2 * floats(neurons) + 4 * floats(neurons.div_ceil(32)) + PIECES,
+        neuron,
+        by_neuron: DeviceFfn::places_units(&layer.ffn),
+    })
+}
+
+/// A buffer of `n` floats.
+fn floats(n: usize) -> u64 {
+    (n.max(1) as u64 * 4).next_multiple_of(ROUNDED)
+}
+
+fn vector(n: usize) -> u64 {
+    floats(pitch(n))
+}
+
+fn norm_bytes(norm: &Norm) -> u64 {
+    vector(norm.weight.len()) + norm.bias.as_ref().map_or(0, |bias| vector(bias.len()))
+}
+
+fn bias_bytes(linear: &Linear) -> u64 {
+    linear.bias.as_ref().map_or(0, |bias| vector(bias.len()))
+}
+
+/// Matrices that may be stacked.
+fn matrix(caps: &Caps, linears: &[&Linear]) -> Result<u64> {
+    let each = linears.iter().map(|linear| {
+        let weight = &linear.weight;
+        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
+    });
+    each.sum()
+}
+
+fn predictor_bytes(caps: &Caps, predictor: &Predictor) -> Result<u64> {
+    let of = |weight: &crate::format::Matrix| {
+        GpuMatrix::bytes_of(caps, device_type(weight.ty()), weight.rows(), weight.cols())
+    };
+    match &predictor.kind {
+        PredictorKind::LowRank { fc1, fc2 } => Ok(of(fc1)? + of(fc2)? + floats(fc1.rows().next_multiple_of(256))),
+        PredictorKind::Rows { rows, bias } => Ok(of(rows)? + bias.as_ref().map_or(0, |bias| vector(bias.len()))),
+    }
+}
+
+fn down_of(ffn: &FfnWeights) -> &Linear {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    down
+}
+
+/// Device bytes of a neuron's rows of `linear`, bias included.
+fn rows_bytes(linear: &Linear) -> u64 {
+    let bias = if linear.bias.is_some() { 4 } else { 0 };
+    device_row_bytes(linear.weight.ty(), linear.weight.cols()) + bias
+}
+
+fn neuron_bytes(ffn: &FfnWeights) -> u64 {
+    let down = match &ffn.down {
+        Down::Neurons(down) => device_row_bytes(down.weight.ty(), down.weight.cols()),
+        Down::Outputs(down) => column_bytes(down),
+    };
+    ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + down
+}
+
+/// Device bytes of a neuron that is a column of `down`: its fraction of the matrix.
+fn column_bytes(down: &Linear) -> u64 {
+    let all = device_row_bytes(down.weight.ty(), down.weight.cols()) * down.weight.rows() as u64;
+    all.div_ceil(down.weight.cols().max(1) as u64)
+}
+
+/// Device bytes of an expert.
+fn expert_bytes(moe: &ExpertWeights, at: usize) -> u64 {
+    let ffn = &moe.experts[at];
+    let down = moe.output_major(at).unwrap_or_else(|| down_of(ffn));
+    let neuron = ffn.gate.as_ref().map_or(0, rows_bytes) + rows_bytes(&ffn.up) + column_bytes(down);
+    neuron * ffn.up.weight.rows() as u64 + bias_bytes(down)
+}
+
+fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
+    let shared = match &moe.shared {
+        Some(shared) => {
+            let ffn = &shared.ffn;
+            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn), &shared.gate]);
+            linears.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?
+        }
+        None => 0,
+    };
+    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + shared)
+}
+
+/// Most words of one token of a layer in the firing log.
+fn logged_words(config: &ModelConfig, ffn: &Ffn) -> usize {
+    match ffn {
+        Ffn::Dense(ffn) => 2 * NeuronBuffers::slots(ffn.up.weight.rows()) / 32,
+        Ffn::Experts(moe) => {
+            let shared = moe.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
+            config.experts.as_ref().map_or(0, |of| expert_words(of, shared))
+        }
+    }
+}
+
+/// True if `layer` shares the scratch buffers of the one before it.
+fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
+    match (&before.ffn, &layer.ffn) {
+        (Ffn::Dense(a), Ffn::Dense(b)) => {
+            let of =
+                |ffn: &FfnWeights| (ffn.up.weight.rows(), ffn.gate.is_some(), matches!(ffn.down, Down::Neurons(_)));
+            of(a) == of(b)
+        }
+        (Ffn::Experts(a), Ffn::Experts(b)) => {
+            let of = |moe: &ExpertWeights| moe.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
+            of(a) == of(b)
+        }
+        _ => false,
+    }
+}
+
+fn hidden_bytes(rows: usize, n_ff: usize, gated: bool) -> u64 {
+    let fired: u64 = FiredMask::words(rows, pitch(n_ff)).map(floats).iter().sum();
+    floats(rows * FfnBuffers::gate_up_pitch(n_ff, gated)) + floats(rows * pitch(n_ff)) + fired
+}
+
+fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usize) -> u64 {
+    let down = down_of(ffn);
+    // With or without cold neurons, resident ones are summed neuron by neuron.
+    let ty = device_type(down.weight.ty());
+    let chunks = config.d_model.next_multiple_of(ty.block()) / 32;
+    let sums =
+        floats(PartialSumBuffer::rows(caps, chunks, chunk) * chunks * 32) + floats(chunk * pitch(config.d_model));
+    hidden_bytes(chunk, NeuronBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some()) + sums
+}
+
+fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u64 {
+    match ffn {
+        Ffn::Dense(ffn) => dense_scratch(caps, config, ffn, chunk),
+        Ffn::Experts(moe) => {
+            let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
+            let slots = chunk * used;
+            let row = pitch(config.d_model);
+            let shared = moe.shared.as_ref().map_or(0, |shared| {
+                floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
+            });
+            floats(chunk * pitch(moe.experts.len()))
+                + 3 * floats(slots)
+                + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
+                + hidden_bytes(slots, n_ff, true)
+                + floats(slots * row)
+                + shared
+        }
+    }
+}
+
+/// Bytes of activations rounded to eight bits, which every product with packed weights may hold.
+fn quantised_bytes(model: &Model) -> u64 {
+    let of = |linear: &Linear| {
+        let (ty, cols) = (device_type(linear.weight.ty()), linear.weight.cols());
+        let packed = WeightType::PACKED.contains(&ty);
+        if packed { (cols.next_multiple_of(ty.block()) as u64 / 32 * 36).next_multiple_of(ROUNDED) } else { 0 }
+    };
+    let ffn = |ffn: &FfnWeights| ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).map(of).sum::<u64>();
+    let layers = model.weights.layers.iter().map(|layer| {
+        let it = &layer.attention;
+        let attention = [&it.q, &it.k, &it.v, &it.output].map(of).iter().sum::<u64>();
+        attention
+            + match &layer.ffn {
+                Ffn::Dense(weights) => ffn(weights),
+                Ffn::Experts(moe) => {
+                    let shared = moe.shared.as_ref().map_or(0, |shared| of(&shared.gate) + ffn(&shared.ffn));
+                    of(&moe.router) + shared
+                }
+            }
+    });
+    layers.sum::<u64>() + of(&model.weights.output)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{ops::ControlFlow, path::Path};
+
+    use super::*;
+    use crate::{
+        cpu::{Cpu, CpuOptions},
+        gpu::{AdapterChoice, Gpu, GpuOptions, Purpose},
+        hybrid::HybridProcessor,
+        model::LoadOptions,
+        runtime::Processor,
+    };
+
+    /// The reckoned bytes are enough for the allocations, purpose by purpose, and not much more.
+    #[test]
+    fn whole_models_take_what_was_reckoned() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
+        for name in ["llama-relu", "mixtral", "gemma2", "opt", "falcon-mqa"] {
+            let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
+            let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
+            let bytes = device_bytes(gpu.caps(), &model, 24, KvType::F32).unwrap();
+            let load = GpuLoad { chunk: 24, ..GpuLoad::default() };
+            let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+            let mut go_on = |_, _| ControlFlow::Continue(());
+            let mut processor = HybridProcessor::load_whole(&gpu, cpu, &model, &load, &mut go_on).unwrap();
+            let kv = processor.kv_cache(&model, 40, KvType::F32).unwrap();
+            let sum = |of: fn(&LayerBytes) -> u64| bytes.layers.iter().map(of).sum::<u64>();
+            let ffn =
+                bytes.layers.iter().zip(&model.weights.layers).map(|(layer, weights)| {
+                    layer.routing + layer.split_tables + layer.neuron * units(&weights.ffn) as u64
+                });
+            // A neuron's biases are reckoned with its rows.
+            let with_vectors = ffn.sum::<u64>() + sum(|layer| layer.vectors) + bytes.head_vectors;
+            let used = gpu.arena().used_for(Purpose::Ffn) + gpu.arena().used_for(Purpose::Vectors);
+            assert!(used <= with_vectors, "{name}, FFN and vectors: {used} bytes, {with_vectors} reckoned");
+            let mut total = with_vectors;
+            for (purpose, reckoned) in [
+                (Purpose::Attention, sum(|layer| layer.attention)),
+                (Purpose::Kv, sum(|layer| layer.kv_token) * 40),
+                (Purpose::Head, bytes.head),
+                (Purpose::Scratch, bytes.scratch + bytes.head_scratch),
+                (Purpose::Staging, bytes.staging),
+                (Purpose::Predictor, sum(|layer| layer.predictor)),
+            ] {
+                let used = gpu.arena().used_for(purpose);
+                assert!(used <= reckoned, "{name}, {}: {used} bytes, {reckoned} reckoned", purpose.name());
+                total += reckoned;
+            }
+            let (used, slack) = (gpu.arena().used(), 64 << 10);
+            let most = used + used / 2 + bytes.layers.len() as u64 * slack;
+            assert!(total <= most, "{name}: {used} bytes, {total} reckoned");
+            drop(kv);
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! The part of a layer's FFN that is on a device.
+
+use super::{
+    firing_log::{FiringEntry, FiringLog},
+    load::FfnPart,
+    neuron_weights::NeuronWeights,
+    resident_experts::ResidentExperts,
+    resident_neurons::ResidentNeurons,
+};
+use crate::{
+    error::{Error, Result},
+    model::{Ffn, LayerWeights, Register, mask},
+    runtime::{
+        Probe,
+        gpu::{
+            Loader, Segment,
+            ffn::{DenseFfn, FfnBuffers},
+            registers::Registers,
+        },
+    },
+};
+
+/// The FFN of one layer on a device, prepared.
+#[derive(Debug)]
+pub(crate) enum DeviceFfn {
+    /// All of an FFN whose neurons cannot be resident one by one.
+    Whole(Box<WholeFfn>),
+    /// The resident experts of an MoE layer.
+    Experts(Box<ResidentExperts>),
+    /// The resident neurons of an FFN.
+    Neurons(Box<ResidentNeurons>),
+    /// None of it: the CPU computes the FFN.
+    Cold,
+}
+
+/// An FFN that is whole on the device, and the mask of its neurons.
+#[derive(Debug)]
+pub(crate) struct WholeFfn {
+    ffn: DenseFfn,
+    /// Mask of all neurons.
+    resident: Vec<u32>,
+    /// Activation threshold above which a neuron counts as fired, where silent ones are not exactly zero.
+    threshold: Option<f32>,
+}
+
+impl DeviceFfn {
+    /// Uploads `part` of a layer's FFN, which reads register `from` and writes `Out`, and the layer's predictor if `with_predictor`.
+    /// `before` are other layers', whose buffers are shared where they fit.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        before: &[DeviceFfn],
+        weights: &LayerWeights,
+        (part, with_predictor): (FfnPart<'_>, bool),
+        (registers, from): (&Registers, Register),
+    ) -> Result<Self> {
+        let input = registers.get(from);
+        let out = (registers.get(Register::Out), registers.pitch);
+        match (&weights.ffn, part) {
+            (ffn, FfnPart::None) if !Self::places_units(ffn) => Ok(DeviceFfn::Cold),
+            (Ffn::Dense(ffn), part) if NeuronWeights::places_neurons(&weights.ffn) => {
+                let (several, neurons) = match part {
+                    FfnPart::All => (false, (0..ffn.up.weight.rows() as u32).collect()),
+                    FfnPart::Hot(neurons) => (true, neurons.to_vec()),
+                    FfnPart::None => (false, Vec::new()),
+                };
+                let before = before.iter().rev().find_map(DeviceFfn::neurons);
+                let with = (several, with_predictor);
+                let neurons = ResidentNeurons::new(loader, before, weights, &neurons, with, (registers, from))?;
+                Ok(DeviceFfn::Neurons(Box::new(neurons)))
+            }
+            (Ffn::Dense(_), FfnPart::Hot(neurons)) => Err(Error::Unsupported {
+                what: "a part of an FFN on the GPU",
+                got: format!("{} neurons of a matrix with a row per output", neurons.len()),
+                supported: "a down projection with a row per neuron, gate and up of one type".to_owned(),
+            }),
+            (Ffn::Dense(ffn), _) => {
+                let before = before.iter().rev().find_map(|ffn| match ffn {
+                    DeviceFfn::Whole(whole) => Some(&whole.ffn),
+                    _ => None,
+                });
+                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
+                let buffers = match before.filter(|before| before.buffers.fits(n_ff, gated)) {
+                    Some(before) => before.buffers.clone(),
+                    None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
+                };
+                let mut resident = vec![0; mask::words(n_ff)];
+                mask::fill(&mut resident, n_ff, |_| true);
+                let threshold = weights.activation_threshold.filter(|_| gated && !loader.config.activation.is_sparse());
+                let ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
+                Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, threshold })))
+            }
+            (Ffn::Experts(ffn), part) => {
+                let hot: Vec<u32> = match part {
+                    FfnPart::All => (0..ffn.experts.len() as u32).collect(),
+                    FfnPart::Hot(experts) => experts.to_vec(),
+                    FfnPart::None => Vec::new(),
+                };
+                let before = before.iter().rev().find_map(DeviceFfn::experts);
+                let experts =
+                    ResidentExperts::new(loader, before, (ffn, weights.activation_threshold), &hot, input, out)?;
+                Ok(DeviceFfn::Experts(Box::new(experts)))
+            }
+        }
+    }
+
+    /// True if neurons of `ffn` (experts, in an MoE layer) can be resident one by one.
+    pub fn places_units(ffn: &Ffn) -> bool {
+        NeuronWeights::places_neurons(ffn) || ResidentExperts::can_hold(ffn)
+    }
+
+    /// The resident neurons, if those are placed one by one.
+    pub fn neurons(&self) -> Option<&ResidentNeurons> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(neurons),
+            _ => None,
+        }
+    }
+
+    /// The resident neurons, to change them.
+    pub fn neurons_mut(&mut self) -> Option<&mut ResidentNeurons> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(neurons),
+            _ => None,
+        }
+    }
+
+    /// The resident experts, in an MoE layer.
+    pub fn experts(&self) -> Option<&ResidentExperts> {
+        match self {
+            DeviceFfn::Experts(experts) => Some(experts),
+            _ => None,
+        }
+    }
+
+    /// Words of one token in the firing log.
+    pub fn logged_words(&self) -> usize {
+        match self {
+            DeviceFfn::Neurons(neurons) => neurons.buffers.slots / 32 + mask::words(neurons.neurons()),
+            DeviceFfn::Experts(experts) => experts.logged_words(),
+            DeviceFfn::Whole(whole) => whole.resident.len(),
+            DeviceFfn::Cold => 0,
+        }
+    }
+
+    /// Mask of the resident neurons (in an MoE layer: of all experts, one after the other); `None` where none can be.
+    pub fn resident_neurons(&self) -> Option<&[u32]> {
+        match self {
+            DeviceFfn::Neurons(neurons) => Some(&neurons.resident),
+            DeviceFfn::Experts(experts) => Some(experts.resident_neurons()),
+            DeviceFfn::Whole(whole) => Some(&whole.resident),
+            DeviceFfn::Cold => None,
+        }
+    }
+
+    /// True if the device computes all of it.
+    pub fn is_whole(&self) -> bool {
+        match self {
+            DeviceFfn::Whole(_) => true,
+            DeviceFfn::Experts(experts) => experts.is_whole(),
+            DeviceFfn::Neurons(neurons) => neurons.is_whole(),
+            DeviceFfn::Cold => false,
+        }
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        match self {
+            DeviceFfn::Whole(whole) => whole.ffn.work(),
+            DeviceFfn::Experts(experts) => experts.work(),
+            DeviceFfn::Neurons(neurons) => neurons.work(),
+            DeviceFfn::Cold => 0,
+        }
+    }
+}
+
+impl WholeFfn {
+    /// Records the FFN for the first `tokens` rows. Fired masks go to `log`, if `probe` wants them.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        (layer, tokens): (usize, usize),
+        probe: &mut dyn Probe,
+        log: &mut FiringLog,
+    ) -> Result<()> {
+        let ffn = &self.ffn;
+        ffn.record_gate_up(segment.recorder(), tokens);
+        if probe.wants_ffn_hidden() {
+            ffn.buffers.show(segment, tokens, layer, probe)?;
+        }
+        ffn.record_down(segment.recorder(), tokens, None);
+        if probe.wants_firing() {
+            let fired = ffn.buffers.record_fired(segment.recorder(), tokens, self.threshold);
+            let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
+            log.push(segment, fired, None, entry)?;
+        }
+        Ok(())
+    }
+}
+
+/// Units that an FFN is placed in: its neurons, or the experts of an MoE layer.
+pub(crate) fn units(ffn: &Ffn) -> usize {
+    match ffn {
+        Ffn::Dense(ffn) => ffn.up.weight.rows(),
+        Ffn::Experts(experts) => experts.experts.len(),
+    }
+}

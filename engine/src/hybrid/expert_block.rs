@@ -1,0 +1,220 @@
+//! An expert block: resident experts of one layer in matrices of their own, which come and go together.
+
+use thermocline_shaders::{
+    WeightType,
+    limits::{NO_NEURON, ROUTE_EXPERTS},
+};
+
+use super::expert_buffers::ExpertBuffers;
+use crate::{
+    error::{Error, Result},
+    format::Matrix,
+    gpu::{Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Purpose, Recorder, Usage},
+    model::{ExpertWeights, Linear},
+    quant::device_type,
+    runtime::gpu::{Loader, product::Product},
+};
+
+/// One product of every expert: its matrices, stacked.
+struct Stack<'a> {
+    /// Matrices of every expert.
+    experts: Vec<Vec<&'a Linear>>,
+    ty: WeightType,
+    /// Rows of an expert.
+    rows: usize,
+    cols: usize,
+}
+
+impl<'a> Stack<'a> {
+    /// `None` if experts differ in their sizes or types.
+    fn new(experts: Vec<Vec<&'a Linear>>) -> Option<Self> {
+        let first = experts.first()?.first()?;
+        let (ty, cols) = (device_type(first.weight.ty()), first.weight.cols());
+        let rows_of = |stack: &[&Linear]| stack.iter().map(|linear| linear.weight.rows()).sum::<usize>();
+        let rows = rows_of(&experts[0]);
+        let alike = |linear: &&Linear| device_type(linear.weight.ty()) == ty && linear.weight.cols() == cols;
+        let all = experts.iter().all(|stack| rows_of(stack) == rows && stack.iter().all(alike));
+        all.then_some(Stack { experts, ty, rows, cols })
+    }
+
+    /// Row `at` of an expert: its matrix and the row in it.
+    fn row(&self, expert: usize, mut at: usize) -> Option<(&'a Matrix, usize)> {
+        for linear in self.experts.get(expert)? {
+            if at < linear.weight.rows() {
+                return Some((&linear.weight, at));
+            }
+            at -= linear.weight.rows();
+        }
+        None
+    }
+
+    fn has_bias(&self) -> bool {
+        self.experts.iter().flatten().any(|linear| linear.bias.is_some())
+    }
+}
+
+/// The matrices of an MoE layer's experts in their layout on a device: gates and ups in one or two stacks, then downs.
+pub(crate) struct ExpertMatrices<'a> {
+    stacks: Vec<Stack<'a>>,
+}
+
+impl<'a> ExpertMatrices<'a> {
+    /// `None` if experts cannot be resident one by one: an expert has no gate, or only a neuron-major down projection; or they differ
+    /// in shape or type, or are more than the device routes.
+    pub fn of(gpu: &Gpu, weights: &'a ExpertWeights) -> Option<Self> {
+        let roles = roles(weights)?;
+        let pairs = roles.iter().map(|[gate, up, _]| vec![*gate, *up]).collect();
+        let one = |role: usize| Stack::new(roles.iter().map(|of| vec![of[role]]).collect());
+        // An expert is never split in two.
+        let caps = gpu.caps();
+        let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
+        let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.row_bytes(stack.cols)) as u64 <= most;
+        let mut stacks = match Stack::new(pairs).filter(fits) {
+            Some(pairs) => vec![pairs],
+            None => vec![one(0)?, one(1)?],
+        };
+        stacks.push(one(2)?);
+        Some(ExpertMatrices { stacks })
+    }
+
+    /// True if [`ExpertMatrices::of`] finds any, whatever the device's limits.
+    pub fn exist(weights: &ExpertWeights) -> bool {
+        let same =
+            |role: usize, roles: &[[&Linear; 3]]| Stack::new(roles.iter().map(|of| vec![of[role]]).collect()).is_some();
+        roles(weights).is_some_and(|roles| (0..3).all(|role| same(role, &roles)))
+    }
+
+    /// Number of experts.
+    pub fn count(&self) -> usize {
+        self.stacks.first().map_or(0, |stack| stack.experts.len())
+    }
+}
+
+/// Gate, up and down of every expert.
+fn roles(weights: &ExpertWeights) -> Option<Vec<[&Linear; 3]>> {
+    let of = weights.experts.iter().enumerate();
+    let of = of.map(|(at, expert)| Some([expert.gate.as_ref()?, &expert.up, weights.output_major(at)?]));
+    of.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
+}
+
+/// An expert of which some rows are uploaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertUpload {
+    pub expert: u32,
+    /// Block, and place in it.
+    pub at: (usize, usize),
+    /// Rows of its stacks that are uploaded.
+    pub rows: usize,
+}
+
+/// Resident experts of one layer, one per place. Places are numbered through all blocks of a layer.
+#[derive(Debug)]
+pub(crate) struct ExpertBlock {
+    /// First place.
+    pub start: usize,
+    /// Expert of every place; [`NO_NEURON`] where there is none, or not all of it.
+    pub experts: Vec<u32>,
+    /// Gate and up, then down.
+    products: Vec<Stacked>,
+}
+
+#[derive(Debug)]
+struct Stacked {
+    matrix: GpuMatrix,
+    bias: Option<Buffer>,
+    product: ExpertMatmul,
+}
+
+impl ExpertBlock {
+    /// Room for `count` experts of `matrices`. They read `from` and write to `buffers`.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &ExpertBuffers,
+        matrices: &ExpertMatrices<'_>,
+        (start, count): (usize, usize),
+        (from, used): (&Buffer, usize),
+    ) -> Result<Self> {
+        let gpu = loader.gpu;
+        let ffn = &buffers.ffn;
+        let last = matrices.stacks.len() - 1;
+        let products = matrices.stacks.iter().enumerate().map(|(at, stack)| {
+            let shape = (count * stack.rows, stack.cols);
+            let matrix = loader.uploader.room((Purpose::Ffn, "experts"), stack.ty, shape, stack.rows)?;
+            let bias = stack.has_bias().then(|| {
+                let bytes = (count * stack.rows * 4) as u64;
+                gpu.arena().buffer(Purpose::Vectors, "biases of experts", bytes, Usage::Storage)
+            });
+            let bias = bias.transpose()?;
+            let (places, groups, bias_of) = (&buffers.places, &buffers.groups, bias.as_ref());
+            let (x, share) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
+            let (buffer, pitch, offset) = match at == last {
+                true => (&buffers.outputs, buffers.row, 0),
+                false => (&ffn.gate_up, ffn.gate_up_pitch, at * stack.rows),
+            };
+            let input = ExpertInput { x, slots_per_row: share, places, groups, bias: bias_of };
+            let output = MatmulOutput { buffer, pitch, offset, epilogue: Epilogue::Store };
+            let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
+            Ok(Stacked { matrix, bias, product })
+        });
+        Ok(ExpertBlock { start, experts: vec![NO_NEURON; count], products: products.collect::<Result<_>>()? })
+    }
+
+    /// Uploads more of an expert: about `bytes` of it, or all that is left. True if all of it is uploaded now.
+    pub fn upload(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        upload: &mut ExpertUpload,
+        bytes: u64,
+    ) -> Result<bool> {
+        let (place, expert) = (upload.at.1, upload.expert as usize);
+        let goal = loader.uploader.done().saturating_add(bytes);
+        let mut before = 0;
+        for (stacked, stack) in self.products.iter().zip(&matrices.stacks) {
+            let (first, end) = (place * stack.rows, before + stack.rows);
+            while upload.rows < end {
+                let done = upload.rows - before;
+                let Some((matrix, _)) = stack.row(expert, done) else {
+                    return Err(Error::invalid("expert", format!("one of {}", matrices.count()), expert));
+                };
+                let left = goal.saturating_sub(loader.uploader.done()) / matrix.row_bytes().max(1) as u64;
+                let rows = (stack.rows - done).min(usize::try_from(left).unwrap_or(usize::MAX).max(1));
+                let row = |row: usize| stack.row(expert, row - first);
+                loader.uploader.rewrite(&stacked.matrix, first + done..first + done + rows, &row)?;
+                upload.rows += rows;
+                if loader.uploader.done() >= goal && upload.rows < matrices.rows() {
+                    return Ok(false);
+                }
+            }
+            before = end;
+        }
+        for (stacked, stack) in self.products.iter().zip(&matrices.stacks) {
+            if let Some(buffer) = &stacked.bias {
+                let mut bias = Product::stacked_bias(&stack.experts[expert]).unwrap_or_default();
+                bias.resize(stack.rows, 0.0);
+                let offset = (place * stack.rows * 4) as u64;
+                loader.uploader.bytes(buffer, offset, bytemuck::cast_slice(&bias))?;
+            }
+        }
+        self.experts[place] = upload.expert;
+        Ok(true)
+    }
+
+    /// Records gate and up of the chosen experts of this block, for the first `slots` slots.
+    pub fn record_gate_up(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
+        let (_, gate_up) = self.products.split_last().unzip();
+        gate_up.into_iter().flatten().for_each(|stacked: &Stacked| stacked.product.record(recorder, slots, grouped));
+    }
+
+    /// Records their down projections.
+    pub fn record_down(&self, recorder: &mut Recorder, slots: usize, grouped: bool) {
+        self.products.last().into_iter().for_each(|stacked| stacked.product.record(recorder, slots, grouped));
+    }
+}
+
+impl ExpertMatrices<'_> {
+    /// Rows of an expert's stacks.
+    fn rows(&self) -> usize {
+        self.stacks.iter().map(|stack| stack.rows).sum()
+    }
+}

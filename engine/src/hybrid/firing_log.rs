@@ -1,0 +1,162 @@
+//! The firing log of a chunk: masks of neurons that fired gather on the device and are read back with the chunk's results.
+
+use super::{cold_side::ColdWork, device_ffn::DeviceFfn};
+use crate::{
+    error::Result,
+    gpu::{Buffer, Gpu, Purpose, Usage},
+    runtime::gpu::Segment,
+};
+
+/// The masks that a chunk's layers have logged so far.
+#[derive(Debug)]
+pub(crate) struct FiringLog {
+    /// Masks that have not been read back yet, one after the other, and their bytes.
+    device: Option<Buffer>,
+    used: u64,
+    /// Those that have been.
+    words: Vec<u32>,
+    pub entries: Vec<FiringEntry>,
+}
+
+/// One layer's masks and measurements.
+#[derive(Debug, Default)]
+pub(crate) struct FiringEntry {
+    pub layer: usize,
+    pub tokens: usize,
+    /// Mask of the resident neurons, a bit per slot, and the predictor's mask: first word and length in the words read back.
+    pub slots: (usize, usize),
+    pub guess: Option<(usize, usize)>,
+    /// In an MoE layer: the experts of the slots, whose masks are in `slots`, and the shared expert's mask.
+    pub experts: Option<ExpertPlaces>,
+    /// Masks of neurons that passed through the streaming buffer, and these neurons.
+    pub streamed: Vec<((usize, usize), Vec<u32>)>,
+    /// The CPU's work, and the predictor's mask if the CPU got it.
+    pub work: ColdWork,
+    pub predicted: Option<Vec<u32>>,
+    /// Mask of chosen experts, if the CPU computed the whole layer.
+    pub chosen: Option<Vec<u32>>,
+    /// See [`LayerFiring`](crate::runtime::LayerFiring).
+    pub complete: bool,
+    pub bus_bytes: u64,
+    pub wait_ns: u64,
+}
+
+/// An MoE layer's places in the words read back.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ExpertPlaces {
+    pub ids: (usize, usize),
+    pub shared: Option<(usize, usize)>,
+}
+
+impl FiringEntry {
+    /// An entry with no masks yet.
+    pub fn new(layer: usize, tokens: usize) -> Self {
+        FiringEntry { layer, tokens, ..FiringEntry::default() }
+    }
+}
+
+impl FiringLog {
+    /// A log of `bytes` bytes on the device; none there for 0.
+    pub fn new(gpu: &Gpu, bytes: u64) -> Result<Self> {
+        let room = || gpu.arena().buffer(Purpose::Scratch, "masks of neurons that fired", bytes, Usage::Storage);
+        let device = (bytes > 0).then(room).transpose()?;
+        Ok(FiringLog { device, used: 0, words: Vec::new(), entries: Vec::new() })
+    }
+
+    /// Bytes that the device has room for.
+    pub fn bytes(&self) -> u64 {
+        self.device.as_ref().map_or(0, Buffer::bytes)
+    }
+
+    /// Empties the log for the next chunk.
+    pub fn clear(&mut self) {
+        self.used = 0;
+        self.words.clear();
+        self.entries.clear();
+    }
+
+    /// Adds a layer's masks: of its slots, and the predictor's if the CPU did not get it.
+    pub fn push(
+        &mut self,
+        segment: &mut Segment,
+        slots: (&Buffer, u64),
+        guess: Option<(&Buffer, u64)>,
+        entry: FiringEntry,
+    ) -> Result<()> {
+        let slots = self.copy(segment, slots)?;
+        let guess = guess.map(|guess| self.copy(segment, guess)).transpose()?;
+        self.entries.push(FiringEntry { slots, guess, ..entry });
+        Ok(())
+    }
+
+    /// Adds the mask of `neurons` that passed through the streaming buffer, `[tokens, slots / 32]`, to the layer that was added last.
+    pub fn push_streamed(&mut self, segment: &mut Segment, mask: (&Buffer, u64), neurons: &[u32]) -> Result<()> {
+        let place = self.copy(segment, mask)?;
+        if let Some(entry) = self.entries.last_mut() {
+            entry.streamed.push((place, neurons.to_vec()));
+        }
+        Ok(())
+    }
+
+    /// Adds the masks of an MoE layer's slots, the experts of the slots, and the shared expert's mask.
+    pub fn push_experts(
+        &mut self,
+        segment: &mut Segment,
+        (slots, ids): ((&Buffer, u64), (&Buffer, u64)),
+        shared: Option<(&Buffer, u64)>,
+        entry: FiringEntry,
+    ) -> Result<()> {
+        let [slots, ids] = [self.copy(segment, slots)?, self.copy(segment, ids)?];
+        let shared = shared.map(|shared| self.copy(segment, shared)).transpose()?;
+        self.entries.push(FiringEntry { slots, experts: Some(ExpertPlaces { ids, shared }), ..entry });
+        Ok(())
+    }
+
+    /// Records a copy of a mask to the log; returns its place.
+    fn copy(&mut self, segment: &mut Segment, (from, bytes): (&Buffer, u64)) -> Result<(usize, usize)> {
+        let Some(device) = &self.device else { return Ok((0, 0)) };
+        if self.used + bytes > device.bytes() {
+            // Long chunks log more than there is room for.
+            segment.read_along(device, self.used);
+            segment.read(&[], |_| ())?;
+            self.words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(segment.along()));
+            self.used = 0;
+        }
+        let at = self.words.len() + self.used as usize / 4;
+        if bytes > 0 {
+            segment.recorder().copy(from, 0, device, self.used, bytes);
+        }
+        self.used += bytes;
+        Ok((at, bytes as usize / 4))
+    }
+
+    /// Reads masks that are still on the device back with the segment's next read; false if there are none.
+    pub fn read_back(&self, segment: &mut Segment) -> bool {
+        let Some(device) = self.device.as_ref().filter(|_| self.used > 0) else { return false };
+        segment.read_along(device, self.used);
+        true
+    }
+
+    /// Takes over the masks that the segment has read back.
+    pub fn collect(&mut self, segment: &Segment) {
+        if std::mem::take(&mut self.used) > 0 {
+            self.words.extend(bytemuck::pod_collect_to_vec::<u8, u32>(segment.along()));
+        }
+    }
+
+    /// The slots' mask and the predictor's mask of an entry.
+    pub fn masks<'a>(&'a self, entry: &'a FiringEntry) -> (&'a [u32], Option<&'a [u32]>) {
+        (self.words(entry.slots), entry.predicted.as_deref().or(entry.guess.map(|guess| self.words(guess))))
+    }
+
+    /// The words read back at a place.
+    pub fn words(&self, (at, len): (usize, usize)) -> &[u32] {
+        self.words.get(at..at + len).unwrap_or(&[])
+    }
+}
+
+/// Bytes of the masks of one token in every layer, or of a chunk in one.
+pub(crate) fn log_bytes(ffns: &[DeviceFfn], n_layer: usize, chunk: usize) -> u64 {
+    let words = ffns.iter().map(DeviceFfn::logged_words).max().unwrap_or(0);
+    (words * 4 * n_layer.max(chunk)) as u64
+}

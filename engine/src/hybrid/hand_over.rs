@@ -1,0 +1,36 @@
+//! The buffers of a hand-over: one GPU-CPU synchronisation in a split layer.
+
+use super::device_ffn::DeviceFfn;
+use crate::{model::mask, runtime::gpu::registers::Registers};
+
+/// Buffers for the data the CPU reads from the device in a split layer, and for its uploads. Grows to the largest chunk and stays.
+#[derive(Debug, Default)]
+pub(crate) struct HandOver {
+    /// Inputs of the FFN and of the norm before it, `[tokens, d_model]`.
+    pub x: Vec<f32>,
+    pub residual: Vec<f32>,
+    /// The CPU's part of the FFN's output, `[tokens, d_model]`.
+    pub out: Vec<f32>,
+    /// `out` in rows of the device's pitch.
+    pub rows: Vec<f32>,
+    /// Experts that the tokens use, and their router weights, `[tokens, used]`.
+    pub ids: Vec<u32>,
+    pub router_weights: Vec<f32>,
+}
+
+/// Most bytes that a layer of `ffns` hands over to the CPU.
+pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: usize) -> u64 {
+    let rows = chunk as u64 * registers.row_bytes();
+    let split = ffns.iter().filter(|ffn| !ffn.is_whole());
+    let bytes = split.map(|ffn| match ffn {
+        DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
+        DeviceFfn::Experts(experts) => rows + expert_choice_bytes(chunk, experts.used()),
+        DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,
+    });
+    bytes.max().unwrap_or(0)
+}
+
+/// Bytes of the experts that `tokens` tokens use, and of their router weights.
+pub(crate) fn expert_choice_bytes(tokens: usize, used: usize) -> u64 {
+    2 * (tokens * used * 4) as u64
+}

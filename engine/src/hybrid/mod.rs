@@ -1,0 +1,42 @@
+//! The forward pass on two sides. The first layers are the CPU's, the others the device's, as a [`Placement`](crate::placement::Placement)
+//! says; in a layer of the device's the CPU computes the cold neurons while the device computes the hot ones. A neuron's three rows are
+//! always on one side, so all that crosses the bus for a layer is its FFN's input, the predictor's mask and one partial sum, each
+//! `[d_model]` (or a bit per neuron).
+//!
+//! One token's way through a split layer:
+//! 1. [`HybridProcessor`] (`processor`) gets the layer's steps from the forward driver. Norms and attention it passes on to
+//!    `runtime::gpu`, which records them; behind the FFN's norm `device` records the predictor.
+//! 2. `split_layer` submits the commands recorded so far, with a copy of the FFN's input and of the predictor's mask behind them, then
+//!    the resident neurons (`resident_neurons`, in `neuron_block`s) or experts (`resident_experts`, in `expert_block`s).
+//! 3. While the device computes those, `cold_side` computes the layer's cold neurons by `runtime::cpu`: `[d_model]` f32.
+//! 4. `split_layer` uploads that as one more partial sum, and records the sum of all of them into `Out`.
+//!
+//! For the chunks of a prompt, `streaming` may send cold neurons to the device instead. `residency` moves what is resident towards a
+//! placement, in `moves`; when, and to which placement, is a [`Planner`]'s decision. [`device_bytes`] reckons what plans are made with.
+
+mod cold_side;
+mod device;
+mod device_bytes;
+mod device_ffn;
+mod expert_block;
+mod expert_buffers;
+mod firing_log;
+mod hand_over;
+mod load;
+mod moves;
+mod neuron_block;
+mod neuron_buffers;
+mod neuron_weights;
+mod planner;
+mod processor;
+mod residency;
+mod resident_experts;
+mod resident_neurons;
+mod split_layer;
+mod streaming;
+mod streaming_buffer;
+
+pub use device_bytes::device_bytes;
+pub use load::GpuLoad;
+pub use planner::{Moved, Planner};
+pub use processor::HybridProcessor;

@@ -1,0 +1,211 @@
+//! Changes of what is resident on a device, made between chunks. After every step the device is ready to compute; steps that free
+//! memory do so at once.
+
+use std::{collections::HashSet, ops::ControlFlow};
+
+use super::{
+    device::Device,
+    device_ffn::DeviceFfn,
+    firing_log::{FiringLog, log_bytes},
+    hand_over::hand_over_bytes,
+    load::FfnPart,
+    neuron_weights::{NeuronWeights, UNIT},
+    resident_experts::expert_matrices,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::Uploader,
+    model::{Ffn, Model},
+    runtime::{KvCache, gpu::Loader},
+};
+
+/// The resident part of a layer's FFN.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ResidentPart {
+    /// All of it (`true`) or nothing.
+    Whole(bool),
+    /// These neurons (experts, in an MoE layer).
+    Units(Vec<u32>),
+}
+
+impl Device {
+    /// The resident part of a layer's FFN.
+    pub(super) fn resident_part(&self, layer: usize) -> Result<ResidentPart> {
+        Ok(match self.ffn(layer)? {
+            DeviceFfn::Neurons(neurons) => ResidentPart::Units(neurons.by_slot().map(|(_, neuron)| neuron).collect()),
+            DeviceFfn::Experts(experts) => ResidentPart::Units(experts.by_place().collect()),
+            ffn => ResidentPart::Whole(ffn.is_whole()),
+        })
+    }
+
+    /// Frees the layers before `first`, whose keys and values move to RAM.
+    pub(super) fn drop_layers(&mut self, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
+        while self.layers.range().start < first && !self.layers.range().is_empty() {
+            self.layers.pop_front(caches)?;
+            self.ffns.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Frees blocks of a layer from the cold end on until it has room for no more than `units` neurons, rounded up to whole blocks'
+    /// units (experts, in an MoE layer); or all of its FFN, if that cannot be resident in part.
+    pub(super) fn drop_units(&mut self, layer: usize, units: usize) -> Result<()> {
+        match self.ffn_mut(layer)? {
+            DeviceFfn::Neurons(neurons) => neurons.drop_to(units.next_multiple_of(UNIT)),
+            DeviceFfn::Experts(experts) => experts.drop_to(units),
+            ffn => *ffn = DeviceFfn::Cold,
+        }
+        Ok(())
+    }
+
+    /// Frees a layer's predictor.
+    pub(super) fn drop_predictor(&mut self, layer: usize) -> Result<()> {
+        if let DeviceFfn::Neurons(neurons) = self.ffn_mut(layer)? {
+            neurons.predictor = None;
+        }
+        Ok(())
+    }
+
+    /// Uploads more with `bring`, which reads the bytes uploaded so far from [`Uploader::done`], and waits for nothing.
+    pub(super) fn upload<R>(
+        &mut self,
+        model: &Model,
+        bring: impl FnOnce(&mut Self, &mut Loader<'_, '_>) -> Result<R>,
+    ) -> Result<R> {
+        let gpu = self.layers.gpu.clone();
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        let uploader = Uploader::new(&gpu, &mut go_on)?;
+        let mut loader = Loader { gpu: &gpu, config: &model.config, chunk: self.layers.chunk, uploader };
+        let done = bring(self, &mut loader);
+        // Weights uploaded before an error are in use.
+        loader.uploader.flush()?;
+        done
+    }
+
+    /// Makes the layer before the first one resident, without its FFN, together with its keys and values.
+    pub(super) fn add_layer(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        model: &Model,
+        caches: &mut [&mut KvCache],
+    ) -> Result<()> {
+        let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
+        self.layers.push_front(loader, model, layer)?;
+        let weights = &model.weights.layers[layer];
+        let registers = (&self.layers.registers, self.layers.layer(layer)?.ffn_from);
+        match DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::None, false), registers) {
+            Ok(ffn) => self.ffns.insert(0, ffn),
+            Err(error) => {
+                self.layers.pop_front(&mut [])?;
+                return Err(error);
+            }
+        }
+        let moved = self
+            .fit_buffers(model)
+            .and_then(|()| caches.iter_mut().try_for_each(|kv| self.layers.kv_to_device(model, layer, kv)));
+        if moved.is_err() {
+            self.drop_layers(layer + 1, caches)?;
+        }
+        moved
+    }
+
+    /// Uploads the head.
+    pub(super) fn add_head(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<()> {
+        self.layers.add_head(loader, &model.weights)?;
+        let fitted = self.layers.reserve_results(self.log.bytes());
+        if fitted.is_err() {
+            self.layers.drop_head();
+        }
+        fitted
+    }
+
+    /// Uploads a layer's predictor, if it has one and its neurons are resident one by one.
+    pub(super) fn add_predictor(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+        let from = self.layers.layer(layer)?.ffn_from;
+        let Some(predictor) = &model.weights.layers[layer].predictor else { return Ok(()) };
+        let ffn = &mut self.ffns[layer - self.layers.range().start];
+        let Some(neurons) = ffn.neurons_mut().filter(|neurons| neurons.predictor.is_none()) else { return Ok(()) };
+        neurons.add_predictor(loader, predictor, (&self.layers.registers, from))
+    }
+
+    /// Uploads the FFN of a layer that cannot be resident in part.
+    pub(super) fn add_ffn(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+        let registers = (&self.layers.registers, self.layers.layer(layer)?.ffn_from);
+        let weights = &model.weights.layers[layer];
+        let ffn = DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::All, true), registers)?;
+        *self.ffn_mut(layer)? = ffn;
+        let fitted = self.fit_buffers(model);
+        if fitted.is_err() {
+            *self.ffn_mut(layer)? = DeviceFfn::Cold;
+        }
+        fitted
+    }
+
+    /// Uploads neurons (experts) of a layer: into the places of those in `unwanted`, into empty places, then into new blocks. At most
+    /// about `bytes`; returns how many of `wanted` were uploaded, and true if none is left.
+    pub(super) fn add_units(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        model: &Model,
+        layer: usize,
+        (wanted, unwanted): (&[u32], &HashSet<u32>),
+        bytes: u64,
+    ) -> Result<(usize, bool)> {
+        let ffn = &model.weights.layers[layer].ffn;
+        let brought = match (self.ffn_mut(layer)?, ffn) {
+            (DeviceFfn::Neurons(neurons), ffn) => {
+                let weights = NeuronWeights::of_ffn(ffn)?;
+                let most = (bytes / weights.bytes().max(1)).max(1) as usize;
+                let brought = neurons.bring(loader, weights, &wanted[..wanted.len().min(most)], unwanted);
+                brought.map(|count| (count, count == wanted.len()))
+            }
+            (DeviceFfn::Experts(experts), Ffn::Experts(weights)) => {
+                let matrices = expert_matrices(loader.gpu, weights)?;
+                experts.bring(loader, &matrices, wanted, unwanted, bytes)
+            }
+            _ => return Ok((0, true)),
+        };
+        self.fit_buffers(model)?;
+        brought
+    }
+
+    /// Makes room for hand-overs and the firing log, now that layers may be split that were not. Without room, neurons (experts) of
+    /// the layer with most of them give way.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room without any neuron either.
+    pub(super) fn make_room(&mut self, model: &Model) -> Result<()> {
+        loop {
+            let error = match self.fit_buffers(model) {
+                Err(error @ Error::Memory { .. }) => error,
+                done => return done,
+            };
+            if self.drop_streaming_buffer() {
+                continue;
+            }
+            let split = self.ffns.iter_mut().filter_map(DeviceFfn::neurons_mut).filter(|neurons| neurons.slots() > 0);
+            if let Some(largest) = split.max_by_key(|neurons| neurons.slots()) {
+                largest.drop_to(largest.slots() - 1);
+                continue;
+            }
+            let moe = self.ffns.iter_mut().filter_map(|ffn| match ffn {
+                DeviceFfn::Experts(experts) if experts.places() > 0 => Some(experts),
+                _ => None,
+            });
+            let Some(largest) = moe.max_by_key(|experts| experts.places()) else { return Err(error) };
+            largest.drop_to(largest.places() - 1);
+        }
+    }
+
+    /// Makes room for hand-overs and the firing log of the layers that are here now.
+    fn fit_buffers(&mut self, model: &Model) -> Result<()> {
+        let (layers, n_layer) = (&mut self.layers, model.config.n_layer());
+        layers.segment.reserve_hand_over(hand_over_bytes(&self.ffns, &layers.registers, layers.chunk))?;
+        let logged = log_bytes(&self.ffns, n_layer, layers.chunk);
+        if self.log.bytes() < logged {
+            self.log = FiringLog::new(&layers.gpu, logged)?;
+            layers.reserve_results(self.log.bytes())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,158 @@
+//! A neuron block: resident neurons of one layer in matrices of their own, which come and go together.
+
+use thermocline_shaders::limits::{NO_NEURON, SLOT_GRID, SPARSE_NEURONS};
+
+use super::{
+    neuron_buffers::NeuronBuffers,
+    neuron_weights::{NeuronWeights, UNIT},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Binding, Buffer, GpuMatrix, Matmul, Op, Purpose, Recorder, params},
+    runtime::gpu::{
+        Loader,
+        elementwise::kind,
+        neuron_rows::{NeuronRows, PartialSums},
+    },
+};
+
+/// Invocations of a workgroup of `sparse_gate_up`, and those that share the rows of a neuron.
+const WORKGROUP: u32 = 128;
+const LANES: u32 = 32;
+
+/// Neurons of a workgroup of `sparse_gate_up`.
+pub(crate) const PER_WORKGROUP: u32 = SPARSE_NEURONS * WORKGROUP / LANES;
+
+/// Resident neurons of one layer, one per slot. Slots are numbered through all blocks of a layer.
+#[derive(Debug)]
+pub(crate) struct NeuronBlock {
+    /// Number among the layer's blocks.
+    at: usize,
+    /// First slot.
+    pub start: usize,
+    /// Neuron of every slot; [`NO_NEURON`] in an empty one.
+    pub neurons: Vec<u32>,
+    gate_up: GpuMatrix,
+    down: GpuMatrix,
+    bias: Option<Buffer>,
+    product: Matmul,
+    sparse: Op,
+    rows: NeuronRows,
+    step: u32,
+    chunks: u32,
+}
+
+impl NeuronBlock {
+    /// Uploads `neurons` to slots from `start` on, a multiple of [`UNIT`] of them.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &NeuronBuffers,
+        weights: NeuronWeights<'_>,
+        neurons: &[u32],
+        (at, start): (usize, usize),
+        x: &Buffer,
+    ) -> Result<Self> {
+        const WHAT: (Purpose, &str) = (Purpose::Ffn, "FFN weights");
+        let gpu = loader.gpu;
+        let mut slots = neurons.to_vec();
+        slots.resize(neurons.len().next_multiple_of(UNIT), NO_NEURON);
+        let (ty, down_ty) = weights.types();
+        let rows = weights.rows();
+        let shape = (slots.len() * rows, weights.up.weight.cols());
+        let gate_up = loader.uploader.gathered(WHAT, ty, shape, rows, &|row| weights.gate_up(&slots, row))?;
+        let shape = (slots.len(), weights.down.weight.cols());
+        let down = loader.uploader.gathered(WHAT, down_ty, shape, 1, &|row| weights.down(&slots, row))?;
+        let bias = weights.biases(&slots).map(|bias| loader.vector("a bias", &bias)).transpose()?;
+        let ([gate_up_part], [down_part]) = (gate_up.parts(), down.parts()) else {
+            let (wanted, available) = (gate_up.bytes().max(down.bytes()), gpu.caps().max_binding);
+            return Err(Error::Memory { what: "FFN weights of a few neurons", wanted, available });
+        };
+        let output = (&buffers.gate_up, rows * buffers.slots, rows * start);
+        let product = Matmul::new(gpu, &gate_up, x, bias.as_ref(), output.0, output.1, output.2)?;
+        let switch = |on: bool| f64::from(u8::from(on));
+        let overrides = [
+            ("KIND", f64::from(kind(loader.config.activation))),
+            ("GATED", switch(rows == 2)),
+            ("HAS_BIAS", switch(bias.is_some())),
+            ("SCATTER", 1.0),
+            ("LANES", f64::from(LANES)),
+        ];
+        let pipeline = gpu.pipelines().get("sparse_gate_up", Some(ty), WORKGROUP, &overrides)?;
+        let words = |start: usize, len: usize| (start as u64 * 4, len as u64 * 4);
+        let (list, hidden) = (words(start + UNIT * at, slots.len() + UNIT), words(start, slots.len()));
+        let bindings = [
+            gate_up_part.main(),
+            gate_up_part.aux(gpu.nothing()),
+            x.into(),
+            Binding::part(&buffers.lists, list.0, list.1),
+            bias.as_ref().unwrap_or(gpu.nothing()).into(),
+            gpu.nothing().into(),
+            Binding::part(&buffers.hidden, hidden.0, hidden.1),
+        ];
+        let sparse = Op::new(gpu, &pipeline, &bindings)?;
+        let down_rows = NeuronRows::new(gpu, down_ty, down_part, &buffers.hidden, start, &buffers.sums)?;
+        let (step, chunks) = (rows as u32, gate_up.chunks() as u32);
+        Ok(NeuronBlock {
+            at,
+            start,
+            neurons: slots,
+            gate_up,
+            down,
+            bias,
+            product,
+            sparse,
+            rows: down_rows,
+            step,
+            chunks,
+        })
+    }
+
+    /// Slots.
+    pub fn slots(&self) -> usize {
+        self.neurons.len()
+    }
+
+    /// Records gate and up of every neuron for the first `tokens` rows.
+    pub fn record_all(&self, recorder: &mut Recorder, tokens: usize) {
+        self.product.record(recorder, tokens);
+    }
+
+    /// Records gate, up and activation of one token for the neurons on the block's list.
+    pub fn record_listed(&self, recorder: &mut Recorder, buffers: &NeuronBuffers, stride: u32) {
+        let params = params::SparseGateUp { chunks: self.chunks, step: self.step, up_at: self.step - 1, stride };
+        let grid = u64::from(SLOT_GRID) * 4 * self.at as u64;
+        recorder.dispatch_indirect(&self.sparse, &params, &buffers.grids, grid);
+    }
+
+    /// Records the neurons' partial sums of the down projection. `skip`: many activations are zero.
+    pub fn record_down(
+        &self,
+        recorder: &mut Recorder,
+        buffers: &NeuronBuffers,
+        skip: bool,
+        partials: &mut PartialSums,
+    ) {
+        self.rows.record(recorder, buffers.slots, skip, partials);
+    }
+
+    /// Replaces the neuron in `slot` (counted in this block) by `neuron`.
+    pub fn replace(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        weights: NeuronWeights<'_>,
+        slot: usize,
+        neuron: u32,
+    ) -> Result<()> {
+        let one = [neuron];
+        let rows = weights.rows();
+        // The uploader counts rows in the block.
+        let gate_up = |row: usize| weights.gate_up(&one, row - slot * rows);
+        loader.uploader.rewrite(&self.gate_up, slot * rows..(slot + 1) * rows, &gate_up)?;
+        loader.uploader.rewrite(&self.down, slot..slot + 1, &|row| weights.down(&one, row - slot))?;
+        if let (Some(buffer), Some(bias)) = (&self.bias, weights.biases(&one)) {
+            loader.uploader.bytes(buffer, (slot * rows * 4) as u64, bytemuck::cast_slice(&bias))?;
+        }
+        self.neurons[slot] = neuron;
+        Ok(())
+    }
+}

@@ -1,0 +1,362 @@
+//! CPU and device as one [`Processor`].
+
+use std::ops::{ControlFlow, Range};
+
+use super::{
+    cold_side::ColdSide,
+    device::Device,
+    device_ffn::{DeviceFfn, units},
+    load::{DevicePart, FfnPart, GpuLoad},
+    planner::Planner,
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    gpu::{Gpu, Purpose},
+    model::{Ffn, Model, NormSlot, Register},
+    placement::{Placement, Streaming},
+    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection},
+};
+
+/// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
+#[derive(Debug)]
+pub struct HybridProcessor {
+    pub(super) gpu: Gpu,
+    pub(super) cold: ColdSide,
+    /// `None` while nothing is resident.
+    pub(super) device: Option<Device>,
+    pub(super) load: GpuLoad,
+    /// The placement to reach, and true once it is reached.
+    pub(super) wanted: Placement,
+    pub(super) settled: bool,
+    pub(super) planner: Option<Box<dyn Planner>>,
+    pub(super) sparsity: Sparsity,
+    pub(super) correction: ThresholdCorrection,
+    /// Tokens of the current chunk.
+    pub(super) tokens: usize,
+    /// True once the chunk's residual stream is on the device.
+    crossed: bool,
+    /// Number of changes of what is resident.
+    pub(super) moves: u64,
+    /// When cold neurons of prompts are streamed to the device, and true if the planner is to be asked about that.
+    pub(super) streaming: Streaming,
+    pub(super) streaming_due: bool,
+}
+
+impl HybridProcessor {
+    /// Uploads the part of `model` that `placement` names and prepares everything but caches. Neurons are placed one by one where the
+    /// down projection has a row per neuron, and experts in MoE layers; elsewhere an FFN is on one side. `progress` gets the bytes of
+    /// the file that are uploaded and all there are; it may cancel.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a placement that does not fit the model. [`Error::Memory`] if the device's budget or limits are too
+    /// small, [`Error::Unsupported`] for a variant the kernels do not have, [`Error::Cancelled`], [`Error::Gpu`] if the device is
+    /// lost. All that was allocated is free again.
+    pub fn load(
+        gpu: &Gpu,
+        cpu: Cpu,
+        model: &Model,
+        placement: &Placement,
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        check(model, placement)?;
+        let part =
+            (placement.first_resident < model.config.n_layer()).then(|| device_part(model, placement, load.predictors));
+        Self::load_part(gpu, cpu, model, (placement.clone(), part), load, progress)
+    }
+
+    /// Uploads all of `model`: one block per layer in the file's order, for a model that stays on the device.
+    ///
+    /// # Errors
+    /// As [`HybridProcessor::load`].
+    pub fn load_whole(
+        gpu: &Gpu,
+        cpu: Cpu,
+        model: &Model,
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let hot = model.weights.layers.iter().map(|layer| (0..units(&layer.ffn) as u32).collect());
+        let placement = Placement { first_resident: 0, hot: hot.collect(), head: true };
+        let part = DevicePart::all(model.config.n_layer());
+        Self::load_part(gpu, cpu, model, (placement, Some(part)), load, progress)
+    }
+
+    fn load_part(
+        gpu: &Gpu,
+        cpu: Cpu,
+        model: &Model,
+        (wanted, part): (Placement, Option<DevicePart<'_>>),
+        load: &GpuLoad,
+        progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+    ) -> Result<Self> {
+        let n_layer = model.config.n_layer();
+        let device = part.map(|part| Device::load(gpu, model, &part, load, progress)).transpose()?;
+        let mut processor = HybridProcessor {
+            gpu: gpu.clone(),
+            cold: ColdSide::new(cpu, n_layer),
+            device,
+            load: load.clone(),
+            wanted,
+            settled: true,
+            planner: None,
+            sparsity: Sparsity::Dense,
+            correction: ThresholdCorrection::default(),
+            tokens: 0,
+            crossed: false,
+            moves: 0,
+            streaming: Streaming::Never,
+            streaming_due: true,
+        };
+        (0..n_layer).for_each(|layer| processor.find_cold(model, layer));
+        Ok(processor)
+    }
+
+    /// The same with a planner to ask when the budget changes.
+    #[must_use]
+    pub fn with_planner(mut self, planner: Box<dyn Planner>) -> Self {
+        self.planner = Some(planner);
+        self
+    }
+
+    /// The placement to reach. [`Residency::settle`] uploads the parts that are not resident yet.
+    pub fn placement(&self) -> &Placement {
+        &self.wanted
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// Copies the residual stream to the device when the first step of a resident layer comes.
+    fn reach(&mut self, layer: usize) -> Result<()> {
+        if let Some(device) = &mut self.device
+            && !self.crossed
+            && layer >= device.layers.range().start
+        {
+            device.layers.begin_with(self.cold.cpu.residual()?)?;
+            self.crossed = true;
+        }
+        Ok(())
+    }
+
+    /// The side that has the residual stream.
+    fn side(&mut self) -> Side<'_> {
+        match &mut self.device {
+            Some(device) if self.crossed => Side::Device(device),
+            _ => Side::Cpu(&mut self.cold),
+        }
+    }
+
+    /// Copies the residual stream of `tokens` back to the CPU if it is on the device and the head is not; true if it was.
+    fn bring_back(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
+        match &mut self.device {
+            Some(device) if self.crossed && !device.layers.has_head() => {
+                let n = tokens.len();
+                self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+}
+
+/// One of the two sides.
+enum Side<'a> {
+    Cpu(&'a mut ColdSide),
+    Device(&'a mut Device),
+}
+
+/// Refuses a placement that is not one of this model.
+pub(super) fn check(model: &Model, placement: &Placement) -> Result<()> {
+    let invalid = |expected: String, got: String| Err(Error::invalid("placement", expected, got));
+    let n_layer = model.config.n_layer();
+    if placement.hot.len() != n_layer || placement.first_resident > n_layer {
+        let got = format!("{} layers, the first resident {}", placement.hot.len(), placement.first_resident);
+        return invalid(format!("{n_layer} layers"), got);
+    }
+    if placement.head && placement.first_resident == n_layer {
+        return invalid("a head where the last layer is".to_owned(), "a head alone".to_owned());
+    }
+    for (layer, hot) in placement.hot.iter().enumerate() {
+        let n = units(&model.weights.layers[layer].ffn);
+        if layer < placement.first_resident && !hot.is_empty() {
+            return invalid(format!("hot neurons from layer {} on", placement.first_resident), format!("in {layer}"));
+        }
+        let mut seen = vec![false; n];
+        for neuron in hot {
+            match seen.get_mut(*neuron as usize) {
+                Some(seen) if !*seen => *seen = true,
+                _ => return invalid(format!("each of {n} neurons once in layer {layer}"), neuron.to_string()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The part of the model that `placement` puts on the device.
+fn device_part<'a>(model: &Model, placement: &'a Placement, predictors: bool) -> DevicePart<'a> {
+    let ffn = placement.hot.iter().enumerate().skip(placement.first_resident).map(|(layer, hot)| {
+        let ffn = &model.weights.layers[layer].ffn;
+        let by_unit = DeviceFfn::places_units(ffn);
+        match hot.len() {
+            0 => FfnPart::None,
+            n if !by_unit && n == units(ffn) => FfnPart::All,
+            // Experts that differ in shape are resident together.
+            _ if !by_unit && matches!(ffn, Ffn::Experts(_)) => FfnPart::None,
+            _ => FfnPart::Hot(hot),
+        }
+    });
+    DevicePart { first_layer: placement.first_resident, ffn: ffn.collect(), head: placement.head, predictors }
+}
+
+impl Processor for HybridProcessor {
+    fn max_chunk(&self) -> usize {
+        self.device.as_ref().map_or(usize::MAX, |device| device.layers.chunk)
+    }
+
+    fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        self.retry_without_streaming_buffer(|it| match &mut it.device {
+            Some(device) => device.layers.kv_cache(model, capacity, ty),
+            None => it.cold.cpu.kv_cache(model, capacity, ty),
+        })
+    }
+
+    fn holds(&self, kv: &KvCache) -> bool {
+        match &self.device {
+            Some(device) => device.layers.holds(kv),
+            None => self.cold.cpu.holds(kv),
+        }
+    }
+
+    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        self.tokens = tokens.len();
+        self.crossed = false;
+        match &mut self.device {
+            Some(device) if device.layers.range().start == 0 => {
+                self.crossed = true;
+                device.begin(model, tokens, kv)
+            }
+            Some(device) => {
+                device.announce(tokens.len(), kv);
+                self.cold.cpu.begin(model, tokens, kv)
+            }
+            None => self.cold.cpu.begin(model, tokens, kv),
+        }
+    }
+
+    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        self.reach(layer)?;
+        match self.side() {
+            Side::Device(device) => device.norm(layer, norm, from, into),
+            Side::Cpu(cold) => cold.cpu.norm(model, layer, norm, from, into),
+        }
+    }
+
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.reach(layer)?;
+        match self.side() {
+            Side::Device(device) => device.layers.attention(layer, from, kv),
+            Side::Cpu(cold) => cold.cpu.attention(model, layer, from, kv),
+        }
+    }
+
+    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
+        self.reach(layer)?;
+        let streams = self.streams(model, layer);
+        match &mut self.device {
+            Some(device) if self.crossed => device.run_ffn(model, (layer, from), &mut self.cold, streams, probe),
+            _ => self.cold.cpu.ffn(model, layer, from, probe),
+        }
+    }
+
+    fn add_out(&mut self) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => {
+                device.layers.add_out();
+                Ok(())
+            }
+            Side::Cpu(cold) => cold.cpu.add_out(),
+        }
+    }
+
+    fn residual(&mut self) -> Result<&[f32]> {
+        let tokens = self.tokens;
+        match self.side() {
+            Side::Device(device) => {
+                device.layers.read_residual(0..tokens)?;
+                Ok(device.layers.residual())
+            }
+            Side::Cpu(cold) => cold.cpu.residual(),
+        }
+    }
+
+    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        if self.bring_back(model, tokens.clone())? {
+            return self.cold.cpu.head(model, 0..tokens.len(), logits);
+        }
+        match self.side() {
+            Side::Device(device) => device.logits(tokens, logits),
+            Side::Cpu(cold) => cold.cpu.head(model, tokens, logits),
+        }
+    }
+
+    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        if self.bring_back(model, token..token + 1)? {
+            return self.cold.cpu.top(model, 0, ids, logits);
+        }
+        match self.side() {
+            Side::Device(device) => device.top(token, ids, logits),
+            Side::Cpu(cold) => cold.cpu.top(model, token, ids, logits),
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => device.finish(),
+            Side::Cpu(cold) => cold.cpu.finish(),
+        }
+    }
+
+    fn report(&mut self, probe: &mut dyn Probe) {
+        if let Side::Device(device) = self.side() {
+            device.report(probe);
+        }
+    }
+
+    fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+        // Predictors may have to come or go.
+        self.settled &= self.load.predictors;
+        self.cold.set_sparsity(mode);
+        if let Some(device) = &mut self.device {
+            device.sparsity = mode;
+        }
+    }
+
+    fn time(&mut self, on: bool) {
+        if let Some(device) = &mut self.device {
+            device.layers.segment.time(on);
+        }
+    }
+
+    fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
+        self.cold.correct_thresholds(correction);
+        if let Some(device) = &mut self.device {
+            device.correction.clone_from(correction);
+        }
+        self.correction.clone_from(correction);
+    }
+
+    fn residency(&mut self) -> Option<&mut dyn Residency> {
+        Some(self)
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let arena = self.gpu.arena();
+        let device = arena.used_for(Purpose::Scratch) + arena.used_for(Purpose::Staging);
+        self.cold.cpu.scratch_bytes() + self.device.as_ref().map_or(0, |_| device)
+    }
+}

@@ -1,0 +1,442 @@
+//! The resident experts of an MoE layer: the device routes, and computes the resident ones of the experts that a token uses. They lie
+//! in blocks, the hottest first, so that memory is freed by dropping the last ones. An expert is resident once all of it is there.
+
+use std::collections::HashSet;
+
+use thermocline_shaders::limits::{NO_NEURON, ROUTE_USED};
+
+use super::{
+    expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
+    expert_buffers::ExpertBuffers,
+    firing_log::{FiringEntry, FiringLog},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, pitch},
+    model::{ExpertWeights, Experts, Ffn, mask},
+    runtime::{
+        Probe, Sparsity,
+        gpu::{Loader, Segment, ffn::DenseFfn, product::Product},
+    },
+    telemetry::neurons::LayerNeurons,
+};
+
+const WHAT: (Purpose, &str) = (Purpose::Ffn, "experts");
+/// Blocks that experts are put into as they come, where only some of a layer's are resident; all of a layer's are one block.
+const BLOCKS: usize = 4;
+/// Most blocks of a layer: each costs a few dispatches per token.
+const MOST_BLOCKS: usize = 8;
+
+/// An MoE layer's FFN, prepared: router, shared expert and resident experts.
+#[derive(Debug)]
+pub(crate) struct ResidentExperts {
+    gpu: Gpu,
+    experts: Experts,
+    pub buffers: ExpertBuffers,
+    router: Product,
+    /// `[experts]` u32: the place of every expert, [`NO_NEURON`] if it is not resident.
+    table: Buffer,
+    route: Op,
+    /// Hottest first.
+    blocks: Vec<ExpertBlock>,
+    /// The expert that is being uploaded.
+    upload: Option<ExpertUpload>,
+    /// Gate and FFN of the shared expert.
+    shared: Option<(Product, DenseFfn)>,
+    neurons: LayerNeurons,
+    /// Masks of the resident experts, and of their neurons with the shared expert's.
+    resident: Vec<u32>,
+    resident_neurons: Vec<u32>,
+    /// Activation threshold of the layer.
+    threshold: Option<f32>,
+    /// True if silent neurons are exactly zero.
+    sparse: bool,
+    from: Buffer,
+    work: u64,
+}
+
+/// Buffers of fired masks and their lengths in bytes: of the slots, and of the shared expert.
+pub(crate) type FiredMasks = ((Buffer, u64), Option<(Buffer, u64)>);
+
+impl ResidentExperts {
+    /// True if experts of `ffn` can be resident one by one.
+    pub fn can_hold(ffn: &Ffn) -> bool {
+        matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
+    }
+
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first. With the weights comes the layer's activation
+    /// threshold. `before` is another layer's, whose buffers are shared where they fit.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        before: Option<&ResidentExperts>,
+        (weights, threshold): (&ExpertWeights, Option<f32>),
+        hot: &[u32],
+        from: &Buffer,
+        (out, out_pitch): (&Buffer, usize),
+    ) -> Result<Self> {
+        let (gpu, d_model) = (loader.gpu, loader.config.d_model);
+        let Some(experts) = loader.config.experts else {
+            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+        };
+        let matrices = expert_matrices(gpu, weights)?;
+        if experts.used > ROUTE_USED as usize {
+            return Err(Error::Unsupported {
+                what: "experts on the GPU",
+                got: format!("{} of {} at a time", experts.used, experts.count),
+                supported: format!("up to {ROUTE_USED} at a time"),
+            });
+        }
+        let shared_ff = weights.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
+        let buffers = match before.filter(|before| before.buffers.fits(shared_ff)) {
+            Some(before) => before.buffers.clone(),
+            None => ExpertBuffers::new(loader, &experts, shared_ff, out)?,
+        };
+        let bytes = (experts.count * 4) as u64;
+        let table = gpu.arena().buffer(Purpose::Ffn, "places of experts", bytes, Usage::Storage)?;
+        let route = buffers.route_op(gpu, &table)?;
+        let router = Product::new(loader, WHAT, &[&weights.router], from, (&buffers.scores, pitch(experts.count)))?;
+        let shared = match (&weights.shared, &buffers.shared) {
+            (Some(shared), Some(buffers)) => {
+                let gate = Product::new(loader, WHAT, &[&shared.gate], from, (&buffers.gate, pitch(1)))?;
+                let into = (&buffers.output, out_pitch);
+                Some((gate, DenseFfn::new(loader, None, &buffers.ffn, &shared.ffn, from, into)?))
+            }
+            _ => None,
+        };
+        let work = router.work
+            + (experts.used * experts.n_ff * d_model * 3) as u64
+            + shared.as_ref().map_or(0, |(gate, ffn)| gate.work + ffn.work());
+        let neurons =
+            LayerNeurons::Experts { experts: experts.count, width: experts.n_ff, shared: shared_ff.unwrap_or(0) };
+        let mut ops = ResidentExperts {
+            gpu: gpu.clone(),
+            experts,
+            buffers,
+            router,
+            table,
+            route,
+            blocks: Vec::new(),
+            upload: None,
+            shared,
+            resident: vec![0; mask::words(experts.count)],
+            resident_neurons: vec![0; mask::words(neurons.count())],
+            neurons,
+            threshold,
+            sparse: loader.config.activation.is_sparse(),
+            from: from.clone(),
+            work,
+        };
+        ops.bring(loader, &matrices, hot, &HashSet::new(), u64::MAX)?;
+        Ok(ops)
+    }
+
+    /// Uploads experts, about `bytes` of them: into free places, into the places of those in `unwanted`, then into new blocks.
+    /// Returns how many of `wanted` are resident now, and true if nothing is left to upload.
+    pub fn bring(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        wanted: &[u32],
+        unwanted: &HashSet<u32>,
+        bytes: u64,
+    ) -> Result<(usize, bool)> {
+        let mut left = wanted.to_vec();
+        // An expert that is uploaded in part comes first, or gives way.
+        let begun = self.upload.and_then(|upload| left.iter().position(|expert| *expert == upload.expert));
+        match begun {
+            Some(at) => left[..=at].rotate_right(1),
+            None => self.upload = None,
+        }
+        let done = self.upload_experts(loader, matrices, &mut left, unwanted, bytes);
+        let written = self.write_table(loader);
+        done.and(written)?;
+        Ok((wanted.iter().filter(|expert| mask::contains(&self.resident, **expert as usize)).count(), left.is_empty()))
+    }
+
+    fn upload_experts(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        left: &mut Vec<u32>,
+        unwanted: &HashSet<u32>,
+        bytes: u64,
+    ) -> Result<()> {
+        let goal = loader.uploader.done().saturating_add(bytes);
+        while let Some(expert) = left.first().copied() {
+            let mut upload = match self.upload.take() {
+                Some(upload) => upload,
+                None => ExpertUpload { expert, at: self.free_place(loader, matrices, left, unwanted)?, rows: 0 },
+            };
+            let room = goal.saturating_sub(loader.uploader.done());
+            if !self.blocks[upload.at.0].upload(loader, matrices, &mut upload, room)? {
+                self.upload = Some(upload);
+                return Ok(());
+            }
+            left.remove(0);
+            if loader.uploader.done() >= goal {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// A place that is free now: the block and the place in it. A new block has room for more of those that are `left`.
+    fn free_place(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        matrices: &ExpertMatrices<'_>,
+        left: &mut Vec<u32>,
+        unwanted: &HashSet<u32>,
+    ) -> Result<(usize, usize)> {
+        let find = |which: &dyn Fn(&u32) -> bool| {
+            let mut blocks = self.blocks.iter().enumerate();
+            blocks.find_map(|(at, block)| Some((at, block.experts.iter().position(which)?)))
+        };
+        if let Some(free) = find(&|expert| *expert == NO_NEURON).or_else(|| find(&|expert| unwanted.contains(expert))) {
+            self.blocks[free.0].experts[free.1] = NO_NEURON;
+            return Ok(free);
+        }
+        if self.blocks.len() == MOST_BLOCKS {
+            // The last blocks are merged with the new experts.
+            let small = self.blocks.drain(MOST_BLOCKS / 2..).flat_map(|block| block.experts);
+            left.extend(small.filter(|expert| *expert != NO_NEURON));
+        }
+        let all = left.len() == self.experts.count || self.blocks.len() + 1 >= BLOCKS;
+        let mut count = if all { left.len() } else { left.len().div_ceil(2) };
+        loop {
+            let places = (self.places(), count);
+            let with = (&self.from, self.experts.used);
+            match ExpertBlock::new(loader, &self.buffers, matrices, places, with) {
+                Ok(block) => {
+                    self.blocks.push(block);
+                    return Ok((self.blocks.len() - 1, 0));
+                }
+                // Better some than none.
+                Err(Error::Memory { .. }) if count > 1 => count /= 2,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Drops blocks from the end until there are at most `places` places. (The device's table is updated with the next upload; until
+    /// then [`ExpertBuffers::combine`] leaves out places past the end.)
+    pub fn drop_to(&mut self, places: usize) {
+        while self.places() > places {
+            self.blocks.pop();
+        }
+        self.upload = self.upload.filter(|upload| upload.at.0 < self.blocks.len());
+        self.count();
+    }
+
+    /// Updates the table of places, here and on the device.
+    fn write_table(&mut self, loader: &mut Loader<'_, '_>) -> Result<()> {
+        self.count();
+        let mut table = vec![NO_NEURON; self.experts.count];
+        for (place, expert) in (0..).zip(self.blocks.iter().flat_map(|block| &block.experts)) {
+            if let Some(to) = table.get_mut(*expert as usize) {
+                *to = place;
+            }
+        }
+        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&table))
+    }
+
+    /// Updates the masks of resident experts and neurons.
+    fn count(&mut self) {
+        let here: Vec<u32> = self.by_place().collect();
+        self.resident.fill(0);
+        here.iter().for_each(|expert| mask::insert(&mut self.resident, *expert as usize));
+        let (width, routed) = (self.experts.n_ff, self.experts.count * self.experts.n_ff);
+        let is_here = |neuron| neuron >= routed || mask::contains(&self.resident, neuron / width);
+        mask::fill(&mut self.resident_neurons, self.neurons.count(), is_here);
+    }
+
+    /// The resident experts, by place.
+    pub fn by_place(&self) -> impl Iterator<Item = u32> {
+        self.blocks.iter().flat_map(|block| &block.experts).copied().filter(|expert| *expert != NO_NEURON)
+    }
+
+    /// Places of all blocks.
+    pub fn places(&self) -> usize {
+        self.blocks.last().map_or(0, |last| last.start + last.experts.len())
+    }
+
+    /// True if every expert is resident.
+    pub fn is_whole(&self) -> bool {
+        mask::count(&self.resident) == self.experts.count
+    }
+
+    /// Mask of the resident experts.
+    pub fn resident(&self) -> &[u32] {
+        &self.resident
+    }
+
+    /// Experts that each token uses.
+    pub fn used(&self) -> usize {
+        self.experts.used
+    }
+
+    /// The activation threshold of a chunk of `tokens` tokens in a sparsity mode. Neurons below it are computed all the same, and then
+    /// left out of the sum.
+    pub fn threshold(&self, sparsity: Sparsity, tokens: usize) -> Option<f32> {
+        self.threshold.filter(|_| sparsity == Sparsity::Threshold && tokens == 1)
+    }
+
+    /// Records all of the FFN for the first `tokens` rows, every expert being resident, without neurons below `threshold`. Fired masks
+    /// go to `log`, if `probe` wants them.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        (tokens, threshold): (usize, Option<f32>),
+        layer: usize,
+        probe: &mut dyn Probe,
+        log: &mut FiringLog,
+    ) -> Result<()> {
+        self.route(segment.recorder(), tokens);
+        if probe.wants_router() {
+            let slots = tokens * self.experts.used;
+            let chosen = segment.read(&[(&self.buffers.ids, 0, (slots * 4) as u64)], |read| {
+                bytemuck::pod_collect_to_vec::<u8, u32>(read).into_iter().map(|id| id as usize).collect::<Vec<_>>()
+            })?;
+            probe.router(layer, &chosen);
+        }
+        self.compute(segment.recorder(), tokens, threshold);
+        self.combine(segment.recorder(), tokens, false);
+        if probe.wants_firing() {
+            let fired = self.record_fired(segment.recorder(), tokens);
+            let entry = FiringEntry { complete: true, ..FiringEntry::new(layer, tokens) };
+            self.log_fired(segment, fired, entry, log)?;
+        }
+        Ok(())
+    }
+
+    /// Records the router's choice for the first `tokens` rows.
+    pub fn route(&self, recorder: &mut Recorder, tokens: usize) {
+        self.router.record(recorder, tokens);
+        self.buffers.route(recorder, &self.route, tokens);
+    }
+
+    /// Records the chosen experts that are resident, and the shared expert, without neurons below `threshold`.
+    pub fn compute(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
+        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        if !self.blocks.is_empty() {
+            let grouped = buffers.groups.pay(slots);
+            if grouped {
+                buffers.groups.record(recorder, slots);
+            }
+            self.blocks.iter().for_each(|block| block.record_gate_up(recorder, slots, grouped));
+            buffers.ffn.activate(recorder, slots, threshold);
+            self.blocks.iter().for_each(|block| block.record_down(recorder, slots, grouped));
+        }
+        if let Some((gate, ffn)) = &self.shared {
+            gate.record(recorder, tokens);
+            ffn.record_gate_up(recorder, tokens);
+            ffn.record_down(recorder, tokens, threshold);
+        }
+    }
+
+    /// True if [`ResidentExperts::compute`] records anything.
+    pub fn computes(&self) -> bool {
+        !self.blocks.is_empty() || self.shared.is_some()
+    }
+
+    /// Records `Out =` the weighted sum of the experts; with `add` the contents of `Out` are added.
+    pub fn combine(&self, recorder: &mut Recorder, tokens: usize, add: bool) {
+        self.buffers.combine(&self.gpu, recorder, tokens, self.places(), add);
+    }
+
+    /// Records the neurons of the chosen experts that fired: a mask per slot, valid for resident experts.
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> FiredMasks {
+        let (slots, buffers) = (tokens * self.experts.used, &self.buffers);
+        let threshold = self.threshold.filter(|_| !self.sparse);
+        let (fired, bytes) = buffers.ffn.record_fired(recorder, slots, threshold);
+        let fired = (fired.clone(), bytes);
+        let shared = buffers.shared.as_ref().map(|shared| {
+            let (fired, bytes) = shared.ffn.record_fired(recorder, tokens, threshold);
+            (fired.clone(), bytes)
+        });
+        (fired, shared)
+    }
+
+    /// Copies fired masks, and the experts of their slots, to `log`.
+    pub fn log_fired(
+        &self,
+        segment: &mut Segment,
+        fired: FiredMasks,
+        entry: FiringEntry,
+        log: &mut FiringLog,
+    ) -> Result<()> {
+        let ((slots, bytes), shared) = &fired;
+        let ids = (&self.buffers.ids, (entry.tokens * self.experts.used * 4) as u64);
+        let shared = shared.as_ref().map(|(buffer, bytes)| (buffer, *bytes));
+        log.push_experts(segment, ((slots, *bytes), ids), shared, entry)
+    }
+
+    /// Adds masks that were logged for `tokens` tokens to `fired`, `[tokens, words(neurons)]`, and to `chosen`,
+    /// `[tokens, words(experts)]`. Masks of cold experts are left out: the CPU has those.
+    pub fn add_fired(
+        &self,
+        (slots, ids, shared): (&[u32], &[u32], Option<&[u32]>),
+        tokens: usize,
+        fired: &mut Vec<u32>,
+        chosen: &mut Vec<u32>,
+    ) {
+        let (count, width, used) = (self.experts.count, self.experts.n_ff, self.experts.used.max(1));
+        let (words, expert_words) = (mask::words(self.neurons.count()), mask::words(count));
+        fired.resize(tokens * words, 0);
+        chosen.resize(tokens * expert_words, 0);
+        let masks = slots.chunks_exact(mask::words(width).max(1));
+        for (slot, (expert, mask)) in ids.iter().zip(masks).enumerate() {
+            let (token, expert) = (slot / used, *expert as usize);
+            if token >= tokens || expert >= count {
+                continue;
+            }
+            mask::insert(&mut chosen[token * expert_words..], expert);
+            if mask::contains(&self.resident, expert) {
+                mask::insert_shifted(&mut fired[token * words..][..words], expert * width, mask);
+            }
+        }
+        let shared_words = mask::words(self.neurons.count() - count * width);
+        let rows = shared.unwrap_or_default().chunks_exact(shared_words.max(1));
+        for (fired, row) in fired.chunks_exact_mut(words.max(1)).zip(rows) {
+            mask::insert_shifted(fired, count * width, row);
+        }
+    }
+
+    /// Mask of the resident neurons, expert by expert.
+    pub fn resident_neurons(&self) -> &[u32] {
+        &self.resident_neurons
+    }
+
+    /// Words of one token in the firing log.
+    pub fn logged_words(&self) -> usize {
+        logged_words(&self.experts, self.neurons.count() - self.experts.count * self.experts.n_ff)
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        self.work
+    }
+}
+
+/// Words of one token in the firing log, for experts with a shared one of `shared` neurons.
+pub(crate) const fn logged_words(experts: &Experts, shared: usize) -> usize {
+    experts.used * (1 + mask::words(experts.n_ff)) + mask::words(shared)
+}
+
+/// The matrices of experts that are to be resident one by one.
+///
+/// # Errors
+/// [`Error::Unsupported`] for experts that cannot be.
+pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
+    ExpertMatrices::of(gpu, weights).ok_or_else(|| Error::Unsupported {
+        what: "experts on the GPU",
+        got: format!("{} of different shapes or types, or without gates", weights.experts.len()),
+        supported: format!(
+            "up to {} of one shape and type, with gates, and a row of the down projection per output",
+            thermocline_shaders::limits::ROUTE_EXPERTS
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! MoE layers on a device against those of the CPU.
+
+use std::ops::ControlFlow;
+
+use super::*;
+use crate::{
+    cpu::{Cpu, CpuOptions},
+    gpu::{AdapterChoice, GpuOptions, Uploader},
+    model::{Activation, Ffn, SharedExpert},
+    runtime::{
+        LayerFiring, Sparsity,
+        cpu::{
+            LayerFfn,
+            tests::{D, config, ffn, linear, noise, task},
+        },
+    },
+};
+
+/// An observer's report on one layer.
+#[derive(Default, PartialEq, Debug)]
+struct Seen {
+    router: Vec<usize>,
+    fired: Vec<u32>,
+    chosen: Vec<u32>,
+}
+
+impl Probe for Seen {
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, _: usize, chosen: &[usize]) {
+        self.router.extend_from_slice(chosen);
+    }
+
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        self.fired = firing.fired.to_vec();
+        self.chosen = firing.chosen.unwrap_or_default().to_vec();
+    }
+}
+
+/// Every matrix with a bias: the same choices, sums and firings as on the CPU, with and without a shared expert and a threshold.
+#[test]
+fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
+    let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
+    let gpu = Gpu::open(&options).unwrap();
+    let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+    let mut seed = 3;
+    let forms = [
+        (Activation::Silu, true, false, None),
+        (Activation::Silu, false, true, Some(0.3)),
+        (Activation::Relu, true, true, None),
+    ];
+    for (activation, renormalise, with_shared, cut) in forms {
+        let weights = ExpertWeights {
+            router: linear(5, D, &mut seed),
+            experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
+            shared: with_shared
+                .then(|| Box::new(SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) })),
+            file_down: Vec::new(),
+        };
+        let experts = Experts { count: 5, used: 2, renormalise, n_ff: 20 };
+        let config = config(activation, Some(experts));
+
+        let mut progress = |_, _| ControlFlow::Continue(());
+        let uploader = Uploader::new(&gpu, &mut progress).unwrap();
+        let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
+        let from = loader.scratch("from", 20 * pitch(D)).unwrap();
+        let out = loader.scratch("out", 20 * pitch(D)).unwrap();
+        let ops = ResidentExperts::new(&mut loader, None, (&weights, cut), &[3, 0, 4, 1, 2], &from, (&out, pitch(D)))
+            .unwrap();
+        loader.uploader.finish().unwrap();
+        let bytes = (20 * pitch(D) * 4) as u64;
+        let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();
+        let mut log = FiringLog::new(&gpu, (ops.logged_words() * 20 * 4) as u64).unwrap();
+        let modes = [Sparsity::Dense, Sparsity::Exact, Sparsity::Threshold];
+        for (tokens, sparsity) in [1, 3, 20].into_iter().flat_map(|tokens| modes.map(|mode| (tokens, mode))) {
+            let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+            let mut wanted = vec![0.0; x.len()];
+            let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
+            let ffn = Ffn::Experts(weights.clone());
+            let mut task = task(&ffn, &x, sparsity);
+            task.cut = cut;
+            LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
+
+            let mut rows = vec![0.0_f32; tokens * pitch(D)];
+            rows.chunks_exact_mut(pitch(D)).zip(x.chunks_exact(D)).for_each(|(row, x)| row[..D].copy_from_slice(x));
+            segment.begin(&[(bytemuck::cast_slice(&rows), &from, 0)]).unwrap();
+            log.clear();
+            ops.record(&mut segment, (tokens, ops.threshold(sparsity, tokens)), 0, &mut on_gpu, &mut log).unwrap();
+            assert!(log.read_back(&mut segment));
+            let piece = (&out, 0, (tokens * pitch(D) * 4) as u64);
+            let got = segment.read(&[piece], bytemuck::pod_collect_to_vec::<u8, f32>).unwrap();
+            log.collect(&segment);
+            let entry = &log.entries[0];
+            let places = entry.experts.unwrap();
+            let masks = (log.words(entry.slots), log.words(places.ids), places.shared.map(|shared| log.words(shared)));
+            ops.add_fired(masks, tokens, &mut on_gpu.fired, &mut on_gpu.chosen);
+            assert_eq!(on_gpu, on_cpu, "{tokens} tokens, {activation}");
+            assert!(on_gpu.fired.iter().any(|word| *word != 0));
+            for (got, wanted) in got.chunks_exact(pitch(D)).zip(wanted.chunks_exact(D)) {
+                let error = got.iter().zip(wanted).fold(0.0_f32, |most, (a, b)| most.max((a - b).abs()));
+                assert!(error <= 1e-4, "{tokens} tokens, shared: {with_shared}: {error}");
+            }
+        }
+    }
+}

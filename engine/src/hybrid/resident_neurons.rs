@@ -1,0 +1,380 @@
+//! The resident neurons of a layer's FFN, in blocks: the hottest first, each block in matrices of its own, so that memory is freed by
+//! dropping the last ones. The cold neurons' output comes from the CPU, as one more partial sum.
+
+use std::collections::HashSet;
+
+use thermocline_shaders::limits::NO_NEURON;
+
+use super::{
+    neuron_block::{NeuronBlock, PER_WORKGROUP},
+    neuron_buffers::NeuronBuffers,
+    neuron_weights::{NeuronWeights, UNIT},
+    streaming_buffer::StreamedNeurons,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, params},
+    model::{LayerWeights, Predictor, Register, mask},
+    runtime::{
+        Probe, Sparsity,
+        gpu::{
+            Loader, Segment,
+            neuron_rows::{PartialSums, Sum},
+            predictor::PredictorOps,
+            registers::Registers,
+        },
+    },
+};
+
+/// Most blocks of a layer. Each costs a few dispatches per token.
+pub(crate) const MOST_BLOCKS: usize = 16;
+/// Blocks that the hot neurons of a load are put into.
+const BLOCKS_OF_LOAD: usize = 4;
+/// Invocations of the one workgroup that lists a block's neurons.
+const LIST_WORKGROUP: u32 = 256;
+
+/// The resident neurons that are computed for a chunk.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum NeuronSelection {
+    /// All of them.
+    All,
+    /// Those whose gate's activation is above the layer's threshold, in magnitude.
+    Above(f32),
+    /// Those in the predictor's mask; one token only.
+    Predicted,
+}
+
+/// The resident neurons of one layer's FFN, prepared.
+#[derive(Debug)]
+pub(crate) struct ResidentNeurons {
+    gpu: Gpu,
+    pub buffers: NeuronBuffers,
+    /// Hottest first. All but the last are full.
+    pub blocks: Vec<NeuronBlock>,
+    /// Mask of the resident neurons, and how many they are.
+    pub resident: Vec<u32>,
+    resident_count: usize,
+    /// Input of `slot_list`: first slot and length of every block, then the neuron of every slot.
+    table: Buffer,
+    list: Op,
+    pub sum: Sum,
+    pub predictor: Option<PredictorOps>,
+    /// Computes the cold neurons that pass through the streaming buffer, if there is one.
+    pub streamed: Option<StreamedNeurons>,
+    /// Activation threshold of the layer.
+    threshold: Option<f32>,
+    /// Input, `[chunk, pitch(d_model)]`.
+    pub from: Buffer,
+    neurons: usize,
+    d_model: usize,
+    rows: usize,
+    /// True if silent neurons are exactly zero, and many.
+    sparse: bool,
+}
+
+impl ResidentNeurons {
+    /// Uploads `neurons`, hottest first, into a few blocks, or into as few as possible unless `several`; and the predictor of `weights`
+    /// if `with_predictor`. `before` is another layer's, whose buffers are shared where they fit.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        before: Option<&ResidentNeurons>,
+        weights: &LayerWeights,
+        neurons: &[u32],
+        (several, with_predictor): (bool, bool),
+        (registers, from): (&Registers, Register),
+    ) -> Result<Self> {
+        let rows_of = NeuronWeights::of_ffn(&weights.ffn)?;
+        let gpu = loader.gpu;
+        let buffers = match before.filter(|before| before.buffers.fits(rows_of)) {
+            Some(before) => before.buffers.clone(),
+            None => NeuronBuffers::new(loader, rows_of)?,
+        };
+        let words = 2 * MOST_BLOCKS + buffers.slots;
+        let table = gpu.arena().buffer(Purpose::Ffn, "slots of resident neurons", words as u64 * 4, Usage::Storage)?;
+        let blocks = ("BLOCKS", MOST_BLOCKS as f64);
+        let pipeline = gpu.pipelines().get("slot_list", None, LIST_WORKGROUP, &[blocks])?;
+        let bindings = [&buffers.masks.mask, &table, &buffers.lists, &buffers.grids, &buffers.hidden];
+        let list = Op::new(gpu, &pipeline, &bindings.map(Into::into))?;
+        let bias = rows_of.down.bias.as_ref().map(|bias| loader.vector("a bias", bias)).transpose()?;
+        let d_model = rows_of.down.weight.cols();
+        let sum = Sum::new(gpu, &buffers.sums, bias.as_ref(), registers.get(Register::Out), d_model)?;
+        let mut ops = ResidentNeurons {
+            gpu: gpu.clone(),
+            buffers,
+            blocks: Vec::new(),
+            resident: vec![0; mask::words(rows_of.neurons())],
+            resident_count: 0,
+            table,
+            list,
+            sum,
+            predictor: None,
+            streamed: None,
+            threshold: weights.activation_threshold,
+            from: registers.get(from).clone(),
+            neurons: rows_of.neurons(),
+            d_model,
+            rows: rows_of.rows(),
+            sparse: loader.config.activation.is_sparse(),
+        };
+        if let Some(predictor) = weights.predictor.as_ref().filter(|_| with_predictor) {
+            ops.add_predictor(loader, predictor, (registers, from))?;
+        }
+        ops.append(loader, rows_of, neurons, if several { BLOCKS_OF_LOAD } else { 1 })?;
+        Ok(ops)
+    }
+
+    /// Uploads the predictor, which reads the residual stream or the FFN's input.
+    pub fn add_predictor(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        predictor: &Predictor,
+        (registers, from): (&Registers, Register),
+    ) -> Result<()> {
+        let inputs = (registers.get(Register::Residual), registers.get(from));
+        self.predictor = Some(PredictorOps::new(loader, &self.buffers.masks, predictor, self.neurons, inputs)?);
+        Ok(())
+    }
+
+    /// Uploads `neurons` as up to `blocks` further blocks: the first half of them, then a quarter, and so on.
+    pub fn append(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        weights: NeuronWeights<'_>,
+        neurons: &[u32],
+        blocks: usize,
+    ) -> Result<()> {
+        let done = self.append_blocks(loader, weights, neurons, blocks);
+        done.and(self.write_table(loader))
+    }
+
+    fn append_blocks(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        weights: NeuronWeights<'_>,
+        neurons: &[u32],
+        blocks: usize,
+    ) -> Result<()> {
+        let most = weights.most_slots(loader);
+        let (mut left, mut made) = (neurons, 0);
+        while !left.is_empty() {
+            let start = self.slots();
+            made += 1;
+            let half = if made < blocks { (left.len() / 2).next_multiple_of(UNIT) } else { left.len() };
+            let (now, later) = left.split_at(half.clamp(1, left.len()).min(most));
+            if self.blocks.len() == MOST_BLOCKS || start + now.len().next_multiple_of(UNIT) > self.buffers.slots {
+                let wanted = (self.blocks.len() + 1) as u64;
+                return Err(Error::Memory { what: "neuron blocks of a layer", wanted, available: MOST_BLOCKS as u64 });
+            }
+            let at = (self.blocks.len(), start);
+            self.blocks.push(NeuronBlock::new(loader, &self.buffers, weights, now, at, &self.from)?);
+            left = later;
+        }
+        Ok(())
+    }
+
+    /// Updates the slot tables, here and on the device.
+    fn write_table(&mut self, loader: &mut Loader<'_, '_>) -> Result<()> {
+        self.count();
+        let mut table = vec![0; 2 * MOST_BLOCKS];
+        for (range, block) in table.chunks_exact_mut(2).zip(&self.blocks) {
+            range.copy_from_slice(&[block.start as u32, block.slots() as u32]);
+        }
+        table.extend(self.blocks.iter().flat_map(|block| &block.neurons));
+        loader.uploader.bytes(&self.table, 0, bytemuck::cast_slice(&table))
+    }
+
+    /// Updates the mask of resident neurons.
+    fn count(&mut self) {
+        self.resident.fill(0);
+        self.resident_count = 0;
+        for neuron in self.blocks.iter().flat_map(|block| &block.neurons).filter(|neuron| **neuron != NO_NEURON) {
+            mask::insert(&mut self.resident, *neuron as usize);
+            self.resident_count += 1;
+        }
+    }
+
+    /// Slots of all blocks.
+    pub fn slots(&self) -> usize {
+        self.blocks.last().map_or(0, |last| last.start + last.slots())
+    }
+
+    /// Slot and neuron of every resident neuron.
+    pub fn by_slot(&self) -> impl Iterator<Item = (usize, u32)> {
+        let slots = self.blocks.iter().flat_map(|block| &block.neurons).copied().enumerate();
+        slots.filter(|(_, neuron)| *neuron != NO_NEURON)
+    }
+
+    /// True if every neuron is resident.
+    pub fn is_whole(&self) -> bool {
+        self.resident_count == self.neurons
+    }
+
+    /// Neurons of the layer, resident or not.
+    pub fn neurons(&self) -> usize {
+        self.neurons
+    }
+
+    /// True if neuron `neuron` is resident.
+    pub fn is_resident(&self, neuron: u32) -> bool {
+        mask::contains(&self.resident, neuron as usize)
+    }
+
+    /// True if the predictor is needed for a chunk of `tokens` tokens in a sparsity mode.
+    pub fn predicts(&self, sparsity: Sparsity, tokens: usize) -> bool {
+        tokens == 1 && sparsity == Sparsity::Predicted && self.sparse && self.predictor.is_some()
+    }
+
+    /// Activation threshold, in layers with gates.
+    pub fn threshold(&self) -> Option<f32> {
+        self.threshold.filter(|_| self.rows == 2)
+    }
+
+    /// True if silent neurons are exactly zero.
+    pub fn is_sparse(&self) -> bool {
+        self.sparse
+    }
+
+    /// The predictor's mask, `[n_ff.div_ceil(32)]`.
+    pub fn mask(&self) -> &Buffer {
+        &self.buffers.masks.mask
+    }
+
+    /// Records the resident neurons' partial sums for the first `tokens` rows. `before` may read gate and up in between.
+    pub fn record(
+        &self,
+        segment: &mut Segment,
+        tokens: usize,
+        selection: NeuronSelection,
+        before: impl FnOnce(&mut Segment) -> Result<()>,
+    ) -> Result<PartialSums> {
+        let slots = self.slots();
+        let mut partials = PartialSums::new(tokens, slots);
+        if slots == 0 {
+            return Ok(partials);
+        }
+        let recorder = segment.recorder();
+        if selection == NeuronSelection::Predicted {
+            let stride = self.gpu.caps().max_groups;
+            let params = params::SlotList { per_workgroup: PER_WORKGROUP, stride };
+            recorder.dispatch(&self.list, &params, [self.blocks.len() as u32, 1, 1]);
+            self.blocks.iter().for_each(|block| block.record_listed(recorder, &self.buffers, stride));
+        } else {
+            self.blocks.iter().for_each(|block| block.record_all(recorder, tokens));
+            before(segment)?;
+            let threshold = if let NeuronSelection::Above(threshold) = selection { Some(threshold) } else { None };
+            self.buffers.activation.record(segment.recorder(), tokens, slots, threshold);
+        }
+        let (recorder, skip) = (segment.recorder(), self.sparse || selection != NeuronSelection::All);
+        for block in &self.blocks {
+            block.record_down(recorder, &self.buffers, skip, &mut partials);
+        }
+        Ok(partials)
+    }
+
+    /// Records, behind the sums, the activation threshold, where a layer has one though all neurons were computed: neurons above it
+    /// count as fired.
+    pub fn record_threshold(&self, recorder: &mut Recorder, tokens: usize, selection: NeuronSelection) {
+        if let (Some(threshold), NeuronSelection::All, false) =
+            (self.threshold(), selection, self.sparse || self.blocks.is_empty())
+        {
+            self.buffers.activation.record(recorder, tokens, self.slots(), Some(threshold));
+        }
+    }
+
+    /// Records the mask of resident neurons that fired, a bit per slot; returns its buffer, `[tokens, slots / 32]`, and its length in
+    /// bytes.
+    pub fn record_fired(&self, recorder: &mut Recorder, tokens: usize) -> (&Buffer, u64) {
+        self.buffers.fired.record(recorder, tokens, self.slots())
+    }
+
+    /// Adds to `fired`, `[tokens, n_ff.div_ceil(32)]`, the neurons whose slots are in `slots`, `[tokens, slots / 32]`.
+    pub fn add_fired(&self, slots: &[u32], fired: &mut [u32]) {
+        let (from, to) = (self.slots() / 32, mask::words(self.neurons));
+        if from == 0 {
+            return;
+        }
+        for (slots, fired) in slots.chunks_exact(from).zip(fired.chunks_exact_mut(to)) {
+            for (slot, neuron) in self.by_slot() {
+                fired[neuron as usize / 32] |= (slots[slot / 32] >> (slot % 32) & 1) << (neuron % 32);
+            }
+        }
+    }
+
+    /// Reads gate and up of a layer that is whole back for `probe`.
+    pub fn show(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
+        let row = self.buffers.slots * self.rows;
+        let n = tokens * self.neurons;
+        let (mut gate, mut up) = (vec![0.0; if self.rows == 2 { n } else { 0 }], vec![0.0; n]);
+        segment.read(&[(&self.buffers.gate_up, 0, (tokens * row * 4) as u64)], |read| {
+            let read: Vec<f32> = bytemuck::pod_collect_to_vec(read);
+            for (token, read) in read.chunks_exact(row).enumerate() {
+                for (slot, neuron) in self.by_slot() {
+                    let to = token * self.neurons + neuron as usize;
+                    up[to] = read[slot * self.rows + self.rows - 1];
+                    if let Some(gate) = gate.get_mut(to) {
+                        *gate = read[slot * 2];
+                    }
+                }
+            }
+        })?;
+        probe.ffn_hidden(layer, tokens, &gate, &up);
+        Ok(())
+    }
+
+    /// Multiply-adds of a token, with every resident neuron.
+    pub fn work(&self) -> u64 {
+        (self.slots() * (self.rows + 1) * self.d_model) as u64
+    }
+
+    /// Drops blocks from the end until at most `slots` slots are left. (The device's slot table is updated with the next upload; until
+    /// then no dispatch reads the slots that are gone.)
+    pub fn drop_to(&mut self, slots: usize) {
+        while self.slots() > slots {
+            self.blocks.pop();
+        }
+        self.count();
+    }
+
+    /// Uploads `wanted` into empty slots and slots of `unwanted` neurons, then into new blocks. Returns how many were uploaded.
+    pub fn bring(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        weights: NeuronWeights<'_>,
+        wanted: &[u32],
+        unwanted: &HashSet<u32>,
+    ) -> Result<usize> {
+        let free: Vec<(usize, usize)> = self
+            .blocks
+            .iter()
+            .enumerate()
+            .flat_map(|(at, block)| block.neurons.iter().enumerate().map(move |(slot, neuron)| (at, slot, *neuron)))
+            .filter(|(.., neuron)| *neuron == NO_NEURON || unwanted.contains(neuron))
+            .map(|(at, slot, _)| (at, slot))
+            .collect();
+        let mut left = wanted;
+        let mut done = Ok(());
+        for (at, slot) in free {
+            let Some((neuron, later)) = left.split_first() else { break };
+            done = self.blocks[at].replace(loader, weights, slot, *neuron);
+            if done.is_err() {
+                break;
+            }
+            left = later;
+        }
+        if done.is_ok() && !left.is_empty() {
+            let mut more = left.to_vec();
+            if self.blocks.len() >= MOST_BLOCKS / 2 {
+                // Many small blocks cost dispatches: the last are merged with the new neurons.
+                let kept = self.blocks.len() / 2;
+                let small: Vec<u32> = self.blocks.drain(kept..).flat_map(|block| block.neurons).collect();
+                more.splice(0..0, small.into_iter().filter(|neuron| *neuron != NO_NEURON));
+            }
+            done = self.append(loader, weights, &more, 1);
+            left = &[];
+        } else {
+            done = done.and(self.write_table(loader));
+        }
+        self.count();
+        done.map(|()| wanted.len() - left.len())
+    }
+}

@@ -1,0 +1,46 @@
+//! Bytes of weights that a token reads, which bound the speed of decoding.
+
+use super::{Down, Ffn, FfnWeights, Model};
+use crate::format::Matrix;
+
+impl Model {
+    /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding.
+    pub fn always_read_bytes(&self) -> u64 {
+        let layers = self.weights.layers.iter().map(|layer| {
+            let attention = &layer.attention;
+            let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
+            attention.iter().map(|linear| matrix_bytes(&linear.weight)).sum::<u64>()
+        });
+        let embedding = self.weights.token_embedding.row_bytes() as u64;
+        layers.sum::<u64>() + matrix_bytes(&self.weights.output.weight) + embedding
+    }
+
+    /// Bytes of FFNs that a token reads if nothing is skipped but the experts that it is not routed to.
+    pub fn dense_ffn_bytes(&self) -> u64 {
+        let routed = self.config.experts.map_or(0, |experts| experts.used) as u64;
+        let ffn = |ffn: &Ffn| match ffn {
+            Ffn::Dense(ffn) => ffn_bytes(ffn),
+            Ffn::Experts(weights) => {
+                let all: u64 = weights.experts.iter().map(ffn_bytes).sum();
+                let shared = weights
+                    .shared
+                    .as_ref()
+                    .map_or(0, |shared| ffn_bytes(&shared.ffn) + matrix_bytes(&shared.gate.weight));
+                let experts = (weights.experts.len() as u64).max(1);
+                matrix_bytes(&weights.router.weight) + shared + all * routed / experts
+            }
+        };
+        self.weights.layers.iter().map(|layer| ffn(&layer.ffn)).sum()
+    }
+}
+
+fn matrix_bytes(matrix: &Matrix) -> u64 {
+    matrix.data().len() as u64
+}
+
+fn ffn_bytes(ffn: &FfnWeights) -> u64 {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    ffn.gate.as_ref().map_or(0, |gate| matrix_bytes(&gate.weight))
+        + matrix_bytes(&ffn.up.weight)
+        + matrix_bytes(&down.weight)
+}

@@ -1,0 +1,480 @@
+//! Bytes and reads of every part of a model, and how often each neuron fires: what plans are priced with.
+
+use super::{Assumption, DeviceBytes, LayerBytes, PlanInputs};
+use crate::{
+    error::{Error, Result},
+    format::Matrix,
+    model::{Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
+    quant::{TensorType, device_row_bytes},
+    runtime::{KvType, Sparsity},
+    telemetry::neurons::LayerNeurons,
+};
+
+/// Neurons that are placed together: kernels take rows in groups of this many.
+pub const BLOCK: usize = 64;
+
+/// Fraction of neurons taken to fire where no profile has counted them.
+const ASSUMED_FREQUENCY: f32 = 0.3;
+
+/// Neurons taken to be predicted for each that fires, where a predictor's precision was not measured.
+const ASSUMED_EXCESS: f32 = 1.3;
+
+/// Bytes that one token's product with some weights reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadBytes {
+    /// Type of the weights in their file.
+    pub ty: TensorType,
+    /// Bytes read by the CPU.
+    pub cpu: u64,
+    /// Bytes read by the device, in its encoding.
+    pub device: u64,
+}
+
+/// The rows that decoding a token skips in a layer's FFN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skips {
+    /// None.
+    Nothing,
+    /// All but the firing row (gate, or up without a gate) of neurons that do not fire.
+    Silent,
+    /// All rows of neurons that are not predicted; all but the firing row of predicted ones that do not fire.
+    NotPredicted,
+    /// Experts that are not routed to, as a whole.
+    NotRouted,
+}
+
+/// Expected numbers of rows that one token reads of some neurons.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct ExpectedRows {
+    /// Neurons.
+    pub neurons: f64,
+    /// Firing rows read.
+    pub firing_rows: f64,
+    /// Neurons whose other rows are read.
+    pub other_rows: f64,
+    /// Neurons that fire.
+    pub fires: f64,
+}
+
+impl ExpectedRows {
+    pub fn minus(self, other: ExpectedRows) -> ExpectedRows {
+        ExpectedRows {
+            neurons: (self.neurons - other.neurons).max(0.0),
+            firing_rows: (self.firing_rows - other.firing_rows).max(0.0),
+            other_rows: (self.other_rows - other.other_rows).max(0.0),
+            fires: (self.fires - other.fires).max(0.0),
+        }
+    }
+
+    fn plus(self, other: ExpectedRows) -> ExpectedRows {
+        ExpectedRows {
+            neurons: self.neurons + other.neurons,
+            firing_rows: self.firing_rows + other.firing_rows,
+            other_rows: self.other_rows + other.other_rows,
+            fires: self.fires + other.fires,
+        }
+    }
+}
+
+/// Bytes and reads of one layer. In an MoE layer, "neurons" are experts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LayerCosts {
+    /// Device bytes of the attention matrices.
+    pub attention: u64,
+    /// Device bytes of norms and biases.
+    pub vectors: u64,
+    /// Device bytes of keys and values of all contexts.
+    pub kv: u64,
+    /// Device bytes of the predictor; 0 if the mode does not use it.
+    pub predictor: u64,
+    /// Device bytes of router and shared expert.
+    pub routing: u64,
+    /// Device bytes of the slot tables of a layer with cold neurons.
+    pub split_tables: u64,
+    /// Device bytes of one hot neuron.
+    pub neuron: u64,
+    /// Neurons that are placed together.
+    pub unit: usize,
+    /// `[neurons]` neurons, those that fire most often first.
+    pub order: Vec<u32>,
+    /// `[neurons]` firing frequency of each of `order`, from 0 to 1.
+    pub frequency: Vec<f32>,
+    /// `[neurons]` fraction of tokens for which each of `order` is predicted; 1 where no predictor is used.
+    pub predicted: Vec<f32>,
+    /// Rows that decoding skips.
+    pub skips: Skips,
+    /// Products of attention, keys and values included: read for every token.
+    pub attention_reads: Vec<ReadBytes>,
+    /// Products of the predictor: read for every token.
+    pub predictor_reads: Vec<ReadBytes>,
+    /// Products of the router and the shared expert: read for every token.
+    pub routing_reads: Vec<ReadBytes>,
+    /// A neuron's firing row. Of an expert: nothing.
+    pub firing_read: ReadBytes,
+    /// A firing neuron's other rows. Of an expert: all its matrices.
+    pub other_reads: Vec<ReadBytes>,
+    /// Matrices without a row per neuron, read whole by each side that computes any neuron.
+    pub whole_reads: Vec<ReadBytes>,
+    /// `[units + 1]` expected rows of the first 0, 1, ... units.
+    pub(super) prefix_rows: Vec<ExpectedRows>,
+}
+
+/// Bytes and reads of the head.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeadCosts {
+    /// Device bytes of its matrix.
+    pub matrix: u64,
+    /// Device bytes of the final norm and its bias.
+    pub vectors: u64,
+    /// Device bytes of logits and shortlists.
+    pub scratch: u64,
+    /// Its product.
+    pub reads: ReadBytes,
+}
+
+impl HeadCosts {
+    /// All device bytes of the head.
+    pub fn bytes(&self) -> u64 {
+        self.matrix + self.vectors + self.scratch
+    }
+}
+
+/// Bytes and reads of a whole model, used in one way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CostProfile {
+    /// One entry per layer.
+    pub layers: Vec<LayerCosts>,
+    /// The head.
+    pub head: HeadCosts,
+    /// Device bytes of registers and temporaries, needed as soon as one layer is resident.
+    pub scratch: u64,
+    /// Device bytes of the rings that carry data up and down, needed as soon as one layer is resident.
+    pub staging: u64,
+    /// Assumptions made where something was not counted.
+    pub assumptions: Vec<Assumption>,
+}
+
+impl CostProfile {
+    /// The costs of `model`, whose parts take `bytes` on the device, used as `inputs` say. The machine's speeds play no part.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `bytes` are another model's, or a profile has not one frequency per neuron.
+    pub fn new(model: &Model, bytes: &DeviceBytes, inputs: &PlanInputs) -> Result<Self> {
+        let (config, weights) = (&model.config, &model.weights);
+        if bytes.layers.len() != weights.layers.len() {
+            return Err(Error::invalid(
+                "sizes on the device",
+                format!("{} layers", weights.layers.len()),
+                bytes.layers.len(),
+            ));
+        }
+        let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
+        let kv_row = 2 * config.n_kv_head as u64 * inputs.kv_type.row_bytes(config.head_dim) as u64;
+        let kv_type = match inputs.kv_type {
+            KvType::F16 => TensorType::F16,
+            KvType::F32 => TensorType::F32,
+            KvType::Q8_0 => TensorType::Q8_0,
+        };
+        let mut profiled = true;
+        let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
+            let ((layer, bytes), shape) = it;
+            let attention = &layer.attention;
+            let mut attention_reads: Vec<ReadBytes> = [&attention.q, &attention.k, &attention.v, &attention.output]
+                .map(|linear| matrix_reads(&linear.weight))
+                .to_vec();
+            let seen = shape.window.map_or(filled, |window| filled.min(window as u64));
+            attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row * seen, device: bytes.kv_token * seen });
+            let kv = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_mul(inputs.sessions as u64);
+            let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
+            let neurons = match &layer.ffn {
+                Ffn::Dense(ffn) => {
+                    costs.add_dense_ffn(ffn);
+                    let neurons = ffn.up.weight.rows();
+                    if !bytes.by_neuron {
+                        costs.unit = neurons.max(1);
+                    }
+                    neurons
+                }
+                Ffn::Experts(experts) => {
+                    let skips = match inputs.sparsity {
+                        Sparsity::Dense => false,
+                        Sparsity::Exact | Sparsity::Predicted => config.activation.is_sparse(),
+                        Sparsity::Threshold => layer.activation_threshold.is_some(),
+                    };
+                    costs.add_experts(experts, if skips { firing_in_routed_experts(layer) } else { 1.0 });
+                    experts.experts.len()
+                }
+            };
+            let predictor = layer.predictor.as_ref().filter(|_| inputs.sparsity == Sparsity::Predicted);
+            let sparse = config.activation.is_sparse();
+            if costs.skips == Skips::Nothing {
+                costs.skips = match inputs.sparsity {
+                    Sparsity::Predicted if sparse && predictor.is_some() => Skips::NotPredicted,
+                    Sparsity::Exact | Sparsity::Predicted if sparse => Skips::Silent,
+                    Sparsity::Threshold if layer.activation_threshold.is_some() => Skips::Silent,
+                    _ => Skips::Nothing,
+                };
+            }
+            if let (Some(predictor), Skips::NotPredicted) = (predictor, costs.skips) {
+                costs.predictor = bytes.predictor;
+                // The CPU skips what silent hidden units are multiplied by, but how many are silent was not counted.
+                costs.predictor_reads = match &predictor.kind {
+                    PredictorKind::LowRank { fc1, fc2 } => vec![matrix_reads(fc1), matrix_reads(fc2)],
+                    PredictorKind::Rows { rows, .. } => vec![matrix_reads(rows)],
+                };
+            }
+            let routed = config.experts.map_or(0.0, |experts| experts.used as f32 / experts.count.max(1) as f32);
+            profiled &= layer.frequency.is_some();
+            let frequency = match &layer.frequency {
+                Some(frequency) if frequency.len() != neurons => {
+                    let got = format!("{} in layer {at}", frequency.len());
+                    return Err(Error::invalid("firing frequencies", format!("{neurons}, one per neuron"), got));
+                }
+                Some(frequency) => frequency.clone(),
+                None if costs.skips == Skips::NotRouted => vec![routed; neurons],
+                None => vec![ASSUMED_FREQUENCY; neurons],
+            };
+            let quality = predictor.and_then(|predictor| predictor.quality);
+            let excess = quality.map_or(ASSUMED_EXCESS, |of| of.recall / of.precision.max(1e-3));
+            costs.sort_neurons(&frequency, excess);
+            Ok(costs)
+        });
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let head = HeadCosts {
+            matrix: bytes.head,
+            vectors: bytes.head_vectors,
+            scratch: bytes.head_scratch,
+            reads: matrix_reads(&weights.output.weight),
+        };
+        let assumptions = if profiled { Vec::new() } else { vec![Assumption::NoProfile] };
+        Ok(CostProfile { layers, head, scratch: bytes.scratch, staging: bytes.staging, assumptions })
+    }
+
+    /// Types of the weights that a token reads, each once.
+    pub fn weight_types(&self) -> Vec<TensorType> {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let all = layer.attention_reads.iter().chain(&layer.predictor_reads).chain(&layer.routing_reads);
+            all.chain([&layer.firing_read]).chain(&layer.other_reads).chain(&layer.whole_reads)
+        });
+        let mut types: Vec<TensorType> =
+            layers.chain([&self.head.reads]).filter(|reads| reads.cpu > 0).map(|reads| reads.ty).collect();
+        types.sort_unstable();
+        types.dedup();
+        types
+    }
+
+    /// Device bytes that a plan needs at least to have anything resident: `of_layer` of the last layer, and buffers.
+    pub(super) fn least_bytes(&self, of_layer: impl Fn(&LayerCosts) -> u64) -> u64 {
+        self.scratch + self.staging + self.layers.last().map_or(0, of_layer)
+    }
+}
+
+impl LayerCosts {
+    fn without_ffn(bytes: &LayerBytes, kv: u64, attention_reads: Vec<ReadBytes>) -> Self {
+        LayerCosts {
+            attention: bytes.attention,
+            vectors: bytes.vectors,
+            kv,
+            predictor: 0,
+            routing: bytes.routing,
+            split_tables: bytes.split_tables,
+            neuron: bytes.neuron,
+            unit: BLOCK,
+            order: Vec::new(),
+            frequency: Vec::new(),
+            predicted: Vec::new(),
+            skips: Skips::Nothing,
+            attention_reads,
+            predictor_reads: Vec::new(),
+            routing_reads: Vec::new(),
+            firing_read: ReadBytes { ty: TensorType::F32, cpu: 0, device: 0 },
+            other_reads: Vec::new(),
+            whole_reads: Vec::new(),
+            prefix_rows: Vec::new(),
+        }
+    }
+
+    fn add_dense_ffn(&mut self, ffn: &FfnWeights) {
+        let firing = ffn.gate.as_ref().unwrap_or(&ffn.up);
+        self.firing_read = row_reads(&firing.weight);
+        self.other_reads = ffn.gate.iter().map(|_| row_reads(&ffn.up.weight)).collect();
+        match &ffn.down {
+            Down::Neurons(down) => self.other_reads.push(row_reads(&down.weight)),
+            Down::Outputs(down) => self.whole_reads.push(matrix_reads(&down.weight)),
+        }
+    }
+
+    /// Of a routed expert the CPU reads the gate, and the other rows of the fraction `fires` of its neurons; a device reads all
+    /// of it.
+    fn add_experts(&mut self, experts: &ExpertWeights, fires: f64) {
+        (self.skips, self.unit) = (Skips::NotRouted, 1);
+        if let Some(expert) = experts.experts.first() {
+            let gates = usize::from(expert.gate.is_some());
+            let downs = if matches!(expert.down, Down::Neurons(_)) { 0 } else { 1 };
+            let reads = ffn_reads(expert);
+            let skipped = gates..reads.len() - downs;
+            let on_device = experts.output_major(0).map(|down| matrix_reads(&down.weight).device);
+            self.other_reads = reads;
+            for reads in &mut self.other_reads[skipped] {
+                reads.cpu = (reads.cpu as f64 * fires) as u64;
+            }
+            if let (Some(down), Some(device)) = (self.other_reads.last_mut(), on_device) {
+                down.device = device;
+            }
+        }
+        self.routing_reads = vec![matrix_reads(&experts.router.weight)];
+        if let Some(shared) = &experts.shared {
+            self.routing_reads.extend([matrix_reads(&shared.gate.weight)].into_iter().chain(ffn_reads(&shared.ffn)));
+        }
+    }
+
+    /// Sorts neurons by `frequency` (`[neurons]`, in the model's order), hottest first; equal ones keep the model's order. The
+    /// predictor names `excess` neurons for each that fires.
+    pub(super) fn sort_neurons(&mut self, frequency: &[f32], excess: f32) {
+        let of = |neuron: u32| frequency[neuron as usize].clamp(0.0, 1.0);
+        self.order = (0..frequency.len() as u32).collect();
+        self.order.sort_by(|a, b| of(*b).total_cmp(&of(*a)));
+        self.frequency = self.order.iter().map(|neuron| of(*neuron)).collect();
+        let has_predictor = self.skips == Skips::NotPredicted;
+        let predicted = |fires: &f32| if has_predictor { (fires * excess).clamp(0.0, 1.0) } else { 1.0 };
+        self.predicted = self.frequency.iter().map(predicted).collect();
+        let mut sum = ExpectedRows::default();
+        self.prefix_rows = vec![sum];
+        for unit in 0..self.units() {
+            let ranks = self.neurons_in(unit)..self.neurons_in(unit + 1);
+            sum = ranks.map(|rank| self.rows_at(rank)).fold(sum, ExpectedRows::plus);
+            self.prefix_rows.push(sum);
+        }
+    }
+
+    /// Expected rows of the neuron at `rank` of the order.
+    fn rows_at(&self, rank: usize) -> ExpectedRows {
+        let (fires, predicted) = (f64::from(self.frequency[rank]), f64::from(self.predicted[rank]));
+        let (firing_rows, other_rows) = match self.skips {
+            Skips::Nothing => (1.0, 1.0),
+            Skips::Silent => (1.0, fires),
+            Skips::NotPredicted => (predicted, fires),
+            Skips::NotRouted => (0.0, fires),
+        };
+        ExpectedRows { neurons: 1.0, firing_rows, other_rows, fires }
+    }
+
+    /// Expected rows of the neurons `hot`.
+    pub(super) fn rows_of(&self, hot: &[u32]) -> ExpectedRows {
+        let units = hot.len().div_ceil(self.unit);
+        if self.neurons_in(units) == hot.len() && self.order.starts_with(hot) {
+            return self.prefix_rows.get(units).copied().unwrap_or_default();
+        }
+        let mut is_hot = vec![false; self.neurons()];
+        hot.iter().for_each(|neuron| is_hot[*neuron as usize] = true);
+        let ranks = (0..self.neurons()).filter(|rank| is_hot[self.order[*rank] as usize]);
+        ranks.map(|rank| self.rows_at(rank)).fold(ExpectedRows::default(), ExpectedRows::plus)
+    }
+
+    /// Expected rows of all neurons.
+    pub(super) fn all_rows(&self) -> ExpectedRows {
+        self.prefix_rows.last().copied().unwrap_or_default()
+    }
+
+    /// Device bytes of the layer with no neuron hot.
+    pub fn base(&self) -> u64 {
+        self.attention + self.vectors + self.kv + self.predictor + self.routing + self.split_tables
+    }
+
+    /// Device bytes of the layer with all neurons hot.
+    pub fn whole(&self) -> u64 {
+        self.base() + self.neurons() as u64 * self.neuron
+    }
+
+    /// Number of neurons (experts).
+    pub fn neurons(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Number of units that neurons are placed in; the last may be short.
+    pub fn units(&self) -> usize {
+        self.neurons().div_ceil(self.unit)
+    }
+
+    /// Neurons in the first `units`.
+    pub fn neurons_in(&self, units: usize) -> usize {
+        (units * self.unit).min(self.neurons())
+    }
+}
+
+/// Reads of a product with all of `matrix`.
+fn matrix_reads(matrix: &Matrix) -> ReadBytes {
+    let rows = matrix.rows() as u64;
+    ReadBytes {
+        cpu: matrix.data().len() as u64,
+        device: rows * device_row_bytes(matrix.ty(), matrix.cols()),
+        ty: matrix.ty(),
+    }
+}
+
+/// Reads of a product with one row of `matrix`.
+fn row_reads(matrix: &Matrix) -> ReadBytes {
+    ReadBytes { cpu: matrix.row_bytes() as u64, device: device_row_bytes(matrix.ty(), matrix.cols()), ty: matrix.ty() }
+}
+
+/// Reads of the products with all matrices of `ffn`.
+fn ffn_reads(ffn: &FfnWeights) -> Vec<ReadBytes> {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    ffn.gate.iter().chain([&ffn.up, down]).map(|linear| matrix_reads(&linear.weight)).collect()
+}
+
+/// Mean fraction of the neurons of routed experts that fire.
+fn firing_in_routed_experts(layer: &LayerWeights) -> f64 {
+    let (Some(routed), Some(neurons), Ffn::Experts(weights)) = (&layer.frequency, &layer.neuron_frequency, &layer.ffn)
+    else {
+        return f64::from(ASSUMED_FREQUENCY);
+    };
+    let LayerNeurons::Experts { experts, width, .. } = weights.neurons() else { return 1.0 };
+    let sum = |values: &[f32]| values.iter().map(|value| f64::from(*value)).sum::<f64>();
+    let computed = sum(routed) * width as f64;
+    let fires = sum(&neurons[..neurons.len().min(experts * width)]);
+    if computed > 0.0 { (fires / computed).min(1.0) } else { f64::from(ASSUMED_FREQUENCY) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::{
+        model::LoadOptions,
+        placement::{Machine, Placement, Plan, tests::device_bytes},
+    };
+
+    /// A down projection without a row per neuron is read whole, whichever side computes and however few neurons fire; if all
+    /// fire, the layout makes no difference.
+    #[test]
+    fn down_projections_without_a_row_per_neuron_are_read_whole() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let (neuron_major, _) = model.neuron_major_outline().unwrap();
+        let machine = Machine::typical();
+        let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
+        let seconds = |model: &Model, fires: f32, placement: fn(&CostProfile) -> Placement| {
+            let mut profile = CostProfile::new(model, &device_bytes(model, 16), &inputs).unwrap();
+            for layer in &mut profile.layers {
+                layer.sort_neurons(&vec![fires; layer.neurons()], 1.0);
+            }
+            Plan::new(&profile, &machine, placement(&profile)).layers[0].time.seconds
+        };
+        let Ffn::Dense(ffn) = &model.weights.layers[0].ffn else { panic!() };
+        let Down::Outputs(down) = &ffn.down else { panic!() };
+        let on_cpu = |profile: &CostProfile| Placement::cpu(profile.layers.len());
+        let down = matrix_reads(&down.weight);
+        let gpu = machine.gpu.as_ref().unwrap();
+        let cpu_seconds = down.cpu as f64 / machine.cpu.rate(down.ty).sequential;
+        let gpu_seconds = down.device as f64 / gpu.rate(down.ty).sequential;
+        let near = |a: f64, b: f64| (a / b - 1.0).abs() < 1e-6;
+        for (placement, whole) in
+            [(on_cpu as fn(&CostProfile) -> Placement, cpu_seconds), (Placement::all, gpu_seconds)]
+        {
+            assert!(near(seconds(&model, 0.0, placement) - seconds(&neuron_major, 0.0, placement), whole));
+            assert!(near(seconds(&model, 1.0, placement), seconds(&neuron_major, 1.0, placement)));
+        }
+    }
+}

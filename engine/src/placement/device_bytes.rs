@@ -1,0 +1,44 @@
+//! Bytes of a model's parts on a device, the input of every plan.
+
+/// Device bytes of a model's parts, under one device's limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceBytes {
+    /// Tokens computed at once: those asked for, or fewer where the device's limits allow no more.
+    pub chunk: usize,
+    /// Registers and temporaries, needed as soon as one layer is resident.
+    pub scratch: u64,
+    /// Rings that carry data up and down, needed as soon as one layer is resident.
+    pub staging: u64,
+    /// The streaming buffer, which carries cold neurons to the device for the chunks of a prompt: one third lies on the device,
+    /// two thirds on the way there. 0 if no layer's neurons can pass through it.
+    pub stream_buffer: u64,
+    /// One entry per layer.
+    pub layers: Vec<LayerBytes>,
+    /// The head's matrix.
+    pub head: u64,
+    /// The final norm, and the head's bias.
+    pub head_vectors: u64,
+    /// Logits and shortlists.
+    pub head_scratch: u64,
+}
+
+/// Device bytes of a resident layer's parts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LayerBytes {
+    /// Query, key, value and output matrices.
+    pub attention: u64,
+    /// Norms and biases.
+    pub vectors: u64,
+    /// Keys and values of one token.
+    pub kv_token: u64,
+    /// The predictor.
+    pub predictor: u64,
+    /// The router and the shared expert.
+    pub routing: u64,
+    /// Slot tables and masks of a layer with cold neurons.
+    pub split_tables: u64,
+    /// One neuron: its rows of gate, up and down, and its biases. In an MoE layer, one expert.
+    pub neuron: u64,
+    /// True if the layer's neurons (experts) can be resident one by one; false: all or none.
+    pub by_neuron: bool,
+}

@@ -1,0 +1,66 @@
+//! Forecasts: the plan and the speed that a VRAM budget would give.
+
+use std::sync::Arc;
+
+use super::{Plan, Planner, Resident};
+use crate::error::Error;
+
+/// The plan that an engine would follow under a VRAM budget, and its speed.
+#[derive(Debug, Clone)]
+pub struct Forecast {
+    /// The budget, in bytes.
+    pub budget: u64,
+    /// The plan: resident parts, bytes by purpose, and the time of every layer.
+    pub plan: Plan,
+    /// Device bytes of the whole model with its caches. The plan may use fewer though there is room: what the CPU does as
+    /// quickly stays there.
+    pub everything: u64,
+    /// Expected tokens per second; `None` as long as neither a measurement of this machine nor an answer has shown its speed.
+    pub tokens_per_second: Option<f64>,
+    /// Expected tokens per second without any VRAM.
+    pub cpu_tokens_per_second: Option<f64>,
+    /// Bytes to upload from where things are now.
+    pub arriving: u64,
+    /// Bytes to release.
+    pub leaving: u64,
+    /// The reason why nothing would be resident; `None` where something would be, or no GPU was asked for.
+    pub reason: Option<Arc<Error>>,
+}
+
+impl Forecast {
+    /// The forecast of what was `planned` within `budget` bytes: the CPU's plan, with the reason, where that is an error. `now` is
+    /// resident now; `rate` gives the tokens per second to expect of a plan.
+    pub fn new(
+        planner: &Planner,
+        budget: u64,
+        planned: Result<Plan, Arc<Error>>,
+        now: Option<&Resident>,
+        rate: impl Fn(&Plan) -> Option<f64>,
+    ) -> Self {
+        let on_cpu = planner.on_cpu();
+        let (everything, cpu_tokens_per_second) = (planner.everything(), rate(&on_cpu));
+        let (plan, reason) = match planned {
+            Ok(plan) => (plan, None),
+            Err(reason) => (on_cpu, Some(reason)),
+        };
+        let (arriving, leaving) = plan.placement.moves(planner.profile(), now);
+        let tokens_per_second = rate(&plan);
+        Forecast { budget, plan, everything, tokens_per_second, cpu_tokens_per_second, arriving, leaving, reason }
+    }
+
+    /// Hot neurons, and all neurons (experts, in MoE layers).
+    pub fn neurons(&self) -> (usize, usize) {
+        self.plan.neurons()
+    }
+
+    /// Fraction of all firings that would be of hot neurons, from 0 to 1.
+    pub fn hot_fraction(&self) -> f64 {
+        self.plan.hot_fraction()
+    }
+
+    /// Layers that the device would compute whole.
+    pub fn whole_layers(&self) -> impl Iterator<Item = usize> + '_ {
+        let layers = self.plan.layers.iter().enumerate();
+        layers.filter(|(_, layer)| layer.resident && layer.hot == layer.neurons).map(|(at, _)| at)
+    }
+}

@@ -1,0 +1,60 @@
+//! Which parts of a model are resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in,
+//! plans come out; no processor and no device is named here.
+//!
+//! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every
+//! part of the model, the time model prices a layer by how much of it is resident, and a [`Frontier`] finds the best [`Plan`]s for
+//! all budgets. A [`Planner`] holds these together: it is what an engine, `thermocline plan` and benchmarks ask.
+//! [`Planner::forecast`] says what a budget would give.
+//!
+//! ```
+//! use thermocline_engine::{
+//!     calibration::caps_of,
+//!     hybrid::device_bytes,
+//!     model::{LoadOptions, Model},
+//!     placement::{GpuUse, Machine, PlanInputs, Planner},
+//!     runtime::{KvType, Sparsity},
+//! };
+//!
+//! # fn main() -> thermocline_engine::Result<()> {
+//! let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/fixtures/models/llama-relu");
+//! let model = Model::open(path.as_ref(), &LoadOptions::default())?;
+//! let inputs = PlanInputs::new(Sparsity::Exact, 64, KvType::F16);
+//! let bytes = device_bytes(&caps_of(Machine::typical_limits()), &model, inputs.chunk, inputs.kv_type)?;
+//! let planner = Planner::new(&model, &bytes, inputs)?;
+//!
+//! let half = planner.plan(planner.everything() / 2, GpuUse::Always)?;
+//! assert!(half.bytes.total() <= planner.everything() / 2);
+//! assert_eq!(planner.on_cpu().bytes.total(), 0);
+//! # Ok(())
+//! # }
+//! ```
+
+mod cost_profile;
+mod device_bytes;
+mod forecast;
+mod inputs;
+mod machine;
+mod plan;
+mod planner;
+mod powerinfer_split;
+mod residency;
+mod solve;
+mod streaming;
+#[cfg(test)]
+mod tests;
+mod time_model;
+
+pub use cost_profile::{BLOCK, CostProfile, HeadCosts, LayerCosts, ReadBytes, Skips};
+pub use device_bytes::{DeviceBytes, LayerBytes};
+pub use forecast::Forecast;
+pub use inputs::{GpuUse, PlanInputs};
+pub use machine::{CpuRates, GpuRates, Limits, Machine, PromptRates, Rate, Rates, SharedMemory};
+pub use plan::{Assumption, Bottleneck, LayerPlan, Plan, PlanBytes};
+pub use planner::Planner;
+pub use powerinfer_split::{PowerInferSplit, SplitReport};
+pub use residency::{Granularity, Placement};
+pub use solve::{Frontier, solve, usable};
+pub use streaming::{StreamBuffer, StreamCost, Streaming};
+pub use time_model::LayerTime;
+
+pub use crate::model::Resident;

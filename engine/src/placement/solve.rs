@@ -1,0 +1,303 @@
+//! The best placement under a budget.
+//!
+//! A layer is the CPU's, or resident with some number of its hottest neurons. For each number its bytes and its time are known, and
+//! both are sums over layers, so that the best plans of the last layers are enough to find the best plans of one layer more:
+//! dynamic programming from the last layer to the first. It keeps the Pareto-optimal plans (no other has both fewer bytes and less
+//! time), a few thousand of them, spread evenly over the bytes. Since the resident layers are the last ones, each step also gives
+//! the plans in which all layers before are the CPU's.
+//!
+//! The result is one curve, time against bytes, for all budgets at once: a larger budget is never slower.
+
+use super::{
+    CostProfile, LayerCosts, Machine, Placement, Plan,
+    time_model::{LayerTimer, head_seconds, layer_timers, token_seconds},
+};
+
+/// Plans kept after each layer: at most twice as many as this.
+const PLANS: u64 = 3072;
+/// A number of hot neurons is considered if it makes the layer faster by this fraction than the last number considered, or is
+/// larger by this factor.
+const LEAST_GAIN: f64 = 0.02;
+const LEAST_GROWTH: f64 = 1.5;
+/// In layers of up to so many units every number is considered.
+const FEW_UNITS: usize = 24;
+
+/// Budgets from this size on also have to hold the driver's allocator, which hands out whole blocks.
+const BLOCKS_FROM: u64 = 64 << 20;
+/// One part in so many of the budget is left to blocks that are not full, and most bytes of them.
+const BLOCKS_DIVISOR: u64 = 16;
+const BLOCKS_MOST: u64 = 96 << 20;
+
+/// The quickest plan of `profile` on `machine` within `budget` bytes of device memory. Several budgets are cheaper with one
+/// [`Frontier`].
+pub fn solve(profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
+    Frontier::new(profile, machine).plan(profile, machine, budget)
+}
+
+/// The Pareto-optimal plans of a model, for all budgets.
+#[derive(Debug)]
+pub struct Frontier {
+    /// `[layers]` the numbers of hot units that are considered in each layer.
+    options: Vec<Vec<LayerOption>>,
+    /// `[layers + 1]` the plans of the layers from the index on, all of them resident.
+    suffixes: Vec<Vec<SuffixPlan>>,
+    /// The layer of each unit of the model, those that fire most often first.
+    by_frequency: Vec<u32>,
+    /// All plans, bytes ascending, seconds descending.
+    plans: Vec<Candidate>,
+}
+
+/// A resident layer with its first `units` hot.
+#[derive(Debug, Clone, Copy)]
+struct LayerOption {
+    units: usize,
+    bytes: u64,
+    seconds: f64,
+}
+
+/// A plan of a layer and all layers after it.
+#[derive(Debug, Clone, Copy)]
+struct SuffixPlan {
+    bytes: u64,
+    seconds: f64,
+    /// Index of the first layer's option; behind the last layer: 1 if the head is resident.
+    option: u32,
+    /// Index of the plan of the layers after it.
+    after: u32,
+}
+
+/// A plan of all layers.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    bytes: u64,
+    seconds: f64,
+    construction: Construction,
+}
+
+/// The construction of a candidate's placement.
+#[derive(Debug, Clone, Copy)]
+enum Construction {
+    /// Nothing resident.
+    Cpu,
+    /// The layers from `first_resident` on by their suffix plan of this index.
+    Suffix { first_resident: usize, index: usize },
+    /// All layers resident, with this many units of [`Frontier::by_frequency`] hot.
+    ByFrequency(usize),
+}
+
+impl Frontier {
+    /// Solves for all budgets.
+    pub fn new(profile: &CostProfile, machine: &Machine) -> Self {
+        let timers = layer_timers(profile, machine);
+        let n_layer = timers.len();
+        let head_on_cpu = head_seconds(&profile.head, machine, false);
+        let mut on_cpu: Vec<f64> = vec![0.0];
+        for timer in &timers {
+            on_cpu.push(on_cpu[on_cpu.len() - 1] + timer.on_cpu().seconds);
+        }
+        let nothing = Candidate { bytes: 0, seconds: on_cpu[n_layer] + head_on_cpu, construction: Construction::Cpu };
+        if machine.gpu.is_none() || n_layer == 0 {
+            return Frontier {
+                options: Vec::new(),
+                suffixes: Vec::new(),
+                by_frequency: Vec::new(),
+                plans: vec![nothing],
+            };
+        }
+        let options: Vec<Vec<LayerOption>> =
+            timers.iter().zip(&profile.layers).map(|(timer, layer)| layer_options(timer, layer)).collect();
+        let fixed = profile.scratch + profile.staging;
+        let head = profile.head.bytes();
+        let total = fixed + head + profile.layers.iter().map(LayerCosts::whole).sum::<u64>();
+
+        let head_plan = |option: u32, bytes, resident| {
+            let seconds = token_seconds(machine) + head_seconds(&profile.head, machine, resident);
+            SuffixPlan { bytes: fixed + bytes, seconds, option, after: 0 }
+        };
+        let ends = [head_plan(0, 0, false), head_plan(1, head, true)];
+        let mut thinning = Thinning::new(total);
+        let mut suffixes = vec![Vec::new(); n_layer + 1];
+        suffixes[n_layer] = thinning.keep(ends.into_iter());
+        let mut plans = vec![nothing];
+        for layer in (0..n_layer).rev() {
+            let after = &suffixes[layer + 1];
+            let pairs = options[layer].iter().zip(0..).flat_map(|(option, number)| {
+                after.iter().zip(0..).map(move |(suffix, after)| SuffixPlan {
+                    bytes: suffix.bytes + option.bytes,
+                    seconds: suffix.seconds + option.seconds,
+                    option: number,
+                    after,
+                })
+            });
+            suffixes[layer] = thinning.keep(pairs);
+            plans.extend(suffixes[layer].iter().enumerate().map(|(index, of)| Candidate {
+                bytes: of.bytes,
+                seconds: of.seconds + on_cpu[layer],
+                construction: Construction::Suffix { first_resident: layer, index },
+            }));
+        }
+        let by_frequency = by_frequency(profile);
+        plans.extend(frequency_path(profile, &timers, &by_frequency, &ends[1]));
+        let plans = thinning.pareto_optimal(plans);
+        Frontier { options, suffixes, by_frequency, plans }
+    }
+
+    /// The quickest plan within `budget` bytes, of the `profile` and on the `machine` that the frontier was solved for.
+    pub fn plan(&self, profile: &CostProfile, machine: &Machine, budget: u64) -> Plan {
+        let usable = usable(budget);
+        let fits = self.plans.partition_point(|plan| plan.bytes <= usable);
+        // The first takes nothing.
+        let plan = self.plans[fits.saturating_sub(1)];
+        Plan::new(profile, machine, self.placement(profile, plan))
+    }
+
+    fn placement(&self, profile: &CostProfile, plan: Candidate) -> Placement {
+        let mut placement = Placement::cpu(profile.layers.len());
+        let mut units = vec![0; profile.layers.len()];
+        match plan.construction {
+            Construction::Cpu => {}
+            Construction::Suffix { first_resident, index } => {
+                placement.first_resident = first_resident;
+                let mut suffix = self.suffixes[first_resident][index];
+                for (layer, units) in units.iter_mut().enumerate().skip(first_resident) {
+                    *units = self.options[layer][suffix.option as usize].units;
+                    suffix = self.suffixes[layer + 1][suffix.after as usize];
+                }
+                placement.head = suffix.option == 1;
+            }
+            Construction::ByFrequency(n) => {
+                (placement.first_resident, placement.head) = (0, true);
+                self.by_frequency[..n].iter().for_each(|layer| units[*layer as usize] += 1);
+            }
+        }
+        let hot =
+            profile.layers.iter().zip(units).map(|(layer, units)| layer.order[..layer.neurons_in(units)].to_vec());
+        placement.hot = hot.collect();
+        placement
+    }
+}
+
+/// Bytes of `budget` that a plan may use; the rest is left to the driver's blocks.
+pub fn usable(budget: u64) -> u64 {
+    let with_blocks = |budget: u64| budget - (budget / BLOCKS_DIVISOR).min(BLOCKS_MOST);
+    // Just below the threshold no less than just above: a larger budget is never worth less.
+    if budget < BLOCKS_FROM { budget.min(with_blocks(BLOCKS_FROM)) } else { with_blocks(budget) }
+}
+
+/// `layer` with its first `units` hot.
+fn layer_option(timer: &LayerTimer<'_>, layer: &LayerCosts, units: usize) -> LayerOption {
+    LayerOption { units, bytes: layer_bytes(layer, units), seconds: timer.resident(layer.prefix_rows[units]).seconds }
+}
+
+/// Device bytes of `layer` with its first `units` hot.
+fn layer_bytes(layer: &LayerCosts, units: usize) -> u64 {
+    layer.base() + layer.neurons_in(units) as u64 * layer.neuron
+}
+
+/// The numbers of hot units to consider in `layer`. Numbers that take longer than a smaller one are left out.
+fn layer_options(timer: &LayerTimer<'_>, layer: &LayerCosts) -> Vec<LayerOption> {
+    let units = layer.units();
+    let every: Vec<LayerOption> = (0..=units).map(|units| layer_option(timer, layer, units)).collect();
+    let best = every.iter().map(|option| option.seconds).fold(f64::INFINITY, f64::min);
+    let mut chosen = vec![every[0]];
+    for option in &every[1..] {
+        let last = chosen[chosen.len() - 1];
+        let gain = last.seconds - option.seconds;
+        let grown = option.units as f64 >= last.units as f64 * LEAST_GROWTH;
+        let end = option.units == units || option.seconds == best;
+        if gain > 0.0 && (units <= FEW_UNITS || end || grown || gain >= last.seconds * LEAST_GAIN) {
+            chosen.push(*option);
+        }
+    }
+    chosen
+}
+
+/// The layer of each unit of the model, those that fire most often first: PowerInfer's order.
+fn by_frequency(profile: &CostProfile) -> Vec<u32> {
+    let mut units = Vec::new();
+    for (at, layer) in profile.layers.iter().zip(0..).map(|(layer, at)| (at, layer)) {
+        units.extend(layer.prefix_rows.windows(2).map(|pair| (pair[1].fires - pair[0].fires, at)));
+    }
+    units.sort_by(|a, b| b.0.total_cmp(&a.0));
+    units.into_iter().map(|(_, layer)| layer).collect()
+}
+
+/// The plans that have the first 0, 1, ... units of `order` hot, with everything else resident. Where layers differ little they
+/// are the best there are.
+fn frequency_path(profile: &CostProfile, timers: &[LayerTimer<'_>], order: &[u32], end: &SuffixPlan) -> Vec<Candidate> {
+    let mut now: Vec<LayerOption> =
+        timers.iter().zip(&profile.layers).map(|(timer, layer)| layer_option(timer, layer, 0)).collect();
+    let mut bytes = end.bytes + now.iter().map(|option| option.bytes).sum::<u64>();
+    let mut seconds = end.seconds + now.iter().map(|option| option.seconds).sum::<f64>();
+    let mut plans = vec![Candidate { bytes, seconds, construction: Construction::ByFrequency(0) }];
+    for (taken, layer) in (1..).zip(order) {
+        let at = *layer as usize;
+        let next = layer_option(&timers[at], &profile.layers[at], now[at].units + 1);
+        bytes += next.bytes - now[at].bytes;
+        seconds += next.seconds - now[at].seconds;
+        now[at] = next;
+        plans.push(Candidate { bytes, seconds, construction: Construction::ByFrequency(taken) });
+    }
+    plans
+}
+
+/// Keeps the fastest of all plans with about the same bytes.
+struct Thinning {
+    shift: u32,
+    slots: Vec<SuffixPlan>,
+}
+
+const EMPTY: SuffixPlan = SuffixPlan { bytes: 0, seconds: f64::INFINITY, option: 0, after: 0 };
+
+impl Thinning {
+    /// For plans of up to `total` bytes.
+    fn new(total: u64) -> Self {
+        let shift = (total / PLANS).max(1).ilog2();
+        Thinning { shift, slots: vec![EMPTY; (total >> shift) as usize + 1] }
+    }
+
+    fn slot(&self, bytes: u64) -> usize {
+        (bytes >> self.shift) as usize
+    }
+
+    fn keep(&mut self, plans: impl Iterator<Item = SuffixPlan>) -> Vec<SuffixPlan> {
+        self.slots.fill(EMPTY);
+        let shift = self.shift;
+        for plan in plans {
+            let slot = &mut self.slots[(plan.bytes >> shift) as usize];
+            if plan.seconds < slot.seconds {
+                *slot = plan;
+            }
+        }
+        let mut best = f64::INFINITY;
+        let better = |plan: &&SuffixPlan| {
+            plan.seconds < best && {
+                best = plan.seconds;
+                true
+            }
+        };
+        self.slots.iter().filter(better).copied().collect()
+    }
+
+    /// The Pareto-optimal of all `plans`, bytes ascending. Most of the others are dropped before anything is sorted.
+    fn pareto_optimal(&self, mut plans: Vec<Candidate>) -> Vec<Candidate> {
+        let mut below = vec![f64::INFINITY; self.slots.len() + 1];
+        for plan in &plans {
+            let least = &mut below[self.slot(plan.bytes) + 1];
+            *least = least.min(plan.seconds);
+        }
+        for slot in 1..below.len() {
+            below[slot] = below[slot].min(below[slot - 1]);
+        }
+        plans.retain(|plan| plan.seconds < below[self.slot(plan.bytes)]);
+        plans.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.seconds.total_cmp(&b.seconds)));
+        let mut best = f64::INFINITY;
+        plans.retain(|plan| {
+            plan.seconds < best && {
+                best = plan.seconds;
+                true
+            }
+        });
+        plans
+    }
+}

@@ -1,0 +1,64 @@
+//! IQ4_XS: 256 elements in 136 bytes, eight sub-blocks of 32. `x = d * (scale - 32) * VALUES[q]` with the table of IQ4_NL.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | `d`, F16 |
+//! | 2..4 | bits 4..6 of the scales: bits `2s..2s+2` of a little-endian u16 |
+//! | 4..8 | bits 0..4 of the scales, two per byte, low nibble first |
+//! | 8..136 | `q`: 16 bytes per sub-block, ordered as in IQ4_NL |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    bits::{bytes, f16_at, nibbles},
+    block_format::unpack_256,
+    device,
+    iq4_nl::VALUES,
+};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::IQ4_XS,
+    len: 256,
+    bytes: 136,
+    grouping: Grouping { len: 32, minima: false, wide: true },
+    unpack: |src, to| unpack_256(src, to, unpack),
+    quantise: None,
+    device: DeviceFormat {
+        ty: WeightType::Q8_0,
+        exact: false,
+        repack: |row, main, aux| device::widen_to_q8_0::<1>(BlockType::IQ4_XS, row, main, aux),
+    },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 136], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {
+    unpack_scales(block, scales);
+    for (sub, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        nibbles(bytes(block, 8 + 16 * sub), codes, |q| VALUES[usize::from(q)]);
+    }
+}
+
+/// `d * (scale - 32)` of the eight sub-blocks.
+#[inline(always)]
+pub(crate) fn unpack_scales(block: &[u8; 136], scales: &mut [f32; 8]) {
+    let d = f16_at(block, 0);
+    for (scale, q) in scales.iter_mut().zip(scale_codes(block)) {
+        *scale = d * (f32::from(q) - 32.0);
+    }
+}
+
+/// The eight 6-bit scales, one byte each, 32 too large.
+#[inline(always)]
+pub(crate) fn scale_codes(block: &[u8; 136]) -> [u8; 8] {
+    // Nibbles, and pairs of bits, are moved apart to bytes: halves first.
+    let mut low = u64::from(u32::from_le_bytes(*bytes(block, 4)));
+    low = (low | low << 16) & 0x0000_ffff_0000_ffff;
+    low = (low | low << 8) & 0x00ff_00ff_00ff_00ff;
+    low = (low | low << 4) & 0x0f0f_0f0f_0f0f_0f0f;
+    let mut high = u64::from(u16::from_le_bytes(*bytes(block, 2)));
+    high = (high | high << 24) & 0x0000_00ff_0000_00ff;
+    high = (high | high << 12) & 0x000f_000f_000f_000f;
+    high = (high | high << 6) & 0x0303_0303_0303_0303;
+    (low | high << 4).to_le_bytes()
+}

@@ -1,0 +1,50 @@
+//! Q4_0: 32 elements in 18 bytes. `x = d * (q - 8)`.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | `d`, F16 |
+//! | 2..18 | `q`, 4 bits: byte `j` holds element `j` (low) and `j + 16` (high) |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    block_format::{quantise_blocks, unpack_32},
+    device, round,
+};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::Q4_0,
+    len: 32,
+    bytes: 18,
+    grouping: Grouping { len: 32, minima: false, wide: false },
+    unpack: |src, to| unpack_32(src, to, unpack),
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
+    device: DeviceFormat {
+        ty: WeightType::Q4_0,
+        exact: true,
+        repack: |row, main, aux| {
+            device::split_scales::<18, 16>(row, main, aux);
+            Ok(())
+        },
+    },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 18], codes: &mut [i8; 32]) -> (f32, f32) {
+    bits::nibbles(bits::bytes(block, 2), codes, |q| q as i8 - 8);
+    (bits::f16_at(block, 0), 0.0)
+}
+
+/// The element of largest magnitude becomes -8 exactly; the rest is rounded in its scale.
+fn quantise(x: &[f32; 32]) -> [u8; 18] {
+    let d = round::extreme(x) / -8.0;
+    let inverse = round::inverse(d);
+    let code = |x: f32| ((x * inverse + 8.5) as i32).min(15) as u8;
+    let mut block = [0; 18];
+    block[..2].copy_from_slice(&bits::to_f16(d).0);
+    for (j, q) in block[2..].iter_mut().enumerate() {
+        *q = code(x[j]) | code(x[j + 16]) << 4;
+    }
+    block
+}

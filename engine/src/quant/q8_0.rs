@@ -1,0 +1,49 @@
+//! Q8_0: 32 elements in 34 bytes. `x = d * q`.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | `d`, F16 |
+//! | 2..34 | `q`, i8 |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    block_format::{quantise_blocks, unpack_32},
+    device, round,
+};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::Q8_0,
+    len: 32,
+    bytes: 34,
+    grouping: Grouping { len: 32, minima: false, wide: true },
+    unpack: |src, to| unpack_32(src, to, unpack),
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
+    device: DeviceFormat {
+        ty: WeightType::Q8_0,
+        exact: true,
+        repack: |row, main, aux| {
+            device::split_scales::<34, 32>(row, main, aux);
+            Ok(())
+        },
+    },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 34], codes: &mut [i8; 32]) -> (f32, f32) {
+    *codes = bits::bytes::<32>(block, 2).map(|q| q as i8);
+    (bits::f16_at(block, 0), 0.0)
+}
+
+/// The largest magnitude becomes 127; the rest is rounded in its scale, halves away from zero.
+fn quantise(x: &[f32; 32]) -> [u8; 34] {
+    let d = round::extreme(x).abs() / 127.0;
+    let inverse = round::inverse(d);
+    let mut block = [0; 34];
+    block[..2].copy_from_slice(&bits::to_f16(d).0);
+    for (q, x) in block[2..].iter_mut().zip(x) {
+        *q = round::nearest_away(x * inverse) as i8 as u8;
+    }
+    block
+}

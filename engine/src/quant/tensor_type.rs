@@ -1,0 +1,244 @@
+//! Types of tensors, with GGUF's numbering, and of those a weight may have: floats, and blocks of codes.
+
+use std::{fmt, str::FromStr};
+
+use super::BlockFormat;
+use crate::error::{Error, Result};
+
+/// Encoding of a tensor's elements. Discriminants are GGUF's `ggml_type` ids.
+#[allow(non_camel_case_types, missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum TensorType {
+    F32 = 0,
+    F16 = 1,
+    Q4_0 = 2,
+    Q4_1 = 3,
+    Q5_0 = 6,
+    Q5_1 = 7,
+    Q8_0 = 8,
+    Q2_K = 10,
+    Q3_K = 11,
+    Q4_K = 12,
+    Q5_K = 13,
+    Q6_K = 14,
+    IQ4_NL = 20,
+    IQ4_XS = 23,
+    I8 = 24,
+    I16 = 25,
+    I32 = 26,
+    I64 = 27,
+    F64 = 28,
+    BF16 = 30,
+    MXFP4 = 39,
+}
+
+/// Encoding of weights: the two kinds of arithmetic that kernels have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// Every element a number of its own.
+    Float(FloatType),
+    /// Small integers in blocks that share their scales.
+    Blocks(BlockType),
+}
+
+/// Float types of weights.
+#[allow(missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FloatType {
+    F32,
+    F16,
+    BF16,
+}
+
+/// Block-quantised types of weights. [`BlockType::format`] has what is known of each.
+#[allow(non_camel_case_types, missing_docs)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BlockType {
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q8_0,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_NL,
+    IQ4_XS,
+    MXFP4,
+}
+
+impl TensorType {
+    /// Every type, in GGUF's order.
+    pub const ALL: [TensorType; 21] = {
+        use TensorType::*;
+        [
+            F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, I8, I16, I32, I64,
+            F64, BF16, MXFP4,
+        ]
+    };
+
+    /// The type with this GGUF id, if this engine reads it.
+    pub fn from_id(id: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|ty| *ty as u32 == id)
+    }
+
+    /// Encoding as weights; `None` for integers and F64, which only occur as tables.
+    pub const fn encoding(self) -> Option<Encoding> {
+        use Encoding::{Blocks, Float};
+        Some(match self {
+            TensorType::F32 => Float(FloatType::F32),
+            TensorType::F16 => Float(FloatType::F16),
+            TensorType::BF16 => Float(FloatType::BF16),
+            TensorType::Q4_0 => Blocks(BlockType::Q4_0),
+            TensorType::Q4_1 => Blocks(BlockType::Q4_1),
+            TensorType::Q5_0 => Blocks(BlockType::Q5_0),
+            TensorType::Q5_1 => Blocks(BlockType::Q5_1),
+            TensorType::Q8_0 => Blocks(BlockType::Q8_0),
+            TensorType::Q2_K => Blocks(BlockType::Q2_K),
+            TensorType::Q3_K => Blocks(BlockType::Q3_K),
+            TensorType::Q4_K => Blocks(BlockType::Q4_K),
+            TensorType::Q5_K => Blocks(BlockType::Q5_K),
+            TensorType::Q6_K => Blocks(BlockType::Q6_K),
+            TensorType::IQ4_NL => Blocks(BlockType::IQ4_NL),
+            TensorType::IQ4_XS => Blocks(BlockType::IQ4_XS),
+            TensorType::MXFP4 => Blocks(BlockType::MXFP4),
+            TensorType::I8 | TensorType::I16 | TensorType::I32 | TensorType::I64 | TensorType::F64 => return None,
+        })
+    }
+
+    /// True for types of weights.
+    pub const fn is_weight(self) -> bool {
+        self.encoding().is_some()
+    }
+
+    /// Elements per block; 1 for plain types.
+    pub const fn block_len(self) -> usize {
+        match self.encoding() {
+            Some(Encoding::Blocks(ty)) => ty.format().len,
+            Some(Encoding::Float(_)) | None => 1,
+        }
+    }
+
+    /// Bytes per block.
+    pub const fn block_bytes(self) -> usize {
+        match (self.encoding(), self) {
+            (Some(Encoding::Blocks(ty)), _) => ty.format().bytes,
+            (Some(Encoding::Float(ty)), _) => ty.bytes(),
+            (None, TensorType::I8) => 1,
+            (None, TensorType::I16) => 2,
+            (None, TensorType::I32) => 4,
+            (None, _) => 8,
+        }
+    }
+
+    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or overflows).
+    pub const fn row_bytes(self, cols: usize) -> Option<usize> {
+        if !cols.is_multiple_of(self.block_len()) {
+            return None;
+        }
+        (cols / self.block_len()).checked_mul(self.block_bytes())
+    }
+
+    /// Upper-case name, as llama.cpp prints it.
+    pub const fn name(self) -> &'static str {
+        use TensorType::*;
+        match self {
+            F32 => "F32",
+            F16 => "F16",
+            BF16 => "BF16",
+            F64 => "F64",
+            I8 => "I8",
+            I16 => "I16",
+            I32 => "I32",
+            I64 => "I64",
+            Q4_0 => "Q4_0",
+            Q4_1 => "Q4_1",
+            Q5_0 => "Q5_0",
+            Q5_1 => "Q5_1",
+            Q8_0 => "Q8_0",
+            Q2_K => "Q2_K",
+            Q3_K => "Q3_K",
+            Q4_K => "Q4_K",
+            Q5_K => "Q5_K",
+            Q6_K => "Q6_K",
+            IQ4_NL => "IQ4_NL",
+            IQ4_XS => "IQ4_XS",
+            MXFP4 => "MXFP4",
+        }
+    }
+}
+
+impl Encoding {
+    /// The encoding as a type of tensors.
+    pub const fn tensor_type(self) -> TensorType {
+        match self {
+            Encoding::Float(FloatType::F32) => TensorType::F32,
+            Encoding::Float(FloatType::F16) => TensorType::F16,
+            Encoding::Float(FloatType::BF16) => TensorType::BF16,
+            Encoding::Blocks(ty) => ty.format().ty,
+        }
+    }
+
+    /// Bytes of one row of `cols` elements, or `None` if `cols` is not a whole number of blocks (or overflows).
+    pub const fn row_bytes(self, cols: usize) -> Option<usize> {
+        self.tensor_type().row_bytes(cols)
+    }
+}
+
+impl FloatType {
+    /// Bytes of an element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            FloatType::F32 => 4,
+            FloatType::F16 | FloatType::BF16 => 2,
+        }
+    }
+}
+
+impl BlockType {
+    /// Layout, codes and GPU encoding of the type: its file, as data.
+    pub const fn format(self) -> &'static BlockFormat {
+        match self {
+            BlockType::Q4_0 => &super::q4_0::FORMAT,
+            BlockType::Q4_1 => &super::q4_1::FORMAT,
+            BlockType::Q5_0 => &super::q5_0::FORMAT,
+            BlockType::Q5_1 => &super::q5_1::FORMAT,
+            BlockType::Q8_0 => &super::q8_0::FORMAT,
+            BlockType::Q2_K => &super::q2_k::FORMAT,
+            BlockType::Q3_K => &super::q3_k::FORMAT,
+            BlockType::Q4_K => &super::q4_k::FORMAT,
+            BlockType::Q5_K => &super::q5_k::FORMAT,
+            BlockType::Q6_K => &super::q6_k::FORMAT,
+            BlockType::IQ4_NL => &super::iq4_nl::FORMAT,
+            BlockType::IQ4_XS => &super::iq4_xs::FORMAT,
+            BlockType::MXFP4 => &super::mxfp4::FORMAT,
+        }
+    }
+}
+
+impl fmt::Display for TensorType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Encoding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor_type().fmt(f)
+    }
+}
+
+impl FromStr for TensorType {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        Self::ALL.into_iter().find(|ty| ty.name().eq_ignore_ascii_case(text)).ok_or_else(|| Error::Unsupported {
+            what: "tensor type",
+            got: text.to_owned(),
+            supported: Self::ALL.iter().map(|ty| ty.name()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}

@@ -1,0 +1,240 @@
+//! All types against the fixture `tests/fixtures/quants`: reference bytes and reference values of one 8 x 512 matrix.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use proptest::prelude::*;
+use rand::{Rng, RngExt};
+
+use super::*;
+use crate::format::{Opened, ReadMode, open};
+
+const ROWS: usize = 8;
+const COLS: usize = 512;
+
+/// Every type of weights, floats first.
+pub(crate) const WEIGHTS: [TensorType; 16] = {
+    let (mut types, mut len) = ([TensorType::F32; 16], 0);
+    let (mut floats, mut at) = (true, 0);
+    while len < types.len() {
+        if at == TensorType::ALL.len() {
+            (floats, at) = (false, 0);
+        }
+        match TensorType::ALL[at].encoding() {
+            Some(Encoding::Float(_)) if floats => (types[len], len) = (TensorType::ALL[at], len + 1),
+            Some(Encoding::Blocks(_)) if !floats => (types[len], len) = (TensorType::ALL[at], len + 1),
+            _ => {}
+        }
+        at += 1;
+    }
+    types
+};
+
+/// Encoded elements: random codes under scales that keep values within a few ones.
+pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Vec<u8> {
+    let mut bytes = vec![0u8; ty.row_bytes(n).unwrap()];
+    rng.fill_bytes(&mut bytes);
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        let mut put = |at: usize, low: f32, high: f32| {
+            let scale = half::f16::from_f32(rng.random_range(low..high));
+            block[at..at + 2].copy_from_slice(&scale.to_le_bytes());
+        };
+        match ty.encoding().unwrap() {
+            Encoding::Float(FloatType::F32) => block.copy_from_slice(&rng.random_range(-1f32..1.0).to_le_bytes()),
+            Encoding::Float(FloatType::F16) => put(0, -1.0, 1.0),
+            Encoding::Float(FloatType::BF16) => {
+                let value = half::bf16::from_f32(rng.random_range(-1.0..1.0));
+                block.copy_from_slice(&value.to_le_bytes());
+            }
+            Encoding::Blocks(BlockType::Q4_0 | BlockType::Q5_0 | BlockType::Q8_0 | BlockType::IQ4_NL) => {
+                put(0, -0.02, 0.02);
+            }
+            Encoding::Blocks(BlockType::IQ4_XS) => put(0, -0.001, 0.001),
+            Encoding::Blocks(BlockType::Q4_1 | BlockType::Q5_1) => {
+                put(0, -0.1, 0.1);
+                put(2, -1.0, 1.0);
+            }
+            Encoding::Blocks(BlockType::Q4_K | BlockType::Q5_K) => {
+                put(0, -0.01, 0.01);
+                put(2, -0.01, 0.01);
+            }
+            Encoding::Blocks(BlockType::Q2_K) => {
+                put(80, -0.05, 0.05);
+                put(82, -0.05, 0.05);
+            }
+            Encoding::Blocks(BlockType::Q3_K) => put(108, -0.02, 0.02),
+            Encoding::Blocks(BlockType::Q6_K) => put(208, -0.001, 0.001),
+            Encoding::Blocks(BlockType::MXFP4) => block[0] = rng.random_range(120..128),
+        }
+    }
+    bytes
+}
+
+/// Largest error of widening to the GPU's encoding, relative to the largest weight of a chunk.
+pub(crate) fn widening_error(ty: TensorType) -> f64 {
+    match ty {
+        TensorType::IQ4_XS => 1.0 / 2048.0,
+        // Half a step of the codes, and the scale's rounding.
+        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q2_K => 1.0 / 254.0 + 1.0 / 2048.0,
+        _ => 0.0,
+    }
+}
+
+fn fixture(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name)
+}
+
+/// Reference bytes per type.
+fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
+    let Opened::Checkpoint(file) = open(&fixture("quants.gguf"), ReadMode::Map).unwrap() else { panic!("not a GGUF") };
+    let bytes = |ty: TensorType| {
+        let tensor = file.tensor(&format!("q.{ty}")).unwrap();
+        assert_eq!((tensor.ty, &tensor.shape[..]), (ty, &[ROWS, COLS][..]));
+        (ty, tensor.data.to_vec())
+    };
+    WEIGHTS.map(bytes).into()
+}
+
+/// A tensor of the expected values.
+fn expected(name: &str) -> Vec<f32> {
+    let file = std::fs::read(fixture("quants_expected.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let tensor = tensors.tensor(name).unwrap();
+    assert_eq!(tensor.shape(), [ROWS, COLS]);
+    tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+}
+
+fn rms(a: &[f32], b: &[f32]) -> f64 {
+    (a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>() / a.len() as f64).sqrt()
+}
+
+fn round_trip(ty: TensorType, x: &[f32]) -> Vec<f32> {
+    let mut bytes = Vec::new();
+    quantise(ty, x, &mut bytes).unwrap();
+    let mut back = vec![f32::NAN; x.len()];
+    dequantise(ty, &bytes, &mut back);
+    back
+}
+
+#[test]
+fn dequantise_equals_the_reference_values() {
+    let bytes = reference_bytes();
+    for ty in WEIGHTS {
+        let mut values = vec![f32::NAN; ROWS * COLS];
+        dequantise(ty, &bytes[&ty], &mut values);
+        for (at, (got, want)) in values.iter().zip(expected(ty.name())).enumerate() {
+            assert!(*got == want, "{ty} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
+        }
+    }
+}
+
+#[test]
+fn quantise_equals_the_reference_bytes() {
+    use TensorType::*;
+    let (source, bytes) = (expected("source"), reference_bytes());
+    for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1] {
+        let mut got = Vec::new();
+        quantise(ty, &source, &mut got).unwrap();
+        for (at, (got, want)) in got.chunks(ty.block_bytes()).zip(bytes[&ty].chunks(ty.block_bytes())).enumerate() {
+            assert_eq!(got, want, "{ty} block {at}");
+        }
+    }
+}
+
+#[test]
+fn quantise_of_k_types_is_as_accurate_as_the_reference() {
+    use TensorType::*;
+    let source = expected("source");
+    for ty in [Q4_K, Q5_K, Q6_K] {
+        let (ours, theirs) = (round_trip(ty, &source), expected(ty.name()));
+        for row in 0..ROWS {
+            let at = row * COLS..(row + 1) * COLS;
+            let ratio = rms(&ours[at.clone()], &source[at.clone()]) / rms(&theirs[at.clone()], &source[at]);
+            println!("{ty} row {row}: {ratio:.4}");
+            assert!(ratio <= 1.02, "{ty} row {row}: {ratio} times the reference's error");
+        }
+    }
+}
+
+#[test]
+fn round_trip_keeps_zeros_and_constants() {
+    for ty in QUANTISABLE {
+        assert!(round_trip(ty, &[0.0; 256]).iter().all(|x| *x == 0.0), "{ty}");
+        for constant in [1.0f32, -1.0, 0.01, -300.0] {
+            for x in round_trip(ty, &[constant; 256]) {
+                assert!((x - constant).abs() <= 0.02 * constant.abs(), "{ty}: {constant} became {x}");
+            }
+        }
+    }
+}
+
+#[test]
+fn quantise_refuses_what_a_type_cannot_hold() {
+    for ty in QUANTISABLE {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 256];
+            x[77] = bad;
+            let mut bytes = vec![1, 2, 3];
+            let error = quantise(ty, &x, &mut bytes).unwrap_err().to_string();
+            assert!(error.contains("element 77"), "{ty}: {error}");
+            assert_eq!(bytes, [1, 2, 3], "{ty}");
+        }
+        let huge = quantise(ty, &[1e30; 256], &mut Vec::new());
+        assert_eq!(huge.is_ok(), matches!(ty, TensorType::F32 | TensorType::BF16), "{ty}");
+        if ty.block_len() > 1 {
+            assert!(matches!(quantise(ty, &[0.0; 33], &mut Vec::new()), Err(Error::Invalid { .. })), "{ty}");
+        }
+    }
+    for ty in TensorType::ALL.into_iter().filter(|ty| !QUANTISABLE.contains(ty)) {
+        let x = vec![0.0; ty.block_len()];
+        assert!(matches!(quantise(ty, &x, &mut Vec::new()), Err(Error::Unsupported { .. })), "{ty}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Rows of any spread, offset and magnitude come back within the error of the type.
+    #[test]
+    fn round_trip_error_is_within_the_type(
+        unit in prop::collection::vec(-1.0f32..1.0, 512),
+        exponent in -2i32..4,
+        offset in -2.0f32..2.0,
+        spike in 0usize..512,
+    ) {
+        let scale = 10f32.powi(exponent);
+        let mut row: Vec<f32> = unit.iter().map(|x| (x + offset) * scale).collect();
+        row[spike] *= 4.0;
+        let span = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
+        for ty in QUANTISABLE {
+            // Largest error of one element, as a share of the largest magnitude, with room for the scales' own rounding
+            // (F16 scales lose precision below 6e-5: hence rows of ordinary magnitude).
+            let share = match ty {
+                TensorType::F32 => 0.0,
+                TensorType::F16 => 1.0 / 2048.0,
+                TensorType::BF16 => 1.0 / 256.0,
+                TensorType::Q8_0 => 1.0 / 200.0,
+                TensorType::Q6_K => 1.0 / 24.0,
+                TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5_K => 1.0 / 10.0,
+                _ => 1.0 / 5.0,
+            };
+            for (x, back) in row.iter().zip(round_trip(ty, &row)) {
+                prop_assert!((x - back).abs() <= share * span, "{}: {} became {}", ty, x, back);
+            }
+        }
+    }
+
+    /// Any bytes decode without a panic, and every finite number survives any quantiser without a panic.
+    #[test]
+    fn dequantise_and_quantise_take_any_bits(bits in prop::collection::vec(any::<u32>(), 256), bytes in prop::collection::vec(any::<u8>(), 1024)) {
+        for ty in WEIGHTS {
+            let mut out = vec![0.0; 256];
+            dequantise(ty, &bytes[..ty.row_bytes(256).unwrap()], &mut out);
+        }
+        let any: Vec<f32> = bits.iter().map(|bits| f32::from_bits(*bits)).collect();
+        let tame: Vec<f32> = any.iter().map(|x| if x.abs() <= 65504.0 { *x } else { 0.0 }).collect();
+        for ty in QUANTISABLE {
+            let _ = quantise(ty, &any, &mut Vec::new());
+            prop_assert!(round_trip(ty, &tame).iter().all(|x| x.is_finite()), "{}", ty);
+        }
+    }
+}

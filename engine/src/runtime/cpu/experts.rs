@@ -1,0 +1,234 @@
+//! The FFN of an MoE layer: the weighted sum of the experts that its router chooses.
+
+use std::time::Instant;
+
+use super::{
+    CpuFfn, FfnBlock, FfnTask, FfnWork, LayerTask, WHAT, expert_firing::ExpertFiring, layer_ffn::add_bias,
+    products::Few, routing::Routing,
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    model::{ExpertWeights, Ffn, FfnWeights, ModelConfig},
+    runtime::{Probe, Sparsity, scratch::grow},
+};
+
+/// Routes tokens and adds up the outputs of their experts. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(crate) struct MoeFfn {
+    routing: Routing,
+    /// One expert's tokens and their router weights.
+    members: Vec<(usize, f32)>,
+    /// `[members, d_model]`, inputs.
+    gathered: Vec<f32>,
+    /// `[members, d_model]`, outputs.
+    expert_out: Vec<f32>,
+    firing: ExpertFiring,
+}
+
+/// The experts of one layer for one chunk.
+struct ExpertTask<'a> {
+    cpu: &'a Cpu,
+    config: &'a ModelConfig,
+    task: &'a LayerTask<'a>,
+    weights: &'a ExpertWeights,
+    /// True if the shared expert is computed too.
+    whole: bool,
+    /// True if an observer wants the neurons that fire.
+    observed: bool,
+}
+
+impl ExpertTask<'_> {
+    /// `out =` the sum of `blocks` for `tokens` tokens, both `[tokens, d_model]`.
+    fn run(
+        &self,
+        ffn: &mut CpuFfn,
+        blocks: &[FfnBlock<'_>],
+        (x, tokens): (&[f32], usize),
+        out: &mut [f32],
+        before: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Result<FfnWork> {
+        let task = FfnTask {
+            blocks,
+            activation: self.config.activation,
+            // A chunk is dense, also an expert that only one of its tokens uses.
+            sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
+            guess: None,
+            recall_check: false,
+            cut: self.task.cut,
+            x,
+            tokens,
+            observed: self.observed,
+        };
+        let work = ffn.run(self.cpu, &task, out, before)?;
+        blocks.iter().for_each(|block| add_bias(block.ffn, block.factor, out));
+        Ok(work)
+    }
+
+    /// The neurons of expert `at` among the layer's: the first, and how many.
+    fn neurons(&self, at: usize, ffn: &FfnWeights) -> (usize, usize) {
+        let width = self.weights.experts.first().map_or(0, |expert| expert.up.weight.rows());
+        (at * width, ffn.up.weight.rows())
+    }
+}
+
+impl MoeFfn {
+    /// `out = sum over chosen experts`, `[tokens, d_model]` as the input; `ffn` computes the experts.
+    pub(crate) fn run(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        weights: &ExpertWeights,
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let Some(experts) = &config.experts else {
+            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+        };
+        let started = probe.wants_firing().then(Instant::now);
+        self.routing.route(cpu, experts, weights, task.x, task.tokens)?;
+        if probe.wants_router() {
+            probe.router(task.layer, self.routing.chosen());
+        }
+        let expert_task = ExpertTask { cpu, config, task, weights, whole: true, observed: started.is_some() };
+        if started.is_some() {
+            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, probe.wants_strength());
+        }
+        let mut work = FfnWork::default();
+        work.read_all(&weights.router.weight);
+        if let Some(expert) = &weights.shared {
+            work.read_all(&expert.gate.weight);
+        }
+        self.compute(&expert_task, ffn, out, &mut work, probe)?;
+        if let Some(started) = started {
+            self.firing.tell(task.layer, work, started, probe);
+        }
+        Ok(())
+    }
+
+    /// `out = sum over given experts of router weight times output`, `[tokens, d_model]` as the input: `given` are ids and router
+    /// weights, `[tokens, used]` each, and an id that is no expert's is left out. Router and shared expert are not computed. Neurons
+    /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
+    pub(crate) fn given(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        given: (&[u32], &[f32]),
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        let Ffn::Experts(weights) = task.ffn else {
+            return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
+        };
+        self.routing.set_choice(task.tokens, given)?;
+        if fired.is_some() {
+            self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, false);
+        }
+        let expert_task = ExpertTask { cpu, config, task, weights, whole: false, observed: fired.is_some() };
+        let mut work = FfnWork::default();
+        self.compute(&expert_task, ffn, out, &mut work, &mut ())?;
+        if let Some(fired) = fired {
+            fired.iter_mut().zip(self.firing.fired()).for_each(|(to, from)| *to |= from);
+        }
+        Ok(work)
+    }
+
+    /// Computes the chosen experts: a single token's together, a chunk's one after the other.
+    fn compute(
+        &mut self,
+        expert_task: &ExpertTask<'_>,
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        work: &mut FfnWork,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let shows = probe.wants_ffn_hidden();
+        if expert_task.task.tokens == 1 && !shows {
+            work.add(self.compute_token(expert_task, ffn, out)?);
+            return Ok(());
+        }
+        out.fill(0.0);
+        let ExpertTask { task, weights, .. } = expert_task;
+        let all = weights.shared.iter().filter(|_| expert_task.whole).map(|expert| &expert.ffn);
+        for (at, expert) in weights.experts.iter().chain(all).enumerate() {
+            self.members.clear();
+            match at < weights.experts.len() {
+                true => self.members.extend(self.routing.members(at, task.tokens)),
+                false => self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate()),
+            }
+            if !self.members.is_empty() {
+                work.add(self.compute_expert(expert_task, (at, expert), ffn, out, shows.then_some(&mut *probe))?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes expert `at` for the tokens that use it.
+    fn compute_expert(
+        &mut self,
+        expert_task: &ExpertTask<'_>,
+        (at, expert): (usize, &FfnWeights),
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        probe: Option<&mut dyn Probe>,
+    ) -> Result<FfnWork> {
+        let (members, task) = (&self.members, expert_task.task);
+        let (rows, d) = (members.len(), task.x.len() / task.tokens);
+        grow(&mut self.gathered, rows.checked_mul(d), WHAT)?;
+        grow(&mut self.expert_out, rows.checked_mul(d), WHAT)?;
+        let (gathered, result) = (&mut self.gathered[..rows * d], &mut self.expert_out[..rows * d]);
+        for (to, (t, _)) in gathered.chunks_exact_mut(d).zip(members) {
+            to.copy_from_slice(&task.x[t * d..][..d]);
+        }
+        let mut probe = probe;
+        let mut before = |gate: &[f32], up: &[f32]| {
+            if let Some(probe) = &mut probe {
+                probe.expert_hidden(task.layer, at, task.tokens, members, gate, up);
+            }
+        };
+        let work = expert_task.run(ffn, &[FfnBlock::whole(expert)], (gathered, rows), result, &mut before)?;
+        if expert_task.observed {
+            self.firing.note(ffn, 0, expert_task.neurons(at, expert), members.iter().map(|(t, _)| *t));
+        }
+        for (from, (t, factor)) in result.chunks_exact(d).zip(members) {
+            expert_task.cpu.add_scaled(&mut out[t * d..][..d], from, *factor);
+        }
+        Ok(work)
+    }
+
+    /// Computes the chosen experts of one token and the shared expert, all at once.
+    fn compute_token(&mut self, expert_task: &ExpertTask<'_>, ffn: &mut CpuFfn, out: &mut [f32]) -> Result<FfnWork> {
+        let ExpertTask { task, weights, .. } = expert_task;
+        let experts = &weights.experts;
+        let mut numbers: Few<(usize, f32)> =
+            self.routing.chosen().iter().copied().zip(self.routing.router_weights().iter().copied()).collect();
+        numbers.retain(|(at, _)| *at < experts.len());
+        // In the order of the file.
+        numbers.sort_unstable_by_key(|(at, _)| *at);
+        let block = |ffn, factor| FfnBlock { factor, ..FfnBlock::whole(ffn) };
+        let mut blocks: Few<FfnBlock<'_>> = numbers.iter().map(|(at, factor)| block(&experts[*at], *factor)).collect();
+        if let (Some(expert), true) = (&weights.shared, expert_task.whole) {
+            let gate = self.routing.gates()[0];
+            numbers.push((experts.len(), gate));
+            blocks.push(block(&expert.ffn, gate));
+        }
+        let work = expert_task.run(ffn, &blocks, (task.x, 1), out, &mut |_, _| ())?;
+        if expert_task.observed {
+            for (at, ((number, _), block)) in numbers.iter().zip(&blocks).enumerate() {
+                self.firing.note(ffn, at, expert_task.neurons(*number, block.ffn), 0..1);
+            }
+        }
+        Ok(work)
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let floats = [&self.gathered, &self.expert_out].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();
+        let members = self.members.capacity() * size_of::<(usize, f32)>();
+        (floats + members) as u64 + self.routing.bytes() + self.firing.bytes()
+    }
+}

@@ -1,0 +1,342 @@
+//! FFNs, or the part of some of their neurons: `sum over neurons of down_i act(gate_i x) (up_i x)`.
+//!
+//! A sparse mode goes through a list of neurons that only shrinks: candidates (those asked for, less those a predictor rules
+//! out), then those that fire. Every product reads the rows of the neurons on the list at that point. The chosen experts of an MoE
+//! layer are several FFNs at once.
+
+use super::{
+    WHAT,
+    products::{Few, Part, Values, down, some_rows},
+    task::{FfnTask, FfnWork, Guess},
+};
+use crate::{
+    cpu::{Cpu, RowsJob},
+    error::Result,
+    model::{Linear, mask},
+    runtime::{Sparsity, scratch::grow},
+    telemetry::neurons::Strength,
+};
+
+/// Computes FFNs. Its buffers grow to the largest and stay.
+#[derive(Debug, Default)]
+pub struct CpuFfn {
+    /// The gate's (or, without one, the up matrix's) outputs, then the hidden values: `[tokens, neurons held]`, block by block.
+    hidden: Vec<f32>,
+    /// The up matrix's outputs, likewise.
+    up: Vec<f32>,
+    /// Scratch as wide as the FFN: outputs of which only some are wanted, or hidden values among zeros.
+    wide: Vec<f32>,
+    /// `[tokens, d]`: output of one of several FFNs.
+    part: Vec<f32>,
+    /// The predictor's hidden layer and its scores.
+    predictor: [Vec<f32>; 2],
+    /// The prediction, as a mask and as a list of those to compute.
+    predicted: Vec<u32>,
+    candidates: Vec<u32>,
+    /// The neurons of which `hidden` has values, block by block, where those are not all.
+    held: Vec<u32>,
+    /// Per block of the last task.
+    spans: Vec<Span>,
+    last: Last,
+}
+
+/// The rule by which held values count as fired.
+#[derive(Debug, Default, Clone, Copy, PartialEq)]
+enum Fires {
+    /// Those that are not zero.
+    #[default]
+    NonZero,
+    /// All: others have been dropped.
+    Held,
+    /// Those whose gate's activation, in `wide`, exceeds this.
+    Above(f32),
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Last {
+    tokens: usize,
+    fires: Fires,
+    /// True if there was a prediction.
+    predicted: bool,
+}
+
+/// The place of a block's values.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    /// Neurons of the block.
+    n_ff: usize,
+    /// Values held of a token, and those of the blocks before.
+    len: usize,
+    first: usize,
+    /// Where the list of them begins in `held`; `None`: they are all neurons.
+    list: Option<usize>,
+}
+
+impl Span {
+    /// The block's values among those of all blocks.
+    fn of<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
+        &values[tokens * self.first..][..tokens * self.len]
+    }
+
+    /// The block's neurons among those held.
+    fn listed<'h>(&self, held: &'h [u32]) -> Option<&'h [u32]> {
+        self.list.map(|list| &held[list..][..self.len])
+    }
+}
+
+impl CpuFfn {
+    /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The biases of gate and up take part,
+    /// those of down do not: who adds parts up adds them once.
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
+    ///
+    /// # Panics
+    /// If shapes disagree, a neuron does not exist, or some FFNs have a gate and others none.
+    pub fn partial(&mut self, cpu: &Cpu, task: &FfnTask<'_>, out: &mut [f32]) -> Result<FfnWork> {
+        self.run(cpu, task, out, &mut |_, _| ())
+    }
+
+    /// The same; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is skipped.
+    pub(crate) fn run(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        out: &mut [f32],
+        before: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Result<FfnWork> {
+        assert!(task.blocks.iter().all(|block| block.ffn.gate.is_some() == task.gated()), "gates in some FFNs");
+        self.last = Last { tokens: task.tokens, ..Last::default() };
+        self.spans.clear();
+        self.held.clear();
+        // The next reads are not known yet.
+        cpu.prefetch(&[]);
+        match task.mode() {
+            Sparsity::Dense => self.dense(cpu, task, out, before),
+            mode => self.sparse(cpu, task, mode, out),
+        }
+    }
+
+    fn dense(
+        &mut self,
+        cpu: &Cpu,
+        task: &FfnTask<'_>,
+        out: &mut [f32],
+        before: &mut dyn FnMut(&[f32], &[f32]),
+    ) -> Result<FfnWork> {
+        let CpuFfn { hidden, up, wide, part, held, spans, last, .. } = self;
+        let (tokens, form) = (task.tokens, task.activation);
+        let mut all = 0;
+        for block in task.blocks {
+            let n_ff = block.ffn.up.weight.rows();
+            let (len, list) = (block.neurons.map_or(n_ff, <[u32]>::len), block.neurons.map(|_| held.len()));
+            spans.push(Span { n_ff, len, first: all, list });
+            held.extend(block.neurons.filter(|_| task.observed).into_iter().flatten());
+            all += len;
+        }
+        let values = tokens.saturating_mul(all);
+        let mut work = FfnWork::default();
+        grow(hidden, Some(values), WHAT)?;
+        let hidden = &mut hidden[..values];
+        let mut jobs = Few::new();
+        match task.gated() {
+            true => {
+                grow(up, Some(values), WHAT)?;
+                let up = &mut up[..values];
+                let (mut gates, mut ups) = (&mut *hidden, &mut *up);
+                for (block, span) in task.blocks.iter().zip(&*spans) {
+                    let (gate, up);
+                    (gate, gates) = gates.split_at_mut(tokens * span.len);
+                    (up, ups) = ups.split_at_mut(tokens * span.len);
+                    if let Some(of) = &block.ffn.gate {
+                        jobs.push(job(of, block.neurons, gate));
+                        work.read_rows(&of.weight, span.len);
+                    }
+                    jobs.push(job(&block.ffn.up, block.neurons, up));
+                }
+                cpu.matmul_rows(&mut jobs, task.x, tokens);
+                drop(jobs);
+                before(hidden, up);
+                if let Some(cut) = task.cut
+                    && task.observed
+                    && !task.activation.is_sparse()
+                {
+                    grow(wide, Some(values), WHAT)?;
+                    wide[..values].copy_from_slice(hidden);
+                    cpu.activate(form, &mut wide[..values], None);
+                    last.fires = Fires::Above(cut);
+                }
+                cpu.activate(form, hidden, Some(up));
+            }
+            false => {
+                let mut ups = &mut *hidden;
+                for (block, span) in task.blocks.iter().zip(&*spans) {
+                    let up;
+                    (up, ups) = ups.split_at_mut(tokens * span.len);
+                    jobs.push(job(&block.ffn.up, block.neurons, up));
+                }
+                cpu.matmul_rows(&mut jobs, task.x, tokens);
+                drop(jobs);
+                before(&[], hidden);
+                cpu.activate(form, hidden, None);
+            }
+        }
+        for (block, span) in task.blocks.iter().zip(&*spans) {
+            work.read_rows(&block.ffn.up.weight, span.len);
+        }
+        let hidden = &*hidden;
+        let values = task.blocks.iter().zip(&*spans);
+        let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.of(hidden, tokens) });
+        // `wide` holds the gates' activations until `fired`; the other use of it never coincides.
+        let expanded = if matches!(last.fires, Fires::Above(_)) { up } else { wide };
+        down(cpu, task, values, (expanded, part), out, &mut work)?;
+        Ok(work)
+    }
+
+    fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, mode: Sparsity, out: &mut [f32]) -> Result<FfnWork> {
+        let mut work = FfnWork::default();
+        if mode == Sparsity::Predicted {
+            self.guess(cpu, task, &mut work)?;
+        }
+        let CpuFfn { hidden, up, wide, part, candidates, held, spans, last, .. } = self;
+        let guessed = (last.predicted && !task.recall_check).then_some(&candidates[..]);
+        let form = task.activation;
+        let firing = task
+            .blocks
+            .iter()
+            .map(|block| -> Part<'_> { (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), guessed.or(block.neurons)) });
+        let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
+        let n = firing.clone().map(len).sum();
+        grow(hidden, Some(n), WHAT)?;
+        some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], wide, &mut work)?;
+        let cut = task.cut.filter(|_| mode == Sparsity::Threshold);
+        if cut.is_some() {
+            grow(up, Some(n), WHAT)?;
+            let acted = &mut up[..n];
+            acted.copy_from_slice(&hidden[..n]);
+            cpu.activate(form, acted, None);
+            last.fires = Fires::Held;
+        }
+        let mut from = 0;
+        for part in firing {
+            let (first, n) = (held.len(), len(part));
+            match cut {
+                Some(cut) => keep(held, n, |i| up[from + i].abs() > cut),
+                None => keep(held, n, |i| hidden[from + i] > 0.0),
+            }
+            // Ascending, so that nothing is overwritten before it has moved.
+            for (to, at) in held.iter().enumerate().skip(first) {
+                hidden[to] = hidden[from + *at as usize];
+            }
+            if let Some(list) = part.1 {
+                held[first..].iter_mut().for_each(|at| *at = list[*at as usize]);
+            }
+            spans.push(Span { n_ff: part.0.weight.rows(), len: held.len() - first, first, list: Some(first) });
+            from += n;
+        }
+        let hidden = &mut hidden[..held.len()];
+        let lists = spans.iter().map(|span| span.listed(held));
+        if task.gated() {
+            grow(up, Some(held.len()), WHAT)?;
+            let up = &mut up[..held.len()];
+            let ups = task.blocks.iter().zip(lists.clone()).map(|(block, list)| (&block.ffn.up, list));
+            some_rows(cpu, ups, task.x, up, wide, &mut work)?;
+            cpu.activate(form, hidden, Some(up));
+        } else {
+            cpu.activate(form, hidden, None);
+        }
+        let hidden = &*hidden;
+        let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.of(hidden, 1) });
+        down(cpu, task, values, (wide, part), out, &mut work)?;
+        Ok(work)
+    }
+
+    /// Finds the candidates: neurons to compute that may fire.
+    fn guess(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
+        let [block] = task.blocks else { return Ok(()) };
+        let n_ff = block.ffn.up.weight.rows();
+        self.predicted.resize(mask::words(n_ff), 0);
+        match task.guess {
+            Some(Guess::Mask(guess)) => self.predicted.copy_from_slice(guess),
+            Some(Guess::Predictor { predictor, x, shift }) => {
+                let [hidden, scores] = &mut self.predictor;
+                let (scores, read) = predictor.scores(cpu, x, 1, hidden, scores)?;
+                mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
+                work.sequential += read;
+            }
+            None => return Ok(()),
+        }
+        self.last.predicted = true;
+        self.candidates.clear();
+        match block.neurons {
+            Some(list) => {
+                let guessed = |i: &&u32| mask::contains(&self.predicted, **i as usize);
+                self.candidates.extend(list.iter().filter(guessed));
+            }
+            None => self.candidates.extend(mask::neurons(&self.predicted)),
+        }
+        Ok(())
+    }
+
+    /// Sets the bits of the neurons of an FFN that fired in the last task, which was [`FfnTask::observed`], in `mask`,
+    /// `[tokens, words(n_ff)]`, and leaves others alone.
+    ///
+    /// # Panics
+    /// If the mask is shorter, or the task had no such block.
+    pub fn fired(&self, block: usize, mask: &mut [u32]) {
+        let (Last { tokens, fires, .. }, span) = (self.last, self.spans[block]);
+        let (hidden, n, list) = (span.of(&self.hidden, tokens), span.len, span.listed(&self.held));
+        for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
+            let hidden = &hidden[t * n..][..n];
+            let above = |cut: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > cut;
+            match (list, fires) {
+                (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
+                (None, Fires::Above(cut)) => mask::fill(mask, n, above(cut)),
+                (Some(list), Fires::NonZero) => mask::insert_some(mask, list, |i| hidden[i] != 0.0),
+                (Some(list), Fires::Held) => mask::insert_some(mask, list, |_| true),
+                (Some(list), Fires::Above(cut)) => mask::insert_some(mask, list, above(cut)),
+            }
+        }
+    }
+
+    /// An FFN's hidden values in the last task, which was [`FfnTask::observed`].
+    ///
+    /// # Panics
+    /// If the task had no such block.
+    pub fn strength(&self, block: usize) -> Strength<'_> {
+        let span = self.spans[block];
+        let values = span.of(&self.hidden, self.last.tokens);
+        match span.listed(&self.held) {
+            None => Strength::All(values),
+            Some(neurons) => Strength::Listed { neurons, values },
+        }
+    }
+
+    /// The prediction of the last task as a [`mask`], if there was one.
+    pub fn predicted(&self) -> Option<&[u32]> {
+        self.last.predicted.then_some(&self.predicted[..])
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        let [rank, scores] = &self.predictor;
+        let floats = [&self.hidden, &self.up, &self.wide, &self.part, rank, scores].map(Vec::capacity);
+        let lists = [&self.predicted, &self.candidates, &self.held].map(Vec::capacity);
+        (floats.iter().chain(&lists).sum::<usize>() * size_of::<f32>()) as u64
+    }
+}
+
+fn job<'a>(linear: &'a Linear, rows: Option<&'a [u32]>, out: &'a mut [f32]) -> RowsJob<'a> {
+    RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out }
+}
+
+/// Appends to `list` the numbers below `n` for which `is_in` is true. Free of branches on `is_in`, which a CPU cannot predict.
+fn keep(list: &mut Vec<u32>, n: usize, is_in: impl Fn(usize) -> bool) {
+    let mut len = list.len();
+    list.resize(len + n, 0);
+    for i in 0..n {
+        list[len] = i as u32;
+        len += usize::from(is_in(i));
+    }
+    list.truncate(len);
+}

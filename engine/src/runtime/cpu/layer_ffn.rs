@@ -1,0 +1,164 @@
+//! The FFN of a layer, dense or MoE, and its report to observers.
+
+use std::time::Instant;
+
+use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, Guess, experts::MoeFfn};
+use crate::{
+    cpu::Cpu,
+    error::Result,
+    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Predictor, PredictorInput, mask},
+    runtime::{LayerFiring, Probe, Sparsity},
+};
+
+/// The FFN of one layer for one chunk: weights, inputs and mode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LayerTask<'a> {
+    /// Number of the layer, for observers.
+    pub layer: usize,
+    pub ffn: &'a Ffn,
+    pub predictor: Option<&'a Predictor>,
+    pub cut: Option<f32>,
+    pub sparsity: Sparsity,
+    /// Added to the predictor's threshold.
+    pub shift: f32,
+    /// True to compare the predictor with the neurons that fire instead of following it.
+    pub recall_check: bool,
+    /// Inputs, `[tokens, d_model]`.
+    pub x: &'a [f32],
+    /// Input of the norm before it, `[tokens, d_model]`.
+    pub residual: &'a [f32],
+    pub tokens: usize,
+}
+
+impl LayerTask<'_> {
+    /// The same for a dense FFN.
+    fn of<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
+        let guess = self.predictor.map(|predictor| {
+            let x = match predictor.input {
+                PredictorInput::Residual => self.residual,
+                PredictorInput::Normed => self.x,
+            };
+            Guess::Predictor { predictor, x, shift: self.shift }
+        });
+        FfnTask {
+            blocks: ffn,
+            activation,
+            sparsity: self.sparsity,
+            guess,
+            recall_check: self.recall_check,
+            cut: self.cut,
+            x: self.x,
+            tokens: self.tokens,
+            observed,
+        }
+    }
+
+    /// Has idle threads prefetch the weights that it reads first.
+    pub(crate) fn expect(&self, cpu: &Cpu, activation: Activation) {
+        match self.ffn {
+            Ffn::Dense(ffn) => cpu.prefetch(&self.of(&[FfnBlock::whole(ffn)], activation, false).first_read()),
+            // Experts are not known before they are chosen.
+            Ffn::Experts(_) => cpu.prefetch(&[]),
+        }
+    }
+}
+
+/// Computes FFNs of layers, dense or MoE. Its buffers grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(crate) struct LayerFfn {
+    ffn: CpuFfn,
+    moe: MoeFfn,
+    /// `[tokens, words(n_ff)]`
+    fired: Vec<u32>,
+}
+
+impl LayerFfn {
+    /// `out = ffn(x)`, both `[tokens, d_model]`.
+    pub(crate) fn run(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        out: &mut [f32],
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let weights = match task.ffn {
+            Ffn::Dense(weights) => weights,
+            Ffn::Experts(weights) => {
+                return self.moe.run(cpu, config, task, weights, &mut self.ffn, out, probe);
+            }
+        };
+        let observed = probe.wants_firing();
+        let started = (observed && probe.wants_times()).then(Instant::now);
+        let blocks = [FfnBlock::whole(weights)];
+        let part = task.of(&blocks, config.activation, observed);
+        let hidden = probe.wants_ffn_hidden();
+        let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
+            if hidden {
+                probe.ffn_hidden(task.layer, task.tokens, gate, up);
+            }
+        })?;
+        add_bias(weights, 1.0, out);
+        if observed {
+            self.report(task, weights.up.weight.rows(), work, started, probe);
+        }
+        Ok(())
+    }
+
+    /// The weighted sum of given experts of an MoE layer ([`MoeFfn::given`]).
+    pub(crate) fn experts(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        given: (&[u32], &[f32]),
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        self.moe.given(cpu, config, task, given, &mut self.ffn, out, fired)
+    }
+
+    fn report(
+        &mut self,
+        task: &LayerTask<'_>,
+        n_ff: usize,
+        work: FfnWork,
+        started: Option<Instant>,
+        probe: &mut dyn Probe,
+    ) {
+        let reporting = started.map(|started| (Instant::now(), started));
+        self.fired.clear();
+        self.fired.resize(task.tokens * mask::words(n_ff), 0);
+        self.ffn.fired(0, &mut self.fired);
+        let strength = probe.wants_strength().then(|| self.ffn.strength(0));
+        probe.firing(&LayerFiring {
+            layer: task.layer,
+            tokens: task.tokens,
+            fired: &self.fired,
+            predicted: self.ffn.predicted(),
+            complete: task.recall_check || self.ffn.predicted().is_none(),
+            strength,
+            cpu_bytes: work.bytes(),
+            cpu_scattered: work.scattered,
+            cpu_ns: reporting.map_or(0, |(now, started)| now.duration_since(started).as_nanos() as u64),
+            reporting: reporting.map(|(now, _)| now),
+            ..LayerFiring::default()
+        });
+    }
+
+    /// Bytes of the buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        let own = self.fired.capacity() * size_of::<u32>();
+        self.ffn.bytes() + self.moe.bytes() + own as u64
+    }
+}
+
+/// Adds the bias of the down projection, times `factor`, to every token's row of `out`.
+pub(crate) fn add_bias(ffn: &FfnWeights, factor: f32, out: &mut [f32]) {
+    let (Down::Outputs(down) | Down::Neurons(down)) = &ffn.down;
+    if let Some(bias) = &down.bias {
+        for out in out.chunks_exact_mut(bias.len().max(1)) {
+            out.iter_mut().zip(bias).for_each(|(out, bias)| *out += factor * bias);
+        }
+    }
+}

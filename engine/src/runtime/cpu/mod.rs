@@ -1,0 +1,25 @@
+//! The CPU as a [`Processor`](super::Processor): every operation from RAM, in the file's types. [`CpuFfn`] computes an FFN, or the
+//! part of some of its neurons, and skips the neurons that a [`Sparsity`](super::Sparsity) mode allows; a hybrid processor
+//! calls it for the neurons that are not on the device.
+
+mod expert_firing;
+mod experts;
+mod ffn;
+mod layer_ffn;
+mod processor;
+mod products;
+mod routing;
+mod task;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use ffn::CpuFfn;
+#[cfg(test)]
+pub(crate) use layer_ffn::LayerFfn;
+use layer_ffn::LayerTask;
+pub use processor::CpuProcessor;
+pub use routing::Routing;
+pub use task::{FfnBlock, FfnTask, FfnWork, Guess};
+
+/// The purpose of scratch memory, in errors.
+const WHAT: &str = "scratch memory";

@@ -1,0 +1,378 @@
+//! The CPU as a [`Processor`].
+
+use std::ops::Range;
+
+use super::{
+    FfnWork, WHAT,
+    layer_ffn::{LayerFfn, LayerTask},
+};
+use crate::{
+    cpu::{
+        Cpu, MatmulJob,
+        ops::{AttentionScratch, AttentionShape, RopeRows},
+    },
+    error::{Error, Result},
+    model::{Model, ModelConfig, Norm, NormKind, NormSlot, Position, Register},
+    runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
+};
+
+/// Every operation on the CPU, from RAM.
+#[derive(Debug)]
+pub struct CpuProcessor {
+    cpu: Cpu,
+    /// Tokens of the current chunk.
+    tokens: usize,
+    /// Position of its first.
+    first: usize,
+    /// Width of the registers.
+    d_model: usize,
+    /// By [`Register`], `[tokens, d_model]`.
+    registers: [Vec<f32>; 4],
+    /// `[tokens, n_head * head_dim]`, rotated in place.
+    q: Vec<f32>,
+    /// `[tokens, n_kv_head * head_dim]`, rotated in place.
+    k: Vec<f32>,
+    /// `[tokens, n_kv_head * head_dim]`
+    v: Vec<f32>,
+    /// `[tokens, n_head * head_dim]`
+    heads: Vec<f32>,
+    /// One per table of the cache's rotations, for the chunk's positions.
+    rotations: Vec<RopeRows>,
+    attention: AttentionScratch,
+    ffn: LayerFfn,
+    sparsity: Sparsity,
+    correction: ThresholdCorrection,
+    /// Input of the norm before the FFN, `[tokens, d_model]`, where the residual stream moves on before the FFN
+    /// ([`ModelConfig::early_ffn_input`]).
+    normed_from: Vec<f32>,
+    /// `[n_vocab]`, where only the largest are asked for.
+    logits: Vec<f32>,
+}
+
+impl CpuProcessor {
+    /// Nothing is allocated before the first chunk.
+    pub fn new(cpu: Cpu) -> Self {
+        CpuProcessor {
+            cpu,
+            tokens: 0,
+            first: 0,
+            d_model: 0,
+            registers: Default::default(),
+            q: Vec::new(),
+            k: Vec::new(),
+            v: Vec::new(),
+            heads: Vec::new(),
+            rotations: Vec::new(),
+            attention: AttentionScratch::default(),
+            ffn: LayerFfn::default(),
+            sparsity: Sparsity::Dense,
+            correction: ThresholdCorrection::default(),
+            normed_from: Vec::new(),
+            logits: Vec::new(),
+        }
+    }
+
+    /// The CPU.
+    pub(crate) fn cpu(&self) -> &Cpu {
+        &self.cpu
+    }
+
+    /// `Residual = residual`, `[tokens, d_model]`, for the head of a chunk whose layers were computed elsewhere.
+    pub(crate) fn take_residual(&mut self, model: &Model, residual: &[f32], tokens: usize) -> Result<()> {
+        self.fit(&model.config, tokens)?;
+        (self.tokens, self.d_model) = (tokens, model.config.d_model);
+        self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
+        Ok(())
+    }
+
+    /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`. Without `residual`, the input of the norm
+    /// before it, no predictor is used.
+    pub(crate) fn ffn_of(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, residual): (&[f32], Option<&[f32]>),
+        out: &mut [f32],
+        tokens: usize,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let task = self.task(model, layer, (x, residual), tokens);
+        self.ffn.run(&self.cpu, &model.config, &task, out, probe)
+    }
+
+    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `given` are ids and router weights,
+    /// `[tokens, used]` each, ids that are no expert's are left out, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
+    /// added to `fired`, `[tokens, words(neurons)]`.
+    pub(crate) fn experts_of(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (x, tokens): (&[f32], usize),
+        given: (&[u32], &[f32]),
+        out: &mut [f32],
+        fired: Option<&mut [u32]>,
+    ) -> Result<FfnWork> {
+        let task = self.task(model, layer, (x, None), tokens);
+        self.ffn.experts(&self.cpu, &model.config, &task, given, out, fired)
+    }
+
+    fn task<'a>(
+        &self,
+        model: &'a Model,
+        layer: usize,
+        (x, residual): (&'a [f32], Option<&'a [f32]>),
+        tokens: usize,
+    ) -> LayerTask<'a> {
+        let weights = &model.weights.layers[layer];
+        LayerTask {
+            layer,
+            ffn: &weights.ffn,
+            predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
+            cut: weights.activation_threshold,
+            sparsity: self.sparsity,
+            shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
+            recall_check: self.correction.recall_check == Some(layer),
+            x,
+            residual: residual.unwrap_or(x),
+            tokens,
+        }
+    }
+
+    /// Reserves the buffers of `tokens` tokens.
+    fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
+        for register in &mut self.registers {
+            grow(register, tokens.checked_mul(config.d_model), WHAT)?;
+        }
+        let q_dim = config.n_head * config.head_dim;
+        for (buffer, dim) in [
+            (&mut self.q, q_dim),
+            (&mut self.heads, q_dim),
+            (&mut self.k, config.kv_dim()),
+            (&mut self.v, config.kv_dim()),
+        ] {
+            grow(buffer, tokens.checked_mul(dim), WHAT)?;
+        }
+        Ok(())
+    }
+}
+
+/// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
+fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
+    match config.norm {
+        NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
+        NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
+    }
+}
+
+/// Prefetch of the weights that one token reads next, as soon as they are known.
+impl CpuProcessor {
+    /// The FFN of a layer.
+    fn expect_ffn(&self, model: &Model, layer: usize) {
+        if self.tokens == 1 {
+            // Whatever its input will be.
+            self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
+        }
+    }
+
+    /// The attention of a layer; behind the last one that is the head.
+    fn expect_attention(&self, model: &Model, layer: usize) {
+        if self.tokens == 1 {
+            match model.weights.layers.get(layer).map(|layer| &layer.attention) {
+                Some(next) => self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]),
+                None => self.cpu.prefetch(&[&model.weights.output.weight]),
+            }
+        }
+    }
+}
+
+impl Processor for CpuProcessor {
+    fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        KvCache::new(&model.config, capacity, ty)
+    }
+
+    fn holds(&self, kv: &KvCache) -> bool {
+        kv.on_host()
+    }
+
+    fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        self.fit(config, tokens.len())?;
+        (self.tokens, self.first, self.d_model) = (tokens.len(), kv.len(), config.d_model);
+        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+        self.rotations.resize_with(tables.len(), RopeRows::default);
+        for (rows, table) in self.rotations.iter_mut().zip(tables) {
+            rows.fill(table, self.first, self.tokens);
+        }
+        let d = config.d_model;
+        let [residual, position, ..] = &mut self.registers;
+        for (i, (x, id)) in residual.chunks_exact_mut(d).zip(tokens).enumerate() {
+            weights.token_embedding.dequantise_row(*id as usize, x);
+            if config.embedding_scale != 1.0 {
+                x.iter_mut().for_each(|x| *x *= config.embedding_scale);
+            }
+            if let (Position::Learned { offset }, Some(table)) = (&config.position, &weights.position_embedding) {
+                let position = &mut position[..d];
+                table.dequantise_row(self.first + i + offset, position);
+                self.cpu.add(x, position);
+            }
+        }
+        Ok(())
+    }
+
+    fn norm(&mut self, model: &Model, layer: usize, norm: NormSlot, from: Register, into: Register) -> Result<()> {
+        let Some(norm) = model.weights.layers[layer].norm(norm) else {
+            return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
+        };
+        let n = self.tokens * model.config.d_model;
+        if model.config.early_ffn_input() == Some(into) {
+            grow(&mut self.normed_from, Some(n), WHAT)?;
+            self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
+        }
+        match self.registers.get_disjoint_mut([from as usize, into as usize]) {
+            Ok([from, into]) => norm_rows(&self.cpu, &model.config, norm, &mut into[..n], Some(&from[..n])),
+            // The same register.
+            Err(_) => norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n], None),
+        }
+        Ok(())
+    }
+
+    fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights.layers[layer].attention);
+        let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+        let (q, k, v) = (
+            &mut self.q[..self.tokens * q_dim],
+            &mut self.k[..self.tokens * kv_dim],
+            &mut self.v[..self.tokens * kv_dim],
+        );
+        let x = &self.registers[from as usize][..self.tokens * d];
+        let mut jobs = [
+            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: q },
+            MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
+            MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
+        ];
+        if self.tokens == 1 {
+            self.cpu.prefetch(&[&weights.output.weight]);
+        }
+        self.cpu.matmul(&mut jobs, x, self.tokens);
+        for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
+            if let Some(norm) = norm {
+                norm_rows(&self.cpu, config, norm, x, None);
+            }
+        }
+        if let Some(rotary) = kv.rotary() {
+            let rows = &self.rotations[rotary.table_of(layer)];
+            self.cpu.rope(q, q_dim, config.head_dim, rows);
+            self.cpu.rope(k, kv_dim, config.head_dim, rows);
+        }
+        let Some(cache) = kv.layer_mut(layer) else {
+            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
+        };
+        self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
+        self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
+        let shape = AttentionShape {
+            n_head: config.n_head,
+            n_kv_head: config.n_kv_head,
+            head_dim: config.head_dim,
+            scale: config.attention_scale,
+            softcap: config.attention_softcap,
+            window: config.layers[layer].window,
+        };
+        let heads = &mut self.heads[..self.tokens * q_dim];
+        self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
+        self.expect_ffn(model, layer);
+        let heads = &self.heads[..self.tokens * q_dim];
+        let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
+        let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
+        self.cpu.matmul(&mut job, heads, self.tokens);
+        Ok(())
+    }
+
+    fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
+        if from == Register::Out {
+            return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
+        }
+        let n = self.tokens * model.config.d_model;
+        let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
+        let weights = &model.weights.layers[layer];
+        let x = &self.registers[from as usize][..n];
+        let residual = match model.config.early_ffn_input() {
+            Some(_) => &self.normed_from[..n],
+            None => &self.registers[Register::Residual as usize][..n],
+        };
+        if probe.wants_ffn_input() {
+            probe.ffn_input(layer, self.tokens, x, residual);
+        }
+        let task = LayerTask {
+            layer,
+            ffn: &weights.ffn,
+            predictor: weights.predictor.as_ref(),
+            cut: weights.activation_threshold,
+            sparsity: self.sparsity,
+            shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
+            recall_check: self.correction.recall_check == Some(layer),
+            x,
+            residual,
+            tokens: self.tokens,
+        };
+        let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
+        self.registers[Register::Out as usize] = out;
+        self.expect_attention(model, layer + 1);
+        done
+    }
+
+    fn add_out(&mut self) -> Result<()> {
+        let [residual, .., out] = &mut self.registers;
+        let n = self.tokens * self.d_model;
+        self.cpu.add(&mut residual[..n], &out[..n]);
+        Ok(())
+    }
+
+    fn residual(&mut self) -> Result<&[f32]> {
+        Ok(&self.registers[Register::Residual as usize][..self.tokens * self.d_model])
+    }
+
+    fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        let rows = tokens.start * config.d_model..tokens.end * config.d_model;
+        // Of the next token, most likely.
+        self.expect_attention(model, 0);
+        let x = &mut self.registers[Register::Residual as usize][rows];
+        norm_rows(&self.cpu, config, &weights.output_norm, x, None);
+        let output = &weights.output;
+        let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out: &mut *logits }];
+        self.cpu.matmul(&mut job, x, tokens.len());
+        if let Some(cap) = config.final_softcap {
+            self.cpu.soft_cap(logits, cap);
+        }
+        Ok(())
+    }
+
+    fn top(&mut self, model: &Model, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        let mut all = std::mem::take(&mut self.logits);
+        grow(&mut all, Some(model.config.n_vocab), "logits")?;
+        let row = &mut all[..model.config.n_vocab];
+        let done = self.head(model, token..token + 1, row);
+        shortlist::largest(row, ids, logits);
+        self.logits = all;
+        done
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+    }
+
+    fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
+        self.correction.clone_from(correction);
+    }
+
+    fn scratch_bytes(&self) -> u64 {
+        let vectors =
+            self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
+        let floats: usize = vectors.map(Vec::capacity).sum();
+        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
+    }
+}

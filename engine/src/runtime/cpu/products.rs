@@ -1,0 +1,236 @@
+//! The two kinds of products FFNs are made of: with rows of gate and up matrices, and back to the model's width. Those of several
+//! FFNs are done together.
+
+use smallvec::SmallVec;
+
+use super::{
+    WHAT,
+    task::{FfnTask, FfnWork, is_most},
+};
+use crate::{
+    cpu::{Cpu, RowSum, RowsJob},
+    error::Result,
+    format::Matrix,
+    model::{Down, Linear},
+    runtime::scratch::grow,
+};
+
+/// A matrix and its rows on a list, or all.
+pub(crate) type Part<'a> = (&'a Linear, Option<&'a [u32]>);
+
+/// Experts whose products are begun together without allocating: as many as most MoE models use, and a shared one.
+pub(crate) type Few<T> = SmallVec<[T; 9]>;
+
+/// One token's products with `parts`, one behind the other in `out`. A list with most of a matrix's rows has all of them read, in
+/// order, into `wide`.
+pub(crate) fn some_rows<'a>(
+    cpu: &Cpu,
+    parts: impl Iterator<Item = Part<'a>> + Clone,
+    x: &[f32],
+    out: &mut [f32],
+    wide: &mut Vec<f32>,
+    work: &mut FfnWork,
+) -> Result<()> {
+    let most = |(linear, list): &Part<'_>| list.is_some_and(|list| is_most(list.len(), &linear.weight));
+    let room = parts.clone().filter(most).map(|(linear, _)| linear.weight.rows()).sum();
+    grow(wide, Some(room), WHAT)?;
+    let (mut jobs, mut rest, mut spare) = (Few::new(), &mut out[..], &mut wide[..room]);
+    for part in parts.clone() {
+        let (linear, list) = part;
+        let n = list.map_or(linear.weight.rows(), <[u32]>::len);
+        let mut out;
+        (out, rest) = rest.split_at_mut(n);
+        let rows = if most(&part) {
+            (out, spare) = spare.split_at_mut(linear.weight.rows());
+            None
+        } else {
+            list
+        };
+        match rows {
+            Some(rows) => work.read_rows(&linear.weight, rows.len()),
+            None => work.read_all(&linear.weight),
+        }
+        jobs.push(RowsJob { weight: &linear.weight, bias: linear.bias.as_deref(), rows, out });
+    }
+    cpu.matmul_rows(&mut jobs, x, 1);
+    drop(jobs);
+    let (mut rest, mut spare) = (&mut out[..], &wide[..room]);
+    for part in parts {
+        let (linear, list) = part;
+        let mine;
+        (mine, rest) = rest.split_at_mut(list.map_or(linear.weight.rows(), <[u32]>::len));
+        if let (Some(list), true) = (list, most(&part)) {
+            let all;
+            (all, spare) = spare.split_at(linear.weight.rows());
+            mine.iter_mut().zip(list).for_each(|(out, row)| *out = all[*row as usize]);
+        }
+    }
+    Ok(())
+}
+
+/// Hidden values of some neurons of an FFN.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values<'a> {
+    /// The neurons; `None` for every neuron.
+    pub list: Option<&'a [u32]>,
+    /// `[tokens, n]`
+    pub hidden: &'a [f32],
+}
+
+/// `out =` the hidden values of a task's FFNs back to `[tokens, d]`, without the biases. `wide` and `part` are scratch.
+pub(crate) fn down<'a>(
+    cpu: &Cpu,
+    task: &FfnTask<'_>,
+    values: impl Iterator<Item = Values<'a>>,
+    (wide, part): (&mut Vec<f32>, &mut Vec<f32>),
+    out: &mut [f32],
+    work: &mut FfnWork,
+) -> Result<()> {
+    let (mut sums, mut wholes) = (Few::new(), Few::new());
+    let alone = matches!(task.blocks, [block] if block.factor == 1.0);
+    out.fill(0.0);
+    for (block, Values { list, hidden }) in task.blocks.iter().zip(values) {
+        match &block.ffn.down {
+            Down::Neurons(down) if task.tokens == 1 => {
+                let active = hidden.iter().filter(|a| **a != 0.0).count();
+                work.read_rows(&down.weight, active);
+                sums.push(RowSum { weight: &down.weight, rows: list, a: hidden, factor: block.factor });
+            }
+            Down::Neurons(down) => {
+                if !alone {
+                    grow(part, Some(out.len()), WHAT)?;
+                    part[..out.len()].fill(0.0);
+                }
+                let into = if alone { &mut *out } else { &mut part[..out.len()] };
+                let active = match list {
+                    Some(list) => cpu.accumulate_rows(&down.weight, list, hidden, task.tokens, into),
+                    None => cpu.matmul_neurons(&down.weight, None, hidden, task.tokens, into),
+                };
+                work.active += active;
+                work.read_rows(&down.weight, active);
+                if !alone {
+                    cpu.add_scaled(out, &part[..out.len()], block.factor);
+                }
+            }
+            Down::Outputs(down) => wholes.push(Whole { down: &down.weight, factor: block.factor, list, hidden }),
+        }
+    }
+    outputs(cpu, &wholes, (task.tokens, alone), (wide, part), out, work)?;
+    work.active += cpu.accumulate_sums(&sums, out);
+    Ok(())
+}
+
+/// A down projection with a row per output, which is read whole.
+struct Whole<'a> {
+    down: &'a Matrix,
+    factor: f32,
+    list: Option<&'a [u32]>,
+    hidden: &'a [f32],
+}
+
+/// `out +=` products of matrices with a row per output, for which hidden values are put among zeros. `alone`: there is one, and it is
+/// all of `out`.
+fn outputs(
+    cpu: &Cpu,
+    wholes: &[Whole<'_>],
+    (tokens, alone): (usize, bool),
+    (wide, part): (&mut Vec<f32>, &mut Vec<f32>),
+    out: &mut [f32],
+    work: &mut FfnWork,
+) -> Result<()> {
+    let listed = wholes.iter().filter(|of| of.list.is_some());
+    let room = listed.map(|of| tokens.saturating_mul(of.down.cols())).fold(0, usize::saturating_add);
+    grow(wide, Some(room), WHAT)?;
+    let (mut spare, mut inputs) = (&mut wide[..room], Few::new());
+    for Whole { down, list, hidden, .. } in wholes {
+        let n_ff = down.cols();
+        let n = list.map_or(n_ff, <[u32]>::len);
+        work.active += (0..n).filter(|i| (0..tokens).any(|t| hidden[t * n + i] != 0.0)).count();
+        work.read_all(down);
+        let Some(list) = list else {
+            inputs.push(*hidden);
+            continue;
+        };
+        let among;
+        (among, spare) = spare.split_at_mut(tokens * n_ff);
+        among.fill(0.0);
+        for (among, hidden) in among.chunks_exact_mut(n_ff).zip(hidden.chunks_exact(n.max(1))) {
+            list.iter().zip(hidden).for_each(|(at, hidden)| among[*at as usize] = *hidden);
+        }
+        inputs.push(&*among);
+    }
+    let len = out.len();
+    if !alone {
+        grow(part, wholes.len().checked_mul(len), WHAT)?;
+    }
+    let into = if alone { &mut *out } else { &mut part[..wholes.len() * len] };
+    let parts = wholes.iter().zip(into.chunks_exact_mut(len.max(1)));
+    let mut jobs: Few<_> = parts.map(|(of, out)| RowsJob { weight: of.down, bias: None, rows: None, out }).collect();
+    cpu.matmul_each(&mut jobs, &inputs, tokens);
+    drop(jobs);
+    if !alone {
+        for (of, part) in wholes.iter().zip(part.chunks_exact(len.max(1))) {
+            cpu.add_scaled(out, part, of.factor);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cpu::CpuOptions,
+        model::{Activation, FfnWeights},
+        runtime::{
+            Sparsity,
+            cpu::{
+                CpuFfn, FfnBlock,
+                tests::{D, ffn, noise},
+            },
+        },
+    };
+
+    /// Down projections with a row per output, of several FFNs at once: what they say one after the other, whatever the threads and
+    /// whichever values there are of.
+    #[test]
+    fn several_down_projections_with_a_row_per_output_are_one_piece_of_work() {
+        let mut seed = 21;
+        let ffns: Vec<FfnWeights> = [16, 40, 7].into_iter().map(|n_ff| ffn(true, n_ff, &mut seed)).collect();
+        let x: Vec<f32> = (0..3 * D).map(|_| noise(&mut seed)).collect();
+        let some: Vec<u32> = vec![0, 2, 3, 5];
+        for threads in [1, 3] {
+            let cpu = Cpu::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() }).unwrap();
+            for (sparsity, listed, tokens) in [
+                (Sparsity::Dense, false, 1),
+                (Sparsity::Dense, true, 1),
+                (Sparsity::Exact, false, 1),
+                (Sparsity::Exact, true, 1),
+                (Sparsity::Dense, true, 3),
+            ] {
+                let factor = |at: usize| 0.25 + 0.5 * at as f32;
+                let neurons = |at: usize| (listed && at != 1).then_some(&some[..]);
+                let block = |(at, ffn)| FfnBlock { ffn, factor: factor(at), neurons: neurons(at) };
+                let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
+                let run = |blocks: &[FfnBlock<'_>]| {
+                    let (activation, guess, cut, recall_check) = (Activation::Relu, None, None, false);
+                    let (x, observed) = (&x[..tokens * D], false);
+                    let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x, tokens, observed };
+                    let mut out = vec![f32::NAN; tokens * D];
+                    let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
+                    (out, work)
+                };
+                let (together, work) = run(&blocks);
+                let (mut apart, mut sum) = (vec![0.0; tokens * D], FfnWork::default());
+                for block in &blocks {
+                    let (out, work) = run(&[FfnBlock { factor: 1.0, ..*block }]);
+                    apart.iter_mut().zip(out).for_each(|(apart, y)| *apart += block.factor * y);
+                    sum.add(work);
+                }
+                assert_eq!(work, sum, "{sparsity} {listed} {tokens}");
+                let off = together.iter().zip(&apart).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+                assert!(off < 1e-5 && work.active > 0, "{sparsity} {listed} {tokens}: {off}");
+            }
+        }
+    }
+}

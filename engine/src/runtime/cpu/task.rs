@@ -1,0 +1,215 @@
+//! A task for the CPU: FFNs, or parts of them, to compute; and the work it took.
+
+use super::products::Few;
+use crate::{
+    format::Matrix,
+    model::{Activation, FfnWeights, Predictor},
+    runtime::Sparsity,
+};
+
+/// From this fraction of a matrix's rows on, all are read in order: sequential reads are faster than scattered ones.
+const MOST_ROWS: f64 = 0.6;
+
+/// An FFN (one expert, in an MoE layer) or some of its neurons.
+#[derive(Debug, Clone, Copy)]
+pub struct FfnBlock<'a> {
+    /// The FFN.
+    pub ffn: &'a FfnWeights,
+    /// Factor of its output in the sum: its router weight, 1 for a dense FFN.
+    pub factor: f32,
+    /// The neurons to compute, ascending; `None` for all.
+    pub neurons: Option<&'a [u32]>,
+}
+
+impl<'a> FfnBlock<'a> {
+    /// All of `ffn`, with factor 1.
+    pub fn whole(ffn: &'a FfnWeights) -> Self {
+        FfnBlock { ffn, factor: 1.0, neurons: None }
+    }
+}
+
+/// FFNs that read the same inputs and whose outputs are added up.
+#[derive(Debug, Clone, Copy)]
+pub struct FfnTask<'a> {
+    /// The FFNs, computed together, so that all threads are busy however small each is.
+    pub blocks: &'a [FfnBlock<'a>],
+    /// Their activation.
+    pub activation: Activation,
+    /// Sparsity mode, for a single token.
+    pub sparsity: Sparsity,
+    /// Which neurons of a single FFN may fire, for [`Sparsity::Predicted`].
+    pub guess: Option<Guess<'a>>,
+    /// True to compare the guess with the neurons that fire instead of following it.
+    pub recall_check: bool,
+    /// The cut of [`Sparsity::Threshold`].
+    pub cut: Option<f32>,
+    /// Inputs, `[tokens, d]`.
+    pub x: &'a [f32],
+    /// Number of inputs.
+    pub tokens: usize,
+    /// True if the neurons that fired are wanted afterwards ([`CpuFfn::fired`](super::CpuFfn::fired)): that costs some modes extra
+    /// work.
+    pub observed: bool,
+}
+
+/// A prediction of the neurons that fire.
+#[derive(Debug, Clone, Copy)]
+pub enum Guess<'a> {
+    /// A [`mask`](crate::model::mask) of all neurons, predicted elsewhere.
+    Mask(&'a [u32]),
+    /// Computed here.
+    Predictor {
+        /// The predictor.
+        predictor: &'a Predictor,
+        /// Its input, `[d]`.
+        x: &'a [f32],
+        /// Added to its threshold.
+        shift: f32,
+    },
+}
+
+impl<'a> FfnTask<'a> {
+    /// The mode in effect: a denser one where the task lacks what its mode needs.
+    pub(crate) fn mode(&self) -> Sparsity {
+        match self.sparsity {
+            _ if self.tokens != 1 => Sparsity::Dense,
+            Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
+            Sparsity::Predicted if self.guess.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
+            Sparsity::Threshold if !self.gated() || self.cut.is_none() => Sparsity::Dense,
+            mode => mode,
+        }
+    }
+
+    /// The matrices of a single FFN that are read before anything is known of its neurons: whole and together.
+    pub(crate) fn first_read(&self) -> Few<&'a Matrix> {
+        let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
+            return Few::new();
+        };
+        match (self.mode(), self.guess, gate) {
+            (Sparsity::Predicted, Some(Guess::Mask(_)), _) => Few::new(),
+            (Sparsity::Predicted, Some(Guess::Predictor { predictor, .. }), _) => {
+                [predictor.first()].into_iter().collect()
+            }
+            (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
+            (_, _, gate) => [&gate.as_ref().unwrap_or(up).weight].into_iter().collect(),
+        }
+    }
+
+    /// True if the FFNs have gates: all of them or none.
+    pub(crate) fn gated(&self) -> bool {
+        self.blocks.iter().any(|block| block.ffn.gate.is_some())
+    }
+}
+
+/// The work of a task.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FfnWork {
+    /// Neurons that contribute to the output of any token.
+    pub active: usize,
+    /// Bytes of weights read one after the other.
+    pub sequential: u64,
+    /// Bytes of weights read as rows here and there.
+    pub scattered: u64,
+}
+
+impl FfnWork {
+    /// All bytes of weights read.
+    pub fn bytes(&self) -> u64 {
+        self.sequential + self.scattered
+    }
+
+    /// Adds another task's.
+    pub(crate) fn add(&mut self, other: FfnWork) {
+        self.active += other.active;
+        self.sequential += other.sequential;
+        self.scattered += other.scattered;
+    }
+
+    pub(crate) fn read_all(&mut self, matrix: &Matrix) {
+        self.sequential += matrix.data().len() as u64;
+    }
+
+    pub(crate) fn read_rows(&mut self, matrix: &Matrix, rows: usize) {
+        let bytes = (rows * matrix.row_bytes()) as u64;
+        match is_most(rows, matrix) {
+            true => self.sequential += bytes,
+            false => self.scattered += bytes,
+        }
+    }
+}
+
+/// True if so many rows of a matrix are better read with all the others.
+pub(crate) fn is_most(rows: usize, matrix: &Matrix) -> bool {
+    rows as f64 > MOST_ROWS * matrix.rows() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        cpu::{Cpu, CpuOptions},
+        model::{PredictorInput, PredictorKind},
+        runtime::cpu::{
+            CpuFfn,
+            tests::{D, ffn, linear, noise},
+        },
+    };
+
+    /// A prefetch covers the rows a task begins with, in every mode.
+    #[test]
+    fn what_a_task_reads_first() {
+        let mut seed = 9;
+        let (gated, plain) = (ffn(true, 16, &mut seed), ffn(false, 16, &mut seed));
+        let gate = &gated.gate.as_ref().unwrap().weight;
+        let kind = PredictorKind::Rows { rows: linear(16, D, &mut seed).weight, bias: None };
+        let predictor = Predictor {
+            kind,
+            input: PredictorInput::Normed,
+            threshold: 0.0,
+            quality: None,
+            by_input: Default::default(),
+        };
+        let (asked, mask) = (Guess::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Guess::Mask(&[0]));
+        let both = [gate, &gated.up.weight];
+        let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [
+            (&gated, Activation::Relu, Sparsity::Dense, Some(asked), None, &both),
+            (&gated, Activation::Relu, Sparsity::Exact, Some(asked), None, &[gate]),
+            (&gated, Activation::Relu, Sparsity::Predicted, Some(asked), None, &[predictor.first()]),
+            (&gated, Activation::Relu, Sparsity::Predicted, Some(mask), None, &[]),
+            (&gated, Activation::Relu, Sparsity::Predicted, None, None, &[gate]),
+            (&gated, Activation::Silu, Sparsity::Exact, None, None, &both),
+            (&gated, Activation::Silu, Sparsity::Threshold, None, Some(0.1), &[gate]),
+            (&gated, Activation::Silu, Sparsity::Threshold, None, None, &both),
+            (&plain, Activation::Relu, Sparsity::Exact, None, None, &[&plain.up.weight]),
+            (&plain, Activation::Relu, Sparsity::Dense, None, None, &[&plain.up.weight]),
+        ];
+        let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
+        let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+        for (ffn, activation, sparsity, guess, cut, wanted) in cases {
+            let blocks = [FfnBlock::whole(ffn)];
+            let (recall_check, observed, tokens) = (false, false, 1);
+            let task =
+                FfnTask { blocks: &blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+            let at = |matrix: &&Matrix| matrix.data().as_ptr();
+            let read = task.first_read();
+            assert_eq!(
+                read.iter().map(at).collect::<Vec<_>>(),
+                wanted.iter().map(at).collect::<Vec<_>>(),
+                "{sparsity}"
+            );
+            let Some(Guess::Predictor { .. }) = guess else { continue };
+            // Of nothing that is left out, as much at least is read as was asked for.
+            let guess = Some(Guess::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
+            let work = CpuFfn::default().partial(&cpu, &FfnTask { guess, ..task }, &mut [0.0; D]).unwrap();
+            assert!(work.sequential >= read.iter().map(|matrix| matrix.data().len() as u64).sum());
+        }
+        let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
+        let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
+        for blocks in [&some[..], &two] {
+            let (activation, sparsity, guess, cut) = (Activation::Relu, Sparsity::Dense, None, None);
+            let (recall_check, observed, tokens) = (false, false, 1);
+            let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+            assert!(task.first_read().is_empty());
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! FFNs without experts: whole and in parts, with a predictor and with a cut.
+
+use super::*;
+use crate::model::{Predictor, PredictorInput, PredictorKind, mask};
+
+#[test]
+fn nothing_changes_where_zeros_are_skipped() {
+    for (activation, gated) in KINDS {
+        let config = config(activation, None);
+        let weights = ffn(gated, 40, &mut 5);
+        for weights in [weights.clone(), neuron_major(weights)] {
+            for sparsity in [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold] {
+                // Without a predictor and a cut no mode approximates.
+                check(&config, &Ffn::Dense(weights.clone()), sparsity, |x| plain(activation, &weights, x));
+            }
+        }
+    }
+}
+
+/// Any split of the neurons adds up to the whole, for tokens alone and together.
+#[test]
+fn parts_add_up() {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+    let mut seed = 77;
+    for (activation, gated) in KINDS {
+        let weights = ffn(gated, 70, &mut seed);
+        for weights in [weights.clone(), neuron_major(weights)] {
+            for (sparsity, tokens, fraction) in [
+                (Sparsity::Dense, 1, 0.5),
+                (Sparsity::Exact, 1, -0.8),
+                (Sparsity::Exact, 1, 0.9),
+                (Sparsity::Exact, 5, 0.3),
+            ] {
+                let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+                let (ours, theirs): (Vec<u32>, Vec<u32>) = (0..70).partition(|_| noise(&mut seed) < fraction);
+                let mut sum = vec![0.0; x.len()];
+                let mut fired = vec![0; tokens * mask::words(70)];
+                let mut computes = CpuFfn::default();
+                for list in [&ours, &theirs] {
+                    let mut out = vec![f32::NAN; x.len()];
+                    let part = FfnTask {
+                        blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
+                        activation,
+                        sparsity,
+                        guess: None,
+                        recall_check: false,
+                        cut: None,
+                        x: &x,
+                        tokens,
+                        observed: true,
+                    };
+                    let before = mask::count(&fired);
+                    let work = computes.partial(&cpu, &part, &mut out).unwrap();
+                    computes.fired(0, &mut fired);
+                    assert!(work.active <= list.len() && (work.active > 0 || mask::count(&fired) == before));
+                    sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
+                }
+                layer_ffn::add_bias(&weights, 1.0, &mut sum);
+                for (t, (sum, x)) in sum.chunks(D).zip(x.chunks(D)).enumerate() {
+                    let hidden = hidden(activation, &weights, &wide(x));
+                    close(sum, &project(&weights, &hidden));
+                    let fired = &fired[t * mask::words(70)..];
+                    assert!(
+                        (0..70).all(|i| mask::contains(fired, i) == (hidden[i] != 0.0)),
+                        "{activation} {gated} {sparsity}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Neurons that a prediction rules out are left out, whether it is a mask or a predictor, and whatever that reads.
+#[test]
+fn only_what_is_predicted_counts() {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+    let mut seed = 9;
+    for (activation, gated) in KINDS.into_iter().filter(|(activation, _)| activation.is_sparse()) {
+        let weights = neuron_major(ffn(gated, 40, &mut seed));
+        let (fc1, fc2) = (linear(32, D, &mut seed).weight, linear(40, 32, &mut seed).weight);
+        let rows = linear(40, D, &mut seed);
+        let kinds =
+            [PredictorKind::LowRank { fc1, fc2 }, PredictorKind::Rows { rows: rows.weight, bias: rows.bias.clone() }];
+        for (kind, input) in kinds.into_iter().zip([PredictorInput::Residual, PredictorInput::Normed]) {
+            let predictor = Predictor { kind, input, threshold: 0.2, quality: None, by_input: Default::default() };
+            let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+            let residual: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
+            let scores = match &predictor.kind {
+                PredictorKind::LowRank { fc1, fc2 } => {
+                    let plain = |weight: &Matrix| Linear { weight: weight.clone(), bias: None };
+                    let rank = times(&plain(fc1), &wide(&residual)).into_iter().map(|h| h.max(0.0)).collect::<Vec<_>>();
+                    times(&plain(fc2), &rank)
+                }
+                PredictorKind::Rows { rows, bias } => {
+                    times(&Linear { weight: rows.clone(), bias: bias.clone() }, &wide(&x))
+                }
+            };
+            let guessed: Vec<bool> = scores.iter().map(|score| *score >= 0.2).collect();
+            assert!(guessed.contains(&true) && guessed.contains(&false));
+            let all = hidden(activation, &weights, &wide(&x));
+            let masked: Vec<f64> = all.iter().zip(&guessed).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
+
+            let ffn = Ffn::Dense(weights.clone());
+            let task =
+                LayerTask { predictor: Some(&predictor), residual: &residual, ..task(&ffn, &x, Sparsity::Predicted) };
+            let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
+            let mut out = vec![f32::NAN; D];
+            layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
+            close(&out, &project(&weights, &masked));
+            assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (masked[i] != 0.0)));
+            assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
+            let predicted = seen.predicted.clone().unwrap();
+            assert!((0..40).all(|i| mask::contains(&predicted, i) == guessed[i]));
+            // The predictor's own bytes, the candidates' firing rows, the other rows of those that fire.
+            let (candidates, row) = (guessed.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
+            assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
+
+            // A lower threshold lets more through.
+            let lower = LayerTask { shift: -3.0, ..task };
+            layer.run(&cpu, &config(activation, None), &lower, &mut out, &mut seen).unwrap();
+            let more = seen.predicted.clone().unwrap();
+            assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= -2.8)));
+            assert!(mask::count(&more) > mask::count(&predicted));
+
+            // During a recall check the predictor is computed and not followed: nothing is missed, and what would have been can be seen.
+            assert!(!seen.complete);
+            let checked = LayerTask { recall_check: true, ..task };
+            layer.run(&cpu, &config(activation, None), &checked, &mut out, &mut seen).unwrap();
+            close(&out, &project(&weights, &all));
+            assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
+            assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
+
+            // The same guess from elsewhere, for some of the neurons.
+            let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
+            let part = FfnTask {
+                blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
+                activation,
+                sparsity: Sparsity::Predicted,
+                guess: Some(Guess::Mask(&predicted)),
+                recall_check: false,
+                cut: None,
+                x: &x,
+                tokens: 1,
+                observed: false,
+            };
+            CpuFfn::default().partial(&cpu, &part, &mut out).unwrap();
+            layer_ffn::add_bias(&weights, 1.0, &mut out);
+            let masked: Vec<f64> = (0..40).map(|i| if i % 3 == 0 { 0.0 } else { masked[i] }).collect();
+            close(&out, &project(&weights, &masked));
+        }
+    }
+}
+
+/// A neuron whose gate's activation is under the cut is left out, and said not to have fired even where it is computed.
+#[test]
+fn what_is_under_the_cut_is_left_out() {
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
+    let (activation, cut, mut seed) = (Activation::Silu, 0.15, 21);
+    let weights = ffn(true, 40, &mut seed);
+    let Some(gate) = weights.gate.clone() else { unreachable!() };
+    for weights in [weights.clone(), neuron_major(weights)] {
+        let ffn = Ffn::Dense(weights.clone());
+        for (sparsity, tokens) in [(Sparsity::Threshold, 1), (Sparsity::Dense, 1), (Sparsity::Threshold, 3)] {
+            let skips = sparsity == Sparsity::Threshold && tokens == 1;
+            let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
+            let task = LayerTask { cut: Some(cut), ..task(&ffn, &x, sparsity) };
+            let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
+            let mut out = vec![f32::NAN; x.len()];
+            layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
+            for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
+                let above: Vec<bool> =
+                    times(&gate, &wide(x)).into_iter().map(|g| act(activation, g).abs() > f64::from(cut)).collect();
+                assert!(above.contains(&true) && above.contains(&false));
+                let hidden = hidden(activation, &weights, &wide(x));
+                let counts = |i: usize| if above[i] || !skips { hidden[i] } else { 0.0 };
+                close(out, &project(&weights, &(0..40).map(counts).collect::<Vec<_>>()));
+                let fired = &seen.fired[t * mask::words(40)..];
+                assert!((0..40).all(|i| mask::contains(fired, i) == above[i]), "{sparsity} {tokens}");
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! The forward pass: the one driver that walks a model's program, on any processor.
+
+use std::sync::Arc;
+
+use super::{
+    CpuProcessor, KvCache, KvType, MAX_SHORTLIST, Probe, Processor, Residency, Shortlist, Sparsity,
+    ThresholdCorrection, scratch::grow,
+};
+use crate::{
+    cpu::Cpu,
+    error::{Error, Result},
+    model::{Model, Position, Step},
+};
+
+/// The tokens whose logits are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs {
+    /// None; the cache is filled.
+    None,
+    /// The last token's.
+    Last,
+    /// Every token's.
+    All,
+}
+
+/// Tokens of a chunk, by default.
+pub const DEFAULT_CHUNK: usize = 512;
+
+/// A model and the processor that runs it.
+#[derive(Debug)]
+pub struct Forward {
+    model: Arc<Model>,
+    processor: Box<dyn Processor>,
+    chunk: usize,
+    sparsity: Sparsity,
+    logits: Vec<f32>,
+    /// Ids and logits of a shortlist.
+    top: ([u32; MAX_SHORTLIST], [f32; MAX_SHORTLIST]),
+}
+
+impl Forward {
+    /// `model` on the CPU.
+    pub fn new(model: Arc<Model>, cpu: Cpu) -> Self {
+        Self::on(model, Box::new(CpuProcessor::new(cpu)))
+    }
+
+    /// `model` on any processor.
+    pub fn on(model: Arc<Model>, processor: Box<dyn Processor>) -> Self {
+        let top = ([0; MAX_SHORTLIST], [0.0; MAX_SHORTLIST]);
+        Forward { model, processor, chunk: DEFAULT_CHUNK, sparsity: Sparsity::Dense, logits: Vec::new(), top }
+    }
+
+    /// Switches to another processor, with `model` in the form it takes, and returns the previous one. A cache can be used by the
+    /// processor that [holds](Forward::holds) it.
+    pub fn replace(&mut self, model: &Arc<Model>, mut processor: Box<dyn Processor>) -> Box<dyn Processor> {
+        processor.set_sparsity(self.sparsity);
+        self.model = Arc::clone(model);
+        std::mem::replace(&mut self.processor, processor)
+    }
+
+    /// An empty cache for `capacity` tokens that the processor can work on. `ty` is a preference: [`KvCache::ty`] is the encoding it has.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is
+    /// lost.
+    pub fn kv_cache(&mut self, capacity: usize, ty: KvType) -> Result<KvCache> {
+        self.processor.kv_cache(&self.model, capacity, ty)
+    }
+
+    /// True if `kv` was made for a model of this shape and the processor can work on it as it is.
+    pub fn holds(&self, kv: &KvCache) -> bool {
+        kv.fits(&self.model.config) && self.processor.holds(kv)
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Tokens of a chunk; more need more scratch memory, and a processor may have room for fewer than were set.
+    pub fn chunk(&self) -> usize {
+        self.chunk.min(self.processor.max_chunk())
+    }
+
+    /// Sets the tokens of a chunk, at least 1, as far as the processor has room.
+    pub fn set_chunk(&mut self, tokens: usize) {
+        self.chunk = tokens.max(1);
+    }
+
+    /// The sparsity mode of single tokens.
+    pub fn sparsity(&self) -> Sparsity {
+        self.sparsity
+    }
+
+    /// Changes the sparsity mode, from the next call of [`Forward::run`] or [`Forward::top`] on.
+    pub fn set_sparsity(&mut self, mode: Sparsity) {
+        self.sparsity = mode;
+        self.processor.set_sparsity(mode);
+    }
+
+    /// See [`Processor::correct_thresholds`].
+    pub fn correct_thresholds(&mut self, correction: &ThresholdCorrection) {
+        self.processor.correct_thresholds(correction);
+    }
+
+    /// The model, and its residency on a device if the processor has one: budget, placement, and where caches are.
+    pub fn residency(&mut self) -> Option<(&Model, &mut dyn Residency)> {
+        Some((&self.model, self.processor.residency()?))
+    }
+
+    /// Bytes of scratch memory held, beside weights and caches.
+    pub fn scratch_bytes(&self) -> u64 {
+        self.processor.scratch_bytes() + (self.logits.capacity() * size_of::<f32>()) as u64
+    }
+
+    /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
+    /// overwritten by the next call.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
+    /// id outside the vocabulary or a cache the processor does not hold, [`Error::Memory`] if scratch memory cannot be had:
+    /// all of these before the cache changes or with whole chunks in it. [`Error::Cancelled`] if `probe` says so,
+    /// [`Error::Gpu`] if a device is lost, with the chunks completed so far in the cache.
+    pub fn run(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<&[f32]> {
+        self.check(tokens, kv)?;
+        let n_vocab = self.model.config.n_vocab;
+        let wanted = match outputs {
+            Outputs::None => 0,
+            Outputs::Last => 1,
+            Outputs::All => tokens.len(),
+        };
+        // Every row is overwritten.
+        grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
+        let mut written = 0;
+        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        for (part, last) in parts(tokens, chunk) {
+            layers(model, processor, part, kv, probe)?;
+            let rows = match outputs {
+                Outputs::All => 0..part.len(),
+                Outputs::Last if last => part.len() - 1..part.len(),
+                _ => 0..0,
+            };
+            if rows.is_empty() {
+                processor.finish()?;
+            } else {
+                let logits = &mut self.logits[written * n_vocab..][..rows.len() * n_vocab];
+                written += rows.len();
+                processor.head(model, rows, logits)?;
+            }
+            processor.report(probe);
+            kv.advance(part.len());
+        }
+        Ok(&self.logits[..wanted * n_vocab])
+    }
+
+    /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
+    /// only those leave a device. Overwritten by the next call.
+    ///
+    /// # Errors
+    /// As [`Forward::run`]; [`Error::Invalid`] unless `k` is from 1 to [`MAX_SHORTLIST`].
+    pub fn top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<Shortlist<'_>> {
+        if !(1..=MAX_SHORTLIST).contains(&k) {
+            return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
+        }
+        self.check(tokens, kv)?;
+        let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
+        let k = k.min(model.config.n_vocab);
+        let (ids, logits) = (&mut self.top.0[..k], &mut self.top.1[..k]);
+        for (part, last) in parts(tokens, chunk) {
+            layers(model, processor, part, kv, probe)?;
+            if last {
+                processor.top(model, part.len() - 1, ids, logits)?;
+            } else {
+                processor.finish()?;
+            }
+            processor.report(probe);
+            kv.advance(part.len());
+        }
+        Ok(Shortlist { ids, logits })
+    }
+
+    fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        let config = &self.model.config;
+        if tokens.is_empty() {
+            return Err(Error::invalid("tokens", "at least one", "none"));
+        }
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= config.n_vocab) {
+            return Err(Error::invalid("token id", format!("below {}", config.n_vocab), id));
+        }
+        if !kv.fits(config) {
+            return Err(Error::invalid("KV cache", "one made for this model", "one of another shape"));
+        }
+        if !self.processor.holds(kv) {
+            return Err(Error::invalid("KV cache", "one made by this processor", "another's"));
+        }
+        let positions = match (&config.position, &self.model.weights.position_embedding) {
+            (Position::Learned { offset }, Some(table)) => table.rows().saturating_sub(*offset),
+            _ => usize::MAX,
+        };
+        let (needed, available) = (kv.len() + tokens.len(), kv.capacity().min(positions));
+        if needed > available {
+            return Err(Error::ContextFull { wanted: needed, available });
+        }
+        Ok(())
+    }
+}
+
+/// Chunks of `tokens`; true with the last.
+fn parts(tokens: &[u32], chunk: usize) -> impl Iterator<Item = (&[u32], bool)> {
+    let mut left = tokens.len();
+    tokens.chunks(chunk).map(move |part| {
+        left -= part.len();
+        (part, left == 0)
+    })
+}
+
+/// Computes every layer of a chunk.
+fn layers(
+    model: &Model,
+    processor: &mut dyn Processor,
+    chunk: &[u32],
+    kv: &mut KvCache,
+    probe: &mut dyn Probe,
+) -> Result<()> {
+    processor.time(probe.wants_firing() && probe.wants_times());
+    processor.begin(model, chunk, kv)?;
+    for layer in 0..model.config.n_layer() {
+        if probe.cancelled() {
+            return Err(Error::Cancelled);
+        }
+        for step in &model.config.steps {
+            match *step {
+                Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
+                Step::Attention { from } => processor.attention(model, layer, from, kv)?,
+                Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
+                Step::AddOut => processor.add_out()?,
+            }
+        }
+        if probe.wants_layer_output() {
+            probe.layer_output(layer, processor.residual()?);
+        }
+    }
+    Ok(())
+}

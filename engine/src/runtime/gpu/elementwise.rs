@@ -1,0 +1,96 @@
+//! Kernels with one invocation per element.
+
+use crate::{
+    error::Result,
+    gpu::{
+        Binding, Buffer, Gpu, Op, Recorder, grid,
+        params::{self, Elements},
+    },
+    model::Activation,
+};
+
+/// Invocations of a workgroup.
+pub(crate) const WORKGROUP: u32 = 256;
+
+/// The grid of a kernel that counts `elements` invocations through its rows, and the invocations in one row of it.
+pub(crate) fn flat_grid(gpu: &Gpu, elements: usize, workgroup: u32) -> ([u32; 3], u32) {
+    let [x, y] = grid(elements.div_ceil(workgroup as usize), gpu.caps().max_groups);
+    ([x, y, 1], x * workgroup)
+}
+
+/// A kernel on rows of `cols` elements, `pitch` apart.
+#[derive(Debug, Clone)]
+pub(crate) struct Elementwise {
+    gpu: Gpu,
+    op: Op,
+    cols: usize,
+    pitch: usize,
+}
+
+impl Elementwise {
+    /// Kernel `name` on `buffers`.
+    pub fn new(
+        gpu: &Gpu,
+        name: &'static str,
+        overrides: &[(&'static str, f64)],
+        buffers: &[&Buffer],
+        (cols, pitch): (usize, usize),
+    ) -> Result<Self> {
+        let pipeline = gpu.pipelines().get(name, None, WORKGROUP, overrides)?;
+        let bindings: Vec<Binding> = buffers.iter().map(|buffer| Binding::from(*buffer)).collect();
+        Ok(Elementwise { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &bindings)?, cols, pitch })
+    }
+
+    /// Records it for the first `rows`.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize) {
+        let (groups, stride) = flat_grid(&self.gpu, rows * self.cols, self.op.pipeline().workgroup());
+        let [cols, pitch, rows] = [self.cols, self.pitch, rows].map(|n| n as u32);
+        recorder.dispatch(&self.op, &Elements { cols, pitch, rows, stride }, groups);
+    }
+}
+
+/// The activation between gate and up, and down.
+#[derive(Debug, Clone)]
+pub(crate) struct ActivationOp {
+    gpu: Gpu,
+    op: Op,
+    pitch: usize,
+}
+
+impl ActivationOp {
+    /// From gate and up, one after the other or interleaved neuron by neuron, to hidden activations in rows `pitch` apart.
+    pub fn new(
+        gpu: &Gpu,
+        activation: Activation,
+        (gated, interleaved): (bool, bool),
+        (gate_up, hidden): (&Buffer, &Buffer),
+        pitch: usize,
+    ) -> Result<Self> {
+        let switch = |on: bool| f64::from(u8::from(on));
+        let overrides =
+            [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("TURNS", switch(interleaved))];
+        let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
+        Ok(ActivationOp { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &[gate_up.into(), hidden.into()])?, pitch })
+    }
+
+    /// Records it for the first `neurons` of the first `rows`; neurons whose gate's activation is not above `threshold` in magnitude
+    /// become zero.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize, threshold: Option<f32>) {
+        let (groups, stride) = flat_grid(&self.gpu, rows * neurons, self.op.pipeline().workgroup());
+        let [cols, pitch, rows] = [neurons, self.pitch, rows].map(|n| n as u32);
+        let params = params::Activation { cols, pitch, rows, stride, threshold: threshold.unwrap_or(-1.0) };
+        recorder.dispatch(&self.op, &params, groups);
+    }
+}
+
+/// Number of the activation in `activation.wgsl`.
+pub(crate) const fn kind(activation: Activation) -> u32 {
+    match activation {
+        Activation::Relu => 0,
+        Activation::ReluSquared => 1,
+        Activation::Silu => 2,
+        Activation::GeluTanh => 3,
+        Activation::GeluErf => 4,
+        Activation::DRelu => 5,
+    }
+}

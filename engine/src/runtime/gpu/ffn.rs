@@ -1,0 +1,144 @@
+//! An FFN that is whole on a device: gate and up, activation, down.
+
+use super::{
+    elementwise::ActivationOp, fired::FiredMask, loader::Loader, neuron_rows::NeuronsDown, product::Product,
+    segment::Segment,
+};
+use crate::{
+    error::Result,
+    gpu::{Buffer, Purpose, Recorder, pitch},
+    model::{Down, FfnWeights},
+    runtime::Probe,
+};
+
+/// Buffers between the matrices of FFNs of one width; all layers share them.
+#[derive(Debug, Clone)]
+pub(crate) struct FfnBuffers {
+    /// `[rows, gate | up]`, or `[rows, up]` without gates.
+    pub gate_up: Buffer,
+    /// Elements from one row of `gate_up` to the next.
+    pub gate_up_pitch: usize,
+    /// `[rows, pitch(n_ff)]`, after the activation.
+    pub hidden: Buffer,
+    activation: ActivationOp,
+    fired: FiredMask,
+    pub n_ff: usize,
+    pub gated: bool,
+}
+
+impl FfnBuffers {
+    /// For `rows` tokens (or slots of experts) and FFNs of `n_ff` neurons.
+    pub fn new(loader: &Loader<'_, '_>, rows: usize, n_ff: usize, gated: bool) -> Result<Self> {
+        let gate_up_pitch = Self::gate_up_pitch(n_ff, gated);
+        let gate_up = loader.scratch("gate and up", rows * gate_up_pitch)?;
+        let hidden = loader.scratch("hidden activations", rows * pitch(n_ff))?;
+        let buffers = (&gate_up, &hidden);
+        let activation = ActivationOp::new(loader.gpu, loader.config.activation, (gated, false), buffers, pitch(n_ff))?;
+        let fired = FiredMask::new(loader, &hidden, rows, pitch(n_ff))?;
+        Ok(FfnBuffers { gate_up, gate_up_pitch, hidden, activation, fired, n_ff, gated })
+    }
+
+    /// Elements from one row of gate and up to the next.
+    pub const fn gate_up_pitch(n_ff: usize, gated: bool) -> usize {
+        pitch(n_ff) * if gated { 2 } else { 1 }
+    }
+
+    /// True if they are those of FFNs of this width.
+    pub fn fits(&self, n_ff: usize, gated: bool) -> bool {
+        (self.n_ff, self.gated) == (n_ff, gated)
+    }
+
+    /// Reads gate and up back for `probe`.
+    pub fn show(&self, segment: &mut Segment, tokens: usize, layer: usize, probe: &mut dyn Probe) -> Result<()> {
+        let (row, n_ff) = (self.gate_up_pitch * 4, self.n_ff);
+        let (mut gate, mut up) = (Vec::new(), Vec::new());
+        segment.read(&[(&self.gate_up, 0, (tokens * row) as u64)], |read| {
+            for row in read.chunks_exact(row) {
+                let (first, second) = row.split_at(n_ff * 4);
+                let second = if self.gated { &second[..n_ff * 4] } else { first };
+                up.extend_from_slice(&bytemuck::pod_collect_to_vec::<u8, f32>(second));
+                if self.gated {
+                    gate.extend_from_slice(&bytemuck::pod_collect_to_vec::<u8, f32>(first));
+                }
+            }
+        })?;
+        probe.ffn_hidden(layer, tokens, &gate, &up);
+        Ok(())
+    }
+
+    /// Records the activation of the first `rows`; neurons whose gate is not above `threshold` become zero.
+    pub fn activate(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) {
+        self.activation.record(recorder, rows, self.n_ff, threshold);
+    }
+
+    /// Records, behind all that needs the activations, the mask of neurons of the first `rows` that fired: those above `threshold`, if
+    /// there is one. Returns its buffer, `[rows, n_ff.div_ceil(32)]`, and its length in bytes.
+    pub fn record_fired(&self, recorder: &mut Recorder, rows: usize, threshold: Option<f32>) -> (&Buffer, u64) {
+        if threshold.is_some() {
+            self.activation.record(recorder, rows, self.n_ff, threshold);
+        }
+        self.fired.record(recorder, rows, self.n_ff)
+    }
+}
+
+/// One FFN for every token, prepared: `y = down(activation(gate x, up x))`.
+#[derive(Debug)]
+pub(crate) struct DenseFfn {
+    pub buffers: FfnBuffers,
+    gate_up: Product,
+    down: DownOps,
+}
+
+/// The down projection, with a row per output or a row per neuron.
+#[derive(Debug)]
+enum DownOps {
+    Outputs(Product),
+    Neurons(NeuronsDown),
+}
+
+impl DenseFfn {
+    /// Uploads `weights`. `before` is another layer's, whose partial sums are shared where they fit; `buffers` are of this width.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        before: Option<&DenseFfn>,
+        buffers: &FfnBuffers,
+        weights: &FfnWeights,
+        from: &Buffer,
+        into: (&Buffer, usize),
+    ) -> Result<Self> {
+        let what = (Purpose::Ffn, "FFN weights");
+        let rows: Vec<_> = weights.gate.iter().chain([&weights.up]).collect();
+        let gate_up = Product::new(loader, what, &rows, from, (&buffers.gate_up, buffers.gate_up_pitch))?;
+        let down = match &weights.down {
+            Down::Outputs(down) => DownOps::Outputs(Product::new(loader, what, &[down], &buffers.hidden, into)?),
+            Down::Neurons(down) => {
+                let before = match before {
+                    Some(DenseFfn { down: DownOps::Neurons(before), .. }) => Some(before),
+                    _ => None,
+                };
+                DownOps::Neurons(NeuronsDown::new(loader, before, down, &buffers.hidden, into.0)?)
+            }
+        };
+        Ok(DenseFfn { buffers: buffers.clone(), gate_up, down })
+    }
+
+    /// Records gate and up.
+    pub fn record_gate_up(&self, recorder: &mut Recorder, tokens: usize) {
+        self.gate_up.record(recorder, tokens);
+    }
+
+    /// Records activation and down; neurons whose gate is not above `threshold` become zero.
+    pub fn record_down(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
+        self.buffers.activate(recorder, tokens, threshold);
+        match &self.down {
+            DownOps::Outputs(down) => down.record(recorder, tokens),
+            DownOps::Neurons(down) => down.record(recorder, tokens),
+        }
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        let (DownOps::Outputs(Product { work, .. }) | DownOps::Neurons(NeuronsDown { work, .. })) = &self.down;
+        self.gate_up.work + work
+    }
+}

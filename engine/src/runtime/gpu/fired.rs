@@ -1,0 +1,49 @@
+//! Masks of the hidden activations that are not zero.
+
+use super::loader::Loader;
+use crate::{
+    error::Result,
+    gpu::{Buffer, Op, Recorder, params},
+};
+
+/// Invocations of a workgroup, each of which makes a word.
+const WORKGROUP: u32 = 128;
+
+/// Computes masks of rows of hidden activations.
+#[derive(Debug, Clone)]
+pub(crate) struct FiredMask {
+    /// `[rows, words]`
+    mask: Buffer,
+    op: Op,
+    pitch: usize,
+}
+
+impl FiredMask {
+    /// For up to `rows` rows of `hidden`, `pitch` elements each, a multiple of 4.
+    pub fn new(loader: &Loader<'_, '_>, hidden: &Buffer, rows: usize, pitch: usize) -> Result<Self> {
+        let [words, counts] = Self::words(rows, pitch);
+        let mask = loader.scratch("a mask of neurons that fired", words)?;
+        let counts = loader.scratch("counts of neurons that fired", counts)?;
+        let pipeline = loader.gpu.pipelines().get("active_mask", None, WORKGROUP, &[("TEST", 2.0)])?;
+        let op = Op::new(loader.gpu, &pipeline, &[hidden.into(), (&mask).into(), (&counts).into()])?;
+        Ok(FiredMask { mask, op, pitch })
+    }
+
+    /// Words of its mask and of its counts.
+    pub const fn words(rows: usize, pitch: usize) -> [usize; 2] {
+        let words = pitch.div_ceil(32);
+        // The least workgroup an adapter may have the kernel compiled for.
+        [rows * words, rows * words.div_ceil(32)]
+    }
+
+    /// Records the mask of the first `neurons` of the first `rows` rows; returns its buffer, `[rows, words]`, and its length in bytes.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, neurons: usize) -> (&Buffer, u64) {
+        let words = neurons.div_ceil(32);
+        if words > 0 {
+            let blocks = (words as u32).div_ceil(self.op.pipeline().workgroup());
+            let params = params::ActiveMask { neurons: neurons as u32, pitch: self.pitch as u32, threshold: 0.0 };
+            recorder.dispatch(&self.op, &params, [blocks, rows as u32, 1]);
+        }
+        (&self.mask, (rows * words * 4) as u64)
+    }
+}

@@ -1,0 +1,218 @@
+//! From the residual stream to logits.
+
+use std::ops::Range;
+
+use thermocline_shaders::limits::{TOP_K_MOST, TOP_K_RANGE};
+
+use super::{
+    elementwise::{WORKGROUP, flat_grid},
+    embedding::Embedding,
+    loader::Loader,
+    norm::{NormOp, NormWeights},
+    product::Product,
+    registers::Registers,
+    segment::Segment,
+};
+use crate::{
+    error::Result,
+    gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
+    model::{ModelConfig, Register, Weights},
+    runtime::MAX_SHORTLIST,
+};
+
+const _: () = assert!(MAX_SHORTLIST as u32 == TOP_K_MOST);
+
+/// Bytes of logits computed and read back at once.
+const LOGITS_BYTES: usize = 4 << 20;
+
+/// Final norm, output matrix, soft-cap, shortlist.
+#[derive(Debug)]
+pub(crate) struct Head {
+    gpu: Gpu,
+    /// `Normed = norm(Residual)`
+    norm: NormOp,
+    /// `Normed = norm(Normed)`, for rows that were copied there.
+    in_place: NormOp,
+    output: Product,
+    /// Where its matrix is the embedding.
+    pub embedding: Option<Embedding>,
+    /// With its cap.
+    soft_cap: Option<(Op, f32)>,
+    top: TopK,
+    logits: Buffer,
+    /// Tokens at once.
+    rows: usize,
+    n_vocab: usize,
+}
+
+impl Head {
+    pub fn new(loader: &mut Loader<'_, '_>, registers: &Registers, weights: &Weights) -> Result<Self> {
+        let (gpu, config) = (loader.gpu, loader.config);
+        let row = pitch(config.n_vocab);
+        let logits = Self::logits_floats(gpu.caps(), config, loader.chunk);
+        let (rows, logits) = (logits / row, loader.scratch("logits", logits)?);
+        let [residual, normed, out] = [Register::Residual, Register::Normed, Register::Out].map(|it| registers.get(it));
+        let norm = NormWeights::new(loader, &weights.output_norm)?;
+        let output = Product::new(loader, (Purpose::Head, "the head"), &[&weights.output], normed, (&logits, row))?;
+        let embedding = match &output.matrices[..] {
+            [matrix] => Embedding::new(loader, weights, matrix, residual)?,
+            _ => None,
+        };
+        let soft_cap = match config.final_softcap {
+            Some(cap) => {
+                let pipeline = gpu.pipelines().get("soft_cap", None, WORKGROUP, &[])?;
+                Some((Op::new(gpu, &pipeline, &[(&logits).into()])?, cap))
+            }
+            None => None,
+        };
+        Ok(Head {
+            gpu: gpu.clone(),
+            norm: NormOp::new(loader, &norm, residual, Some(out), normed)?,
+            in_place: NormOp::new(loader, &norm, normed, None, normed)?,
+            output,
+            embedding,
+            soft_cap,
+            top: TopK::new(loader, &logits, config.n_vocab)?,
+            logits,
+            rows,
+            n_vocab: config.n_vocab,
+        })
+    }
+
+    /// Floats of the logits that are computed at once, whole rows of them.
+    pub fn logits_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> usize {
+        let row = pitch(config.n_vocab);
+        let most = LOGITS_BYTES.min(caps.max_binding as usize);
+        (most / (row * 4)).clamp(1, chunk) * row
+    }
+
+    /// Bytes that are read back at once.
+    pub fn bytes(&self) -> u64 {
+        self.logits.bytes()
+    }
+
+    /// Logits of the chunk's tokens in `tokens`, `[tokens.len(), n_vocab]`. `due`: `Out` is still to be added to the stream.
+    pub fn logits(
+        &self,
+        segment: &mut Segment,
+        registers: &Registers,
+        due: bool,
+        tokens: Range<usize>,
+        logits: &mut [f32],
+    ) -> Result<()> {
+        let (end, row) = (tokens.end, pitch(self.n_vocab));
+        let due = self.add_unless_first(segment, registers, due, &tokens);
+        for (start, logits) in tokens.step_by(self.rows).zip(logits.chunks_mut(self.rows * self.n_vocab)) {
+            let rows = start..(start + self.rows).min(end);
+            self.record(segment.recorder(), registers, due, rows.clone());
+            let bytes = (rows.len() * row * 4) as u64;
+            segment.read(&[(&self.logits, 0, bytes)], |read| {
+                for (to, from) in logits.chunks_exact_mut(self.n_vocab).zip(read.chunks_exact(row * 4)) {
+                    bytemuck::cast_slice_mut(to).copy_from_slice(&from[..self.n_vocab * 4]);
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The largest logits of one token and their ids.
+    pub fn top(
+        &self,
+        segment: &mut Segment,
+        registers: &Registers,
+        due: bool,
+        token: usize,
+        ids: &mut [u32],
+        logits: &mut [f32],
+    ) -> Result<()> {
+        let due = self.add_unless_first(segment, registers, due, &(token..token + 1));
+        self.record(segment.recorder(), registers, due, token..token + 1);
+        let (found_values, found_ids) = self.top.record(segment.recorder(), ids.len());
+        let bytes = (ids.len() * 4) as u64;
+        segment.read(&[(found_values, 0, bytes), (found_ids, 0, bytes)], |read| {
+            let (values, which) = read.split_at(ids.len() * 4);
+            bytemuck::cast_slice_mut(logits).copy_from_slice(values);
+            bytemuck::cast_slice_mut(ids).copy_from_slice(which);
+        })
+    }
+
+    /// Adds what is due, unless the first token is all that is wanted, where the norm does it. Returns whether it is
+    /// still due.
+    fn add_unless_first(&self, segment: &mut Segment, registers: &Registers, due: bool, tokens: &Range<usize>) -> bool {
+        if due && tokens.end > 1 {
+            registers.add.record(segment.recorder(), tokens.end);
+        }
+        due && tokens.end <= 1
+    }
+
+    /// Records the logits of `rows`, which are no more than `self.rows`.
+    fn record(&self, recorder: &mut Recorder, registers: &Registers, due: bool, rows: Range<usize>) {
+        let (count, row_bytes) = (rows.len(), registers.row_bytes());
+        if rows.start == 0 {
+            self.norm.record(recorder, count, due);
+        } else {
+            let [residual, normed] = [Register::Residual, Register::Normed].map(|it| registers.get(it));
+            recorder.copy(residual, rows.start as u64 * row_bytes, normed, 0, count as u64 * row_bytes);
+            self.in_place.record(recorder, count, false);
+        }
+        self.output.record(recorder, count);
+        if let Some((op, cap)) = &self.soft_cap {
+            let (groups, stride) = flat_grid(&self.gpu, count * self.n_vocab, op.pipeline().workgroup());
+            let [cols, pitch, rows] = [self.n_vocab, pitch(self.n_vocab), count].map(|n| n as u32);
+            recorder.dispatch(op, &params::SoftCap { cols, pitch, rows, stride, cap: *cap }, groups);
+        }
+    }
+}
+
+/// Elements of one list of the first round.
+pub(crate) fn shortlist_floats(n_vocab: usize) -> usize {
+    n_vocab.div_ceil(TOP_K_RANGE as usize) * MAX_SHORTLIST
+}
+
+/// The shortlist in rounds: each leaves [`TOP_K_RANGE`] values per workgroup of the last one's, until one workgroup is left.
+#[derive(Debug)]
+struct TopK {
+    /// Logits to `lists[0]`.
+    first: Op,
+    /// `lists[0]` to `lists[1]`, and back.
+    rounds: [Op; 2],
+    /// Values and ids.
+    lists: [(Buffer, Buffer); 2],
+    n_vocab: usize,
+}
+
+impl TopK {
+    fn new(loader: &Loader<'_, '_>, logits: &Buffer, n_vocab: usize) -> Result<Self> {
+        let gpu = loader.gpu;
+        let longest = shortlist_floats(n_vocab);
+        let list = || Ok((loader.scratch("a shortlist", longest)?, loader.scratch("a shortlist", longest)?));
+        let lists = [list()?, list()?];
+        let first = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 1.0)])?;
+        let later = gpu.pipelines().get("top_k", None, WORKGROUP, &[("FIRST", 0.0)])?;
+        let nothing = gpu.nothing();
+        let round = |(values, ids): &(Buffer, Buffer), (to_values, to_ids): &(Buffer, Buffer)| {
+            Op::new(gpu, &later, &[values.into(), ids.into(), to_values.into(), to_ids.into()])
+        };
+        let [a, b] = &lists;
+        Ok(TopK {
+            first: Op::new(gpu, &first, &[logits.into(), nothing.into(), (&a.0).into(), (&a.1).into()])?,
+            rounds: [round(a, b)?, round(b, a)?],
+            lists,
+            n_vocab,
+        })
+    }
+
+    /// Records all rounds for `k` values; returns where they and their ids will be.
+    fn record(&self, recorder: &mut Recorder, k: usize) -> (&Buffer, &Buffer) {
+        let (mut len, mut into, mut op) = (self.n_vocab, 0, &self.first);
+        loop {
+            let groups = len.div_ceil(TOP_K_RANGE as usize);
+            recorder.dispatch(op, &params::TopK { len: len as u32, k: k as u32 }, [groups as u32, 1, 1]);
+            if groups == 1 {
+                return (&self.lists[into].0, &self.lists[into].1);
+            }
+            (len, op) = (groups * k, &self.rounds[into]);
+            into = 1 - into;
+        }
+    }
+}

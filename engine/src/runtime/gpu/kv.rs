@@ -1,0 +1,305 @@
+//! Keys and values on the device.
+
+use std::{ops::Range, sync::Arc};
+
+use half::f16;
+use thermocline_shaders::head_pitch;
+
+use super::{
+    attention::{AttentionBuffers, AttentionOps, has_prompt_kernel},
+    segment::Segment,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Purpose, Usage},
+    model::{ModelConfig, Position, RopeOrder},
+    runtime::{KvLayer, KvType},
+};
+
+/// Keys and values of one layer of one conversation on a device, each `[n_kv_head, capacity, head_pitch]`, with the dispatches that
+/// work on them. They belong to one [`GpuLayers`](super::GpuLayers).
+#[derive(Debug)]
+pub(crate) struct GpuKv {
+    /// Identity of the layers whose buffers the dispatches read beside the cache's own.
+    owner: Arc<()>,
+    ops: KvOps,
+    keys: Buffer,
+    values: Buffer,
+    rows: DeviceRows,
+}
+
+/// The layout of keys (or values) on the device: `[heads, capacity, head_pitch(head_dim)]`.
+#[derive(Debug, Clone, Copy)]
+struct DeviceRows {
+    heads: usize,
+    capacity: usize,
+    head_dim: usize,
+    /// Bytes of one element.
+    bytes: usize,
+}
+
+/// The dispatches of one layer that touch its keys and values.
+#[derive(Debug)]
+pub(crate) struct KvOps {
+    /// Norms of heads, rotation, append.
+    pub rope: Op,
+    /// A few tokens, in one split.
+    pub decode: Op,
+    /// A few tokens, in several: partial results.
+    pub decode_split: Op,
+    /// Many tokens.
+    pub prompt: Option<Op>,
+}
+
+impl GpuKv {
+    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by table `table`. A cache of
+    /// [`KvType::Q8_0`] has [`KvType::F16`] here.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
+    pub(crate) fn new(
+        (gpu, owner): (&Gpu, &Arc<()>),
+        config: &ModelConfig,
+        buffers: &AttentionBuffers,
+        attention: &AttentionOps,
+        table: Option<usize>,
+        (capacity, ty): (usize, KvType),
+    ) -> Result<Self> {
+        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        let rows = DeviceRows { heads, capacity, head_dim, bytes: element_bytes(ty) };
+        let wanted = rows.all_bytes();
+        let caps = gpu.caps();
+        // Kernels count words, and rows of heads, in 32 bits.
+        let most = caps.max_binding.min(caps.max_buffer).min(1 << 33);
+        if wanted > most {
+            return Err(Error::Memory { what: "KV cache of one layer", wanted, available: most });
+        }
+        let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
+        let (keys, values) = (buffer()?, buffer()?);
+        let table = table.and_then(|table| buffers.tables.get(table));
+        let ops = KvOps::new(gpu, config, buffers, attention, table, (&keys, &values), rows.bytes == 4)?;
+        Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows })
+    }
+
+    /// Bytes on the device of a layer's keys and values for `capacity` tokens.
+    pub(crate) fn bytes_of(config: &ModelConfig, capacity: usize, ty: KvType) -> u64 {
+        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        2 * DeviceRows { heads, capacity, head_dim, bytes: element_bytes(ty) }.all_bytes()
+    }
+
+    /// True if it was made for the layers of this identity.
+    pub(crate) fn is_of(&self, owner: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.owner, owner)
+    }
+
+    /// Bytes of both buffers.
+    pub(crate) fn bytes(&self) -> u64 {
+        2 * self.rows.all_bytes()
+    }
+
+    /// The dispatches that read and write it.
+    pub(crate) fn ops(&self) -> &KvOps {
+        &self.ops
+    }
+
+    /// Uploads the first `len` rows of every head of `from`, in loads of the size of `segment`'s ring.
+    pub(crate) fn fill(&self, from: &KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
+        let (at, mut row, mut bytes) = (self.rows, vec![0.0; self.rows.head_dim], Vec::new());
+        let heads = [(&self.keys, &from.keys), (&self.values, &from.values)];
+        for load in at.loads(len, segment.room_up())? {
+            bytes.clear();
+            for Run { values, head, rows } in &load {
+                for i in rows.clone() {
+                    heads[usize::from(*values)].1[*head].get(i, &mut row);
+                    at.encode(&row, &mut bytes);
+                }
+            }
+            let mut rest = &bytes[..];
+            let pieces = load.iter().map(|Run { values, head, rows }| {
+                let (piece, after) = rest.split_at(rows.len() * at.row_bytes());
+                rest = after;
+                (piece, heads[usize::from(*values)].0, at.offset(*head, rows.start))
+            });
+            segment.begin(&pieces.collect::<Vec<_>>())?;
+            segment.submit()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the first `len` rows of every head back into `into`, which has none yet.
+    pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
+        let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
+        for load in at.loads(len, segment.room_down())? {
+            let pieces = load.iter().map(|Run { values, head, rows }| {
+                let buffer = if *values { &self.values } else { &self.keys };
+                (buffer, at.offset(*head, rows.start), (rows.len() * at.row_bytes()) as u64)
+            });
+            segment.read(&pieces.collect::<Vec<_>>(), |read| {
+                let mut read = read.chunks_exact(at.row_bytes());
+                for Run { values, head, rows } in &load {
+                    let heads = if *values { &mut into.values } else { &mut into.keys };
+                    for bytes in read.by_ref().take(rows.len()) {
+                        at.decode(bytes, &mut row);
+                        heads[*head].push(&row);
+                    }
+                }
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Consecutive rows of one head's keys, or of its values.
+#[derive(Debug)]
+struct Run {
+    values: bool,
+    head: usize,
+    rows: Range<usize>,
+}
+
+/// Bytes of one element on the device.
+fn element_bytes(ty: KvType) -> usize {
+    match ty {
+        KvType::F32 => 4,
+        KvType::F16 | KvType::Q8_0 => 2,
+    }
+}
+
+impl DeviceRows {
+    /// Bytes from one row to the next.
+    fn row_bytes(self) -> usize {
+        head_pitch(self.head_dim as u32) as usize * self.bytes
+    }
+
+    /// Bytes of all keys, or of all values.
+    fn all_bytes(self) -> u64 {
+        (self.row_bytes() as u64 * self.heads as u64).saturating_mul(self.capacity as u64)
+    }
+
+    fn offset(self, head: usize, row: usize) -> u64 {
+        (head * self.capacity + row) as u64 * self.row_bytes() as u64
+    }
+
+    /// The first `len` rows of every head's keys and values in loads of `room` bytes.
+    fn loads(self, len: usize, room: u64) -> Result<Vec<Vec<Run>>> {
+        let wanted = self.row_bytes() as u64;
+        if room < wanted {
+            return Err(Error::Memory { what: "staging of one row of the KV cache", wanted, available: room });
+        }
+        let most = (room / wanted) as usize;
+        let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);
+        for values in [false, true] {
+            for head in 0..self.heads {
+                let mut start = 0;
+                while start < len {
+                    let end = len.min(start + left);
+                    left -= end - start;
+                    load.push(Run { values, head, rows: start..end });
+                    start = end;
+                    if left == 0 {
+                        loads.push(std::mem::take(&mut load));
+                        left = most;
+                    }
+                }
+            }
+        }
+        loads.extend((!load.is_empty()).then_some(load));
+        Ok(loads)
+    }
+
+    fn encode(self, row: &[f32], into: &mut Vec<u8>) {
+        let end = into.len() + self.row_bytes();
+        if self.bytes == 4 {
+            into.extend(row.iter().flat_map(|x| x.to_le_bytes()));
+        } else {
+            into.extend(row.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()));
+        }
+        into.resize(end, 0);
+    }
+
+    fn decode(self, from: &[u8], row: &mut [f32]) {
+        for (x, bytes) in row.iter_mut().zip(from.chunks_exact(self.bytes)) {
+            *x = match *bytes {
+                [a, b] => f16::from_le_bytes([a, b]).to_f32(),
+                [a, b, c, d] => f32::from_le_bytes([a, b, c, d]),
+                _ => 0.0,
+            };
+        }
+    }
+}
+
+impl KvOps {
+    fn new(
+        gpu: &Gpu,
+        config: &ModelConfig,
+        buffers: &AttentionBuffers,
+        attention: &AttentionOps,
+        table: Option<&Buffer>,
+        (keys, values): (&Buffer, &Buffer),
+        full: bool,
+    ) -> Result<Self> {
+        let switch = |on: bool| f64::from(u8::from(on));
+        let neox = matches!(&config.position, Position::Rope(rope) if rope.order == RopeOrder::NeoX);
+        let kv_f32 = ("KV_F32", switch(full));
+        let head_dim = ("HEAD_DIM", config.head_dim as f64);
+        let pipelines = gpu.pipelines();
+        let nothing = gpu.nothing();
+
+        let overrides = [
+            ("NEOX", switch(neox)),
+            ("ROPE", switch(table.is_some())),
+            ("QK_NORM", switch(attention.q_norm.is_some())),
+            kv_f32,
+        ];
+        let rope = pipelines.get("rope_append", None, buffers.rope_workgroup(), &overrides)?;
+        let norm = |norm: &Option<Buffer>| norm.as_ref().unwrap_or(nothing).into();
+        let rope = Op::new(
+            gpu,
+            &rope,
+            &[
+                (&buffers.qkv).into(),
+                table.unwrap_or(nothing).into(),
+                norm(&attention.q_norm),
+                norm(&attention.k_norm),
+                (&buffers.q).into(),
+                keys.into(),
+                values.into(),
+            ],
+        )?;
+        let overrides = [("HEADS", f64::from(buffers.decode_heads)), head_dim, kv_f32];
+        let decode = pipelines.get("attention_decode", None, buffers.decode_workgroup(), &overrides)?;
+        let into = |out: &Buffer| Op::new(gpu, &decode, &[(&buffers.q).into(), keys.into(), values.into(), out.into()]);
+        let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
+        let prompt = has_prompt_kernel(config.head_dim).then(|| {
+            let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
+            let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32])?;
+            Ok(direct.variant(&pipeline))
+        });
+        Ok(KvOps { rope, decode: direct, decode_split: split, prompt: prompt.transpose()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kv_loads_hold_every_row_once_within_the_ring() {
+        let rows = DeviceRows { heads: 3, capacity: 50, head_dim: 6, bytes: 2 };
+        for room in [16, 40, 16 * 7, 1 << 20] {
+            for len in [0, 1, 13] {
+                let mut seen = Vec::new();
+                for load in rows.loads(len, room).unwrap() {
+                    let count: usize = load.iter().map(|run| run.rows.len()).sum();
+                    assert!(count > 0 && (count * rows.row_bytes()) as u64 <= room);
+                    seen.extend(load.into_iter().flat_map(|run| run.rows.map(move |row| (run.values, run.head, row))));
+                }
+                let all = [false, true].into_iter();
+                let all =
+                    all.flat_map(|values| (0..3).flat_map(move |head| (0..len).map(move |row| (values, head, row))));
+                assert_eq!(seen, all.collect::<Vec<_>>(), "{len} rows, {room} bytes");
+            }
+        }
+        assert!(matches!(rows.loads(1, 15), Err(Error::Memory { wanted: 16, available: 15, .. })));
+    }
+}

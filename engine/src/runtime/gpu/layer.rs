@@ -1,0 +1,85 @@
+//! One layer of a model on a device, but for its FFN: prepared norms and attention.
+
+use super::{
+    attention::{AttentionBuffers, AttentionOps},
+    loader::Loader,
+    norm::{NormOp, NormWeights},
+    registers::Registers,
+};
+use crate::{
+    error::{Error, Result},
+    model::{Model, NormSlot, Register, Step},
+};
+
+/// A norm of a layer's program: which one, the register it reads and the one it writes.
+pub(crate) type NormStep = (NormSlot, Register, Register);
+
+/// The prepared steps of one layer around its FFN.
+#[derive(Debug)]
+pub(crate) struct GpuLayer {
+    pub norms: Vec<(NormStep, NormOp)>,
+    pub attention: AttentionOps,
+    pub attention_from: Register,
+    pub ffn_from: Register,
+    /// The norm whose output the FFN reads; the predictor runs right behind it.
+    pub feeds_ffn: Option<NormStep>,
+    /// True if the residual stream is still the input of that norm when the FFN begins.
+    pub keeps_residual: bool,
+}
+
+impl GpuLayer {
+    /// Uploads `layer` of `model` and prepares its steps.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        registers: &Registers,
+        attention: &AttentionBuffers,
+        model: &Model,
+        layer: usize,
+    ) -> Result<Self> {
+        let (config, weights) = (&model.config, &model.weights.layers[layer]);
+        let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
+        let mut feeds_ffn: Option<NormStep> = None;
+        for step in &config.steps {
+            match *step {
+                Step::Norm { norm, from, into } => {
+                    let Some(of) = weights.norm(norm) else { return Err(no_norm(layer, norm)) };
+                    let of = NormWeights::new(loader, of)?;
+                    let adds = from == Register::Residual && into != Register::Out;
+                    let delta = adds.then(|| registers.get(Register::Out));
+                    let op = NormOp::new(loader, &of, registers.get(from), delta, registers.get(into))?;
+                    norms.push(((norm, from, into), op));
+                }
+                Step::Attention { from } => attention_from = from,
+                Step::Ffn { from } => {
+                    let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
+                    (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
+                }
+                Step::AddOut => {}
+            }
+        }
+        for from in [attention_from, ffn_from] {
+            if from == Register::Out {
+                return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
+            }
+        }
+        let out = (registers.get(Register::Out), registers.pitch);
+        let window = config.layers[layer].window;
+        let from = registers.get(attention_from);
+        let attention = AttentionOps::new(loader, attention, &weights.attention, window, from, out)?;
+        let keeps_residual = config.early_ffn_input().is_none();
+        Ok(GpuLayer { norms, attention, attention_from, ffn_from, feeds_ffn, keeps_residual })
+    }
+}
+
+/// The error of a norm that the layer does not have.
+pub(crate) fn no_norm(layer: usize, norm: NormSlot) -> Error {
+    Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
+}
+
+/// Refuses a step that reads another register than it was prepared for.
+pub(crate) fn same(prepared: Register, asked: Register) -> Result<()> {
+    if prepared == asked {
+        return Ok(());
+    }
+    Err(Error::invalid("layer program", format!("a step that reads {prepared:?}"), format!("{asked:?}")))
+}

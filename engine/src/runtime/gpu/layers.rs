@@ -1,0 +1,369 @@
+//! The last layers of a model on a device, but for their FFNs: embedding, norms, attention, residual stream and head.
+
+use std::{ops::Range, sync::Arc};
+
+use super::{
+    GpuKv,
+    attention::{AttentionBuffers, rotations},
+    head::Head,
+    layer::{GpuLayer, NormStep, no_norm, same},
+    loader::Loader,
+    registers::{Registers, pad, unpad},
+    segment::Segment,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, pitch},
+    model::{Model, ModelConfig, Position, Register, Weights},
+    runtime::{KvCache, KvType, Rotary},
+};
+
+/// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there. An FFN reads the
+/// register of [`GpuLayers::ffn_input`] and writes `Out`.
+#[derive(Debug)]
+pub(crate) struct GpuLayers {
+    pub gpu: Gpu,
+    /// Tells its caches from those of other processors.
+    identity: Arc<()>,
+    /// Most tokens of a chunk: rows of a register.
+    pub chunk: usize,
+    pub registers: Registers,
+    attention: AttentionBuffers,
+    first_layer: usize,
+    layers: Vec<GpuLayer>,
+    head: Option<Head>,
+    pub segment: Segment,
+    /// Tokens of the current chunk, and the position of its first.
+    tokens: usize,
+    first: usize,
+    /// `Residual += Out` is still to be done.
+    due: bool,
+    /// Uploaded when a chunk begins: embeddings, `[tokens, pitch(d_model)]`, and per rotation table its cosines and sines,
+    /// `[tokens, dims]`.
+    rows: Vec<f32>,
+    rotations: Vec<Vec<f32>>,
+    /// The residual stream read back, `[tokens, d_model]`.
+    read_back: Vec<f32>,
+}
+
+impl GpuLayers {
+    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of more than `most_work` multiply-adds is cut
+    /// into several submissions.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
+    /// have, [`Error::Gpu`] if the device is lost.
+    pub fn new(loader: &Loader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
+        let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
+        let registers = Registers::new(loader)?;
+        let attention = AttentionBuffers::new(loader)?;
+        let rotations = vec![Vec::new(); attention.tables.len()];
+        let rings = (upload_bytes(config, chunk), registers.row_bytes());
+        let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
+        Ok(GpuLayers {
+            gpu: gpu.clone(),
+            identity: Arc::new(()),
+            chunk,
+            registers,
+            attention,
+            first_layer,
+            layers: Vec::new(),
+            head: None,
+            segment,
+            tokens: 0,
+            first: 0,
+            due: false,
+            rows: Vec::new(),
+            rotations,
+            read_back: Vec::new(),
+        })
+    }
+
+    /// Uploads the layer behind the last one; returns its number.
+    pub fn push(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<usize> {
+        let layer = self.first_layer + self.layers.len();
+        self.layers.push(GpuLayer::new(loader, &self.registers, &self.attention, model, layer)?);
+        Ok(layer)
+    }
+
+    /// Uploads `layer`, which is the one before the first.
+    pub fn push_front(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
+        self.layers.insert(0, GpuLayer::new(loader, &self.registers, &self.attention, model, layer)?);
+        self.first_layer = layer;
+        Ok(())
+    }
+
+    /// Frees the first layer, whose keys and values move to RAM in all `caches`.
+    pub fn pop_front(&mut self, caches: &mut [&mut KvCache]) -> Result<()> {
+        caches.iter_mut().try_for_each(|kv| kv.move_to_ram(self.first_layer, &mut self.segment))?;
+        self.layers.remove(0);
+        self.first_layer += 1;
+        Ok(())
+    }
+
+    /// The layers that are here.
+    pub fn range(&self) -> Range<usize> {
+        self.first_layer..self.first_layer + self.layers.len()
+    }
+
+    /// The prepared steps of `layer`.
+    pub fn layer(&self, layer: usize) -> Result<&GpuLayer> {
+        let found = layer.checked_sub(self.first_layer).and_then(|at| self.layers.get(at));
+        let expected = || format!("one from {} on", self.first_layer);
+        found.ok_or_else(|| Error::invalid("layer on the GPU", expected(), layer))
+    }
+
+    /// Uploads the head.
+    pub fn add_head(&mut self, loader: &mut Loader<'_, '_>, weights: &Weights) -> Result<()> {
+        self.head = Some(Head::new(loader, &self.registers, weights)?);
+        Ok(())
+    }
+
+    /// Frees the head.
+    pub fn drop_head(&mut self) {
+        self.head = None;
+    }
+
+    /// True if the head is here.
+    pub fn has_head(&self) -> bool {
+        self.head.is_some()
+    }
+
+    /// Makes room for reading back a chunk's results (logits, or the residual stream) and `more` bytes with them.
+    pub fn reserve_results(&mut self, more: u64) -> Result<()> {
+        let residual = self.chunk as u64 * self.registers.row_bytes();
+        self.segment.reserve_down(self.head.as_ref().map_or(residual, Head::bytes) + more)
+    }
+
+    /// Tokens of the current chunk.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// A cache for `capacity` tokens: keys and values of the layers here are on the device, the others in RAM.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
+    pub fn kv_cache(&self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        let all = GpuKv::bytes_of(&model.config, capacity, ty).saturating_mul(self.layers.len() as u64);
+        let available = self.gpu.arena().available();
+        if all > available {
+            return Err(Error::Memory { what: "KV cache", wanted: all, available });
+        }
+        let rotary = Rotary::new(&model.config, capacity);
+        KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
+            true => self.kv_layer(model, layer, rotary.as_ref(), (capacity, ty)).map(Some),
+            false => Ok(None),
+        })
+    }
+
+    fn kv_layer(
+        &self,
+        model: &Model,
+        layer: usize,
+        rotary: Option<&Rotary>,
+        capacity_and_type: (usize, KvType),
+    ) -> Result<GpuKv> {
+        let (attention, table) = (&self.layer(layer)?.attention, rotary.map(|rotary| rotary.table_of(layer)));
+        let owner = (&self.gpu, &self.identity);
+        GpuKv::new(owner, &model.config, &self.attention, attention, table, capacity_and_type)
+    }
+
+    /// True if the keys and values of the layers here are on this device, and the others in RAM.
+    pub fn holds(&self, kv: &KvCache) -> bool {
+        let here = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+        (0..self.first_layer).all(|layer| kv.device_layer(layer).is_none()) && self.range().all(here)
+    }
+
+    /// Moves the keys and values of `layer`, which is here, from RAM to the device.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
+    pub fn kv_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
+        if kv.device_layer(layer).is_some() {
+            return Ok(());
+        }
+        let to = self.kv_layer(model, layer, kv.rotary(), (kv.capacity(), kv.ty()))?;
+        kv.move_to_device(layer, to, &mut self.segment)
+    }
+
+    /// Moves all that this device holds of `kv` to RAM.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
+    pub fn kv_to_ram(&mut self, kv: &mut KvCache) -> Result<()> {
+        for layer in 0..self.range().end {
+            if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
+                kv.move_to_ram(layer, &mut self.segment)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves the layers before the first one here to RAM, and those that are here to the device.
+    ///
+    /// # Errors
+    /// As [`GpuLayers::kv_to_device`] and [`GpuLayers::kv_to_ram`].
+    pub fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        for layer in 0..self.first_layer {
+            kv.move_to_ram(layer, &mut self.segment)?;
+        }
+        self.range().try_for_each(|layer| self.kv_to_device(model, layer, kv))
+    }
+
+    /// Announces a chunk of `tokens` tokens at the end of `kv`, of which the first layers are computed elsewhere.
+    pub fn announce(&mut self, tokens: usize, kv: &KvCache) {
+        (self.tokens, self.first, self.due) = (tokens, kv.len(), false);
+        let tables = kv.rotary().map_or(&[][..], |rotary| rotary.tables());
+        for (rotations, table) in self.rotations.iter_mut().zip(tables) {
+            rotations.clear();
+            table.extend_rotations(self.first, tokens, rotations);
+        }
+    }
+
+    /// Begins a chunk: `Residual = embedding(tokens) * scale (+ learned positions)`.
+    pub fn begin(&mut self, model: &Model, tokens: &[u32], kv: &KvCache) -> Result<()> {
+        let (config, weights) = (&model.config, &model.weights);
+        self.announce(tokens.len(), kv);
+        if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
+            self.upload_inputs(Some((tokens, &embedding.ids)))?;
+            embedding.record(self.segment.recorder(), tokens.len());
+            return Ok(());
+        }
+        let (d_model, pitch) = (self.registers.d_model, self.registers.pitch);
+        self.rows.clear();
+        self.rows.resize(tokens.len() * pitch, 0.0);
+        self.read_back.resize(d_model, 0.0);
+        for (i, (row, id)) in self.rows.chunks_exact_mut(pitch).zip(tokens).enumerate() {
+            let row = &mut row[..d_model];
+            weights.token_embedding.dequantise_row(*id as usize, row);
+            if config.embedding_scale != 1.0 {
+                row.iter_mut().for_each(|x| *x *= config.embedding_scale);
+            }
+            if let (Position::Learned { offset }, Some(table)) = (&config.position, &weights.position_embedding) {
+                let position = &mut self.read_back[..d_model];
+                table.dequantise_row(self.first + i + offset, position);
+                row.iter_mut().zip(position).for_each(|(x, position)| *x += *position);
+            }
+        }
+        self.upload_inputs(None)
+    }
+
+    /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was announced.
+    pub fn begin_with(&mut self, residual: &[f32]) -> Result<()> {
+        pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
+        self.upload_inputs(None)
+    }
+
+    /// Uploads the residual stream's rows or the ids of `tokens`, and the chunk's rotations.
+    fn upload_inputs(&mut self, tokens: Option<(&[u32], &Buffer)>) -> Result<()> {
+        let (input, to) = match tokens {
+            Some((ids, to)) => (bytemuck::cast_slice(ids), to),
+            None => (bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual)),
+        };
+        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(input, to, 0)];
+        let rotations = self.rotations.iter().zip(&self.attention.tables);
+        pieces.extend(rotations.map(|(rotations, table)| (bytemuck::cast_slice(rotations), table, 0)));
+        self.segment.begin(&pieces)
+    }
+
+    /// `into = norm(from)`
+    pub fn norm(&mut self, layer: usize, (norm, from, into): NormStep) -> Result<()> {
+        self.segment.enter(Some(layer));
+        let touched = self.due && [from, into].iter().any(|it| matches!(it, Register::Residual | Register::Out));
+        let prepared = self.layer(layer)?.norms.iter().position(|(of, _)| *of == (norm, from, into));
+        let Some(at) = prepared else { return Err(no_norm(layer, norm)) };
+        let op = &self.layers[layer - self.first_layer].norms[at].1;
+        if touched && !op.adds() {
+            self.due = false;
+            self.registers.add.record(self.segment.recorder(), self.tokens);
+        }
+        op.record(self.segment.recorder(), self.tokens, self.due);
+        if op.adds() {
+            self.due = false;
+        }
+        Ok(())
+    }
+
+    /// `Out = attention(from)`; appends the chunk's keys and values to the layer's cache.
+    pub fn attention(&mut self, layer: usize, from: Register, kv: &KvCache) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        same(self.layer(layer)?.attention_from, from)?;
+        let ops = &self.layers[layer - self.first_layer].attention;
+        let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
+            return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
+        };
+        let at = (self.first, kv.capacity());
+        ops.record(self.segment.recorder(), &self.gpu, &self.attention, cache, self.tokens, at);
+        self.segment.worked(ops.work(&self.attention, self.tokens, self.first + self.tokens), self.tokens)
+    }
+
+    /// Readies `from`, `[tokens, pitch(d_model)]`, as the input of the layer's FFN.
+    pub fn ffn_input(&mut self, layer: usize, from: Register) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        same(self.layer(layer)?.ffn_from, from)
+    }
+
+    /// `Residual += Out`, put off until a step reads the stream: usually the next norm, which adds on the way.
+    pub fn add_out(&mut self) {
+        self.add_due();
+        self.due = true;
+    }
+
+    /// Records the addition that was put off.
+    fn add_due(&mut self) {
+        if std::mem::take(&mut self.due) {
+            self.registers.add.record(self.segment.recorder(), self.tokens);
+        }
+    }
+
+    /// Reads back the residual stream of some of the chunk's tokens.
+    pub fn read_residual(&mut self, tokens: Range<usize>) -> Result<()> {
+        self.add_due();
+        let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
+        let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
+        let read_back = &mut self.read_back;
+        let piece = (self.registers.get(Register::Residual), start, bytes);
+        self.segment.read(&[piece], |read| unpad(read, row_bytes as usize, d_model, read_back))
+    }
+
+    /// The residual stream that was last read back, `[tokens, d_model]`.
+    pub fn residual(&self) -> &[f32] {
+        &self.read_back
+    }
+
+    /// Final norm and head of the chunk's tokens in `tokens`, read back into `logits`, `[tokens.len(), n_vocab]`.
+    pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
+        self.segment.enter(None);
+        let due = std::mem::take(&mut self.due);
+        let head = self.head.as_ref().ok_or_else(no_head)?;
+        head.logits(&mut self.segment, &self.registers, due, tokens, logits)
+    }
+
+    /// The largest logits of one token and their ids, in descending order.
+    pub fn top(&mut self, token: usize, ids: &mut [u32], logits: &mut [f32]) -> Result<()> {
+        self.segment.enter(None);
+        let due = std::mem::take(&mut self.due);
+        let head = self.head.as_ref().ok_or_else(no_head)?;
+        head.top(&mut self.segment, &self.registers, due, token, ids, logits)
+    }
+
+    /// Leaves out the addition that was put off: the chunk is over, and no step reads the stream.
+    pub fn forget_due(&mut self) {
+        self.due = false;
+    }
+}
+
+fn no_head() -> Error {
+    Error::invalid("head on the GPU", "one that is loaded", "none")
+}
+
+/// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
+/// are as wide as any weight type's blocks make them.
+pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
+    let (dims, tables) = rotations(config);
+    let begin = pitch(config.d_model) + dims * tables;
+    (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
+}

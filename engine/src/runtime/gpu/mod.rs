@@ -1,0 +1,30 @@
+//! The last layers of a model on a device ([`GpuLayers`]), but for the question which neurons are there: that is `hybrid`'s. When
+//! a layer comes, its weights are uploaded by role and every dispatch is prepared with its buffers ([`Loader`]); dispatches that
+//! depend on a context are prepared with its cache ([`GpuKv`]). A chunk is then recorded into one [`Segment`]: up go the tokens' ids
+//! if the embedding is on the device as the head, else its rows, decoded on the CPU, and the positions' rotations; down come the
+//! logits that were asked for. With everything on the device, decoding a token allocates nothing, submits once and reads back once.
+//!
+//! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until a step
+//! reads the stream: usually the next norm, which adds on the way.
+
+pub(crate) mod attention;
+pub(crate) mod elementwise;
+pub(crate) mod embedding;
+pub(crate) mod ffn;
+pub(crate) mod fired;
+pub(crate) mod head;
+pub(crate) mod kv;
+pub(crate) mod layer;
+pub(crate) mod layers;
+pub(crate) mod loader;
+pub(crate) mod neuron_rows;
+pub(crate) mod norm;
+pub(crate) mod predictor;
+pub(crate) mod product;
+pub(crate) mod registers;
+pub(crate) mod segment;
+
+pub(crate) use kv::GpuKv;
+pub(crate) use layers::GpuLayers;
+pub(crate) use loader::Loader;
+pub(crate) use segment::Segment;

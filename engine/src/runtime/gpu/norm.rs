@@ -1,0 +1,85 @@
+//! Norms of registers.
+
+use super::loader::Loader;
+use crate::{
+    error::Result,
+    gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch},
+    model::{Norm, NormKind},
+};
+
+/// Invocations of a workgroup, which takes a row.
+const WORKGROUP: u32 = 256;
+
+/// `into = norm(from)`
+#[derive(Debug)]
+pub(crate) struct NormOp {
+    gpu: Gpu,
+    plain: Op,
+    /// `from += delta` first.
+    adding: Option<Op>,
+    cols: usize,
+    eps: f32,
+}
+
+/// Weights of a norm on the device.
+#[derive(Debug, Clone)]
+pub(crate) struct NormWeights {
+    pub weight: Buffer,
+    pub bias: Option<Buffer>,
+}
+
+impl NormWeights {
+    pub fn new(loader: &mut Loader<'_, '_>, norm: &Norm) -> Result<Self> {
+        let weight = loader.vector("a norm", &norm.weight)?;
+        let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
+        Ok(NormWeights { weight, bias })
+    }
+}
+
+impl NormOp {
+    /// `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
+    pub fn new(
+        loader: &Loader<'_, '_>,
+        weights: &NormWeights,
+        from: &Buffer,
+        delta: Option<&Buffer>,
+        into: &Buffer,
+    ) -> Result<Self> {
+        let (gpu, config) = (loader.gpu, loader.config);
+        let switch = |on: bool| f64::from(u8::from(on));
+        let pipeline = |add: bool| {
+            let overrides = [
+                ("LAYER", switch(config.norm == NormKind::Layer)),
+                ("HAS_BIAS", switch(weights.bias.is_some())),
+                ("ADD_DELTA", switch(add)),
+            ];
+            gpu.pipelines().get("norm", None, WORKGROUP, &overrides)
+        };
+        let nothing = gpu.nothing();
+        let bias = weights.bias.as_ref().unwrap_or(nothing);
+        let bindings =
+            [from.into(), delta.unwrap_or(nothing).into(), (&weights.weight).into(), bias.into(), into.into()];
+        let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
+        let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
+        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: config.d_model, eps: config.norm_eps })
+    }
+
+    /// True if [`NormOp::record`] can add on the way.
+    pub fn adds(&self) -> bool {
+        self.adding.is_some()
+    }
+
+    /// Records it for the first `rows`; `add` says whether what is due is added.
+    pub fn record(&self, recorder: &mut Recorder, rows: usize, add: bool) {
+        let [x, y] = grid(rows, self.gpu.caps().max_groups);
+        let params = params::Norm {
+            cols: self.cols as u32,
+            pitch: pitch(self.cols) as u32,
+            rows: rows as u32,
+            stride: x,
+            eps: self.eps,
+        };
+        let op = self.adding.as_ref().filter(|_| add).unwrap_or(&self.plain);
+        recorder.dispatch(op, &params, [x, y, 1]);
+    }
+}

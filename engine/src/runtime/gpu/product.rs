@@ -1,0 +1,64 @@
+//! Matrices that see the same input and write side by side.
+
+use super::loader::Loader;
+use crate::{
+    error::Result,
+    format::Matrix,
+    gpu::{Buffer, GpuMatrix, Matmul, Purpose, Recorder},
+    model::Linear,
+    quant::device_type,
+};
+
+/// `y[t] = [W0 x[t] + b0 | W1 x[t] + b1 | ..]`
+#[derive(Debug)]
+pub(crate) struct Product {
+    matmuls: Vec<Matmul>,
+    /// The uploaded matrices.
+    pub matrices: Vec<GpuMatrix>,
+    /// Multiply-adds of a token.
+    pub work: u64,
+}
+
+impl Product {
+    /// Uploads `linears`, one matrix of them all where their types agree, and prepares their product with `x`; rows of `y`
+    /// are `pitch` apart.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        (purpose, what): (Purpose, &'static str),
+        linears: &[&Linear],
+        x: &Buffer,
+        (y, pitch): (&Buffer, usize),
+    ) -> Result<Self> {
+        let ty = |linear: &Linear| device_type(linear.weight.ty());
+        let (mut matmuls, mut uploaded, mut offset, mut work) = (Vec::new(), Vec::new(), 0, 0);
+        for stack in linears.chunk_by(|a, b| ty(a) == ty(b)) {
+            let matrices: Vec<&Matrix> = stack.iter().map(|linear| &linear.weight).collect();
+            let matrix = loader.uploader.matrix(purpose, what, &matrices)?;
+            let bias = Self::stacked_bias(stack).map(|bias| loader.vector("a bias", &bias)).transpose()?;
+            matmuls.push(Matmul::new(loader.gpu, &matrix, x, bias.as_ref(), y, pitch, offset)?);
+            offset += matrix.rows();
+            work += (matrix.rows() * matrix.cols()) as u64;
+            uploaded.push(matrix);
+        }
+        Ok(Product { matmuls, matrices: uploaded, work })
+    }
+
+    /// Records it for the first `tokens` rows.
+    pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
+        self.matmuls.iter().for_each(|matmul| matmul.record(recorder, tokens));
+    }
+
+    /// The biases of `stack`, zeros where only others have one.
+    pub fn stacked_bias(stack: &[&Linear]) -> Option<Vec<f32>> {
+        if stack.iter().all(|linear| linear.bias.is_none()) {
+            return None;
+        }
+        let mut all = Vec::new();
+        for linear in stack {
+            let end = all.len() + linear.weight.rows();
+            all.extend(linear.bias.iter().flatten());
+            all.resize(end, 0.0);
+        }
+        Some(all)
+    }
+}

@@ -1,0 +1,59 @@
+//! Registers: the forward pass's activations of width `d_model` on a device.
+
+use super::{elementwise::Elementwise, loader::Loader};
+use crate::{
+    error::Result,
+    gpu::{Buffer, pitch},
+    model::Register,
+};
+
+/// One buffer per [`Register`], `[chunk, pitch]` f32.
+#[derive(Debug)]
+pub(crate) struct Registers {
+    buffers: [Buffer; 4],
+    /// `Residual += Out`
+    pub add: Elementwise,
+    /// Elements of a row that count.
+    pub d_model: usize,
+    /// Elements from one row to the next.
+    pub pitch: usize,
+}
+
+impl Registers {
+    /// Four registers of as many rows as a chunk has tokens.
+    pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
+        let (d_model, pitch) = (loader.config.d_model, pitch(loader.config.d_model));
+        let register = || loader.scratch("a register", loader.chunk * pitch);
+        let buffers = [register()?, register()?, register()?, register()?];
+        let [residual, .., out] = &buffers;
+        let add = Elementwise::new(loader.gpu, "add", &[], &[residual, out], (d_model, pitch))?;
+        Ok(Registers { buffers, add, d_model, pitch })
+    }
+
+    /// The buffer of `register`.
+    pub fn get(&self, register: Register) -> &Buffer {
+        &self.buffers[register as usize]
+    }
+
+    /// Bytes of a row.
+    pub fn row_bytes(&self) -> u64 {
+        self.pitch as u64 * 4
+    }
+}
+
+/// Copies rows of `row_bytes` bytes, of which the first `cols` floats count, into `[rows, cols]`.
+pub(crate) fn unpad(read: &[u8], row_bytes: usize, cols: usize, to: &mut Vec<f32>) {
+    to.resize(read.len() / row_bytes * cols, 0.0);
+    for (to, from) in to.chunks_exact_mut(cols).zip(read.chunks_exact(row_bytes)) {
+        bytemuck::cast_slice_mut(to).copy_from_slice(&from[..cols * 4]);
+    }
+}
+
+/// Copies `[rows, cols]` into rows `pitch` floats apart, with zeros between them.
+pub(crate) fn pad(from: &[f32], cols: usize, pitch: usize, to: &mut Vec<f32>) {
+    to.clear();
+    to.resize(from.len() / cols * pitch, 0.0);
+    for (to, from) in to.chunks_exact_mut(pitch).zip(from.chunks_exact(cols)) {
+        to[..cols].copy_from_slice(from);
+    }
+}

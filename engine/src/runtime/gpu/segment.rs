@@ -1,0 +1,224 @@
+//! A segment: the commands of a chunk that reach the device in one submission, and the data that travels with them.
+
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Coming, Gpu, GpuTimestamps, ReadbackRing, Recorder, Submission, UploadRing},
+};
+
+/// The segment being recorded, and the rings that carry data along with it.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    gpu: Gpu,
+    recorder: Option<Recorder>,
+    up: UploadRing,
+    down: ReadbackRing,
+    /// Read-back of hand-overs to the CPU in the middle of a chunk; made when the first split layer needs it.
+    hand_overs: Option<ReadbackRing>,
+    /// Bytes of a buffer that the next read brings along, and those that the last one brought.
+    to_read_along: Option<(Buffer, u64)>,
+    read_along: Vec<u8>,
+    /// Multiply-adds recorded, and the most of one submission.
+    work: u64,
+    most_work: u64,
+    /// Submitted and not waited for.
+    in_flight: Option<Submission>,
+    /// GPU timestamps, if the device has a clock; true while they are taken; nanoseconds of each layer as last read.
+    timestamps: Option<GpuTimestamps>,
+    times_bytes: u64,
+    timed: bool,
+    nanoseconds: Vec<u64>,
+}
+
+impl Segment {
+    /// Rings for uploads of `up_bytes` and results of `down_bytes`, and GPU timestamps of `layers` layers ([`Segment::time`]).
+    pub fn new(gpu: &Gpu, (up_bytes, down_bytes): (u64, u64), layers: usize, most_work: u64) -> Result<Self> {
+        let timestamps = GpuTimestamps::new(gpu, layers * PASSES)?;
+        let times_bytes = timestamp_bytes(gpu.caps().timestamps, layers);
+        let down_bytes = down_bytes + times_bytes;
+        Ok(Segment {
+            gpu: gpu.clone(),
+            recorder: None,
+            up: UploadRing::new(gpu, 2, up_bytes)?,
+            down: ReadbackRing::new(gpu, 1, down_bytes)?,
+            hand_overs: None,
+            to_read_along: None,
+            read_along: Vec::new(),
+            work: 0,
+            most_work,
+            in_flight: None,
+            timestamps,
+            times_bytes,
+            timed: false,
+            nanoseconds: Vec::new(),
+        })
+    }
+
+    /// Forgets what was recorded and not submitted, and begins anew with an upload of `pieces` to buffers and offsets.
+    pub fn begin(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        self.recorder = None;
+        self.to_read_along = None;
+        self.work = 0;
+        self.nanoseconds.clear();
+        self.timestamps.iter().for_each(GpuTimestamps::restart);
+        self.upload(pieces)
+    }
+
+    /// Times layers by the device's clock, or does not, from the next [`Segment::begin`] on.
+    pub fn time(&mut self, on: bool) {
+        self.timed = on;
+    }
+
+    /// True if timestamps are still to be read.
+    pub fn is_timed(&self) -> bool {
+        self.timed && self.timestamps.is_some()
+    }
+
+    /// Counts the time of commands recorded from now on to `layer`, or to none.
+    pub fn enter(&mut self, layer: Option<usize>) {
+        if self.timed {
+            self.recorder().begin_part(layer);
+        }
+    }
+
+    /// Nanoseconds of `layer` on the device, as of the last [`Segment::read`]; 0 if not measured.
+    pub fn nanoseconds(&self, layer: usize) -> u64 {
+        self.nanoseconds.get(layer).copied().unwrap_or(0)
+    }
+
+    fn take_recorder(&mut self) -> Recorder {
+        let timestamps = self.timestamps.as_ref().filter(|_| self.timed);
+        self.recorder.take().unwrap_or_else(|| Recorder::with_timestamps(&self.gpu, timestamps))
+    }
+
+    /// Records an upload of `pieces`; one between two submissions.
+    pub fn upload(&mut self, pieces: &[(&[u8], &Buffer, u64)]) -> Result<()> {
+        let mut recorder = self.take_recorder();
+        self.up.record(&mut recorder, pieces)?;
+        self.recorder = Some(recorder);
+        Ok(())
+    }
+
+    /// Bytes that one [`Segment::begin`] uploads at most.
+    pub fn room_up(&self) -> u64 {
+        self.up.bytes()
+    }
+
+    /// Bytes that one [`Segment::read`] reads without allocating.
+    pub fn room_down(&self) -> u64 {
+        self.down.bytes()
+    }
+
+    /// Makes room for hand-overs of `bytes`.
+    pub fn reserve_hand_over(&mut self, bytes: u64) -> Result<()> {
+        if bytes > self.hand_overs.as_ref().map_or(0, ReadbackRing::bytes) {
+            self.hand_overs = Some(ReadbackRing::new(&self.gpu, 1, bytes)?);
+        }
+        Ok(())
+    }
+
+    /// Makes room for reading back `bytes`.
+    pub fn reserve_down(&mut self, bytes: u64) -> Result<()> {
+        let bytes = bytes + self.times_bytes;
+        if bytes > self.down.bytes() {
+            self.down = ReadbackRing::new(&self.gpu, 1, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Submits the commands recorded, with copies of `pieces` (buffer, offset, length) behind them. [`Segment::take_hand_over`] waits
+    /// for the copies; more may be submitted meanwhile.
+    pub fn hand_over(&mut self, pieces: &[(&Buffer, u64, u64)]) -> Result<Coming> {
+        let recorder = self.take_recorder();
+        let wanted = pieces.iter().map(|(.., bytes)| bytes).sum();
+        let refused = Error::Memory { what: "hand-over to the CPU", wanted, available: 0 };
+        let coming = self.hand_overs.as_mut().ok_or(refused)?.submit(recorder, pieces)?;
+        self.up.submitted();
+        self.work = 0;
+        // To wait for this submission is to wait for all before it.
+        self.in_flight = None;
+        Ok(coming)
+    }
+
+    /// Waits for the copies of a [`Segment::hand_over`] and passes them to `read`.
+    pub fn take_hand_over<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let none = Error::Memory { what: "hand-over to the CPU", wanted: 1, available: 0 };
+        self.hand_overs.as_mut().ok_or(none)?.take(coming, read)
+    }
+
+    /// Makes the next [`Segment::read`] bring the first `bytes` of `buffer` along.
+    pub fn read_along(&mut self, buffer: &Buffer, bytes: u64) {
+        self.to_read_along = Some((buffer.clone(), bytes));
+    }
+
+    /// The bytes it brought along.
+    pub fn along(&self) -> &[u8] {
+        &self.read_along
+    }
+
+    /// The recorder of the commands to come.
+    pub fn recorder(&mut self) -> &mut Recorder {
+        let recorder = self.take_recorder();
+        self.recorder.insert(recorder)
+    }
+
+    /// Counts `multiply_adds` recorded for `tokens`, and submits when there are many; a single token is never split.
+    pub fn worked(&mut self, multiply_adds: u64, tokens: usize) -> Result<()> {
+        self.work += multiply_adds;
+        if tokens == 1 || self.work < self.most_work {
+            return Ok(());
+        }
+        self.submit()
+    }
+
+    /// Submits the commands recorded. At most two submissions are in flight: a third would only delay other users of the device, and a
+    /// cancellation.
+    pub fn submit(&mut self) -> Result<()> {
+        let Some(recorder) = self.recorder.take() else { return Ok(()) };
+        let index = recorder.submit()?;
+        self.up.submitted();
+        self.work = 0;
+        match self.in_flight.replace(index) {
+            Some(before) => self.gpu.wait(before),
+            None => Ok(()),
+        }
+    }
+
+    /// Submits the commands recorded, waits, and passes the bytes of `pieces` (buffer, offset, length), one after the other, to `read`.
+    pub fn read<R>(&mut self, pieces: &[(&Buffer, u64, u64)], read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+        let along = self.to_read_along.take();
+        let mut recorder = self.take_recorder();
+        let timestamps = self.timestamps.as_ref().filter(|_| self.timed);
+        let times = timestamps.and_then(|timestamps| timestamps.resolve(&mut recorder));
+        let brings = along.iter().map(|(buffer, bytes)| (buffer, 0, *bytes));
+        let times_too = times.map(|(buffer, bytes)| (buffer, 0, bytes));
+        let all: Vec<(&Buffer, u64, u64)> = pieces.iter().copied().chain(brings).chain(times_too).collect();
+        let [bytes, in_all] = [pieces, &all].map(|pieces| pieces.iter().map(|(.., bytes)| bytes).sum::<u64>());
+        if in_all > self.down.bytes() {
+            // Only observers want more than logits.
+            self.down = ReadbackRing::new(&self.gpu, 1, in_all)?;
+        }
+        self.work = 0;
+        self.in_flight = None;
+        let (up, read_along, nanoseconds) = (&mut self.up, &mut self.read_along, &mut self.nanoseconds);
+        read_along.clear();
+        let read = |all: &[u8]| {
+            let (asked, more) = all.split_at(bytes as usize);
+            let (more, ticks) = more.split_at(along.as_ref().map_or(0, |(_, bytes)| *bytes as usize));
+            read_along.extend_from_slice(more);
+            if let Some(timestamps) = timestamps.filter(|_| !ticks.is_empty()) {
+                nanoseconds.clear();
+                timestamps.add_times(ticks, nanoseconds);
+            }
+            read(asked)
+        };
+        self.down.read(recorder, &all, || up.submitted(), read)
+    }
+}
+
+/// Passes of a layer that there is room for on average: copies and submissions begin new ones.
+const PASSES: usize = 16;
+
+/// Bytes of the timestamps of so many layers, on the device and in the read-back ring each; 0 for a device without a clock.
+pub(crate) fn timestamp_bytes(timestamps: bool, layers: usize) -> u64 {
+    if timestamps { GpuTimestamps::bytes(layers * PASSES) } else { 0 }
+}

@@ -1,0 +1,246 @@
+//! The KV cache: keys and values of the tokens seen so far.
+
+use super::{
+    KvLayer, Rotary,
+    gpu::{GpuKv, Segment},
+};
+use crate::{
+    cpu::{
+        Isa,
+        ops::{KvType, RopeRows},
+    },
+    error::{Error, Result},
+    model::{LayerConfig, ModelConfig, Position},
+};
+
+/// Keys and values of one layer, in the memory of the processor that computes the layer.
+#[derive(Debug)]
+enum LayerRows {
+    Ram(KvLayer),
+    Device(GpuKv),
+}
+
+/// The KV cache of one conversation. Every layer's keys and values are in the memory of the processor that computes the layer, and
+/// move with it. Memory for the whole context is reserved when it is made; the system provides it as tokens arrive, and nothing is
+/// allocated per token.
+#[derive(Debug)]
+pub struct KvCache {
+    ty: KvType,
+    capacity: usize,
+    len: usize,
+    heads: usize,
+    head_dim: usize,
+    layers: Vec<LayerRows>,
+    rotary: Option<Rotary>,
+    /// Position encoding and layers of the model: the rotations follow from them.
+    positions: Box<(Position, Vec<LayerConfig>)>,
+}
+
+impl KvCache {
+    /// A cache for `capacity` tokens in RAM, where the CPU works on it.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if that much cannot be had, [`Error::Invalid`] for a capacity of 0.
+    pub fn new(config: &ModelConfig, capacity: usize, ty: KvType) -> Result<Self> {
+        Self::split(config, capacity, ty, |_| Ok(None))
+    }
+
+    /// A cache for `capacity` tokens: the layers that `device` makes are on a device, the others in RAM.
+    ///
+    /// # Errors
+    /// As [`KvCache::new`], and those of `device`.
+    pub(crate) fn split(
+        config: &ModelConfig,
+        capacity: usize,
+        ty: KvType,
+        mut device: impl FnMut(usize) -> Result<Option<GpuKv>>,
+    ) -> Result<Self> {
+        if capacity == 0 {
+            return Err(Error::invalid("context length", "at least 1", capacity));
+        }
+        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
+        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
+        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
+        for layer in 0..config.n_layer() {
+            layers.push(match device(layer)? {
+                Some(device) => LayerRows::Device(device),
+                None => {
+                    let rows = KvLayer::new(ty, (heads, head_dim), capacity);
+                    let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
+                    available += rows.bytes();
+                    LayerRows::Ram(rows)
+                }
+            });
+        }
+        Ok(KvCache {
+            ty,
+            capacity,
+            len: 0,
+            heads,
+            head_dim,
+            layers,
+            rotary: Rotary::new(config, capacity),
+            positions: Box::new((config.position.clone(), config.layers.clone())),
+        })
+    }
+
+    /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
+    pub fn ty(&self) -> KvType {
+        self.ty
+    }
+
+    /// Tokens in the cache.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if no token has been seen.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Tokens it can hold.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Bytes reserved, to the byte.
+    pub fn bytes(&self) -> u64 {
+        let bytes = |layer: &LayerRows| match layer {
+            LayerRows::Ram(rows) => rows.bytes(),
+            LayerRows::Device(rows) => rows.bytes(),
+        };
+        self.layers.iter().map(bytes).sum()
+    }
+
+    /// Forgets all but the first `n` tokens.
+    pub fn truncate(&mut self, n: usize) {
+        self.len = self.len.min(n);
+        for layer in &mut self.layers {
+            if let LayerRows::Ram(layer) = layer {
+                layer.rows_mut().for_each(|rows| rows.truncate(self.len));
+            }
+        }
+    }
+
+    /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions.
+    /// Their values still depend on the forgotten tokens.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; or if the cache is on
+    /// a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
+        let unsupported = |got: &str, supported: &str| Error::Unsupported {
+            what: "context shift",
+            got: got.to_owned(),
+            supported: supported.to_owned(),
+        };
+        let Some(rotary) = &self.rotary else {
+            return Err(unsupported("learned positions", "rotary positions"));
+        };
+        if !self.on_host() {
+            return Err(unsupported("a cache on a device", "a cache in RAM"));
+        }
+        if keep.checked_add(discard).is_none_or(|end| end > self.len) {
+            let got = format!("{keep} kept and {discard} discarded");
+            return Err(Error::invalid("context shift", format!("at most {} tokens", self.len), got));
+        }
+        if discard == 0 {
+            return Ok(());
+        }
+        let isa = Isa::choose(None)?;
+        let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
+        let mut key = vec![0.0; self.head_dim];
+        for (index, layer) in self.layers.iter_mut().enumerate() {
+            let LayerRows::Ram(layer) = layer else { continue };
+            let rotation = &rotations[rotary.table_of(index)];
+            for rows in layer.rows_mut() {
+                rows.truncate(self.len);
+                rows.remove(keep, discard);
+            }
+            for rows in &mut layer.keys {
+                for i in keep..rows.len() {
+                    rows.get(i, &mut key);
+                    rotation.rotate(isa, 0, &mut key);
+                    rows.set(i, &key);
+                }
+            }
+        }
+        self.len -= discard;
+        Ok(())
+    }
+
+    /// The rotations its keys have, if positions are rotary.
+    pub fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
+    /// Layer `layer`, to append to and to read, if it is in RAM. Rows past [`KvCache::len`] belong to a chunk not yet
+    /// complete.
+    pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
+        match self.layers.get_mut(layer) {
+            Some(LayerRows::Ram(rows)) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// True if all of it is in RAM.
+    pub fn on_host(&self) -> bool {
+        self.layers.iter().all(|rows| matches!(rows, LayerRows::Ram(_)))
+    }
+
+    /// Layer `layer`, if it is on a device.
+    pub(crate) fn device_layer(&self, layer: usize) -> Option<&GpuKv> {
+        match self.layers.get(layer) {
+            Some(LayerRows::Device(rows)) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// Moves layer `layer` from RAM to the device, into `to`, which has the same shape. A layer that is on a device already
+    /// stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost; the layer is then still in RAM.
+    pub(crate) fn move_to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
+        let len = self.len;
+        if let Some(place @ LayerRows::Ram(_)) = self.layers.get_mut(layer) {
+            if let LayerRows::Ram(rows) = place {
+                to.fill(rows, len, segment)?;
+            }
+            *place = LayerRows::Device(to);
+        }
+        Ok(())
+    }
+
+    /// Moves layer `layer` from the device into RAM and frees its place there.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
+    pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
+        let (ty, shape, capacity, len) = (self.ty, (self.heads, self.head_dim), self.capacity, self.len);
+        if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
+            let mut rows = KvLayer::new(ty, shape, capacity)?;
+            if let LayerRows::Device(from) = place {
+                from.drain(&mut rows, len, segment)?;
+            }
+            *place = LayerRows::Ram(rows);
+        }
+        Ok(())
+    }
+
+    /// Declares `tokens` more rows of every layer complete.
+    pub(crate) fn advance(&mut self, tokens: usize) {
+        self.len += tokens;
+    }
+
+    /// True if the cache was made for a model of this shape.
+    pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
+        self.layers.len() == config.n_layer()
+            && self.head_dim == config.head_dim
+            && self.heads == config.n_kv_head
+            && self.positions.0 == config.position
+            && self.positions.1 == config.layers
+    }
+}

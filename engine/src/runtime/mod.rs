@@ -1,0 +1,30 @@
+//! The forward pass: [`Forward`] walks a model's steps, a [`Processor`] computes them. [`CpuProcessor`] (`cpu`) computes all of them
+//! from RAM; `gpu` computes those of the last layers from a device's memory, except their FFNs, of which it has the parts that are
+//! the same however an FFN is split. [`KvCache`] holds every layer's keys and values, a [`Probe`] observes the layers.
+
+pub(crate) mod cpu;
+mod forward;
+pub(crate) mod gpu;
+mod kv_cache;
+mod kv_layer;
+pub(crate) mod predict;
+mod probe;
+mod processor;
+mod residency;
+mod rotary;
+pub(crate) mod scratch;
+mod shortlist;
+mod sparsity;
+
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, Guess, Routing};
+pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
+pub use kv_cache::KvCache;
+pub use kv_layer::KvLayer;
+pub use probe::{LayerFiring, Probe};
+pub use processor::Processor;
+pub use residency::Residency;
+pub use rotary::Rotary;
+pub use shortlist::{MAX_SHORTLIST, Shortlist};
+pub use sparsity::{Sparsity, ThresholdCorrection};
+
+pub use crate::cpu::ops::KvType;

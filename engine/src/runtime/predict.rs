@@ -1,0 +1,158 @@
+//! Predictions for a token: one implementation for the forward pass, for training and for evaluation, so that a
+//! threshold set in one holds in the others.
+
+use super::scratch::grow;
+use crate::{
+    cpu::{Cpu, InputMajor, MatmulJob, ops::Activation},
+    error::Result,
+    format::Matrix,
+    model::{Predictor, PredictorKind},
+};
+
+const WHAT: &str = "scratch memory";
+
+impl Predictor {
+    /// Raw scores `[tokens, n_ff]` of its inputs `x` `[tokens, d]`, and how many bytes were read for them; `hidden` is scratch. Neuron
+    /// `i` may fire where its score is at least [`Predictor::threshold`].
+    ///
+    /// # Errors
+    /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
+    ///
+    /// # Panics
+    /// If `x` is not `tokens` rows as wide as the predictor's.
+    pub fn scores<'a>(
+        &self,
+        cpu: &Cpu,
+        x: &[f32],
+        tokens: usize,
+        hidden: &mut Vec<f32>,
+        scores: &'a mut Vec<f32>,
+    ) -> Result<(&'a [f32], u64)> {
+        let n = tokens.saturating_mul(self.neurons());
+        grow(scores, Some(n), WHAT)?;
+        let scores = &mut scores[..n];
+        match &self.kind {
+            PredictorKind::LowRank { fc1, fc2 } => {
+                let rank = tokens.saturating_mul(fc1.rows());
+                grow(hidden, Some(rank), WHAT)?;
+                let hidden = &mut hidden[..rank];
+                // Behind a ReLU about half of the hidden activations are zero. Without room for it the layer is read whole.
+                let by_input =
+                    (tokens == 1 && cpu.takes_inputs()).then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
+                let by_input = by_input.and_then(Option::as_ref);
+                if tokens == 1 && by_input.is_none() {
+                    cpu.prefetch(&[fc2]);
+                }
+                cpu.matmul(&mut [MatmulJob { weight: fc1, bias: None, out: &mut *hidden }], x, tokens);
+                cpu.activate(Activation::Relu, hidden, None);
+                cpu.prefetch(&[]);
+                if let Some(by_input) = by_input {
+                    let read = cpu.matmul_inputs(by_input, hidden, scores);
+                    return Ok((scores, fc1.data().len() as u64 + read));
+                }
+                cpu.matmul(&mut [MatmulJob { weight: fc2, bias: None, out: &mut *scores }], hidden, tokens);
+            }
+            PredictorKind::Rows { rows, bias } => {
+                cpu.matmul(&mut [MatmulJob { weight: rows, bias: bias.as_deref(), out: &mut *scores }], x, tokens);
+            }
+        }
+        Ok((scores, self.bytes()))
+    }
+
+    /// The matrix that [`Predictor::scores`] reads first.
+    pub(crate) fn first(&self) -> &Matrix {
+        match &self.kind {
+            PredictorKind::LowRank { fc1: first, .. } | PredictorKind::Rows { rows: first, .. } => first,
+        }
+    }
+
+    /// Neurons it knows.
+    pub fn neurons(&self) -> usize {
+        match &self.kind {
+            PredictorKind::LowRank { fc2: rows, .. } | PredictorKind::Rows { rows, .. } => rows.rows(),
+        }
+    }
+
+    /// Bytes of its matrices, the most that is read for a token.
+    pub fn bytes(&self) -> u64 {
+        let size = |matrix: &Matrix| matrix.data().len() as u64;
+        match &self.kind {
+            PredictorKind::LowRank { fc1, fc2 } => size(fc1) + size(fc2),
+            PredictorKind::Rows { rows, .. } => size(rows),
+        }
+    }
+
+    /// Bytes of the copy of the second layer that is made when a CPU first asks it about a single token, where activations are
+    /// rounded to 8 bits.
+    pub fn copied_bytes(&self) -> u64 {
+        match &self.kind {
+            PredictorKind::LowRank { fc2, .. } => InputMajor::bytes(fc2).unwrap_or(0),
+            PredictorKind::Rows { .. } => 0,
+        }
+    }
+}
+
+/// The second layer input by input, made when a token first asks a predictor: of layers that a device predicts it never is.
+fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
+    InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
+        tracing::warn!(%error, "a predictor's second layer is read whole");
+        None
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::{RngExt, SeedableRng, rngs::StdRng};
+
+    use super::*;
+    use crate::{
+        cpu::{CpuOptions, InputPrecision},
+        format::Bytes,
+        model::PredictorInput,
+        quant,
+        quant::TensorType,
+    };
+
+    fn noise(n: usize, rng: &mut StdRng) -> Vec<f32> {
+        (0..n).map(|_| rng.random_range(-1.0..1.0)).collect()
+    }
+
+    fn matrix(rows: usize, cols: usize, rng: &mut StdRng) -> Matrix {
+        let mut bytes = Vec::new();
+        quant::quantise(TensorType::Q4_0, &noise(rows * cols, rng), &mut bytes).unwrap();
+        Matrix::new(TensorType::Q4_0, rows, cols, Bytes::new(bytes)).unwrap()
+    }
+
+    #[test]
+    fn silent_units_are_not_read() {
+        let rng = &mut StdRng::seed_from_u64(11);
+        let (d, rank, n_ff) = (64, 96, 256);
+        let kind = PredictorKind::LowRank { fc1: matrix(rank, d, rng), fc2: matrix(n_ff, rank, rng) };
+        let (input, threshold) = (PredictorInput::Normed, 0.0);
+        let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
+        let x = noise(2 * d, rng);
+        for activations in [InputPrecision::Int8, InputPrecision::Float] {
+            // Layers not predicted before.
+            let predictor = predictor.clone();
+            let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
+            let scores = |x: &[f32]| {
+                let (mut hidden, mut scores) = (Vec::new(), Vec::new());
+                let (scores, read) = predictor.scores(&cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
+                (scores.to_vec(), read)
+            };
+            // Several tokens read all there is.
+            let (together, all) = scores(&x);
+            assert_eq!(all, predictor.bytes());
+            for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {
+                let (alone, read) = scores(x);
+                assert!(alone.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-3), "{activations}");
+                let copied = predictor.by_input.get().is_some_and(Option::is_some);
+                assert_eq!(copied, activations == InputPrecision::Int8 && predictor.copied_bytes() > 0);
+                match activations {
+                    InputPrecision::Int8 => assert!(read < all * 9 / 10, "{read} of {all} bytes"),
+                    InputPrecision::Float => assert_eq!(read, all),
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! Frequencies of the rotary embedding: from a model's base and scaling to radians per position.
+
+use crate::{
+    cpu::ops::RopeTable,
+    model::{ModelConfig, Position, Rope, RopeOrder, RopeScaling},
+};
+
+/// The rotations of a model's layers in a context of a given length. Few layers differ (Gemma 3 has two kinds), so
+/// tables are shared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rotary {
+    tables: Vec<RopeTable>,
+    of_layer: Vec<usize>,
+}
+
+impl Rotary {
+    /// Tables for contexts of `context` tokens; `None` if the model's positions are learned.
+    pub fn new(config: &ModelConfig, context: usize) -> Option<Self> {
+        let Position::Rope(rope) = &config.position else { return None };
+        let (mut tables, mut of_layer) = (Vec::new(), Vec::new());
+        for layer in &config.layers {
+            let unscaled = RopeScaling::None;
+            let scaling = if layer.rope_scaled { &rope.scaling } else { &unscaled };
+            let table = table(rope, scaling, layer.rope_base, context);
+            let index = tables.iter().position(|known| *known == table).unwrap_or_else(|| {
+                tables.push(table);
+                tables.len() - 1
+            });
+            of_layer.push(index);
+        }
+        Some(Rotary { tables, of_layer })
+    }
+
+    /// The distinct tables.
+    pub fn tables(&self) -> &[RopeTable] {
+        &self.tables
+    }
+
+    /// Index of `layer`'s table.
+    pub fn table_of(&self, layer: usize) -> usize {
+        self.of_layer[layer]
+    }
+}
+
+fn table(rope: &Rope, scaling: &RopeScaling, base: f32, context: usize) -> RopeTable {
+    let base = f64::from(base);
+    let dims = rope.dims as f64;
+    let plain = (0..rope.dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims));
+    let (frequencies, magnitude) = match scaling {
+        RopeScaling::None => (plain.collect(), 1.0),
+        RopeScaling::Linear { factor } => (plain.map(|f| f / f64::from(*factor)).collect(), 1.0),
+        RopeScaling::Factors { short, long, original_context, attention_factor } => {
+            let factors = long.as_ref().filter(|_| context > *original_context).unwrap_or(short);
+            (plain.zip(factors).map(|(f, factor)| f / f64::from(*factor)).collect(), *attention_factor)
+        }
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
+            // Dimension that makes `rotations` turns over the original context.
+            let dimension = |rotations: f32| {
+                let turns = *original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
+                dims * turns.ln() / (2.0 * base.ln())
+            };
+            let low = dimension(*beta_fast).floor().max(0.0);
+            let high = dimension(*beta_slow).ceil().min(dims - 1.0);
+            let span = if high > low { high - low } else { 0.001 };
+            let blend = |(i, f): (usize, f64)| {
+                let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);
+                f / f64::from(*factor) * interpolated + f * (1.0 - interpolated)
+            };
+            (plain.enumerate().map(blend).collect(), *attention_factor)
+        }
+    };
+    RopeTable { frequencies, magnitude, interleaved: rope.order == RopeOrder::Normal }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rope(scaling: RopeScaling) -> Rope {
+        Rope { dims: 8, order: RopeOrder::NeoX, scaling }
+    }
+
+    fn frequencies(scaling: RopeScaling, context: usize) -> Vec<f64> {
+        let rope = rope(scaling);
+        table(&rope, &rope.scaling, 10_000.0, context).frequencies
+    }
+
+    fn close(got: &[f64], wanted: &[f64]) {
+        assert_eq!(got.len(), wanted.len());
+        for (got, wanted) in got.iter().zip(wanted) {
+            assert!((got - wanted).abs() < 1e-9 * wanted.abs().max(1e-3), "{got} {wanted}");
+        }
+    }
+
+    #[test]
+    fn unscaled_and_linear() {
+        close(&frequencies(RopeScaling::None, 1), &[1.0, 0.1, 0.01, 0.001]);
+        close(&frequencies(RopeScaling::Linear { factor: 4.0 }, 1), &[0.25, 0.025, 0.0025, 0.00025]);
+    }
+
+    #[test]
+    fn long_factors_are_for_long_contexts() {
+        let scaling = RopeScaling::Factors {
+            short: vec![1.0, 1.0, 1.0, 2.0],
+            long: Some(vec![1.0, 2.0, 4.0, 8.0]),
+            original_context: 100,
+            attention_factor: 1.5,
+        };
+        close(&frequencies(scaling.clone(), 100), &[1.0, 0.1, 0.01, 0.0005]);
+        close(&frequencies(scaling, 101), &[1.0, 0.05, 0.0025, 0.000125]);
+    }
+
+    #[test]
+    fn yarn_keeps_fast_dimensions_and_interpolates_slow_ones() {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            original_context: 4096,
+            attention_factor: 1.1386,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+        };
+        // 8 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 1.31, 8 ln(4096 / (2 pi)) / (2 ln 10000) = 2.81: low 1, high 3.
+        close(&frequencies(scaling, 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+    }
+}

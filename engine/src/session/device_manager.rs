@@ -1,0 +1,388 @@
+//! The device manager: gives an engine's forward pass its processor, the CPU or a device that is loaded in the background and may be
+//! lost.
+
+use std::{
+    sync::{Arc, mpsc::Sender},
+    time::{Duration, Instant},
+};
+
+use super::{
+    context::Context,
+    device::{DeviceEvent, DeviceMemory, DeviceStatus},
+    engine::EngineState,
+    loader::{DeviceSource, LoadThread, LoadedDevice, MemoryLedger},
+    worker::Command,
+};
+use crate::{
+    error::{Error, Result},
+    runtime::{Forward, KvCache, Processor},
+};
+
+/// Times after which a lost device is tried again; after the last attempt the CPU stays.
+const RETRY_DELAYS: [Duration; 3] = [Duration::from_millis(250), Duration::from_secs(1), Duration::from_secs(4)];
+
+/// Time after which a device that works has all its attempts again.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+
+/// The processor of the forward pass, and the device that it has or waits for.
+#[derive(Debug)]
+pub(super) struct DeviceManager {
+    engine: Arc<EngineState>,
+    /// The engine thread's commands, to which load threads report.
+    commands: Sender<Command>,
+    /// The source of the chosen device; `None`: the CPU was chosen.
+    source: Option<Arc<dyn DeviceSource>>,
+    state: DeviceState,
+    /// The CPU's processor while the forward pass has a device's.
+    cpu: Option<Box<dyn Processor>>,
+    /// Number of loads so far.
+    loads: u64,
+    /// Attempts since the device last worked for [`STABLE_AFTER`].
+    attempts: usize,
+    /// A budget that was too small for the device to be of use.
+    too_small: Option<u64>,
+    /// True while weights are on their way to or from the device.
+    moving: bool,
+    /// Load and [`Residency::moves`](crate::runtime::Residency::moves) published last; `None`: nothing on a device.
+    published: Option<(u64, u64)>,
+}
+
+/// The state of the device.
+#[derive(Debug)]
+enum DeviceState {
+    /// Not in use: the CPU computes.
+    Cpu,
+    /// Being loaded, while the CPU computes. `first`: nothing was computed yet, and requests wait for the device.
+    Loading { thread: LoadThread, first: bool },
+    /// In use.
+    InUse { memory: Box<dyn MemoryLedger>, since: Instant },
+    /// Lost: the CPU computes until it is tried again.
+    Lost { until: Instant },
+}
+
+impl DeviceManager {
+    /// A manager with the CPU in use. With a `source`, loads from there at once.
+    pub fn new(engine: Arc<EngineState>, commands: Sender<Command>, source: Option<Arc<dyn DeviceSource>>) -> Self {
+        let mut new = DeviceManager {
+            engine,
+            commands,
+            source,
+            state: DeviceState::Cpu,
+            cpu: None,
+            loads: 0,
+            attempts: 0,
+            too_small: None,
+            moving: false,
+            published: None,
+        };
+        if new.source.is_some() {
+            new.start_load(true);
+        }
+        new
+    }
+
+    /// True while requests wait for the first load.
+    pub fn is_awaited(&self) -> bool {
+        matches!(self.state, DeviceState::Loading { first: true, .. })
+    }
+
+    /// True if a device computes.
+    pub fn on_device(&self) -> bool {
+        matches!(self.state, DeviceState::InUse { .. })
+    }
+
+    /// True while [`DeviceManager::move_weights`] has something to do.
+    pub fn is_moving(&self) -> bool {
+        self.moving
+    }
+
+    /// Time at which [`DeviceManager::retry_if_due`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        match self.state {
+            DeviceState::Lost { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    /// Tries a lost device again when its delay is over.
+    pub fn retry_if_due(&mut self) {
+        if self.deadline().is_some_and(|until| Instant::now() >= until) {
+            self.start_load(false);
+        }
+    }
+
+    /// Publishes the use of the device's memory.
+    pub fn publish_memory(&self) {
+        let telemetry = &self.engine.telemetry;
+        let memory = match &self.state {
+            DeviceState::InUse { memory, .. } => Some(DeviceMemory { moving: self.moving, ..memory.read() }),
+            _ => None,
+        };
+        telemetry.device_bytes.set(memory.as_ref().map_or(0, |memory| memory.accounted));
+        telemetry.device_budget.set(memory.as_ref().and_then(|memory| memory.budget).unwrap_or(0));
+        if let Some(memory) = memory {
+            self.engine.device.write(DeviceStatus::Gpu(memory));
+        }
+    }
+
+    /// Publishes the parts of the model that are on the device, if they have changed.
+    pub fn publish_resident(&mut self, forward: &mut Forward) {
+        let residency = forward.residency().filter(|_| self.on_device());
+        let now = residency.as_ref().map(|(_, residency)| (self.loads, residency.moves()));
+        if now != self.published {
+            self.published = now;
+            let resident = residency.and_then(|(model, residency)| residency.resident(model)).map(Arc::new);
+            *self.engine.resident.lock() = resident;
+        }
+    }
+
+    /// Switches to the device of `source`, or to the CPU; gives up the previous device first.
+    pub fn switch_source(&mut self, forward: &mut Forward, source: Option<Arc<dyn DeviceSource>>) {
+        self.move_to_cpu(forward);
+        self.source = source;
+        self.retry();
+    }
+
+    /// Sets the most `bytes` to hold on the device: the excess has been released when this returns, and `contexts` (all of them) have
+    /// moved with it. With too few bytes the CPU computes; with more again the device comes back.
+    pub fn set_budget(
+        &mut self,
+        forward: &mut Forward,
+        contexts: &mut [&mut Context],
+        bytes: u64,
+    ) -> Option<DeviceEvent> {
+        match &self.state {
+            // The budget is set after the load, or after the device has come back.
+            DeviceState::Loading { .. } | DeviceState::Lost { .. } => None,
+            DeviceState::Cpu if self.too_small.is_some_and(|small| bytes > small) => {
+                self.retry();
+                None
+            }
+            DeviceState::Cpu => None,
+            DeviceState::InUse { memory, .. } => {
+                let now = memory.read();
+                if now.budget == Some(bytes) {
+                    return None;
+                }
+                self.engine.planner.clear_reserve();
+                let done = match bytes {
+                    0 => Err(Error::Memory { what: "VRAM budget", wanted: now.accounted, available: 0 }),
+                    bytes => change_budget(forward, contexts, bytes),
+                };
+                match done {
+                    Ok(()) => {
+                        self.moving = true;
+                        self.publish_memory();
+                        None
+                    }
+                    Err(error @ Error::Gpu { .. }) => {
+                        contexts
+                            .iter_mut()
+                            .filter(|context| context.on_device())
+                            .for_each(|context| context.drop_cache());
+                        self.device_failed(forward, error)
+                    }
+                    Err(error) => {
+                        contexts.iter_mut().for_each(|context| context.move_to_ram(forward));
+                        self.too_small = Some(bytes);
+                        self.move_to_cpu(forward);
+                        self.after_failure(error)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bytes held on the device.
+    pub fn held_bytes(&self) -> u64 {
+        match &self.state {
+            DeviceState::InUse { memory, .. } => memory.read().accounted,
+            _ => 0,
+        }
+    }
+
+    /// Plans anew under the same budget, after an input of plans has changed. True if that succeeded.
+    pub fn replan(&mut self, forward: &mut Forward, contexts: &mut [&mut Context]) -> bool {
+        let DeviceState::InUse { memory, .. } = &self.state else { return false };
+        let bytes = memory.read().budget.unwrap_or(u64::MAX);
+        match change_budget(forward, contexts, bytes) {
+            Ok(()) => {
+                self.moving = true;
+                true
+            }
+            // The placement stays; a lost device is noticed with the next token.
+            Err(error) => {
+                tracing::warn!(%error, "the plan stays as it is");
+                false
+            }
+        }
+    }
+
+    /// Plans anew after the machine's speeds have changed: the device may turn out to be the slower one after all, or the quicker.
+    pub fn replan_for_new_speeds(
+        &mut self,
+        forward: &mut Forward,
+        contexts: &mut [&mut Context],
+    ) -> Option<DeviceEvent> {
+        let bytes = match &self.state {
+            DeviceState::InUse { memory, .. } => memory.read().budget.unwrap_or(u64::MAX),
+            DeviceState::Cpu => {
+                if let DeviceStatus::Cpu { reason: Some(reason) } = self.engine.device.read()
+                    && matches!(*reason, Error::SlowGpu)
+                {
+                    self.retry();
+                }
+                return None;
+            }
+            DeviceState::Loading { .. } | DeviceState::Lost { .. } => return None,
+        };
+        match change_budget(forward, contexts, bytes) {
+            Ok(()) => self.moving = true,
+            Err(error @ Error::SlowGpu) => {
+                contexts.iter_mut().for_each(|context| context.move_to_ram(forward));
+                self.move_to_cpu(forward);
+                return self.after_failure(error);
+            }
+            Err(error) => tracing::warn!(%error, "the plan stays as it is"),
+        }
+        None
+    }
+
+    /// Moves a bounded number of bytes, if any are to be moved; while the hot set follows the text (`adapts`), that may be at any
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn move_weights(&mut self, adapts: bool, forward: &mut Forward, contexts: &mut [&mut Context]) -> Result<()> {
+        let due = self.moving || (adapts && self.on_device());
+        if !due {
+            return Ok(());
+        }
+        let Some((model, residency)) = forward.residency() else { return Ok(()) };
+        match residency.settle(model, &mut caches(contexts)) {
+            Ok(more) => self.moving = more,
+            Err(error @ Error::Gpu { .. }) => return Err(error),
+            // There is less room than the budget promises: the placement stays.
+            Err(error) => {
+                tracing::warn!(%error, "the placement stays as it is");
+                self.moving = false;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries the device again, now and with all attempts, unless it is in use or being loaded.
+    pub fn retry(&mut self) {
+        match self.state {
+            DeviceState::InUse { .. } | DeviceState::Loading { .. } => {}
+            DeviceState::Cpu | DeviceState::Lost { .. } if self.source.is_some() => {
+                self.attempts = 0;
+                self.too_small = None;
+                self.engine.device.write(DeviceStatus::Loading { done: 0, total: 0 });
+                self.start_load(false);
+            }
+            DeviceState::Cpu | DeviceState::Lost { .. } => self.engine.device.write(DeviceStatus::Cpu { reason: None }),
+        }
+    }
+
+    /// Ends load `number`: the forward pass moves to the device if it succeeded. Returns `None` for a load that was given up.
+    pub fn finish_load(
+        &mut self,
+        forward: &mut Forward,
+        number: u64,
+        result: Result<LoadedDevice>,
+    ) -> Option<DeviceEvent> {
+        let budget = match &self.state {
+            DeviceState::Loading { thread, .. } if thread.number == number => thread.budget,
+            _ => return None,
+        };
+        match result {
+            Ok(LoadedDevice { processor, memory }) => {
+                self.moving = true;
+                self.cpu = Some(forward.replace(&self.engine.model, processor));
+                self.state = DeviceState::InUse { memory, since: Instant::now() };
+                // Before the status: its readers may ask for the placement.
+                self.publish_resident(forward);
+                self.publish_memory();
+                let DeviceState::InUse { memory, .. } = &self.state else { return None };
+                let adapter = memory.read().adapter;
+                tracing::info!(adapter, "the model is loaded");
+                Some(DeviceEvent::Gpu { adapter })
+            }
+            Err(error) => {
+                if matches!(error, Error::Memory { .. }) {
+                    self.too_small = budget;
+                }
+                self.after_failure(error)
+            }
+        }
+    }
+
+    /// Moves the forward pass to the CPU after the device has failed with `error`.
+    pub fn device_failed(&mut self, forward: &mut Forward, error: Error) -> Option<DeviceEvent> {
+        if let DeviceState::InUse { since, .. } = &self.state
+            && since.elapsed() > STABLE_AFTER
+        {
+            self.attempts = 0;
+        }
+        self.move_to_cpu(forward);
+        self.after_failure(error)
+    }
+
+    /// Moves the forward pass to the CPU and gives up the device.
+    fn move_to_cpu(&mut self, forward: &mut Forward) {
+        self.state = DeviceState::Cpu;
+        self.moving = false;
+        if let Some(cpu) = self.cpu.take() {
+            forward.replace(&self.engine.model, cpu);
+        }
+    }
+
+    /// Waits for a lost device to come back (its adapter may be missing meanwhile); gives it up after any other error, which would
+    /// only come again.
+    fn after_failure(&mut self, error: Error) -> Option<DeviceEvent> {
+        let was_lost = matches!(self.engine.device.read(), DeviceStatus::Lost { .. });
+        let delay = RETRY_DELAYS.get(self.attempts).filter(|_| was_lost || matches!(error, Error::Gpu { .. }));
+        let Some(delay) = delay else {
+            tracing::info!(%error, "the CPU computes");
+            let reason = Arc::new(error);
+            self.state = DeviceState::Cpu;
+            self.engine.device.write(DeviceStatus::Cpu { reason: Some(Arc::clone(&reason)) });
+            return Some(DeviceEvent::Cpu { reason });
+        };
+        self.attempts += 1;
+        self.state = DeviceState::Lost { until: Instant::now() + *delay };
+        match error {
+            // Only the first loss is an event.
+            Error::Gpu { adapter, reason } if !was_lost => {
+                self.engine.device.write(DeviceStatus::Lost { adapter: adapter.clone(), reason: reason.clone() });
+                Some(DeviceEvent::Lost { adapter, reason })
+            }
+            _ => None,
+        }
+    }
+
+    fn start_load(&mut self, first: bool) {
+        let Some(source) = &self.source else { return };
+        self.loads += 1;
+        let (source, engine, commands) = (Arc::clone(source), Arc::clone(&self.engine), self.commands.clone());
+        match LoadThread::start(self.loads, source, engine, commands) {
+            Ok(thread) => self.state = DeviceState::Loading { thread, first },
+            Err(error) => drop(self.after_failure(error)),
+        }
+    }
+}
+
+/// Makes the device hold at most `bytes` from now on.
+fn change_budget(forward: &mut Forward, contexts: &mut [&mut Context], bytes: u64) -> Result<()> {
+    let Some((model, residency)) = forward.residency() else { return Ok(()) };
+    residency.set_budget(model, bytes, &mut caches(contexts))
+}
+
+/// The caches of `contexts`.
+fn caches<'c>(contexts: &'c mut [&mut Context]) -> Vec<&'c mut KvCache> {
+    contexts.iter_mut().filter_map(|context| context.kv_mut()).collect()
+}
+
+#[cfg(test)]
+mod tests;

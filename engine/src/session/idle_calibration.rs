@@ -1,0 +1,254 @@
+//! Calibration of the machine while the engine is idle: once per adapter, driver and CPU, and once more for weight types that no
+//! earlier model had.
+
+use std::{
+    ops::ControlFlow,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    DeviceChoice, DeviceStatus, Engine,
+    engine::{EngineState, WeakEngine},
+    worker::Command,
+};
+use crate::{
+    calibration::{MachineOptions, MeasureEffort, cached_machine},
+    error::{Error, Result},
+    gpu::{Gpu, GpuOptions},
+    placement::Machine,
+};
+
+/// Times and effort of calibration.
+#[derive(Debug, Clone, Copy)]
+pub struct CalibrationOptions {
+    /// Idle time before it begins: nothing was computed or moved.
+    pub idle: Duration,
+    /// Time between two looks at the engine.
+    pub poll: Duration,
+    /// Longest time of one attempt.
+    pub longest: Duration,
+    /// Effort of the first attempt; after one that took too long it is less.
+    pub effort: MeasureEffort,
+}
+
+impl Default for CalibrationOptions {
+    fn default() -> Self {
+        CalibrationOptions {
+            idle: Duration::from_secs(4),
+            poll: Duration::from_millis(250),
+            longest: Duration::from_secs(8),
+            effort: MeasureEffort::default(),
+        }
+    }
+}
+
+/// Attempts that may fail before a device is not calibrated any more.
+const ATTEMPTS: usize = 3;
+
+/// Device bytes that products of the largest matrices take.
+const MATRIX_BYTES: u64 = 128 << 20;
+
+/// Decides when an attempt begins.
+#[derive(Debug, Default)]
+struct IdleTimer {
+    idle_since: Option<Instant>,
+    failed: usize,
+}
+
+impl IdleTimer {
+    /// True if an attempt is due at `now`, after a time `idle` without being `busy`.
+    fn due(&mut self, now: Instant, busy: bool, idle: Duration) -> bool {
+        if busy {
+            self.idle_since = None;
+            return false;
+        }
+        let since = *self.idle_since.get_or_insert(now);
+        // After a failure the wait is longer.
+        let wait = idle * (1 << (2 * self.failed.min(ATTEMPTS)));
+        self.failed < ATTEMPTS && now.saturating_duration_since(since) >= wait
+    }
+
+    /// Records an attempt that ended without a result.
+    fn attempt_failed(&mut self, interrupted: bool) {
+        self.idle_since = None;
+        self.failed += usize::from(!interrupted);
+    }
+}
+
+/// The processors to calibrate.
+#[derive(Debug, Clone)]
+enum CalibrationTarget {
+    Cpu,
+    Gpu(GpuOptions),
+}
+
+impl Engine {
+    /// Measures the speeds of this machine in the background, after a time of idleness, unless they are known; they are kept in
+    /// [`EngineOptions::speeds`](super::EngineOptions::speeds), and planned with from then on. An answer that begins meanwhile goes
+    /// first, and so does any work that makes the caller `busy`. Another device is measured when it is chosen. Ends with the
+    /// engine.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] if there is no thread for it.
+    pub fn measure_when_idle(
+        &self,
+        options: CalibrationOptions,
+        busy: impl Fn() -> bool + Send + 'static,
+    ) -> Result<()> {
+        let engine = self.downgrade();
+        let thread = thread::Builder::new().name("thermocline-calibration".to_owned());
+        let spawned = thread.spawn(move || calibrate(&engine, &options, &busy));
+        spawned.map(drop).map_err(|error| Error::Stopped(format!("no thread to measure the machine: {error}")))
+    }
+
+    /// Plans with these speeds from now on, between two tokens.
+    ///
+    /// # Errors
+    /// [`Error::Stopped`] after the engine has stopped.
+    pub fn set_machine(&self, machine: Machine) -> Result<()> {
+        self.command(Command::SetMachine { machine: Some(Box::new(machine)) })
+    }
+
+    /// True if plans use measured speeds, of the chosen device and for all types of the model's weights. Waits for a solve at most.
+    pub fn knows_speeds(&self) -> bool {
+        let state = self.state();
+        state.planner.planner(&state.model).is_ok_and(|planner| {
+            let machine = &planner.inputs().machine;
+            let gpu = machine.gpu.as_ref().map(|gpu| gpu.adapter.as_str());
+            let fits = match (self.device(), target(state)) {
+                (DeviceStatus::Gpu(memory), _) => gpu == Some(memory.adapter.as_str()),
+                (_, Some(CalibrationTarget::Gpu(_))) => gpu.is_some(),
+                (_, Some(CalibrationTarget::Cpu) | None) => true,
+            };
+            !machine.assumed && fits && machine.knows(&planner.profile().weight_types())
+        })
+    }
+}
+
+/// The target for the chosen device; `None` while that is being loaded.
+fn target(state: &EngineState) -> Option<CalibrationTarget> {
+    let choice = state.choice.lock().clone();
+    let (DeviceChoice::Auto(gpu) | DeviceChoice::Gpu(gpu)) = choice else { return Some(CalibrationTarget::Cpu) };
+    match state.device.read() {
+        DeviceStatus::Loading { .. } | DeviceStatus::Lost { .. } => None,
+        DeviceStatus::Gpu(_) => Some(CalibrationTarget::Gpu(gpu)),
+        DeviceStatus::Cpu { reason } => Some(match reason.as_deref() {
+            // With its measured speeds it may turn out to be of use.
+            Some(Error::SlowGpu | Error::Memory { .. }) => CalibrationTarget::Gpu(gpu),
+            _ => CalibrationTarget::Cpu,
+        }),
+    }
+}
+
+/// True while an answer is generated or weights move.
+fn is_busy(engine: &Engine) -> bool {
+    let moving = matches!(engine.device(), DeviceStatus::Gpu(memory) if memory.moving);
+    moving || engine.telemetry().generations > 0
+}
+
+fn calibrate(engine: &WeakEngine, options: &CalibrationOptions, others: &dyn Fn() -> bool) {
+    let (mut timer, mut effort) = (IdleTimer::default(), options.effort);
+    let mut chosen = None;
+    loop {
+        thread::sleep(options.poll);
+        let Some(here) = engine.upgrade().filter(|it| it.stopped().is_none()) else { return };
+        let Some(target) = target(here.state()) else { continue };
+        let name = Some(format!("{target:?}"));
+        if name != chosen {
+            (timer, effort, chosen) = (IdleTimer::default(), options.effort, name);
+        }
+        let busy = others() || is_busy(&here) || here.knows_speeds();
+        if !timer.due(Instant::now(), busy, options.idle) {
+            continue;
+        }
+        let began = Instant::now();
+        let interrupted = || others() || engine.upgrade().is_none_or(|it| it.telemetry().generations > 0);
+        let mut go_on = || match interrupted() || began.elapsed() > options.longest {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        };
+        let measured = measure(here, &target, &effort, &mut go_on);
+        let Some(here) = engine.upgrade() else { return };
+        let machine = match measured {
+            // If another device was chosen meanwhile, these are not its speeds.
+            Ok(machine) => {
+                let now = self::target(here.state()).map(|target| format!("{target:?}"));
+                (now == chosen).then(|| Box::new(machine))
+            }
+            Err(error) => {
+                tracing::info!(%error, "the machine is not calibrated yet");
+                timer.attempt_failed(interrupted());
+                if !interrupted() {
+                    effort = quarter_of(&effort);
+                }
+                None
+            }
+        };
+        // An engine that has stopped makes no plans.
+        let _ = here.command(Command::SetMachine { machine });
+    }
+}
+
+/// A quarter of `effort`.
+fn quarter_of(effort: &MeasureEffort) -> MeasureEffort {
+    let mut less = *effort;
+    less.cpu_bytes = (less.cpu_bytes / 4).max(1 << 20);
+    less.gpu.bytes = (less.gpu.bytes / 4).max(1 << 20);
+    less.rounds = 1;
+    less
+}
+
+/// Measures the speeds of `target`, in device memory that the engine makes free.
+fn measure(
+    engine: Engine,
+    target: &CalibrationTarget,
+    effort: &MeasureEffort,
+    go_on: &mut dyn FnMut() -> ControlFlow<()>,
+) -> Result<Machine> {
+    let state = engine.state();
+    let types = state.planner.planner(&state.model)?.profile().weight_types();
+    let how = MachineOptions { folder: state.device_load.speeds.clone(), again: false, effort: *effort };
+    let cpu = state.device_load.open_cpu()?;
+    let gpu = match target {
+        CalibrationTarget::Cpu => None,
+        CalibrationTarget::Gpu(options) => {
+            let budget = Some(reserve_memory(&engine, MATRIX_BYTES + 3 * effort.gpu.bytes, go_on)?);
+            Some(Gpu::open(&GpuOptions { budget, ..options.clone() })?)
+        }
+    };
+    // Closing the model does not wait for the measurement.
+    drop(engine);
+    cached_machine(&cpu, gpu.as_ref(), &types, &how, go_on)
+}
+
+/// Reserves device memory to measure in, at most `wanted` bytes: the rest of the engine's budget, and what it releases. Returns the
+/// bytes.
+fn reserve_memory(engine: &Engine, wanted: u64, go_on: &mut dyn FnMut() -> ControlFlow<()>) -> Result<u64> {
+    let left = |engine: &Engine| match engine.device() {
+        DeviceStatus::Gpu(memory) => {
+            memory.budget.map(|budget| (budget, budget.saturating_sub(memory.accounted), memory.moving))
+        }
+        _ => engine.vram_budget().map(|budget| (budget, budget, false)),
+    };
+    let Some((budget, free, _)) = left(engine) else { return Ok(wanted) };
+    let room = wanted.min(budget / 2);
+    if room < MATRIX_BYTES {
+        return Err(Error::Memory { what: "measuring the GPU's speed", wanted: MATRIX_BYTES, available: budget / 2 });
+    }
+    if free < room {
+        engine.command(Command::Reserve { bytes: room - free })?;
+    }
+    while let Some((_, free, moving)) = left(engine)
+        && (free < room || moving)
+    {
+        if go_on().is_break() {
+            return Err(Error::Cancelled);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(room)
+}
+
+#[cfg(test)]
+mod tests;

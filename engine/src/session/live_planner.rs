@@ -1,0 +1,190 @@
+//! The planner of a model that runs: plans by the inputs as they are now.
+
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use parking_lot::Mutex;
+
+use super::neurons::HotSetAdaptation;
+use crate::{
+    calibration::{caps_of, known_machine},
+    cpu::Cpu,
+    error::Result,
+    gpu::{AdapterReport, Caps},
+    hybrid::device_bytes,
+    model::Model,
+    placement::{GpuUse, Machine, Plan, PlanInputs, Planner, PowerInferSplit},
+    runtime::Sparsity,
+};
+
+/// The planner of `model` on a device with the limits of `caps`; `None`: those of the GPU in `inputs.machine`.
+///
+/// # Errors
+/// [`Error::Memory`](crate::Error::Memory) if the limits are too narrow for a row of the model's weights,
+/// [`Error::Invalid`](crate::Error::Invalid) if its sidecar has not one frequency per neuron.
+pub fn planner(model: &Model, caps: Option<Caps>, inputs: PlanInputs) -> Result<Planner> {
+    let caps = caps.unwrap_or_else(|| caps_of(inputs.limits()));
+    let bytes = device_bytes(&caps, model, inputs.chunk, inputs.kv_type)?;
+    Planner::new(model, &bytes, inputs)
+}
+
+/// The inputs of a running model's plans.
+#[derive(Debug, Clone, PartialEq)]
+struct LiveInputs {
+    plan: PlanInputs,
+    /// Limits of the device; `None` until one is opened.
+    caps: Option<Caps>,
+}
+
+/// The planner of a running model. The engine thread and loaders change its inputs; the device's processor, forecasts and
+/// calibration read its plans, which are solved anew only after an input has changed.
+#[derive(Debug)]
+pub struct LivePlanner {
+    inputs: Mutex<LiveInputs>,
+    /// The latest planner, with its inputs.
+    solved: Mutex<Option<(LiveInputs, Arc<Planner>)>>,
+    /// Fewest tokens of context to plan for.
+    least_context: usize,
+    /// Bytes of the budget that are kept free of plans.
+    reserved: AtomicU64,
+    /// True if the machine's speeds were given: no others are looked up.
+    machine_given: bool,
+    /// A split that is followed in place of the best plan.
+    split: Option<Arc<PowerInferSplit>>,
+    pub(super) adaptation: HotSetAdaptation,
+}
+
+impl LivePlanner {
+    /// A planner with these inputs, until they change; its context never becomes shorter.
+    pub fn new(inputs: PlanInputs) -> Self {
+        LivePlanner {
+            least_context: inputs.context,
+            inputs: Mutex::new(LiveInputs { plan: inputs, caps: None }),
+            solved: Mutex::default(),
+            reserved: AtomicU64::new(0),
+            machine_given: false,
+            split: None,
+            adaptation: HotSetAdaptation::default(),
+        }
+    }
+
+    /// The planner with these speeds, which are then not looked up.
+    #[must_use]
+    pub fn with_machine(mut self, machine: Machine) -> Self {
+        self.set_machine(machine);
+        self.machine_given = true;
+        self
+    }
+
+    /// The planner with the neurons of `split` resident instead of the best ones, as far as budgets have room.
+    #[must_use]
+    pub fn following(mut self, split: PowerInferSplit) -> Self {
+        self.split = Some(Arc::new(split));
+        self
+    }
+
+    /// The split that is followed, if any.
+    pub fn split(&self) -> Option<&PowerInferSplit> {
+        self.split.as_deref()
+    }
+
+    pub(super) fn set_machine(&self, machine: Machine) {
+        self.inputs.lock().plan.machine = Arc::new(machine);
+    }
+
+    /// Takes the speeds of `cpu` and `gpu` that are kept in `folder`, unless speeds were given. Where none are kept, speeds of other
+    /// processors are replaced by typical ones.
+    pub(super) fn look_up_machine(
+        &self,
+        folder: Option<&Path>,
+        cpu: impl FnOnce() -> Result<Cpu>,
+        gpu: Option<&AdapterReport>,
+    ) {
+        if self.machine_given {
+            return;
+        }
+        let known = folder.and_then(|folder| known_machine(&cpu().ok()?, gpu, folder));
+        let mut inputs = self.inputs.lock();
+        let is_of = |machine: &Machine| match (&machine.gpu, gpu) {
+            (Some(rates), Some(report)) => rates.adapter == report.name && rates.driver == report.driver,
+            (_, report) => report.is_none(),
+        };
+        match known {
+            Some(known) => inputs.plan.machine = Arc::new(known),
+            None if !is_of(&inputs.plan.machine) => inputs.plan.machine = Arc::new(Machine::typical()),
+            None => {}
+        }
+    }
+
+    pub(super) fn set_sparsity(&self, mode: Sparsity) {
+        self.inputs.lock().plan.sparsity = mode;
+    }
+
+    /// Plans for caches of `tokens` tokens altogether.
+    pub(super) fn set_context(&self, tokens: usize) {
+        self.inputs.lock().plan.context = tokens.max(self.least_context);
+    }
+
+    /// Plans for prompts of which `tokens` tokens are computed at a time, or fewer where a device should not compute so many.
+    pub(super) fn set_chunk(&self, tokens: usize) {
+        self.inputs.lock().plan.chunk = device_chunk(tokens);
+    }
+
+    /// Plans for a device with these limits. Returns the tokens of a chunk.
+    pub(super) fn set_caps(&self, caps: Caps) -> usize {
+        let mut inputs = self.inputs.lock();
+        inputs.caps = Some(caps);
+        inputs.plan.chunk
+    }
+
+    /// Keeps `bytes` more of the budget free.
+    pub(super) fn reserve_more(&self, bytes: u64) {
+        self.reserved.fetch_add(bytes, Relaxed);
+    }
+
+    /// Keeps nothing of the budget free.
+    pub(super) fn clear_reserve(&self) {
+        self.reserved.store(0, Relaxed);
+    }
+
+    /// Bytes of the budget that are kept free.
+    pub(super) fn reserved(&self) -> u64 {
+        self.reserved.load(Relaxed)
+    }
+
+    /// The plan for `budget` bytes: that of the split, or the quickest ([`Planner::plan`]).
+    ///
+    /// # Errors
+    /// As [`Planner::plan`] and [`Planner::following`].
+    pub(super) fn plan(&self, planner: &Planner, budget: u64, gpu: GpuUse) -> Result<Plan> {
+        match &self.split {
+            Some(split) if gpu != GpuUse::Never => planner.following(split, budget),
+            _ => planner.plan(budget, gpu),
+        }
+    }
+
+    /// The planner with the inputs as they are now. Solved anew only where one has changed.
+    ///
+    /// # Errors
+    /// As [`planner`].
+    pub(super) fn planner(&self, model: &Model) -> Result<Arc<Planner>> {
+        let mut solved = self.solved.lock();
+        let inputs = self.inputs.lock().clone();
+        if let Some((_, planner)) = solved.as_ref().filter(|(of, _)| *of == inputs) {
+            return Ok(Arc::clone(planner));
+        }
+        let planner = Arc::new(planner(model, inputs.caps, inputs.plan.clone())?);
+        *solved = Some((inputs, Arc::clone(&planner)));
+        Ok(planner)
+    }
+}
+
+/// Prompt tokens that a device computes at a time, where `tokens` are asked for.
+pub(super) fn device_chunk(tokens: usize) -> usize {
+    tokens.clamp(1, PlanInputs::MAX_CHUNK)
+}

@@ -1,0 +1,162 @@
+//! Firings of neurons in an engine: how often each fires, the hot set that follows them, and the probe that records them.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use parking_lot::Mutex;
+
+use crate::{
+    model::{LayerWeights, Model},
+    placement::Placement,
+    runtime::{LayerFiring, Probe, ThresholdCorrection},
+    sparsity::migration::{FollowOptions, Follower},
+    telemetry::neurons::{NeuronBoard, NeuronRecorder, Watch},
+};
+
+/// The source of firing frequencies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrequencySource {
+    /// The profile that `prepare` counted on its text. Plans go by it.
+    Profile,
+    /// The engine, on this number of tokens since the model was opened.
+    Counted(u64),
+}
+
+/// Firing frequencies of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NeuronFrequencies {
+    /// `[n_ff]` fraction of the tokens for which each neuron fires.
+    pub values: Vec<f32>,
+    /// `[experts]` fraction of the tokens that are routed to each expert; empty in a layer without experts.
+    pub experts: Vec<f32>,
+    /// Their source.
+    pub source: FrequencySource,
+}
+
+impl NeuronFrequencies {
+    /// The frequencies of `layer`: the profile's if there is one, else those the engine has counted. `None` if neither knows any.
+    pub(super) fn of_layer(model: &Model, board: &NeuronBoard, layer: usize) -> Option<Self> {
+        let shape = board.shape();
+        let (neurons, experts) = (shape.neurons(layer), shape.experts(layer));
+        let weights: Option<&LayerWeights> = model.weights.layers.get(layer);
+        let profile = weights.and_then(|layer| layer.frequency.as_ref());
+        let within_experts = weights.and_then(|layer| layer.neuron_frequency.as_ref());
+        if let (Some(routed), Some(values)) = (profile, within_experts)
+            && (routed.len(), values.len()) == (experts, neurons)
+        {
+            let (values, experts) = (values.clone(), routed.clone());
+            return Some(NeuronFrequencies { values, experts, source: FrequencySource::Profile });
+        }
+        if let Some(values) = profile.filter(|values| experts == 0 && values.len() == neurons) {
+            let (values, experts) = (values.clone(), Vec::new());
+            return Some(NeuronFrequencies { values, experts, source: FrequencySource::Profile });
+        }
+        let tally = board.tally(layer);
+        let known = tally.tokens > 0 && !tally.counts.is_empty();
+        let fraction = |count: &u32| (f64::from(*count) / tally.tokens as f64) as f32;
+        let profiled = profile.filter(|experts| experts.len() == tally.chosen.len()).cloned();
+        known.then(|| NeuronFrequencies {
+            values: tally.counts.iter().map(fraction).collect(),
+            experts: profiled.unwrap_or_else(|| tally.chosen.iter().map(fraction).collect()),
+            source: FrequencySource::Counted(tally.tokens),
+        })
+    }
+}
+
+/// The follower of the hot set, while adaptation is on. Only the engine thread uses it, through the planner and the probe that it
+/// is handed to.
+#[derive(Debug, Default)]
+pub(super) struct HotSetAdaptation(Mutex<Option<Follower>>);
+
+impl HotSetAdaptation {
+    /// Starts to follow firings, or stops and forgets them.
+    pub fn switch(&self, on: bool, model: &Model, recall: f32) {
+        let mut follower = self.0.lock();
+        if on != follower.is_some() {
+            let options = FollowOptions { recall, ..FollowOptions::default() };
+            *follower = on.then(|| Follower::new(model, options));
+        }
+    }
+
+    /// True while it follows firings.
+    pub fn is_on(&self) -> bool {
+        self.0.lock().is_some()
+    }
+
+    /// Counts the firings of one layer of a chunk.
+    pub fn record_layer(&self, firing: &LayerFiring<'_>) {
+        if let Some(follower) = &mut *self.0.lock() {
+            follower.add_firing(firing);
+        }
+    }
+
+    /// Counts the tokens of a chunk, after its layers.
+    pub fn record_tokens(&self, tokens: usize) {
+        if let Some(follower) = &mut *self.0.lock() {
+            follower.add_tokens(tokens);
+        }
+    }
+
+    /// A placement with some neurons swapped, if firings speak for one.
+    pub fn revise(&self, now: &Placement) -> Option<Placement> {
+        self.0.lock().as_mut()?.revise(now)
+    }
+
+    /// The threshold corrections and the recall check of the next token; none while adaptation is off.
+    pub fn threshold_correction(&self) -> ThresholdCorrection {
+        self.0.lock().as_mut().map(Follower::threshold_correction).unwrap_or_default()
+    }
+}
+
+/// The probe of a generation's forward pass: notices a cancellation between layers, and passes on which neurons fire.
+pub(super) struct GenerationProbe<'a> {
+    cancelled: &'a AtomicU64,
+    number: u64,
+    recorder: Option<&'a mut NeuronRecorder>,
+    watch: Watch,
+    adaptation: Option<&'a HotSetAdaptation>,
+}
+
+impl<'a> GenerationProbe<'a> {
+    /// A probe of the request `number` of a session, of which all below `cancelled` are cancelled. Records no neurons.
+    pub fn new(cancelled: &'a AtomicU64, number: u64) -> Self {
+        GenerationProbe { cancelled, number, recorder: None, watch: Watch::Off, adaptation: None }
+    }
+
+    /// The probe with its firings counted by `adaptation`, if that is on.
+    pub fn with_adaptation(self, adaptation: &'a HotSetAdaptation) -> Self {
+        GenerationProbe { adaptation: Some(adaptation).filter(|adaptation| adaptation.is_on()), ..self }
+    }
+
+    /// The probe with its firings recorded, as far as the recorder's board is watched.
+    pub fn with_recorder(self, recorder: &'a mut NeuronRecorder) -> Self {
+        let watch = recorder.watch();
+        GenerationProbe { recorder: Some(recorder).filter(|_| watch != Watch::Off), watch, ..self }
+    }
+}
+
+impl Probe for GenerationProbe<'_> {
+    fn cancelled(&mut self) -> bool {
+        self.number < self.cancelled.load(SeqCst)
+    }
+
+    fn wants_firing(&mut self) -> bool {
+        self.watch != Watch::Off || self.adaptation.is_some()
+    }
+
+    fn wants_strength(&mut self) -> bool {
+        self.watch == Watch::Strength
+    }
+
+    fn wants_times(&mut self) -> bool {
+        self.recorder.as_ref().is_some_and(|recorder| recorder.wants_times())
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.layer(firing);
+        }
+        if let Some(adaptation) = self.adaptation {
+            adaptation.record_layer(firing);
+        }
+    }
+}

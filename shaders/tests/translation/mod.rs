@@ -1,0 +1,97 @@
+//! Kernels as naga modules, and as the HLSL that wgpu gives Direct3D's compiler.
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses a part
+
+use naga::{
+    Expression, Module, ResourceBinding, Scalar, ShaderStage,
+    back::{PipelineConstants, hlsl, pipeline_constants::process_overrides},
+    valid::{Capabilities, ModuleInfo, SubgroupOperationSet, ValidationFlags, Validator},
+};
+use thermocline_shaders::{Access, Kernel, Tier, WeightType};
+
+/// The weight types that a kernel has a text for; `None` for a kernel that reads no weights.
+pub fn types(kernel: &Kernel) -> Vec<Option<WeightType>> {
+    if kernel.weights.is_empty() { vec![None] } else { kernel.weights.iter().copied().map(Some).collect() }
+}
+
+/// Name of a weight type, empty for a kernel that reads no weights.
+pub fn type_name(weights: Option<WeightType>) -> &'static str {
+    weights.map_or("", WeightType::name)
+}
+
+/// Every text of a kernel: each tier with each weight type.
+pub fn texts(kernel: &Kernel) -> impl Iterator<Item = (Tier, Option<WeightType>)> + '_ {
+    kernel.tiers().iter().flat_map(|tier| types(kernel).into_iter().map(move |ty| (*tier, ty)))
+}
+
+/// One text, parsed and validated with what its tier offers and no more.
+pub fn parse(kernel: &Kernel, tier: Tier, weights: Option<WeightType>) -> (Module, ModuleInfo) {
+    let source = kernel.source(tier, weights).unwrap_or_else(|error| panic!("{error}"));
+    let module = naga::front::wgsl::parse_str(&source)
+        .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
+    // unpack2x16float needs the second; every wgpu backend but WebGL has it.
+    let mut capabilities = Capabilities::IMMEDIATES | Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    capabilities.set(Capabilities::SUBGROUP, tier.subgroups);
+    capabilities.set(Capabilities::SHADER_FLOAT16, tier.f16);
+    capabilities.set(Capabilities::COOPERATIVE_MATRIX, kernel.cooperative);
+    let mut validator = Validator::new(ValidationFlags::all(), capabilities);
+    if tier.subgroups {
+        validator.subgroup_operations(SubgroupOperationSet::all()).subgroup_stages(naga::valid::ShaderStages::COMPUTE);
+    }
+    let info = validator
+        .validate(&module)
+        .unwrap_or_else(|error| panic!("{} ({tier}):\n{}", kernel.name, error.emit_to_string(&source)));
+    (module, info)
+}
+
+/// A value for every boolean override of `module` but those that follow from other overrides.
+pub fn switches(module: &Module, value: bool) -> PipelineConstants {
+    let overrides = module.overrides.iter().map(|(_, number)| number);
+    let booleans = overrides.filter(|number| module.types[number.ty].inner.scalar() == Some(Scalar::BOOL));
+    let free = booleans.filter(|number| {
+        number.init.is_none_or(|init| matches!(module.global_expressions[init], Expression::Literal(_)))
+    });
+    free.map(|number| (number.name.clone().unwrap(), f64::from(u8::from(value)))).collect()
+}
+
+/// A kernel's module with its overrides resolved.
+pub fn specialise(
+    kernel: &Kernel,
+    (module, info): &(Module, ModuleInfo),
+    constants: &PipelineConstants,
+) -> (Module, ModuleInfo) {
+    let entry = Some((ShaderStage::Compute, kernel.name));
+    let (module, info) =
+        process_overrides(module, info, entry, constants).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+    (module.into_owned(), info.into_owned())
+}
+
+/// A specialised kernel's HLSL, with the options that wgpu-hal gives naga for it, and the name of its entry point there.
+pub fn direct3d(kernel: &Kernel, (module, info): &(Module, ModuleInfo)) -> (String, String) {
+    let (mut read, mut written) = (0, 0);
+    let mut binding_map = hlsl::BindingMap::default();
+    for (binding, access) in (0..).zip(kernel.bindings) {
+        let register = if *access == Access::Write { &mut written } else { &mut read };
+        let target = hlsl::BindTarget { register: *register, restrict_indexing: true, ..hlsl::BindTarget::default() };
+        *register += 1;
+        binding_map.insert(ResourceBinding { group: 0, binding }, target);
+    }
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_6,
+        binding_map,
+        fake_missing_bindings: false,
+        immediates_target: Some(hlsl::BindTarget::default()),
+        zero_initialize_workgroup_memory: false,
+        restrict_indexing: true,
+        force_loop_bounding: false,
+        ..hlsl::Options::default()
+    };
+    let pipeline = hlsl::PipelineOptions { entry_point: Some((ShaderStage::Compute, kernel.name.to_owned())) };
+    let mut text = String::new();
+    let reflection = hlsl::Writer::new(&mut text, &options, &pipeline)
+        .write(module, info, None)
+        .unwrap_or_else(|error| panic!("{} as HLSL: {error}", kernel.name));
+    let [Ok(entry)] = &reflection.entry_point_names[..] else {
+        panic!("{} as HLSL: {:?}", kernel.name, reflection.entry_point_names)
+    };
+    (text, entry.clone())
+}

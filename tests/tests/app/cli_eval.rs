@@ -1,0 +1,132 @@
+//! `thermocline eval`, as a person or a script runs it.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use serde_json::Value;
+use thermocline_engine::placement::Machine;
+use thermocline_tests::terminal::thermocline;
+
+const TEXT: &str = "Once upon a time there was a little dog. He liked to run in the park and play with his red ball. \
+One day the ball was gone. The dog was sad, so he asked the bird. The bird said: \"Look in the tree!\" ";
+
+#[test]
+fn measurements_print_tables_and_write_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(12)).unwrap();
+    let read = |name: &str| std::fs::read_to_string(path(name)).unwrap();
+    let run = |args: &[&str]| {
+        let shared = ["--text", &path("text"), "--ctx", "96", "--chunks", "3", "--device", "cpu", "-t", "2"];
+        thermocline(&[&["eval"], args, &shared].concat())
+    };
+
+    let table = run(&["perplexity", "--json", &path("ppl.json"), "--csv", &path("ppl.csv")]).ok();
+    for word in ["storyteller", "dense", "prefill", "f16 KV cache", "cpu", "141 tokens scored in 3 contexts of 96"] {
+        assert!(table.contains(word), "{word}: {table}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&read("ppl.json")).unwrap();
+    let result = &json["result"]["perplexity"];
+    assert!(result["perplexity"]["value"].as_f64().unwrap() > 1.0, "{json}");
+    assert_eq!((&result["conditions"]["tokens"], &result["conditions"]["phase"]), (&141.into(), &"prefill".into()));
+    let csv = read("ppl.csv");
+    let mut lines = csv.lines();
+    let heads: Vec<&str> = lines.next().unwrap().split(',').collect();
+    assert!(heads.contains(&"figure") && heads.contains(&"phase") && lines.next().unwrap().starts_with("perplexity,"));
+
+    let table = run(&["kl", "--sparsity", "exact"]).ok();
+    assert!(table.contains("exact, decode") && table.contains("same likeliest token [%]"), "{table}");
+    let row = table.lines().find(|line| line.contains("same likeliest token")).unwrap();
+    assert!(row.contains("100.000"), "{row}");
+    let table = run(&["kl", "--sparsity", "exact", "--phase", "prefill"]).ok();
+    assert!(table.contains("the dense model's"), "{table}");
+
+    run(&["kl", "--write-base", &path("base"), "--sparsity", "dense"]).ok();
+    let from_file =
+        thermocline(&["eval", "kl", "--base", &path("base"), "--sparsity", "dense", "--device", "cpu"]).ok();
+    assert!(from_file.contains("141 tokens scored in 3 contexts of 96"), "{from_file}");
+
+    let table = run(&["firing", "--svg", &path("firing.svg")]).ok();
+    assert_eq!(table.lines().filter(|line| line.starts_with("| ")).count(), 2 + 6, "{table}");
+    let sweep = ["sweep", "--cut", "0,0.5,0.98", "--svg", &path("sweep.svg"), "--csv", &path("sweep.csv")];
+    let table = run(&sweep).ok();
+    assert!(table.contains("threshold, decode") && table.contains("KL [nats]"), "{table}");
+    assert_eq!(read("sweep.csv").lines().count(), 4);
+    for name in ["firing.svg", "sweep.svg"] {
+        let svg = read(name);
+        assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.contains("tokens scored"), "{name}");
+    }
+    assert!(read("sweep.svg").contains("perplexity") && read("sweep.svg").contains("dense"));
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 7, "a temporary file is left");
+}
+
+#[test]
+fn a_model_in_two_places_is_worth_as_much() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
+    Machine::typical().store(path("machine").as_ref()).unwrap();
+    let eval = |flags: &[&str]| {
+        let shared = ["--text", &path("text"), "--ctx", "64", "--chunks", "2", "--kv-type", "f32"];
+        thermocline(&[&["eval", "perplexity", "--json", &path("json")], flags, &shared].concat())
+    };
+    let value = |flags: &[&str]| {
+        let table = eval(flags).ok();
+        let json: Value = serde_json::from_str(&std::fs::read_to_string(path("json")).unwrap()).unwrap();
+        (json["result"]["perplexity"]["perplexity"]["value"].as_f64().unwrap(), table)
+    };
+    let plan = ["plan", "--machine", &path("machine"), "--vram", "1GiB", "--json"];
+    let ffns = thermocline(&plan).json()["bytes_by_purpose"]["FFN weights"].as_u64().unwrap();
+    for mode in [&["--sparsity", "dense"][..], &["--sparsity", "exact"], &["--sparsity", "exact", "--phase", "prefill"]]
+    {
+        let (want, _) = value(&[mode, &["--device", "cpu", "--activations", "float"]].concat());
+        // Room for the last layer's attention and half of all FFNs: something is on the GPU, and something is not.
+        let on_gpu = [mode, &["--device", "0", "--activations", "float", "--vram"]].concat();
+        let refused = eval(&[&on_gpu[..], &["64KiB"]].concat()).refusal();
+        let least = refused.split(" bytes wanted").next().and_then(|text| text.rsplit(' ').next());
+        let least: u64 = least.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{refused}"));
+        let vram = (least + ffns / 2).to_string();
+        let (got, table) = value(&[&on_gpu[..], &[&vram]].concat());
+        assert!(table.contains("gpu with "), "{table}");
+        assert!((got / want - 1.0).abs() < 1e-3, "{mode:?}: {got} on both, {want} on the CPU");
+    }
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (short, bytes) = (folder.path().join("short"), folder.path().join("bytes"));
+    std::fs::write(&short, "Once upon a time. And so on and on.").unwrap();
+    std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let cut = folder.path().join("cut");
+    std::fs::write(&cut, "_log").unwrap();
+    let (short, bytes, cut) = (text(&short), text(&bytes), text(&cut));
+    let refused = |args: &[&str]| thermocline(&[&["eval"], args, &["--device", "cpu"]].concat()).refusal();
+    assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, two windows of 512"));
+    assert!(refused(&["perplexity", "--text", &bytes]).contains("UTF-8"));
+    assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
+    assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
+    assert!(refused(&["kl", "--base", &cut]).contains("expected 20 bytes, got 4"));
+    assert!(
+        refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1", "--sidecar", "none"])
+            .contains("predictors")
+    );
+    assert!(refused(&["sweep", "--text", &short, "--ctx", "4", "--cut", "2"]).contains("a fraction from 0 to 1"));
+}
+
+#[test]
+fn tables_become_charts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(path("speeds.csv"), "mode,decoding [tokens/s]\r\ndense,10.5\r\npredicted,31.5\r\n").unwrap();
+    let plot = |flags: &[&str]| thermocline(&[&["eval", "plot", "--in", &path("speeds.csv")], flags].concat());
+    plot(&["--out", &path("speeds.svg"), "--subtitle", "one machine"]).ok();
+    let svg = std::fs::read_to_string(path("speeds.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.ends_with("</svg>\n") && svg.matches("<rect").count() == 2, "{svg}");
+    for part in ["<title>speeds</title>", "one machine", "decoding [tokens/s]", "dense", "predicted", "31.5"] {
+        assert!(svg.contains(part), "{part}: {svg}");
+    }
+    assert!(plot(&["--out", &path("x.svg"), "--y", "speed"]).refusal().contains("got speed"));
+}

@@ -1,0 +1,187 @@
+//! Files that are broken, absent or forbidden: one clear error, exit code 2, nothing half-written.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use thermocline_tests::terminal::{command, run, thermocline};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// Every command that reads a model, on `model`; `out` is where those that write would.
+fn readers<'a>(model: &'a str, out: &'a str) -> [Vec<&'a str>; 6] {
+    [
+        vec!["inspect", model],
+        vec!["run", "-m", model, "-p", "x"],
+        vec!["run", "-m", model, "-p", "x", "--no-mmap"],
+        vec!["chat", "-m", model],
+        vec!["logits", "-m", model, "--tokens", "1", "--out", out],
+        vec!["convert", model, "--out", out],
+    ]
+}
+
+#[test]
+fn malformed_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out");
+    let index: serde_json::Value = serde_json::from_slice(&fs::read(fixture("malformed/index.json")).unwrap()).unwrap();
+    for case in index.as_array().unwrap() {
+        let name = case["file"].as_str().unwrap();
+        let path = fixture("malformed").join(name);
+        for args in readers(path.to_str().unwrap(), out.to_str().unwrap()) {
+            let ran = thermocline(&args);
+            if case["expect"] == "ok" {
+                ran.ok();
+                let _ = fs::remove_file(&out);
+                continue;
+            }
+            let error = ran.refusal();
+            assert!(error.contains(name) && error.contains("expected") && error.contains("got"), "{args:?}: {error}");
+            assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{args:?} left something behind");
+        }
+    }
+}
+
+#[test]
+fn what_is_no_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    fs::write(path("empty"), "").unwrap();
+    fs::write(path("page.gguf"), "<!doctype html>").unwrap();
+    fs::write(path("pickle.bin"), b"\x80\x02}q").unwrap();
+    fs::create_dir(path("folder")).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    let out = out.path().join("out");
+    for name in ["vanished.gguf", "empty", "page.gguf", "pickle.bin", "folder"] {
+        for args in readers(&path(name), out.to_str().unwrap()) {
+            let error = thermocline(&args).refusal();
+            assert!(error.contains(name), "{args:?}: {error}");
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn an_unreadable_file() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("secret.gguf");
+    fs::copy(fixture("malformed/valid-control.gguf"), &path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o000)).unwrap();
+    let inspected = thermocline(&["inspect", path.to_str().unwrap()]);
+    // Whatever the system lets this user do: root reads everything.
+    match fs::read(&path) {
+        Ok(_) => assert!(inspected.ok().contains("llama")),
+        Err(_) => assert!(inspected.refusal().contains("secret.gguf")),
+    }
+    let through_a_file = path.join("model.gguf");
+    let error = thermocline(&["inspect", through_a_file.to_str().unwrap()]).refusal();
+    assert!(error.contains("secret.gguf/model.gguf"), "{error}");
+}
+
+#[test]
+fn an_unknown_architecture_is_named() {
+    let path = fixture("quants/quants.gguf");
+    let path = path.to_str().unwrap();
+    let error = thermocline(&["run", "-m", path, "-p", "x"]).refusal();
+    assert!(error.contains("quant-fixture") && error.contains("llama"), "{error}");
+    // Looking at it is no error.
+    let shown = thermocline(&["inspect", path, "--json", "--tensors"]).json();
+    assert!(shown["problem"].as_str().unwrap().contains("quant-fixture"));
+    assert_eq!(shown["tensors"].as_array().unwrap().len(), 16);
+}
+
+#[test]
+fn inspect_shows_every_container() {
+    for (name, kind, layers) in [
+        ("malformed/valid-control.gguf", "gguf", 1),
+        ("powerinfer/llama-relu-q4_0.powerinfer.gguf", "powerinfer", 2),
+        ("models/llama-relu", "huggingface", 3),
+    ] {
+        let path = fixture(name);
+        let path = path.to_str().unwrap();
+        let shown = thermocline(&["inspect", path, "--json"]).json();
+        assert_eq!(shown["container"]["kind"], kind);
+        assert_eq!(shown["model"]["layers"], layers);
+        assert!(shown["kv_cache"]["f16"]["bytes_per_token"].as_u64().unwrap() > 0);
+        let text = thermocline(&["inspect", path, "--tensors"]).ok();
+        assert!(text.contains("token_embd.weight") && text.contains("KV cache"), "{text}");
+    }
+    let builtin = thermocline(&["inspect"]).ok();
+    assert!(builtin.contains("Storyteller") && builtin.contains("F16"), "{builtin}");
+}
+
+#[test]
+fn a_converted_model_says_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("model.gguf");
+    let (source, out) = (fixture("models/qwen3"), out.to_str().unwrap());
+    let source = source.to_str().unwrap();
+    let report = thermocline(&["convert", source, "--type", "f32", "--out", out, "--json"]).json();
+    assert_eq!(report["architecture"], "qwen3");
+    assert_eq!(report["file_bytes"].as_u64().unwrap(), fs::metadata(out).unwrap().len());
+    let tell = |model: &str| thermocline(&["run", "-m", model, "--raw", "-p", "abc", "--temp", "0", "-n", "16"]).ok();
+    assert_eq!(tell(source), tell(out));
+    assert!(thermocline(&["convert", source, "--type", "q8_0", "--out", out]).ok().contains("Q8_0"));
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    assert_eq!(thermocline(&["convert", out, "--out", out]).refusal().matches("model.gguf").count(), 1);
+}
+
+/// The file size limit stands in for a full disk: a write fails halfway, in a way no permission can avoid.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("model.gguf");
+    fs::write(&out, "what was there before").unwrap();
+    let (source, out) = (fixture("models/qwen3"), out.to_str().unwrap());
+    let program = command(&[]).get_program().to_owned();
+    for args in [
+        vec!["convert", source.to_str().unwrap(), "--type", "f32", "--out", out],
+        vec!["logits", "--tokens", "1,2,3,4,5,6,7,8,9,10", "--out", out],
+        vec!["synth", "--shape", "tiny-llama", "--out", out],
+    ] {
+        // SIGXFSZ is ignored so that the write itself fails, as it does on a full disk.
+        let mut limited = std::process::Command::new("bash");
+        limited.args(["-c", "trap '' XFSZ; ulimit -f 40; exec \"$@\"", "bash"]).arg(&program).args(&args);
+        limited.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        limited.stderr(std::process::Stdio::piped());
+        let error = run(limited, b"").failure(1);
+        assert!(error.contains("cannot write"), "{args:?}: {error}");
+        assert_eq!(fs::read(out).unwrap(), b"what was there before", "{args:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "{args:?} left something behind");
+    }
+}
+
+#[test]
+fn a_folder_that_is_not_there_cannot_be_written_to() {
+    let source = fixture("models/qwen3");
+    for args in [
+        vec!["convert", source.to_str().unwrap(), "--out", "/nowhere/at/all.gguf"],
+        vec!["synth", "--shape", "tiny-llama", "--out", "/nowhere/at/all.gguf"],
+    ] {
+        let error = thermocline(&args).failure(1);
+        assert!(error.contains("/nowhere/at"), "{error}");
+    }
+}
+
+#[test]
+fn a_synthetic_model_fires_as_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("synth.gguf");
+    let out = out.to_str().unwrap();
+    let args = ["synth", "--shape", "tiny-relu-llama", "--active", "0.2", "--out", out, "--json"];
+    let report = thermocline(&args).json();
+    let (asked, measured) =
+        (report["asked"]["active"].as_f64().unwrap(), report["measured"]["active"].as_f64().unwrap());
+    assert!((measured / asked - 1.0).abs() <= 0.1, "{report}");
+    assert_eq!(thermocline(&["inspect", out, "--json"]).json()["container"]["kind"], "powerinfer");
+    let run = thermocline(&["run", "-m", out, "--raw", "-p", "abc", "-n", "4", "--json"]).json();
+    assert_eq!(run["tokens"].as_array().unwrap().len(), 4);
+    assert!(thermocline(&["synth", "--shape", "tiny-opt", "--active", "2", "--out", out]).refusal().contains("active"));
+}

@@ -1,0 +1,96 @@
+//! The terminal on a GPU, which is a software driver where there is none.
+
+#![allow(clippy::unwrap_used)]
+
+use thermocline_tests::{
+    golden::Expected,
+    terminal::{thermocline, with_input},
+};
+
+/// The first adapter, whatever it is.
+const GPU: [&str; 2] = ["--device", "0"];
+
+fn adapter() -> String {
+    let devices = thermocline(&["devices", "--json"]).json();
+    devices["gpu"][0]["name"].as_str().unwrap_or_else(|| panic!("no adapter: {devices}")).to_owned()
+}
+
+#[test]
+fn run_says_the_same_on_both() {
+    // What predictors of quantised rows find depends on the processor's rounding.
+    let run = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "24", "--quiet", "--sparsity", "exact"];
+    let want = thermocline(&[&run[..], &["--device", "cpu"]].concat()).ok();
+    assert!(want.len() > 20, "{want}");
+    assert_eq!(thermocline(&[&run[..], &GPU].concat()).ok(), want);
+    // With a part of it there, whether or not the rest passes through for the prompt.
+    for when in ["on", "off", "auto"] {
+        let flags = ["--vram", "12MiB", "--context", "128", "--stream-prompts", when];
+        assert_eq!(thermocline(&[&run[..], &GPU, &flags].concat()).ok(), want, "{when}");
+    }
+    let name = adapter();
+    for tier in ["portable", "f16", "subgroups", "subgroups+f16"] {
+        let flags = ["--device", &name, "--gpu-tier", tier, "--vram", "512MiB"];
+        let ran = thermocline(&[&run[..], &flags].concat());
+        assert_eq!(ran.stderr, "", "{tier}");
+        assert_eq!(ran.ok(), want, "{tier}");
+    }
+}
+
+#[test]
+fn a_gpu_that_was_asked_for_or_an_error() {
+    let run = ["run", "-p", "x", "-n", "2", "--quiet"];
+    for (flags, words) in [
+        (&["--device", "no such card"][..], &["no such card", "software"][..]),
+        (&["--device", "0", "--vram", "1MiB"], &["wanted", "available"]),
+        (&["--device", "0", "--vram", "0"], &["wanted", "available"]),
+        (&["--device", "cpu", "--vram", "1GiB"], &["--vram"]),
+        (&["--device", "cpu", "--stream-prompts", "on"], &["--stream-prompts", "a GPU"]),
+        (&["--stream-prompts", "always"], &["auto", "on", "off"]),
+        (&["--vram", "much"], &["6GiB"]),
+        (&["--gpu-tier", "best"], &["portable"]),
+    ] {
+        let error = thermocline(&[&run[..], flags].concat());
+        let all = error.stderr.clone();
+        error.refusal();
+        assert!(words.iter().all(|word| all.contains(word)), "{flags:?}: {all}");
+    }
+    // A model that fits, with a context that does not.
+    let with = |context| thermocline(&[&run[..], &["--device", "0", "--vram", "64MiB", "--context", context]].concat());
+    with("256").ok();
+    let error = with("256k").refusal();
+    assert!(error.contains("in VRAM") && error.contains("wanted"), "{error}");
+    // Without a requested device, the CPU is good enough.
+    thermocline(&[&run[..], &["--vram", "0"]].concat()).ok();
+    thermocline(&[&run[..], &["--device", "auto", "--vram", "1MiB"]].concat()).ok();
+}
+
+#[test]
+fn logits_are_the_cpus() {
+    let folder = tempfile::tempdir().unwrap();
+    let logits = |name: &str, flags: &[&str]| {
+        let out = folder.path().join(name);
+        let what = ["logits", "--text", "The sun", "--greedy", "6", "--out", out.to_str().unwrap()];
+        thermocline(&[&what[..], flags].concat()).ok();
+        let file = Expected::read(&out);
+        (file.f32("logits"), file.ids("greedy_ids"))
+    };
+    let (want, want_ids) = logits("cpu", &["--device", "cpu"]);
+    let (got, ids) = logits("gpu", &GPU);
+    assert_eq!(ids, want_ids);
+    let range = want.iter().fold(0.0f32, |most, logit| most.max(logit.abs()));
+    let error = got.iter().zip(&want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(got.len() == want.len() && error <= 0.02 * range, "largest error {error} of a range of {range}");
+
+    let out = folder.path().join("none");
+    let what = ["logits", "--text", "x", "--out", out.to_str().unwrap()];
+    let error = thermocline(&[&what[..], &["--device", "0", "--vram", "1MiB"]].concat()).refusal();
+    assert!(error.contains("wanted"), "{error}");
+}
+
+#[test]
+fn a_chat_shows_its_device() {
+    let chat = |flags: &[&str], input: &[u8]| with_input(&[&["chat"], flags].concat(), input);
+    assert_eq!(chat(&["--device", "cpu"], b"/device\n").ok(), "CPU\n");
+    let shown = chat(&GPU, b"/device retry\n/device\n").ok();
+    assert!(shown.starts_with(&format!("GPU {}: ", adapter())) && shown.contains("attention weights"), "{shown}");
+}

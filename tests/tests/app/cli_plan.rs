@@ -1,0 +1,225 @@
+//! `thermocline plan`: tables and JSON, for this machine and for another.
+
+#![allow(clippy::unwrap_used)]
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use thermocline_engine::{
+    model::{LoadOptions, Model},
+    placement::Machine,
+    synth,
+    synth::{Shape, SynthOptions},
+};
+use thermocline_tests::terminal::{command, run, thermocline};
+
+fn fixture(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name).to_str().unwrap().to_owned()
+}
+
+/// The speeds of a usual desktop, in a file.
+fn typical(folder: &Path) -> String {
+    let path: PathBuf = folder.join("desktop.json");
+    Machine::typical().store(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Those of one on which everything pays, also the way of a prompt's cold rows to the GPU.
+fn eager(folder: &Path) -> String {
+    let mut eager = Machine::typical();
+    eager.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));
+    eager.cpu.prompts.values_mut().for_each(|rate| *rate /= 1e3);
+    let path = folder.join("eager.json");
+    eager.store(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Bytes that cold rows of prompts pass through.
+fn streamed(plan: &Value) -> u64 {
+    plan["bytes_by_purpose"]["streamed prompts"].as_u64().unwrap()
+}
+
+/// Bytes of RAM beside the file.
+fn ram(plan: &Value, purpose: &str) -> u64 {
+    plan["ram_by_purpose"][purpose].as_u64().unwrap()
+}
+
+fn speed(plan: &Value) -> f64 {
+    plan["tokens_per_second"].as_f64().unwrap()
+}
+
+#[test]
+fn the_built_in_model_is_planned_for_another_machine() {
+    let folder = tempfile::tempdir().unwrap();
+    let machine = typical(folder.path());
+    let plan = |vram: &str, more: &[&str]| {
+        thermocline(&[&["plan", "--machine", &machine, "--vram", vram, "--json"][..], more].concat()).json()
+    };
+    let all = plan("4GiB", &[]);
+    assert_eq!(all["resident_layers"], all["layers"].as_array().unwrap().len());
+    assert!(all["hot_neurons"] == all["neurons"] && all["head"] == true);
+    let everything = all["everything"].as_u64().unwrap();
+    let purposes: u64 =
+        all["bytes_by_purpose"].as_object().unwrap().values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!((all["bytes"].as_u64(), purposes), (Some(everything), everything));
+    let rungs = all["ladder"].as_array().unwrap();
+    assert!(rungs.windows(2).all(|pair| speed(&pair[0]) <= speed(&pair[1])), "{rungs:?}");
+    assert!(rungs.iter().all(|rung| rung["bytes"].as_u64() <= rung["budget"].as_u64()), "{rungs:?}");
+
+    let most = everything * 4 / 5;
+    let part = plan(&most.to_string(), &["--sparsity", "exact", "--context", "256"]);
+    assert!(part["bytes"].as_u64().unwrap() <= most && part["bytes"] != 0, "{part}");
+    assert!(speed(&rungs[0]) < speed(&part) && part["context"] == 256 && part["sparsity"]["mode"] == "exact");
+    let longer = plan("4GiB", &["--context", "2k", "--sessions", "3"]);
+    let kv = |plan: &Value| plan["bytes_by_purpose"]["KV cache"].as_u64().unwrap();
+    assert_eq!(
+        kv(&longer) / 3 / 2048,
+        kv(&part) / (256 * part["resident_layers"].as_u64().unwrap()) * longer["resident_layers"].as_u64().unwrap()
+    );
+
+    let text = thermocline(&["plan", "--machine", &machine, "--vram", "4GiB", "--sidecar", "none"]).ok();
+    for part in ["tokens/s", "a card of the middle class", "no profile says", "| layers", "| memory for", "| budget"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
+fn a_mixture_is_planned_expert_by_expert() {
+    let folder = tempfile::tempdir().unwrap();
+    // One on which even the smallest expert pays.
+    let mut quick = Machine::typical();
+    let gpu = quick.gpu.as_mut().unwrap();
+    (gpu.hand_over, gpu.dispatch) = (0.0, 0.0);
+    quick.store(&folder.path().join("quick.json")).unwrap();
+    let machine = folder.path().join("quick.json").to_str().unwrap().to_owned();
+    let model = fixture("models/mixtral");
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &machine, "-m", &model][..], more].concat());
+    let everything = plan(&["--vram", "1GiB", "--json"]).json()["everything"].as_u64().unwrap();
+    let budgets = (8..16).map(|part| (everything * part / 16).to_string());
+    let plans: Vec<(String, Value)> =
+        budgets.map(|budget| (budget.clone(), plan(&["--vram", &budget, "--json"]).json())).collect();
+    let some = plans.iter().find(|(_, plan)| {
+        let layers = plan["layers"].as_array().unwrap();
+        assert!(layers.iter().all(|layer| layer["counted"] == "experts" && layer["neurons"] == 4));
+        layers.iter().any(|layer| (1..4).contains(&layer["hot"].as_u64().unwrap()))
+    });
+    let (budget, some) = some.unwrap();
+    let text = plan(&["--vram", budget]).ok();
+    assert!(text.contains("| of experts |") && text.contains("| hot experts |"), "{text}");
+    for layer in some["layers"].as_array().unwrap() {
+        assert!(text.contains(&format!("{} of 4", layer["hot"])), "{text}");
+    }
+}
+
+#[test]
+fn what_prompts_stream_through_has_a_row_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = eager(folder.path());
+    // Has a row for every neuron.
+    let model = fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf");
+    let plan = |vram: u64, form: &[&str]| {
+        let vram = vram.to_string();
+        thermocline(&[&["plan", "--machine", &path, "-m", &model, "--vram", &vram][..], form].concat())
+    };
+    let all = plan(1 << 30, &["--json"]).json();
+    assert_eq!((streamed(&all), all["bytes"].clone()), (0, all["everything"].clone()), "nothing is cold");
+    assert!(!plan(1 << 30, &[]).ok().contains("streamed prompts"));
+    let budget = all["everything"].as_u64().unwrap() * 15 / 16;
+    let some = plan(budget, &["--json"]).json();
+    let purposes = some["bytes_by_purpose"].as_object().unwrap().values();
+    assert_eq!(purposes.map(|bytes| bytes.as_u64().unwrap()).sum::<u64>(), some["bytes"].as_u64().unwrap());
+    assert!(
+        streamed(&some) > 0 && streamed(&some) <= budget / 32 && some["bytes"].as_u64().unwrap() <= budget,
+        "{some}"
+    );
+    assert!(plan(budget, &[]).ok().contains("| streamed prompts"));
+}
+
+/// Only when the model is opened its neurons become rows, which take RAM, and which prompts can stream.
+#[test]
+fn what_is_turned_on_opening_is_reckoned_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, model) = (eager(folder.path()), fixture("models/llama-relu"));
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &path, "-m", &model][..], more].concat());
+    let turned = |sparsity: &str| {
+        let all = plan(&["--json", "--sparsity", sparsity]).json();
+        let budget = (all["everything"].as_u64().unwrap() * 7 / 8).to_string();
+        let some = plan(&["--json", "--sparsity", sparsity, "--vram", &budget]).json();
+        let text = plan(&["--sparsity", sparsity]).ok();
+        let bytes = ram(&some, "neuron-major down projections");
+        assert_eq!(text.contains("for neuron-major down projections\n"), bytes > 0, "{text}");
+        (bytes, streamed(&some), some["sparsity"]["reason"].to_string())
+    };
+    let (bytes, buffer, reason) = turned("auto");
+    assert!(bytes > 0 && buffer > 0 && reason.contains("silences"), "{bytes} {buffer} {reason}");
+    let (bytes, buffer, reason) = turned("exact");
+    assert!(bytes > 0 && buffer > 0 && reason.contains("up and down rows"), "{bytes} {buffer} {reason}");
+    let (bytes, buffer, reason) = turned("dense");
+    assert!(bytes == 0 && buffer == 0, "{bytes} {buffer} {reason}");
+}
+
+/// The CPU has a copy of the second layers of the predictors it asks, if it rounds activations.
+#[test]
+fn copies_of_predictors_are_reckoned_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
+    let model = synth::generate(&synthetic, &mut |_| ()).unwrap().path.to_str().unwrap().to_owned();
+    let machine = typical(folder.path());
+    let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &machine, "-m", &model][..], more].concat());
+    let copied = |vram: &str, more: &[&str]| {
+        let plan = plan(&[&["--json", "--vram", vram], more].concat()).json();
+        (ram(&plan, "copies of predictors"), plan["resident_layers"].as_u64().unwrap())
+    };
+    let loaded = Model::open(model.as_ref(), &LoadOptions::default()).unwrap();
+    let layers = &loaded.weights.layers;
+    let each = layers[0].predictor.as_ref().unwrap().copied_bytes();
+    let predicted = ["--sparsity", "predicted"];
+    assert!(each > 0 && copied("0", &predicted) == (each * layers.len() as u64, 0));
+    assert_eq!(copied("4GiB", &predicted), (0, layers.len() as u64), "the GPU predicts");
+    assert_eq!(copied("0", &["--sparsity", "exact"]).0, 0);
+    assert_eq!(copied("0", &["--sparsity", "predicted", "--activations", "float"]).0, 0);
+    let text = plan(&["--vram", "0", "--sparsity", "predicted"]).ok();
+    assert!(text.contains("for copies of predictors\n"), "{text}");
+}
+
+#[test]
+fn this_machine_is_measured_and_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = folder.path().join("cache");
+    let saved = folder.path().join("saved.json");
+    let plan = |args: &[&str]| {
+        let mut command = command(&[&["plan", "--json", "--vram", "16MiB"][..], args].concat());
+        command.env("XDG_CACHE_HOME", &cache);
+        run(command, b"").json()
+    };
+    let first = plan(&["--device", "0", "--save-machine", saved.to_str().unwrap()]);
+    assert!(first["machine"]["gpu"]["hand_over"].as_f64().unwrap() > 0.0 && speed(&first) > 0.0);
+    assert_eq!(first["machine"], plan(&["--device", "0"])["machine"], "measured once");
+    assert_eq!(first, plan(&["--machine", saved.to_str().unwrap()]), "planned elsewhere");
+}
+
+#[test]
+fn a_split_of_powerinfers_is_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (machine, model) = (typical(folder.path()), fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf"));
+    let split = format!("{model}.generated.gpuidx");
+    let plan = |split: &str| thermocline(&["plan", "--machine", &machine, "-m", &model, "--split", split, "--json"]);
+    let shown = plan(&split).json();
+    assert!(shown["hot_neurons"].as_u64() > Some(0) && shown["hot_neurons"].as_u64() < shown["neurons"].as_u64());
+    assert!(plan(&model).refusal().contains("generic.gpu_index"));
+    let other = fixture("powerinfer/llama-relu-f16.powerinfer.gguf.generated.gpuidx");
+    plan(&other).ok();
+    let refused = thermocline(&["plan", "--machine", &machine, "--split", &split]).refusal();
+    assert!(refused.contains("as the model has"), "{refused}");
+}
+
+#[test]
+fn what_makes_no_plan_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let broken = folder.path().join("broken.json");
+    std::fs::write(&broken, "{}").unwrap();
+    let broken = broken.to_str().unwrap();
+    assert!(thermocline(&["plan", "--machine", broken]).refusal().contains("version"));
+    assert!(thermocline(&["plan", "--machine", "/nowhere/m.json"]).refusal().contains("/nowhere/m.json"));
+    assert!(thermocline(&["plan", "--device", "cpu", "--vram", "1GiB"]).refusal().contains("--vram"));
+}

@@ -1,0 +1,146 @@
+//! `thermocline serve` as a process: its output, its end, and its answers, which are those of `run`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read},
+    net::TcpListener,
+    process::Child,
+};
+
+use serde_json::{Value, json};
+use thermocline_tests::{
+    http::Client,
+    served::{CHAT, TEXT, chat, text},
+    terminal::{command, thermocline, wait},
+};
+
+const QUESTION: &str = "Tell me a story about a dog and a kite.";
+
+/// The program at any free port, and a client of it.
+struct Serving {
+    child: Child,
+    client: Client,
+    greeting: String,
+}
+
+impl Serving {
+    fn with(args: &[&str]) -> Self {
+        let mut child = command(&[&["serve", "--port", "0"], args].concat()).spawn().unwrap();
+        let mut greeting = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut greeting).unwrap();
+        let address = greeting.trim_end().strip_suffix("/v1").and_then(|it| it.rsplit_once("http://"));
+        let client = Client::new(address.unwrap_or_else(|| panic!("{greeting:?}")).1.parse().unwrap());
+        Serving { child, client, greeting }
+    }
+
+    fn interrupt(&self) {
+        let sent = std::process::Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        assert!(sent.unwrap().success());
+    }
+
+    /// Its standard error and exit status.
+    fn end(mut self) -> (String, Option<i32>) {
+        let code = wait(&mut self.child).code();
+        let mut said = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+        (said, code)
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // One that has ended cannot be killed.
+        let _ = self.child.kill();
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn serve_answers_like_run() {
+    let run = |args: &[&str]| thermocline(&[&["run", "--temp", "0", "--json"], args].concat()).json();
+    let (chat_run, text_run) = (run(&["-p", QUESTION]), run(&["--raw", "-p", "One day", "-n", "30"]));
+    let serving = Serving::with(&[]);
+    assert!(serving.greeting.starts_with("Storyteller at http://127.0.0.1:"), "{}", serving.greeting);
+    let answer = serving.client.post(CHAT, &chat(QUESTION, json!({}))).json(200);
+    assert_eq!(answer["choices"][0]["message"]["content"], chat_run["text"]);
+    let (usage, stats) = (&answer["usage"], &chat_run["stats"]);
+    assert_eq!(
+        (&usage["prompt_tokens"], &usage["completion_tokens"]),
+        (&stats["prompt_tokens"], &stats["generated_tokens"])
+    );
+    let answer = serving.client.post(TEXT, &text("One day", json!({ "max_tokens": 30 }))).json(200);
+    assert_eq!(answer["choices"][0]["text"], text_run["text"]);
+    serving.client.get("/nowhere").error(404);
+    serving.interrupt();
+    let (said, code) = serving.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("answer 30 tokens") && said.contains("[GET /nowhere"), "{said}");
+}
+
+#[test]
+#[cfg(unix)]
+fn options_are_the_defaults_of_requests() {
+    let serving = Serving::with(&[
+        "--api-key",
+        "geheim",
+        "--temp",
+        "0",
+        "-n",
+        "4",
+        "-c",
+        "64",
+        "--allow-origin",
+        "http://a.example",
+        "--queue",
+        "0",
+        "-q",
+    ]);
+    serving.client.get("/v1/models").error(401);
+    let client = serving.client.with("authorization", "Bearer geheim").with("origin", "http://a.example");
+    let body = json!({ "messages": [{ "role": "user", "content": QUESTION }] });
+    let ask = |body: &Value| client.post(CHAT, body).json(200);
+    let (one, two) = (ask(&body), ask(&body));
+    assert_eq!(one["choices"], two["choices"]);
+    assert_eq!(
+        (&one["usage"]["completion_tokens"], &one["choices"][0]["finish_reason"]),
+        (&json!(4), &json!("length"))
+    );
+    assert_eq!(client.get("/v1/models").json(200)["data"][0]["context_length"], 64);
+    serving.interrupt();
+    let (said, code) = serving.end();
+    assert_eq!((&*said, code), ("", Some(0)));
+}
+
+#[test]
+#[cfg(unix)]
+fn a_second_interrupt_ends_it_at_once() {
+    let serving = Serving::with(&["--on-full", "shift"]);
+    let endless = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 }, "stream": true }));
+    let mut caller = serving.client.begin(CHAT, &endless);
+    assert!(caller.line_with("content\":\"").is_some());
+    serving.interrupt();
+    // Once it refuses to listen, the first one has been noticed.
+    while std::net::TcpStream::connect(serving.client.address).is_ok() {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(caller.line_with("content\":\"").is_some(), "the answer goes on");
+    serving.interrupt();
+    let (said, code) = serving.end();
+    assert_eq!(code, Some(130), "{said}");
+    assert!(said.contains("Ctrl-C ends it now"), "{said}");
+}
+
+#[test]
+fn unusable_addresses_and_models_are_refused() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = other.local_addr().unwrap().port().to_string();
+    let taken = thermocline(&["serve", "--port", &port]).refusal();
+    assert!(taken.contains(&format!("port {port} is taken")), "{taken}");
+    let unknown = thermocline(&["serve", "--host", "no such host", "--port", "0"]).refusal();
+    assert!(unknown.contains("--host no such host"), "{unknown}");
+    thermocline(&["serve", "a.gguf", "--model", "b.gguf"]).refusal();
+    thermocline(&["serve", "--api-key", ""]).refusal();
+    let none = thermocline(&["serve", "nowhere.gguf", "--port", "0"]).refusal();
+    assert!(none.contains("nowhere.gguf"), "{none}");
+}

@@ -1,0 +1,20 @@
+//! The program from outside: its command line, its server, its files. One test program, so that it is linked once.
+
+// Tests that ask whether a thread may have an engine look through all that wgpu is made of.
+#![recursion_limit = "256"]
+
+mod cli_bench;
+mod cli_chat;
+mod cli_eval;
+mod cli_files;
+mod cli_gpu;
+mod cli_logits;
+mod cli_out;
+mod cli_plan;
+mod cli_run;
+mod cli_serve;
+mod cli_usage;
+mod icons;
+mod portable;
+mod server_answers;
+mod server_limits;

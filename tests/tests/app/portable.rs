@@ -1,0 +1,89 @@
+//! A program that was made portable: everything it writes is beside it. Where there is no display, since the program then
+//! talks in the terminal.
+
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use thermocline_tests::terminal::{Ran, program, run};
+
+/// The program on a USB stick, and a home folder.
+struct Stick {
+    folder: tempfile::TempDir,
+}
+
+impl Stick {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["stick", "home"] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        fs::copy(program(), folder.path().join("stick/thermocline")).unwrap();
+        Stick { folder }
+    }
+
+    fn data(&self) -> PathBuf {
+        self.folder.path().join("stick/thermocline-data")
+    }
+
+    fn run(&self, args: &[&str], input: &str) -> Ran {
+        let home = self.folder.path().join("home");
+        let mut command = Command::new(self.folder.path().join("stick/thermocline"));
+        command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        for name in ["XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"] {
+            command.env_remove(name);
+        }
+        for name in ["DISPLAY", "WAYLAND_DISPLAY", "WAYLAND_SOCKET", "APPIMAGE"] {
+            command.env_remove(name);
+        }
+        // The graphics driver keeps shaders of its own.
+        command.env("HOME", &home).env("XDG_RUNTIME_DIR", &home).env("MESA_SHADER_CACHE_DISABLE", "true");
+        run(command, input.as_bytes())
+    }
+
+    /// File that a measurement of the machine leaves.
+    fn measure(&self) {
+        self.run(&["plan", "--json", "--vram", "16MiB", "--device", "0"], "").json();
+    }
+
+    fn at_home(&self) -> Vec<PathBuf> {
+        files(&self.folder.path().join("home"))
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
+}
+
+#[test]
+fn everything_is_beside_the_program() {
+    let stick = Stick::new();
+    assert!(stick.run(&["--portable"], "Hi\n").ok().split_whitespace().count() > 5);
+    assert!(stick.data().is_dir());
+    stick.measure();
+    assert!(!files(&stick.data().join("cache")).is_empty());
+    assert_eq!(stick.at_home(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn others_keep_theirs_at_home() {
+    let stick = Stick::new();
+    stick.measure();
+    assert!(!stick.data().exists());
+    let cache = stick.folder.path().join("home/.cache/thermocline");
+    assert!(stick.at_home().iter().any(|path| path.starts_with(&cache)), "{:?}", stick.at_home());
+}
+
+#[test]
+fn a_place_where_no_folder_can_be() {
+    let stick = Stick::new();
+    fs::write(stick.data(), "a file").unwrap();
+    let error = stick.run(&["--portable"], "").refusal();
+    assert!(error.contains("thermocline-data") && error.contains("may write"), "{error}");
+}

@@ -1,0 +1,285 @@
+//! The server's limits: refused requests, the queue, disconnections, and shutdown.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    net::{Ipv4Addr, TcpListener, TcpStream},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use thermocline::server::{Server, ServerOptions};
+use thermocline_tests::{
+    http::{Client, eventually},
+    served::{CHAT, Served, TEXT, chat, endless, offer, text},
+};
+
+fn small() -> Value {
+    chat("Hello!", json!({ "max_tokens": 3 }))
+}
+
+#[test]
+fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
+    let served = Served::new();
+    let client = &served.client;
+    for body in
+        ["{", "", "nonsense", "[1, 2]", "{\"messages\": 7}", "{\"messages\": []}", "\u{0}\u{1}", "{\"a\":\"\\ud800\"}"]
+    {
+        assert_eq!(client.send("POST", CHAT, body).error(400)["type"], "invalid_request_error", "{body}");
+    }
+    let error = client.post(CHAT, &chat("Hi", json!({ "temperature": "hot" }))).error(400);
+    assert_eq!(error["message"], "temperature: expected a number, got \"hot\"");
+    assert_eq!(error["param"], "temperature");
+    assert_eq!(client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404)["code"], "model_not_found");
+    assert_eq!(client.post(TEXT, &json!({ "prompt": [999_999_999] })).error(400)["param"], "prompt");
+    client.get("/").error(404);
+    client.get("/v1/embeddings").error(404);
+    for (method, path, allowed) in [
+        ("GET", CHAT, "POST"),
+        ("PUT", TEXT, "POST"),
+        ("POST", "/v1/models", "GET, HEAD"),
+        ("DELETE", "/health", "GET, HEAD"),
+    ] {
+        let reply = client.ask(method, path);
+        reply.error(405);
+        assert_eq!(reply.headers["allow"], allowed);
+    }
+    assert_eq!(client.post(CHAT, &small()).json(200)["usage"]["completion_tokens"], 3);
+}
+
+#[test]
+fn a_prompt_longer_than_the_context_is_refused_with_both_lengths() {
+    let served = Served::new();
+    for (path, body) in [(CHAT, chat(&"word ".repeat(3000), json!({}))), (TEXT, text(&"word ".repeat(3000), json!({})))]
+    {
+        for stream in [false, true] {
+            let mut body = body.clone();
+            body["stream"] = json!(stream);
+            let error = served.client.post(path, &body).error(400);
+            assert_eq!(error["code"], "context_length_exceeded");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("has 600") && message.contains("holds 512"), "{message}");
+        }
+    }
+    // One that fits, but leaves less room than is asked for, ends early and says so.
+    let prompt = "word ".repeat(250);
+    let answer =
+        served.client.post(TEXT, &text(&prompt, json!({ "max_tokens": 5000, "logit_bias": { "1": -1e6 } }))).json(200);
+    assert_eq!(answer["choices"][0]["finish_reason"], "length");
+    assert_eq!(answer["usage"]["total_tokens"], 513, "the last token needs no room");
+}
+
+#[test]
+fn every_route_but_health_requires_the_key() {
+    let served = Served::with(|options| options.key = Some("geheim".to_owned()));
+    let (keyless, wrong) = (&served.client, served.client.with("authorization", "Bearer falsch"));
+    for client in [keyless, &wrong] {
+        for reply in
+            [client.post(CHAT, &small()), client.get("/v1/models"), client.get("/v1/thermocline"), client.get("/x")]
+        {
+            assert_eq!(reply.error(401)["code"], "invalid_api_key");
+            assert_eq!(reply.headers["www-authenticate"], "Bearer");
+        }
+        client.get("/health").json(200);
+    }
+    let client = served.client.with("authorization", "Bearer geheim");
+    client.get("/v1/models").json(200);
+    client.post(CHAT, &small()).json(200);
+}
+
+#[test]
+fn foreign_origins_and_host_names_are_refused() {
+    let served = Served::with(|options| options.origins.push("http://localhost:3000".to_owned()));
+    let evil = served.client.with("origin", "http://evil.example");
+    for reply in [evil.post(CHAT, &small()), evil.get("/v1/models"), evil.get("/health")] {
+        assert!(reply.error(403)["message"].as_str().unwrap().contains("--allow-origin http://evil.example"));
+        assert!(!reply.headers.contains_key("access-control-allow-origin"));
+    }
+    let preflight = |client: &Client| {
+        let client = client
+            .with("access-control-request-method", "POST")
+            .with("access-control-request-headers", "x-stainless-os");
+        client.ask("OPTIONS", CHAT)
+    };
+    preflight(&evil).error(403);
+    let rebound = served.client.with("host", "evil.example:8080");
+    rebound.post(CHAT, &small()).error(403);
+    served.client.with("host", "localhost").post(CHAT, &small()).json(200);
+
+    let page = served.client.with("origin", "http://localhost:3000");
+    let reply = preflight(&page);
+    assert_eq!((reply.status, &*reply.body), (200, ""));
+    assert_eq!(reply.headers["access-control-allow-headers"], "x-stainless-os");
+    for reply in [reply, page.post(CHAT, &small()), page.post(CHAT, &json!({}))] {
+        assert_eq!(reply.headers["access-control-allow-origin"], "http://localhost:3000");
+        assert_eq!(reply.headers["vary"], "origin");
+    }
+    // OPTIONS is answered for preflights only.
+    served.client.ask("OPTIONS", CHAT).error(405);
+    assert_eq!(served.engine.telemetry().generated_tokens, 6, "what was refused was not computed");
+}
+
+#[test]
+fn malformed_and_slow_requests_do_not_affect_others() {
+    let served = Served::with(|options| options.timeout = Duration::from_millis(300));
+    let client = &served.client;
+    for bytes in [
+        &b"GARBAGE\r\n\r\n"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: x\r\n\r\n",
+    ] {
+        let answer = client.raw(bytes).rest();
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    }
+    let head = [&b"GET /health HTTP/1.1\r\nX: "[..], &vec![b'x'; 1 << 20], b"\r\n\r\n"].concat();
+    assert!(client.raw(&head).rest().starts_with("HTTP/1.1 431"));
+    // Half a head, half a body, and nothing at all.
+    client.raw(b"GET /health HT").rest();
+    client.raw(b"").rest();
+    let half =
+        client.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{").rest();
+    assert!(half.starts_with("HTTP/1.1 408"), "{half}");
+    client.post(CHAT, &small()).json(200);
+}
+
+#[test]
+fn a_body_over_the_limit_is_refused() {
+    let served = Served::new();
+    let error = served.client.send("POST", CHAT, &"x".repeat(9 << 20)).error(413);
+    assert!(error["message"].as_str().unwrap().contains("8.0 MiB"), "{error}");
+    let huge = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
+    let answer = served.client.raw(huge).rest();
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    let fits = "x".repeat(1 << 20);
+    assert_eq!(served.client.post(TEXT, &text(&fits, json!({}))).error(400)["code"], "context_length_exceeded");
+}
+
+#[test]
+fn a_disconnection_cancels_the_generation() {
+    let served = Served::new().endless();
+    let idle = || served.engine.telemetry().generations == 0 && !served.server.status().answering;
+    for stream in [true, false] {
+        let before = served.engine.telemetry().generated_tokens;
+        let mut caller = served.client.begin(CHAT, &endless(json!({ "stream": stream })));
+        if stream {
+            assert!(caller.line_with("content\":\"").is_some());
+        }
+        eventually("a few tokens", || served.engine.telemetry().generated_tokens > before + 5);
+        assert!(!idle());
+        drop(caller);
+        eventually("the end", idle);
+    }
+    served.client.post(CHAT, &small()).json(200);
+}
+
+#[test]
+fn requests_wait_in_order_up_to_the_queue_limit() {
+    let served = Served::with(|options| options.max_waiting = 2).endless();
+    let waiting = |count| move |served: &Served| served.server.status().waiting == count;
+    let first = served.client.begin(CHAT, &endless(json!({})));
+    eventually("the first one's turn", || served.server.status().answering);
+    let second = served.client.begin(CHAT, &endless(json!({ "max_tokens": 7 })));
+    eventually("one that waits", || waiting(1)(&served));
+    let mut third = served.client.begin(CHAT, &endless(json!({ "max_tokens": 9, "stream": true })));
+    eventually("two that wait", || waiting(2)(&served));
+    let refused = served.client.post(CHAT, &small());
+    assert_eq!(refused.error(429)["code"], "rate_limit_exceeded");
+    assert!(refused.headers.contains_key("retry-after"));
+    // Other routes do not wait.
+    served.client.get("/v1/models").json(200);
+    // A client that disconnects leaves the queue.
+    drop(second);
+    eventually("one that waits", || waiting(1)(&served));
+    let mut fourth = served.client.begin(CHAT, &endless(json!({ "max_tokens": 11 })));
+    eventually("two that wait", || waiting(2)(&served));
+    let before = served.engine.telemetry().generated_tokens;
+    drop(first);
+    assert!(third.line_with("[DONE]").is_some());
+    assert!(fourth.line_with("\"completion_tokens\":11").is_some());
+    assert!(served.engine.telemetry().generated_tokens >= before + 20);
+    assert!(waiting(0)(&served));
+}
+
+#[test]
+fn concurrent_requests_get_their_own_answers() {
+    let served = Served::new();
+    let names = ["cat", "dog", "frog", "bird", "bear", "fish"];
+    let ask = |name: &str| {
+        let body = chat(&format!("Tell me a story about a {name}."), json!({ "max_tokens": 30 }));
+        served.client.post(CHAT, &body).json(200)["choices"][0]["message"]["content"].clone()
+    };
+    let alone = names.map(ask);
+    thread::scope(|scope| {
+        let all = names.map(|name| scope.spawn(move || ask(name)));
+        assert_eq!(all.map(|it| it.join().unwrap()), alone);
+    });
+}
+
+#[test]
+fn shut_down_completes_the_answer_and_drop_cancels_it() {
+    let served = Served::new().endless();
+    let mut last = served.client.begin(CHAT, &endless(json!({ "max_tokens": 1500, "stream": true })));
+    assert!(last.line_with("content\":\"").is_some());
+    let mut waits = served.client.begin(CHAT, &endless(json!({})));
+    eventually("one that waits", || served.server.status().waiting == 1);
+    served.server.shut_down();
+    assert!(waits.line_with("HTTP/1.1").unwrap().contains("503"));
+    assert!(last.line_with("\"finish_reason\":\"length\"").is_some());
+    assert!(last.line_with("[DONE]").is_some());
+    eventually("the end", || served.server.is_finished());
+    assert!(TcpStream::connect(served.client.address).is_err());
+
+    let served = Served::new().endless();
+    let mut cut = served.client.begin(CHAT, &endless(json!({ "stream": true })));
+    assert!(cut.line_with("content\":\"").is_some());
+    let engine = served.engine.clone();
+    drop(served);
+    assert!(!cut.rest().contains("[DONE]"));
+    eventually("an idle engine", || engine.telemetry().generations == 0 && engine.telemetry().sessions == 0);
+}
+
+#[test]
+fn releasing_the_model_ends_its_answer_with_an_error() {
+    let served = Served::new().endless();
+    let mut caller = served.client.begin(CHAT, &endless(json!({ "stream": true })));
+    assert!(caller.line_with("content\":\"").is_some());
+    served.server.release_model_unless(Some(&served.engine));
+    assert!(caller.line_with("content\":\"").is_some(), "its own model stays");
+    served.server.release_model_unless(None);
+    let end = caller.line_with("\"error\"").unwrap();
+    assert!(end.contains("the model is being closed"), "{end}");
+    eventually("no session", || served.engine.telemetry().sessions == 0);
+    served.client.post(CHAT, &small()).json(200);
+}
+
+#[test]
+fn bind_errors_are_sentences() {
+    let other = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = other.local_addr().unwrap();
+    let start = |address| {
+        let source = Arc::new(|| Err("no model is open".to_owned()));
+        Server::start(ServerOptions::at(address), source, |_| ()).map(|_| ())
+    };
+    let why = start(address).unwrap_err();
+    assert!(why.contains(&format!("port {} is taken", address.port())), "{why}");
+    drop(other);
+    start(address).unwrap();
+    let why = start(([192, 0, 2, 1], 0).into()).unwrap_err();
+    assert!(why.contains("192.0.2.1 is not an address of this computer"), "{why}");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_disconnected() {
+    let served = Served::with(|options| options.timeout = Duration::from_millis(300));
+    // More than systems keep for a client that does not read.
+    let name = "x".repeat(64 << 20);
+    served.offers(Ok(offer(&name, &served.engine)));
+    let mut deaf = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    thread::sleep(Duration::from_secs(2));
+    let taken = deaf.rest();
+    assert!(taken.starts_with("HTTP/1.1 200") && taken.len() < name.len(), "{} bytes", taken.len());
+    let mut listens = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(listens.rest().len() > name.len());
+}

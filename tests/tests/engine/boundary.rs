@@ -1,0 +1,364 @@
+//! The boundary between VRAM and RAM moves while a model talks: what it says stays the same, and no byte more than the budget of
+//! the moment is held.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc::Receiver},
+    time::{Duration, Instant},
+};
+
+use thermocline_engine::{
+    cpu::{Cpu, CpuOptions},
+    gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions},
+    model::{LoadOptions, Model},
+    runtime::{Forward, KvCache, KvType, Outputs, Sparsity},
+    session::{
+        DeviceChoice, DeviceMemory, DeviceStatus, Engine, EngineOptions, Event, Prompt, Request, Sampling, Session,
+        SessionOptions, SparsityChoice, StopReason,
+    },
+};
+use thermocline_tests::gpu::{FULL, forward, shared};
+
+/// All of the tiny model, and of the storyteller, in bytes; with room to spare.
+const TINY: u64 = 3 << 20;
+const STORYTELLER: u64 = 32 << 20;
+
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu")
+}
+
+fn storyteller() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller/storyteller-F16.gguf")
+}
+
+fn gpu(budget: u64) -> GpuOptions {
+    GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(budget), ..GpuOptions::default() }
+}
+
+fn open(path: &Path, device: DeviceChoice) -> Engine {
+    // More workers than idle cores make a tiny model slow.
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let sparsity = SparsityChoice::Mode(Sparsity::Exact);
+    Engine::open(path, EngineOptions { cpu, chunk: 16, device, sparsity, ..EngineOptions::default() }).unwrap()
+}
+
+fn session(engine: &Engine) -> Session {
+    engine.session(SessionOptions::default()).unwrap()
+}
+
+fn greedy(prompt: Prompt, tokens: usize) -> Request {
+    let sampling = Sampling::greedy();
+    Request { sampling, max_tokens: Some(tokens), ignore_eos: true, ..Request::new(prompt) }
+}
+
+fn numbers(tokens: usize) -> Request {
+    greedy(Prompt::Tokens((5..29).collect()), tokens)
+}
+
+/// Every token goes to `each` as it comes, with how many there were; returns them all.
+fn listen(events: &Receiver<Event>, mut each: impl FnMut(usize)) -> Vec<u32> {
+    let mut ids = Vec::new();
+    loop {
+        match events.recv_timeout(Duration::from_secs(120)) {
+            Ok(Event::Token { id, .. }) => {
+                ids.push(id);
+                each(ids.len());
+            }
+            Ok(Event::Prompt { .. } | Event::Stats(_) | Event::Device(_)) => {}
+            Ok(Event::Done { reason, .. }) => {
+                assert_eq!(reason, StopReason::MaxTokens);
+                return ids;
+            }
+            end => panic!("{end:?} after {ids:?}"),
+        }
+    }
+}
+
+/// The CPU's text for `request`.
+fn undisturbed(path: &Path, request: Request) -> Vec<u32> {
+    listen(&session(&open(path, DeviceChoice::Cpu)).generate(request), |_| ())
+}
+
+fn memory(engine: &Engine) -> Option<DeviceMemory> {
+    match engine.device() {
+        DeviceStatus::Gpu(memory) => Some(memory),
+        _ => None,
+    }
+}
+
+/// Nothing is held beyond the budget.
+#[track_caller]
+fn check(engine: &Engine) {
+    if let Some(memory) = memory(engine) {
+        assert!(memory.accounted <= memory.budget.unwrap(), "{memory:?}");
+        assert_eq!(memory.by_purpose.iter().map(|(_, bytes)| bytes).sum::<u64>(), memory.accounted);
+    }
+}
+
+#[track_caller]
+fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
+    let started = Instant::now();
+    while !done(&engine.device()) {
+        assert!(started.elapsed() < Duration::from_secs(60), "not within 60 s: {what}: {:?}", engine.device());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// True if all is where it should be under `budget`.
+fn rests(status: &DeviceStatus, budget: u64) -> bool {
+    matches!(status, DeviceStatus::Gpu(memory) if memory.budget == Some(budget) && !memory.moving)
+}
+
+/// Numbers without structure, below `n`.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % n
+    }
+}
+
+#[test]
+fn keys_and_values_move_as_they_are() {
+    let tokens: Vec<u32> = (5..45).collect();
+    for (name, ty, tolerance) in [
+        ("llama-relu", KvType::F32, 1e-4),
+        ("llama-relu", KvType::F16, 2e-3),
+        ("gemma3", KvType::F16, 5e-3),
+        ("opt", KvType::F32, 1e-4),
+        ("llama-relu", KvType::Q8_0, 5e-2),
+    ] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name);
+        let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
+        let mut cpu = Forward::new(Arc::clone(&model), Cpu::new(&CpuOptions::default()).unwrap());
+        let mut device = forward(shared(FULL), &model, 8);
+        let run = |forward: &mut Forward, tokens: &[u32], kv: &mut KvCache| {
+            forward.run(tokens, kv, Outputs::Last, &mut ()).unwrap().to_vec()
+        };
+        let mut plain = cpu.kv_cache(64, ty).unwrap();
+        let mut moved = cpu.kv_cache(64, ty).unwrap();
+        let in_ram = moved.bytes();
+        for (turn, part) in tokens.chunks(10).enumerate() {
+            let want = run(&mut cpu, part, &mut plain);
+            let got = if turn % 2 == 0 {
+                device.residency().unwrap().1.return_kv(&mut moved).unwrap();
+                assert!(moved.on_host() && cpu.holds(&moved) && moved.bytes() == in_ram, "{name}");
+                run(&mut cpu, part, &mut moved)
+            } else {
+                assert!(!device.holds(&moved));
+                let (model, residency) = device.residency().unwrap();
+                residency.take_kv(model, &mut moved).unwrap();
+                assert!(!moved.on_host() && device.holds(&moved), "{name}");
+                run(&mut device, part, &mut moved)
+            };
+            let largest = want.iter().fold(0f32, |most, x| most.max(x.abs()));
+            let error = want.iter().zip(&got).fold(0f32, |most, (a, b)| most.max((a - b).abs())) / largest;
+            assert!(error <= tolerance, "{name} {ty}, turn {turn}: {error}");
+        }
+        // What is forgotten is forgotten on the way, too.
+        moved.truncate(15);
+        device.residency().unwrap().1.return_kv(&mut moved).unwrap();
+        plain.truncate(15);
+        let (want, got) = (run(&mut cpu, &[9], &mut plain), run(&mut cpu, &[9], &mut moved));
+        let error = want.iter().zip(&got).fold(0f32, |most, (a, b)| most.max((a - b).abs()));
+        assert!(error <= tolerance * want.iter().fold(0f32, |most, x| most.max(x.abs())), "{name}: {error}");
+    }
+}
+
+#[test]
+fn a_budget_that_slides_for_five_hundred_tokens_changes_no_word() {
+    let request = || greedy(Prompt::Text("Once upon a time".to_owned()), 500);
+    let want = undisturbed(&storyteller(), request());
+    assert_eq!(want.len(), 500);
+    let engine = open(&storyteller(), DeviceChoice::Gpu(gpu(STORYTELLER)));
+    wait(&engine, "the device", |status| rests(status, STORYTELLER));
+    let full = memory(&engine).unwrap().accounted;
+
+    let mut dice = Dice(11);
+    let (mut seen, mut least, mut most, mut asked) = (0, u64::MAX, 0, STORYTELLER);
+    let ids = listen(&session(&engine).generate(request()), |tokens| {
+        check(&engine);
+        if let Some(memory) = memory(&engine) {
+            seen += 1;
+            (least, most) = (least.min(memory.accounted), most.max(memory.accounted));
+        }
+        // Up and down, by leaps and by steps.
+        if tokens.is_multiple_of(5) {
+            asked = match dice.below(3) {
+                0 => full / 4 + dice.below(full),
+                1 => (asked + dice.below(full / 8)).min(2 * full),
+                _ => asked.saturating_sub(dice.below(full / 8)).max(full / 4),
+            };
+            engine.set_vram_budget(asked).unwrap();
+        }
+    });
+    assert_eq!(ids, want);
+    assert!(seen > 100 && least < full / 2 && most > full / 4 * 3, "{seen} readings from {least} to {most} of {full}");
+    // At rest, too.
+    engine.set_vram_budget(full / 2).unwrap();
+    wait(&engine, "half", |status| rests(status, full / 2));
+    check(&engine);
+    engine.set_vram_budget(STORYTELLER).unwrap();
+    wait(&engine, "all", |status| rests(status, STORYTELLER));
+    assert!(memory(&engine).unwrap().accounted > full / 4 * 3);
+}
+
+/// Experts one by one, in the middle of a sentence.
+#[test]
+fn a_mixtures_experts_come_and_go_without_a_word() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
+    let want = undisturbed(&path, numbers(150));
+    let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
+    wait(&engine, "the device", |status| rests(status, STORYTELLER));
+    let (full, experts) = (memory(&engine).unwrap().accounted, engine.config().experts.unwrap().count);
+    let mut dice = Dice(4);
+    let ids = listen(&session(&engine).generate(numbers(150)), |tokens| {
+        check(&engine);
+        if tokens.is_multiple_of(3) {
+            engine.set_vram_budget(full / 4 + dice.below(full)).unwrap();
+            engine.set_adaptive(tokens % 60 > 20).unwrap();
+        }
+    });
+    assert_eq!(ids, want);
+    // Where a budget has come to rest, layers have as many experts as it has room for; at last nothing is left to be there.
+    let mut seen = vec![0; experts + 1];
+    for budget in (0..130).rev().map(|share| full * share / 100) {
+        engine.set_vram_budget(budget).unwrap();
+        wait(&engine, "rest", |status| rests(status, budget) || matches!(status, DeviceStatus::Cpu { .. }));
+        check(&engine);
+        let Some(resident) = engine.resident().filter(|_| memory(&engine).is_some()) else { break };
+        let new = (resident.first_layer..resident.hot.len()).fold(false, |new, layer| {
+            let times = &mut seen[resident.count(layer)];
+            *times += 1;
+            new | (*times == 1)
+        });
+        if new {
+            assert_eq!(listen(&session(&engine).generate(numbers(40)), |_| check(&engine)), want[..40], "{budget}");
+        }
+    }
+    assert!(!seen.contains(&0), "layers with 0, 1, .. experts in VRAM: {seen:?}");
+    for budget in [full * 3 / 4, full / 2, full * 5 / 8] {
+        engine.set_vram_budget(budget).unwrap();
+        wait(&engine, "rest", |status| rests(status, budget));
+        check(&engine);
+        assert_eq!(listen(&session(&engine).generate(numbers(40)), |_| check(&engine)), want[..40]);
+    }
+}
+
+#[test]
+fn without_a_budget_the_cpu_goes_on_and_with_one_the_device() {
+    let want = undisturbed(&tiny(), numbers(90));
+    let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
+    let session = session(&engine);
+    let ids = listen(&session.generate(numbers(90)), |tokens| {
+        check(&engine);
+        match tokens {
+            10 | 50 => engine.set_vram_budget(0).unwrap(),
+            30 | 70 => engine.set_vram_budget(TINY).unwrap(),
+            _ => {}
+        }
+    });
+    assert_eq!(ids, want);
+    engine.set_vram_budget(0).unwrap();
+    wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: Some(_) }));
+    assert_eq!(listen(&session.generate(numbers(10)), |_| ()), want[..10]);
+    assert_eq!(engine.telemetry().device_bytes, 0);
+    engine.set_vram_budget(TINY).unwrap();
+    wait(&engine, "the device", |status| rests(status, TINY));
+    assert_eq!(listen(&session.generate(numbers(90)), |_| ()), want);
+}
+
+#[test]
+fn the_mode_may_change_in_the_middle_of_a_sentence() {
+    let want = undisturbed(&tiny(), numbers(90));
+    for device in [DeviceChoice::Cpu, DeviceChoice::Gpu(gpu(TINY)), DeviceChoice::Gpu(gpu(TINY / 3))] {
+        let engine = open(&tiny(), device.clone());
+        let ids = listen(&session(&engine).generate(numbers(90)), |tokens| {
+            let modes = [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted];
+            engine.set_sparsity(SparsityChoice::Mode(modes[tokens % 3])).unwrap();
+            engine.set_adaptive(tokens % 4 > 1).unwrap();
+            check(&engine);
+        });
+        assert_eq!(ids, want, "{device:?}");
+    }
+}
+
+#[test]
+fn sessions_slide_together() {
+    let want = undisturbed(&tiny(), numbers(80));
+    let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
+    let sessions = [session(&engine), session(&engine)];
+    for round in 0..3 {
+        let events = sessions.each_ref().map(|session| session.generate(numbers(80)));
+        let mut dice = Dice(round);
+        for events in &events {
+            let ids = listen(events, |_| {
+                check(&engine);
+                engine.set_vram_budget(dice.below(TINY)).unwrap();
+            });
+            assert_eq!(ids, want, "round {round}");
+        }
+    }
+}
+
+#[test]
+fn a_device_lost_under_a_sliding_budget_is_no_loss() {
+    let want = undisturbed(&tiny(), numbers(60));
+    for n in [3, 20, 45, 60, 90, 150] {
+        let options = GpuOptions { faults: Faults(Some((FaultPoint::Submit, n))), ..gpu(TINY) };
+        let engine = open(&tiny(), DeviceChoice::Gpu(options));
+        let mut dice = Dice(n);
+        let ids = listen(&session(&engine).generate(numbers(60)), |_| {
+            check(&engine);
+            engine.set_vram_budget(TINY / 4 + dice.below(TINY)).unwrap();
+        });
+        assert_eq!(ids, want, "lost at submission {n}");
+    }
+}
+
+#[test]
+fn a_flood_of_budget_changes_neither_stops_nor_delays_sessions() {
+    let want = undisturbed(&tiny(), numbers(60));
+    let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
+    wait(&engine, "the device", |status| rests(status, TINY));
+    let session = session(&engine);
+    let events = session.generate(numbers(60));
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (engine, stop) = (&engine, &stop);
+            scope.spawn(move || {
+                let mut dice = Dice(seed);
+                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                    engine.set_vram_budget(TINY / 2 + dice.below(TINY / 2)).unwrap();
+                    engine.set_sparsity(SparsityChoice::ALL[dice.below(3) as usize]).unwrap();
+                    engine.set_adaptive(dice.below(2) == 0).unwrap();
+                    let _ = (engine.sparsity(), engine.vram_budget(), engine.device());
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let ids = listen(&events, |_| check(&engine));
+        stop.store(true, std::sync::atomic::Ordering::SeqCst);
+        assert_eq!(ids, want);
+    });
+    engine.set_vram_budget(TINY).unwrap();
+    wait(&engine, "the last budget", |status| rests(status, TINY));
+}
+
+#[test]
+fn auto_says_what_it_found() {
+    let engine = open(&tiny(), DeviceChoice::Cpu);
+    assert_eq!(engine.sparsity().asked, SparsityChoice::Mode(Sparsity::Exact));
+    engine.set_sparsity(SparsityChoice::Auto).unwrap();
+    let started = Instant::now();
+    while engine.sparsity().asked != SparsityChoice::Auto {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let now = engine.sparsity();
+    assert!(now.mode == Sparsity::Exact && now.reason.contains("relu"), "{now:?}");
+}

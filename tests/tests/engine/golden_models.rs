@@ -1,0 +1,127 @@
+//! Every architecture reproduces its reference: logits, hidden states, firing neurons, routing, greedy continuation; on
+//! every instruction set, for any chunk size and number of workers, from the cache as from the prompt.
+
+use std::{collections::HashSet, path::PathBuf, sync::Arc};
+
+use thermocline_engine::{
+    Error,
+    cpu::Isa,
+    model::{LoadOptions, Model},
+    runtime::{KvType, MAX_SHORTLIST, Outputs},
+};
+use thermocline_tests::golden::{Expected, MODELS, Setup, forward, greedy, max_diff, prompt};
+
+fn folder(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name)
+}
+
+fn load(name: &str) -> (Arc<Model>, Expected) {
+    let model = Model::open(&folder(name), &LoadOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+    (Arc::new(model), Expected::read(&folder(name).join("expected.safetensors")))
+}
+
+fn setups() -> Vec<Setup> {
+    let mut setups: Vec<Setup> =
+        Isa::available().into_iter().map(|isa| Setup { isa: Some(isa), ..Setup::default() }).collect();
+    setups.extend([(1, 2), (5, 3), (9, 1), (512, 2)].map(|(chunk, threads)| Setup {
+        chunk,
+        threads,
+        ..Setup::default()
+    }));
+    setups
+}
+
+#[test]
+fn logits_and_hidden_states() {
+    for name in MODELS {
+        let (model, expected) = load(name);
+        let ids = expected.ids("input_ids");
+        let (logits, hidden) = (expected.f32("logits"), expected.f32("hidden"));
+        for setup in setups() {
+            let run = prompt(&model, setup, &ids);
+            let error = max_diff(&run.logits, &logits);
+            assert!(error <= 1e-3, "{name} {setup:?}: logits differ by {error}");
+            let error = max_diff(&run.hidden.concat(), &hidden);
+            assert!(error <= 1e-3, "{name} {setup:?}: hidden states differ by {error}");
+        }
+    }
+}
+
+#[test]
+fn smaller_caches_stay_close() {
+    for name in MODELS {
+        let (model, expected) = load(name);
+        let logits = expected.f32("logits");
+        for (kv, tolerance) in [(KvType::F16, 0.02), (KvType::Q8_0, 0.4)] {
+            let run = prompt(&model, Setup { kv, ..Setup::default() }, &expected.ids("input_ids"));
+            let error = max_diff(&run.logits, &logits);
+            assert!(error <= tolerance, "{name} {kv}: logits differ by {error}");
+        }
+    }
+}
+
+#[test]
+fn firing_neurons() {
+    let mut seen = 0;
+    for name in MODELS {
+        let (model, expected) = load(name);
+        let Some(wanted) = expected.u8("ffn_active") else { continue };
+        seen += 1;
+        let near: HashSet<usize> =
+            expected.i32("ffn_near_zero").unwrap_or_default().into_iter().map(|i| i as usize).collect();
+        for isa in Isa::available() {
+            let run = prompt(&model, Setup { isa: Some(isa), ..Setup::default() }, &expected.ids("input_ids"));
+            let active = run.active.concat();
+            assert_eq!(active.len(), wanted.len(), "{name}");
+            for i in (0..wanted.len()).filter(|i| !near.contains(i)) {
+                assert_eq!(active[i], wanted[i] != 0, "{name} {isa}: neuron at {i}");
+            }
+        }
+    }
+    assert_eq!(seen, 6);
+}
+
+#[test]
+fn routing() {
+    let (model, expected) = load("mixtral");
+    let wanted = expected.ids("router_top");
+    for setup in setups() {
+        let run = prompt(&model, setup, &expected.ids("input_ids"));
+        let chosen: Vec<u32> = run.router.concat().into_iter().map(|e| e as u32).collect();
+        assert_eq!(chosen, wanted, "{setup:?}");
+    }
+}
+
+#[test]
+fn greedy_continuation_from_the_cache() {
+    for name in MODELS {
+        let (model, expected) = load(name);
+        let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
+        for setup in setups() {
+            assert_eq!(greedy(&model, setup, &ids, wanted.len()), wanted, "{name} {setup:?}");
+        }
+        let setup = Setup { kv: KvType::F16, ..Setup::default() };
+        assert_eq!(greedy(&model, setup, &ids, wanted.len()), wanted, "{name} {setup:?}");
+    }
+}
+
+#[test]
+fn a_shortlist_is_the_largest_logits() {
+    let (model, expected) = load("gemma2");
+    let ids = expected.ids("input_ids");
+    let mut forward = forward(&model, Setup { chunk: 5, ..Setup::default() });
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+    order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+    for k in [1, 40, MAX_SHORTLIST] {
+        kv.truncate(0);
+        let top = forward.top(&ids, &mut kv, k, &mut ()).unwrap();
+        assert_eq!(top.ids, &order[..k]);
+        assert!(top.ids.iter().zip(top.logits).all(|(id, logit)| logits[*id as usize] == *logit));
+        assert_eq!(kv.len(), ids.len());
+    }
+    for k in [0, MAX_SHORTLIST + 1] {
+        assert!(matches!(forward.top(&ids, &mut kv, k, &mut ()), Err(Error::Invalid { .. })));
+    }
+}

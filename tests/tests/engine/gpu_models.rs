@@ -1,0 +1,258 @@
+//! Every fixture model on the GPU, which is a software driver where there is none: the same logits, hidden states, firing
+//! neurons, routing and continuations as the references and as the scalar CPU, in every tier.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use thermocline_engine::{
+    cpu::Isa,
+    gpu::{GpuOptions, Tier},
+    hybrid::GpuLoad,
+    model::{LoadOptions, Model},
+    runtime::{Forward, KvType, MAX_SHORTLIST, Outputs},
+};
+use thermocline_tests::{
+    golden::{self, Expected, MODELS, Setup, continued, max_diff, observed},
+    gpu::{FULL, forward, forward_with, open, shared},
+};
+
+fn here(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn model(path: &Path) -> Arc<Model> {
+    Arc::new(Model::open(path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+fn load(name: &str) -> (Arc<Model>, Expected) {
+    let folder = here("fixtures/models").join(name);
+    (model(&folder), Expected::read(&folder.join("expected.safetensors")))
+}
+
+/// `model` on the scalar CPU.
+fn scalar(model: &Arc<Model>) -> Forward {
+    golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() })
+}
+
+/// `n` token ids without structure.
+fn ids(model: &Model, n: usize) -> Vec<u32> {
+    (0..n).map(|i| ((i * i * 31 + i * 97 + 11) % model.config.n_vocab) as u32).collect()
+}
+
+/// Every fixture against its reference.
+fn every_model(tier: Tier) {
+    let gpu = shared(tier);
+    for name in MODELS {
+        let (model, expected) = load(name);
+        let ids = expected.ids("input_ids");
+        let mut forward = forward(gpu, &model, 64);
+        let run = observed(&mut forward, KvType::F32, &ids);
+        let error = max_diff(&run.hidden.concat(), &expected.f32("hidden"));
+        assert!(error <= 1e-3, "{name} {tier}: hidden states differ by {error}");
+        let error = max_diff(&run.logits, &expected.f32("logits"));
+        assert!(error <= 1e-3, "{name} {tier}: logits differ by {error}");
+        if let Some(wanted) = expected.u8("ffn_active") {
+            let near = expected.i32("ffn_near_zero").unwrap_or_default();
+            let near: HashSet<usize> = near.into_iter().map(|i| i as usize).collect();
+            let active = run.active.concat();
+            assert_eq!(active.len(), wanted.len(), "{name} {tier}");
+            for i in (0..wanted.len()).filter(|i| !near.contains(i)) {
+                assert_eq!(active[i], wanted[i] != 0, "{name} {tier}: neuron at {i}");
+            }
+        }
+        if model.config.experts.is_some() {
+            let chosen: Vec<u32> = run.router.concat().into_iter().map(|e| e as u32).collect();
+            assert_eq!(chosen, expected.ids("router_top"), "{name} {tier}");
+        }
+        let wanted = expected.ids("greedy_ids");
+        assert_eq!(continued(&mut forward, KvType::F32, &ids, wanted.len()), wanted, "{name} {tier}");
+    }
+}
+
+/// Files, and the largest difference to exact arithmetic. Activations stay floats here, so that what is left is the order
+/// of sums; but Q5_K_M has matrices of Q5_1, which are quantised again on their way to the device.
+const GGUF: [(&str, f32); 6] =
+    [("F16", 2e-3), ("Q8_0", 2e-3), ("Q4_0", 2e-3), ("Q4_K_M", 2e-3), ("Q5_K_M", 0.25), ("Q6_K", 2e-3)];
+
+/// Weights of every quantised type, and files with a row per neuron.
+fn every_file(tier: Tier) {
+    let gpu = shared(tier);
+    let expected = Expected::read(&here("fixtures/gguf/expected.safetensors"));
+    let json = std::fs::read_to_string(here("fixtures/gguf/expected.json")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let prompt: Vec<u32> =
+        json["prompt_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    for (ty, tolerance) in GGUF {
+        let model = model(&here("fixtures/gguf").join(format!("llama-silu-gqa-256-{ty}.gguf")));
+        let mut forward = forward(gpu, &model, 64);
+        let logits = observed(&mut forward, KvType::F32, &prompt).logits;
+        let error = max_diff(&logits, &expected.f32(&format!("exact_logits.{ty}")));
+        assert!(error <= tolerance, "{ty} {tier}: logits differ by {error}");
+        decoding_goes_on(&mut forward, &prompt, 2e-3, &format!("{ty} {tier}"));
+    }
+    let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));
+    let ids = expected.ids("input_ids");
+    for ty in ["f16", "q4_0"] {
+        let model = model(&here(&format!("fixtures/powerinfer/llama-relu-{ty}.powerinfer.gguf")));
+        let mut forward = forward(gpu, &model, 64);
+        let run = observed(&mut forward, KvType::F32, &ids);
+        let error = max_diff(&run.logits, &expected.f32(&format!("{ty}.dense_logits")));
+        assert!(error <= 2e-3, "{ty} {tier}: logits differ by {error}");
+        decoding_goes_on(&mut forward, &ids, 2e-3, &format!("{ty} {tier}"));
+    }
+}
+
+/// The last tokens one by one from the cache are as good as in a prompt.
+fn decoding_goes_on(forward: &mut Forward, ids: &[u32], tolerance: f32, what: &str) {
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let whole = forward.run(ids, &mut kv, Outputs::All, &mut ()).unwrap().to_vec();
+    let n_vocab = forward.model().config.n_vocab;
+    let from = ids.len() - 4;
+    kv.truncate(from);
+    for at in from..ids.len() {
+        let logits = forward.run(&ids[at..at + 1], &mut kv, Outputs::Last, &mut ()).unwrap();
+        let error = max_diff(logits, &whole[at * n_vocab..(at + 1) * n_vocab]);
+        assert!(error <= tolerance, "{what}: token {at} differs by {error}");
+    }
+}
+
+#[test]
+fn portable() {
+    every_model(Tier::PORTABLE);
+    every_file(Tier::PORTABLE);
+}
+
+#[test]
+fn with_f16() {
+    every_model(Tier { subgroups: false, f16: true });
+    every_file(Tier { subgroups: false, f16: true });
+}
+
+#[test]
+fn with_subgroups() {
+    every_model(Tier { subgroups: true, f16: false });
+    every_file(Tier { subgroups: true, f16: false });
+}
+
+#[test]
+fn with_subgroups_and_f16() {
+    every_model(FULL);
+    every_file(FULL);
+}
+
+/// Chunks of any size, caches of both types, contexts longer than a tile of keys, windows, rotations that depend on the
+/// context, learned positions: against the scalar CPU.
+#[test]
+fn chunks_caches_and_long_contexts() {
+    let gpu = shared(FULL);
+    for (name, n) in [("gemma3", 180), ("phi3", 170), ("falcon-new", 150), ("mistral", 200), ("opt", 60)] {
+        let (model, _) = load(name);
+        let ids = ids(&model, n);
+        let n_vocab = model.config.n_vocab;
+        let mut forward = forward(gpu, &model, 64);
+        // A key that is rounded to the other neighbour in F16 shows.
+        for (chunk, ty, tolerance) in
+            [(64, KvType::F32, 1e-3), (64, KvType::F16, 0.01), (5, KvType::F16, 0.01), (1, KvType::F32, 1e-3)]
+        {
+            let mut cpu = scalar(&model);
+            let mut kv = cpu.kv_cache(n, ty).unwrap();
+            let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+            forward.set_chunk(chunk);
+            let mut kv = forward.kv_cache(n, ty).unwrap();
+            let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+            let error = max_diff(logits, wanted);
+            assert!(error <= tolerance, "{name} {chunk} {ty}: logits differ by {error}");
+            // Two prompts and then single tokens, in what is left of another conversation.
+            kv.truncate(0);
+            forward.run(&ids[..40], &mut kv, Outputs::None, &mut ()).unwrap();
+            forward.run(&ids[40..n - 3], &mut kv, Outputs::None, &mut ()).unwrap();
+            for at in n - 3..n {
+                let logits = forward.run(&ids[at..at + 1], &mut kv, Outputs::Last, &mut ()).unwrap();
+                let error = max_diff(logits, &wanted[at * n_vocab..(at + 1) * n_vocab]);
+                assert!(error <= tolerance, "{name} {chunk} {ty}: token {at} differs by {error}");
+            }
+            assert_eq!(kv.len(), n);
+        }
+    }
+}
+
+/// With narrow bindings matrices, the head and the sums over neurons are cut into parts, and chunks are shorter.
+#[test]
+fn narrow_bindings() {
+    let wide = 64 << 10;
+    // A unit of 64 neurons is not cut.
+    let narrow = 32 << 10;
+    for (path, max_binding, shorter) in [
+        ("models/llama-relu-256", wide, 16),
+        ("models/qwen2", wide, 64),
+        ("models/mixtral", wide, 64),
+        ("powerinfer/llama-relu-f16.powerinfer.gguf", narrow, 16),
+    ] {
+        let gpu = open(GpuOptions { max_binding: Some(max_binding), ..GpuOptions::default() });
+        let model = model(&here("fixtures").join(path));
+        let ids = ids(&model, 70);
+        let mut cpu = scalar(&model);
+        let mut kv = cpu.kv_cache(70, KvType::F16).unwrap();
+        let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+        let mut forward = forward(&gpu, &model, 256);
+        assert!(forward.chunk() < shorter, "{path}: {}", forward.chunk());
+        let mut kv = forward.kv_cache(70, KvType::F16).unwrap();
+        let logits = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+        let error = max_diff(logits, wanted);
+        assert!(error <= 0.01, "{path}: logits differ by {error}");
+        // One token reads the parts with other kernels.
+        let n_vocab = model.config.n_vocab;
+        kv.truncate(69);
+        let logits = forward.run(&ids[69..], &mut kv, Outputs::Last, &mut ()).unwrap();
+        let error = max_diff(logits, &wanted[69 * n_vocab..]);
+        assert!(error <= 0.01, "{path}: the last token's logits differ by {error}");
+    }
+}
+
+/// A shortlist read back is the head of the sorted logits, whatever the chunk.
+#[test]
+fn shortlists() {
+    let gpu = shared(FULL);
+    for name in ["gemma2", "mistral"] {
+        let (model, expected) = load(name);
+        let ids = expected.ids("input_ids");
+        let mut forward = forward(gpu, &model, 64);
+        for chunk in [1, 64] {
+            forward.set_chunk(chunk);
+            let mut kv = forward.kv_cache(ids.len(), KvType::F16).unwrap();
+            let logits = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+            let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+            order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            for k in [1, 2, MAX_SHORTLIST] {
+                kv.truncate(0);
+                let top = forward.top(&ids, &mut kv, k, &mut ()).unwrap();
+                assert_eq!(top.ids, &order[..k], "{name} {chunk}");
+                assert!(top.ids.iter().zip(top.logits).all(|(id, logit)| logits[*id as usize] == *logit));
+            }
+        }
+    }
+}
+
+/// The built-in model tells the same story, in chunks cut into several submissions as well.
+#[test]
+fn the_built_in_model() {
+    let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
+    let ids = ids(&model, 100);
+    let mut cpu = scalar(&model);
+    let mut kv = cpu.kv_cache(100, KvType::F16).unwrap();
+    let wanted = cpu.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
+    let mut runs = Vec::new();
+    for submission in [GpuLoad::default().submission, 1 << 20] {
+        let gpu = shared(FULL);
+        let mut forward = forward_with(gpu, &model, &GpuLoad { submission, ..GpuLoad::default() });
+        let mut kv = forward.kv_cache(100, KvType::F16).unwrap();
+        runs.push(forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap().to_vec());
+    }
+    assert_eq!(runs[0], runs[1]);
+    let error = max_diff(&runs[0], wanted);
+    assert!(error < 0.01, "logits differ by {error}");
+}

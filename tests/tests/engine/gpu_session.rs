@@ -1,0 +1,450 @@
+//! Sessions on a GPU, which is a software driver where there is none: the same tokens as on the CPU, whatever becomes of the
+//! device and whenever.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::{
+    ops::ControlFlow,
+    path::{Path, PathBuf},
+    sync::{Arc, mpsc::Receiver},
+    time::{Duration, Instant},
+};
+
+use thermocline_engine::{
+    Error,
+    cpu::{CpuOptions, ThreadPool},
+    gpu::{AdapterChoice, FaultPoint, Faults, GpuOptions, Purpose},
+    model::{LoadOptions, Model},
+    placement::PlanInputs,
+    runtime::{KvType, Sparsity},
+    session::{
+        ContextPolicy, DeviceChoice, DeviceEvent, DeviceLoadOptions, DeviceStatus, Engine, EngineOptions, Event,
+        LivePlanner, Prompt, Request, Sampling, Session, SessionOptions, StopReason, load_on_device,
+    },
+    sparsity::sidecar::SidecarChoice,
+};
+
+/// Tokens computed at once: the prompt has two chunks.
+const CHUNK: usize = 16;
+/// Tokens of the prompt.
+const PROMPT: u32 = 24;
+
+fn tiny() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu")
+}
+
+fn storyteller() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller/storyteller-F16.gguf")
+}
+
+fn gpu() -> GpuOptions {
+    GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }
+}
+
+/// A GPU that fails at the `n`-th passage of `point`.
+fn failing(point: FaultPoint, n: u64) -> GpuOptions {
+    GpuOptions { faults: Faults(Some((point, n))), ..gpu() }
+}
+
+fn open_at(path: &Path, device: DeviceChoice) -> Engine {
+    // More workers than idle cores make a tiny model slow.
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    // Scores of a predictor are rounded as their processor rounds: with one, two processors may skip different neurons.
+    let sidecar = SidecarChoice::Without;
+    Engine::open(path, EngineOptions { cpu, chunk: CHUNK, device, sidecar, ..EngineOptions::default() }).unwrap()
+}
+
+fn open(device: GpuOptions) -> Engine {
+    open_at(&tiny(), DeviceChoice::Gpu(device))
+}
+
+fn session(engine: &Engine) -> Session {
+    engine.session(SessionOptions::default()).unwrap()
+}
+
+fn greedy(tokens: usize) -> Request {
+    Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(tokens),
+        ignore_eos: true,
+        ..Request::new(Prompt::Tokens((5..5 + PROMPT).collect()))
+    }
+}
+
+/// Events of a generation.
+#[derive(Debug, Default)]
+struct Heard {
+    ids: Vec<u32>,
+    text: String,
+    device: Vec<DeviceEvent>,
+    reason: Option<StopReason>,
+}
+
+impl Heard {
+    fn was_lost(&self) -> bool {
+        self.device.iter().any(|event| matches!(event, DeviceEvent::Lost { .. }))
+    }
+}
+
+/// Listens to the end, which must come.
+fn hear(events: &Receiver<Event>) -> Heard {
+    let mut heard = Heard::default();
+    loop {
+        match events.recv_timeout(Duration::from_secs(60)) {
+            Ok(Event::Token { id, text }) => {
+                heard.ids.push(id);
+                heard.text.push_str(&text);
+            }
+            Ok(Event::Device(event)) => heard.device.push(event),
+            Ok(Event::Prompt { .. } | Event::Stats(_)) => {}
+            Ok(Event::Done { reason, .. }) => {
+                heard.reason = Some(reason);
+                return heard;
+            }
+            Ok(Event::Error(error)) => panic!("{error} after {heard:?}"),
+            Err(error) => panic!("{error} after {heard:?}"),
+        }
+    }
+}
+
+fn ask(engine: &Engine, request: Request) -> Heard {
+    hear(&session(engine).generate(request))
+}
+
+/// The CPU's text.
+fn undisturbed(tokens: usize) -> Vec<u32> {
+    ask(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
+}
+
+#[track_caller]
+fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) -> DeviceStatus {
+    let started = Instant::now();
+    loop {
+        let status = engine.device();
+        if done(&status) {
+            return status;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "not within 60 s: {what}: {status:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn settled(engine: &Engine) -> DeviceStatus {
+    wait(engine, "the end of the load", |status| !matches!(status, DeviceStatus::Loading { .. }))
+}
+
+/// Submissions of a load.
+fn submits_of_a_load() -> u64 {
+    let model = Model::open(&tiny(), &LoadOptions::default()).unwrap();
+    let pool = ThreadPool::new(Some(1));
+    let (model, _) = model.neuron_major(&pool, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let planner =
+        Arc::new(LivePlanner::new(PlanInputs::new(Sparsity::Exact, model.config.context_length, KvType::F16)));
+    let options = DeviceLoadOptions { gpu: gpu(), chunk: CHUNK, ..DeviceLoadOptions::default() };
+    let (processor, gpu) = load_on_device(&model, &options, &planner, &mut |_, _| ControlFlow::Continue(())).unwrap();
+    let submits = gpu.submits();
+    drop(processor);
+    submits
+}
+
+#[test]
+fn the_storyteller_tells_the_same_stories() {
+    let on_gpu = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
+    let on_cpu = open_at(&storyteller(), DeviceChoice::Cpu);
+    for beginning in ["Ben had a red car. He liked to", "Once upon a time, there was a princess"] {
+        let request = || Request {
+            sampling: Sampling::greedy(),
+            max_tokens: Some(200),
+            ..Request::new(Prompt::Text(beginning.to_owned()))
+        };
+        let (got, want) = (ask(&on_gpu, request()), ask(&on_cpu, request()));
+        assert!(want.ids.len() > 100 && want.text.len() > 300, "{want:?}");
+        assert_eq!((got.text, got.reason), (want.text, want.reason));
+        assert!(got.device.is_empty() || matches!(got.device[..], [DeviceEvent::Gpu { .. }]), "{:?}", got.device);
+    }
+    assert!(matches!(on_gpu.device(), DeviceStatus::Gpu(_)));
+}
+
+#[test]
+fn a_device_lost_at_any_submission_changes_no_token() {
+    let (want, load) = (undisturbed(50), submits_of_a_load());
+    // Two chunks of the prompt, the last of which gives the first token; 49 tokens are fed back. What is still moving after a
+    // load may take a few more.
+    let last = load + 2 + 49;
+    for n in (1..=last).chain([last + 8]) {
+        let engine = open(failing(FaultPoint::Submit, n));
+        let heard = ask(&engine, greedy(50));
+        assert_eq!(heard.ids, want, "lost at submission {n} of {last}");
+        assert_eq!(heard.was_lost(), n <= last, "submission {n} of {last}: {:?}", heard.device);
+    }
+}
+
+#[test]
+fn a_device_lost_at_any_token_is_no_loss() {
+    let want = undisturbed(50);
+    // One result is read for each token, and perhaps a few more.
+    for n in (1..=50).chain([58]) {
+        let engine = open(failing(FaultPoint::Readback, n));
+        let heard = ask(&engine, greedy(50));
+        assert_eq!(heard.ids, want, "lost at token {n}");
+        assert_eq!(heard.was_lost(), n <= 50, "token {n}: {:?}", heard.device);
+    }
+}
+
+#[test]
+fn wherever_memory_runs_out_the_cpu_goes_on() {
+    let want = undisturbed(6);
+    for n in 1.. {
+        assert!(n < 1000, "a load has no end");
+        let engine = open(failing(FaultPoint::Allocation, n));
+        let heard = ask(&engine, greedy(6));
+        assert_eq!(heard.ids, want, "allocation {n}");
+        match engine.device() {
+            DeviceStatus::Cpu { reason: Some(reason) } => assert!(matches!(*reason, Error::Memory { .. }), "{reason}"),
+            DeviceStatus::Gpu(_) => {
+                assert!(n > 20, "allocation {n} was not made to fail");
+                assert!(heard.device.iter().all(|event| matches!(event, DeviceEvent::Gpu { .. })), "{heard:?}");
+                break;
+            }
+            status => panic!("allocation {n}: {status:?}"),
+        }
+        let told = heard.device.iter().any(|event| matches!(event, DeviceEvent::Cpu { .. }));
+        assert!(told || heard.device.is_empty(), "allocation {n}: {heard:?}");
+    }
+}
+
+#[test]
+fn a_budget_is_kept_or_the_cpu_computes() {
+    let want = undisturbed(6);
+    let (mut refused, mut kept) = (0, 0);
+    for step in 0..=24_u64 {
+        let budget = step * (64 << 10);
+        let engine = open(GpuOptions { budget: Some(budget), ..gpu() });
+        settled(&engine);
+        assert_eq!(ask(&engine, greedy(6)).ids, want, "{budget} bytes");
+        match engine.device() {
+            DeviceStatus::Gpu(memory) => {
+                kept += 1;
+                assert!(memory.accounted <= budget && memory.budget == Some(budget), "{memory:?}");
+            }
+            DeviceStatus::Cpu { reason: Some(reason) } => {
+                refused += 1;
+                let Error::Memory { wanted, available, .. } = *reason else { panic!("{reason}") };
+                assert!(wanted > available && available <= budget, "{reason}");
+                assert_eq!(engine.telemetry().device_bytes, 0);
+            }
+            status => panic!("{status:?}"),
+        }
+    }
+    assert!(refused > 0 && kept > 0, "{refused} refused, {kept} kept");
+}
+
+#[test]
+fn a_device_that_comes_back_is_used_again() {
+    // After the load: the prompt's two chunks and six tokens.
+    let engine = open(failing(FaultPoint::Submit, submits_of_a_load() + 8));
+    let session = session(&engine);
+    let heard = hear(&session.generate(greedy(20)));
+    assert_eq!(heard.ids, undisturbed(20));
+    assert!(heard.was_lost());
+    wait(&engine, "the device's return", |status| matches!(status, DeviceStatus::Gpu(_)));
+    // The session's tokens are computed there again.
+    let heard = hear(&session.generate(greedy(3)));
+    assert_eq!(heard.ids, undisturbed(3));
+    assert!(heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)), "{heard:?}");
+    assert!(engine.telemetry().device_bytes > 0);
+}
+
+#[test]
+fn sessions_share_a_device_and_its_loss() {
+    let (want, load) = (undisturbed(30), submits_of_a_load());
+    for lost_at in [None, Some(load + 3), Some(load + 5), Some(load + 40)] {
+        let engine = open(lost_at.map_or_else(gpu, |n| failing(FaultPoint::Submit, n)));
+        let sessions = [session(&engine), session(&engine)];
+        let events = sessions.each_ref().map(|session| session.generate(greedy(30)));
+        for events in &events {
+            let heard = hear(events);
+            assert_eq!(heard.ids, want, "{lost_at:?}");
+            assert_eq!(heard.was_lost(), lost_at.is_some(), "{heard:?}");
+        }
+    }
+}
+
+#[test]
+fn silent_sessions_make_room_for_the_one_that_speaks() {
+    let engine = open(gpu());
+    let one = session(&engine);
+    let first = hear(&one.generate(greedy(5)));
+    let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+    let kv = memory.by_purpose[Purpose::Kv as usize].1;
+    assert!(kv > 0);
+
+    let engine = open(GpuOptions { budget: Some(memory.accounted + kv / 2), ..gpu() });
+    assert!(matches!(settled(&engine), DeviceStatus::Gpu(_)));
+    let sessions = [session(&engine), session(&engine), session(&engine)];
+    for turn in 0..6 {
+        let heard = hear(&sessions[turn % 3].generate(greedy(5)));
+        assert_eq!(heard.ids, first.ids, "turn {turn}");
+        assert!(heard.device.is_empty(), "turn {turn}: {heard:?}");
+    }
+    // Where two that speak at the same time do not fit, neurons make room for the second.
+    let events = [sessions[0].generate(greedy(20)), sessions[1].generate(greedy(20))];
+    for events in &events {
+        assert_eq!(hear(events).ids, undisturbed(20));
+    }
+    let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+    assert!(memory.accounted <= memory.budget.unwrap(), "{memory:?}");
+}
+
+#[test]
+fn the_shortlist_decides_as_all_logits_do() {
+    let engine = open(gpu());
+    let sampling = Sampling { temperature: 1.0, top_k: 20, seed: Some(3), ..Sampling::default() };
+    let request = |sampling: Sampling| Request { sampling, ..greedy(60) };
+    let few = ask(&engine, request(sampling.clone()));
+    // A bias that may raise a token needs all logits, even if it is too small to raise any.
+    let all = ask(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
+    assert_eq!(few.ids, all.ids);
+    assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));
+}
+
+#[test]
+fn a_full_context_shifts_on_a_device_too() {
+    let engine = open(gpu());
+    let session = engine.session(SessionOptions { context: Some(32), kv_type: None }).unwrap();
+    let heard = hear(&session.generate(Request { on_full: ContextPolicy::Shift { keep: 4 }, ..greedy(80) }));
+    assert_eq!((heard.ids.len(), heard.reason), (80, Some(StopReason::MaxTokens)));
+    assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));
+    assert_eq!(hear(&session.generate(greedy(5))).ids, undisturbed(5));
+}
+
+#[test]
+fn what_waits_for_a_load_can_be_cancelled_and_a_load_given_up() {
+    for _ in 0..5 {
+        let engine = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
+        let session = session(&engine);
+        let events = session.generate(greedy(1000));
+        session.cancel();
+        assert_eq!(hear(&events).reason, Some(StopReason::Cancelled));
+        // Nothing waits for the rest of the load.
+        drop((session, engine));
+    }
+    let engine = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
+    let session = session(&engine);
+    let events = session.generate(greedy(3));
+    engine.set_device(&DeviceChoice::Cpu).unwrap();
+    assert_eq!(hear(&events).ids.len(), 3);
+    wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
+}
+
+#[test]
+fn the_figures_are_the_accountants() {
+    let engine = open(GpuOptions { budget: Some(64 << 20), ..gpu() });
+    let DeviceStatus::Gpu(memory) = settled(&engine) else { panic!("{:?}", engine.device()) };
+    let sum =
+        |memory: &thermocline_engine::session::DeviceMemory| memory.by_purpose.iter().map(|(_, n)| n).sum::<u64>();
+    assert!(!memory.adapter.is_empty() && memory.accounted == sum(&memory), "{memory:?}");
+    let kv = |memory: &thermocline_engine::session::DeviceMemory| memory.by_purpose[Purpose::Kv as usize].1;
+    assert_eq!(kv(&memory), 0);
+
+    let speaker = session(&engine);
+    hear(&speaker.generate(greedy(4)));
+    wait(&engine, "the cache", |status| matches!(status, DeviceStatus::Gpu(memory) if kv(memory) > 0));
+    let DeviceStatus::Gpu(memory) = engine.device() else { panic!("{:?}", engine.device()) };
+    let now = engine.telemetry();
+    assert_eq!((now.device_bytes, now.device_budget), (memory.accounted, 64 << 20));
+    assert_eq!((now.kv_bytes, sum(&memory)), (kv(&memory), memory.accounted));
+
+    drop(speaker);
+    wait(&engine, "the cache's end", |status| matches!(status, DeviceStatus::Gpu(memory) if kv(memory) == 0));
+    engine.set_device(&DeviceChoice::Cpu).unwrap();
+    wait(&engine, "the CPU", |status| matches!(status, DeviceStatus::Cpu { reason: None }));
+    let started = Instant::now();
+    while engine.telemetry().device_bytes > 0 {
+        assert!(started.elapsed() < Duration::from_secs(20), "{:?}", engine.telemetry());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn the_device_may_change_in_the_middle_of_a_sentence() {
+    let engine = open(gpu());
+    let session = session(&engine);
+    let want = undisturbed(120);
+    let events = session.generate(greedy(120));
+    let mut ids = Vec::new();
+    while ids.len() < 120 {
+        if let Event::Token { id, .. } = events.recv_timeout(Duration::from_secs(60)).unwrap() {
+            ids.push(id);
+            match ids.len() {
+                20 => engine.set_device(&DeviceChoice::Cpu).unwrap(),
+                40 => engine.set_device(&DeviceChoice::Gpu(gpu())).unwrap(),
+                _ => {}
+            }
+        }
+    }
+    assert_eq!(ids, want);
+    assert_eq!(hear(&events).reason, Some(StopReason::MaxTokens));
+    wait(&engine, "the device", |status| matches!(status, DeviceStatus::Gpu(_)));
+    assert_eq!(hear(&session.generate(greedy(10))).ids, want[..10]);
+}
+
+#[test]
+fn an_adapter_that_is_not_there_is_the_cpu_with_a_reason() {
+    let engine = open(GpuOptions { adapter: AdapterChoice::Name("no such card".to_owned()), ..gpu() });
+    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+    let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
+    assert!(reason.to_string().contains("no such card"), "{reason}");
+    engine.set_device(&DeviceChoice::Gpu(gpu())).unwrap();
+    wait(&engine, "another choice", |status| matches!(status, DeviceStatus::Gpu(_)));
+    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+}
+
+/// The tiny model with so many bytes of a GPU, on which prompts' cold rows pass through (`streams`) or not; at rest.
+fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    let device = DeviceChoice::Gpu(GpuOptions { budget: Some(budget), ..gpu });
+    let (sidecar, stream_prompts) = (SidecarChoice::Without, Some(streams));
+    let options = EngineOptions { cpu, chunk: CHUNK, device, sidecar, stream_prompts, ..EngineOptions::default() };
+    let engine = Engine::open(&tiny(), options).unwrap();
+    wait(&engine, "rest", |status| match status {
+        DeviceStatus::Gpu(memory) => !memory.moving,
+        status => !matches!(status, DeviceStatus::Loading { .. }),
+    });
+    engine
+}
+
+/// An engine that sends what is cold of a prompt to the device says what the CPU says, also when the device is lost on the way.
+#[test]
+fn prompts_that_stream_are_answered_the_same() {
+    let want = undisturbed(4);
+    let budget = open(gpu()).forecast(u64::MAX).unwrap().everything * 4 / 5;
+    let scratch = |engine: &Engine| match engine.device() {
+        DeviceStatus::Gpu(memory) => {
+            assert!(memory.accounted <= budget, "{memory:?}");
+            memory.by_purpose.iter().filter(|(purpose, _)| *purpose == Purpose::Scratch).map(|(_, bytes)| bytes).sum()
+        }
+        status => panic!("{status:?}"),
+    };
+    let [without, with] = [false, true].map(|streams| {
+        let engine = narrow(gpu(), budget, streams);
+        let resident = engine.resident().unwrap();
+        assert!((0..3).any(|layer| resident.count(layer) < 192), "{resident:?}");
+        assert_eq!(ask(&engine, greedy(4)).ids, want, "streams: {streams}");
+        let scratch: u64 = scratch(&engine);
+        scratch
+    });
+    assert!(with > without + 20_000, "{with} and {without} bytes of scratch: no streaming buffer");
+    let mut lost = 0;
+    for n in (1..1000).step_by(3) {
+        let engine = narrow(failing(FaultPoint::Submit, n), budget, true);
+        let heard = ask(&engine, greedy(4));
+        assert_eq!(heard.ids, want, "lost at submission {n}");
+        // Nothing was lost, neither before the prompt nor after it.
+        if heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)) && !heard.was_lost() && n > 100 {
+            break;
+        }
+        lost += usize::from(heard.was_lost());
+    }
+    assert!(lost > 4, "lost {lost} times while it answered");
+}

@@ -1,0 +1,291 @@
+//! Mixtures of which some experts are resident.
+
+use thermocline_engine::{
+    model::Activation,
+    sparsity::migration::{FollowOptions, Follower},
+};
+
+use super::*;
+
+pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
+
+/// Prompts in groups and slot by slot, tokens one by one.
+#[test]
+fn every_placement_of_experts_computes_the_same() {
+    for tier in Tier::ALL {
+        placements::every_placement_of(MIXTRAL, &model(MIXTRAL), tier, &[Sparsity::Dense]);
+    }
+    for tier in [FULL, Tier::PORTABLE] {
+        placements::every_placement_of("shared expert", &wide(), tier, &[Sparsity::Dense]);
+    }
+}
+
+/// The same model with another activation and cuts, its experts' down projections turned or not.
+fn variant(model: &Model, (activation, cut): (Activation, Option<f32>), turned: bool) -> Arc<Model> {
+    let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
+    config.activation = activation;
+    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = cut);
+    let model = Model { config, weights, checkpoint: model.checkpoint.clone() };
+    match turned {
+        true => Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0),
+        false => Arc::new(model),
+    }
+}
+
+/// Neurons that are silent, or below the activation threshold, are left out wherever an expert is, and whether or not the CPU has its down projection turned;
+/// a device takes it as the file has it.
+#[test]
+fn every_placement_leaves_out_the_same() {
+    let forms = [
+        ((Activation::Relu, None), Sparsity::Exact, true),
+        ((Activation::DRelu, None), Sparsity::Exact, false),
+        ((Activation::DRelu, None), Sparsity::Exact, true),
+        ((Activation::Silu, Some(0.05)), Sparsity::Threshold, false),
+        ((Activation::Silu, Some(0.05)), Sparsity::Threshold, true),
+    ];
+    for (name, model) in [(MIXTRAL, model(MIXTRAL)), ("shared expert", wide())] {
+        for (form, mode, turned) in forms {
+            let model = variant(&model, form, turned);
+            placements::every_placement_of(name, &model, FULL, &[mode]);
+            let ids = ids(&model, 24);
+            let run = |mode| {
+                let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+                scalar.set_sparsity(mode);
+                logits(&mut scalar, &ids, 24)
+            };
+            let off = relative(&run(mode), &run(Sparsity::Dense));
+            assert_eq!(off > 1e-4, mode == Sparsity::Threshold, "{name} {form:?}: {off}");
+        }
+    }
+}
+
+/// Report on a layer: layer, tokens, what fired, what was chosen, what is hot, and bytes the CPU read and the bus moved.
+type Told = (usize, usize, Vec<u32>, Vec<u32>, Option<Vec<u32>>, u64, u64);
+
+#[derive(Default)]
+struct Heard(Vec<Told>, Vec<usize>);
+
+impl Probe for Heard {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        let (chosen, hot) = (firing.chosen.unwrap().to_vec(), firing.hot.map(<[u32]>::to_vec));
+        let bytes = (firing.cpu_bytes, firing.bus_bytes);
+        self.0.push((firing.layer, firing.tokens, firing.fired.to_vec(), chosen, hot, bytes.0, bytes.1));
+    }
+
+    fn wants_router(&mut self) -> bool {
+        true
+    }
+
+    fn router(&mut self, _: usize, chosen: &[usize]) {
+        self.1.extend_from_slice(chosen);
+    }
+}
+
+fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
+    let (mut heard, mut kv) = (Heard::default(), forward.kv_cache(ids.len(), KvType::F32).unwrap());
+    let (prompt, rest) = ids.split_at(ids.len() - 12);
+    forward.run(prompt, &mut kv, Outputs::None, &mut heard).unwrap();
+    for id in rest {
+        forward.top(&[*id], &mut kv, 4, &mut heard).unwrap();
+    }
+    heard
+}
+
+/// Firings are the CPU's wherever experts are; the hot experts are those resident; and the CPU has work, and the bus another load,
+/// only where a token uses an expert that is not there.
+#[test]
+fn a_mixed_layer_tells_what_the_cpu_does() {
+    let gpu = shared(FULL);
+    let cut = |model: &Arc<Model>| {
+        let mut weights = model.weights.clone();
+        weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.05));
+        Arc::new(Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() })
+    };
+    for model in [cut(&model(MIXTRAL)), cut(&wide())] {
+        let shape = model.neuron_shape();
+        let experts = model.config.experts.unwrap();
+        let ids = ids(&model, 60);
+        let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), chunk: 16, ..Setup::default() });
+        let wanted = hear(&mut scalar, &ids);
+        assert!(wanted.0.iter().any(|told| mask::count(&told.2) > 0));
+        for (what, placement) in placements(&model, 8) {
+            let heard = hear(&mut hybrid(gpu, &model, &placement, 16), &ids);
+            assert_eq!((heard.0.len(), &heard.1), (wanted.0.len(), &wanted.1), "{what}");
+            let mut differ = 0;
+            for (heard, wanted) in heard.0.iter().zip(&wanted.0) {
+                let (layer, tokens, fired, chosen, hot, cpu_bytes, bus_bytes) = heard;
+                assert_eq!((layer, tokens, chosen), (&wanted.0, &wanted.1, &wanted.3), "{what}");
+                differ += fired.iter().zip(&wanted.2).map(|(a, b)| (a ^ b).count_ones()).sum::<u32>();
+                if *layer < placement.first_resident {
+                    assert!(hot.is_none() && *cpu_bytes > 0, "{what}");
+                    continue;
+                }
+                let mut is_hot = vec![0; mask::words(experts.count)];
+                placement.hot[*layer].iter().for_each(|expert| mask::insert(&mut is_hot, *expert as usize));
+                assert_eq!(hot.as_ref(), Some(&shape.of_experts(*layer, &is_hot)), "{what}");
+                let cold = chosen.iter().zip(is_hot.iter().cycle()).any(|(chosen, hot)| chosen & !hot != 0);
+                assert_eq!(*cpu_bytes > 0, cold, "{what}: {chosen:?} of {is_hot:?}");
+                let row = model.config.d_model.next_multiple_of(32) as u64 * 4;
+                let down = row + 8 * experts.used as u64;
+                let split = placement.hot[*layer].len() < experts.count;
+                let moved = if split { down + if cold { row } else { 0 } } else { 0 };
+                assert_eq!(*bus_bytes, moved * *tokens as u64, "{what}: {chosen:?} of {is_hot:?}");
+            }
+            // Of 60 tokens' some 20,000: those a rounding away from the cut.
+            assert!(differ <= 6, "{what}: {differ} neurons differ");
+        }
+    }
+}
+
+/// A token that uses only experts that are there costs one submission more for each layer that might not have had them, and nothing
+/// is made.
+#[test]
+fn tokens_of_a_mixed_layer_make_nothing() {
+    let gpu = open(GpuOptions::default());
+    let model = wide();
+    let some = placement(&model, 0, true, |layer, n| {
+        (0..n as u32).filter(|e| !(*e as usize + layer).is_multiple_of(3)).collect()
+    });
+    let mut forward = hybrid(&gpu, &model, &some, 32);
+    let mut kv = forward.kv_cache(100, KvType::F16).unwrap();
+    forward.run(&ids(&model, 40), &mut kv, Outputs::Last, &mut ()).unwrap();
+    forward.top(&[1], &mut kv, 4, &mut ()).unwrap();
+    for token in 0..10 {
+        let before = (gpu.submits(), gpu.arena().made(), gpu.bind_groups());
+        forward.top(&[token], &mut kv, 4, &mut ()).unwrap();
+        let layers = model.config.n_layer() as u64;
+        // For each layer what comes before the hand-over, and the resident experts; then the rest.
+        let now = (before.0 + 2 * layers + 1, before.1, before.2);
+        assert_eq!((gpu.submits(), gpu.arena().made(), gpu.bind_groups()), now, "submits, buffers, bind groups");
+    }
+}
+
+/// An expert is resident once all of it is up, however little of it comes at a time; until then it is the CPU's.
+#[test]
+fn large_experts_come_in_several_steps() {
+    let gpu = open(GpuOptions::default());
+    let model = wide();
+    let ids = ids(&model, 60);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 60);
+    // Rows of gate and up, and of down.
+    let (d, width) = (model.config.d_model as u64, model.config.experts.unwrap().n_ff as u64);
+    let (expert, row) = (3 * d * width * 4, 4 * d.max(width));
+    let (none, some) =
+        (placement(&model, 0, true, |_, _| Vec::new()), placement(&model, 0, true, |_, _| vec![5, 0, 9, 3, 7]));
+    let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &none, &load, &mut go_on).unwrap();
+    let mut kv = processor.kv_cache(&model, ids.len(), KvType::F32).unwrap();
+    let (step, mut steps, mut before) = (expert / 3, 0, 0);
+    loop {
+        let moved = processor.apply(&model, &some, &mut [&mut kv], step).unwrap();
+        assert!(moved.bytes <= step + row, "{} bytes in a step of {step}", moved.bytes);
+        let held = processor.resident(&model).unwrap();
+        let now: usize = held.hot.iter().map(|hot| mask::count(hot)).sum();
+        assert!((before..=before + 1).contains(&now), "{before}, then {now} experts");
+        (before, steps) = (now, steps + 1);
+        if !moved.more {
+            break;
+        }
+    }
+    assert_eq!(before, 5 * model.config.n_layer());
+    assert!(steps >= 3 * before, "{steps} steps for {before} experts");
+    // And in the middle of one.
+    let mut processor = HybridProcessor::load(&gpu, cpu(), &model, &none, &load, &mut go_on).unwrap();
+    processor.apply(&model, &some, &mut [&mut kv], step).unwrap();
+    let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+    let error = relative(&logits(&mut forward, &ids, 60), &wanted);
+    assert!(error <= 1e-4, "{error}");
+}
+
+/// Where a binding has no room for all experts, nor for gate and up of one.
+#[test]
+fn experts_lie_in_parts_where_bindings_are_narrow() {
+    let model = wide();
+    let ids = ids(&model, 50);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 8);
+    for max_binding in [128 << 10, 32 << 10] {
+        let gpu = open(GpuOptions { max_binding: Some(max_binding), ..GpuOptions::default() });
+        for (what, placement) in placements(&model, 2) {
+            let error = relative(&logits(&mut hybrid(&gpu, &model, &placement, 16), &ids, 8), &wanted);
+            assert!(error <= 1e-4, "{what} in {max_binding}: {error}");
+        }
+    }
+}
+
+/// Has a follower say what is hot.
+#[derive(Debug)]
+struct Following(Arc<Mutex<Follower>>);
+
+impl Planner for Following {
+    fn plan(&mut self, model: &Model, _: u64) -> thermocline_engine::Result<Placement> {
+        Ok(Placement::cpu(model.config.n_layer()))
+    }
+
+    fn revise(&mut self, _: &Model, now: &Placement) -> thermocline_engine::Result<Option<Placement>> {
+        Ok(self.0.lock().unwrap().revise(now))
+    }
+
+    fn bytes_per_move(&self) -> u64 {
+        20_000
+    }
+}
+
+/// Tells it.
+struct Tells(Arc<Mutex<Follower>>);
+
+impl Probe for Tells {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        self.0.lock().unwrap().add_firing(firing);
+    }
+}
+
+/// Experts that a text uses take the places of those it does not, a part at a time, and the logits stay.
+#[test]
+fn hot_experts_follow_the_text() {
+    let gpu = open(GpuOptions::default());
+    let plain = wide();
+    let (config, mut weights) = (plain.config.clone(), plain.weights.clone());
+    for layer in &mut weights.layers {
+        let Ffn::Experts(mixture) = &mut layer.ffn else { panic!("no mixture") };
+        // The last experts are liked best.
+        mixture.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
+    }
+    let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone() });
+    let ids = ids(&model, 160);
+    let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 160);
+
+    let follower = Arc::new(Mutex::new(Follower::new(&model, FollowOptions::default())));
+    let start = placement(&model, 0, true, |_, _| vec![0, 7, 2, 3, 4, 1]);
+    let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let processor = HybridProcessor::load(&gpu, cpu(), &model, &start, &load, &mut go_on).unwrap();
+    let processor = processor.with_planner(Box::new(Following(Arc::clone(&follower))));
+    let mut forward = Forward::on(Arc::clone(&model), Box::new(processor));
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let (used, n_vocab) = (gpu.arena().used_for(Purpose::Ffn), model.config.n_vocab);
+    for (at, id) in ids.iter().enumerate() {
+        let got = forward.run(&[*id], &mut kv, Outputs::Last, &mut Tells(Arc::clone(&follower))).unwrap();
+        let error = relative(got, &wanted[at * n_vocab..(at + 1) * n_vocab]);
+        assert!(error <= 1e-4, "token {at}: {error}");
+        follower.lock().unwrap().add_tokens(1);
+        settle(&mut forward, &mut [&mut kv]).unwrap();
+        assert_eq!(gpu.arena().used_for(Purpose::Ffn), used, "token {at}: as many places as before");
+    }
+    while settle(&mut forward, &mut [&mut kv]).unwrap() {}
+    let held = resident(&mut forward);
+    for layer in 0..model.config.n_layer() {
+        assert_eq!(mask::neurons(&held.hot[layer]).collect::<Vec<_>>(), [6, 7, 8, 9, 10, 11], "layer {layer}");
+    }
+}

@@ -1,0 +1,162 @@
+//! Moves of the resident part between tokens.
+
+use super::*;
+
+/// Wants one placement after another, or as many neurons of as many layers as fit.
+#[derive(Debug)]
+enum Script {
+    Placements(Arc<Mutex<(Option<Placement>, u64)>>),
+    Most(CostProfile),
+}
+
+/// As many neurons of as many layers as fit.
+pub(super) fn most(model: &Model, demand: &CostProfile, budget: u64) -> Placement {
+    let machine = Machine::typical();
+    let n_layer = model.config.n_layer();
+    let dozens = (0..=12).rev().flat_map(|dozen| (0..n_layer).map(move |first| (first, dozen)));
+    let candidates = dozens.map(|(first, dozen)| {
+        placement(model, first, first == 0, |_, n| (0..n as u32).rev().take(n * dozen / 12).collect())
+    });
+    let fits = |placement: &Placement| Plan::new(demand, &machine, placement.clone()).bytes.total() <= budget;
+    candidates.into_iter().find(fits).unwrap_or_else(|| Placement::cpu(n_layer))
+}
+
+impl Planner for Script {
+    fn plan(&mut self, model: &Model, budget: u64) -> thermocline_engine::Result<Placement> {
+        match self {
+            Script::Placements(_) => Ok(Placement::cpu(model.config.n_layer())),
+            Script::Most(demand) => Ok(most(model, demand, budget)),
+        }
+    }
+
+    fn revise(&mut self, _: &Model, _: &Placement) -> thermocline_engine::Result<Option<Placement>> {
+        match self {
+            Script::Placements(next) => Ok(next.lock().unwrap().0.take()),
+            Script::Most(_) => Ok(None),
+        }
+    }
+
+    fn bytes_per_move(&self) -> u64 {
+        match self {
+            Script::Placements(next) => next.lock().unwrap().1,
+            Script::Most(_) => 50_000,
+        }
+    }
+}
+
+/// Whatever moves, and however little at a time, the logits stay.
+#[test]
+fn what_is_resident_may_move_between_tokens() {
+    for model in [model(POWERINFER), model(experts::MIXTRAL), wide()] {
+        what_is_resident_moves(&model);
+    }
+}
+
+fn what_is_resident_moves(model: &Arc<Model>) {
+    let gpu = shared(FULL);
+    let ids = ids(model, 60);
+    let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 60);
+    let n_vocab = model.config.n_vocab;
+    for seed in 0..4 {
+        let (everywhere, dice) = (placements(model, seed), &mut Dice(seed));
+        let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+        let mut go_on = |_, _| ControlFlow::Continue(());
+        let start = &everywhere[dice.below(everywhere.len())].1;
+        let processor = HybridProcessor::load(gpu, cpu(), model, start, &load, &mut go_on).unwrap();
+        let next = Arc::new(Mutex::new((None, 0)));
+        let processor = processor.with_planner(Box::new(Script::Placements(Arc::clone(&next))));
+        let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
+        forward.set_sparsity(Sparsity::Exact);
+        let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+        for (at, id) in ids.iter().enumerate() {
+            if at % 6 == 5 {
+                next.lock().unwrap().0 = Some(everywhere[dice.below(everywhere.len())].1.clone());
+            }
+            next.lock().unwrap().1 = [1, 20_000, u64::MAX][dice.below(3)];
+            settle(&mut forward, &mut [&mut kv]).unwrap();
+            assert!(forward.holds(&kv), "seed {seed} token {at}");
+            let got = forward.run(&[*id], &mut kv, Outputs::Last, &mut ()).unwrap();
+            let error = relative(got, &wanted[at * n_vocab..(at + 1) * n_vocab]);
+            assert!(error <= 1e-4, "seed {seed} token {at}: {error}");
+        }
+    }
+}
+
+#[test]
+fn in_the_end_everything_is_where_it_was_wanted() {
+    for (model, unit) in [(model(POWERINFER), BLOCK), (wide(), 1)] {
+        everything_comes_to_where_it_is_wanted(&model, unit);
+    }
+}
+
+fn everything_comes_to_where_it_is_wanted(model: &Arc<Model>, unit: usize) {
+    let gpu = open(GpuOptions::default());
+    let (everywhere, dice) = (placements(model, 11), &mut Dice(5));
+    let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let mut processor = HybridProcessor::load(&gpu, cpu(), model, &everywhere[0].1, &load, &mut go_on).unwrap();
+    for _ in 0..30 {
+        let (what, to) = &everywhere[dice.below(everywhere.len())];
+        let mut steps = 0;
+        while processor.apply(model, to, &mut [], 30_000).unwrap().more {
+            steps += 1;
+            assert!(steps < 100, "{what}: no end");
+        }
+        let held = processor.resident(model).unwrap_or_default();
+        for layer in to.first_resident..model.config.n_layer() {
+            assert_eq!((held.first_layer, held.head), (to.first_resident, to.head), "{what}");
+            let resident = &held.hot[layer];
+            assert!(to.hot[layer].iter().all(|i| mask::contains(resident, *i as usize)), "{what}, layer {layer}");
+            // Memory is given back in blocks of neurons.
+            let most = to.hot[layer].len().next_multiple_of(unit);
+            assert!(mask::count(resident) <= most, "{what}, layer {layer}: {} resident", mask::count(resident));
+        }
+        assert_eq!(gpu.arena().used_for(Purpose::Head) > 0, to.head, "{what}");
+        assert_eq!(gpu.arena().used_for(Purpose::Attention) > 0, to.first_resident < model.config.n_layer(), "{what}");
+    }
+}
+
+#[test]
+fn budgets_hold_while_they_slide() {
+    for model in [model(POWERINFER), wide()] {
+        a_budget_holds_while_it_slides(&model);
+    }
+}
+
+fn a_budget_holds_while_it_slides(model: &Arc<Model>) {
+    let ids = ids(model, 120);
+    let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+    let wanted = logits(&mut scalar, &ids, 120);
+    let (n_vocab, n_layer) = (model.config.n_vocab, model.config.n_layer());
+    let load = GpuLoad { chunk: 8, ..GpuLoad::default() };
+    let demand = demand(model, ids.len(), &load);
+    let whole = most(model, &demand, u64::MAX);
+    let all = Plan::new(&demand, &Machine::typical(), whole.clone()).bytes.total();
+    let gpu = open(GpuOptions { budget: Some(all), ..GpuOptions::default() });
+    let mut go_on = |_, _| ControlFlow::Continue(());
+    let processor = HybridProcessor::load(&gpu, cpu(), model, &whole, &load, &mut go_on).unwrap();
+    let processor = processor.with_planner(Box::new(Script::Most(demand)));
+    let mut forward = Forward::on(Arc::clone(model), Box::new(processor));
+    forward.set_sparsity(Sparsity::Exact);
+    let mut kv = forward.kv_cache(ids.len(), KvType::F32).unwrap();
+    let (mut budget, mut split) = (all, 0);
+    let dice = &mut Dice(1);
+    for (at, id) in ids.iter().enumerate() {
+        if at % 4 == 3 {
+            budget = dice.below(all as usize * 5 / 4) as u64 + 1000;
+            set_budget(&mut forward, budget, &mut [&mut kv]).unwrap();
+        }
+        assert!(gpu.arena().used() <= budget, "token {at}: {} of {budget}", gpu.arena().used());
+        settle(&mut forward, &mut [&mut kv]).unwrap();
+        assert!(gpu.arena().used() <= budget, "token {at}: {} of {budget}", gpu.arena().used());
+        assert!(forward.holds(&kv), "token {at}");
+        let before = gpu.submits();
+        let got = forward.run(&[*id], &mut kv, Outputs::Last, &mut ()).unwrap();
+        let error = relative(got, &wanted[at * n_vocab..(at + 1) * n_vocab]);
+        assert!(error <= 1e-4, "token {at} in {budget}: {error}");
+        assert!(gpu.arena().used() <= budget, "token {at}: {} of {budget}", gpu.arena().used());
+        split += usize::from((2..=2 * n_layer as u64 + 1).contains(&(gpu.submits() - before)));
+    }
+    assert!(split > 10, "of {} tokens {split} were split", ids.len());
+}

@@ -1,0 +1,145 @@
+//! Properties of a KV cache: prefixes can be kept, a pass can be stopped, the context can be shifted.
+
+use std::{path::Path, sync::Arc};
+
+use thermocline_engine::{
+    Error,
+    cpu::ops::KvRows,
+    model::{LoadOptions, Model},
+    runtime::{KvCache, KvType, Outputs, Probe},
+};
+use thermocline_tests::golden::{Setup, forward, max_diff};
+
+const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
+
+fn open(path: &str) -> Arc<Model> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path);
+    Arc::new(Model::open(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+fn ids(n: u32) -> Vec<u32> {
+    (0..n).map(|i| (i * 37 + 11) % 384).collect()
+}
+
+/// Stops before the given layer visit.
+struct StopAt(usize);
+
+impl Probe for StopAt {
+    fn cancelled(&mut self) -> bool {
+        self.0 = self.0.saturating_sub(1);
+        self.0 == 0
+    }
+}
+
+#[test]
+fn a_kept_prefix_is_as_good_as_new() {
+    let model = open("models/mistral");
+    for kv_type in TYPES {
+        let setup = Setup { chunk: 16, ..Setup::default() };
+        let mut forward = forward(&model, setup);
+        let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
+        let ids = ids(40);
+        let wanted = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+        // Another continuation, then back.
+        kv.truncate(32);
+        forward.run(&[5, 6, 7], &mut kv, Outputs::None, &mut ()).unwrap();
+        kv.truncate(32);
+        let again = forward.run(&ids[32..], &mut kv, Outputs::Last, &mut ()).unwrap();
+        assert_eq!(again, wanted, "{kv_type}");
+        assert_eq!(kv.len(), 40);
+    }
+}
+
+#[test]
+fn a_cancelled_prompt_keeps_whole_chunks() {
+    let model = open("models/qwen3");
+    let mut forward = forward(&model, Setup { chunk: 8, ..Setup::default() });
+    let ids = ids(30);
+    let mut kv = KvCache::new(&model.config, 30, KvType::F16).unwrap();
+    let wanted = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+    let layers = model.config.n_layer();
+    for visits in [1, layers, layers + 2, 3 * layers] {
+        let mut kv = KvCache::new(&model.config, 30, KvType::F16).unwrap();
+        let stopped = forward.run(&ids, &mut kv, Outputs::Last, &mut StopAt(visits)).map(<[f32]>::len);
+        assert!(matches!(stopped, Err(Error::Cancelled)), "{visits}");
+        assert_eq!(kv.len(), (visits - 1) / layers * 8);
+        let rest = ids[kv.len()..].to_vec();
+        assert_eq!(forward.run(&rest, &mut kv, Outputs::Last, &mut ()).unwrap(), wanted);
+    }
+}
+
+#[test]
+fn a_full_context_is_an_error_and_changes_nothing() {
+    let model = open("models/llama-relu");
+    let mut forward = forward(&model, Setup::default());
+    let mut kv = KvCache::new(&model.config, 10, KvType::F16).unwrap();
+    forward.run(&ids(8), &mut kv, Outputs::None, &mut ()).unwrap();
+    let full = forward.run(&ids(3), &mut kv, Outputs::Last, &mut ()).map(<[f32]>::len);
+    assert!(matches!(full, Err(Error::ContextFull { wanted: 11, available: 10 })));
+    assert_eq!(kv.len(), 8);
+    forward.run(&ids(2), &mut kv, Outputs::Last, &mut ()).unwrap();
+}
+
+fn rows(rows: &KvRows, dim: usize) -> Vec<f32> {
+    let mut all = vec![0.0; rows.len() * dim];
+    all.chunks_mut(dim).enumerate().for_each(|(i, row)| rows.get(i, row));
+    all
+}
+
+/// The first layer's keys and values depend on a token and its position alone, so after a shift they must be those of
+/// the tokens left, computed afresh.
+#[test]
+fn shifted_keys_are_those_of_the_new_positions() {
+    // Half rotations, rotated pairs, scaled frequencies, two kinds of layers, a head wider than a block.
+    for name in ["models/llama-relu", "models/llama-silu-gqa", "gguf/llama-silu-gqa-256-F16.gguf", "models/gemma3"] {
+        let model = open(name);
+        let dim = model.config.head_dim;
+        let mut forward = forward(&model, Setup::default());
+        for (kv_type, tolerance) in TYPES.into_iter().zip([2e-5, 0.02, 0.12]) {
+            let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
+            let mut fresh = KvCache::new(&model.config, 64, kv_type).unwrap();
+            let ids = ids(50);
+            forward.run(&ids, &mut kv, Outputs::None, &mut ()).unwrap();
+            kv.shift(4, 20).unwrap();
+            let left = [&ids[..4], &ids[24..]].concat();
+            forward.run(&left, &mut fresh, Outputs::None, &mut ()).unwrap();
+            assert_eq!(kv.len(), left.len());
+            let (kv_layer, fresh_layer) = (kv.layer_mut(0).unwrap(), fresh.layer_mut(0).unwrap());
+            for (a, b) in kv_layer.keys.iter().zip(&fresh_layer.keys) {
+                let (a, b) = (rows(a, dim), rows(b, dim));
+                let top = b.iter().fold(0f32, |top, x| top.max(x.abs()));
+                assert!(max_diff(&a, &b) <= tolerance * top, "{name} {kv_type}: {} of {top}", max_diff(&a, &b));
+            }
+            for (a, b) in kv_layer.values.iter().zip(&fresh_layer.values) {
+                assert_eq!(rows(a, dim), rows(b, dim), "{name} {kv_type}");
+            }
+            // And it goes on from there.
+            forward.run(&[1, 2, 3], &mut kv, Outputs::Last, &mut ()).unwrap();
+            assert_eq!(kv.len(), left.len() + 3);
+            assert!(matches!(kv.shift(0, 64), Err(Error::Invalid { .. })));
+            assert!(matches!(kv.shift(usize::MAX, 1), Err(Error::Invalid { .. })));
+        }
+    }
+}
+
+#[test]
+fn learned_positions_cannot_be_shifted() {
+    let model = open("models/opt");
+    let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
+    assert!(matches!(kv.shift(0, 0), Err(Error::Unsupported { .. })));
+}
+
+#[test]
+fn memory_is_counted_and_asked_for() {
+    let model = open("models/gemma2");
+    let config = &model.config;
+    let rows = (2 * config.n_layer() * config.n_kv_head) as u64;
+    // Heads of 24 are padded to 32; every head's rows start on a cache line.
+    for (ty, row, slack) in [(KvType::F16, 64, 64), (KvType::F32, 128, 64), (KvType::Q8_0, 34, 128)] {
+        let kv = KvCache::new(config, 100, ty).unwrap();
+        assert_eq!(kv.bytes(), rows * (100 * row + slack), "{ty}");
+    }
+    let huge = KvCache::new(config, 1 << 50, KvType::F16).map(|kv| kv.capacity());
+    assert!(matches!(huge, Err(Error::Memory { wanted, .. }) if wanted == rows << 56), "{huge:?}");
+    assert!(matches!(KvCache::new(config, 0, KvType::F16), Err(Error::Invalid { .. })));
+}

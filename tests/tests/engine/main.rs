@@ -1,0 +1,34 @@
+//! The engine from outside: every test of its public interface that may share a process with others. One program, so that it is
+//! linked once.
+
+// Tests that ask whether a thread may have an engine look through all that wgpu is made of.
+#![recursion_limit = "256"]
+
+mod boundary;
+mod containers;
+mod convert;
+mod eval;
+mod forecast;
+mod gguf_malformed;
+mod golden_files;
+mod golden_models;
+mod gpu_models;
+mod gpu_processor;
+mod gpu_session;
+mod hybrid;
+mod kv_cache;
+mod mixtures;
+mod models;
+mod neurons;
+mod placed;
+mod predictor;
+mod prepare;
+mod same_text;
+mod session;
+mod sidecar;
+mod sparse_cpu;
+mod split;
+mod synth;
+mod tight;
+mod tokenizer;
+mod tokenizer_hostile;

@@ -1,0 +1,202 @@
+//! Mixtures: the neurons of chosen experts are counted and cut, and experts' down projections are turned.
+
+use thermocline_engine::{
+    model::Activation,
+    sparsity::sidecar::{PreparedLayer, Sidecar},
+};
+use thermocline_tests::mixtures;
+
+use super::*;
+
+fn mixture(activation: Activation) -> Arc<Model> {
+    let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
+    Arc::new(Model::open(&here("fixtures/models/mixtral"), &options).unwrap())
+}
+
+/// The same model with what `made` has for it.
+fn with(model: &Model, made: &Prepared) -> Arc<Model> {
+    let options = LoadOptions { activation: Some(model.config.activation), ..LoadOptions::default() };
+    let mut attached = Model::open(&model.checkpoint.path, &options).unwrap();
+    let choice = SidecarChoice::File(made.sidecar.path.clone());
+    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    Arc::new(attached)
+}
+
+/// Of rectified mixtures what fires among the neurons of chosen experts is what the exact mode computes; the experts' down
+/// projections are turned, and the answers are the model's.
+#[test]
+fn of_mixtures_the_neurons_of_chosen_experts_are_counted() {
+    for activation in [Activation::Relu, Activation::DRelu] {
+        let (folder, model) = (tempfile::tempdir().unwrap(), mixture(activation));
+        let experts = model.config.experts.unwrap();
+        let options = options(folder.path(), &model);
+        let made = prepared(&model, &options);
+        let attached = with(&model, &made);
+        let PrepareCorpus::Tokens(texts) = &options.corpus else { unreachable!() };
+        let (mut sparse, mut dense) =
+            (Forward::new(Arc::clone(&attached), cpu()), Forward::new(Arc::clone(&model), cpu()));
+        sparse.set_sparsity(Sparsity::Exact);
+        let mut kvs = [&mut sparse, &mut dense].map(|forward| forward.kv_cache(40, KvType::F32).unwrap());
+        // As while it was prepared.
+        let (mut fired, mut rounded) = (Fired::default(), sparse.kv_cache(40, KvType::F16).unwrap());
+        for text in texts {
+            kvs.iter_mut().chain([&mut rounded]).for_each(|kv| kv.truncate(0));
+            for token in text {
+                sparse.run(&[*token], &mut rounded, Outputs::None, &mut fired).unwrap();
+                let exact = sparse.run(&[*token], &mut kvs[0], Outputs::Last, &mut ()).unwrap();
+                let reference = dense.run(&[*token], &mut kvs[1], Outputs::Last, &mut ()).unwrap();
+                let most = reference.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                assert!(exact.iter().zip(reference).all(|(a, b)| (a - b).abs() <= 1e-4 * most), "{activation}");
+            }
+        }
+        let tokens = made.sidecar.provenance.tokens_profiled;
+        for ((layer, counts), report) in made.sidecar.layers.iter().zip(&fired.0).zip(&made.layers) {
+            let (shares, neurons) = (layer.frequency.as_ref().unwrap(), layer.experts.as_ref().unwrap());
+            assert_eq!((shares.len(), neurons.downs.len()), (experts.count, experts.count));
+            assert!((shares.iter().sum::<f32>() - experts.used as f32).abs() < 1e-3, "{shares:?}");
+            assert_eq!((neurons.width, neurons.frequency.len()), (experts.n_ff, experts.count * experts.n_ff));
+            // Sums in another order now and then tip a gate, or the router.
+            let (mut worst, mut differ) = (0.0f64, 0.0f64);
+            for (neuron, share) in neurons.frequency.iter().enumerate() {
+                let off = (f64::from(*share) * tokens as f64 - counts[neuron] as f64).abs();
+                (worst, differ) = (worst.max(off), differ + off);
+            }
+            let all = counts.iter().sum::<u64>() as f64;
+            assert!(worst < 6.0 && differ <= 0.004 * all, "{activation}: {differ} of {all}, {worst} of one neuron");
+            assert!(
+                layer.predictor.is_none()
+                    && layer.activation_threshold.is_none()
+                    && report.why.contains("no predictors")
+            );
+            // Half of the neurons of chosen experts, or a quarter where two decide, and not half as many of all.
+            assert!((0.1..0.7).contains(&report.density) && report.down_type.is_some(), "{report:?}");
+            let density = f64::from(layer.density().unwrap());
+            assert!((density - report.density).abs() < 1e-3, "{density} {report:?}");
+        }
+    }
+}
+
+/// Mixtures that are never silent get a cut per layer; with it single tokens leave out about the share that was asked for, and read
+/// less. What was stopped goes on.
+#[test]
+fn mixtures_that_are_never_silent_get_cuts() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), mixture(Activation::Silu));
+    let options = options(folder.path(), &model);
+    let made = prepared(&model, &options);
+    let bytes = fs::read(&options.out).unwrap();
+    let again = PrepareOptions { out: folder.path().join("again.gguf"), ..options.clone() };
+    let (_, stops) = in_pieces(&model, &again, 5, &mut |_| ());
+    assert!(stops > 0 && fs::read(&again.out).unwrap() == bytes, "stopped {stops} times");
+
+    for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
+        let (cut, judged) = (layer.activation_threshold.unwrap(), report.activation_threshold.unwrap());
+        assert!((cut.density - 0.5).abs() < 0.1 && cut.value > 0.0 && layer.predictor.is_none(), "{cut:?}");
+        assert!(judged.output_error > 0.0 && judged.output_error < 0.5 && judged.mass > 0.5, "{judged:?}");
+        assert!((0.5..1.0).contains(&report.density), "{report:?}");
+    }
+    let attached = with(&model, &made);
+    let (experts, PrepareCorpus::Tokens(texts)) = (model.config.experts.unwrap(), &options.corpus) else {
+        unreachable!()
+    };
+    let mut read = Vec::new();
+    for mode in [Sparsity::Dense, Sparsity::Threshold] {
+        let mut forward = Forward::new(Arc::clone(&attached), cpu());
+        forward.set_sparsity(mode);
+        let (mut kv, mut seen) = (forward.kv_cache(40, KvType::F32).unwrap(), Looked::default());
+        for text in texts {
+            kv.truncate(0);
+            text.iter().for_each(|token| {
+                forward.run(&[*token], &mut kv, Outputs::None, &mut seen).unwrap();
+            });
+        }
+        let share = seen.fired as f64 / (seen.layers * experts.used * experts.n_ff) as f64;
+        assert!((0.4..0.6).contains(&share), "{mode}: {share} of the neurons are above the cut");
+        read.push(seen.bytes);
+    }
+    assert!(read[1] * 10 < read[0] * 8, "{read:?}");
+}
+
+/// Results of all layers for all tokens.
+#[derive(Default)]
+struct Looked {
+    layers: usize,
+    fired: usize,
+    bytes: u64,
+}
+
+impl Probe for Looked {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        self.layers += 1;
+        self.fired += firing.fired.iter().map(|word| word.count_ones() as usize).sum::<usize>();
+        self.bytes += firing.cpu_bytes;
+    }
+}
+
+/// The expert that every token passes through has its neurons counted with every token, its down projection turned behind the others',
+/// and the others' cut; all of it is in the file.
+#[test]
+fn the_shared_expert_of_a_mixture_is_prepared_as_the_others_are() {
+    for activation in [Activation::DRelu, Activation::Silu] {
+        let (folder, mut model) = (tempfile::tempdir().unwrap(), mixtures::wide());
+        model.config.activation = activation;
+        let model = Arc::new(model);
+        let options = options(folder.path(), &model);
+        let made = prepared(&model, &options);
+        let read = Sidecar::open(&options.out, ReadMode::Map).unwrap();
+        assert_eq!((&read.identity, &read.provenance), (&made.sidecar.identity, &made.sidecar.provenance));
+
+        // Counted again, token by token, as while it was prepared.
+        let mut attached = Model { config: model.config.clone(), weights: model.weights.clone(), ..mixtures::wide() };
+        read.attach(&mut attached).unwrap();
+        let mut forward = Forward::new(Arc::new(attached), cpu());
+        let (mut fired, mut kv) = (Fired::default(), forward.kv_cache(40, KvType::F16).unwrap());
+        let PrepareCorpus::Tokens(texts) = &options.corpus else { unreachable!() };
+        for text in texts {
+            kv.truncate(0);
+            text.iter().for_each(|token| {
+                forward.run(&[*token], &mut kv, Outputs::None, &mut fired).unwrap();
+            });
+        }
+        let tokens = read.provenance.tokens_profiled as f64;
+        assert_eq!(read.layers.len(), made.sidecar.layers.len());
+        for (n, (layer, made)) in read.layers.iter().zip(&made.sidecar.layers).enumerate() {
+            let of = |layer: &PreparedLayer| {
+                let experts = layer.experts.clone().unwrap();
+                let downs: Vec<Vec<u8>> = experts.downs.iter().map(|down| down.data().to_vec()).collect();
+                (
+                    layer.frequency.clone(),
+                    layer.activation_threshold,
+                    experts.frequency,
+                    experts.shared,
+                    downs,
+                    experts.down_error,
+                )
+            };
+            assert_eq!(of(layer), of(made), "{activation}, layer {n}");
+            let Ffn::Experts(mixture) = &model.weights.layers[n].ffn else { panic!("no mixture") };
+            let experts = layer.experts.as_ref().unwrap();
+            let shared = mixture.shared.as_ref().unwrap().ffn.up.weight.rows();
+            assert_eq!((experts.shared.len(), experts.downs.len()), (shared, mixture.experts.len() + 1));
+            assert_eq!((experts.downs[0].rows(), experts.downs[mixture.experts.len()].rows()), (experts.width, shared));
+            assert_eq!(layer.activation_threshold.is_some(), activation == Activation::Silu);
+            let mean = experts.shared.iter().sum::<f32>() / shared as f32;
+            if activation == Activation::Silu {
+                // Those that count fire, which is not a matter of the cut.
+                assert!((0.3..1.0).contains(&mean), "{mean}");
+                continue;
+            }
+            assert!((0.1..0.5).contains(&mean), "{mean}");
+            let counts = &fired.0[n][mixture.experts.len() * experts.width..];
+            let mut differ = 0.0;
+            for (share, count) in experts.shared.iter().zip(counts) {
+                differ += (f64::from(*share) * tokens - *count as f64).abs();
+            }
+            let all = counts.iter().sum::<u64>() as f64;
+            assert!(all > 0.0 && differ <= 0.01 * all, "{activation}, layer {n}: {differ} of {all}");
+        }
+    }
+}

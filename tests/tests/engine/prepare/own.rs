@@ -1,0 +1,51 @@
+//! Predictors that came with a model.
+
+use thermocline_engine::synth::{Shape, SynthOptions, generate};
+
+use super::*;
+
+#[test]
+fn predictors_that_came_with_a_model_are_measured() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
+    let made = prepared(&model, &options(folder.path(), &model));
+    for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
+        // As it is, and with the threshold that the target needs.
+        let [.., own, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
+        assert!(own.figures.recall > 0.0 && own.figures.tokens > 0, "{own:?}");
+        assert_eq!((own.rank, own.bytes), (changed.rank, changed.bytes));
+        assert!(own.figures.recall < 0.94 && changed.figures.recall > 0.94, "{own:?} {changed:?}");
+        assert!(changed.figures.mass_recall > 0.985 && changed.figures.density < 0.9, "{changed:?}");
+        assert!(layer.down.is_none(), "the file has rows of neurons already");
+    }
+}
+
+/// Good ones that miss the target are kept: the sidecar has another threshold for them, and nothing else.
+#[test]
+fn they_stay_with_the_threshold_that_the_target_needs() {
+    let folder = tempfile::tempdir().unwrap();
+    // Wide enough for a predictor of the least size that is made to be worth its bytes.
+    let shape = Shape { d_model: 256, n_ff: 3072, ..Shape::named("tiny-relu-llama").unwrap() };
+    let mut made_as = SynthOptions::new(shape, folder.path().join("m.gguf"));
+    (made_as.layers, made_as.predictor_rank, made_as.recall) = (Some(2), Some(96), 0.90);
+    generate(&made_as, &mut |_| {}).unwrap();
+    let model = open(&made_as.out);
+    // With less text the figures are too uncertain to hold against the target; with much more, a smaller one can be learned.
+    let texts = texts(&model, 36, 80);
+    let tokens = texts.iter().map(Vec::len).sum::<usize>() as u64;
+    let options = options(folder.path(), &model);
+    let made =
+        prepared(&model, &PrepareOptions { corpus: PrepareCorpus::Tokens(texts), tokens, length: 80, ..options });
+    let mut attached = Model::open(&made_as.out, &LoadOptions::default()).unwrap();
+    let choice = SidecarChoice::File(made.sidecar.path.clone());
+    assert!(matches!(attach(&mut attached, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    for (n, (report, prepared)) in made.layers.iter().zip(&made.sidecar.layers).enumerate() {
+        let [.., as_it_is, changed] = &report.candidates[..] else { panic!("{:?}", report.candidates) };
+        assert!(!as_it_is.reached() && changed.reached(), "layer {n}: {as_it_is}\n{changed}");
+        assert_eq!((report.predictor.as_ref(), report.threshold.is_some()), (Some(changed), true), "{}", report.why);
+        assert!(prepared.predictor.as_ref().unwrap().kind.is_none(), "layer {n}: {}", report.why);
+        let [before, after] = [&model, &attached].map(|model| model.weights.layers[n].predictor.as_ref().unwrap());
+        assert_eq!(Some(after.threshold), report.threshold);
+        assert!(after.threshold < before.threshold, "layer {n}: {} from {}", after.threshold, before.threshold);
+        assert_eq!(after.bytes(), before.bytes());
+    }
+}

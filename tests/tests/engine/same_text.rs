@@ -1,0 +1,133 @@
+//! The likeliest text is the same on the GPU (a software driver where there is none) and on the CPU, token for token, where
+//! nothing is rounded coarsely. What is left is the order of sums, some 2e-5 of a logit. Caches of F16 would make 2e-3 of it: a
+//! key that lies between two halves goes one way here and the other there, on two instruction sets of one CPU as well.
+#![allow(clippy::unwrap_used)]
+
+use std::{path::Path, sync::Arc};
+
+use thermocline::builtin::KV_TYPE;
+use thermocline_engine::{
+    cpu::InputPrecision,
+    model::{LoadOptions, Model},
+    runtime::{Forward, KvType, Outputs},
+    tokenizer::{EncodeOptions, Tokenizer},
+};
+use thermocline_tests::{
+    golden::{self, Setup, argmax, max_diff},
+    gpu::{FULL, forward, shared},
+};
+
+fn open(path: &str) -> Arc<Model> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    Arc::new(Model::open(&path, &LoadOptions::default()).unwrap_or_else(|error| panic!("{}: {error}", path.display())))
+}
+
+/// How far two processors were apart, and how near to another choice.
+#[derive(Debug, Default)]
+struct Distance {
+    /// Largest difference of two logits.
+    logits: f32,
+    /// Smallest lead of a token that was chosen.
+    margin: f32,
+}
+
+/// Largest logit less the second largest.
+fn margin(logits: &[f32]) -> f32 {
+    let best = argmax(logits) as usize;
+    let others = logits.iter().enumerate().filter(|(id, _)| *id != best);
+    logits[best] - others.fold(f32::NEG_INFINITY, |most, (_, logit)| most.max(*logit))
+}
+
+/// Continues every prompt by `n` tokens on both, side by side.
+fn continue_both([one, other]: [&mut Forward; 2], kv: KvType, prompts: &[Vec<u32>], n: usize, what: &str) -> Distance {
+    let mut distance = Distance { logits: 0.0, margin: f32::INFINITY };
+    for (at, prompt) in prompts.iter().enumerate() {
+        let capacity = prompt.len() + n;
+        let mut caches = [one.kv_cache(capacity, kv).unwrap(), other.kv_cache(capacity, kv).unwrap()];
+        let mut next = prompt.clone();
+        for step in 0..n {
+            let [kv, other_kv] = &mut caches;
+            let a = one.run(&next, kv, Outputs::Last, &mut ()).unwrap();
+            let b = other.run(&next, other_kv, Outputs::Last, &mut ()).unwrap();
+            let (apart, lead) = (max_diff(a, b), margin(a));
+            assert_eq!(
+                argmax(a),
+                argmax(b),
+                "{what}: prompt {at}, token {step}: logits differ by {apart}, the likeliest leads by {lead}"
+            );
+            distance.logits = distance.logits.max(apart);
+            distance.margin = distance.margin.min(lead);
+            next = vec![argmax(a)];
+        }
+    }
+    distance
+}
+
+/// Requests for stories, as a chat renders them.
+const REQUESTS: [&str; 16] = [
+    "Tell me a story about a cat and a boat.",
+    "Tell me a story about a dog and a kite.",
+    "Tell me a story about a princess who lost her ring.",
+    "Tell me a short story with the words snow, truck and happy.",
+    "Write a story about two friends in the park.",
+    "Tell me a story in which a boy learns to share.",
+    "Tell me a sad story.",
+    "Tell me a story about a very big tree",
+    "story about a fish that could fly",
+    "Please tell me a story about grandma's garden!",
+    "Can you tell me a story where it rains all day?",
+    "Tell me a story about a bear, a bird and a bee.",
+    "What is the capital of France?",
+    "1 + 1 =",
+    "Erzähl mir eine Geschichte.",
+    "",
+];
+
+/// Beginnings to be continued.
+const BEGINNINGS: [&str; 12] = [
+    "Ben had a red car. He liked to",
+    "Once upon a time, there was a princess",
+    "One day, a little girl named Lily found a needle in her room.",
+    "The sun was hot and the",
+    "\"No!\" said Tom. \"It is mine!\"",
+    "In the deep dark forest lived an old owl who",
+    "They walked and walked until",
+    "Mia's mom said,",
+    "The robot opened its eyes. \"Where am I?\" it asked. Nobody",
+    "A",
+    "xq zzt 42 %% ~~",
+    "He was sad. She was sad. They were sad. The dog was sad. The cat was",
+];
+
+#[test]
+fn the_built_in_model_writes_the_same_stories() {
+    let model = open("../assets/storyteller/storyteller-F16.gguf");
+    let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
+    let chat = |text: &&str| format!("<|bos|><|user|>{text}<|end|><|assistant|>");
+    let mut prompts: Vec<_> =
+        REQUESTS.iter().map(|text| tokenizer.encode(&chat(text), EncodeOptions::CHAT).unwrap()).collect();
+    prompts.extend(BEGINNINGS.iter().map(|text| tokenizer.encode(text, EncodeOptions::TEXT).unwrap()));
+    let mut gpu = forward(shared(FULL), &model, 64);
+    let mut cpu = golden::forward(&model, Setup::default());
+    let distance = continue_both([&mut gpu, &mut cpu], KV_TYPE, &prompts, 140, "storyteller");
+    println!("{} prompts of 140 tokens each: {distance:?}", prompts.len());
+    assert!(distance.logits < 2e-4, "{distance:?}");
+}
+
+#[test]
+fn quantised_models_write_the_same_text_when_activations_stay_floats() {
+    // Of the fixtures' types these are the same on the device as in the file.
+    let files = ["Q8_0", "Q4_0", "Q4_K_M", "Q6_K"].map(|ty| format!("fixtures/gguf/llama-silu-gqa-256-{ty}.gguf"));
+    for file in files.iter().map(String::as_str).chain(["fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf"]) {
+        let model = open(file);
+        let n_vocab = model.config.n_vocab as u32;
+        let prompts: Vec<Vec<u32>> = (0..4u32)
+            .map(|p| (0..5 + 7 * p).map(|i| (i * i * 31 + i * 97 + p * 13 + 11) % n_vocab).collect())
+            .collect();
+        let mut gpu = forward(shared(FULL), &model, 64);
+        let mut cpu = golden::forward(&model, Setup { activations: InputPrecision::Float, ..Setup::default() });
+        let distance = continue_both([&mut gpu, &mut cpu], KvType::F32, &prompts, 64, file);
+        println!("{file}: {distance:?}");
+        assert!(distance.logits < 2e-4, "{file}: {distance:?}");
+    }
+}

@@ -1,0 +1,116 @@
+//! Sessions on a tiny model: what comes out of the channel, whatever is asked and whenever it is stopped.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod answers;
+mod prompts;
+mod turns;
+
+use std::{
+    path::PathBuf,
+    sync::mpsc::Receiver,
+    time::{Duration, Instant},
+};
+
+use proptest::prelude::*;
+use thermocline_engine::{
+    Error,
+    cpu::CpuOptions,
+    runtime::KvType,
+    session::{
+        ContextPolicy, Engine, EngineOptions, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
+        Session, SessionOptions, StopReason,
+    },
+};
+use thermocline_tests::golden::Expected;
+
+/// Everything a generation sent.
+#[derive(Debug)]
+struct Answer {
+    ids: Vec<u32>,
+    text: String,
+    prompt: Vec<(usize, usize)>,
+    reason: StopReason,
+    stats: GenerationStats,
+}
+
+fn model(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name)
+}
+
+fn options() -> EngineOptions {
+    // More workers than idle cores make a tiny model slow; one test takes several.
+    let cpu = CpuOptions { threads: Some(1), ..CpuOptions::default() };
+    EngineOptions { kv_type: KvType::F32, cpu, ..EngineOptions::default() }
+}
+
+fn engine() -> Engine {
+    Engine::open(&model("llama-relu"), options()).unwrap()
+}
+
+fn session(engine: &Engine) -> Session {
+    engine.session(SessionOptions::default()).unwrap()
+}
+
+fn session_of(engine: &Engine, context: usize) -> Session {
+    engine.session(SessionOptions { context: Some(context), kv_type: None }).unwrap()
+}
+
+/// The ids called `name` in a model's expected results.
+fn expected(model_name: &str, name: &str) -> Vec<u32> {
+    Expected::read(&model(model_name).join("expected.safetensors")).ids(name)
+}
+
+fn greedy(prompt: &[u32], tokens: usize) -> Request {
+    Request {
+        sampling: Sampling::greedy(),
+        max_tokens: Some(tokens),
+        ignore_eos: true,
+        ..Request::new(Prompt::Tokens(prompt.to_vec()))
+    }
+}
+
+fn drawn(prompt: &[u32], tokens: usize, seed: u64) -> Request {
+    let sampling = Sampling { temperature: 1.5, seed: Some(seed), ..Sampling::default() };
+    Request { sampling, ..greedy(prompt, tokens) }
+}
+
+fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
+    let (mut ids, mut text, mut prompt) = (Vec::new(), String::new(), Vec::new());
+    let mut end = None;
+    for event in &events {
+        assert!(end.is_none(), "{event:?} after the end");
+        match event {
+            Event::Prompt { done, total } => {
+                assert!(ids.is_empty() && done <= total);
+                prompt.push((done, total));
+            }
+            Event::Token { id, text: piece } => {
+                ids.push(id);
+                text.push_str(&piece);
+            }
+            Event::Device(event) => panic!("{event:?} without a device"),
+            Event::Stats(stats) => assert!(stats.context_used <= stats.context_length),
+            Event::Done { reason, stats } => end = Some(Ok((reason, stats))),
+            Event::Error(error) => end = Some(Err(error)),
+        }
+    }
+    let (reason, stats) = end.expect("an end")?;
+    if reason != StopReason::Cancelled {
+        assert_eq!(stats.generated_tokens, ids.len());
+    }
+    Ok(Answer { ids, text, prompt, reason, stats })
+}
+
+fn ask(session: &Session, request: Request) -> Answer {
+    answer(session.generate(request)).unwrap()
+}
+
+/// Waits for something the engine thread is about to do.
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !condition() {
+        assert!(started.elapsed() < Duration::from_secs(20), "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

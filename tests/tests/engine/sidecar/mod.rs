@@ -1,0 +1,392 @@
+//! Sidecars: what is written is read and becomes part of the model it belongs to, and of no other; whatever is wrong with
+//! one is an error that says where.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+mod damage;
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use thermocline_engine::{
+    Error,
+    cpu::{Cpu, CpuOptions},
+    format::{Bytes, Checkpoint, Matrix, ReadMode, Value},
+    model::{Activation, Down, Ffn, FfnWeights, LoadOptions, Model, PredictorInput, PredictorKind, PredictorQuality},
+    quant::TensorType,
+    runtime::{Forward, KvType, Outputs},
+    sparsity::sidecar::{
+        Attachment, Identity, PreparedDown, PreparedExperts, PreparedLayer, PreparedPredictor, PreparedThreshold,
+        Provenance, Sidecar, SidecarChoice, attach, path_beside,
+    },
+};
+use thermocline_tests::mixtures;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+fn open(path: &Path) -> Model {
+    Model::open(path, &LoadOptions::default()).unwrap()
+}
+
+/// Every activation family, with and without gate and biases, mixtures without and with an expert that every token passes through,
+/// and a file that has predictors already.
+const MODELS: [&str; 8] = [
+    "models/llama-relu",
+    "models/opt",
+    "models/falcon-new",
+    "models/bamboo",
+    "models/llama-silu-gqa",
+    "models/mixtral",
+    SHARED,
+    "powerinfer/llama-relu-f16.powerinfer.gguf",
+];
+
+/// Which no file is.
+const SHARED: &str = "a mixture with a shared expert";
+
+fn model(name: &str) -> Model {
+    if name == SHARED { mixtures::wide() } else { open(&fixture(name)) }
+}
+
+/// Numbers that are all different.
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 2_654_435_761 + seed) % 1000) as f32 / 1000.0 - 0.5).collect()
+}
+
+/// The same as shares.
+fn shares(n: usize, seed: usize) -> Vec<f32> {
+    numbers(n, seed).into_iter().map(|value| value + 0.5).collect()
+}
+
+fn matrix(rows: usize, cols: usize, values: &[f32]) -> Matrix {
+    let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    Matrix::new(TensorType::F32, rows, cols, Bytes::new(data)).unwrap()
+}
+
+/// The down projection by neurons, in full precision.
+fn neurons(ffn: &FfnWeights) -> Matrix {
+    let Down::Outputs(down) = &ffn.down else {
+        let Down::Neurons(down) = &ffn.down else { unreachable!() };
+        return down.weight.clone();
+    };
+    let (d, n_ff) = (down.weight.rows(), down.weight.cols());
+    let (mut row, mut turned) = (vec![0.0; n_ff], vec![0.0; d * n_ff]);
+    for output in 0..d {
+        down.weight.dequantise_row(output, &mut row);
+        (0..n_ff).for_each(|neuron| turned[neuron * d + output] = row[neuron]);
+    }
+    matrix(n_ff, d, &turned)
+}
+
+/// One with everything a layer of `model` can have, and layers that lack this or that.
+fn sample(model: &Model) -> Sidecar {
+    let layer = |(n, weights): (usize, &thermocline_engine::model::LayerWeights)| {
+        let ffn = match &weights.ffn {
+            Ffn::Dense(ffn) => ffn,
+            Ffn::Experts(mixture) => {
+                let (count, width) = (mixture.experts.len(), mixture.experts[0].up.weight.rows());
+                let frequency = (0..count).map(|e| e as f32 / count as f32).collect();
+                let experts = PreparedExperts {
+                    width,
+                    frequency: shares(count * width, n),
+                    shared: mixture.shared.iter().flat_map(|of| shares(of.ffn.up.weight.rows(), n + 7)).collect(),
+                    downs: if n == 1 { Vec::new() } else { mixture.ffns().map(neurons).collect() },
+                    down_error: if n == 1 { 0.0 } else { 0.125 },
+                };
+                let activation_threshold = (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 });
+                let frequency = Some(frequency);
+                return PreparedLayer {
+                    frequency,
+                    activation_threshold,
+                    experts: Some(experts),
+                    ..PreparedLayer::default()
+                };
+            }
+        };
+        let (n_ff, d) = (ffn.up.weight.rows(), ffn.up.weight.cols());
+        let kind = match n % 2 {
+            0 => {
+                let (fc1, fc2) = (matrix(5, d, &numbers(5 * d, n)), matrix(n_ff, 5, &numbers(n_ff * 5, n)));
+                PredictorKind::LowRank { fc1, fc2 }
+            }
+            _ => PredictorKind::Rows { rows: matrix(n_ff, d, &numbers(n_ff * d, n)), bias: None },
+        };
+        let quality = PredictorQuality { recall: 0.96, mass_recall: 0.99, precision: 0.5, density: 0.25 };
+        PreparedLayer {
+            frequency: Some(shares(n_ff, n)),
+            predictor: (n != 2).then_some(PreparedPredictor {
+                kind: if weights.predictor.is_some() { None } else { Some(kind) },
+                input: if n % 2 == 0 { PredictorInput::Normed } else { PredictorInput::Residual },
+                threshold: -0.125 * n as f32,
+                quality,
+            }),
+            activation_threshold: (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 }),
+            down: (n != 1).then(|| PreparedDown { weight: neurons(ffn), error: 0.0 }),
+            experts: None,
+        }
+    };
+    Sidecar {
+        path: PathBuf::from("sample"),
+        identity: Identity::of_model(model),
+        provenance: Provenance {
+            activation: model.config.activation,
+            corpus: "numbers".to_owned(),
+            tokens_profiled: 1 << 40,
+            tokens_held_out: 77,
+            target_recall: 0.95,
+            target_mass_recall: 0.99,
+        },
+        layers: model.weights.layers.iter().enumerate().map(layer).collect(),
+    }
+}
+
+fn same_matrix(a: &Matrix, b: &Matrix) {
+    assert_eq!((a.ty(), a.rows(), a.cols()), (b.ty(), b.rows(), b.cols()));
+    assert_eq!(a.data(), b.data());
+}
+
+fn same_kind(a: &PredictorKind, b: &PredictorKind) {
+    match (a, b) {
+        (PredictorKind::LowRank { fc1: a1, fc2: a2 }, PredictorKind::LowRank { fc1: b1, fc2: b2 }) => {
+            same_matrix(a1, b1);
+            same_matrix(a2, b2);
+        }
+        (PredictorKind::Rows { rows: a, .. }, PredictorKind::Rows { rows: b, .. }) => same_matrix(a, b),
+        _ => panic!("{a:?} {b:?}"),
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in MODELS {
+        let model = model(name);
+        let (written, path) = (sample(&model), folder.path().join("s.thermocline.gguf"));
+        written.write(&path).unwrap();
+        let read = Sidecar::open(&path, ReadMode::Map).unwrap();
+        assert_eq!((&read.identity, &read.provenance), (&written.identity, &written.provenance));
+        assert_eq!(read.layers.len(), model.config.n_layer());
+        assert_eq!(fs::read(&path).unwrap(), written.to_bytes().unwrap(), "{name}");
+        for ((read, written), weights) in read.layers.iter().zip(&written.layers).zip(&model.weights.layers) {
+            assert_eq!(
+                (&read.frequency, read.activation_threshold),
+                (&written.frequency, written.activation_threshold),
+                "{name}"
+            );
+            assert_eq!((read.density(), read.skew(0.8)), (written.density(), written.skew(0.8)), "{name}");
+            match (&read.experts, &written.experts) {
+                (Some(a), Some(b)) => {
+                    assert_eq!((a.width, &a.frequency, &a.shared), (b.width, &b.frequency, &b.shared), "{name}");
+                    assert_eq!((a.downs.len(), a.down_error), (b.downs.len(), b.down_error), "{name}");
+                    let Ffn::Experts(mixture) = &weights.ffn else { panic!("{name}: no mixture") };
+                    let shared = mixture.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
+                    assert_eq!((a.shared.len(), shared > 0), (shared, name == SHARED), "{name}");
+                    assert!(a.downs.is_empty() || a.downs.len() == mixture.ffns().count(), "{name}");
+                    a.downs.iter().zip(&b.downs).for_each(|(a, b)| same_matrix(a, b));
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
+            match (&read.down, &written.down) {
+                (Some(a), Some(b)) => {
+                    assert_eq!(a.error, b.error);
+                    same_matrix(&a.weight, &b.weight);
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
+            match (&read.predictor, &written.predictor) {
+                (Some(a), Some(b)) => {
+                    assert_eq!((a.input, a.threshold, a.quality), (b.input, b.threshold, b.quality), "{name}");
+                    match (&a.kind, &b.kind) {
+                        (Some(a), Some(b)) => same_kind(a, b),
+                        (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+                    }
+                }
+                (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
+            }
+        }
+    }
+}
+
+fn logits(model: Model) -> Vec<f32> {
+    let mut forward = Forward::new(Arc::new(model), Cpu::new(&CpuOptions::default()).unwrap());
+    let mut kv = forward.kv_cache(8, KvType::F32).unwrap();
+    forward.run(&[3, 1, 4, 1, 5], &mut kv, Outputs::All, &mut ()).unwrap().to_vec()
+}
+
+#[test]
+fn a_sidecar_becomes_part_of_its_model() {
+    for name in MODELS {
+        let (mut model, plain) = (model(name), model(name));
+        let bytes = sample(&model).to_bytes().unwrap();
+        let sidecar = Sidecar::from_bytes(Path::new("sample"), Bytes::new(bytes)).unwrap();
+        sidecar.attach(&mut model).unwrap();
+        for ((weights, prepared), before) in model.weights.layers.iter().zip(&sidecar.layers).zip(&plain.weights.layers)
+        {
+            assert_eq!(weights.frequency, prepared.frequency, "{name}");
+            assert_eq!(
+                weights.activation_threshold,
+                prepared.activation_threshold.map(|threshold| threshold.value),
+                "{name}"
+            );
+            if let (Ffn::Experts(mixture), Some(experts)) = (&weights.ffn, &prepared.experts) {
+                assert_eq!(weights.neuron_frequency.as_ref().unwrap(), &experts.frequencies().collect::<Vec<f32>>());
+                let turned = mixture.downs().filter_map(|down| match down {
+                    Down::Neurons(down) => Some(&down.weight),
+                    Down::Outputs(_) => None,
+                });
+                let turned: Vec<&Matrix> = turned.collect();
+                assert_eq!(turned.len(), experts.downs.len(), "{name}");
+                turned.iter().zip(&experts.downs).for_each(|(a, b)| same_matrix(a, b));
+                let kept = if experts.downs.is_empty() { 0 } else { mixture.experts.len() };
+                assert_eq!(mixture.file_down.len(), kept, "{name}");
+            }
+            let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
+            if let Some(down) = &prepared.down {
+                let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not turned") };
+                let (Down::Outputs(old) | Down::Neurons(old)) = &old.down;
+                same_matrix(&attached.weight, &down.weight);
+                assert_eq!(attached.bias, old.bias, "{name}");
+            }
+            let Some(prepared) = &prepared.predictor else {
+                assert_eq!(weights.predictor.is_some(), before.predictor.is_some(), "{name}");
+                continue;
+            };
+            let predictor = weights.predictor.as_ref().unwrap();
+            assert_eq!((predictor.input, predictor.threshold), (prepared.input, prepared.threshold), "{name}");
+            assert_eq!(predictor.quality, Some(prepared.quality), "{name}");
+            same_kind(
+                &predictor.kind,
+                prepared.kind.as_ref().unwrap_or_else(|| &before.predictor.as_ref().unwrap().kind),
+            );
+            if let PredictorKind::Rows { bias, .. } = &predictor.kind {
+                assert_eq!(*bias, old.gate.as_ref().unwrap_or(&old.up).bias, "{name}: the firing rows' bias");
+            }
+        }
+        for (a, b) in logits(model).iter().zip(logits(plain)) {
+            assert!((a - b).abs() <= 1e-3 * b.abs().max(1.0), "{name}: {a} {b}");
+        }
+    }
+}
+
+/// A folder with a copy of a model in it.
+fn copied(name: &str) -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    fs::copy(fixture(name), &path).unwrap();
+    (folder, path)
+}
+
+const Q4: &str = "gguf/llama-silu-gqa-256-Q4_0.gguf";
+const Q8: &str = "gguf/llama-silu-gqa-256-Q8_0.gguf";
+
+#[test]
+fn a_sidecar_is_found_beside_its_model_and_only_by_that() {
+    let (_folder, path) = copied(Q4);
+    let beside = path_beside(&path);
+    let find = |path: &Path, choice: &SidecarChoice| attach(&mut open(path), choice, ReadMode::Map);
+    assert!(matches!(find(&path, &SidecarChoice::Beside).unwrap(), Attachment::None));
+
+    sample(&open(&path)).write(&beside).unwrap();
+    let found = find(&path, &SidecarChoice::Beside).unwrap();
+    assert_eq!(found.sidecar().unwrap().path, beside);
+    assert!(matches!(find(&path, &SidecarChoice::Without).unwrap(), Attachment::None));
+    assert!(find(&path, &SidecarChoice::File(beside.clone())).unwrap().sidecar().is_some());
+    let memory = SidecarChoice::Memory("memory".into(), Bytes::new(fs::read(&beside).unwrap()));
+    assert!(find(&path, &memory).unwrap().sidecar().is_some());
+
+    // The same model in another type; the same type with other weights; another model; another activation.
+    let ignored = |reason: &str| {
+        let Attachment::Ignored { path: at, reason: got } = find(&path, &SidecarChoice::Beside).unwrap() else {
+            panic!("{reason}: attached")
+        };
+        assert!(at == beside && got.contains(reason), "{got}");
+        let error = find(&path, &SidecarChoice::File(beside.clone())).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    };
+    fs::copy(fixture(Q8), &path).unwrap();
+    ignored("other tensors or tensor types");
+    let mut bytes = fs::read(fixture(Q4)).unwrap();
+    let last = bytes.len() - 1;
+    bytes[last] ^= 1;
+    fs::write(&path, bytes).unwrap();
+    ignored("other weights");
+    fs::copy(fixture("powerinfer/llama-relu-f16.powerinfer.gguf"), &path).unwrap();
+    ignored("another model");
+    fs::copy(fixture(Q4), &path).unwrap();
+    assert!(find(&path, &SidecarChoice::Beside).unwrap().sidecar().is_some());
+    let options = LoadOptions { activation: Some(Activation::Relu), ..LoadOptions::default() };
+    let mut other = Model::open(&path, &options).unwrap();
+    let Attachment::Ignored { reason, .. } = attach(&mut other, &SidecarChoice::Beside, ReadMode::Map).unwrap() else {
+        panic!("attached")
+    };
+    assert!(reason.contains("silu") && reason.contains("relu"), "{reason}");
+    fs::write(&beside, b"not a GGUF").unwrap();
+    ignored("GGUF");
+    fs::copy(fixture(Q4), &beside).unwrap();
+    ignored("a sidecar");
+    assert!(matches!(find(&path, &SidecarChoice::File("absent".into())), Err(Error::Io { .. })));
+}
+
+#[test]
+fn metadata_and_the_order_of_tensors_do_not_matter() {
+    let model = open(&fixture(Q4));
+    let rebuilt = |reverse: bool| {
+        let mut file = model.checkpoint.clone();
+        file.metadata.set("general.name", Value::String("renamed".to_owned()));
+        let (metadata, container) = (file.metadata.clone(), file.container);
+        let (path, tokenizer) = (file.path.clone(), file.tokenizer.clone());
+        let mut tensors = file.into_tensors();
+        if reverse {
+            tensors.reverse();
+        }
+        let file = Checkpoint::new(path, container, metadata, tokenizer, tensors).unwrap();
+        Identity::of_model(&Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
+    };
+    assert_eq!(rebuilt(false), Identity::of_model(&model));
+    assert_eq!(rebuilt(true), Identity::of_model(&model));
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing() {
+    let relu = open(&fixture("models/llama-relu"));
+    for other in ["models/mixtral", "models/llama-relu-256"] {
+        let (mut model, plain) = (open(&fixture(other)), open(&fixture(other)));
+        if sample(&relu).attach(&mut model).is_ok() {
+            panic!("{other} took a sidecar of another shape");
+        }
+        assert_eq!(logits(model), logits(plain), "{other}");
+    }
+    // The model's own predictor, of a model that has none.
+    let mut model = open(&fixture("models/llama-relu"));
+    let mut sidecar = sample(&relu);
+    sidecar.layers[0].predictor.as_mut().unwrap().kind = None;
+    let error = sidecar.attach(&mut model).unwrap_err().to_string();
+    assert!(error.contains("predictor.kind") && error.contains("has none"), "{error}");
+    // Fewer layers.
+    sidecar.layers.pop();
+    assert!(sidecar.attach(&mut model).unwrap_err().to_string().contains("block_count"));
+}
+
+/// The built-in model's sidecar is committed as an earlier program wrote it, with the keys of format version 1.
+#[test]
+fn committed_sidecar_of_format_1_attaches_to_its_model() {
+    let file = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller").join(name);
+    let sidecar = Sidecar::open(&file("storyteller-F16.thermocline.gguf"), ReadMode::Map).unwrap();
+    assert_eq!((sidecar.layers.len(), sidecar.provenance.activation), (6, Activation::Relu));
+    let n_ff = sidecar.identity.n_ff;
+    for layer in &sidecar.layers {
+        assert_eq!(layer.frequency.as_ref().map(Vec::len), Some(n_ff));
+        let predictor = layer.predictor.as_ref().unwrap();
+        assert!(matches!(predictor.kind, Some(PredictorKind::Rows { .. })) && predictor.quality.recall > 0.9);
+        assert!(layer.activation_threshold.is_none());
+    }
+    let mut model = open(&file("storyteller-F16.gguf"));
+    let choice = SidecarChoice::File(file("storyteller-F16.thermocline.gguf"));
+    assert!(matches!(attach(&mut model, &choice, ReadMode::Map).unwrap(), Attachment::Attached(_)));
+    assert!(model.weights.layers.iter().all(|layer| layer.predictor.is_some() && layer.frequency.is_some()));
+}

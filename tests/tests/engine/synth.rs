@@ -1,0 +1,279 @@
+//! Synthetic models in the real forward pass: they fire as they were asked to, and their predictors find what fires.
+
+#![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
+
+use std::sync::Arc;
+
+use thermocline_engine::{
+    cpu::{Cpu, CpuOptions},
+    format::Matrix,
+    model::{Activation, Down, Ffn, LoadOptions, Model, Predictor, PredictorKind, mask},
+    quant::TensorType,
+    runtime::{Forward, KvCache, KvType, LayerFiring, Outputs, Probe, Sparsity},
+    synth::{Family, Shape, SynthOptions, generate},
+};
+use thermocline_tests::golden::max_diff;
+
+/// Enough for the firing counts of single neurons to mean something.
+const TOKENS: usize = 1024;
+
+/// Keeps what passes by, per layer.
+#[derive(Default)]
+struct Recorder {
+    /// `[tokens, n_ff]`: the FFN's hidden vector.
+    hidden: Vec<Vec<f32>>,
+    /// `[tokens, d]`
+    outputs: Vec<Vec<f32>>,
+    activation: Option<Activation>,
+}
+
+impl Recorder {
+    fn at(of: &mut Vec<Vec<f32>>, layer: usize) -> &mut Vec<f32> {
+        of.resize(of.len().max(layer + 1), Vec::new());
+        &mut of[layer]
+    }
+}
+
+impl Probe for Recorder {
+    fn wants_layer_output(&mut self) -> bool {
+        true
+    }
+
+    fn wants_ffn_hidden(&mut self) -> bool {
+        true
+    }
+
+    fn layer_output(&mut self, layer: usize, x: &[f32]) {
+        Self::at(&mut self.outputs, layer).extend_from_slice(x);
+    }
+
+    fn ffn_hidden(&mut self, layer: usize, _: usize, gate: &[f32], up: &[f32]) {
+        let hidden = Self::at(&mut self.hidden, layer);
+        match self.activation.unwrap() {
+            _ if gate.is_empty() => hidden.extend(up.iter().map(|u| u.max(0.0))),
+            Activation::Relu => hidden.extend(gate.iter().zip(up).map(|(g, u)| g.max(0.0) * u)),
+            Activation::DRelu => hidden.extend(gate.iter().zip(up).map(|(g, u)| g.max(0.0) * u.max(0.0))),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn rows(matrix: &Matrix) -> Vec<f32> {
+    let mut values = vec![0.0; matrix.rows() * matrix.cols()];
+    values.chunks_exact_mut(matrix.cols()).enumerate().for_each(|(row, out)| matrix.dequantise_row(row, out));
+    values
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let (a, b) = (a.as_chunks::<8>().0, b.as_chunks::<8>().0);
+    let mut sums = [0.0; 8];
+    a.iter().zip(b).for_each(|(a, b)| (0..8).for_each(|i| sums[i] += a[i] * b[i]));
+    sums.iter().sum()
+}
+
+/// Share of the firings the predictor finds; `x` is `[tokens, d]`, what it sees.
+fn recall(predictor: &Predictor, x: &[f32], hidden: &[f32]) -> f64 {
+    let PredictorKind::LowRank { fc1, fc2 } = &predictor.kind else { panic!("synthetic predictors have two layers") };
+    let (d, n_ff, rank) = (fc1.cols(), fc2.rows(), fc1.rows());
+    let (fc1, fc2) = (rows(fc1), rows(fc2));
+    let (mut fired, mut found) = (0, 0);
+    for (x, hidden) in x.chunks_exact(d).zip(hidden.chunks_exact(n_ff)) {
+        let inner: Vec<f32> = fc1.chunks_exact(d).map(|row| dot(row, x).max(0.0)).collect();
+        for (row, _) in fc2.chunks_exact(rank).zip(hidden).filter(|(_, hidden)| **hidden != 0.0) {
+            fired += 1;
+            found += u32::from(dot(row, &inner) >= predictor.threshold);
+        }
+    }
+    f64::from(found) / f64::from(fired)
+}
+
+/// Output of a layer's FFN: `hidden` through its down projection, by neuron.
+fn ffn_output(down: &Down, hidden: &[f32]) -> Vec<f32> {
+    let Down::Neurons(down) = down else { panic!("synthetic models with predictors have a row per neuron") };
+    let (n_ff, d) = (down.weight.rows(), down.weight.cols());
+    let weights = rows(&down.weight);
+    let mut out = vec![0.0; hidden.len() / n_ff * d];
+    for (out, hidden) in out.chunks_exact_mut(d).zip(hidden.chunks_exact(n_ff)) {
+        for (row, a) in weights.chunks_exact(d).zip(hidden).filter(|(_, a)| **a != 0.0) {
+            out.iter_mut().zip(row).for_each(|(out, w)| *out += a * w);
+        }
+    }
+    out
+}
+
+/// The smallest share of the neurons that makes 80 % of the firings.
+fn hot_share(counts: &[u32]) -> f64 {
+    let mut sorted = counts.to_vec();
+    sorted.sort_unstable_by(|a, b| b.cmp(a));
+    let most = 0.8 * f64::from(sorted.iter().sum::<u32>());
+    let mut sum = 0.0;
+    let hot = sorted.iter().take_while(|count| {
+        sum += f64::from(**count);
+        sum < most
+    });
+    hot.count() as f64 / counts.len() as f64
+}
+
+fn near(what: &str, layer: usize, got: f64, asked: f64) {
+    assert!((got / asked - 1.0).abs() < 0.1, "layer {layer}: {what} is {got:.4}, asked for {asked}");
+}
+
+fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+    (options.ty, options.active, options.hot_share, options.seed) = (ty, active, skew, 3);
+    let report = generate(&options, &mut |_| {}).unwrap();
+    assert!(report.deviation() < 0.1, "{report:?}");
+
+    let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+    let n_ff = model.config.n_ff;
+    let mut recorder = Recorder { activation: Some(model.config.activation), ..Recorder::default() };
+    let mut kv = KvCache::new(&model.config, TOKENS, KvType::F16).unwrap();
+    // Every token at most once; an odd factor visits all of a vocabulary of 2^n.
+    let tokens: Vec<u32> = (0..TOKENS).map(|i| ((i * 997 + 13) % model.config.n_vocab) as u32).collect();
+    let mut forward = Forward::new(model.clone(), Cpu::new(&CpuOptions::default()).unwrap());
+    let logits = forward.run(&tokens, &mut kv, Outputs::Last, &mut recorder).unwrap();
+    assert!(logits.len() == model.config.n_vocab && logits.iter().all(|x| x.is_finite()));
+
+    for (layer, weights) in model.weights.layers.iter().enumerate() {
+        let hidden = &recorder.hidden[layer];
+        let mut counts = vec![0; n_ff];
+        for token in hidden.chunks_exact(n_ff) {
+            counts.iter_mut().zip(token).for_each(|(count, a)| *count += u32::from(*a != 0.0));
+        }
+        let mean = f64::from(counts.iter().sum::<u32>()) / (n_ff * TOKENS) as f64;
+        println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_share(&counts));
+        near("activity", layer, mean, active);
+        near("share of hot neurons", layer, hot_share(&counts), skew);
+
+        let (Some(predictor), Ffn::Dense(ffn)) = (&weights.predictor, &weights.ffn) else { panic!("no predictor") };
+        // The predictor looks at the stream before the FFN; where attention stands beside the FFN, at the layer's input.
+        let seen = match options.shape.family {
+            Family::Falcon if layer == 0 => continue,
+            Family::Falcon => recorder.outputs[layer - 1].clone(),
+            _ => {
+                let added = ffn_output(&ffn.down, hidden);
+                recorder.outputs[layer].iter().zip(added).map(|(x, added)| x - added).collect()
+            }
+        };
+        let recall = recall(predictor, &seen, hidden);
+        println!("{shape} {ty} layer {layer}: recall {recall:.4}");
+        near("recall", layer, recall, options.recall);
+    }
+}
+
+#[test]
+fn llama_fires_as_asked() {
+    check("tiny-relu-llama", TensorType::Q4_0, 0.10, 0.26);
+    check("tiny-relu-llama", TensorType::F16, 0.25, 0.40);
+}
+
+#[test]
+fn bamboo_fires_as_asked() {
+    check("tiny-bamboo", TensorType::Q4_0, 0.15, 0.30);
+}
+
+#[test]
+fn opt_fires_as_asked() {
+    check("tiny-opt", TensorType::Q8_0, 0.10, 0.26);
+}
+
+#[test]
+fn falcon_fires_as_asked() {
+    check("tiny-falcon", TensorType::Q4_K, 0.10, 0.26);
+}
+
+#[test]
+fn dense_shapes_run() {
+    let folder = tempfile::tempdir().unwrap();
+    for shape in ["tiny-llama", "tiny-mixtral"] {
+        let options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        generate(&options, &mut |_| {}).unwrap();
+        let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+        assert_eq!(model.config.activation, Activation::Silu);
+        let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
+        let mut forward = Forward::new(model, Cpu::new(&CpuOptions::default()).unwrap());
+        let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
+        assert!(logits.len() == 4 * 2048 && logits.iter().all(|x| x.is_finite()));
+        let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
+        assert!((1.0..4.0).contains(&spread), "{shape}: logits have a standard deviation of {spread}");
+    }
+}
+
+/// Per layer: how often each expert was chosen, and each neuron fired.
+#[derive(Default)]
+struct Experts {
+    chosen: Vec<Vec<u32>>,
+    fired: Vec<Vec<u32>>,
+}
+
+impl Probe for Experts {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        for (of, masks) in [(&mut self.chosen, firing.chosen.unwrap()), (&mut self.fired, firing.fired)] {
+            let words = masks.len() / firing.tokens;
+            of.resize(of.len().max(firing.layer + 1), vec![0; 32 * words]);
+            for row in masks.chunks_exact(words) {
+                mask::neurons(row).for_each(|at| of[firing.layer][at as usize] += 1);
+            }
+        }
+    }
+}
+
+/// Of both kinds of mixtures experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked among
+/// those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
+#[test]
+fn mixtures_choose_and_fire_as_asked() {
+    const ALL: usize = 2 * TOKENS;
+    let folder = tempfile::tempdir().unwrap();
+    for (shape, ty, active) in [
+        ("tiny-turbosparse-mixtral", TensorType::Q4_0, Some(0.10)),
+        ("tiny-turbosparse-mixtral", TensorType::Q8_0, Some(0.20)),
+        ("tiny-mixtral", TensorType::Q4_K, None),
+    ] {
+        let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
+        (options.ty, options.active, options.seed) = (ty, active.unwrap_or(0.10), 3);
+        let report = generate(&options, &mut |_| {}).unwrap();
+        assert!(report.deviation() < 0.1, "{report:?}");
+        let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
+        let experts = model.config.experts.unwrap();
+        assert_eq!((experts.count, experts.used, experts.renormalise), (8, 2, true));
+        let rectified = options.shape.relu;
+        assert_eq!(model.config.activation, if rectified { Activation::DRelu } else { Activation::Silu });
+
+        let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&CpuOptions::default()).unwrap());
+        let (mut seen, mut kv) = (Experts::default(), forward.kv_cache(ALL, KvType::F16).unwrap());
+        let tokens: Vec<u32> = (0..ALL).map(|i| ((i * 997 + 13) % model.config.n_vocab) as u32).collect();
+        forward.run(&tokens, &mut kv, Outputs::None, &mut seen).unwrap();
+        for (layer, (chosen, fired)) in seen.chosen.iter().zip(&seen.fired).enumerate() {
+            let got: Vec<f64> = chosen[..8].iter().map(|count| f64::from(*count) / ALL as f64).collect();
+            println!("{shape} layer {layer}: {got:.3?} of {:.3?}", report.chosen[layer]);
+            for (got, asked) in got.iter().zip(&report.chosen[layer]) {
+                assert!((got / f64::from(*asked) - 1.0).abs() < 0.2, "layer {layer}: {got} of {asked}");
+            }
+            // As often as if every token chose every expert.
+            let often = |(at, fired): (usize, &u32)| (f64::from(*fired) / got[at / experts.n_ff]) as u32;
+            let counts: Vec<u32> = fired.iter().enumerate().map(often).collect();
+            let mean = counts.iter().map(|count| f64::from(*count)).sum::<f64>() / (counts.len() * ALL) as f64;
+            println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_share(&counts));
+            near("activity", layer, mean, active.unwrap_or(1.0));
+            if rectified {
+                near("share of hot neurons", layer, hot_share(&counts), options.hot_share);
+            }
+        }
+        let run = |mode: Sparsity| {
+            let mut forward = Forward::new(Arc::clone(&model), Cpu::new(&CpuOptions::default()).unwrap());
+            forward.set_sparsity(mode);
+            let mut kv = forward.kv_cache(8, KvType::F16).unwrap();
+            let logits = |id: u32| forward.run(&[id], &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+            (2..10).flat_map(logits).collect::<Vec<f32>>()
+        };
+        let (dense, exact) = (run(Sparsity::Dense), run(Sparsity::Exact));
+        let largest = dense.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        let off = max_diff(&dense, &exact) / largest;
+        assert!(largest > 1.0 && off < 1e-4, "{shape} {ty}: {off} of {largest}");
+    }
+}

@@ -1,0 +1,127 @@
+//! The words of the sources: the field's terms, one per thing. What has been replaced does not come back.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Parts of identifiers and words of comments that have a successor, which is the second of each pair.
+const REPLACED: [(&str, &str); 13] = [
+    ("extent", "neuron block"),
+    ("extents", "neuron blocks"),
+    ("slab", "streaming buffer"),
+    ("slabs", "streaming buffers"),
+    ("laps", "GPU timestamps"),
+    ("wish", "requested settings"),
+    ("wishes", "requested settings"),
+    ("prospect", "planner"),
+    ("outlook", "forecast"),
+    ("residence", "device manager"),
+    ("purse", "token bucket"),
+    ("whoever", "the noun"),
+    ("somebody", "the noun"),
+];
+
+/// Whole identifiers that have a successor.
+const RENAMED: [(&str, &str); 11] = [
+    ("Talk", "chat controller"),
+    ("Company", "other instances"),
+    ("News", "events"),
+    ("Heat", "decayed counts"),
+    ("Terms", "plan inputs"),
+    ("Basis", "plan inputs"),
+    ("Demand", "plan inputs"),
+    ("Expectation", "forecast"),
+    ("Steering", "threshold correction"),
+    ("Picked", "row selection"),
+    ("Apart", "gathered rows"),
+];
+
+/// Beginnings of doc comments that do not say what the item is.
+const OPENINGS: [&str; 3] = ["What ", "Whether ", "Who "];
+
+/// Every Rust and WGSL source of the workspace but this folder's, with its text.
+fn sources() -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["app", "engine", "shaders", "tests", "fuzz/fuzz_targets"].map(|it| root.join(it)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("tests/tests/repository") && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "rs" || it == "wgsl") {
+                found.push((path.strip_prefix(root).unwrap().to_owned(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    assert!(found.len() > 400, "only {} sources found", found.len());
+    found
+}
+
+/// The parts of an identifier, in lower case: `HotSlab` and `hot_slab` have `hot` and `slab`.
+fn parts(identifier: &str) -> Vec<String> {
+    let mut parts = vec![String::new()];
+    for c in identifier.chars() {
+        if (c == '_' || c.is_uppercase()) && parts.last().is_some_and(|part| !part.is_empty()) {
+            parts.push(String::new());
+        }
+        if c != '_'
+            && let Some(part) = parts.last_mut()
+        {
+            part.extend(c.to_lowercase());
+        }
+    }
+    parts
+}
+
+/// Places of `found` words. `found` gets a line and whether it begins a comment.
+fn places(found: impl Fn(&str, bool) -> Vec<String>) -> BTreeMap<String, Vec<String>> {
+    let mut places: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let comment = |line: &str| line.trim_start().starts_with("//");
+    for (path, text) in sources() {
+        let mut before = false;
+        for (number, line) in text.lines().enumerate() {
+            for word in found(line, comment(line) && !before) {
+                places.entry(word).or_default().push(format!("{}:{}", path.display(), number + 1));
+            }
+            before = comment(line);
+        }
+    }
+    places
+}
+
+fn identifiers(line: &str) -> impl Iterator<Item = &str> {
+    line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[test]
+fn replaced_words_do_not_come_back() {
+    let found = places(|line, _| {
+        let part = |word: &str| parts(word).into_iter().filter(|part| REPLACED.iter().any(|(old, _)| old == part));
+        let renamed = |word: &&str| RENAMED.iter().any(|(old, _)| old == word);
+        let whole = identifiers(line).filter(renamed).map(str::to_owned);
+        identifiers(line).flat_map(part).chain(whole).collect()
+    });
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn doc_comments_begin_with_the_thing() {
+    let found = places(|line, begins| {
+        let line = line.trim_start();
+        let doc = line.strip_prefix("/// ").or_else(|| line.strip_prefix("//! "));
+        let opening = |text: &str| OPENINGS.into_iter().find(|opening| text.starts_with(opening));
+        doc.filter(|_| begins).and_then(opening).map(str::to_owned).into_iter().collect()
+    });
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn identifiers_are_split_at_capitals_and_underscores() {
+    assert_eq!(parts("HotSlab"), ["hot", "slab"]);
+    assert_eq!(parts("slab_bytes"), ["slab", "bytes"]);
+    assert_eq!(parts("tablespoon"), ["tablespoon"]);
+}
