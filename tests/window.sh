@@ -73,7 +73,7 @@ length() { ask "SELECT length(content) FROM message WHERE role = 'assistant' ORD
 answers() { ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'"; }
 are_answered() { (($(answers) == $1)); }
 is_state() { [[ $(state) == "$1" ]]; }
-# A story without an end is cut.
+# A story without an end is truncated.
 is_over() { [[ $(state) =~ ^(complete|cut)$ ]]; }
 longer() { (($(length) > $1)); }
 gone() { ! kill -0 "$app" 2>/dev/null; }

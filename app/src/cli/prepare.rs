@@ -32,7 +32,7 @@ use super::{
 const DETAILS: &str = "\
 The model reads text while the firings of its neurons are counted. Then every layer gets a predictor of the neurons that will
 fire (models with ReLU), or an activation threshold below which neurons are skipped (others), and its down projection with a
-row per neuron. Mixtures of experts get no predictors: their routers choose experts, and gates decide on the experts' neurons.
+row per neuron. MoE models get no predictors: their routers choose experts, and gates decide on the experts' neurons.
 Commands that run the model find the file when it lies beside it. Ctrl-C stops; the same command continues from there.
 
 Examples:

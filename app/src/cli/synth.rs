@@ -29,7 +29,7 @@ The text such a model writes is noise; its size, speed and sparsity are those of
 grows on disk as it is made, whatever its size, and the same seed makes the same file.
 
 In MoE shapes the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
-often as the rarest. Mixtures have no predictors: --no-predictor is implied.
+often as the rarest. MoE shapes have no predictors: --no-predictor is implied.
 
 Examples:
   thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
@@ -102,7 +102,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };
-    if args.sidecar && !args.shape.relu && args.shape.mixture.is_none() {
+    if args.sidecar && !args.shape.relu && args.shape.moe.is_none() {
         return Err(Failure::usage("--sidecar: expected a ReLU shape, or a mixture of experts"));
     }
     let mut progress = TerminalProgress::new("making", ProgressUnit::Bytes);
@@ -132,9 +132,9 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let path = sidecar::path_beside(&report.path);
     let layer = |n: usize| {
         let (neurons, chosen) = (report.frequencies.get(n).cloned(), report.chosen.get(n).cloned());
-        let Some(mixture) = report.mixture else { return PreparedLayer { frequency: neurons, ..Default::default() } };
+        let Some(moe) = report.moe else { return PreparedLayer { frequency: neurons, ..Default::default() } };
         let experts = neurons.map(|frequency| {
-            let width = frequency.len() / mixture.experts;
+            let width = frequency.len() / moe.experts;
             PreparedExperts { width, frequency, ..PreparedExperts::default() }
         });
         PreparedLayer { frequency: chosen, experts, ..PreparedLayer::default() }
@@ -160,11 +160,11 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     let (shape, layers, ty, seconds) = (report.shape, report.layers, report.tensor_type, report.seconds);
     writeln!(out, "{}: {shape}, {layers} layers, {ty}, {parameters} parameters", report.path.display())?;
     writeln!(out, "{size} in {seconds:.1} s ({}/s)", units::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64))?;
-    if let (Some(mixture), Some(frequencies)) = (report.mixture, report.chosen.first()) {
+    if let (Some(moe), Some(frequencies)) = (report.moe, report.chosen.first()) {
         let (least, most) =
             frequencies.iter().fold((1.0f32, 0.0f32), |(least, most), of| (least.min(*of), most.max(*of)));
         let (least, most) = (percent(least.into()), percent(most.into()));
-        let ExpertCounts { experts, used } = mixture;
+        let ExpertCounts { experts, used } = moe;
         writeln!(out, "a token uses {used} of {experts} experts; each is chosen by {least} to {most} of the tokens")?;
     }
     let (Some(asked), Some(measured)) = (&report.asked, &report.measured) else {

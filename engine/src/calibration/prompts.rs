@@ -49,7 +49,7 @@ pub(super) fn cpu_prompts(
             sparsity: Sparsity::Dense,
             guess: None,
             recall_check: false,
-            cut: None,
+            activation_threshold: None,
             x: &x,
             tokens: CPU_TOKENS,
             observed: false,

@@ -92,7 +92,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             assert_eq!(checked(&damaged), None, "byte {at}");
-            assert_eq!(checked(&whole[..at]), None, "cut at {at}");
+            assert_eq!(checked(&whole[..at]), None, "truncated at {at}");
         }
     }
 

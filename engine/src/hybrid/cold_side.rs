@@ -73,7 +73,7 @@ impl ColdSide {
             sparsity: self.sparsity,
             guess: predicted.map(Guess::Mask),
             recall_check: false,
-            cut: weights.activation_threshold,
+            activation_threshold: weights.activation_threshold,
             x,
             tokens,
             observed,

@@ -95,7 +95,7 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         measured: mean(&measured),
         measured_layers: measured,
         frequencies,
-        mixture: plan.shape.mixture,
+        moe: plan.shape.moe,
         chosen,
     })
 }

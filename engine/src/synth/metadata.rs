@@ -38,9 +38,9 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     set("attention.head_count", size(shape.n_head));
     set("attention.head_count_kv", size(shape.n_kv_head));
     set("vocab_size", size(shape.n_vocab));
-    if let Some(mixture) = shape.mixture {
-        set("expert_count", size(mixture.experts));
-        set("expert_used_count", size(mixture.used));
+    if let Some(moe) = shape.moe {
+        set("expert_count", size(moe.experts));
+        set("expert_used_count", size(moe.used));
     }
     if shape.family.layer_norm() {
         set("attention.layer_norm_epsilon", Value::F32(NORM_EPS));

@@ -84,8 +84,8 @@ impl SynthOptions {
             if !rank.is_multiple_of(32) || !(96..=16384).contains(&rank) {
                 return Err(Error::invalid("predictor rank", "a multiple of 32 from 96 to 16384", rank));
             }
-            if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.mixture) {
-                return Err(Error::invalid("predictor rank", "none: a mixture has no predictors", rank));
+            if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.moe) {
+                return Err(Error::invalid("predictor rank", "none: an MoE model has no predictors", rank));
             }
         }
         Ok(())

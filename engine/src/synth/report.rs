@@ -59,7 +59,8 @@ pub struct SynthReport {
     #[serde(skip)]
     pub frequencies: Vec<Vec<f32>>,
     /// Experts per layer and per token, in MoE shapes.
-    pub mixture: Option<ExpertCounts>,
+    #[serde(rename = "mixture")]
+    pub moe: Option<ExpertCounts>,
     /// Per layer, `[experts]`: designed frequency of each expert; empty without experts.
     #[serde(skip)]
     pub chosen: Vec<Vec<f32>>,

@@ -38,8 +38,8 @@ fn files_are_what_was_asked_for() {
         assert_eq!(last, report.bytes);
         println!("{shape} {:?}", report.measured);
         let Opened::Checkpoint(file) = open(&out, ReadMode::Map).unwrap() else { panic!("not a GGUF") };
-        let mixture = options.shape.mixture;
-        let sparse = options.shape.relu && predictor && mixture.is_none();
+        let moe = options.shape.moe;
+        let sparse = options.shape.relu && predictor && moe.is_none();
         assert_eq!(file.container, if sparse { Container::PowerInfer(3) } else { Container::Gguf(3) });
         assert_eq!(file.tensor_bytes(), report.bytes);
         assert_eq!(file.tensor("blk.1.ffn_down_t.weight").is_some(), sparse);
@@ -47,8 +47,8 @@ fn files_are_what_was_asked_for() {
         assert!(report.deviation() < 0.1, "{shape}: {report:?}");
         assert_eq!(report.measured_layers.len(), if options.shape.relu { 2 } else { 0 });
         assert_eq!(report.frequencies.len(), report.measured_layers.len());
-        assert_eq!((report.mixture, report.chosen.len()), (mixture, if mixture.is_some() { 2 } else { 0 }));
-        if let Some(ExpertCounts { experts, used }) = mixture {
+        assert_eq!((report.moe, report.chosen.len()), (moe, if moe.is_some() { 2 } else { 0 }));
+        if let Some(ExpertCounts { experts, used }) = moe {
             let sizes = |stem: &str| file.tensor(&format!("blk.1.ffn_{stem}.weight")).unwrap().shape.clone();
             assert_eq!(sizes("gate_inp"), [experts, 256]);
             assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, 512, 256], [experts, 512, 256]]);
@@ -133,11 +133,11 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.ty = TensorType::Q2_K);
     refused(&|o| o.shape.n_head = 0);
     refused(&|o| o.shape.n_kv_head = 3);
-    let mixture = |experts, used| Some(ExpertCounts { experts, used });
-    refused(&|o| o.shape.mixture = mixture(8, 8));
-    refused(&|o| o.shape.mixture = mixture(8, 0));
-    refused(&|o| o.shape.mixture = mixture(1000, 2));
-    refused(&|o| (o.shape.mixture, o.shape.family) = (mixture(8, 2), Family::Opt));
-    refused(&|o| (o.shape.mixture, o.predictor_rank) = (mixture(8, 2), Some(128)));
+    let moe = |experts, used| Some(ExpertCounts { experts, used });
+    refused(&|o| o.shape.moe = moe(8, 8));
+    refused(&|o| o.shape.moe = moe(8, 0));
+    refused(&|o| o.shape.moe = moe(1000, 2));
+    refused(&|o| (o.shape.moe, o.shape.family) = (moe(8, 2), Family::Opt));
+    refused(&|o| (o.shape.moe, o.predictor_rank) = (moe(8, 2), Some(128)));
     assert!(matches!(Shape::named("llama-8t"), Err(Error::Unsupported { .. })));
 }

@@ -194,7 +194,7 @@ fn ids_by_text(tokens: &[String]) -> AHashMap<String, u32> {
 fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.str(key)?.unwrap_or_else(|| {
-        tracing::warn!(path = %metadata.path().display(), "no {key}: text is cut as llama.cpp does by default");
+        tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
         "default"
     });
     Scheme::named(name).ok_or_else(|| Error::Unsupported {

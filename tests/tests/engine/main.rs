@@ -17,7 +17,7 @@ mod gpu_processor;
 mod gpu_session;
 mod hybrid;
 mod kv_cache;
-mod mixtures;
+mod moe;
 mod models;
 mod neurons;
 mod placed;

@@ -312,10 +312,10 @@ impl Map {
                     let x = rect.left() + share * rect.width();
                     line.extend([Pos2::new(x, top(layer)), Pos2::new(x, top(layer) + band)]);
                 }
-                None => cut(&painter, std::mem::take(&mut line)),
+                None => draw_boundary(&painter, std::mem::take(&mut line)),
             }
         }
-        cut(&painter, line);
+        draw_boundary(&painter, line);
         for (layer, neuron) in pins {
             if let Some((x, y)) = self.atlas.find(*layer, *neuron) {
                 let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
@@ -326,7 +326,7 @@ impl Map {
     }
 }
 
-fn cut(painter: &egui::Painter, line: Vec<Pos2>) {
+fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>) {
     if line.len() > 1 {
         painter.line(line.clone(), Stroke::new(4.0, Palette::DARK.background.gamma_multiply(0.6)));
         painter.line(line, Stroke::new(2.0, Palette::DARK.boundary));

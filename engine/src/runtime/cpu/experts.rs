@@ -55,7 +55,7 @@ impl ExpertTask<'_> {
             sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
             guess: None,
             recall_check: false,
-            cut: self.task.cut,
+            activation_threshold: self.task.activation_threshold,
             x,
             tokens,
             observed: self.observed,

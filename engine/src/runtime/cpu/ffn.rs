@@ -157,14 +157,14 @@ impl CpuFfn {
                 cpu.matmul_rows(&mut jobs, task.x, tokens);
                 drop(jobs);
                 before(hidden, up);
-                if let Some(cut) = task.cut
+                if let Some(threshold) = task.activation_threshold
                     && task.observed
                     && !task.activation.is_sparse()
                 {
                     grow(wide, Some(values), WHAT)?;
                     wide[..values].copy_from_slice(hidden);
                     cpu.activate(form, &mut wide[..values], None);
-                    last.fires = Fires::Above(cut);
+                    last.fires = Fires::Above(threshold);
                 }
                 cpu.activate(form, hidden, Some(up));
             }
@@ -209,8 +209,8 @@ impl CpuFfn {
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;
         some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], wide, &mut work)?;
-        let cut = task.cut.filter(|_| mode == Sparsity::Threshold);
-        if cut.is_some() {
+        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        if threshold.is_some() {
             grow(up, Some(n), WHAT)?;
             let acted = &mut up[..n];
             acted.copy_from_slice(&hidden[..n]);
@@ -220,8 +220,8 @@ impl CpuFfn {
         let mut from = 0;
         for part in firing {
             let (first, n) = (held.len(), len(part));
-            match cut {
-                Some(cut) => keep(held, n, |i| up[from + i].abs() > cut),
+            match threshold {
+                Some(threshold) => keep(held, n, |i| up[from + i].abs() > threshold),
                 None => keep(held, n, |i| hidden[from + i] > 0.0),
             }
             // Ascending, so that nothing is overwritten before it has moved.
@@ -288,13 +288,13 @@ impl CpuFfn {
         let (hidden, n, list) = (span.of(&self.hidden, tokens), span.len, span.listed(&self.held));
         for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
             let hidden = &hidden[t * n..][..n];
-            let above = |cut: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > cut;
+            let above = |threshold: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > threshold;
             match (list, fires) {
                 (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
-                (None, Fires::Above(cut)) => mask::fill(mask, n, above(cut)),
+                (None, Fires::Above(threshold)) => mask::fill(mask, n, above(threshold)),
                 (Some(list), Fires::NonZero) => mask::insert_some(mask, list, |i| hidden[i] != 0.0),
                 (Some(list), Fires::Held) => mask::insert_some(mask, list, |_| true),
-                (Some(list), Fires::Above(cut)) => mask::insert_some(mask, list, above(cut)),
+                (Some(list), Fires::Above(threshold)) => mask::insert_some(mask, list, above(threshold)),
             }
         }
     }

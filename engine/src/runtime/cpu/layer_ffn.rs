@@ -17,7 +17,7 @@ pub(crate) struct LayerTask<'a> {
     pub layer: usize,
     pub ffn: &'a Ffn,
     pub predictor: Option<&'a Predictor>,
-    pub cut: Option<f32>,
+    pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
     /// Added to the predictor's threshold.
     pub shift: f32,
@@ -46,7 +46,7 @@ impl LayerTask<'_> {
             sparsity: self.sparsity,
             guess,
             recall_check: self.recall_check,
-            cut: self.cut,
+            activation_threshold: self.activation_threshold,
             x: self.x,
             tokens: self.tokens,
             observed,

@@ -213,9 +213,9 @@ mod tests {
                 let block = |(at, ffn)| FfnBlock { ffn, factor: factor(at), neurons: neurons(at) };
                 let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
                 let run = |blocks: &[FfnBlock<'_>]| {
-                    let (activation, guess, cut, recall_check) = (Activation::Relu, None, None, false);
+                    let (activation, guess, activation_threshold, recall_check) = (Activation::Relu, None, None, false);
                     let (x, observed) = (&x[..tokens * D], false);
-                    let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x, tokens, observed };
+                    let task = FfnTask { blocks, activation, sparsity, guess, recall_check, activation_threshold, x, tokens, observed };
                     let mut out = vec![f32::NAN; tokens * D];
                     let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
                     (out, work)

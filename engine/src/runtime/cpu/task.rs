@@ -41,8 +41,8 @@ pub struct FfnTask<'a> {
     pub guess: Option<Guess<'a>>,
     /// True to compare the guess with the neurons that fire instead of following it.
     pub recall_check: bool,
-    /// The cut of [`Sparsity::Threshold`].
-    pub cut: Option<f32>,
+    /// The activation threshold of [`Sparsity::Threshold`].
+    pub activation_threshold: Option<f32>,
     /// Inputs, `[tokens, d]`.
     pub x: &'a [f32],
     /// Number of inputs.
@@ -75,7 +75,7 @@ impl<'a> FfnTask<'a> {
             _ if self.tokens != 1 => Sparsity::Dense,
             Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
             Sparsity::Predicted if self.guess.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
-            Sparsity::Threshold if !self.gated() || self.cut.is_none() => Sparsity::Dense,
+            Sparsity::Threshold if !self.gated() || self.activation_threshold.is_none() => Sparsity::Dense,
             mode => mode,
         }
     }
@@ -185,11 +185,11 @@ mod tests {
         ];
         let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
-        for (ffn, activation, sparsity, guess, cut, wanted) in cases {
+        for (ffn, activation, sparsity, guess, activation_threshold, wanted) in cases {
             let blocks = [FfnBlock::whole(ffn)];
             let (recall_check, observed, tokens) = (false, false, 1);
             let task =
-                FfnTask { blocks: &blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+                FfnTask { blocks: &blocks, activation, sparsity, guess, recall_check, activation_threshold, x: &x, tokens, observed };
             let at = |matrix: &&Matrix| matrix.data().as_ptr();
             let read = task.first_read();
             assert_eq!(
@@ -206,9 +206,9 @@ mod tests {
         let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
         let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
         for blocks in [&some[..], &two] {
-            let (activation, sparsity, guess, cut) = (Activation::Relu, Sparsity::Dense, None, None);
+            let (activation, sparsity, guess, activation_threshold) = (Activation::Relu, Sparsity::Dense, None, None);
             let (recall_check, observed, tokens) = (false, false, 1);
-            let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+            let task = FfnTask { blocks, activation, sparsity, guess, recall_check, activation_threshold, x: &x, tokens, observed };
             assert!(task.first_read().is_empty());
         }
     }

@@ -173,8 +173,8 @@ fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
 /// A task for a layer that does nothing special.
 pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
     let tokens = x.len() / D;
-    let (predictor, cut) = (None, None);
-    LayerTask { layer: 0, ffn, predictor, cut, sparsity, shift: 0.0, recall_check: false, x, residual: x, tokens }
+    let (predictor, activation_threshold) = (None, None);
+    LayerTask { layer: 0, ffn, predictor, activation_threshold, sparsity, shift: 0.0, recall_check: false, x, residual: x, tokens }
 }
 
 fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[f64]) -> Vec<f64>) {

@@ -11,7 +11,7 @@ use crate::{
 
 /// Most tokens that each have their own workgroups, which share the keys out among them. More are taken together.
 const FEW_TOKENS: usize = 8;
-/// Workgroups that a few tokens' attention is cut into where the context is long enough.
+/// Workgroups that a few tokens' attention is split into where the context is long enough.
 const WORKGROUPS: u64 = 512;
 /// Invocations of a workgroup where the kernels leave the choice.
 const WORKGROUP: u32 = 128;

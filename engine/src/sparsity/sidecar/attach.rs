@@ -49,7 +49,7 @@ impl Sidecar {
                     let location = Location::Key(keys::KIND.to_owned());
                     return Err(self.refuse(
                         location,
-                        format!("none for layer {n}, a mixture of experts"),
+                        format!("none for layer {n}, an MoE layer"),
                         "a dense layer",
                     ));
                 }

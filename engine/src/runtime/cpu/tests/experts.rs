@@ -45,7 +45,7 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
 fn chosen_experts_tell_which_of_their_neurons_fired() {
     const WIDTH: usize = 20;
     let mut seed = 5;
-    for (activation, cut, shared, sparsity) in [
+    for (activation, activation_threshold, shared, sparsity) in [
         (Activation::Relu, None, 0, Sparsity::Exact),
         (Activation::Relu, None, 40, Sparsity::Dense),
         (Activation::DRelu, None, 33, Sparsity::Exact),
@@ -66,7 +66,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
         for tokens in [1, 7, 3] {
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
             let [mut out, mut unseen] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
-            let task = LayerTask { cut, ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold, ..task(&ffn, &x, sparsity) };
             let mut seen = Seen::default();
             layer.run(&cpu, &config, &task, &mut out, &mut seen).unwrap();
             layer.run(&cpu, &config, &task, &mut unseen, &mut ()).unwrap();
@@ -95,7 +95,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                         _ => scores[first / WIDTH].exp() / total,
                     };
                     for (i, value) in values.iter_mut().enumerate() {
-                        let above = cut.map_or(*value != 0.0, |cut| act(activation, gate[i]).abs() > f64::from(cut));
+                        let above = activation_threshold.map_or(*value != 0.0, |activation_threshold| act(activation, gate[i]).abs() > f64::from(activation_threshold));
                         // Only single tokens leave anything out.
                         *value = if sparsity == Sparsity::Threshold && tokens == 1 && !above { 0.0 } else { *value };
                         let wanted = if works { value.abs() } else { 0.0 };

@@ -1,4 +1,4 @@
-//! FFNs without experts: whole and in parts, with a predictor and with a cut.
+//! FFNs without experts: whole and in parts, with a predictor and with an activation threshold.
 
 use super::*;
 use crate::model::{Predictor, PredictorInput, PredictorKind, mask};
@@ -10,7 +10,7 @@ fn nothing_changes_where_zeros_are_skipped() {
         let weights = ffn(gated, 40, &mut 5);
         for weights in [weights.clone(), neuron_major(weights)] {
             for sparsity in [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold] {
-                // Without a predictor and a cut no mode approximates.
+                // Without a predictor and an activation threshold no mode approximates.
                 check(&config, &Ffn::Dense(weights.clone()), sparsity, |x| plain(activation, &weights, x));
             }
         }
@@ -44,7 +44,7 @@ fn parts_add_up() {
                         sparsity,
                         guess: None,
                         recall_check: false,
-                        cut: None,
+                        activation_threshold: None,
                         x: &x,
                         tokens,
                         observed: true,
@@ -138,7 +138,7 @@ fn only_what_is_predicted_counts() {
                 sparsity: Sparsity::Predicted,
                 guess: Some(Guess::Mask(&predicted)),
                 recall_check: false,
-                cut: None,
+                activation_threshold: None,
                 x: &x,
                 tokens: 1,
                 observed: false,
@@ -151,11 +151,11 @@ fn only_what_is_predicted_counts() {
     }
 }
 
-/// A neuron whose gate's activation is under the cut is left out, and said not to have fired even where it is computed.
+/// A neuron whose gate's activation is below the threshold is left out, and said not to have fired even where it is computed.
 #[test]
-fn what_is_under_the_cut_is_left_out() {
+fn neurons_below_the_threshold_are_left_out() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
-    let (activation, cut, mut seed) = (Activation::Silu, 0.15, 21);
+    let (activation, threshold, mut seed) = (Activation::Silu, 0.15, 21);
     let weights = ffn(true, 40, &mut seed);
     let Some(gate) = weights.gate.clone() else { unreachable!() };
     for weights in [weights.clone(), neuron_major(weights)] {
@@ -163,13 +163,13 @@ fn what_is_under_the_cut_is_left_out() {
         for (sparsity, tokens) in [(Sparsity::Threshold, 1), (Sparsity::Dense, 1), (Sparsity::Threshold, 3)] {
             let skips = sparsity == Sparsity::Threshold && tokens == 1;
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-            let task = LayerTask { cut: Some(cut), ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold: Some(threshold), ..task(&ffn, &x, sparsity) };
             let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
             let mut out = vec![f32::NAN; x.len()];
             layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
             for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
                 let above: Vec<bool> =
-                    times(&gate, &wide(x)).into_iter().map(|g| act(activation, g).abs() > f64::from(cut)).collect();
+                    times(&gate, &wide(x)).into_iter().map(|g| act(activation, g).abs() > f64::from(threshold)).collect();
                 assert!(above.contains(&true) && above.contains(&false));
                 let hidden = hidden(activation, &weights, &wide(x));
                 let counts = |i: usize| if above[i] || !skips { hidden[i] } else { 0.0 };
