@@ -51,16 +51,16 @@ pub struct PrepareArgs {
     #[arg(long, value_name = "N", default_value = "32k", value_parser = parse_tokens)]
     tokens: usize,
     /// Fraction of the firing neurons that predictors should find
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.95)]
     target_recall: f64,
     /// Fraction of those neurons' contribution to the output that predictors should find
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.99)]
     target_mass: f64,
     /// Kind of predictor: the cheapest per token if it pays, or one kind whatever it costs
     #[arg(long, value_name = "KIND", value_enum, default_value_t)]
     predictors: PredictorKindArg,
     /// Fraction of the neurons that activation thresholds skip, in models whose activations are never zero
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.5)]
     skip: f64,
     /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
     #[arg(long)]

@@ -59,13 +59,13 @@ pub struct SynthArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen experts' neurons
-    #[arg(long, value_name = "SHARE", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
     /// Skew: this fraction of a layer's neurons makes --hot-firings of its firings
-    #[arg(long, value_name = "SHARE", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
-    hot_share: f64,
+    #[arg(long = "hot-share", value_name = "FRACTION", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
+    hot_fraction: f64,
     /// Fraction of all firings that --hot-share refers to
-    #[arg(long, value_name = "SHARE", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
     /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never have them
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
@@ -74,7 +74,7 @@ pub struct SynthArgs {
     #[arg(long, value_name = "N", help_heading = "Firing (ReLU shapes)")]
     predictor_rank: Option<usize>,
     /// Recall of the predictors
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
     /// Write beside it how often each of its neurons fires (and each expert is chosen), as `thermocline prepare` counts
     #[arg(long)]
@@ -94,7 +94,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         ty: args.ty,
         seed: args.seed,
         active: args.active,
-        hot_share: args.hot_share,
+        hot_fraction: args.hot_fraction,
         hot_firings: args.hot_firings,
         predictor: !args.no_predictor,
         predictor_rank: args.predictor_rank,
@@ -172,9 +172,9 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     };
     let label = format!("neurons that make {:.0} % of the firings", report.hot_firings * 100.0);
     let recall = |firing: &Firing| firing.recall.map_or("-".to_owned(), percent);
-    writeln!(out, "\n{:<40} {:>8} {:>9}", "share of", "asked", "measured")?;
+    writeln!(out, "\n{:<40} {:>8} {:>9}", "fraction of", "asked", "measured")?;
     writeln!(out, "{:<40} {:>8} {:>9}", "neurons that fire", percent(asked.active), percent(measured.active))?;
-    writeln!(out, "{label:<40} {:>8} {:>9}", percent(asked.hot_share), percent(measured.hot_share))?;
+    writeln!(out, "{label:<40} {:>8} {:>9}", percent(asked.hot_fraction), percent(measured.hot_fraction))?;
     writeln!(out, "{:<40} {:>8} {:>9}", "firings the predictors find", recall(asked), recall(measured))?;
     if let Some(predicted) = measured.predicted {
         writeln!(out, "{:<40} {:>8} {:>9}", "neurons the predictors let through", "-", percent(predicted))?;

@@ -166,13 +166,13 @@ mod tests {
 
         #[test]
         fn matmul_inputs_equals_matmul(
-            chunks in 1usize..12, blocks in 1usize..9, share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+            chunks in 1usize..12, blocks in 1usize..9, density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
             let (rows, cols) = (chunks * OUTPUTS, blocks * INPUTS);
             let weight = random_matrix(TensorType::Q4_0, rows, cols, rng);
             let mut x = random_activations(cols, rng);
-            x.iter_mut().for_each(|x| *x = if rng.random_bool(share) { *x } else { 0.0 });
+            x.iter_mut().for_each(|x| *x = if rng.random_bool(density) { *x } else { 0.0 });
             let mut first: Option<(Isa, Vec<f32>)> = None;
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
@@ -180,7 +180,7 @@ mod tests {
                 cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut wanted }], &x, 1);
                 let read = cpu.matmul_inputs(&input_major, &x, &mut got);
                 prop_assert!(read <= weight.data().len() as u64);
-                if share == 0.0 {
+                if density == 0.0 {
                     prop_assert_eq!(read, 0);
                 }
                 let size = wanted.iter().fold(1e-6f32, |size, x| size.max(x.abs()));

@@ -68,7 +68,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     metadata.set("thermocline.synth.seed", Value::U64(plan.seed));
     if shape.relu {
         metadata.set("thermocline.synth.active", Value::F32(options.active as f32));
-        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_share as f32));
+        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_fraction as f32));
         metadata.set("thermocline.synth.hot_firings", Value::F32(options.hot_firings as f32));
     }
     if plan.predictor_rank.is_some() {

@@ -39,7 +39,7 @@ pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 const SILU_SECOND_MOMENT: f64 = 0.356;
 /// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
-const SQUARED_SHARES: f64 = 0.56;
+const SQUARED_ROUTER_WEIGHTS: f64 = 0.56;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
 /// Epsilon of every norm.
@@ -143,7 +143,7 @@ impl Plan {
             false => Vec::new(),
             true => {
                 let gate = if up_bias > 0.0 { DRELU_UP } else { 1.0 };
-                power_law(shape.n_ff, options.active / gate, options.hot_share, options.hot_firings)?
+                power_law(shape.n_ff, options.active / gate, options.hot_fraction, options.hot_firings)?
                     .into_iter()
                     .map(quantile)
                     .collect()
@@ -218,8 +218,8 @@ impl Plan {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
-        let shares = if self.shape.moe.is_some() { SQUARED_SHARES } else { 1.0 };
-        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (shares * sum)).sqrt() as f32 }
+        let squares = if self.shape.moe.is_some() { SQUARED_ROUTER_WEIGHTS } else { 1.0 };
+        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
     }
 
     /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's

@@ -16,7 +16,7 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Share of the firings that were hot, in percent; `None` if nothing fired.
+    /// Percentage of the firings that were hot; `None` if nothing fired.
     pub fn hits(&self) -> Option<f64> {
         (self.total.fired > 0).then(|| 100.0 * f64::from(self.total.hot) / f64::from(self.total.fired))
     }

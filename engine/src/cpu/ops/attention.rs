@@ -175,8 +175,8 @@ impl Cpu {
         let width = keys[0].stride();
         let window = shape.window.unwrap_or(usize::MAX);
         let tokens = q.len() / row;
-        let share = tokens.div_ceil(self.pool().threads() * 4);
-        let per_block = (PROMPT_ROWS / group).min(share).max(FEW_TOKENS / 2);
+        let per_task = tokens.div_ceil(self.pool().threads() * 4);
+        let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
 
         let task = |i: usize, out: &mut [f32], block: &mut Block| {
             let token = i * per_block;

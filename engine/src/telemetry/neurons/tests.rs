@@ -180,8 +180,8 @@ fn chosen_experts_are_counted_beside_their_neurons() {
     assert_eq!((tally.tokens, &tally.chosen[..], &tally.counts), (position as u64, &times[..], &fired_times));
     let seen = tally.chosen_recent.iter().zip(&times).all(|(recent, times)| (*recent > 0.0) == (*times > 0));
     assert!(seen && tally.chosen_recent.len() == EXPERTS);
-    let shares: f32 = tally.chosen_recent.iter().sum();
-    assert!((1.0..=2.0001).contains(&shares), "{shares}");
+    let sum: f32 = tally.chosen_recent.iter().sum();
+    assert!((1.0..=2.0001).contains(&sum), "{sum}");
     assert!(board.tally(0).chosen.is_empty() && board.tally(2).chosen_recent.is_empty());
 }
 

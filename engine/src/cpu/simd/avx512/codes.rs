@@ -136,11 +136,11 @@ pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
     }
 }
 
-/// Transposes a square of 32-bit words.
+/// The transposed square of 16 x 16 32-bit words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // Words within quarters of the vectors, pairs of words, then the quarters themselves, twice.
+    // Words within the 128-bit lanes, pairs of words, then the lanes themselves, twice.
     let mut pairs = rows;
     for i in 0..8 {
         pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);

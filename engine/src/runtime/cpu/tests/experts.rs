@@ -20,12 +20,12 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
             let total: f64 = scores.iter().map(|s| s.exp()).sum();
             let mut order: Vec<usize> = (0..5).collect();
             order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-            let shares: Vec<f64> = order[..2].iter().map(|e| scores[*e].exp() / total).collect();
-            let sum = if renormalise { shares.iter().sum() } else { 1.0 };
+            let router_weights: Vec<f64> = order[..2].iter().map(|e| scores[*e].exp() / total).collect();
+            let sum = if renormalise { router_weights.iter().sum() } else { 1.0 };
             let mut out = vec![0.0; D];
-            for (e, share) in order.iter().zip(shares) {
+            for (e, router_weight) in order.iter().zip(router_weights) {
                 for (out, y) in out.iter_mut().zip(plain(activation, &weights.experts[*e], x)) {
-                    *out += share / sum * y;
+                    *out += router_weight / sum * y;
                 }
             }
             if let Some(shared) = &weights.shared {
@@ -90,7 +90,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                 for (first, works, ffn) in experts.chain(shared) {
                     let gate = times(ffn.gate.as_ref().unwrap(), &x);
                     let mut values = hidden(activation, ffn, &x);
-                    let share = match &weights.shared {
+                    let router_weight = match &weights.shared {
                         Some(shared) if first == 5 * WIDTH => 1.0 / (1.0 + (-times(&shared.gate, &x)[0]).exp()),
                         _ => scores[first / WIDTH].exp() / total,
                     };
@@ -104,7 +104,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                         some += usize::from(works && above);
                     }
                     if works {
-                        sum.iter_mut().zip(project(ffn, &values)).for_each(|(sum, y)| *sum += share * y);
+                        sum.iter_mut().zip(project(ffn, &values)).for_each(|(sum, y)| *sum += router_weight * y);
                     }
                 }
                 close(&out[t * D..][..D], &sum);
