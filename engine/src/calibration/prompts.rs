@@ -47,7 +47,7 @@ pub(super) fn cpu_prompts(
             blocks: &[FfnBlock { neurons: Some(&cold), ..FfnBlock::whole(&ffn) }],
             activation: Activation::Silu,
             sparsity: Sparsity::Dense,
-            guess: None,
+            prediction: None,
             recall_check: false,
             activation_threshold: None,
             x: &x,

@@ -69,7 +69,7 @@ impl InputMajor {
     }
 }
 
-/// Fills a tile with what `weight` has for the outputs from `first` on.
+/// Fills `tile` with the scales and codes of `weight`'s rows from `first` on.
 fn fill(weight: &Matrix, first: usize, tile: &mut [u8]) {
     let outputs = tile.len() / weight.row_bytes();
     let blocks = tile.chunks_exact_mut(outputs * BLOCK);
@@ -144,7 +144,7 @@ impl Cpu {
     }
 }
 
-/// The codes of a block.
+/// Input codes of block `block`, `[INPUTS]`.
 fn part(codes: &[i8], block: usize) -> &[i8; INPUTS] {
     &codes.as_chunks().0[block]
 }
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Largest codes on both sides: sums are as far from zero as they can be.
+    /// Weights and activations with the largest codes, whose sums are the farthest from zero.
     #[test]
     fn matmul_inputs_holds_the_largest_sums() {
         for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {

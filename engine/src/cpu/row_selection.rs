@@ -167,7 +167,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Several matrices at once give what they give one after the other, each row as if it were alone.
+        /// A product of several jobs equals the products of each job and of each row alone.
         #[test]
         fn jobs_together_equal_jobs_one_by_one(
             types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,

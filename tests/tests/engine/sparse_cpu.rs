@@ -140,7 +140,7 @@ fn powerinfers_masks_and_logits() {
         let model = Arc::new(open(&format!("powerinfer/llama-relu-{ty}.powerinfer.gguf")));
         let wanted = expected.f32(&format!("{ty}.masked_logits"));
         let dense = expected.f32(&format!("{ty}.dense_logits"));
-        let guess = expected.u8(&format!("{ty}.pred_mask")).unwrap();
+        let mask = expected.u8(&format!("{ty}.pred_mask")).unwrap();
         let near = expected.i32(&format!("{ty}.pred_near_threshold")).unwrap();
         let cpu = |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, activations }).unwrap();
         assert!(max_diff(&wanted, &dense) > 2.0 * tolerance, "{ty}: what is masked cannot be told from what is dense");
@@ -152,9 +152,9 @@ fn powerinfers_masks_and_logits() {
                 assert!(error <= tolerance, "{ty} {isa}: masked logits differ by {error}");
                 let hidden = max_diff(&seen.outputs.concat(), &expected.f32(&format!("{ty}.masked_hidden")));
                 assert!(hidden <= tolerance, "{ty} {isa}: hidden states differ by {hidden}");
-                let (of, wrong) = differing(&seen.predicted, model.config.n_ff, &guess);
+                let (of, wrong) = differing(&seen.predicted, model.config.n_ff, &mask);
                 let surely = wrong.iter().filter(|at| !near.contains(&(**at as i32))).count();
-                assert!(surely as f32 <= flips * of as f32, "{ty} {isa}: {surely} of {of} neurons guessed otherwise");
+                assert!(surely as f32 <= flips * of as f32, "{ty} {isa}: {surely} of {of} neurons predicted otherwise");
                 assert!(seen.fired.iter().flatten().zip(seen.predicted.iter().flatten()).all(|(f, p)| f & !p == 0));
             }
         }
@@ -197,7 +197,7 @@ fn predictors_see_what_the_norm_saw() {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
         let mut model = open(&path);
-        // The FFN's own rows as a predictor: what it guesses tells what it saw.
+        // The FFN's own rows as a predictor: what it predicts tells what it saw.
         for layer in &mut model.weights.layers {
             let Ffn::Dense(ffn) = &layer.ffn else { panic!("{name} is an MoE model") };
             let kind = PredictorKind::Rows { rows: ffn.up.weight.clone(), bias: None };
@@ -217,8 +217,8 @@ fn predictors_see_what_the_norm_saw() {
                 for neuron in 0..n_ff {
                     ffn.up.weight.dequantise_row(neuron, &mut row);
                     let score: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                    let guessed = mask::contains(&seen.predicted[layer][token * mask::words(n_ff)..], neuron);
-                    same += usize::from(guessed == (score >= 0.0) || score.abs() < 1e-4);
+                    let predicted = mask::contains(&seen.predicted[layer][token * mask::words(n_ff)..], neuron);
+                    same += usize::from(predicted == (score >= 0.0) || score.abs() < 1e-4);
                 }
             }
         }

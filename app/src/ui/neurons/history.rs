@@ -9,7 +9,7 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoar
 pub struct Sample {
     /// Which token.
     pub index: u64,
-    /// Tokens per second when it was seen; `None` for one of a prompt or from before anybody looked.
+    /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
     pub rate: Option<f64>,
     /// Figures of all layers together.
     pub total: LayerTrace,

@@ -92,7 +92,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     }
 }
 
-/// InputBlock of a block: those whose weights share scales.
+/// Inputs of a block: those whose weights share scales.
 pub(crate) const INPUTS: usize = 32;
 
 /// Outputs whose codes, of one input, are a cache line.

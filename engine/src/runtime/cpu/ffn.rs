@@ -7,7 +7,7 @@
 use super::{
     WHAT,
     products::{Few, Part, Values, down, some_rows},
-    task::{FfnTask, FfnWork, Guess},
+    task::{FfnTask, FfnWork, Prediction},
 };
 use crate::{
     cpu::{Cpu, RowsJob},
@@ -196,15 +196,15 @@ impl CpuFfn {
     fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, mode: Sparsity, out: &mut [f32]) -> Result<FfnWork> {
         let mut work = FfnWork::default();
         if mode == Sparsity::Predicted {
-            self.guess(cpu, task, &mut work)?;
+            self.predict(cpu, task, &mut work)?;
         }
         let CpuFfn { hidden, up, wide, part, candidates, held, spans, last, .. } = self;
-        let guessed = (last.predicted && !task.recall_check).then_some(&candidates[..]);
+        let predicted = (last.predicted && !task.recall_check).then_some(&candidates[..]);
         let form = task.activation;
         let firing = task
             .blocks
             .iter()
-            .map(|block| -> Part<'_> { (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), guessed.or(block.neurons)) });
+            .map(|block| -> Part<'_> { (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons)) });
         let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;
@@ -252,13 +252,13 @@ impl CpuFfn {
     }
 
     /// Finds the candidates: neurons to compute that may fire.
-    fn guess(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
+    fn predict(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
         let [block] = task.blocks else { return Ok(()) };
         let n_ff = block.ffn.up.weight.rows();
         self.predicted.resize(mask::words(n_ff), 0);
-        match task.guess {
-            Some(Guess::Mask(guess)) => self.predicted.copy_from_slice(guess),
-            Some(Guess::Predictor { predictor, x, shift }) => {
+        match task.prediction {
+            Some(Prediction::Mask(mask)) => self.predicted.copy_from_slice(mask),
+            Some(Prediction::Predictor { predictor, x, shift }) => {
                 let [hidden, scores] = &mut self.predictor;
                 let (scores, read) = predictor.scores(cpu, x, 1, hidden, scores)?;
                 mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
@@ -270,8 +270,8 @@ impl CpuFfn {
         self.candidates.clear();
         match block.neurons {
             Some(list) => {
-                let guessed = |i: &&u32| mask::contains(&self.predicted, **i as usize);
-                self.candidates.extend(list.iter().filter(guessed));
+                let predicted = |i: &&u32| mask::contains(&self.predicted, **i as usize);
+                self.candidates.extend(list.iter().filter(predicted));
             }
             None => self.candidates.extend(mask::neurons(&self.predicted)),
         }

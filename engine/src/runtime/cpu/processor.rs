@@ -100,7 +100,7 @@ impl CpuProcessor {
         self.ffn.run(&self.cpu, &model.config, &task, out, probe)
     }
 
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `given` are ids and router weights,
+    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `chosen` are ids and router weights,
     /// `[tokens, used]` each, ids that are no expert's are left out, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
     /// added to `fired`, `[tokens, words(neurons)]`.
     pub(crate) fn experts_of(
@@ -108,12 +108,12 @@ impl CpuProcessor {
         model: &Model,
         layer: usize,
         (x, tokens): (&[f32], usize),
-        given: (&[u32], &[f32]),
+        chosen: (&[u32], &[f32]),
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         let task = self.task(model, layer, (x, None), tokens);
-        self.ffn.experts(&self.cpu, &model.config, &task, given, out, fired)
+        self.ffn.experts(&self.cpu, &model.config, &task, chosen, out, fired)
     }
 
     fn task<'a>(

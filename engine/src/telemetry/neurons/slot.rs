@@ -97,7 +97,7 @@ impl Slot {
             kept.copy_from_slice(predicted);
         } else if let Some(predicted) = predicted {
             // Told of this layer and not of the first: counted now, being kept nowhere.
-            count_guess(figures, fired, predicted);
+            count_prediction(figures, fired, predicted);
         }
         let strength = masks.strength.get_mut(shape.range(layer));
         if let (Some(told), Some(kept), Some(greatest)) = (firing.strength, strength, masks.greatest.get_mut(layer)) {
@@ -184,11 +184,11 @@ fn count(
         *experts = ones(chosen);
     }
     if let Some(predicted) = predicted.filter(|_| figures.predicted.is_some()) {
-        count_guess(figures, fired, predicted);
+        count_prediction(figures, fired, predicted);
     }
 }
 
-fn count_guess(figures: &mut LayerTrace, fired: &[u32], predicted: &[u32]) {
+fn count_prediction(figures: &mut LayerTrace, fired: &[u32], predicted: &[u32]) {
     figures.predicted = Some(ones(predicted));
     figures.missed = figures.missed.map(|_| ones(fired) - both(fired, predicted));
 }

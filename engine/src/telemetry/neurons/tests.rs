@@ -138,7 +138,7 @@ fn hits_misses_and_strengths() {
     assert!(again(&mut recorder, None).is_none());
 }
 
-/// A moe between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
+/// An MoE layer between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
 #[test]
 fn chosen_experts_are_counted_beside_their_neurons() {
     const EXPERTS: usize = 40;
@@ -214,11 +214,11 @@ impl Told {
         let layers = 0..shape.layers();
         let fired = layers.clone().map(|layer| mask(shape.neurons(layer))).collect();
         let chosen = layers.clone().map(|layer| mask(shape.experts(layer))).collect();
-        let guessed = mask(4)[0];
+        let bits = mask(4)[0];
         // Some layers have a predictor, some tokens are looked at as a whole.
         let predicted =
-            layers.map(|layer| (guessed >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
-        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: guessed >> 2 & 1 == 1 }
+            layers.map(|layer| (bits >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
+        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: bits >> 2 & 1 == 1 }
     }
 
     fn figures(&self, shape: &NeuronShape, layer: usize) -> LayerTrace {

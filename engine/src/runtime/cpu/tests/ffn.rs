@@ -42,7 +42,7 @@ fn parts_add_up() {
                         blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
                         activation,
                         sparsity,
-                        guess: None,
+                        prediction: None,
                         recall_check: false,
                         activation_threshold: None,
                         x: &x,
@@ -95,10 +95,10 @@ fn only_what_is_predicted_counts() {
                     times(&Linear { weight: rows.clone(), bias: bias.clone() }, &wide(&x))
                 }
             };
-            let guessed: Vec<bool> = scores.iter().map(|score| *score >= 0.2).collect();
-            assert!(guessed.contains(&true) && guessed.contains(&false));
+            let expected: Vec<bool> = scores.iter().map(|score| *score >= 0.2).collect();
+            assert!(expected.contains(&true) && expected.contains(&false));
             let all = hidden(activation, &weights, &wide(&x));
-            let masked: Vec<f64> = all.iter().zip(&guessed).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
+            let masked: Vec<f64> = all.iter().zip(&expected).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
 
             let ffn = Ffn::Dense(weights.clone());
             let task =
@@ -110,9 +110,9 @@ fn only_what_is_predicted_counts() {
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (masked[i] != 0.0)));
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
             let predicted = seen.predicted.clone().unwrap();
-            assert!((0..40).all(|i| mask::contains(&predicted, i) == guessed[i]));
+            assert!((0..40).all(|i| mask::contains(&predicted, i) == expected[i]));
             // The predictor's own bytes, the candidates' firing rows, the other rows of those that fire.
-            let (candidates, row) = (guessed.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
+            let (candidates, row) = (expected.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
             assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
 
             // A lower threshold lets more through.
@@ -130,13 +130,13 @@ fn only_what_is_predicted_counts() {
             assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
 
-            // The same guess from elsewhere, for some of the neurons.
+            // The same prediction from elsewhere, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
             let part = FfnTask {
                 blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
                 activation,
                 sparsity: Sparsity::Predicted,
-                guess: Some(Guess::Mask(&predicted)),
+                prediction: Some(Prediction::Mask(&predicted)),
                 recall_check: false,
                 activation_threshold: None,
                 x: &x,
