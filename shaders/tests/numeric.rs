@@ -72,7 +72,11 @@ fn activation_matches_its_equation() {
                 kernel: "activation",
                 tier,
                 weights: None,
-                overrides: &[("KIND", f64::from(kind)), ("GATED", gated as f64), ("INTERLEAVED", f64::from(u8::from(interleaved)))],
+                overrides: &[
+                    ("KIND", f64::from(kind)),
+                    ("GATED", gated as f64),
+                    ("INTERLEAVED", f64::from(u8::from(interleaved))),
+                ],
                 params: bytes_of(&params),
                 buffers: &[bytes(&input), bytes(&out)],
                 workgroups: (5, 2, 1),

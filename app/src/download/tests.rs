@@ -196,7 +196,8 @@ fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&Download
 #[test]
 fn the_queue_retries_temporary_failures() {
     let folder = tempfile::tempdir().unwrap();
-    let (address, _) = server(vec![ServerBehaviour::Well, ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Well]);
+    let (address, _) =
+        server(vec![ServerBehaviour::Well, ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Well]);
     let offers = hub::list_models(&agent(), &address, "owner/name").unwrap();
     assert_eq!((offers.len(), offers[0].bytes()), (1, 900_000));
     let requests = offers[0].requests(&address, "owner/name", folder.path());

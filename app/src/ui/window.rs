@@ -1,6 +1,7 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
 mod drops;
+mod frame_throttle;
 mod ground;
 
 use std::time::{Duration, Instant};
@@ -10,7 +11,7 @@ use egui::{
     Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
 };
 
-use self::{ground::Ground, frame_throttle::FrameThrottle};
+use self::{frame_throttle::FrameThrottle, ground::Ground};
 use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},

@@ -84,8 +84,11 @@ mod tests {
 
     #[test]
     fn bandwidth_fraction_weighs_sequential_and_scattered_reads() {
-        let limit =
-            |read_bandwidth, scattered_bandwidth| Limit { read_bandwidth, scattered_bandwidth, bandwidth_fraction: None };
+        let limit = |read_bandwidth, scattered_bandwidth| Limit {
+            read_bandwidth,
+            scattered_bandwidth,
+            bandwidth_fraction: None,
+        };
         let mut between = limit(30.0, Some(10.0)).mean_with(limit(50.0, Some(30.0)));
         assert_eq!(between, limit(40.0, Some(20.0)));
         // 80 in order and 20 as rows: 2 s and 1 s of 6.

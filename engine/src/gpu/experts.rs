@@ -110,7 +110,11 @@ impl ExpertMatmul {
         let experts = places.len();
         let rows = matrix.rows() / experts.max(1);
         let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
-        if rows * experts != matrix.rows() || misaligned || input.slots_per_row == 0 || output.epilogue != Default::default() {
+        if rows * experts != matrix.rows()
+            || misaligned
+            || input.slots_per_row == 0
+            || output.epilogue != Default::default()
+        {
             let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.slots_per_row);
             return Err(Error::invalid("a product with experts", "whole experts, stored", got));
         }

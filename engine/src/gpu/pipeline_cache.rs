@@ -45,7 +45,8 @@ impl PipelineCache {
         &self.raw
     }
 
-    /// Writes the pipelines that the driver has compiled so far. A failure is only logged: without the file they are compiled again.
+    /// Writes the pipelines that the driver has compiled so far. A failure is only logged: without the file they are compiled
+    /// again.
     pub fn store(&self) {
         let Some(data) = self.raw.get_data() else { return };
         if let Err(error) = write(&self.file, &data) {

@@ -13,8 +13,8 @@ use crate::{
 const WHAT: &str = "scratch memory";
 
 impl Predictor {
-    /// Scores of the inputs `x` `[tokens, d]`, `[tokens, n_ff]`, and the bytes of weights read. Neuron `i` is predicted to fire where
-    /// its score is at least [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
+    /// Scores of the inputs `x` `[tokens, d]`, `[tokens, n_ff]`, and the bytes of weights read. Neuron `i` is predicted to fire
+    /// where its score is at least [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
     /// `[tokens, n_ff]`.
     ///
     /// # Errors

@@ -369,8 +369,8 @@ fn what_rectified_experts_leave_out_costs_nothing() {
     }
 }
 
-/// Activation thresholds of a SwiGLU MoE model: the higher they are, the fewer bytes are read and the farther the output is from the
-/// dense model. There are no predictors to measure.
+/// Activation thresholds of a SwiGLU MoE model: the higher they are, the fewer bytes are read and the farther the output is from
+/// the dense model. There are no predictors to measure.
 #[test]
 fn activation_thresholds_of_moe_models_are_measured_and_predictors_refused() {
     let method = Method { sparsity: Sparsity::Threshold, ..DECODE };
@@ -404,10 +404,7 @@ fn activation_thresholds_of_moe_models_are_measured_and_predictors_refused() {
     assert!(points.windows(2).all(|two| two[1].divergence.kld.value > two[0].divergence.kld.value), "{points:?}");
     let refused = |error: Error| {
         let text = error.to_string();
-        assert!(
-            matches!(error, Error::Invalid { .. }) && text.contains("which MoE models do not have"),
-            "{text}"
-        );
+        assert!(matches!(error, Error::Invalid { .. }) && text.contains("which MoE models do not have"), "{text}");
     };
     refused(walk(Walk::Recall(vec![0.9])).unwrap_err());
     refused(walk(Walk::Shift(vec![0.1])).unwrap_err());

@@ -242,8 +242,8 @@ impl Probe for Read {
     }
 }
 
-/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the activation threshold: as
-/// many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
+/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the
+/// activation threshold: as many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
 #[test]
 fn a_token_reads_the_rows_of_neurons_that_fire() {
     let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();

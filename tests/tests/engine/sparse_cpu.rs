@@ -90,7 +90,8 @@ fn exact_is_dense_and_reads_less() {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
         let model = open(&path);
-        let (neuron_major, report) = model.neuron_major(cpu(2, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let (neuron_major, report) =
+            model.neuron_major(cpu(2, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
         assert!(report.matrices >= model.config.n_layer() && report.error == 0.0, "{name}: {report:?}");
         for model in [Arc::new(model), Arc::new(neuron_major)] {
             let mut all = Seen::of(&model);

@@ -223,8 +223,8 @@ impl Probe for Experts {
     }
 }
 
-/// Of both kinds of MoE models experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked among
-/// those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
+/// Of both kinds of MoE models experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked
+/// among those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
 #[test]
 fn experts_are_chosen_and_fire_as_asked() {
     const ALL: usize = 2 * TOKENS;

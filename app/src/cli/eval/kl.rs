@@ -67,7 +67,8 @@ fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, to
 
 fn report(of: &Divergence) -> Report {
     let mut report = Report::new(&["figure", "value", "standard error"]);
-    let percentages = |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
+    let percentages =
+        |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
     for (name, figure, decimals) in [
         ("perplexity", of.perplexity, 4),
         ("perplexity of the base", of.base_perplexity, 4),

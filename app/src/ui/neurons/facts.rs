@@ -80,7 +80,13 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 
 impl Facts {
     /// Of the neuron at `place`, which is `hot` or not.
-    pub fn of(shape: &NeuronShape, token: Option<&TokenTrace>, place: Place, frequencies: Frequencies, hot: bool) -> Self {
+    pub fn of(
+        shape: &NeuronShape,
+        token: Option<&TokenTrace>,
+        place: Place,
+        frequencies: Frequencies,
+        hot: bool,
+    ) -> Self {
         let Place { layer, neuron, crowd } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
@@ -102,7 +108,9 @@ impl Facts {
             (Some(false), _) if passed_over => "Silent: this token did not choose its expert".to_owned(),
             (Some(false), _) => "Silent for this token".to_owned(),
         };
-        let at = |frequency: Option<f32>| frequency.map(|frequency| format!("at {} of the tokens", percent(frequency.into())));
+        let at = |frequency: Option<f32>| {
+            frequency.map(|frequency| format!("at {} of the tokens", percent(frequency.into())))
+        };
         let expected = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
         let predicted = match (fired, expected) {
             (Some(true), Some(true)) => Some("Predicted: a hit"),
@@ -170,7 +178,8 @@ mod tests {
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
         let frequencies = Frequencies { fires: Some(0.123), chosen: None };
-        let of = |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, neuron == 0);
+        let of =
+            |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, neuron == 0);
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));

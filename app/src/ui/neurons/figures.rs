@@ -238,7 +238,8 @@ pub fn pinned(
         ui.label(RichText::new(title).size(12.0).strong());
         ui.label(small(name, colour));
         if let Some(frequency) = frequency {
-            ui.label(small(percent(frequency.into()), palette.muted)).on_hover_text("Fraction of the tokens at which it fires");
+            ui.label(small(percent(frequency.into()), palette.muted))
+                .on_hover_text("Fraction of the tokens at which it fires");
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let name = format!("Unpin {}", pin.name);

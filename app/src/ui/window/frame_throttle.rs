@@ -36,8 +36,8 @@ impl FrameThrottle {
         }
     }
 
-    /// To be called before a frame. During an answer, to the window or to another program, it waits until the interval is over or the
-    /// answer has ended. Returns true if it has waited: then there may be new text.
+    /// To be called before a frame. During an answer, to the window or to another program, it waits until the interval is over or
+    /// the answer has ended. Returns true if it has waited: then there may be new text.
     pub fn before_frame(&mut self, chat_controller: &ChatController, serving: &ServerSwitch) -> bool {
         let rest = FRAME_INTERVAL.saturating_sub(self.begun.elapsed());
         let (here, there) = (chat_controller.is_generating(), serving.active_answer());

@@ -15,8 +15,8 @@ use crate::cpu::simd::vector::{
     tile::{TILE, query_key, weigh},
 };
 
-/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page boundaries,
-/// and loses the keys' stream while values are read.
+/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page
+/// boundaries, and loses the keys' stream while values are read.
 const AHEAD: isize = 8 << 10;
 
 /// A block of queries with the state of its online softmax, and scratch for a tile of keys and values. Buffers grow and are kept.

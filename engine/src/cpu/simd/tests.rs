@@ -18,7 +18,8 @@ pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1f32..1.2) * if rng.random_ratio(1, 40) { 12.0 } else { 1.0 }).collect()
 }
 
-/// Largest allowed error of the dot product of `w` and `x`: that of f32 sums, and with `rounded` that of activations rounded to 8 bits.
+/// Largest allowed error of the dot product of `w` and `x`: that of f32 sums, and with `rounded` that of activations rounded to 8
+/// bits.
 pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
     let rounding: f64 = match rounded {

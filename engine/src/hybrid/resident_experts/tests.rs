@@ -71,8 +71,15 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
         let from = loader.scratch("from", 20 * pitch(D)).unwrap();
         let out = loader.scratch("out", 20 * pitch(D)).unwrap();
-        let ops = ResidentExperts::new(&mut loader, None, (&weights, activation_threshold), &[3, 0, 4, 1, 2], &from, (&out, pitch(D)))
-            .unwrap();
+        let ops = ResidentExperts::new(
+            &mut loader,
+            None,
+            (&weights, activation_threshold),
+            &[3, 0, 4, 1, 2],
+            &from,
+            (&out, pitch(D)),
+        )
+        .unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
         let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();

@@ -201,10 +201,9 @@ impl CpuFfn {
         let CpuFfn { hidden, up, wide, part, candidates, held, spans, last, .. } = self;
         let predicted = (last.predicted && !task.recall_check).then_some(&candidates[..]);
         let form = task.activation;
-        let firing = task
-            .blocks
-            .iter()
-            .map(|block| -> Part<'_> { (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons)) });
+        let firing = task.blocks.iter().map(|block| -> Part<'_> {
+            (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
+        });
         let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;

@@ -191,8 +191,8 @@ mod tests {
         },
     };
 
-    /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any number of threads and any lists of
-    /// neurons.
+    /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any number of threads and any
+    /// lists of neurons.
     #[test]
     fn several_down_projections_with_a_row_per_output_are_one_piece_of_work() {
         let mut seed = 21;
@@ -213,9 +213,20 @@ mod tests {
                 let block = |(at, ffn)| FfnBlock { ffn, factor: factor(at), neurons: neurons(at) };
                 let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
                 let run = |blocks: &[FfnBlock<'_>]| {
-                    let (activation, prediction, activation_threshold, recall_check) = (Activation::Relu, None, None, false);
+                    let (activation, prediction, activation_threshold, recall_check) =
+                        (Activation::Relu, None, None, false);
                     let (x, observed) = (&x[..tokens * D], false);
-                    let task = FfnTask { blocks, activation, sparsity, prediction, recall_check, activation_threshold, x, tokens, observed };
+                    let task = FfnTask {
+                        blocks,
+                        activation,
+                        sparsity,
+                        prediction,
+                        recall_check,
+                        activation_threshold,
+                        x,
+                        tokens,
+                        observed,
+                    };
                     let mut out = vec![f32::NAN; tokens * D];
                     let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
                     (out, work)

@@ -169,7 +169,8 @@ mod tests {
             quality: None,
             by_input: Default::default(),
         };
-        let (asked, mask) = (Prediction::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Prediction::Mask(&[0]));
+        let (asked, mask) =
+            (Prediction::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Prediction::Mask(&[0]));
         let both = [gate, &gated.up.weight];
         let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [
             (&gated, Activation::Relu, Sparsity::Dense, Some(asked), None, &both),
@@ -188,8 +189,17 @@ mod tests {
         for (ffn, activation, sparsity, prediction, activation_threshold, wanted) in cases {
             let blocks = [FfnBlock::whole(ffn)];
             let (recall_check, observed, tokens) = (false, false, 1);
-            let task =
-                FfnTask { blocks: &blocks, activation, sparsity, prediction, recall_check, activation_threshold, x: &x, tokens, observed };
+            let task = FfnTask {
+                blocks: &blocks,
+                activation,
+                sparsity,
+                prediction,
+                recall_check,
+                activation_threshold,
+                x: &x,
+                tokens,
+                observed,
+            };
             let at = |matrix: &&Matrix| matrix.data().as_ptr();
             let read = task.first_read();
             assert_eq!(
@@ -206,9 +216,20 @@ mod tests {
         let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
         let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
         for blocks in [&some[..], &two] {
-            let (activation, sparsity, prediction, activation_threshold) = (Activation::Relu, Sparsity::Dense, None, None);
+            let (activation, sparsity, prediction, activation_threshold) =
+                (Activation::Relu, Sparsity::Dense, None, None);
             let (recall_check, observed, tokens) = (false, false, 1);
-            let task = FfnTask { blocks, activation, sparsity, prediction, recall_check, activation_threshold, x: &x, tokens, observed };
+            let task = FfnTask {
+                blocks,
+                activation,
+                sparsity,
+                prediction,
+                recall_check,
+                activation_threshold,
+                x: &x,
+                tokens,
+                observed,
+            };
             assert!(task.first_read().is_empty());
         }
     }

@@ -174,7 +174,18 @@ fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
 pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
     let tokens = x.len() / D;
     let (predictor, activation_threshold) = (None, None);
-    LayerTask { layer: 0, ffn, predictor, activation_threshold, sparsity, shift: 0.0, recall_check: false, x, residual: x, tokens }
+    LayerTask {
+        layer: 0,
+        ffn,
+        predictor,
+        activation_threshold,
+        sparsity,
+        shift: 0.0,
+        recall_check: false,
+        x,
+        residual: x,
+        tokens,
+    }
 }
 
 fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[f64]) -> Vec<f64>) {

@@ -20,7 +20,8 @@ fn every_placement_of_experts_computes_the_same() {
     }
 }
 
-/// The same model with another activation and other activation thresholds, its experts' down projections neuron-major or as in the file.
+/// The same model with another activation and other activation thresholds, its experts' down projections neuron-major or as in
+/// the file.
 fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), neuron_major: bool) -> Arc<Model> {
     let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
     config.activation = activation;

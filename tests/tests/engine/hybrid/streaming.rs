@@ -61,7 +61,8 @@ fn streamed_prompts_compute_the_same() {
     }
 }
 
-/// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of their own.
+/// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of
+/// their own.
 #[test]
 fn streamed_prompts_of_other_models_compute_the_same() {
     for name in ["llama-silu-gqa", "opt", "falcon-new", "qwen2"] {

@@ -196,7 +196,10 @@ fn models_that_are_never_silent_get_activation_thresholds() {
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
         let threshold = layer.activation_threshold.unwrap();
-        assert!((threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(), "{threshold:?}");
+        assert!(
+            (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
+            "{threshold:?}"
+        );
         // 99 % of the mass is in fewer than all neurons, and in more than half of them.
         assert!((0.5..1.0).contains(&report.density), "{report:?}");
     }

@@ -90,7 +90,10 @@ fn moe_models_that_are_never_silent_get_activation_thresholds() {
 
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
         let (threshold, judged) = (layer.activation_threshold.unwrap(), report.activation_threshold.unwrap());
-        assert!((threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(), "{threshold:?}");
+        assert!(
+            (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
+            "{threshold:?}"
+        );
         assert!(judged.output_error > 0.0 && judged.output_error < 0.5 && judged.mass > 0.5, "{judged:?}");
         assert!((0.5..1.0).contains(&report.density), "{report:?}");
     }
@@ -136,8 +139,8 @@ impl Probe for Looked {
     }
 }
 
-/// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind the others',
-/// and the others' activation threshold; all of it is in the file.
+/// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind
+/// the others', and the others' activation threshold; all of it is in the file.
 #[test]
 fn the_shared_expert_is_prepared_as_the_others_are() {
     for activation in [Activation::DRelu, Activation::Silu] {

@@ -95,7 +95,9 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                         _ => scores[first / WIDTH].exp() / total,
                     };
                     for (i, value) in values.iter_mut().enumerate() {
-                        let above = activation_threshold.map_or(*value != 0.0, |activation_threshold| act(activation, gate[i]).abs() > f64::from(activation_threshold));
+                        let above = activation_threshold.map_or(*value != 0.0, |activation_threshold| {
+                            act(activation, gate[i]).abs() > f64::from(activation_threshold)
+                        });
                         // Only single tokens leave anything out.
                         *value = if sparsity == Sparsity::Threshold && tokens == 1 && !above { 0.0 } else { *value };
                         let wanted = if works { value.abs() } else { 0.0 };

@@ -168,8 +168,10 @@ fn neurons_below_the_threshold_are_left_out() {
             let mut out = vec![f32::NAN; x.len()];
             layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
             for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
-                let above: Vec<bool> =
-                    times(&gate, &wide(x)).into_iter().map(|g| act(activation, g).abs() > f64::from(threshold)).collect();
+                let above: Vec<bool> = times(&gate, &wide(x))
+                    .into_iter()
+                    .map(|g| act(activation, g).abs() > f64::from(threshold))
+                    .collect();
                 assert!(above.contains(&true) && above.contains(&false));
                 let hidden = hidden(activation, &weights, &wide(x));
                 let counts = |i: usize| if above[i] || !skips { hidden[i] } else { 0.0 };
