@@ -225,7 +225,7 @@ mod tests {
             x[at] = 1.0;
             cpu.matmul_inputs(&input_major, &x, &mut [0.0; 256])
         };
-        // Scales of a block, and codes of an input.
+        // Bytes read: the scales of a block, and the codes of each active input.
         assert_eq!(read(0), 512 + 128);
         assert_eq!(read(31), 512 + 2 * 128);
         assert_eq!(read(95), 2 * 512 + 3 * 128);

@@ -70,7 +70,7 @@ mod tests {
     };
     use crate::quant::tests::WEIGHTS as TYPES;
 
-    /// Some of `n` rows, ascending; a `density` of 0 and 1 give none and all.
+    /// A random selection of `n` rows, ascending; `density` is the fraction selected, 0 to 1.
     fn some_rows(n: usize, density: f64, rng: &mut StdRng) -> Vec<u32> {
         (0..n as u32).filter(|_| rng.random_bool(density)).collect()
     }
@@ -131,7 +131,7 @@ mod tests {
             let d = columns(TYPES[at], n);
             let weight = random_matrix(TYPES[at], n_ff, d, rng);
             let list = some_rows(n_ff, density, rng);
-            // Some of those chosen do not fire after all.
+            // Some selected rows have an activation of zero.
             let mut a = random_activations(tokens * list.len(), rng);
             a.iter_mut().for_each(|a| *a = if rng.random_bool(0.2) { 0.0 } else { *a });
             let before = random_activations(tokens * d, rng);

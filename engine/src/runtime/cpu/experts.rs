@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct MoeFfn {
     routing: Routing,
-    /// One expert's tokens and their router weights.
+    /// Tokens that use the current expert, and their router weights.
     members: Vec<(usize, f32)>,
     /// `[members, d_model]`, inputs.
     gathered: Vec<f32>,
@@ -51,7 +51,7 @@ impl ExpertTask<'_> {
         let task = FfnTask {
             blocks,
             activation: self.config.activation,
-            // A chunk is dense, also an expert that only one of its tokens uses.
+            // Chunks are dense, also for an expert that a single token of the chunk uses.
             sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
             prediction: None,
             recall_check: false,
@@ -109,7 +109,7 @@ impl MoeFfn {
     }
 
     /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input: `chosen` are ids and router
-    /// weights, `[tokens, used]` each, and an id that is no expert's is left out. Router and shared expert are not computed. Neurons
+    /// weights, `[tokens, used]` each, and ids past the last expert are skipped. Router and shared expert are not computed. Neurons
     /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
     pub(crate) fn run_chosen(
         &mut self,

@@ -24,18 +24,19 @@ pub struct CpuFfn {
     hidden: Vec<f32>,
     /// The up matrix's outputs, likewise.
     up: Vec<f32>,
-    /// Scratch as wide as the FFN: outputs of which only some are wanted, or hidden values among zeros.
+    /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
+    /// activations of the gates.
     wide: Vec<f32>,
     /// `[tokens, d]`: output of one of several FFNs.
     part: Vec<f32>,
-    /// The predictor's hidden layer and its scores.
+    /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
     predictor: [Vec<f32>; 2],
-    /// The prediction, as a mask and as a list of those to compute.
+    /// The prediction as a mask, `[words(n_ff)]`, and as an ascending list of the neurons to compute.
     predicted: Vec<u32>,
     candidates: Vec<u32>,
-    /// The neurons of which `hidden` has values, block by block, where those are not all.
+    /// The neurons whose values `hidden` holds, block by block, where those are not all.
     held: Vec<u32>,
-    /// Per block of the last task.
+    /// Places of the values of the last task's blocks.
     spans: Vec<Span>,
     last: Last,
 }
@@ -46,9 +47,9 @@ enum Fires {
     /// Those that are not zero.
     #[default]
     NonZero,
-    /// All: others have been dropped.
+    /// All: silent neurons are no longer held.
     Held,
-    /// Those whose gate's activation, in `wide`, exceeds this.
+    /// Those whose gate's activation, in `wide`, exceeds this threshold.
     Above(f32),
 }
 
@@ -86,7 +87,7 @@ impl Span {
 
 impl CpuFfn {
     /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The biases of gate and up take part,
-    /// those of down do not: who adds parts up adds them once.
+    /// those of down do not: the caller adds them once, to the sum of the parts.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
@@ -97,7 +98,8 @@ impl CpuFfn {
         self.run(cpu, task, out, &mut |_, _| ())
     }
 
-    /// The same; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is skipped.
+    /// [`CpuFfn::partial`]; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is
+    /// skipped.
     pub(crate) fn run(
         &mut self,
         cpu: &Cpu,

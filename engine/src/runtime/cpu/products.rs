@@ -1,5 +1,5 @@
-//! The two kinds of products FFNs are made of: with rows of gate and up matrices, and back to the model's width. Those of several
-//! FFNs are done together.
+//! The two kinds of products of an FFN: with rows of the gate and up matrices, and the down projection to the model's width.
+//! Products of several FFNs are computed together.
 
 use smallvec::SmallVec;
 
@@ -15,14 +15,14 @@ use crate::{
     runtime::scratch::grow,
 };
 
-/// A matrix and its rows on a list, or all.
+/// A matrix and a list of its rows; `None` for all rows.
 pub(crate) type Part<'a> = (&'a Linear, Option<&'a [u32]>);
 
 /// Experts whose products are begun together without allocating: as many as most MoE models use, and a shared one.
 pub(crate) type Few<T> = SmallVec<[T; 9]>;
 
-/// One token's products with `parts`, one behind the other in `out`. A list with most of a matrix's rows has all of them read, in
-/// order, into `wide`.
+/// One token's products with `parts`, concatenated in `out`. Where a list has most of a matrix's rows ([`is_most`]), all rows are
+/// read in order into `wide`, and the listed ones copied.
 pub(crate) fn some_rows<'a>(
     cpu: &Cpu,
     parts: impl Iterator<Item = Part<'a>> + Clone,
@@ -77,7 +77,7 @@ pub(crate) struct Values<'a> {
     pub hidden: &'a [f32],
 }
 
-/// `out =` the hidden values of a task's FFNs back to `[tokens, d]`, without the biases. `wide` and `part` are scratch.
+/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. `wide` and `part` are scratch.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,

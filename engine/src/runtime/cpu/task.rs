@@ -80,7 +80,7 @@ impl<'a> FfnTask<'a> {
         }
     }
 
-    /// The matrices of a single FFN that are read before anything is known of its neurons: whole and together.
+    /// The matrices that a single FFN reads whole before any neuron is known to be silent.
     pub(crate) fn first_read(&self) -> Few<&'a Matrix> {
         let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
             return Few::new();
@@ -108,7 +108,7 @@ pub struct FfnWork {
     pub active: usize,
     /// Bytes of weights read one after the other.
     pub sequential: u64,
-    /// Bytes of weights read as rows here and there.
+    /// Bytes of weights read as scattered rows.
     pub scattered: u64,
 }
 
@@ -138,7 +138,7 @@ impl FfnWork {
     }
 }
 
-/// True if so many rows of a matrix are better read with all the others.
+/// True if `rows` rows are so many that all rows of the matrix are read in order instead.
 pub(crate) fn is_most(rows: usize, matrix: &Matrix) -> bool {
     rows as f64 > MOST_ROWS * matrix.rows() as f64
 }

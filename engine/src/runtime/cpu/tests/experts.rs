@@ -1,4 +1,4 @@
-//! MoE layers against plain arithmetic in f64.
+//! MoE layers compared with a reference in f64.
 
 use super::*;
 use crate::model::{ExpertWeights, SharedExpert, mask};
@@ -39,10 +39,10 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
     }
 }
 
-/// Neurons of the chosen experts fire as plain arithmetic says, those of others do not, and no result changes for being
-/// watched.
+/// The reported neurons are those of the chosen experts that fire in the reference, and the output is the same with and without a
+/// probe.
 #[test]
-fn chosen_experts_tell_which_of_their_neurons_fired() {
+fn firing_neurons_of_chosen_experts_are_reported() {
     const WIDTH: usize = 20;
     let mut seed = 5;
     for (activation, activation_threshold, shared, sparsity) in [
@@ -98,7 +98,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                         let above = activation_threshold.map_or(*value != 0.0, |activation_threshold| {
                             act(activation, gate[i]).abs() > f64::from(activation_threshold)
                         });
-                        // Only single tokens leave anything out.
+                        // Only single tokens skip neurons.
                         *value = if sparsity == Sparsity::Threshold && tokens == 1 && !above { 0.0 } else { *value };
                         let wanted = if works { value.abs() } else { 0.0 };
                         assert_eq!(mask::contains(fired, first + i), works && above, "{activation} {tokens}");

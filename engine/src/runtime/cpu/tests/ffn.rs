@@ -1,10 +1,10 @@
-//! FFNs without experts: whole and in parts, with a predictor and with an activation threshold.
+//! Dense FFNs: whole and in parts, with a predictor and with an activation threshold.
 
 use super::*;
 use crate::model::{Predictor, PredictorInput, PredictorKind, mask};
 
 #[test]
-fn nothing_changes_where_zeros_are_skipped() {
+fn skipping_zeros_changes_no_output() {
     for (activation, gated) in KINDS {
         let config = config(activation, None);
         let weights = ffn(gated, 40, &mut 5);
@@ -17,9 +17,9 @@ fn nothing_changes_where_zeros_are_skipped() {
     }
 }
 
-/// Any split of the neurons adds up to the whole, for tokens alone and together.
+/// The partial sums of any two disjoint sets of neurons add up to the FFN's output, for one token and for several.
 #[test]
-fn parts_add_up() {
+fn partial_sums_add_up_to_the_output() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
     let mut seed = 77;
     for (activation, gated) in KINDS {
@@ -32,11 +32,11 @@ fn parts_add_up() {
                 (Sparsity::Exact, 5, 0.3),
             ] {
                 let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-                let (ours, theirs): (Vec<u32>, Vec<u32>) = (0..70).partition(|_| noise(&mut seed) < fraction);
+                let (one, other): (Vec<u32>, Vec<u32>) = (0..70).partition(|_| noise(&mut seed) < fraction);
                 let mut sum = vec![0.0; x.len()];
                 let mut fired = vec![0; tokens * mask::words(70)];
-                let mut computes = CpuFfn::default();
-                for list in [&ours, &theirs] {
+                let mut ffn = CpuFfn::default();
+                for list in [&one, &other] {
                     let mut out = vec![f32::NAN; x.len()];
                     let part = FfnTask {
                         blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
@@ -50,8 +50,8 @@ fn parts_add_up() {
                         observed: true,
                     };
                     let before = mask::count(&fired);
-                    let work = computes.partial(&cpu, &part, &mut out).unwrap();
-                    computes.fired(0, &mut fired);
+                    let work = ffn.partial(&cpu, &part, &mut out).unwrap();
+                    ffn.fired(0, &mut fired);
                     assert!(work.active <= list.len() && (work.active > 0 || mask::count(&fired) == before));
                     sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
                 }
@@ -70,9 +70,9 @@ fn parts_add_up() {
     }
 }
 
-/// Neurons that a prediction rules out are left out, whether it is a mask or a predictor, and whatever that reads.
+/// Only predicted neurons contribute, whether the prediction is a mask or a predictor, of either kind and input.
 #[test]
-fn only_what_is_predicted_counts() {
+fn only_predicted_neurons_contribute() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
     let mut seed = 9;
     for (activation, gated) in KINDS.into_iter().filter(|(activation, _)| activation.is_sparse()) {
@@ -111,18 +111,19 @@ fn only_what_is_predicted_counts() {
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
             let predicted = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&predicted, i) == expected[i]));
-            // The predictor's own bytes, the candidates' firing rows, the other rows of those that fire.
+            // Bytes read: the predictor's, the gate rows of predicted neurons, the up and down rows of those that fire.
             let (candidates, row) = (expected.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
             assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
 
-            // A lower threshold lets more through.
+            // With a lower predictor threshold more neurons are predicted.
             let lower = LayerTask { shift: -3.0, ..task };
             layer.run(&cpu, &config(activation, None), &lower, &mut out, &mut seen).unwrap();
             let more = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= -2.8)));
             assert!(mask::count(&more) > mask::count(&predicted));
 
-            // During a recall check the predictor is computed and not followed: nothing is missed, and what would have been can be seen.
+            // A recall check computes the predictor and does not follow it: the output is exact, and the report has the neurons
+            // that would have been missed.
             assert!(!seen.complete);
             let checked = LayerTask { recall_check: true, ..task };
             layer.run(&cpu, &config(activation, None), &checked, &mut out, &mut seen).unwrap();
@@ -130,7 +131,7 @@ fn only_what_is_predicted_counts() {
             assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
 
-            // The same prediction from elsewhere, for some of the neurons.
+            // The same prediction as a mask, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
             let part = FfnTask {
                 blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
@@ -151,9 +152,9 @@ fn only_what_is_predicted_counts() {
     }
 }
 
-/// A neuron whose gate's activation is below the threshold is left out, and said not to have fired even where it is computed.
+/// A neuron whose gate's activation is below the threshold is skipped, and reported as silent where a mode computes it.
 #[test]
-fn neurons_below_the_threshold_are_left_out() {
+fn neurons_below_the_threshold_are_skipped() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
     let (activation, threshold, mut seed) = (Activation::Silu, 0.15, 21);
     let weights = ffn(true, 40, &mut seed);
