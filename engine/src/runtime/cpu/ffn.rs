@@ -7,7 +7,7 @@
 use super::{
     WHAT,
     products::{Few, Part, Values, down, some_rows},
-    task::{FfnTask, FfnWork, Prediction},
+    task::{FfnTask, FfnWork, PredictionSource},
 };
 use crate::{
     cpu::{Cpu, RowsJob},
@@ -258,8 +258,8 @@ impl CpuFfn {
         let n_ff = block.ffn.up.weight.rows();
         self.predicted.resize(mask::words(n_ff), 0);
         match task.prediction {
-            Some(Prediction::Mask(mask)) => self.predicted.copy_from_slice(mask),
-            Some(Prediction::Predictor { predictor, x, shift }) => {
+            Some(PredictionSource::Mask(mask)) => self.predicted.copy_from_slice(mask),
+            Some(PredictionSource::Predictor { predictor, x, shift }) => {
                 let [hidden, scores] = &mut self.predictor;
                 let (scores, read) = predictor.scores(cpu, x, 1, hidden, scores)?;
                 mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, Prediction, experts::MoeFfn};
+use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, PredictionSource, experts::MoeFfn};
 use crate::{
     cpu::Cpu,
     error::Result,
@@ -38,7 +38,7 @@ impl LayerTask<'_> {
                 PredictorInput::Residual => self.residual,
                 PredictorInput::Normed => self.x,
             };
-            Prediction::Predictor { predictor, x, shift: self.shift }
+            PredictionSource::Predictor { predictor, x, shift: self.shift }
         });
         FfnTask {
             blocks: ffn,

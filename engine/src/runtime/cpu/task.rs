@@ -38,7 +38,7 @@ pub struct FfnTask<'a> {
     /// Sparsity mode, for a single token.
     pub sparsity: Sparsity,
     /// Prediction of the neurons of a single FFN that fire, for [`Sparsity::Predicted`].
-    pub prediction: Option<Prediction<'a>>,
+    pub prediction: Option<PredictionSource<'a>>,
     /// True to compare the prediction with the neurons that fire instead of following it.
     pub recall_check: bool,
     /// The activation threshold of [`Sparsity::Threshold`].
@@ -52,9 +52,9 @@ pub struct FfnTask<'a> {
     pub observed: bool,
 }
 
-/// A prediction of the neurons that fire.
+/// The source of a prediction of the neurons that fire.
 #[derive(Debug, Clone, Copy)]
-pub enum Prediction<'a> {
+pub enum PredictionSource<'a> {
     /// A [`mask`](crate::model::mask) of all neurons, predicted elsewhere.
     Mask(&'a [u32]),
     /// A predictor, whose scores are computed with the task.
@@ -86,8 +86,8 @@ impl<'a> FfnTask<'a> {
             return Few::new();
         };
         match (self.mode(), self.prediction, gate) {
-            (Sparsity::Predicted, Some(Prediction::Mask(_)), _) => Few::new(),
-            (Sparsity::Predicted, Some(Prediction::Predictor { predictor, .. }), _) => {
+            (Sparsity::Predicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
+            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
                 [predictor.first()].into_iter().collect()
             }
             (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
@@ -170,7 +170,7 @@ mod tests {
             by_input: Default::default(),
         };
         let (asked, mask) =
-            (Prediction::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Prediction::Mask(&[0]));
+            (PredictionSource::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, PredictionSource::Mask(&[0]));
         let both = [gate, &gated.up.weight];
         let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [
             (&gated, Activation::Relu, Sparsity::Dense, Some(asked), None, &both),
@@ -207,9 +207,9 @@ mod tests {
                 wanted.iter().map(at).collect::<Vec<_>>(),
                 "{sparsity}"
             );
-            let Some(Prediction::Predictor { .. }) = prediction else { continue };
+            let Some(PredictionSource::Predictor { .. }) = prediction else { continue };
             // At least the prefetched bytes are read.
-            let prediction = Some(Prediction::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
+            let prediction = Some(PredictionSource::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
             let work = CpuFfn::default().partial(&cpu, &FfnTask { prediction, ..task }, &mut [0.0; D]).unwrap();
             assert!(work.sequential >= read.iter().map(|matrix| matrix.data().len() as u64).sum());
         }

@@ -137,7 +137,7 @@ fn only_predicted_neurons_contribute() {
                 blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
                 activation,
                 sparsity: Sparsity::Predicted,
-                prediction: Some(Prediction::Mask(&predicted)),
+                prediction: Some(PredictionSource::Mask(&predicted)),
                 recall_check: false,
                 activation_threshold: None,
                 x: &x,
