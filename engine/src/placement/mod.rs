@@ -55,7 +55,7 @@ pub use planner::Planner;
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use residency::{Granularity, Placement};
 pub use solve::{Frontier, solve, usable};
-pub use streaming::{StreamBuffer, StreamCost, Streaming};
+pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
 
 pub use crate::model::Resident;
