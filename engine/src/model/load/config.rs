@@ -210,8 +210,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The mixture of experts the metadata describes, with the family's own `router` where it says nothing; `None` without
-    /// experts.
+    /// The MoE sizes that the metadata describes, with the family's own `router` where it says nothing; `None` without experts.
     pub(in crate::model) fn experts(
         &self,
         router: Router,
