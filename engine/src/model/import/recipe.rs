@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn mxfp4_blocks_take_their_scales_and_our_order() {
-        let codes: Vec<u8> = (0..2 * 2 * 16).map(|at| at as u8 * 7).collect();
+        let codes: Vec<u8> = (0..2 * 2 * 16).map(|at| (at as u8).wrapping_mul(7)).collect();
         let mut odd = recipe(TensorType::I8, &[1, 2, 2, 16], codes.clone(), Transform::Mxfp4(ExpertOutputs::Odd));
         assert!(odd.make(Path::new("x")).unwrap_err().to_string().contains("scales"));
         let scales = recipe(TensorType::I8, &[1, 2, 2], vec![120, 121, 122, 123], Transform::None).tensor;
