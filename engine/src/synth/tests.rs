@@ -25,6 +25,7 @@ fn files_are_what_was_asked_for() {
         ("tiny-llama", true),
         ("tiny-mixtral", true),
         ("tiny-turbosparse-mixtral", true),
+        ("tiny-gpt-oss", true),
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;
