@@ -138,7 +138,7 @@ fn check(variant: Variant) {
 }
 
 #[test]
-fn orders_and_norms() {
+fn rope_matches_its_equation_for_both_orders_and_norms() {
     for (neox, rope, qk_norm) in
         [(false, true, false), (true, true, false), (false, true, true), (true, true, true), (true, false, true)]
     {

@@ -81,7 +81,7 @@ fn kept(folders: &Folders) -> Message {
 }
 
 #[test]
-fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
+fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());
@@ -96,11 +96,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     let chat = shell.store.chats().unwrap()[0].id;
     let said = shell.chat_controller.progress(chat).unwrap().content.to_owned();
     assert!(shows(&it, &said) && says(&it, "Not on disk yet"), "the answer has left the screen");
-    assert_eq!(
-        it.query_all_by_label_contains("the answer: disk is full").count(),
-        2,
-        "told once, and with the answer"
-    );
+    assert_eq!(it.query_all_by_label_contains("the answer: disk is full").count(), 2, "told once, and with the answer");
 
     // One may go on, as soon as there is room.
     ask(&mut it, "And a dog.");
@@ -120,7 +116,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
 }
 
 #[test]
-fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
+fn chats_work_in_memory_with_a_warning_without_a_data_folder() {
     let folder = tempfile::tempdir().unwrap();
     let mut folders = Folders::below(folder.path());
     folders.data = folder.path().join("a file/data");
@@ -136,7 +132,7 @@ fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
 }
 
 #[test]
-fn settings_that_cannot_be_read_are_left_alone() {
+fn unreadable_settings_are_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let mut folders = Folders::below(folder.path());
     folders.config = folder.path().join("config");
@@ -149,7 +145,7 @@ fn settings_that_cannot_be_read_are_left_alone() {
 }
 
 #[test]
-fn damaged_chats_are_saved_and_the_user_is_told_where_the_old_file_is() {
+fn damaged_chat_file_is_recovered_and_the_old_file_named() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     {
@@ -178,7 +174,7 @@ fn damaged_chats_are_saved_and_the_user_is_told_where_the_old_file_is() {
 }
 
 #[test]
-fn a_panic_of_the_engine_leaves_the_window_which_opens_the_model_again() {
+fn window_survives_an_engine_panic_and_reopens_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());

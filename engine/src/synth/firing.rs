@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_power_law_has_is_refused() {
+    fn power_law_refuses_infeasible_parameters() {
         for (active, hot, firings) in [(0.5, 0.3, 0.8), (0.1, 0.9, 0.8)] {
             assert!(matches!(power_law(1024, active, hot, firings), Err(Error::Invalid { .. })));
         }

@@ -48,7 +48,7 @@ fn malformed_files() {
 }
 
 #[test]
-fn what_is_no_model() {
+fn files_that_are_no_model_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("empty"), "").unwrap();
@@ -67,7 +67,7 @@ fn what_is_no_model() {
 
 #[cfg(unix)]
 #[test]
-fn an_unreadable_file() {
+fn inspect_of_an_unreadable_file_names_its_path() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.gguf");
@@ -117,7 +117,7 @@ fn inspect_shows_every_container() {
 }
 
 #[test]
-fn a_converted_model_says_the_same() {
+fn converted_model_generates_the_same_text() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("model.gguf");
     let (source, out) = (fixture("models/qwen3"), out.to_str().unwrap());

@@ -8,7 +8,7 @@ const COMMANDS: [&str; 11] =
     ["run", "chat", "serve", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_a_help_page() {
     let overview = thermocline(&["--help"]).ok();
     for command in COMMANDS {
         assert!(overview.contains(&format!("\n  {command}")), "{command}: {overview}");

@@ -136,7 +136,7 @@ fn the_built_in_model() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn forward_refuses_invalid_tokens_contexts_and_caches() {
     let model = open(&here("fixtures/models/opt"));
     let mut forward = forward(&model, Setup::default());
     let mut kv = KvCache::new(&model.config, 80, KvType::F16).unwrap();

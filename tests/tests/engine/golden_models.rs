@@ -32,7 +32,7 @@ fn setups() -> Vec<Setup> {
 }
 
 #[test]
-fn logits_and_hidden_states() {
+fn logits_and_hidden_states_match_the_reference() {
     for name in MODELS {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
@@ -61,7 +61,7 @@ fn smaller_caches_stay_close() {
 }
 
 #[test]
-fn firing_neurons() {
+fn firing_neurons_match_the_reference() {
     let mut seen = 0;
     for name in MODELS {
         let (model, expected) = load(name);
@@ -82,7 +82,7 @@ fn firing_neurons() {
 }
 
 #[test]
-fn routing() {
+fn routing_matches_the_reference() {
     let (model, expected) = load("mixtral");
     let wanted = expected.ids("router_top");
     for setup in setups() {

@@ -121,25 +121,25 @@ fn decoding_goes_on(forward: &mut Forward, ids: &[u32], tolerance: f32, what: &s
 }
 
 #[test]
-fn portable() {
+fn golden_models_match_in_the_portable_tier() {
     every_model(Tier::PORTABLE);
     every_file(Tier::PORTABLE);
 }
 
 #[test]
-fn with_f16() {
+fn golden_models_match_with_f16() {
     every_model(Tier { subgroups: false, f16: true });
     every_file(Tier { subgroups: false, f16: true });
 }
 
 #[test]
-fn with_subgroups() {
+fn golden_models_match_with_subgroups() {
     every_model(Tier { subgroups: true, f16: false });
     every_file(Tier { subgroups: true, f16: false });
 }
 
 #[test]
-fn with_subgroups_and_f16() {
+fn golden_models_match_with_subgroups_and_f16() {
     every_model(FULL);
     every_file(FULL);
 }
@@ -147,7 +147,7 @@ fn with_subgroups_and_f16() {
 /// Chunks of any size, caches of both types, contexts longer than a tile of keys, windows, rotations that depend on the
 /// context, learned positions: against the scalar CPU.
 #[test]
-fn chunks_caches_and_long_contexts() {
+fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
     let gpu = shared(FULL);
     for (name, n) in [("gemma3", 180), ("phi3", 170), ("falcon-new", 150), ("mistral", 200), ("opt", 60)] {
         let (model, _) = load(name);
@@ -182,7 +182,7 @@ fn chunks_caches_and_long_contexts() {
 
 /// With narrow bindings matrices, the head and the sums over neurons are split into parts, and chunks are shorter.
 #[test]
-fn narrow_bindings() {
+fn logits_match_the_cpu_with_narrow_bindings() {
     let wide = 64 << 10;
     // A unit of 64 neurons is not split.
     let narrow = 32 << 10;

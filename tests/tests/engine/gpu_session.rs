@@ -148,7 +148,7 @@ fn submits_of_a_load() -> u64 {
 }
 
 #[test]
-fn the_storyteller_tells_the_same_stories() {
+fn storyteller_text_is_the_same_on_gpu_and_cpu() {
     let on_gpu = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
     let on_cpu = open_at(&storyteller(), DeviceChoice::Cpu);
     for beginning in ["Ben had a red car. He liked to", "Once upon a time, there was a princess"] {
@@ -166,7 +166,7 @@ fn the_storyteller_tells_the_same_stories() {
 }
 
 #[test]
-fn a_device_lost_at_any_submission_changes_no_token() {
+fn device_loss_at_any_submission_keeps_the_tokens() {
     let (want, load) = (undisturbed(50), submits_of_a_load());
     // Two chunks of the prompt, the last of which gives the first token; 49 tokens are fed back. What is still moving after a
     // load may take a few more.
@@ -180,7 +180,7 @@ fn a_device_lost_at_any_submission_changes_no_token() {
 }
 
 #[test]
-fn a_device_lost_at_any_token_is_no_loss() {
+fn device_loss_at_any_token_keeps_the_tokens() {
     let want = undisturbed(50);
     // One result is read for each token, and perhaps a few more.
     for n in (1..=50).chain([58]) {
@@ -192,7 +192,7 @@ fn a_device_lost_at_any_token_is_no_loss() {
 }
 
 #[test]
-fn wherever_memory_runs_out_the_cpu_goes_on() {
+fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
     let want = undisturbed(6);
     for n in 1.. {
         assert!(n < 1000, "a load has no end");
@@ -214,7 +214,7 @@ fn wherever_memory_runs_out_the_cpu_goes_on() {
 }
 
 #[test]
-fn a_budget_is_kept_or_the_cpu_computes() {
+fn any_budget_is_kept_or_falls_back_to_the_cpu() {
     let want = undisturbed(6);
     let (mut refused, mut kept) = (0, 0);
     for step in 0..=24_u64 {
@@ -271,7 +271,7 @@ fn sessions_share_a_device_and_its_loss() {
 }
 
 #[test]
-fn silent_sessions_make_room_for_the_one_that_speaks() {
+fn idle_sessions_release_vram_for_the_active_one() {
     let engine = open(gpu());
     let one = session(&engine);
     let first = hear(&one.generate(greedy(5)));
@@ -297,7 +297,7 @@ fn silent_sessions_make_room_for_the_one_that_speaks() {
 }
 
 #[test]
-fn the_shortlist_decides_as_all_logits_do() {
+fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
     let engine = open(gpu());
     let sampling = Sampling { temperature: 1.0, top_k: 20, seed: Some(3), ..Sampling::default() };
     let request = |sampling: Sampling| Request { sampling, ..greedy(60) };
@@ -319,7 +319,7 @@ fn a_full_context_shifts_on_a_device_too() {
 }
 
 #[test]
-fn what_waits_for_a_load_can_be_cancelled_and_a_load_given_up() {
+fn request_waiting_for_a_load_and_the_load_can_be_cancelled() {
     for _ in 0..5 {
         let engine = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
         let session = session(&engine);
@@ -338,7 +338,7 @@ fn what_waits_for_a_load_can_be_cancelled_and_a_load_given_up() {
 }
 
 #[test]
-fn the_figures_are_the_accountants() {
+fn device_figures_match_the_arena() {
     let engine = open(GpuOptions { budget: Some(64 << 20), ..gpu() });
     let DeviceStatus::Gpu(memory) = settled(&engine) else { panic!("{:?}", engine.device()) };
     let sum =
@@ -367,7 +367,7 @@ fn the_figures_are_the_accountants() {
 }
 
 #[test]
-fn the_device_may_change_in_the_middle_of_a_sentence() {
+fn device_changes_during_an_answer_keep_the_tokens() {
     let engine = open(gpu());
     let session = session(&engine);
     let want = undisturbed(120);
@@ -390,7 +390,7 @@ fn the_device_may_change_in_the_middle_of_a_sentence() {
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_the_cpu_with_a_reason() {
+fn missing_adapter_falls_back_to_the_cpu_with_a_reason() {
     let engine = open(GpuOptions { adapter: AdapterChoice::Name("no such card".to_owned()), ..gpu() });
     assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
     let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
@@ -416,7 +416,7 @@ fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
 
 /// An engine that sends what is cold of a prompt to the device says what the CPU says, also when the device is lost on the way.
 #[test]
-fn prompts_that_stream_are_answered_the_same() {
+fn streamed_prompts_keep_the_tokens() {
     let want = undisturbed(4);
     let budget = open(gpu()).forecast(u64::MAX).unwrap().everything * 4 / 5;
     let scratch = |engine: &Engine| match engine.device() {

@@ -74,7 +74,7 @@ fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
 /// The neurons of each layer stand expert by expert; every token chooses as the reference does, and only neurons of what it
 /// chose fire: all of them, because this activation is never exactly zero.
 #[test]
-fn tokens_choose_as_recorded_on_either_side() {
+fn expert_choices_match_the_reference_on_cpu_and_gpu() {
     let expected = Expected::read(&folder().join("expected.safetensors"));
     let (ids, router) = (expected.ids("input_ids"), expected.i32("router_top").unwrap());
     for (device, chunk) in [(DeviceChoice::Cpu, 512), (DeviceChoice::Cpu, 5), (gpu(), 512), (gpu(), 7), (gpu(), 1)] {
@@ -136,7 +136,7 @@ fn recording_changes_no_answer() {
 
 /// Also in modes for which other models get neuron-major down projections, which a device does not take of experts.
 #[test]
-fn rectified_moe_models_go_to_a_device() {
+fn rectified_moe_models_load_onto_a_device() {
     let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     for sparsity in [SparsityChoice::Auto, SparsityChoice::Mode(Sparsity::Exact)] {
         let options = EngineOptions {
@@ -295,7 +295,7 @@ fn a_token_reads_the_rows_of_neurons_that_fire() {
 
 /// Also with a probe of what fires.
 #[test]
-fn a_watched_token_submits_once_and_reads_back_once() {
+fn probed_moe_token_submits_once_and_creates_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     let model = relu();
     let mut forward = forward(&gpu, &model, 32);
@@ -313,7 +313,7 @@ fn a_watched_token_submits_once_and_reads_back_once() {
 
 /// A shape says where whose neurons are, with the model's own sizes.
 #[test]
-fn a_model_tells_its_groups() {
+fn neuron_shape_has_the_models_experts() {
     let model = relu();
     let moe = LayerNeurons::Experts { experts: EXPERTS, width: WIDTH, shared: 0 };
     assert_eq!(model.neuron_shape(), NeuronShape::of([moe; 2]));

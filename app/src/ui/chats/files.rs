@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_allowed_everywhere() {
+    fn file_names_are_valid_on_every_system() {
         assert_eq!(file_name("a/b: \"c\"?\n", "md"), "a-b- -c---.md");
         assert_eq!(file_name(" ..", "json"), "chat.json");
     }

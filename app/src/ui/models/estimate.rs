@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_said_with_a_speed_only_where_one_is_known() {
+    fn estimate_sentence_names_a_speed_only_where_one_is_known() {
         let question = |budget, chosen| Question { budget, chosen, terms: String::new() };
         let answer = |whole, hot, tokens_per_second| Some(Answer { whole, hot, tokens_per_second });
         let (chosen, free) = (question(Some(6 << 30), true), question(Some(6 << 30), false));

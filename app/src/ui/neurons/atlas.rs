@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_hot_one_by_one() {
+    fn atlas_marks_hot_experts_and_the_shared_expert() {
         let shape = NeuronShape::of([LayerNeurons::Experts { experts: 2, width: 2, shared: 1 }]);
         let mut atlas = Atlas::new(&shape);
         let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn the_map_is_sorted_and_found_again() {
+    fn atlas_sorts_by_frequency_and_finds_neurons_by_position() {
         let (mut atlas, _) = atlas();
         assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), Some(0.0), None));
         // Layer 0: 3 1 2 0; down the columns.
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_neurons_in_a_dot_the_interesting_one_is_told() {
+    fn dot_of_several_neurons_names_the_preferred_one() {
         let (mut atlas, _) = atlas();
         atlas.lay_out(Sheet { grid: Grid { columns: 1, lines: 1 }, ..atlas.sheet() });
         assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(Place { layer: 0, neuron: 2, crowd: 4 }));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_board_says_is_drawn_in_every_mode() {
+    fn atlas_levels_match_the_board_in_every_mode() {
         let (mut atlas, shape) = atlas();
         let (board, mut recorder) = NeuronBoard::new(shape.clone());
         for (position, fired) in [(0, [0b1000]), (1, [0b0011])] {

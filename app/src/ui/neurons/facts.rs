@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neuron_is_described_with_what_is_known() {
+    fn facts_describe_dense_neurons_by_recorded_values() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([4]));
         board.set_watch(Watch::Strength);
         recorder.begin(0, 0, &[9], true);
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn neurons_of_moe_layers_are_described_with_their_expert() {
+    fn facts_describe_moe_neurons_with_their_expert() {
         let moe = LayerNeurons::Experts { experts: 3, width: 4, shared: 2 };
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([moe]));
         recorder.begin(0, 0, &[9], true);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_seen_is_escaped() {
+    fn quoted_escapes_control_characters_only() {
         assert_eq!(
             [" .\"", "it's", "a\u{7}"].map(quoted),
             ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}"]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_short() {
+    fn percent_is_rounded_and_names_a_lower_bound() {
         let all: Vec<_> = [0.0, 0.0004, 0.004, 0.0999, 0.5, 1.0].map(percent).into_iter().collect();
         assert_eq!(all, ["0 %", "under 0.1 %", "0.4 %", "10 %", "50 %", "100 %"]);
     }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_token_comes_once() {
+    fn history_has_one_sample_per_token() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let mut history = History::default();
         history.update(&board, 1.0);

@@ -292,7 +292,7 @@ mod tests {
     /// a byte for each and handing them to the driver, whichever that is. `--nocapture` prints the figure; the bound is for a
     /// release build with room to spare, and twenty times that for one that checks.
     #[test]
-    fn bytes_of_a_large_model_go_up_in_two_milliseconds() {
+    fn upload_of_a_large_models_bytes_takes_two_milliseconds() {
         let shape = NeuronShape::new([28_672; 80]);
         let (board, mut harness) = (board(&NeuronShape::new([28_672; 80])), harness(&shape));
         let (token, both) = (board.latest().unwrap(), harness.state_mut());

@@ -86,7 +86,7 @@ fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
 }
 
 #[test]
-fn without_a_model_the_panel_leads_to_one() {
+fn panel_without_a_model_has_a_button_to_open_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     harness.step();
@@ -96,7 +96,7 @@ fn without_a_model_the_panel_leads_to_one() {
 }
 
 #[test]
-fn the_map_follows_holds_and_steps() {
+fn map_follows_the_latest_token_holds_and_steps() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     told(&mut harness);
@@ -176,7 +176,7 @@ fn moe_layers_are_shown_expert_by_expert() {
 }
 
 #[test]
-fn the_map_goes_on_in_a_window_of_its_own() {
+fn map_is_updated_in_its_own_window() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     told(&mut harness);
@@ -194,7 +194,7 @@ fn the_map_goes_on_in_a_window_of_its_own() {
 }
 
 #[test]
-fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
+fn map_mode_selects_the_boards_watch_while_shown() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     told(&mut harness);

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn surfaces_that_are_lost_again_and_again_end_the_attempt() {
+    fn repeatedly_lost_surfaces_end_the_attempt() {
         let watch = Watch::default();
         for _ in 0..MOST_LOST {
             assert_eq!(watch.refusal(), None);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_goes_with_its_window_is_no_failure() {
+    fn device_destroyed_with_its_window_is_not_a_failure() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.end();

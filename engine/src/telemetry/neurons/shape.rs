@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_stand_one_behind_the_other() {
+    fn neurons_of_experts_are_contiguous() {
         let moe = |experts, shared| LayerNeurons::Experts { experts, width: 20, shared };
         let shape = NeuronShape::of([moe(3, 7), LayerNeurons::Dense(4), moe(40, 0)]);
         assert_eq!([0, 1, 2].map(|layer| shape.neurons(layer)), [67, 4, 800]);

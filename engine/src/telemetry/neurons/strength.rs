@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn quantise_is_that_of_single_values() {
+    fn strength_quantise_matches_the_scalar_version() {
         let mut seed = 5u64;
         let mut noise = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

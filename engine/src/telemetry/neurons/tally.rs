@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_never_sees_half_a_token() {
+    fn tally_readers_see_whole_tokens_only() {
         // All neurons fire together, so all counts are equal whenever they are read.
         let tally = Tally::new(&NeuronShape::new([640]));
         std::thread::scope(|scope| {

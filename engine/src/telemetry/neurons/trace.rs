@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_differences() {
+    fn trace_totals_and_differences_match_their_masks() {
         let shape = NeuronShape::new([40, 8]);
         let (before, now) = (trace(&[0b0110, 1, 0b1111]), trace(&[0b1010, 0, 0b1111]));
         let total = now.total();

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_templates_give_way_to_ours_with_a_reason() {
+    fn broken_templates_fall_back_to_ours_with_a_reason() {
         for (source, reason) in [
             ("{{ 'a' * 100000000 }}", "too much text"),
             ("{% for i in range(99999) %}{% endfor %}", "too long"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn our_templates_follow_the_vocabulary() {
+    fn fallback_template_is_chosen_by_the_vocabulary() {
         let render = |special: &[&str]| template(special, None).render(&TALK, true).expect("renders");
         assert_eq!(render(&["<s>", "</s>"]), "Be brief.\n\nUser: Hi\nAssistant: Hello.\nUser: Bye\nAssistant:");
         assert_eq!(template(&["<s>", "</s>"], None).stop_strings(), ["\nUser:"]);

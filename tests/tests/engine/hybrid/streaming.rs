@@ -90,7 +90,7 @@ impl Probe for Loads {
 
 /// A chunk submits once for each piece and reads back once, makes nothing, and leaves the CPU without work; a token goes on as ever.
 #[test]
-fn a_streamed_chunk_makes_nothing_and_asks_nothing_of_the_cpu() {
+fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
     let gpu = open(GpuOptions::default());
     let model = model(POWERINFER);
     let (ids, n_layer) = (ids(&model, 80), model.config.n_layer());
@@ -152,7 +152,7 @@ fn the_same_neurons_fire_in_streamed_prompts() {
 
 /// Where there is no room for it, the CPU computes; and what is needed more takes the place it has.
 #[test]
-fn the_buffer_keeps_to_the_budget_and_gives_way() {
+fn streaming_buffer_stays_within_the_budget_and_is_released() {
     let model = model(POWERINFER);
     let (ids, least) = (ids(&model, 40), least(&model));
     let some = placement(&model, 0, true, |_, n| (0..n as u32 / 3).collect());
@@ -274,7 +274,7 @@ fn a_device_lost_while_it_streams_is_an_error() {
 
 /// An allocation that fails is the buffer's own affair, or an error; nothing stays either way.
 #[test]
-fn memory_that_ends_while_the_buffer_is_made_is_no_error() {
+fn failed_allocation_of_the_streaming_buffer_leaves_nothing() {
     let model = model(POWERINFER);
     let some = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(&model, 12);

@@ -79,7 +79,7 @@ fn firing_neurons_of_chosen_experts_are_counted() {
 /// MoE models that are never silent get an activation threshold per layer; single tokens skip about the requested fraction and read
 /// less. What was stopped goes on.
 #[test]
-fn moe_models_that_are_never_silent_get_activation_thresholds() {
+fn silu_moe_models_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), moe_model(Activation::Silu));
     let options = options(folder.path(), &model);
     let made = prepared(&model, &options);

@@ -19,7 +19,7 @@ fn greedy_tokens_are_the_reference_implementations() {
 }
 
 #[test]
-fn text_is_what_the_ids_say() {
+fn text_is_the_decoded_ids() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     for seed in 0..8 {
@@ -140,7 +140,7 @@ fn a_full_context_stops_or_shifts() {
 }
 
 #[test]
-fn shifting_with_learned_positions_is_a_fresh_computation() {
+fn shift_with_learned_positions_equals_a_fresh_computation() {
     let engine = Engine::open(&model("opt"), EngineOptions { context: Some(16), ..options() }).unwrap();
     let prompt = &expected("opt", "input_ids")[..12];
     let shift = ContextPolicy::Shift { keep: 2 };
@@ -187,7 +187,7 @@ proptest! {
 
     /// Whatever happened to a session before, its answer is that of a fresh one.
     #[test]
-    fn the_past_does_not_show(
+    fn answers_do_not_depend_on_earlier_requests(
         past in prop::collection::vec((0usize..24, 1usize..24, 0u8..5, 0u64..3000), 1..12),
     ) {
         let engine = Engine::open(&model("llama-relu"), EngineOptions { chunk: 7, ..options() }).unwrap();

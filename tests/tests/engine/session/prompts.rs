@@ -95,7 +95,7 @@ fn a_long_prompt_reports_its_progress_in_chunks() {
 }
 
 #[test]
-fn options_are_checked() {
+fn invalid_engine_options_are_refused() {
     let open = |name, options| Engine::open(&model(name), options);
     assert_eq!(engine().context(), 256);
     let long = open("llama-relu", EngineOptions { context: Some(1000), ..options() }).unwrap();

@@ -75,7 +75,7 @@ fn turns_are_fair() {
 }
 
 #[test]
-fn dropping_any_end_frees_what_it_held() {
+fn dropped_receiver_or_session_frees_its_memory() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     let endless = Request { on_full: ContextPolicy::Shift { keep: 4 }, max_tokens: None, ..greedy(&prompt, 0) };
@@ -106,7 +106,7 @@ fn dropping_any_end_frees_what_it_held() {
 }
 
 #[test]
-fn many_threads_may_ask_cancel_and_leave_at_once() {
+fn concurrent_requests_cancels_and_drops_end() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     std::thread::scope(|scope| {

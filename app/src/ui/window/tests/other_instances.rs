@@ -58,7 +58,7 @@ fn a_second_window_begins_a_chat_of_its_own() {
 }
 
 #[test]
-fn a_chat_that_is_answered_elsewhere_is_followed_and_left_alone() {
+fn chat_answered_by_another_instance_is_followed_and_read_only() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     let (mut other, _) = Store::open(&stage.folders.chats()).unwrap();
