@@ -55,7 +55,7 @@ fn says(it: &Opened, part: &str) -> bool {
     it.query_all_by_label_contains(part).next().is_some()
 }
 
-fn ask(it: &mut Opened, text: &str) {
+fn send_message(it: &mut Opened, text: &str) {
     it.key_press_modifiers(Modifiers::COMMAND, Key::L);
     it.run_steps(2);
     it.get_by_label("Message").type_text(text);
@@ -89,7 +89,7 @@ fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     disk.busy_timeout(Duration::from_secs(10)).unwrap();
     disk.execute_batch("CREATE TRIGGER full BEFORE UPDATE ON message BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
         .unwrap();
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     quiet(&mut it);
     assert_eq!((&*kept(&folders).content, kept(&folders).state), ("", MessageState::Streaming));
     let shell = window(&it).shell();
@@ -99,7 +99,7 @@ fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     assert_eq!(it.query_all_by_label_contains("the answer: disk is full").count(), 2, "told once, and with the answer");
 
     // One may go on, as soon as there is room.
-    ask(&mut it, "And a dog.");
+    send_message(&mut it, "And a dog.");
     assert_eq!(it.get_by_label("Message").value().as_deref(), Some("And a dog."), "what cannot be sent is not lost");
     disk.execute_batch("DROP TRIGGER full").unwrap();
     until(&mut it, "the answer on disk", |it| !window(it).shell().chat_controller.has_unsaved_text());
@@ -123,7 +123,7 @@ fn chats_work_in_memory_with_a_warning_without_a_data_folder() {
     fs::write(folder.path().join("a file"), "").unwrap();
     let mut it = open(folders);
     assert!(says(&it, "Chats cannot be kept") && says(&it, "a file/data"));
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     quiet(&mut it);
     let store = &window(&it).shell().store;
     let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
@@ -150,7 +150,7 @@ fn damaged_chat_file_is_recovered_and_the_old_file_named() {
     let folders = Folders::below(folder.path());
     {
         let mut it = open(folders.clone());
-        ask(&mut it, "Tell me a story about a cat and a boat.");
+        send_message(&mut it, "Tell me a story about a cat and a boat.");
         quiet(&mut it);
     }
     let disk = Connection::open(folders.chats()).unwrap();
@@ -178,7 +178,7 @@ fn window_survives_an_engine_panic_and_reopens_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     window(&it).shell().engine_handle.engine().unwrap().break_down();
     quiet(&mut it);
     assert_eq!(kept(&folders).state, MessageState::Failed);

@@ -107,13 +107,13 @@ fn hear(events: &Receiver<Event>) -> Heard {
     }
 }
 
-fn ask(engine: &Engine, request: Request) -> Heard {
+fn generate(engine: &Engine, request: Request) -> Heard {
     hear(&session(engine).generate(request))
 }
 
 /// The CPU's text.
 fn undisturbed(tokens: usize) -> Vec<u32> {
-    ask(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
+    generate(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
 }
 
 #[track_caller]
@@ -157,7 +157,7 @@ fn storyteller_text_is_the_same_on_gpu_and_cpu() {
             max_tokens: Some(200),
             ..Request::new(Prompt::Text(beginning.to_owned()))
         };
-        let (got, want) = (ask(&on_gpu, request()), ask(&on_cpu, request()));
+        let (got, want) = (generate(&on_gpu, request()), generate(&on_cpu, request()));
         assert!(want.ids.len() > 100 && want.text.len() > 300, "{want:?}");
         assert_eq!((got.text, got.reason), (want.text, want.reason));
         assert!(got.device.is_empty() || matches!(got.device[..], [DeviceEvent::Gpu { .. }]), "{:?}", got.device);
@@ -173,7 +173,7 @@ fn device_loss_at_any_submission_keeps_the_tokens() {
     let last = load + 2 + 49;
     for n in (1..=last).chain([last + 8]) {
         let engine = open(failing(FaultPoint::Submit, n));
-        let heard = ask(&engine, greedy(50));
+        let heard = generate(&engine, greedy(50));
         assert_eq!(heard.ids, want, "lost at submission {n} of {last}");
         assert_eq!(heard.was_lost(), n <= last, "submission {n} of {last}: {:?}", heard.device);
     }
@@ -185,7 +185,7 @@ fn device_loss_at_any_token_keeps_the_tokens() {
     // One result is read for each token, and perhaps a few more.
     for n in (1..=50).chain([58]) {
         let engine = open(failing(FaultPoint::Readback, n));
-        let heard = ask(&engine, greedy(50));
+        let heard = generate(&engine, greedy(50));
         assert_eq!(heard.ids, want, "lost at token {n}");
         assert_eq!(heard.was_lost(), n <= 50, "token {n}: {:?}", heard.device);
     }
@@ -197,7 +197,7 @@ fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
     for n in 1.. {
         assert!(n < 1000, "a load has no end");
         let engine = open(failing(FaultPoint::Allocation, n));
-        let heard = ask(&engine, greedy(6));
+        let heard = generate(&engine, greedy(6));
         assert_eq!(heard.ids, want, "allocation {n}");
         match engine.device() {
             DeviceStatus::Cpu { reason: Some(reason) } => assert!(matches!(*reason, Error::Memory { .. }), "{reason}"),
@@ -221,7 +221,7 @@ fn any_budget_is_kept_or_falls_back_to_the_cpu() {
         let budget = step * (64 << 10);
         let engine = open(GpuOptions { budget: Some(budget), ..gpu() });
         settled(&engine);
-        assert_eq!(ask(&engine, greedy(6)).ids, want, "{budget} bytes");
+        assert_eq!(generate(&engine, greedy(6)).ids, want, "{budget} bytes");
         match engine.device() {
             DeviceStatus::Gpu(memory) => {
                 kept += 1;
@@ -301,9 +301,9 @@ fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
     let engine = open(gpu());
     let sampling = Sampling { temperature: 1.0, top_k: 20, seed: Some(3), ..Sampling::default() };
     let request = |sampling: Sampling| Request { sampling, ..greedy(60) };
-    let few = ask(&engine, request(sampling.clone()));
+    let few = generate(&engine, request(sampling.clone()));
     // A bias that may raise a token needs all logits, even if it is too small to raise any.
-    let all = ask(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
+    let all = generate(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
     assert_eq!(few.ids, all.ids);
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));
 }
@@ -392,12 +392,12 @@ fn device_changes_during_an_answer_keep_the_tokens() {
 #[test]
 fn missing_adapter_falls_back_to_the_cpu_with_a_reason() {
     let engine = open(GpuOptions { adapter: AdapterChoice::Name("no such card".to_owned()), ..gpu() });
-    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+    assert_eq!(generate(&engine, greedy(6)).ids, undisturbed(6));
     let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
     assert!(reason.to_string().contains("no such card"), "{reason}");
     engine.set_device(&DeviceChoice::Gpu(gpu())).unwrap();
     wait(&engine, "another choice", |status| matches!(status, DeviceStatus::Gpu(_)));
-    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+    assert_eq!(generate(&engine, greedy(6)).ids, undisturbed(6));
 }
 
 /// The tiny model with so many bytes of a GPU, on which prompts' cold rows pass through (`streams`) or not; at rest.
@@ -430,7 +430,7 @@ fn streamed_prompts_keep_the_tokens() {
         let engine = narrow(gpu(), budget, streams);
         let resident = engine.resident().unwrap();
         assert!((0..3).any(|layer| resident.count(layer) < 192), "{resident:?}");
-        assert_eq!(ask(&engine, greedy(4)).ids, want, "streams: {streams}");
+        assert_eq!(generate(&engine, greedy(4)).ids, want, "streams: {streams}");
         let scratch: u64 = scratch(&engine);
         scratch
     });
@@ -438,7 +438,7 @@ fn streamed_prompts_keep_the_tokens() {
     let mut lost = 0;
     for n in (1..1000).step_by(3) {
         let engine = narrow(failing(FaultPoint::Submit, n), budget, true);
-        let heard = ask(&engine, greedy(4));
+        let heard = generate(&engine, greedy(4));
         assert_eq!(heard.ids, want, "lost at submission {n}");
         // Nothing was lost, neither before the prompt nor after it.
         if heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)) && !heard.was_lost() && n > 100 {

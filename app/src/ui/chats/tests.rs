@@ -25,7 +25,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, State> {
             });
             panel.tick(ui, shell);
             panel.show(ui, shell);
-            asked.extend(shell.asked());
+            asked.extend(shell.take_commands());
         },
         None,
     );

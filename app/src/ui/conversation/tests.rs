@@ -25,7 +25,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
             });
             conversation.tick(shell);
             conversation.show(ui, shell);
-            for command in shell.asked() {
+            for command in shell.take_commands() {
                 conversation.handle_command(&command, shell);
             }
         },

@@ -189,7 +189,7 @@ impl Atlas {
     }
 
     /// Makes `hot`, which is the mask of each layer's neurons (or experts), what is in VRAM. True if anything moved.
-    pub fn place(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
+    pub fn set_hot(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
         for (layer, page) in self.pages.iter_mut().enumerate() {
             let mut hot = hot(layer);
@@ -341,7 +341,7 @@ mod tests {
         let mut atlas = Atlas::new(&shape);
         let sheet = Sheet { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
         assert!(atlas.lay_out(sheet) && !atlas.lay_out(sheet));
-        assert!(atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        assert!(atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         let (changed, left) = atlas.sort(SOON, |_| Some(often(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
@@ -354,10 +354,10 @@ mod tests {
         let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
         // The shared expert is there as soon as the layer is.
         for (experts, wanted) in [(0b10, &[2, 3, 4][..]), (0b01, &[0, 1, 4]), (0b11, &[0, 1, 2, 3, 4]), (0, &[4])] {
-            assert!(atlas.place(|_| vec![experts]));
+            assert!(atlas.set_hot(|_| vec![experts]));
             assert_eq!((hot(&atlas), atlas.hot()), (wanted.to_vec(), wanted.len()), "{experts:b}");
         }
-        assert!(atlas.place(|_| Vec::new()) && atlas.hot() == 0);
+        assert!(atlas.set_hot(|_| Vec::new()) && atlas.hot() == 0);
     }
 
     #[test]
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(Place { layer: 0, neuron: 0, crowd: 1 }));
         assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
         assert_eq!((atlas.frequency(0, 2), atlas.frequency(0, 4)), (Some(0.3), None));
-        assert!(!atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        assert!(!atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         assert_eq!(atlas.sort(SOON, |_| None), (Vec::new(), false));
         let model = Sheet { by_frequency: false, ..atlas.sheet() };
         atlas.lay_out(model);

@@ -133,8 +133,8 @@ impl Facts {
         }
     }
 
-    /// Where it is, in words.
-    pub fn place(&self) -> &'static str {
+    /// Placement of the neuron, in words.
+    pub fn placement_text(&self) -> &'static str {
         if self.hot { "Hot, in VRAM" } else { "Cold, in RAM" }
     }
 }
@@ -184,13 +184,13 @@ mod tests {
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
         assert_eq!(first.expert, None);
-        assert_eq!((first.place(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
+        assert_eq!((first.placement_text(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
             (of(0, 1).predicted, of(2, 1).predicted),
             (Some("Predicted: a hit"), Some("Predicted: a false alarm"))
         );
-        assert_eq!((of(0, 1).place(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
+        assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");

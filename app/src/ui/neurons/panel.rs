@@ -241,7 +241,7 @@ fn nothing(ui: &mut Ui, shell: &mut Shell) {
     };
     ui.label(small(ui, text));
     if !matches!(shell.engine_handle.state(), EngineState::Opening(_)) && ui.button("Open a model").clicked() {
-        shell.ask(Command::Show(Page::Models));
+        shell.queue_command(Command::Show(Page::Models));
     }
 }
 

@@ -250,7 +250,7 @@ mod tests {
                 let both = harness.state_mut();
                 let atlas = &mut both.atlas;
                 atlas.lay_out(Sheet { view, grid, by_frequency });
-                atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
+                atlas.set_hot(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
                 atlas.sort(soon, |layer| Some(often(&board, layer)));
                 match mode {
                     Mode::Placement => atlas.draw_places(),

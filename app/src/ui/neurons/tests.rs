@@ -58,10 +58,10 @@ fn shell<'a>(harness: &'a mut Harness<'static, State>) -> &'a mut Shell {
 }
 
 /// The built-in model on the CPU, after it has written a few words.
-fn told(harness: &mut Harness<'static, State>) {
+fn open_and_generate(harness: &mut Harness<'static, State>) {
     open(harness, ModelId::Builtin, None);
     harness.step();
-    tell(harness, 12);
+    generate(harness, 12);
 }
 
 /// Opens a model on the CPU.
@@ -75,7 +75,7 @@ fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Optio
     }
 }
 
-fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
+fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
     let session = Arc::new(shell(harness).engine_handle.session(SessionOptions::default()).unwrap());
     let prompt = Prompt::Text("Once upon a time".to_owned());
     let request = Request { sampling: Sampling::greedy(), max_tokens: Some(tokens), ..Request::new(prompt) };
@@ -92,14 +92,14 @@ fn panel_without_a_model_has_a_button_to_open_one() {
     harness.step();
     harness.get_by_label("Open a model").click();
     harness.step();
-    assert!(matches!(shell(&mut harness).asked()[..], [Command::Show(_)]));
+    assert!(matches!(shell(&mut harness).take_commands()[..], [Command::Show(_)]));
 }
 
 #[test]
 fn map_follows_the_latest_token_holds_and_steps() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let latest = board.latest().unwrap().index;
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
@@ -109,7 +109,7 @@ fn map_follows_the_latest_token_holds_and_steps() {
     harness.run_steps(2);
     harness.get_by_label("Token before").click();
     harness.run_steps(2);
-    tell(&mut harness, 3);
+    generate(&mut harness, 3);
     assert!(harness.query_by_label_contains(&format!("token {}:", latest - 1)).is_some(), "it is held");
     harness.get_by_label("Compare").click();
     harness.run_steps(2);
@@ -130,7 +130,7 @@ fn moe_layers_are_shown_expert_by_expert() {
     let mut harness = harness(folder.path());
     open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
     // Before the panel looks, so that it sorts by what they did.
-    tell(&mut harness, 12);
+    generate(&mut harness, 12);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let (shape, token) = (board.shape().clone(), board.latest().unwrap());
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
@@ -179,11 +179,11 @@ fn moe_layers_are_shown_expert_by_expert() {
 fn map_is_updated_in_its_own_window() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     harness.get_by_label("Show the map in its own window").click();
     harness.run_steps(3);
     assert!(harness.query_by_label("The map is in a window of its own.").is_some());
-    tell(&mut harness, 3);
+    generate(&mut harness, 3);
     let latest = shell(&mut harness).engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
     // The window lies over the button here.
@@ -197,7 +197,7 @@ fn map_is_updated_in_its_own_window() {
 fn map_mode_selects_the_boards_watch_while_shown() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     for (button, mode) in
         [("Strength", "strength"), ("Frequency", "frequency"), ("Placement", "placement"), ("Recency", "recency")]
@@ -221,7 +221,7 @@ fn map_mode_selects_the_boards_watch_while_shown() {
     assert!(harness.query_by_label_contains("Map of neurons").is_none());
     let cost = "Neurons are not recorded. Recording took the CPU";
     assert!(harness.query_by_label_contains(cost).is_some());
-    tell(&mut harness, 12);
+    generate(&mut harness, 12);
     assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
     harness.get_by_label("Record neurons").click();
     harness.run_steps(2);
@@ -235,7 +235,7 @@ fn map_mode_selects_the_boards_watch_while_shown() {
 fn a_click_pins_a_neuron_and_a_double_click_shows_its_layer() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let rect = harness.get_by_label_contains("Map of neurons").rect();
     let at = rect.left_top() + egui::vec2(60.0, 20.0);
     let click = |harness: &mut Harness<'static, State>| {

@@ -241,7 +241,7 @@ impl Told {
         }
     }
 
-    fn tell(&self, recorder: &mut NeuronRecorder, layer: usize) {
+    fn record_layer(&self, recorder: &mut NeuronRecorder, layer: usize) {
         let shape = recorder.board().shape().clone();
         recorder.layer(&LayerFiring {
             layer,
@@ -296,7 +296,7 @@ fn tokens_read_late_equal_those_read_after_every_token() {
                 for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
                     // In the midst of a token there are those before it.
                     assert_eq!(recorder.board().kept().tokens.end, index as u64);
-                    token.tell(recorder, layer);
+                    token.record_layer(recorder, layer);
                 }
                 recorder.end();
             }

@@ -20,7 +20,7 @@ fn cancelling_takes_at_most_one_token() {
         assert!(engine.telemetry().generated_tokens <= then + 1);
     }
     // What was asked after the cancellation is not cancelled, and the cache is what it says it is.
-    assert_eq!(ask(&session, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&session, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
 }
 
 #[test]
@@ -55,7 +55,8 @@ fn sessions_that_take_turns_do_not_disturb_each_other() {
     let engine = Engine::open(&model("llama-relu"), EngineOptions { chunk: 5, ..options() }).unwrap();
     let prompt = expected("llama-relu", "input_ids");
     let requests: Vec<Request> = (0..4).map(|n| drawn(&prompt[n as usize..], 60, n)).collect();
-    let alone: Vec<Vec<u32>> = requests.iter().map(|request| ask(&session(&engine), request.clone()).ids).collect();
+    let alone: Vec<Vec<u32>> =
+        requests.iter().map(|request| generate(&session(&engine), request.clone()).ids).collect();
     let sessions: Vec<Session> = requests.iter().map(|_| session(&engine)).collect();
     let events: Vec<_> = sessions.iter().zip(&requests).map(|(it, request)| it.generate(request.clone())).collect();
     let together: Vec<Vec<u32>> = events.into_iter().map(|events| answer(events).unwrap().ids).collect();
@@ -69,7 +70,7 @@ fn turns_are_fair() {
     let prompt = expected("llama-relu", "input_ids");
     let endless = Request { on_full: ContextPolicy::Shift { keep: 4 }, max_tokens: None, ..greedy(&prompt, 0) };
     let events = long.generate(endless);
-    assert_eq!(ask(&short, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&short, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
     long.cancel();
     assert_eq!(answer(events).unwrap().reason, StopReason::Cancelled);
 }
@@ -86,7 +87,7 @@ fn dropped_receiver_or_session_frees_its_memory() {
     assert!(matches!(events.recv().unwrap(), Event::Prompt { .. }));
     drop(events);
     eventually("the end of a generation without a receiver", || engine.telemetry().generations == 0);
-    assert_eq!(ask(&first, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&first, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
     let memory = engine.memory();
     assert!(memory.kv > 0 && memory.scratch > 0 && memory.weights > 0, "{memory:?}");
 
@@ -134,5 +135,5 @@ fn concurrent_requests_cancels_and_drops_end() {
     });
     eventually("all sessions gone", || engine.telemetry().sessions == 0);
     assert_eq!((engine.telemetry().generations, engine.memory().kv), (0, 0));
-    assert_eq!(ask(&session(&engine), greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&session(&engine), greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
 }

@@ -25,8 +25,8 @@ fn branch(stage: &mut Stage) -> Vec<Message> {
     shell.store.branch(chat.id).unwrap()
 }
 
-/// Asks for something long and waits until the answer has begun.
-fn ask(stage: &mut Stage, text: &str) {
+/// Sends `text` as a message; its answer is in progress afterwards.
+fn send_message(stage: &mut Stage, text: &str) {
     types(stage, text);
     stage.press(Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
@@ -154,7 +154,7 @@ fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
 fn escape_closes_the_focused_control_before_it_stops_an_answer() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
-    ask(&mut stage, "Tell me a story.");
+    send_message(&mut stage, "Tell me a story.");
     stage.answered();
     // Escape, while another answer is written; how that ended.
     let escape = |stage: &mut Stage| {

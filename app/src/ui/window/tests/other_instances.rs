@@ -23,7 +23,7 @@ fn say(stage: &mut Stage, text: &str) {
 }
 
 fn open(stage: &mut Stage, chat: ChatId) {
-    stage.shell().ask(Command::OpenChat(chat));
+    stage.shell().queue_command(Command::OpenChat(chat));
     stage.step();
 }
 
