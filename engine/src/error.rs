@@ -110,7 +110,7 @@ pub enum Error {
     /// There is no such GPU.
     #[error("no GPU {wanted}: {there}")]
     NoGpu {
-        /// Which one, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
+        /// The requested GPU, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
         wanted: String,
         /// The adapters there are, or why there is none.
         there: String,

@@ -1,4 +1,4 @@
-//! Which neurons to compute: masks, lists, and counts of what fired.
+//! Neurons to compute: masks, lists, and counts of those that fired.
 #![allow(clippy::unwrap_used)]
 
 mod gpu;

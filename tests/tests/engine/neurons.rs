@@ -1,4 +1,4 @@
-//! Which neurons fire, as a running engine tells it.
+//! Neurons that fire, as a running engine records them.
 
 #![allow(clippy::unwrap_used)]
 

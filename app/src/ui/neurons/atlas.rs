@@ -143,7 +143,7 @@ impl Atlas {
         self.shown().flat_map(of).collect()
     }
 
-    /// Which places of a layer's order are shown.
+    /// Range of the ranks of a layer's order that are shown.
     pub fn ranks(&self, layer: usize) -> Range<usize> {
         self.sheet.view.ranks(self.pages.get(layer).map_or(0, |page| page.order.len()))
     }

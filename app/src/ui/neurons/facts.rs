@@ -11,7 +11,7 @@ use crate::units::counted;
 /// Sentences about a neuron at a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Which.
+    /// Name of the neuron: layer, expert and index.
     pub title: String,
     /// Its firing at the token shown.
     pub value: String,

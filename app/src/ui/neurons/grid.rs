@@ -120,7 +120,7 @@ impl Grid {
         if shown <= self.dots() { at } else { at * self.dots() / shown }
     }
 
-    /// Which of `shown` neurons are in a dot.
+    /// Range of the neurons in a dot, among the `shown` ones.
     pub fn neurons(&self, dot: usize, shown: usize) -> Range<usize> {
         if shown <= self.dots() {
             return dot.min(shown)..(dot + 1).min(shown);

@@ -7,7 +7,7 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoar
 /// A token's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Which token.
+    /// Index of the token on the board.
     pub index: u64,
     /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
     pub rate: Option<f64>,

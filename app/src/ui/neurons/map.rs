@@ -45,7 +45,7 @@ const GUTTER: f32 = 32.0;
 pub struct Looks {
     /// Mode of the map.
     pub mode: Mode,
-    /// Which colours.
+    /// Colour table of the map.
     pub colours: Colours,
     /// Order of the neurons.
     pub by_frequency: bool,

@@ -3,7 +3,7 @@
 /// A mode: the meaning of the map's colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Which neurons the token fires.
+    /// Neurons that fire for the token.
     #[default]
     Fired,
     /// How strongly.

@@ -354,7 +354,7 @@ impl Watched {
         ui.label(small(ui, text));
     }
 
-    /// Which token is looked at.
+    /// Controls that choose the token shown.
     fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
         let range = Playback::range(&self.board);
         let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };

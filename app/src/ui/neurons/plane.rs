@@ -82,7 +82,7 @@ impl Plane {
         [self.row, self.bytes.len() / self.row.max(1)]
     }
 
-    /// Which version this is, and which rows are new in it.
+    /// Version of the bytes, and range of the rows that are new in it.
     pub fn version(&self) -> (u64, Range<usize>) {
         (self.version, self.fresh.clone())
     }

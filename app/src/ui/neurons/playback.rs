@@ -1,4 +1,4 @@
-//! Which token is looked at: the latest, or one that was.
+//! The token shown: the latest, or an earlier one that is held.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! Which backends are tried, in which order, until one draws.
+//! Backends and the order in which they are tried until one draws.
 
 use std::fmt;
 

@@ -7,9 +7,9 @@ pub enum Strength<'a> {
     All(&'a [f32]),
     /// Of some neurons, in ascending order, `[tokens, neurons]`; those of others are zero.
     Listed {
-        /// Which.
+        /// Indices of the neurons.
         neurons: &'a [u32],
-        /// Theirs.
+        /// Their values, `[tokens, neurons]`.
         values: &'a [f32],
     },
 }

@@ -19,7 +19,7 @@ pub struct TokenTrace {
     pub decoded: bool,
     /// The figures of each layer.
     pub layers: Arc<[LayerTrace]>,
-    /// Which neurons fired, while the board has room for it.
+    /// Masks of the neurons that fired, while the board has room for them.
     pub masks: Option<Arc<TokenMasks>>,
     /// `[all words]`: which neurons were resident in VRAM; `None` if none were, or once `masks` is gone. Tokens between which
     /// nothing moved share it.

@@ -46,7 +46,7 @@ const MODELS: [&str; 8] = [
     "powerinfer/llama-relu-f16.powerinfer.gguf",
 ];
 
-/// Which no file is.
+/// Name of a model that is made in memory and has no file.
 const SHARED: &str = "an MoE model with a shared expert";
 
 fn model(name: &str) -> Model {
