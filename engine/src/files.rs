@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn new_file_replaces_the_old_one_only_when_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.md");
         for form in [Form::Stream, Form::Random] {
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_windows_have_names() {
+    fn windows_device_names_are_recognised() {
         for device in ["NUL", "nul", "CONOUT$", "com1", r"\\.\pipe\x"] {
             assert!(is_device_name(Path::new(device)), "{device}");
         }

@@ -149,7 +149,7 @@ fn rope_matches_its_equation_for_both_orders_and_norms() {
 }
 
 #[test]
-fn head_sizes_and_partial_rotation() {
+fn rope_matches_its_equation_for_head_sizes_and_partial_rotation() {
     for (head_dim, dims, kv_f32) in [
         (8, 8, false),
         (6, 4, false),

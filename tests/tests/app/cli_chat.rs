@@ -20,7 +20,7 @@ fn chat_is_the_default_command() {
 }
 
 #[test]
-fn every_message_is_answered() {
+fn chat_answers_every_message() {
     let one = chat(&[], "Hi\n").ok();
     assert!(one.starts_with("Once upon a time"), "{one}");
     assert_eq!(one.matches('\n').count(), 1);
@@ -37,7 +37,7 @@ fn reset_starts_a_new_conversation() {
 }
 
 #[test]
-fn a_system_prompt() {
+fn chat_system_prompt_is_set_by_flag_or_command() {
     let plain = chat(&[], "Hi\n").ok();
     let set = chat(&[], "/system You tell stories about dragons.\nHi\n").ok();
     let given = chat(&["--system", "You tell stories about dragons."], "Hi\n").ok();
@@ -66,7 +66,7 @@ fn chat_reuses_the_kv_cache_of_earlier_messages() {
 }
 
 #[test]
-fn messages_of_several_lines() {
+fn chat_messages_continue_by_backslash_or_fence() {
     let folded = chat(&[], "Tell me a story\\\nabout a dog.\n").ok();
     let fenced = chat(&[], "\"\"\"\nTell me a story\nabout a dog.\n\"\"\"\n").ok();
     assert_eq!(folded, fenced);
@@ -74,7 +74,7 @@ fn messages_of_several_lines() {
 }
 
 #[test]
-fn a_conversation_is_saved_once() {
+fn chat_save_command_writes_the_conversation() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("chat.json");
     let text = folder.path().join("chat.md");

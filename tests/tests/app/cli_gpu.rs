@@ -88,7 +88,7 @@ fn gpu_logits_match_those_of_the_cpu() {
 }
 
 #[test]
-fn a_chat_shows_its_device() {
+fn chat_device_command_shows_the_device() {
     let chat = |flags: &[&str], input: &[u8]| with_input(&[&["chat"], flags].concat(), input);
     assert_eq!(chat(&["--device", "cpu"], b"/device\n").ok(), "CPU\n");
     let shown = chat(&GPU, b"/device retry\n/device\n").ok();

@@ -97,7 +97,7 @@ fn run_accepts_any_prompt_text() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_context() {
+fn run_refuses_a_prompt_longer_than_the_context() {
     let long = "Once upon a time there was a dog. ".repeat(200);
     for form in ["--chat", "--raw"] {
         let run = with_input(&["run", form], long.as_bytes());
@@ -121,7 +121,7 @@ fn run_stops_or_shifts_at_a_full_context() {
 }
 
 #[test]
-fn stop_strings_and_biases() {
+fn run_applies_stop_strings_and_logit_biases() {
     let args = ["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0", "--json"];
     let stopped = thermocline(&[&args[..], &["--stop", "little boat"]].concat()).json();
     assert_eq!(stopped["text"], "Once upon a time, there was a ");
@@ -133,7 +133,7 @@ fn stop_strings_and_biases() {
 }
 
 #[test]
-fn every_instruction_set_and_cache_type_tells_a_story() {
+fn run_works_with_every_instruction_set_and_cache_type() {
     let devices = thermocline(&["devices", "--json"]).json();
     for isa in devices["cpu"]["isa"]["available"].as_array().unwrap() {
         for kv in ["f16", "f32", "q8_0"] {

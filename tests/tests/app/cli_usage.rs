@@ -54,7 +54,7 @@ fn wrong_flags_are_usage_errors() {
 }
 
 #[test]
-fn devices_are_shown() {
+fn devices_shows_the_cpu() {
     let text = thermocline(&["devices"]).ok();
     assert!(text.contains("kernels"), "{text}");
     let json = thermocline(&["devices", "--json"]).json();
@@ -85,7 +85,7 @@ fn gpus_are_listed_and_software_is_not_chosen() {
 }
 
 #[test]
-fn a_machine_without_a_graphics_driver_is_no_failure() {
+fn devices_lists_no_gpu_without_a_graphics_driver() {
     for form in [&["devices"][..], &["devices", "--json"]] {
         let mut command = command(form);
         command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent");

@@ -208,7 +208,7 @@ fn changing_budgets_keep_the_tokens_of_a_long_answer() {
 
 /// Experts one by one, in the middle of a sentence.
 #[test]
-fn experts_are_moved_without_a_change_of_the_answer() {
+fn moving_experts_during_an_answer_keeps_the_tokens() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let want = undisturbed(&path, numbers(150));
     let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
@@ -320,7 +320,7 @@ fn device_loss_under_changing_budgets_keeps_the_tokens() {
 }
 
 #[test]
-fn a_flood_of_budget_changes_neither_stops_nor_delays_sessions() {
+fn frequent_budget_changes_do_not_block_sessions() {
     let want = undisturbed(&tiny(), numbers(60));
     let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
     wait(&engine, "the device", |status| rests(status, TINY));

@@ -48,7 +48,7 @@ fn logits_and_hidden_states_match_the_reference() {
 }
 
 #[test]
-fn smaller_caches_stay_close() {
+fn logits_with_f16_and_q8_caches_stay_close() {
     for name in MODELS {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
@@ -93,7 +93,7 @@ fn routing_matches_the_reference() {
 }
 
 #[test]
-fn greedy_continuation_from_the_cache() {
+fn greedy_continuation_matches_the_reference() {
     for name in MODELS {
         let (model, expected) = load(name);
         let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
@@ -106,7 +106,7 @@ fn greedy_continuation_from_the_cache() {
 }
 
 #[test]
-fn a_shortlist_is_the_largest_logits() {
+fn shortlist_holds_the_largest_logits() {
     let (model, expected) = load("gemma2");
     let ids = expected.ids("input_ids");
     let mut forward = forward(&model, Setup { chunk: 5, ..Setup::default() });

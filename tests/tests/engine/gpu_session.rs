@@ -240,7 +240,7 @@ fn any_budget_is_kept_or_falls_back_to_the_cpu() {
 }
 
 #[test]
-fn a_device_that_comes_back_is_used_again() {
+fn device_is_loaded_again_after_a_loss() {
     // After the load: the prompt's two chunks and six tokens.
     let engine = open(failing(FaultPoint::Submit, submits_of_a_load() + 8));
     let session = session(&engine);
@@ -256,7 +256,7 @@ fn a_device_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn sessions_share_a_device_and_its_loss() {
+fn device_loss_keeps_the_tokens_of_concurrent_sessions() {
     let (want, load) = (undisturbed(30), submits_of_a_load());
     for lost_at in [None, Some(load + 3), Some(load + 5), Some(load + 40)] {
         let engine = open(lost_at.map_or_else(gpu, |n| failing(FaultPoint::Submit, n)));
@@ -309,7 +309,7 @@ fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
 }
 
 #[test]
-fn a_full_context_shifts_on_a_device_too() {
+fn full_context_shifts_on_a_device() {
     let engine = open(gpu());
     let session = engine.session(SessionOptions { context: Some(32), kv_type: None }).unwrap();
     let heard = hear(&session.generate(Request { on_full: ContextPolicy::Shift { keep: 4 }, ..greedy(80) }));

@@ -116,7 +116,7 @@ fn expert_choices_match_the_reference_on_cpu_and_gpu() {
 }
 
 #[test]
-fn recording_changes_no_answer() {
+fn recording_does_not_change_tokens() {
     let prompt: Vec<u32> = (5..25).collect();
     for activation in [None, Some(Activation::Relu)] {
         let mut answers = Vec::new();
@@ -179,7 +179,7 @@ fn relu() -> Arc<Model> {
 
 /// With neurons that are zero more often than not: the scalar CPU's firings wherever the experts are, in prompts and tokens.
 #[test]
-fn the_same_neurons_of_the_same_experts_fire_wherever_they_are() {
+fn placements_of_experts_do_not_change_firings() {
     let (gpu, model) = (shared(FULL), relu());
     let ids: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 384).collect();
     let hear = |forward: &mut Forward| {
@@ -245,7 +245,7 @@ impl Probe for Read {
 /// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the
 /// activation threshold: as many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
 #[test]
-fn a_token_reads_the_rows_of_neurons_that_fire() {
+fn moe_token_reads_the_rows_of_firing_neurons_only() {
     let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();
     let cases = [
         (Activation::Relu, None, Sparsity::Exact),

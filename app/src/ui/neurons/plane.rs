@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_those_of_the_dots_neurons() {
+    fn plane_levels_fold_the_neurons_of_each_dot() {
         assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
         assert_eq!(dots(&Told::Places(&[0b1010]), Fold::Place), [255, 1]);
         assert_eq!(dots(&Told::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);

@@ -125,7 +125,7 @@ fn map_follows_the_latest_token_holds_and_steps() {
 
 /// The map, the figures and what is said under the pointer name experts.
 #[test]
-fn moe_layers_are_shown_expert_by_expert() {
+fn map_and_figures_of_moe_layers_name_experts() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
@@ -232,7 +232,7 @@ fn map_mode_selects_the_boards_watch_while_shown() {
 }
 
 #[test]
-fn a_click_pins_a_neuron_and_a_double_click_shows_its_layer() {
+fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     open_and_generate(&mut harness);

@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_lost_in_the_first_frame_ends_the_attempt() {
+    fn device_loss_in_the_first_frame_ends_the_attempt() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.made();

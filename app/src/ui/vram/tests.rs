@@ -134,7 +134,7 @@ fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
 }
 
 #[test]
-fn the_budget_takes_effect_while_an_answer_is_written() {
+fn budget_slider_applies_during_an_answer() {
     let mut stage = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
     stage.write("Message", "Tell me a story about a frog.");
@@ -196,7 +196,7 @@ fn budget_of_zero_frees_vram_and_can_be_raised_again() {
 }
 
 #[test]
-fn the_cpu_and_every_adapter_can_be_chosen() {
+fn processor_picker_offers_the_cpu_and_every_adapter() {
     let mut stage = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut Stage, line: &str| {

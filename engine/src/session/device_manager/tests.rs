@@ -278,7 +278,7 @@ fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
 }
 
 #[test]
-fn a_device_lost_at_any_chunk_changes_no_token() {
+fn device_loss_at_any_chunk_keeps_the_tokens() {
     let want = undisturbed(20);
     for n in 1..=23 {
         let engine = engine(&[Outcome::LostAtChunk(n), Outcome::Hangs]);
@@ -296,7 +296,7 @@ fn a_device_lost_at_any_chunk_changes_no_token() {
 }
 
 #[test]
-fn a_device_that_comes_back_is_used_again() {
+fn device_is_loaded_again_after_a_loss() {
     let engine = engine(&[Outcome::LostAtChunk(5), Outcome::LostInLoad, Outcome::Works]);
     let session = engine.session(SessionOptions::default()).unwrap();
     assert_eq!(collect(&session.generate(request(20))).0, undisturbed(20));

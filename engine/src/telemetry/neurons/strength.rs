@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_scales_of_their_own() {
+    fn strength_quantise_scales_each_token() {
         let values = [1.0, 2.0, 8.0, 4.0];
         let (mut first, mut second) = ([0; 2], [0; 2]);
         let all = Strength::All(&values);

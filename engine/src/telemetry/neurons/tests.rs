@@ -59,7 +59,7 @@ fn ring_limits_masks_by_bytes_and_figures_by_tokens() {
 }
 
 #[test]
-fn chunks_become_tokens_only_when_they_are_whole() {
+fn recorder_publishes_whole_chunks_only() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64, 32]));
     let layer = |layer, tokens, fired| LayerFiring { layer, tokens, fired, cpu_bytes: 12, ..LayerFiring::default() };
     recorder.begin(1, 20, &[10, 11, 12, 13, 14], false);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_goes_to_the_first_user_where_there_is_no_such_role() {
+    fn system_message_merges_into_the_first_user_message_without_its_role() {
         let body = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
         let raises =
             format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no system') }}}}{{% endif %}}{body}");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn hugging_face_folders_bring_one_template_or_several() {
+    fn tokenizer_config_has_one_chat_template_or_several_by_name() {
         let several = json!({"chat_template": [{"name": "default", "template": "D{{ messages[0].content }}"}, {"name": "rag", "template": "R{{ messages[0].content }}"}]});
         let one = json!({"chat_template": "D{{ messages[0].content }}"});
         let base = checkpoint(&["<s>", "</s>"], None);

@@ -41,7 +41,7 @@ fn token_submits_twice_per_split_layer_and_creates_no_gpu_objects() {
 }
 
 #[test]
-fn a_device_lost_at_any_moment_is_an_error() {
+fn device_loss_at_any_submission_or_readback_is_an_error() {
     for model in [model(POWERINFER), wide()] {
         every_moment(&model);
     }

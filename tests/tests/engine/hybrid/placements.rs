@@ -37,7 +37,7 @@ fn placements_do_not_change_logits_in_any_tier() {
 }
 
 #[test]
-fn every_relu_model_is_exact() {
+fn exact_mode_keeps_the_logits_of_every_relu_model() {
     let gpu = shared(FULL);
     for name in MODELS {
         let model = neuron_major(&format!("fixtures/models/{name}"));

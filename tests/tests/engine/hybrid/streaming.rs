@@ -55,7 +55,7 @@ fn every_placement_streams(name: &str, model: &Arc<Model>, tier: Tier, modes: &[
 }
 
 #[test]
-fn streamed_prompts_compute_the_same() {
+fn streamed_prompts_do_not_change_logits() {
     for tier in Tier::ALL {
         every_placement_streams(POWERINFER, &model(POWERINFER), tier, &[Sparsity::Exact]);
     }
@@ -64,7 +64,7 @@ fn streamed_prompts_compute_the_same() {
 /// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of
 /// their own.
 #[test]
-fn streamed_prompts_of_other_models_compute_the_same() {
+fn streamed_prompts_do_not_change_logits_of_other_models() {
     for name in ["llama-silu-gqa", "opt", "falcon-new", "qwen2"] {
         for tier in [FULL, Tier::PORTABLE] {
             every_placement_streams(name, &neuron_major(&format!("fixtures/models/{name}")), tier, &[Sparsity::Dense]);
@@ -124,7 +124,7 @@ fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
 }
 
 #[test]
-fn the_same_neurons_fire_in_streamed_prompts() {
+fn streamed_prompts_do_not_change_firings() {
     let gpu = shared(FULL);
     let silu = neuron_major("fixtures/models/llama-silu-gqa");
     let mut weights = silu.weights.clone();
@@ -211,7 +211,7 @@ impl Planner for Beside {
 
 /// The buffer takes what a plan has left, and never more than the budget, while budgets slide and prompts go on.
 #[test]
-fn budgets_hold_while_prompts_stream() {
+fn streaming_buffer_stays_within_changing_budgets() {
     let model = model(POWERINFER);
     let (ids, least) = (ids(&model, 200), least(&model));
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -252,7 +252,7 @@ fn budgets_hold_while_prompts_stream() {
 }
 
 #[test]
-fn a_device_lost_while_it_streams_is_an_error() {
+fn device_loss_during_streaming_is_an_error() {
     let model = model(POWERINFER);
     let least = least(&model);
     let placement = placement(&model, 1, true, |_, n| (0..n as u32 / 4).collect());

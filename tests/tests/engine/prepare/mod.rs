@@ -79,7 +79,7 @@ fn prepared(model: &Arc<Model>, options: &PrepareOptions) -> Prepared {
 }
 
 #[test]
-fn counts_are_those_of_the_reference() {
+fn firing_counts_match_the_reference() {
     let firings = Expected::read(&here("fixtures/storyteller/expected.safetensors")).i32("firings").unwrap();
     let figures = fs::read_to_string(here("fixtures/storyteller/expected.json")).unwrap();
     let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();

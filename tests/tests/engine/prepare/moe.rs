@@ -142,7 +142,7 @@ impl Probe for Looked {
 /// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind
 /// the others', and the others' activation threshold; all of it is in the file.
 #[test]
-fn the_shared_expert_is_prepared_as_the_others_are() {
+fn shared_expert_gets_counts_down_rows_and_thresholds() {
     for activation in [Activation::DRelu, Activation::Silu] {
         let (folder, mut model) = (tempfile::tempdir().unwrap(), moe::wide());
         model.config.activation = activation;

@@ -79,7 +79,7 @@ fn only_new_tokens_are_computed_and_the_answer_is_the_same() {
 }
 
 #[test]
-fn stop_strings_end_the_text_and_are_no_part_of_it() {
+fn stop_strings_end_the_text_before_themselves() {
     let engine = engine();
     let session = session(&engine);
     let prompt = expected("llama-relu", "input_ids");

@@ -64,7 +64,7 @@ fn sessions_that_take_turns_do_not_disturb_each_other() {
 }
 
 #[test]
-fn turns_are_fair() {
+fn short_request_completes_beside_an_endless_one() {
     let engine = engine();
     let (long, short) = (session(&engine), session(&engine));
     let prompt = expected("llama-relu", "input_ids");

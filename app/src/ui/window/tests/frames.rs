@@ -135,7 +135,7 @@ fn idle_window_draws_no_frames() {
 }
 
 #[test]
-fn a_hidden_window_follows_its_answer_and_rests() {
+fn hidden_window_saves_its_answer_and_idles() {
     let folder = tempfile::tempdir().unwrap();
     let folders = crate::folders::Folders::below(folder.path());
     // What is hidden only hears what has happened.

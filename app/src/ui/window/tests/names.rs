@@ -75,7 +75,7 @@ fn full(size: [f32; 2]) -> Stage {
 }
 
 #[test]
-fn every_control_of_every_page_has_a_name_of_its_own() {
+fn controls_of_every_page_have_distinct_names() {
     let mut stage = full([1440.0, 1400.0]);
     check(&stage, "chat");
     stage.click("Chat settings");

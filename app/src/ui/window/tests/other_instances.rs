@@ -28,7 +28,7 @@ fn open(stage: &mut Stage, chat: ChatId) {
 }
 
 #[test]
-fn a_second_window_begins_a_chat_of_its_own() {
+fn second_window_starts_its_own_chat() {
     let mut first = Stage::new(SIZE);
     first.ready();
     say(&mut first, "Tell me a story about a frog.");
