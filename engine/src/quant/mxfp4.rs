@@ -9,9 +9,9 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
     block_format::{quantise_blocks, unpack_32},
-    device, round,
+    round,
 };
 
 /// Values of the sixteen codes, doubled so that they are integers.
@@ -25,10 +25,12 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {
-        ty: WeightType::Q8_0,
+        ty: WeightType::MXFP4,
         exact: true,
-        // Scales down to 2^-24 / 8 are numbers of F16 then.
-        repack: |row, main, aux| device::widen_to_q8_0::<8>(BlockType::MXFP4, row, main, aux),
+        repack: |row, main, aux| {
+            repack(row, main, aux);
+            Ok(())
+        },
     },
 };
 
@@ -43,6 +45,16 @@ fn unpack(block: &[u8; 17], codes: &mut [i8; 32]) -> (f32, f32) {
 pub(crate) fn scale(e: u8) -> f32 {
     // 2^-128 and 2^-127 are subnormal.
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 })
+}
+
+/// Codes, as they are, and scales, four to a word.
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) {
+    aux.fill(0);
+    let blocks = row.as_chunks::<17>().0.iter().zip(main.as_chunks_mut::<16>().0).zip(aux);
+    for ((block, codes), scale) in blocks {
+        *scale = block[0];
+        codes.copy_from_slice(&block[1..]);
+    }
 }
 
 /// Codes of `x` under the scale whose byte is `e`, and the sum of their squared errors.
