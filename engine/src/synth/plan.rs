@@ -229,7 +229,7 @@ impl Plan {
         let sum: f64 = match self.shape.relu {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
             false if self.shape.family == Family::GptOss => {
-                self.shape.n_ff as f64 * SWIGLU_SECOND_MOMENT * input * (input + 1.0)
+                self.shape.n_ff as f64 * SWIGLU_SECOND_MOMENT * input * input
             }
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
@@ -291,8 +291,13 @@ impl Plan {
     }
 
     fn zeros(&mut self, name: &str, layer: usize, shape: &[usize]) {
-        let zeros = Content::Vector(vec![0.0; shape.iter().product()]);
-        self.add(name, layer, TensorType::F32, shape, zeros);
+        self.constant(name, layer, shape, 0.0);
+    }
+
+    /// A tensor whose elements are all `value`.
+    fn constant(&mut self, name: &str, layer: usize, shape: &[usize], value: f32) {
+        let values = Content::Vector(vec![value; shape.iter().product()]);
+        self.add(name, layer, TensorType::F32, shape, values);
     }
 
     fn list(&mut self) {
@@ -364,9 +369,10 @@ impl Plan {
             self.stacked(at("ffn_down_exps.weight"), layer, [experts, d, n_ff], Content::DownOutputs);
             if family == Family::GptOss {
                 self.bias(&at("ffn_gate_inp"), layer, experts);
-                for (stem, rows) in [("ffn_gate_exps", n_ff), ("ffn_up_exps", n_ff), ("ffn_down_exps", d)] {
-                    self.zeros(&at(&format!("{stem}.bias")), layer, &[experts, rows]);
-                }
+                self.zeros(&at("ffn_gate_exps.bias"), layer, &[experts, n_ff]);
+                // The activation adds 1, which would push the residual stream the same way at every token.
+                self.constant(&at("ffn_up_exps.bias"), layer, &[experts, n_ff], -1.0);
+                self.zeros(&at("ffn_down_exps.bias"), layer, &[experts, d]);
             }
             return;
         }
