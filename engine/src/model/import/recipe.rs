@@ -224,9 +224,12 @@ impl Recipe {
         for row in rows {
             let codes = self.tensor.data[row * blocks * CODES..][..blocks * CODES].chunks_exact(CODES);
             for (codes, scale) in codes.zip(&scales[row * blocks..]) {
-                let code = |at: usize| codes[at / 2] >> (4 * (at % 2)) & 15;
-                bytes.push(*scale);
-                bytes.extend((0..CODES).map(|at| code(at) | code(at + CODES) << 4));
+                let mut block = [*scale; 1 + CODES];
+                let (first, second) = codes.split_at(CODES / 2);
+                for ((out, a), b) in block[1..].as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+                    *out = [a & 15 | b << 4, a >> 4 | b & 0xf0];
+                }
+                bytes.extend_from_slice(&block);
             }
         }
         Tensor { name: self.tensor.name.clone(), ty: TensorType::MXFP4, shape, data: Bytes::new(bytes) }
