@@ -68,7 +68,7 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
         unknown: ids.unknown,
         space_prefix,
     };
-    ids.guess_ends(|text| encoder.token_id(text));
+    ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, true)?;
     Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
 }
@@ -97,7 +97,7 @@ fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
         .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
     let mut ids = special_ids(metadata, tokens.len(), SpecialIds::default())?;
-    ids.guess_ends(|text| encoder.token_id(text));
+    ids.add_known_ends(|text| encoder.token_id(text));
     let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
     if scheme.is_gemma4() {
         // Published files say it begins without BOS; the model does not work so.
@@ -203,7 +203,7 @@ fn ids_by_text(tokens: &[String]) -> AHashMap<String, u32> {
 fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.str(key)?.unwrap_or_else(|| {
-        tracing::warn!(path = %metadata.path().display(), "no {key}: text is cut as llama.cpp does by default");
+        tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
         "default"
     });
     named(name)

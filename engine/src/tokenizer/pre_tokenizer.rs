@@ -1,6 +1,6 @@
-//! Pre-tokenisers of byte-level vocabularies: how text is cut into words before merging, by the name GGUF gives them
+//! Pre-tokenisers of byte-level vocabularies: how text is split into words before merging, by the name GGUF gives them
 //! (`tokenizer.ggml.pre`). The patterns are those of the models' published `tokenizer.json` files. Patterns are applied
-//! one after the other, each cutting what the one before left; text between matches is a word as well.
+//! one after the other, each splitting what the one before left; text between matches is a word as well.
 
 use tokenizers::{
     PreTokenizerWrapper, SplitDelimiterBehavior,
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_cut_as_published() {
+    fn schemes_split_as_published() {
         let text = "I'LL buy 12345  apples!!\n";
         assert_eq!(words("gpt-2", text), "I|'|LL|_buy|_12345|_|_apples|!!|Ċ");
         assert_eq!(words("llama-bpe", text), "I|'LL|_buy|_|123|45|_|_apples|!!Ċ");
