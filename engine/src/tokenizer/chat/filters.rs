@@ -64,7 +64,10 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
     });
     let own = Arc::clone(budget);
     environment.add_filter("indent", move |text: Value, operands: Rest<Value>, options: Kwargs| {
-        let option = |at: usize, name: &str| operands.get(at).cloned().map_or_else(|| options.get(name), Ok);
+        let option = |at: usize, name: &str| match operands.get(at) {
+            Some(operand) => Ok(operand.clone()),
+            None => options.get::<Option<Value>>(name).map(Option::unwrap_or_default),
+        };
         let (width, first, blank): (Value, Value, Value) =
             (option(0, "width")?, option(1, "first")?, option(2, "blank")?);
         options.assert_all_used()?;

@@ -37,25 +37,27 @@ pub fn call(budget: &Budget, text: &str, method: &str, operands: &[Value]) -> Op
 
 /// `text` with its placeholders filled in; the operands are few and their widths small.
 pub fn formatted(budget: &Budget, style: FormatStyle, text: &str, operands: &[Value]) -> Result<Value, Error> {
-    let (mut run, mut open, mut fields) = (0, false, 0usize);
+    let (mut digits, mut open, mut fields) = (0, false, 0usize);
+    let mark = if style == FormatStyle::Printf { '%' } else { '{' };
+    let mut before = None;
     for character in text.chars() {
-        run = if character.is_ascii_digit() { run + 1 } else { 0 };
-        match (style, character) {
-            (FormatStyle::StrFormat, '{') => {
-                open = true;
-                fields += 1;
+        digits = if character.is_ascii_digit() { digits + 1 } else { 0 };
+        if character == mark {
+            fields += 1;
+            // A doubled mark is one of the text; one within a field would take its width from an operand.
+            if open && before != Some(mark) {
+                return Err(refused("a width is not a number"));
             }
-            (FormatStyle::StrFormat, '}') => open = false,
-            (FormatStyle::Printf, '%') => {
-                open = true;
-                fields += 1;
-            }
-            (FormatStyle::Printf, character) if character.is_alphabetic() => open = false,
-            _ => {}
+            open = !open;
         }
-        if open && (run > DIGITS || character == '*') {
+        if open && (digits > DIGITS || character == '*') {
             return Err(refused("a width is too large"));
         }
+        open &= match style {
+            FormatStyle::Printf => !character.is_alphabetic(),
+            FormatStyle::StrFormat => character != '}',
+        };
+        before = Some(character);
     }
     let mut longest = 10_usize.pow(DIGITS as u32);
     for operand in operands {

@@ -134,9 +134,33 @@ fn an_answer_goes_on_where_it_stopped() {
 /// Texts of markers, halves of them and words.
 fn text() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
-        "<think>", "</think>", "<thi", "nk>", "<", "/", "a", "é ", "\n", "<|channel|>", "<|message|>", "<|start|>",
-        "<|end|>", "<|call|>", "<|return|>", "<|", "|>", "analysis", "final", "commentary", " to=functions.f", "to=py",
-        "assistant", "<|channel>", "<channel|>", "thought\n", "{}",
+        "<think>",
+        "</think>",
+        "<thi",
+        "nk>",
+        "<",
+        "/",
+        "a",
+        "é ",
+        "\n",
+        "<|channel|>",
+        "<|message|>",
+        "<|start|>",
+        "<|end|>",
+        "<|call|>",
+        "<|return|>",
+        "<|",
+        "|>",
+        "analysis",
+        "final",
+        "commentary",
+        " to=functions.f",
+        "to=py",
+        "assistant",
+        "<|channel>",
+        "<channel|>",
+        "thought\n",
+        "{}",
     ]);
     prop::collection::vec(piece, 0..14).prop_map(|pieces| pieces.concat())
 }
