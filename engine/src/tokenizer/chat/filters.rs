@@ -123,6 +123,13 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         let own = Arc::clone(budget);
         environment.add_filter(name, move |text: Value| escape(&own, &own.text(&text)?));
     }
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: Value| if value.is_undefined() { Ok(0) } else { filters::length(&value) });
+    }
+    environment.add_test("iterable", |value: Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+    });
     environment.add_test("sequence", |value: Value| {
         value.as_str().is_some() || matches!(value.kind(), ValueKind::Seq | ValueKind::Map)
     });
@@ -156,13 +163,11 @@ fn library_filters() -> Vec<(&'static str, Value)> {
         ("attr", Value::from_function(filters::attr)),
         ("bool", Value::from_function(filters::bool)),
         ("capitalize", Value::from_function(filters::capitalize)),
-        ("count", Value::from_function(filters::length)),
         ("dictsort", Value::from_function(filters::dictsort)),
         ("first", Value::from_function(filters::first)),
         ("groupby", Value::from_function(filters::groupby)),
         ("items", Value::from_function(filters::items)),
         ("last", Value::from_function(filters::last)),
-        ("length", Value::from_function(filters::length)),
         ("list", Value::from_function(filters::list)),
         ("lower", Value::from_function(filters::lower)),
         ("map", Value::from_function(filters::map)),
@@ -206,7 +211,6 @@ fn library_tests() -> Vec<(&'static str, Value)> {
         ("gt", Value::from_function(tests::is_gt)),
         ("in", Value::from_function(tests::is_in)),
         ("integer", Value::from_function(tests::is_integer)),
-        ("iterable", Value::from_function(tests::is_iterable)),
         ("le", Value::from_function(tests::is_le)),
         ("lessthan", Value::from_function(tests::is_lt)),
         ("lower", Value::from_function(tests::is_lower)),

@@ -80,9 +80,8 @@ impl AnswerParser {
         let mut out = Pieces::new();
         let Some(marker) = self.markers().into_iter().find(|marker| marker.token == Some(id)) else { return out };
         let held = std::mem::take(&mut self.held);
-        if self.state == State::Beginning && self.expected().contains(&marker) {
-            // White space before the thoughts.
-        } else {
+        // White space before thoughts is dropped.
+        if self.state != State::Beginning || !self.expected().contains(&marker) {
             self.emit(held, &mut out);
         }
         if self.expected().contains(&marker) {
