@@ -10,7 +10,7 @@ use super::{
 pub enum AnswerPart {
     /// The model's reasoning.
     Thinking,
-    /// What it says to the user.
+    /// The words for the user.
     Answer,
     /// A call of a tool.
     ToolCall,
