@@ -4,6 +4,7 @@ use thermocline_shaders::WeightType;
 
 use super::{
     device_ffn::{DeviceFfn, units},
+    expert_buffers::ExpertShape,
     hand_over::expert_choice_bytes,
     load::{GpuLoad, chunk_within},
     neuron_buffers::NeuronBuffers,
@@ -15,6 +16,7 @@ use crate::{
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
         Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm, Predictor, PredictorKind,
+        SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -88,6 +90,7 @@ fn layer_bytes(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type:
     let head = u64::from(thermocline_shaders::head_pitch(config.head_dim as u32));
     let norms = layer.norms.iter().map(|(_, norm)| norm);
     let norms = norms.chain(&attention.q_norm).chain(&attention.k_norm).map(norm_bytes).sum::<u64>();
+    let sinks = attention.sinks.as_ref().map_or(0, |sinks| vector(sinks.len()));
     let biases = linears.iter().map(|linear| bias_bytes(linear)).sum::<u64>();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
@@ -99,7 +102,7 @@ fn layer_bytes(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type:
     };
     Ok(LayerBytes {
         attention: matrix(caps, &linears[..3])? + matrix(caps, &linears[3..])?,
-        vectors: norms + biases + down_bias,
+        vectors: norms + sinks + biases + down_bias,
         kv_token: 2 * head * config.n_kv_head as u64 * element,
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
@@ -183,12 +186,13 @@ fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
     let shared = match &moe.shared {
         Some(shared) => {
             let ffn = &shared.ffn;
-            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn), &shared.gate]);
+            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).chain(&shared.gate);
             linears.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?
         }
         None => 0,
     };
-    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + shared)
+    let bias = moe.selection_bias.as_ref().map_or(0, |bias| vector(bias.len()));
+    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + bias + shared)
 }
 
 /// Most words of one token of a layer in the firing log.
@@ -210,10 +214,7 @@ fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
                 |ffn: &FfnWeights| (ffn.up.weight.rows(), ffn.gate.is_some(), matches!(ffn.down, Down::Neurons(_)));
             of(a) == of(b)
         }
-        (Ffn::Experts(a), Ffn::Experts(b)) => {
-            let of = |moe: &ExpertWeights| moe.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
-            of(a) == of(b)
-        }
+        (Ffn::Experts(a), Ffn::Experts(b)) => ExpertShape::of(a) == ExpertShape::of(b),
         _ => false,
     }
 }
@@ -246,7 +247,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             floats(chunk * pitch(moe.experts.len()))
                 + 3 * floats(slots)
                 + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
-                + hidden_bytes(slots, n_ff, true)
+                + hidden_bytes(slots, n_ff, moe.gated())
                 + floats(slots * row)
                 + shared
         }
@@ -268,7 +269,8 @@ fn quantised_bytes(model: &Model) -> u64 {
             + match &layer.ffn {
                 Ffn::Dense(weights) => ffn(weights),
                 Ffn::Experts(moe) => {
-                    let shared = moe.shared.as_ref().map_or(0, |shared| of(&shared.gate) + ffn(&shared.ffn));
+                    let gate = |shared: &SharedExpert| shared.gate.as_ref().map_or(0, of);
+                    let shared = moe.shared.as_ref().map_or(0, |shared| gate(shared) + ffn(&shared.ffn));
                     of(&moe.router) + shared
                 }
             }

@@ -17,7 +17,10 @@ mod weights;
 
 use std::path::Path;
 
-pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
+pub use config::{
+    Activation, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling,
+    Router, RouterScore,
+};
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
@@ -103,7 +106,7 @@ impl Model {
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),
-        Ffn::Experts(_) => true,
+        Ffn::Experts(moe) => moe.ffns().all(|ffn| ffn.gate.is_some()),
     };
     if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
         return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));

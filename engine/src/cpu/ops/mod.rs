@@ -13,7 +13,7 @@ mod norm;
 mod rope;
 mod softmax;
 
-pub use activation::Activation;
+pub use activation::{Activation, SWIGLU_LIMIT};
 pub use attention::{AttentionScratch, AttentionShape};
 pub use kv_rows::{KvRows, KvType};
 pub use rope::{RopeRows, RopeTable};

@@ -5,9 +5,13 @@
 //! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
+mod ernie;
 mod falcon;
 mod gemma;
+mod glm4_moe;
+mod gpt_oss;
 mod llama;
+mod minimax_m2;
 mod opt;
 mod parts;
 mod phi3;
@@ -35,8 +39,18 @@ pub(super) struct Family {
 }
 
 /// Every family this engine runs.
-const FAMILIES: &[&Family] =
-    &[&llama::FAMILY, &qwen::FAMILY, &gemma::FAMILY, &phi3::FAMILY, &falcon::FAMILY, &opt::FAMILY];
+const FAMILIES: &[&Family] = &[
+    &llama::FAMILY,
+    &qwen::FAMILY,
+    &gpt_oss::FAMILY,
+    &glm4_moe::FAMILY,
+    &minimax_m2::FAMILY,
+    &ernie::FAMILY,
+    &gemma::FAMILY,
+    &phi3::FAMILY,
+    &falcon::FAMILY,
+    &opt::FAMILY,
+];
 
 /// The family of a GGUF architecture.
 pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {

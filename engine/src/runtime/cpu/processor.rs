@@ -276,6 +276,7 @@ impl Processor for CpuProcessor {
             scale: config.attention_scale,
             softcap: config.attention_softcap,
             window: config.layers[layer].window,
+            sinks: weights.sinks.as_deref(),
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);

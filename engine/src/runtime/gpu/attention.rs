@@ -56,6 +56,8 @@ pub(crate) struct AttentionOps {
     output: Product,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
+    /// `[n_head]`: scores of keys without values.
+    pub sinks: Option<Buffer>,
     window: usize,
 }
 
@@ -194,7 +196,8 @@ impl AttentionOps {
         if q_norm.is_some() != k_norm.is_some() {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
-        Ok(AttentionOps { qkv, output, q_norm, k_norm, window: window.unwrap_or(0) })
+        let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
+        Ok(AttentionOps { qkv, output, q_norm, k_norm, sinks, window: window.unwrap_or(0) })
     }
 
     /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
