@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use thermocline_engine::session::{Session, StopReason};
+use thermocline_engine::{
+    session::{Session, StopReason},
+    tokenizer::reasoning::transcript::TranscriptWriter,
+};
 
 use super::AnswerStats;
 use crate::{
@@ -43,6 +46,7 @@ pub(super) struct ActiveAnswer {
     prompt: Option<(usize, usize)>,
     figures: Option<AnswerStats>,
     pending: String,
+    writer: TranscriptWriter,
     stopped: bool,
     end: Option<MessageState>,
     /// Latest error of the store, until saving succeeds.
@@ -54,6 +58,7 @@ pub(super) struct ActiveAnswer {
 impl ActiveAnswer {
     pub fn new(streaming: StreamingMessage) -> Self {
         ActiveAnswer {
+            writer: TranscriptWriter::after(streaming.content()),
             streaming,
             answer: None,
             prompt: None,
@@ -127,7 +132,9 @@ impl ActiveAnswer {
     /// Takes new text; returns the end if the generation has ended.
     pub fn take_update(&mut self) -> Option<(MessageState, Option<AnswerStats>)> {
         let update = self.answer.as_ref()?.0.take_update();
-        self.pending.push_str(&update.text);
+        for (part, piece) in update.text.pieces() {
+            self.pending.push_str(&self.writer.push(part, piece));
+        }
         self.prompt = if self.pending.is_empty() { update.prompt.or(self.prompt) } else { None };
         if let Some(stats) = &update.stats {
             self.figures = Some(AnswerStats::new(stats, None));

@@ -20,7 +20,6 @@ pub use sampling_overrides::SamplingOverrides;
 use thermocline_engine::{
     model::Model,
     session::{ContextPolicy, Message as Turn, Prompt, Request, Role, Session, SessionOptions},
-    tokenizer::ChatMessage,
 };
 
 use crate::{
@@ -332,13 +331,11 @@ fn request(
     turns.extend(before.into_iter().map(turn));
     let begun = own.map_or("", |message| &message.content);
     let version = own.map_or(1, |message| message.version.0);
-    let (prompt, stop) = if begun.is_empty() {
-        (Prompt::Chat(turns), Vec::new())
+    let prompt = if begun.is_empty() {
+        Prompt::Chat(turns)
     } else {
-        let template = session.engine().chat_template();
-        let messages: Vec<ChatMessage<'_>> = turns.iter().map(message).collect();
-        let text = template.render(&messages, true).map_err(|error| error.to_string())?;
-        (Prompt::Text(text + begun), template.stop_strings().iter().map(|&stop| stop.to_owned()).collect())
+        turns.push(Turn { role: Role::Assistant, content: begun.to_owned() });
+        Prompt::Continue(turns)
     };
     let mut sampling = choices.apply_to(SamplingOverrides::model_defaults(model));
     // The same seed would repeat the previous version.
@@ -346,7 +343,7 @@ fn request(
     let on_full = if choices.stop_when_full { ContextPolicy::Stop } else { ContextPolicy::Shift { keep: 1 } };
     // An answer whose beginning was shifted out of the context seldom ends.
     let most = choices.max_tokens.unwrap_or_else(|| session.context());
-    Ok(Request { sampling, max_tokens: Some(most), stop, on_full, ..Request::new(prompt) })
+    Ok(Request { sampling, max_tokens: Some(most), on_full, ..Request::new(prompt) })
 }
 
 fn turn(message: &Message) -> Turn {
@@ -355,15 +352,6 @@ fn turn(message: &Message) -> Turn {
         Speaker::Assistant => Role::Assistant,
     };
     Turn { role, content: message.content.clone() }
-}
-
-fn message(turn: &Turn) -> ChatMessage<'_> {
-    let role = match turn.role {
-        Role::System => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-    };
-    ChatMessage { role, content: &turn.content }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use thermocline_engine::{
     Error,
     session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+    tokenizer::reasoning::transcript::TranscriptWriter,
 };
 
 use super::{
@@ -27,7 +28,7 @@ const POLL: Duration = Duration::from_millis(20);
 /// A complete generation.
 #[derive(Debug)]
 pub struct Answer {
-    /// The text, without a stop string.
+    /// The text, without a stop string; thoughts stand between `<think>` and `</think>`.
     pub text: String,
     /// Ids of the tokens.
     pub tokens: Vec<u32>,
@@ -49,6 +50,7 @@ pub fn answer(
     let events = session.generate(request);
     let mut progress = Some(TerminalProgress::new("reading the prompt", ProgressUnit::Tokens));
     let (mut text, mut tokens) = (String::new(), Vec::new());
+    let mut writer = TranscriptWriter::default();
     let (mut cancelled, mut spoke) = (false, false);
     let mut failure = None;
     loop {
@@ -68,8 +70,9 @@ pub fn answer(
                     progress.set(done as u64, total as u64);
                 }
             }
-            Ok(Event::Token { id, text: piece }) => {
+            Ok(Event::Token { id, text: pieces }) => {
                 (progress, spoke) = (None, true);
+                let piece: String = pieces.pieces().map(|(part, piece)| writer.push(part, piece)).collect();
                 text.push_str(&piece);
                 tokens.push(id);
                 if failure.is_none()

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use thermocline_engine::{
     Error,
-    session::{DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+    session::{AnswerText, DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
 };
 
 /// End of a generation.
@@ -25,7 +25,7 @@ pub enum AnswerEnd {
 #[derive(Debug, Default)]
 pub struct AnswerUpdate {
     /// New text.
-    pub text: String,
+    pub text: AnswerText,
     /// Ids of the tokens of the text.
     pub tokens: Vec<u32>,
     /// Prompt tokens computed, and their total; while the prompt is computed.
@@ -131,7 +131,7 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
                 Event::Prompt { done, total } => update.prompt = Some((done, total)),
                 Event::Token { id, text } => {
                     update.tokens.push(id);
-                    update.text.push_str(&text);
+                    update.text.append(&text);
                 }
                 Event::Device(event) => update.device.push(event),
                 Event::Stats(stats) => update.stats = Some(stats),

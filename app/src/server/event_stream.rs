@@ -11,13 +11,14 @@ use serde_json::Value;
 
 use super::{
     generation::{Generation, GenerationUpdate},
-    response::CompletionFormat,
+    response::{AnswerFields, CompletionFormat},
 };
 
 /// One answer being sent. When the client disconnects it is dropped, and with it the generation.
 struct AnswerStream {
     generation: Generation,
     format: CompletionFormat,
+    fields: AnswerFields,
     include_usage: bool,
     /// Update received before the response started.
     first: Option<GenerationUpdate>,
@@ -30,7 +31,8 @@ pub fn event_stream(
     format: CompletionFormat,
     include_usage: bool,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let answer = AnswerStream { generation, format, include_usage, first: Some(first) };
+    let answer =
+        AnswerStream { generation, format, fields: AnswerFields::default(), include_usage, first: Some(first) };
     let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
     Sse::new(events.flat_map(|events| stream::iter(events.into_iter().map(|data| Ok(Event::default().data(data))))))
 }
@@ -47,8 +49,10 @@ impl AnswerStream {
             Some(update) => update,
             None => self.generation.next_update().await,
         };
-        if !update.text.is_empty() {
-            events.push(self.event(self.format.text_chunk(&update.text)));
+        for (part, piece) in update.text.pieces() {
+            if let Some((field, piece)) = self.fields.push(part, piece) {
+                events.push(self.event(self.format.text_chunk(field, piece)));
+            }
         }
         match update.end {
             None => return (events, Some(self)),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use thermocline_engine::session::{GenerationStats, Request, StopReason};
+use thermocline_engine::session::{AnswerText, GenerationStats, Request, StopReason};
 use tokio::sync::Notify;
 
 use super::{context::ServerContext, error::ApiError, queue::SessionPermit};
@@ -22,7 +22,7 @@ pub struct Generation {
 #[derive(Debug)]
 pub struct GenerationUpdate {
     /// New text.
-    pub text: String,
+    pub text: AnswerText,
     /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }

@@ -1,7 +1,10 @@
 //! Parsing of the `messages` of a chat.
 
 use serde_json::Value;
-use thermocline_engine::session::{Message, Role};
+use thermocline_engine::{
+    session::{Message, Role},
+    tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
+};
 
 use super::{
     error::ApiError,
@@ -39,7 +42,15 @@ fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
         Some(other) => return Err(invalid(&path, "a string or a list of text parts", &other)),
         None => return Err(ApiError::invalid_field(&path, format!("{path}: expected text, got none"))),
     };
+    let thoughts = fields.string("reasoning_content")?.filter(|text| !text.is_empty() && role == Role::Assistant);
     fields.finish()?;
+    let content = match thoughts {
+        Some(thoughts) => {
+            let mut writer = TranscriptWriter::default();
+            writer.push(AnswerPart::Thinking, &thoughts) + &writer.push(AnswerPart::Answer, &content)
+        }
+        None => content,
+    };
     Ok(Message { role, content })
 }
 
@@ -70,9 +81,11 @@ mod tests {
             { "role": "developer", "content": "Be brief." },
             { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
             { "role": "assistant", "content": "c", "refusal": null, "tool_calls": [], "audio": null },
+            { "role": "assistant", "content": "d", "reasoning_content": "Hm." },
         ])));
         let read: Vec<_> = read.unwrap().into_iter().map(|it| (it.role, it.content)).collect();
-        let want = [(Role::System, "Be brief."), (Role::User, "ab"), (Role::Assistant, "c")];
+        let thought = (Role::Assistant, "<think>\nHm.\n</think>\n\nd");
+        let want = [(Role::System, "Be brief."), (Role::User, "ab"), (Role::Assistant, "c"), thought];
         assert_eq!(read, want.map(|(role, content)| (role, content.to_owned())));
     }
 

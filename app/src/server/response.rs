@@ -6,7 +6,10 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use thermocline_engine::session::{GenerationStats, StopReason};
+use thermocline_engine::{
+    session::{AnswerText, GenerationStats, StopReason},
+    tokenizer::reasoning::AnswerPart,
+};
 
 use super::request::Endpoint;
 
@@ -33,13 +36,18 @@ impl CompletionFormat {
     }
 
     /// The complete answer.
-    pub fn whole(&self, text: &str, reason: &StopReason, stats: &GenerationStats) -> Value {
+    pub fn whole(&self, text: &AnswerText, reason: &StopReason, stats: &GenerationStats) -> Value {
         let (object, content) = match self.endpoint {
             Endpoint::Chat => {
-                let message = json!({ "role": "assistant", "content": text, "refusal": null });
+                let mut fields = AnswerFields::default();
+                let mut message = json!({ "role": "assistant", "content": "", "refusal": null });
+                for (field, piece) in text.pieces().filter_map(|(part, piece)| fields.push(part, piece)) {
+                    let before = message[field].as_str().unwrap_or_default();
+                    message[field] = format!("{before}{piece}").into();
+                }
                 ("chat.completion", ("message", message))
             }
-            Endpoint::Completion => ("text_completion", ("text", text.into())),
+            Endpoint::Completion => ("text_completion", ("text", (**text).into())),
         };
         let mut whole = self.frame(object, content, Some(reason));
         whole["usage"] = usage(stats);
@@ -52,10 +60,10 @@ impl CompletionFormat {
         (self.endpoint == Endpoint::Chat).then(|| self.frame("chat.completion.chunk", ("delta", role), None))
     }
 
-    /// A chunk of text.
-    pub fn text_chunk(&self, text: &str) -> Value {
+    /// A chunk of text for a field of the message.
+    pub fn text_chunk(&self, field: &'static str, text: &str) -> Value {
         match self.endpoint {
-            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({ "content": text })), None),
+            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({ field: text })), None),
             Endpoint::Completion => self.frame("text_completion", ("text", text.into()), None),
         }
     }
@@ -87,6 +95,28 @@ impl CompletionFormat {
     }
 }
 
+/// Fields of a message by the parts of an answer: thoughts are `reasoning_content`. Line ends at the beginning of thoughts, and
+/// between thoughts and answer, are left out.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AnswerFields {
+    thought: bool,
+    spoke: bool,
+}
+
+impl AnswerFields {
+    /// The field for the next piece, and its text; `None` if nothing of it is left.
+    pub fn push<'a>(&mut self, part: AnswerPart, piece: &'a str) -> Option<(&'static str, &'a str)> {
+        let thinking = part == AnswerPart::Thinking;
+        let begins = if thinking { !self.thought } else { self.thought && !self.spoke };
+        let piece = if begins { piece.trim_start_matches('\n') } else { piece };
+        if piece.is_empty() {
+            return None;
+        }
+        *if thinking { &mut self.thought } else { &mut self.spoke } = true;
+        Some((if thinking { "reasoning_content" } else { "content" }, piece))
+    }
+}
+
 fn usage(stats: &GenerationStats) -> Value {
     let (prompt, answer) = (stats.prompt_tokens, stats.generated_tokens);
     json!({
@@ -95,4 +125,33 @@ fn usage(stats: &GenerationStats) -> Value {
         "total_tokens": prompt + answer,
         "prompt_tokens_details": { "cached_tokens": stats.reused_tokens },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thoughts_have_a_field_of_their_own() {
+        let mut text = AnswerText::default();
+        for (part, piece) in [
+            (AnswerPart::Thinking, "\n"),
+            (AnswerPart::Thinking, "Hm.\n"),
+            (AnswerPart::Answer, "\n\nYes"),
+            (AnswerPart::Answer, "\n."),
+        ] {
+            text.push(part, piece);
+        }
+        let format = CompletionFormat::new(Endpoint::Chat, "m".to_owned());
+        let whole = format.whole(&text, &StopReason::EndOfText, &GenerationStats::default());
+        let message = &whole["choices"][0]["message"];
+        assert_eq!((&message["reasoning_content"], &message["content"]), (&"Hm.\n".into(), &"Yes\n.".into()));
+        let chunk = format.text_chunk("reasoning_content", "Hm");
+        assert_eq!(chunk["choices"][0]["delta"], json!({ "reasoning_content": "Hm" }));
+        let mut plain = AnswerText::default();
+        plain.push(AnswerPart::Answer, "\nYes");
+        let whole = format.whole(&plain, &StopReason::EndOfText, &GenerationStats::default());
+        let message = &whole["choices"][0]["message"];
+        assert_eq!((&message["content"], message.get("reasoning_content")), (&"\nYes".into(), None));
+    }
 }

@@ -13,6 +13,7 @@ use axum::{
     routing::{MethodRouter, get, post},
 };
 use serde_json::{Value, json};
+use thermocline_engine::session::AnswerText;
 use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath};
 
 use super::{
@@ -131,9 +132,9 @@ async fn complete(endpoint: Endpoint, State(context): Context, body: Body) -> Re
     if completion.stream {
         return Ok(event_stream(generation, update, format, completion.include_usage).into_response());
     }
-    let mut text = String::new();
+    let mut text = AnswerText::default();
     loop {
-        text.push_str(&update.text);
+        text.append(&update.text);
         if let Some(end) = update.end {
             let (reason, stats) = end?;
             return Ok(Json(format.whole(&text, &reason, &stats)).into_response());

@@ -18,7 +18,10 @@ use crate::{
     error::{Error, Result},
     runtime::{Forward, Probe},
     telemetry::Meter,
-    tokenizer::{ChatMessage, EncodeOptions, Tokenizer},
+    tokenizer::{
+        ChatMessage, EncodeOptions, Tokenizer,
+        reasoning::{AnswerParser, transcript::Thoughts},
+    },
 };
 
 /// Shortest time between two [`Event::Stats`].
@@ -76,11 +79,11 @@ impl<'a> Generation<'a> {
         let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
 
         let turn_ends = match request.prompt {
-            Prompt::Chat(_) => state.template.stop_strings(),
+            Prompt::Chat(_) | Prompt::Continue(_) => state.template.stop_strings(),
             Prompt::Text(_) | Prompt::Tokens(_) => &[],
         };
         let stops = StopStrings::new(request.stop, turn_ends);
-        let (prompt, starts_text) = encode(state, request.prompt)?;
+        let EncodedPrompt { tokens: prompt, starts_text, parser } = encode(state, request.prompt)?;
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
         }
@@ -106,7 +109,7 @@ impl<'a> Generation<'a> {
             on_full: request.on_full,
             ignore_eos: request.ignore_eos,
             sampler,
-            text: TextStream::new(detokeniser, stops),
+            text: TextStream::new(detokeniser, stops, parser),
             todo,
             computed: 0,
             requested_at,
@@ -269,23 +272,50 @@ impl<'a> Generation<'a> {
     }
 }
 
-/// The tokens of a prompt; true if the answer is a text of its own rather than the rest of one.
-fn encode(state: &EngineState, prompt: Prompt) -> Result<(Vec<u32>, bool)> {
+/// A prompt and how to read what follows it.
+struct EncodedPrompt {
+    tokens: Vec<u32>,
+    /// The answer is a text of its own rather than the rest of one.
+    starts_text: bool,
+    /// Of answers in a chat.
+    parser: Option<AnswerParser>,
+}
+
+fn encode(state: &EngineState, prompt: Prompt) -> Result<EncodedPrompt> {
     let tokenizer = &state.tokenizer;
-    let (mut tokens, starts_text) = match prompt {
-        Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty()),
-        Prompt::Tokens(tokens) => (tokens, false),
+    let (mut tokens, starts_text, parser) = match prompt {
+        Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty(), None),
+        Prompt::Tokens(tokens) => (tokens, false, None),
         Prompt::Chat(messages) => {
-            let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-            let text = state.template.render(&messages, true)?;
-            (tokenizer.encode(&text, EncodeOptions::CHAT)?, true)
+            let (text, parser) = render(state, &messages, None)?;
+            (tokenizer.encode(&text, EncodeOptions::CHAT)?, true, Some(parser))
+        }
+        Prompt::Continue(messages) => {
+            let Some((Message { role: Role::Assistant, content }, before)) = messages.split_last() else {
+                return Err(Error::invalid("prompt", "a message of the assistant to continue", "none at the end"));
+            };
+            let begun = (!content.is_empty()).then(|| Thoughts::of(content));
+            let (text, parser) = render(state, before, begun.as_ref())?;
+            (tokenizer.encode(&text, EncodeOptions::CHAT)?, begun.is_none(), Some(parser))
         }
     };
     if tokens.is_empty() {
         let none = "at least one token (the vocabulary has none to begin a text with)";
         tokens.push(tokenizer.bos().ok_or_else(|| Error::invalid("prompt", none, "an empty prompt"))?);
     }
-    Ok((tokens, starts_text))
+    Ok(EncodedPrompt { tokens, starts_text, parser })
+}
+
+/// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
+fn render(state: &EngineState, messages: &[Message], begun: Option<&Thoughts<'_>>) -> Result<(String, AnswerParser)> {
+    let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
+    let mut text = state.template.render(&messages, true)?;
+    let format = state.template.reasoning();
+    let parser = format.parser(&text, begun);
+    if let Some(begun) = begun {
+        text += &format.write(&text, begun);
+    }
+    Ok((text, parser))
 }
 
 fn chat_message(message: &Message) -> ChatMessage<'_> {

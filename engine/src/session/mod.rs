@@ -36,7 +36,9 @@ pub use idle_calibration::CalibrationOptions;
 pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};
 pub use neurons::{FrequencySource, NeuronFrequencies};
-pub use request::{ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling, StopReason};
+pub use request::{
+    AnswerText, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling, StopReason,
+};
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};
 

@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::DeviceEvent;
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    tokenizer::reasoning::AnswerPart,
+};
 
 /// The speaker of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,7 +28,7 @@ pub enum Role {
 pub struct Message {
     /// The speaker.
     pub role: Role,
-    /// Its text.
+    /// Its text; of the assistant a [transcript](crate::tokenizer::reasoning::transcript).
     pub content: String,
 }
 
@@ -38,6 +41,49 @@ pub enum Prompt {
     Tokens(Vec<u32>),
     /// A chat, rendered with the model's template, the assistant to speak next.
     Chat(Vec<Message>),
+    /// A chat whose last message, the assistant's, is to be continued.
+    Continue(Vec<Message>),
+}
+
+/// Text of an answer, with the parts of the answer that its pieces belong to. As a `str` it is all of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AnswerText {
+    text: String,
+    /// Where each piece ends.
+    pieces: Vec<(AnswerPart, usize)>,
+}
+
+impl AnswerText {
+    /// Appends a piece.
+    pub fn push(&mut self, part: AnswerPart, piece: &str) {
+        if piece.is_empty() {
+            return;
+        }
+        self.text.push_str(piece);
+        match self.pieces.last_mut() {
+            Some((last, end)) if *last == part => *end = self.text.len(),
+            _ => self.pieces.push((part, self.text.len())),
+        }
+    }
+
+    /// Appends all of `other`.
+    pub fn append(&mut self, other: &AnswerText) {
+        other.pieces().for_each(|(part, piece)| self.push(part, piece));
+    }
+
+    /// The pieces in order; neighbours are of different parts.
+    pub fn pieces(&self) -> impl Iterator<Item = (AnswerPart, &str)> {
+        let starts = std::iter::once(0).chain(self.pieces.iter().map(|&(_, end)| end));
+        starts.zip(&self.pieces).map(|(start, &(part, end))| (part, &self.text[start..end]))
+    }
+}
+
+impl std::ops::Deref for AnswerText {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
 }
 
 /// Settings by which the next token is chosen. Applied in this order: logit bias, penalties, DRY, top-k, typical, top-p, min-p,
@@ -255,8 +301,8 @@ pub enum Event {
         /// Its id.
         id: u32,
         /// Text that became complete with it: may be empty (inside a UTF-8 character or a possible stop string) and
-        /// may hold the text of several tokens.
-        text: String,
+        /// may hold the text of several tokens. The marks of a model's thoughts are not part of it.
+        text: AnswerText,
     },
     /// The device changed; the generation goes on.
     Device(DeviceEvent),

@@ -1,10 +1,13 @@
-//! The text of an answer: tokens become events with whole characters, and stop strings end it.
+//! The text of an answer: tokens become events with whole characters and parts, and stop strings end it.
 
 use super::{
     StopReason,
-    request::{Event, EventSender},
+    request::{AnswerText, Event, EventSender},
 };
-use crate::tokenizer::Detokeniser;
+use crate::tokenizer::{
+    Detokeniser,
+    reasoning::{AnswerParser, AnswerPart},
+};
 
 /// The outcome of a token.
 #[derive(Debug, PartialEq, Eq)]
@@ -26,25 +29,39 @@ pub(super) enum TokenOutcome {
 pub(super) struct TextStream<'a> {
     detokeniser: Detokeniser<'a>,
     stops: StopStrings,
-    kept: Option<(u32, String)>,
+    /// Absent: all is the answer.
+    parser: Option<AnswerParser>,
+    kept: Option<(u32, AnswerText)>,
 }
 
 impl<'a> TextStream<'a> {
-    pub fn new(detokeniser: Detokeniser<'a>, stops: StopStrings) -> Self {
-        TextStream { detokeniser, stops, kept: None }
+    pub fn new(detokeniser: Detokeniser<'a>, stops: StopStrings, parser: Option<AnswerParser>) -> Self {
+        TextStream { detokeniser, stops, parser, kept: None }
     }
 
     /// Adds the next token of the answer.
     pub fn push(&mut self, id: u32, events: &EventSender) -> TokenOutcome {
         let piece = self.detokeniser.push(id);
-        let (text, stop) = self.stops.push(&piece);
+        let mut text = AnswerText::default();
+        let stop = match &self.parser {
+            Some(parser) if parser.is_marker(id) => {
+                let before = piece.strip_suffix(parser.marker_text(id));
+                self.push_marker(id, before.unwrap_or(&piece), before.is_some(), &mut text)
+            }
+            _ => {
+                let (certain, stop) = self.stops.push(&piece);
+                self.parse(&certain, &mut text);
+                stop
+            }
+        };
         let mut listening = self.release(events);
         match stop {
             Some(reason) => {
+                self.end(&mut text);
                 let _ = events.send(Event::Token { id, text });
                 return TokenOutcome::Stop(reason);
             }
-            None if self.detokeniser.is_holding() || self.stops.is_holding() => self.kept = Some((id, text)),
+            None if self.is_holding() => self.kept = Some((id, text)),
             None => listening &= events.send(Event::Token { id, text }),
         }
         if listening { TokenOutcome::Sent } else { TokenOutcome::ReceiverGone }
@@ -52,15 +69,51 @@ impl<'a> TextStream<'a> {
 
     /// Sends the text that was kept back; no token follows. Returns the reason to stop, if the last bytes completed a stop string.
     pub fn finish(&mut self, events: &EventSender) -> Option<StopReason> {
-        let (mut text, stop) = self.stops.push(&self.detokeniser.finish());
+        let (mut rest, stop) = self.stops.push(&self.detokeniser.finish());
         if stop.is_none() {
-            text.push_str(&self.stops.finish());
+            rest.push_str(&self.stops.finish());
         }
+        let mut text = AnswerText::default();
+        self.parse(&rest, &mut text);
+        self.end(&mut text);
         if let Some((_, kept)) = &mut self.kept {
-            kept.push_str(&text);
+            kept.append(&text);
         }
         let _ = self.release(events);
         stop
+    }
+
+    /// Adds a marker's token, with the text that came with it. A stop string cannot reach over a marker.
+    fn push_marker(&mut self, id: u32, before: &str, visible: bool, text: &mut AnswerText) -> Option<StopReason> {
+        let (mut certain, stop) = self.stops.push(before);
+        if stop.is_none() {
+            certain.push_str(&self.stops.finish());
+        }
+        self.parse(&certain, text);
+        if stop.is_none()
+            && let Some(parser) = &mut self.parser
+        {
+            parser.push_marker(id, visible).iter().for_each(|(part, piece)| text.push(*part, piece));
+        }
+        stop
+    }
+
+    fn parse(&mut self, piece: &str, text: &mut AnswerText) {
+        match &mut self.parser {
+            Some(parser) => parser.push(piece).iter().for_each(|(part, piece)| text.push(*part, piece)),
+            None => text.push(AnswerPart::Answer, piece),
+        }
+    }
+
+    fn end(&mut self, text: &mut AnswerText) {
+        if let Some(parser) = &mut self.parser {
+            parser.finish().iter().for_each(|(part, piece)| text.push(*part, piece));
+        }
+    }
+
+    fn is_holding(&self) -> bool {
+        let parsing = self.parser.as_ref().is_some_and(AnswerParser::is_holding);
+        parsing || self.detokeniser.is_holding() || self.stops.is_holding()
     }
 
     fn release(&mut self, events: &EventSender) -> bool {
@@ -132,6 +185,51 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::{
+        format::{Array, Metadata, Value},
+        tokenizer::{Tokenizer, reasoning::ReasoningFormat},
+    };
+
+    /// Text, `<think>`, `</think>` and bytes.
+    fn tokenizer() -> Tokenizer {
+        let mut metadata = Metadata::new("m.gguf");
+        let mut tokens = ["<think>", "</think>", "Hm", "Yes"].map(str::to_owned).to_vec();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let types = (0..tokens.len()).map(|id| [4, 3, 1, 1].get(id).copied().unwrap_or(6)).collect();
+        metadata.set("tokenizer.ggml.model", Value::String("llama".into()));
+        metadata.set("tokenizer.ggml.scores", Value::Array(Array::F32(vec![0.0; tokens.len()])));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(types)));
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    #[test]
+    fn events_have_one_token_each_and_the_parts_of_its_text() {
+        use AnswerPart::{Answer, Thinking};
+        let tokenizer = tokenizer();
+        let format = ReasoningFormat::detect(&tokenizer, "");
+        let byte = |byte: u32| 4 + byte;
+        // In the middle, a letter that ends with the thoughts, and half a stop string.
+        let ids = [0, 2, byte(0xc3), 1, byte(0x45), 3, byte(0xc3), byte(0xa9), 0, byte(0x45), byte(0x4e), 2];
+        let stops = StopStrings::new(vec!["EN".to_owned()], &[]);
+        let mut stream = TextStream::new(tokenizer.stream(), stops, Some(format.parser("", None)));
+        let (events, received) = EventSender::new(&Default::default());
+        let mut outcomes = ids.iter().map(|&id| stream.push(id, &events));
+        assert!(outcomes.by_ref().take(10).all(|outcome| outcome == TokenOutcome::Sent));
+        assert_eq!(outcomes.next(), Some(TokenOutcome::Stop(StopReason::StopString("EN".to_owned()))));
+        drop(outcomes);
+        events.finish(Event::Error(crate::Error::Cancelled));
+        let (mut seen, mut text) = (Vec::new(), AnswerText::default());
+        for event in received {
+            let Event::Token { id, text: more } = event else { continue };
+            seen.push(id);
+            text.append(&more);
+        }
+        assert_eq!(seen, ids[..11]);
+        let want = [(Thinking, "Hm"), (Answer, "\u{fffd}EYesé<think>")];
+        assert_eq!(text.pieces().collect::<Vec<_>>(), want);
+        assert_eq!(&*text, "Hm\u{fffd}EYesé<think>");
+    }
 
     fn run(stops: &[&str], pieces: &[&str]) -> (String, Option<String>) {
         let mut watch = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect(), &[]);

@@ -4,7 +4,8 @@
 //! `tokenizers` library ([`bpe`]); SentencePiece vocabularies with scores, which that library cannot represent, run on the
 //! merge in [`sentence_piece`]. Special tokens are split off the text beforehand ([`added`]), so that they are
 //! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
-//! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into prompt text.
+//! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into prompt text;
+//! [`reasoning`] tells thoughts and answer apart in what comes back.
 
 mod added;
 mod bpe;
@@ -15,6 +16,7 @@ mod export;
 mod gguf;
 mod json;
 mod pre_tokenizer;
+pub mod reasoning;
 mod sentence_piece;
 mod special_ids;
 #[expect(clippy::module_inception, reason = "the noun of this module")]

@@ -145,6 +145,8 @@ fn print(
                 writeln!(out, "KV cache      {token} per token, {whole} in all ({ty})")?;
             }
         }
+    } else if let Ok(Some(architecture)) = checkpoint.metadata.str("general.architecture") {
+        writeln!(out, "architecture  {}", name(architecture))?;
     }
     groups(out, "by role", &summary.roles)?;
     groups(out, "by type", &summary.types)?;

@@ -19,6 +19,18 @@ const CHATML: Format = Format {
     stops: &[],
 };
 
+const HARMONY: Format = Format {
+    name: "Harmony",
+    source: "{% for m in messages %}<|start|>{{ m.role }}{{ '<|channel|>final' if m.role == 'assistant' }}<|message|>{{ m.content }}<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}",
+    stops: &[],
+};
+
+const GEMMA4: Format = Format {
+    name: "Gemma 4",
+    source: "{{ bos_token }}{% for m in messages %}<|turn>{{ 'model' if m.role == 'assistant' else m.role }}\n{{ m.content|trim }}<turn|>\n{% endfor %}{% if add_generation_prompt %}<|turn>model\n{% endif %}",
+    stops: &[],
+};
+
 const LLAMA3: Format = Format {
     name: "Llama 3",
     source: "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content|trim }}<|eot_id|>{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}",
@@ -67,6 +79,8 @@ pub fn choose(tokenizer: &Tokenizer, name: &str) -> (Format, String) {
         found.map(|word| (format, format!("the model's name has `{word}`")))
     };
     None.or_else(|| known(CHATML, &["<|im_start|>", "<|im_end|>"]))
+        .or_else(|| known(HARMONY, &["<|start|>", "<|channel|>", "<|message|>", "<|end|>"]))
+        .or_else(|| known(GEMMA4, &["<|turn>", "<turn|>"]))
         .or_else(|| known(LLAMA3, &["<|start_header_id|>", "<|eot_id|>"]))
         .or_else(|| known(GEMMA, &["<start_of_turn>", "<end_of_turn>"]))
         .or_else(|| known(PHI3, &["<|user|>", "<|assistant|>", "<|end|>"]))

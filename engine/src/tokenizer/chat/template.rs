@@ -6,7 +6,10 @@ use super::{fallback, sandbox};
 use crate::{
     error::{Error, Result},
     format::{Checkpoint, TokenizerSource},
-    tokenizer::Tokenizer,
+    tokenizer::{
+        Tokenizer,
+        reasoning::{ReasoningFormat, transcript::Thoughts},
+    },
 };
 
 /// One turn of a conversation.
@@ -48,6 +51,7 @@ pub struct ChatTemplate {
     origin: TemplateOrigin,
     stops: &'static [&'static str],
     tokens: SpecialTexts,
+    reasoning: ReasoningFormat,
 }
 
 /// Texts of the special tokens templates refer to; empty where the model has none.
@@ -81,6 +85,7 @@ impl ChatTemplate {
             origin: TemplateOrigin::Model(key.to_owned()),
             stops: &[],
             tokens: SpecialTexts::of(tokenizer),
+            reasoning: ReasoningFormat::detect(tokenizer, source),
         };
         match template.render(&[ChatMessage { role: "user", content: "Hello" }], true) {
             Ok(text) if text.contains("Hello") => template,
@@ -97,6 +102,7 @@ impl ChatTemplate {
             origin: TemplateOrigin::Fallback { format: format.name, reason: format!("{reason}; {why}") },
             stops: format.stops,
             tokens: SpecialTexts::of(tokenizer),
+            reasoning: ReasoningFormat::detect(tokenizer, format.source),
         }
     }
 
@@ -115,8 +121,16 @@ impl ChatTemplate {
         self.stops
     }
 
+    /// How the model marks its thoughts.
+    pub fn reasoning(&self) -> &ReasoningFormat {
+        &self.reasoning
+    }
+
     /// The text of a conversation, to be encoded with [`EncodeOptions::CHAT`](crate::tokenizer::EncodeOptions::CHAT);
     /// with `add_generation_prompt`, up to where the model's answer begins.
+    ///
+    /// The thoughts of earlier answers, which are [transcripts](crate::tokenizer::reasoning::transcript), are given to the template
+    /// apart from what was said, as `reasoning_content` and `thinking`; templates drop them or write them as the model would.
     ///
     /// A template that knows no system role gets the system message in front of the first user message. Errors are
     /// [`Error::Template`]: what the template raised, or what it asked too much of.
@@ -137,8 +151,16 @@ impl ChatTemplate {
 
     fn render_as_is(&self, messages: &[ChatMessage<'_>], add_generation_prompt: bool) -> Result<String> {
         let input = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
-        let messages: Vec<Value> =
-            messages.iter().map(|message| context! { role => message.role, content => message.content }).collect();
+        let messages: Vec<Value> = messages
+            .iter()
+            .map(|&ChatMessage { role, content }| match Thoughts::of(content) {
+                Thoughts { thinking: Some(thinking), answer, .. } if role == "assistant" => {
+                    let (thinking, content) = (thinking.trim_matches('\n'), answer.trim_start_matches('\n'));
+                    context! { role, content, reasoning_content => thinking, thinking }
+                }
+                _ => context! { role, content },
+            })
+            .collect();
         let context = context! {
             messages,
             add_generation_prompt,
@@ -250,6 +272,20 @@ mod tests {
     }
 
     #[test]
+    fn thoughts_of_earlier_answers_are_given_apart() {
+        let source = "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}{% endfor %}";
+        let template = template(&["<s>", "</s>"], Some(source));
+        let render = |role, content| {
+            let messages = [ChatMessage { role: "user", content: "Hello" }, ChatMessage { role, content }];
+            template.render(&messages, false).expect("renders")
+        };
+        assert_eq!(render("assistant", "<think>\nHm\n</think>\n\nYes"), "<user>Hello<assistant>(Hm)Yes");
+        assert_eq!(render("assistant", "<think>\nHm"), "<user>Hello<assistant>(Hm)");
+        assert_eq!(render("assistant", "Yes"), "<user>Hello<assistant>Yes");
+        assert_eq!(render("user", "<think>x</think>"), "<user>Hello<user><think>x</think>");
+    }
+
+    #[test]
     fn errors_of_a_later_turn_are_returned() {
         let source = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}{% endfor %}";
         let template = template(&["<s>", "</s>"], Some(source));
@@ -288,6 +324,10 @@ mod tests {
         assert_eq!(
             render(&["<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"]),
             "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n<start_of_turn>model\nHello.<end_of_turn>\n<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+        );
+        assert_eq!(
+            render(&["<s>", "<|return|>", "<|start|>", "<|channel|>", "<|message|>", "<|end|>"]),
+            "<|start|>system<|message|>Be brief.<|end|><|start|>user<|message|>Hi<|end|><|start|>assistant<|channel|>final<|message|>Hello.<|end|><|start|>user<|message|>Bye<|end|><|start|>assistant"
         );
         assert_eq!(
             render(&["<s>", "</s>", "<|user|>", "<|assistant|>", "<|end|>"]),

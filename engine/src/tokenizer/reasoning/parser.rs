@@ -1,0 +1,291 @@
+//! Reads an answer while its tokens arrive.
+
+use super::{
+    format::{Grammar, Marker, ReasoningFormat},
+    transcript::Thoughts,
+};
+
+/// Part of an answer that a text belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnswerPart {
+    /// The model's reasoning.
+    Thinking,
+    /// The words for the user.
+    Answer,
+    /// A call of a tool.
+    ToolCall,
+}
+
+/// Bytes of a header after which it is taken for text.
+const HEADER: usize = 256;
+
+/// The parser of one answer. Markers are not part of the texts that come out, nor is any half of one; the texts do not depend on
+/// how the answer is divided into pieces.
+#[derive(Debug, Clone)]
+pub struct AnswerParser {
+    format: ReasoningFormat,
+    state: State,
+    /// The end of the text so far, which may be the beginning of a marker.
+    held: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    /// Nothing but white space so far.
+    Beginning,
+    /// The name of a channel, up to the end of its line.
+    Name,
+    /// A text.
+    Body(AnswerPart),
+    /// A call whose text ends with this.
+    Call(&'static str),
+    /// A header; `marked` if it names a channel.
+    Header { text: String, marked: bool },
+    /// Between two messages.
+    Between,
+}
+
+/// Texts with the parts they belong to.
+pub type Pieces = Vec<(AnswerPart, String)>;
+
+impl AnswerParser {
+    pub(super) fn new(format: ReasoningFormat, prompt: &str, begun: Option<&Thoughts<'_>>) -> Self {
+        let part = |begun: &Thoughts<'_>| if begun.closed { AnswerPart::Answer } else { AnswerPart::Thinking };
+        let state = match (begun, format.grammar) {
+            (Some(begun), _) => State::Body(part(begun)),
+            (None, Grammar::Tags { .. }) if format.opened_by(prompt) => State::Body(AnswerPart::Thinking),
+            (None, Grammar::Tags { .. }) => State::Beginning,
+            (None, Grammar::Harmony { start, message, .. }) => match prompt.rsplit_once(start.text) {
+                Some((_, header)) if !header.contains(message.text) => {
+                    State::Header { text: String::new(), marked: false }
+                }
+                _ => State::Body(AnswerPart::Answer),
+            },
+        };
+        AnswerParser { format, state, held: String::new() }
+    }
+
+    /// True if `id` is a marker's token: then it goes to [`AnswerParser::push_marker`].
+    pub fn is_marker(&self, id: u32) -> bool {
+        self.markers().iter().any(|marker| marker.token == Some(id))
+    }
+
+    /// Text of the marker whose token is `id`.
+    pub fn marker_text(&self, id: u32) -> &'static str {
+        self.markers().iter().find(|marker| marker.token == Some(id)).map_or("", |marker| marker.text)
+    }
+
+    /// Reads a marker's token. `visible`: the vocabulary counts it as text, which it is where the marker means nothing.
+    pub fn push_marker(&mut self, id: u32, visible: bool) -> Pieces {
+        let mut out = Pieces::new();
+        let Some(marker) = self.markers().into_iter().find(|marker| marker.token == Some(id)) else { return out };
+        let held = std::mem::take(&mut self.held);
+        // White space before thoughts is dropped.
+        if self.state != State::Beginning || !self.expected().contains(&marker) {
+            self.emit(held, &mut out);
+        }
+        if self.expected().contains(&marker) {
+            self.apply(marker, &mut out);
+        } else if visible && matches!(self.state, State::Beginning | State::Body(_)) {
+            self.emit(marker.text.to_owned(), &mut out);
+        }
+        out
+    }
+
+    /// Reads a piece of text.
+    pub fn push(&mut self, piece: &str) -> Pieces {
+        let mut out = Pieces::new();
+        self.held.push_str(piece);
+        while self.step(&mut out) {}
+        out
+    }
+
+    /// True if [`AnswerParser::finish`] would return something.
+    pub fn is_holding(&self) -> bool {
+        let header = matches!(&self.state, State::Header { text, marked: false } if !text.is_empty());
+        !self.held.is_empty() || header || matches!(self.state, State::Call(_))
+    }
+
+    /// The text held back; no more follows.
+    pub fn finish(&mut self) -> Pieces {
+        let mut out = Pieces::new();
+        let held = std::mem::take(&mut self.held);
+        match &self.state {
+            State::Header { marked: false, .. } => {
+                self.emit(held, &mut out);
+                self.give_up(&mut out);
+            }
+            State::Name => {}
+            _ => self.emit(held, &mut out),
+        }
+        self.close(&mut out);
+        out
+    }
+
+    /// Every marker of the format.
+    fn markers(&self) -> Vec<Marker> {
+        match self.format.grammar {
+            Grammar::Tags { open, close, .. } => vec![open, close],
+            Grammar::Harmony { start, channel, message, end, ends } => {
+                vec![start, channel, message, end, ends[0], ends[1]]
+            }
+        }
+    }
+
+    /// Those that mean something now.
+    fn expected(&self) -> Vec<Marker> {
+        match (self.format.grammar, &self.state) {
+            (Grammar::Tags { open, .. }, State::Beginning) => vec![open],
+            (Grammar::Tags { close, .. }, State::Body(AnswerPart::Thinking) | State::Name) => vec![close],
+            (Grammar::Tags { .. }, _) => Vec::new(),
+            (Grammar::Harmony { start, channel, message, .. }, State::Header { .. } | State::Between) => {
+                vec![start, channel, message]
+            }
+            (Grammar::Harmony { start, channel, end, ends, .. }, _) => vec![start, channel, end, ends[0], ends[1]],
+        }
+    }
+
+    /// Moves on within the held text; false if more is needed.
+    fn step(&mut self, out: &mut Pieces) -> bool {
+        let texts: Vec<Marker> = self.expected().into_iter().filter(|marker| marker.token.is_none()).collect();
+        if self.state == State::Beginning {
+            let body = self.held.trim_start();
+            if let Some(marker) = texts.iter().find(|marker| body.starts_with(marker.text)) {
+                self.held = body[marker.text.len()..].to_owned();
+                self.apply(*marker, out);
+                return true;
+            }
+            if body.is_empty() || texts.iter().any(|marker| marker.text.starts_with(body)) {
+                return false;
+            }
+            self.state = State::Body(AnswerPart::Answer);
+            return true;
+        }
+        if self.state == State::Name {
+            return match self.held.find('\n') {
+                Some(end) if end <= HEADER => {
+                    self.held.drain(..=end);
+                    self.state = State::Body(AnswerPart::Thinking);
+                    true
+                }
+                None if self.held.len() <= HEADER => false,
+                _ => {
+                    self.state = State::Body(AnswerPart::Thinking);
+                    true
+                }
+            };
+        }
+        let found = texts.iter().filter_map(|marker| Some((self.held.find(marker.text)?, *marker)));
+        if let Some((at, marker)) = found.min_by_key(|(at, _)| *at) {
+            let rest = self.held.split_off(at + marker.text.len());
+            let mut before = std::mem::replace(&mut self.held, rest);
+            before.truncate(at);
+            self.emit(before, out);
+            self.apply(marker, out);
+            return true;
+        }
+        let possible = texts.iter().map(|marker| overlap(&self.held, marker.text)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - possible);
+        let certain = std::mem::replace(&mut self.held, rest);
+        self.emit(certain, out);
+        false
+    }
+
+    /// Text that is no marker.
+    fn emit(&mut self, piece: String, out: &mut Pieces) {
+        if piece.is_empty() {
+            return;
+        }
+        match &mut self.state {
+            State::Beginning => {
+                self.state = State::Body(AnswerPart::Answer);
+                out.push((AnswerPart::Answer, piece));
+            }
+            State::Body(part) => out.push((*part, piece)),
+            State::Call(_) => out.push((AnswerPart::ToolCall, piece)),
+            State::Header { text, .. } => {
+                text.push_str(&piece);
+                if text.len() > HEADER {
+                    self.give_up(out);
+                }
+            }
+            State::Name | State::Between => {}
+        }
+    }
+
+    /// Takes a header for text: that of a model which does not keep to its format.
+    fn give_up(&mut self, out: &mut Pieces) {
+        if let State::Header { text, .. } = std::mem::replace(&mut self.state, State::Body(AnswerPart::Answer))
+            && !text.is_empty()
+        {
+            out.push((AnswerPart::Answer, text));
+        }
+    }
+
+    /// Ends a call.
+    fn close(&mut self, out: &mut Pieces) {
+        if let State::Call(end) = self.state {
+            out.push((AnswerPart::ToolCall, end.to_owned()));
+            self.state = State::Between;
+        }
+    }
+
+    fn apply(&mut self, marker: Marker, out: &mut Pieces) {
+        self.close(out);
+        let next = match self.format.grammar {
+            Grammar::Tags { open, named: true, .. } if marker == open => State::Name,
+            Grammar::Tags { open, .. } if marker == open => State::Body(AnswerPart::Thinking),
+            Grammar::Tags { .. } => State::Body(AnswerPart::Answer),
+            Grammar::Harmony { start, channel, message, .. } => {
+                if marker == start {
+                    State::Header { text: String::new(), marked: false }
+                } else if marker == channel {
+                    let mut header = match std::mem::replace(&mut self.state, State::Between) {
+                        State::Header { text, .. } => text,
+                        _ => String::new(),
+                    };
+                    header.push_str(channel.text);
+                    State::Header { text: header, marked: true }
+                } else if marker == message {
+                    let header = match std::mem::replace(&mut self.state, State::Between) {
+                        State::Header { text, .. } => text,
+                        _ => String::new(),
+                    };
+                    body(&header, channel.text, out)
+                } else {
+                    State::Between
+                }
+            }
+        };
+        self.state = next;
+    }
+}
+
+/// The state behind Harmony's `header`; the beginning of a call is written in the form that other models write.
+fn body(header: &str, channel: &str, out: &mut Pieces) -> State {
+    let word = |text: &str| text.split(|c: char| c.is_whitespace() || c == '<').next().unwrap_or_default().to_owned();
+    if let Some((_, recipient)) = header.split_once("to=") {
+        let recipient = word(recipient);
+        let function = recipient.strip_prefix("functions.");
+        let (begin, end) = match function {
+            Some(name) => (format!("<tool_call>\n{{\"name\": \"{name}\", \"arguments\": "), "}\n</tool_call>"),
+            None => (format!("<tool_call>\n{recipient}\n"), "\n</tool_call>"),
+        };
+        out.push((AnswerPart::ToolCall, begin));
+        return State::Call(end);
+    }
+    let name = header.split_once(channel).map(|(_, name)| word(name));
+    State::Body(match name.as_deref() {
+        Some("analysis") => AnswerPart::Thinking,
+        _ => AnswerPart::Answer,
+    })
+}
+
+/// Length of the longest proper prefix of `marker` that `text` ends with.
+fn overlap(text: &str, marker: &str) -> usize {
+    let fits = |length: &usize| marker.is_char_boundary(*length) && text.ends_with(&marker[..*length]);
+    (1..marker.len()).rev().find(fits).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests;
