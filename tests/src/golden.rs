@@ -12,21 +12,33 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 14] = [
+pub const MODELS: [&str; 26] = [
+    "arcee",
     "bamboo",
+    "cohere2",
+    "exaone4",
     "falcon-mqa",
     "falcon-new",
     "gemma2",
     "gemma3",
+    "granite-4-dense",
+    "jais2",
     "llama-relu",
     "llama-relu-256",
     "llama-silu-gqa",
+    "ministral3",
     "mistral",
     "mixtral",
+    "nemotron",
+    "olmo3",
     "opt",
     "phi3",
     "qwen2",
     "qwen3",
+    "seed-oss",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
 ];
 
 /// How to run.

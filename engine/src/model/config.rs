@@ -102,6 +102,25 @@ pub struct LayerConfig {
     pub rope_base: f32,
     /// True if [`Rope::scaling`] applies to this layer (Gemma 3: only to global layers).
     pub rope_scaled: bool,
+    /// False if queries and keys of this layer are not rotated in spite of [`Position::Rope`] (NoPE).
+    pub rotated: bool,
+}
+
+/// Growth of queries with their position `p`, by which attention stays sharp in long contexts (Llama 4, Ministral 3):
+/// `q *= 1 + beta * ln(1 + floor(p / length))`
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueryScale {
+    /// Weight of the logarithm.
+    pub beta: f32,
+    /// Positions per step, at least 1: the length the model was trained with.
+    pub length: usize,
+}
+
+impl QueryScale {
+    /// Factor of the query at `position`.
+    pub fn at(&self, position: usize) -> f32 {
+        1.0 + self.beta * ((1 + position / self.length) as f32).ln()
+    }
 }
 
 /// Sizes and variants of one model. All sizes are checked against the weights when it is loaded.
@@ -137,8 +156,14 @@ pub struct ModelConfig {
     pub experts: Option<Experts>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
+    /// Factor on the outputs of attention and FFN where they are added to the residual stream (Granite).
+    pub residual_scale: f32,
+    /// Factor on logits (Cohere, Granite); loading multiplies it into the final norm.
+    pub logit_scale: f32,
     /// Factor on query-key products (usually `1/sqrt(head_dim)`).
     pub attention_scale: f32,
+    /// Growth of queries with their position.
+    pub query_scale: Option<QueryScale>,
     /// `cap * tanh(s / cap)` on attention scores.
     pub attention_softcap: Option<f32>,
     /// The same on logits.

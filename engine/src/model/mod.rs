@@ -17,7 +17,9 @@ mod weights;
 
 use std::path::Path;
 
-pub use config::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling};
+pub use config::{
+    Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, QueryScale, Rope, RopeOrder, RopeScaling,
+};
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;

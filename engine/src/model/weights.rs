@@ -34,9 +34,9 @@ pub struct AttentionWeights {
     pub v: Linear,
     /// `[d, n_head * head_dim]`
     pub output: Linear,
-    /// Per-head norm of queries, `[head_dim]`, before rope.
+    /// Norm of queries before rope: of each head, `[head_dim]`, or of all heads together, `[n_head * head_dim]`.
     pub q_norm: Option<Norm>,
-    /// Per-head norm of keys, `[head_dim]`, before rope.
+    /// Norm of keys before rope: of each head, `[head_dim]`, or of all heads together, `[n_kv_head * head_dim]`.
     pub k_norm: Option<Norm>,
 }
 

@@ -154,11 +154,11 @@ impl KvCache {
         let mut key = vec![0.0; self.head_dim];
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let LayerRows::Ram(layer) = layer else { continue };
-            let rotation = &rotations[rotary.table_of(index)];
             for rows in layer.rows_mut() {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
+            let Some(rotation) = rotary.table_of(index).map(|table| &rotations[table]) else { continue };
             for rows in &mut layer.keys {
                 for i in keep..rows.len() {
                     rows.get(i, &mut key);

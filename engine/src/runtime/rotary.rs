@@ -10,7 +10,7 @@ use crate::{
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     tables: Vec<RopeTable>,
-    of_layer: Vec<usize>,
+    of_layer: Vec<Option<usize>>,
 }
 
 impl Rotary {
@@ -19,6 +19,10 @@ impl Rotary {
         let Position::Rope(rope) = &config.position else { return None };
         let (mut tables, mut of_layer) = (Vec::new(), Vec::new());
         for layer in &config.layers {
+            if !layer.rotated {
+                of_layer.push(None);
+                continue;
+            }
             let unscaled = RopeScaling::None;
             let scaling = if layer.rope_scaled { &rope.scaling } else { &unscaled };
             let table = table(rope, scaling, layer.rope_base, context);
@@ -26,7 +30,7 @@ impl Rotary {
                 tables.push(table);
                 tables.len() - 1
             });
-            of_layer.push(index);
+            of_layer.push(Some(index));
         }
         Some(Rotary { tables, of_layer })
     }
@@ -36,8 +40,8 @@ impl Rotary {
         &self.tables
     }
 
-    /// Index of `layer`'s table.
-    pub fn table_of(&self, layer: usize) -> usize {
+    /// Index of `layer`'s table; `None` if it is not rotated.
+    pub fn table_of(&self, layer: usize) -> Option<usize> {
         self.of_layer[layer]
     }
 }

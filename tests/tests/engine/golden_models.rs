@@ -78,7 +78,7 @@ fn firing_neurons() {
             }
         }
     }
-    assert_eq!(seen, 6);
+    assert_eq!(seen, 9);
 }
 
 #[test]

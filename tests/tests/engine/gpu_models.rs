@@ -149,7 +149,17 @@ fn with_subgroups_and_f16() {
 #[test]
 fn chunks_caches_and_long_contexts() {
     let gpu = shared(FULL);
-    for (name, n) in [("gemma3", 180), ("phi3", 170), ("falcon-new", 150), ("mistral", 200), ("opt", 60)] {
+    for (name, n) in [
+        ("gemma3", 180),
+        ("phi3", 170),
+        ("falcon-new", 150),
+        ("mistral", 200),
+        ("opt", 60),
+        ("olmo3", 150),
+        ("ministral3", 150),
+        ("smollm3", 90),
+        ("granite-4-dense", 70),
+    ] {
         let (model, _) = load(name);
         let ids = ids(&model, n);
         let n_vocab = model.config.n_vocab;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Checkpoint, Opened, ReadMode, Value, open as open_file},
+    format::{Array, Checkpoint, Metadata, Opened, ReadMode, Value, open as open_file},
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling,
@@ -32,7 +32,7 @@ fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
 
 #[test]
 fn hugging_face_folders_have_the_expected_configuration() {
-    use Activation::{DRelu, GeluTanh, Relu, Silu};
+    use Activation::{DRelu, GeluTanh, Relu, ReluSquared, Silu};
     for (name, arch, expected, activation) in [
         ("llama-relu", "llama", [64, 3, 4, 4, 16, 192], Relu),
         ("llama-relu-256", "llama", [256, 2, 8, 8, 32, 768], Relu),
@@ -48,6 +48,18 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("gemma2", "gemma2", [64, 2, 4, 2, 24, 160], GeluTanh),
         ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
         ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
+        ("nemotron", "nemotron", [64, 3, 4, 2, 16, 160], ReluSquared),
+        ("arcee", "arcee", [48, 3, 4, 2, 16, 160], ReluSquared),
+        ("jais2", "jais2", [48, 3, 4, 4, 12, 160], ReluSquared),
+        ("smollm3", "smollm3", [48, 4, 4, 2, 12, 128], Silu),
+        ("seed-oss", "seed_oss", [48, 3, 4, 2, 32, 128], Silu),
+        ("olmo3", "olmo2", [48, 4, 4, 2, 12, 128], Silu),
+        ("exaone4", "exaone4", [48, 4, 4, 2, 16, 128], Silu),
+        ("cohere2", "cohere2", [64, 4, 4, 2, 16, 128], Silu),
+        ("ministral3", "mistral3", [48, 3, 4, 2, 32, 128], Silu),
+        ("granite-4-dense", "granite", [48, 3, 4, 2, 12, 128], Silu),
+        ("starcoder2", "starcoder2", [48, 3, 4, 2, 12, 160], GeluTanh),
+        ("stablelm", "stablelm", [64, 3, 4, 2, 16, 160], Silu),
     ] {
         let model = open(&format!("models/{name}"));
         let config = &model.config;
@@ -101,6 +113,80 @@ fn variants_reach_the_configuration() {
     assert_eq!(open("models/falcon-mqa").config.steps.len(), 5);
     assert_eq!(open("models/falcon-new").config.steps.len(), 6);
     assert!(open("models/falcon-mqa").weights.tied && !open("models/falcon-new").weights.tied);
+}
+
+#[test]
+fn layers_that_differ_and_factors_reach_the_configuration() {
+    let rotated = |config: &ModelConfig| config.layers.iter().map(|layer| layer.rotated).collect::<Vec<_>>();
+    let (three, one) = ([true, true, true, false], [false, false, false, true]);
+    assert_eq!(rotated(&open("models/smollm3").config), three, "no_rope_layers has 1 where there is a rotation");
+
+    let olmo = open("models/olmo3");
+    assert_eq!(windows(&olmo.config), [Some(8), Some(8), Some(8), None]);
+    assert_eq!(olmo.config.layers.iter().map(|layer| layer.rope_scaled).collect::<Vec<_>>(), one);
+    assert_eq!(olmo.weights.layers[0].attention.q_norm.as_ref().unwrap().weight.len(), 48, "over all heads");
+    assert_eq!(olmo.weights.layers[0].attention.k_norm.as_ref().unwrap().weight.len(), 24);
+    for name in ["exaone4", "cohere2"] {
+        let config = open(&format!("models/{name}")).config;
+        assert_eq!(rotated(&config), three, "{name}");
+        assert_eq!(windows(&config), [Some(8), Some(8), Some(8), None], "{name}");
+    }
+
+    let granite = open("models/granite-4-dense").config;
+    assert_eq!((granite.embedding_scale, granite.residual_scale, granite.attention_scale), (2.0, 0.7, 0.05));
+    assert_eq!((granite.logit_scale, open("models/cohere2").config.logit_scale), (1.0 / 1.5, 0.5));
+    let ministral = open("models/ministral3").config;
+    let scale = ministral.query_scale.unwrap();
+    assert_eq!((scale.beta, scale.length, scale.at(15)), (0.1, 16, 1.0));
+    assert_eq!(scale.at(16), 1.0 + 0.1 * 2f32.ln());
+    let Position::Rope(rope) = &ministral.position else { panic!() };
+    let RopeScaling::Yarn { attention_factor, .. } = rope.scaling else { panic!("{:?}", rope.scaling) };
+    assert!((attention_factor - 1.0).abs() < 1e-6, "mscale is mscale_all_dim");
+    for (name, dims) in [("nemotron", 8), ("stablelm", 4)] {
+        let Position::Rope(rope) = open(&format!("models/{name}")).config.position else { panic!() };
+        assert_eq!((rope.dims, rope.order), (dims, RopeOrder::NeoX), "{name}");
+    }
+}
+
+/// What llama.cpp has as constants of an architecture, its files need not say.
+#[test]
+fn patterns_that_files_leave_to_the_architecture() {
+    let without = |name: &str, key: &str| {
+        let path = fixtures().join("models").join(name);
+        let mut checkpoint = Model::open_checkpoint(&path, ReadMode::Map).unwrap();
+        let mut rest = Metadata::new(&path);
+        for (other, value) in checkpoint.metadata.iter().filter(|(other, _)| *other != key) {
+            rest.set(other, value.clone());
+        }
+        assert_eq!(rest.len() + 1, checkpoint.metadata.len(), "{name} has no {key}");
+        checkpoint.metadata = rest;
+        Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap().config
+    };
+    assert_eq!(without("smollm3", "smollm3.rope.layer_pattern"), open("models/smollm3").config);
+    assert_eq!(without("olmo3", "olmo2.attention.sliding_window_pattern"), open("models/olmo3").config);
+    assert_eq!(without("cohere2", "cohere2.attention.sliding_window_pattern"), open("models/cohere2").config);
+    let exaone = without("exaone4", "exaone4.attention.sliding_window_pattern");
+    assert_eq!(windows(&exaone), [None; 4], "only the larger model has windows");
+    assert!(exaone.layers.iter().all(|layer| layer.rotated));
+}
+
+/// Lists and factors that contradict the model are errors that name them.
+#[test]
+fn lists_that_do_not_fit_are_refused() {
+    let refused = |name: &str, key: &str, value: Value| {
+        let path = fixtures().join("models").join(name);
+        let mut checkpoint = Model::open_checkpoint(&path, ReadMode::Map).unwrap();
+        checkpoint.metadata.set(key, value);
+        let error = Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap_err();
+        assert!(matches!(&error, Error::Malformed { location: Location::Key(at), .. } if at == key), "{error:?}");
+    };
+    refused("smollm3", "smollm3.rope.layer_pattern", Value::Array(Array::Bool(vec![true; 3])));
+    refused("smollm3", "smollm3.rope.layer_pattern", Value::Array(Array::F32(vec![1.0; 4])));
+    refused("olmo3", "olmo2.attention.sliding_window_pattern", Value::Array(Array::Bool(vec![true; 5])));
+    refused("cohere2", "cohere2.logit_scale", Value::F32(-1.0));
+    refused("granite-4-dense", "granite.residual_scale", Value::F32(f32::NAN));
+    refused("granite-4-dense", "granite.rope.scaling.finetuned", Value::U32(1));
+    refused("ministral3", "mistral3.rope.scaling.type", Value::String("none".to_owned()));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::Loader;
 use crate::{
     error::Result,
-    format::Matrix,
+    format::{Matrix, Tensor},
     model::{
         AttentionWeights, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm,
         NormSlot,
@@ -26,6 +26,10 @@ pub(super) fn norms(
 /// Norms of the usual layer: `attn_norm` and `ffn_norm`.
 pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "ffn_norm")];
 
+/// Norms of a layer that has them behind its blocks ([`Step::norms_after`](crate::model::Step::norms_after)).
+pub(super) const NORMS_AFTER: &[(NormSlot, &str)] =
+    &[(NormSlot::PostAttention, "post_attention_norm"), (NormSlot::PostFfn, "post_ffw_norm")];
+
 /// Attention of layer `n`, whether q, k and v are tensors of their own or one `attn_qkv` (all q, then k, then v).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
     let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
@@ -39,15 +43,19 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
             loader.linear(&format!("blk.{n}.attn_v"), kv_dim, d)?,
         ]
     };
-    let head_norm =
-        |which: &str| loader.optional_norm(&format!("blk.{n}.attn_{which}_norm"), config.norm, config.head_dim);
+    // Of each head, or of all together: the length tells.
+    let head_norm = |which: &str, all: usize| {
+        let stem = format!("blk.{n}.attn_{which}_norm");
+        let len = loader.find(&format!("{stem}.weight")).map_or(0, Tensor::len);
+        loader.optional_norm(&stem, config.norm, if len == all { all } else { config.head_dim })
+    };
     Ok(AttentionWeights {
         q,
         k,
         v,
         output: loader.linear(&format!("blk.{n}.attn_output"), d, q_dim)?,
-        q_norm: head_norm("q")?,
-        k_norm: head_norm("k")?,
+        q_norm: head_norm("q", q_dim)?,
+        k_norm: head_norm("k", kv_dim)?,
     })
 }
 
@@ -91,6 +99,18 @@ fn expert_ffns(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: 
         shared: None,
         file_down: Vec::new(),
     })
+}
+
+/// A layer of norms, attention and an FFN without a gate.
+pub(super) fn ungated_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
+    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
 /// A layer of the usual shape: norms, attention, and a gated FFN or a mixture of experts.

@@ -37,11 +37,15 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     for tensor in tensors {
-        match draft.naming.translate(&tensor.name) {
+        let names = draft.naming.translate(&tensor.name);
+        if names.is_empty() {
+            tracing::debug!(tensor = tensor.name, "not used");
+        }
+        for (name, transform) in names {
             // A tied head stored all the same is the embedding once more.
-            Some((name, _)) if tie && name == "output.weight" => {}
-            Some((name, transform)) => recipes.push(Recipe { tensor: Tensor { name, ..tensor }, transform }),
-            None => tracing::debug!(tensor = tensor.name, "not used"),
+            if !(tie && name == "output.weight") {
+                recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, transform });
+            }
         }
     }
     if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {

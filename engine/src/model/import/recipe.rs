@@ -32,6 +32,13 @@ pub(in crate::model) enum Transform {
     AddOne,
     /// `[1, n]` becomes `[n]`.
     Flatten,
+    /// One of several equal ranges of rows: GGUF keeps apart what is one tensor in the folder.
+    Rows {
+        /// Number of the range.
+        range: usize,
+        /// Ranges in the tensor.
+        of: usize,
+    },
 }
 
 /// A tensor under its GGUF name, still with its Hugging Face contents.
@@ -51,13 +58,27 @@ impl Recipe {
     pub(in crate::model) fn shape(&self) -> Vec<usize> {
         match self.transform {
             Transform::Flatten => vec![self.tensor.len()],
+            Transform::Rows { of, .. } => {
+                let rows = self.tensor.shape.first().map(|rows| rows / of.max(1));
+                rows.into_iter().chain(self.tensor.shape.iter().skip(1).copied()).collect()
+            }
             _ => self.tensor.shape.clone(),
         }
     }
 
     /// A tensor of the right shape with the wrong contents, for checks of sizes.
     pub(in crate::model) fn untransformed(&self) -> Tensor {
-        Tensor { shape: self.shape(), ..self.tensor.clone() }
+        let data = self.rows_data().unwrap_or_else(|| self.tensor.data.clone());
+        Tensor { shape: self.shape(), data, ..self.tensor.clone() }
+    }
+
+    /// The bytes of a range of rows, if that is what the tensor is and its rows can be divided.
+    fn rows_data(&self) -> Option<Bytes> {
+        let Transform::Rows { range, of } = self.transform else { return None };
+        let rows = self.tensor.shape.first()?;
+        let len = self.tensor.data.len() / of.max(1);
+        let divides = rows.is_multiple_of(of) && self.tensor.data.len().is_multiple_of(of) && range < of;
+        divides.then(|| self.tensor.data.slice(range * len..(range + 1) * len)).flatten()
     }
 
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
@@ -72,6 +93,10 @@ impl Recipe {
             Transform::None => Ok(tensor.clone()),
             Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
             Transform::Flatten => Ok(self.untransformed()),
+            Transform::Rows { of, .. } => match self.rows_data() {
+                Some(_) => Ok(self.untransformed()),
+                None => error(format!("a multiple of {of} rows")),
+            },
             Transform::Rope { heads, dims } => {
                 let head_dim = rows / heads.max(1);
                 if head_dim == 0 || rows != heads * head_dim || dims > head_dim {

@@ -3,7 +3,7 @@
 use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes, metadata::integers};
 use crate::{
     error::{Error, Location, Result},
-    format::{Array, Container},
+    format::{Array, Container, Value},
     model::{Activation, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling, Step},
 };
 
@@ -74,7 +74,7 @@ impl Loader<'_> {
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
         let rope_base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
-        let layer = LayerConfig { window: None, rope_base, rope_scaled: true };
+        let layer = LayerConfig { window: None, rope_base, rope_scaled: true, rotated: true };
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
@@ -99,7 +99,10 @@ impl Loader<'_> {
             activation: Activation::Silu,
             experts: None,
             embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logit_scale: 1.0,
             attention_scale,
+            query_scale: None,
             attention_softcap: None,
             final_softcap: None,
             layers: vec![layer; sizes.n_layer],
@@ -151,7 +154,7 @@ impl Loader<'_> {
                     RopeScaling::Yarn {
                         factor,
                         original_context,
-                        attention_factor: attn_factor * yarn_magnitude(factor),
+                        attention_factor: attn_factor * yarn_magnitude(factor, 1.0),
                         beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                         beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
                     }
@@ -185,17 +188,9 @@ impl Loader<'_> {
         let Some(window) = window else { return Ok(()) };
         let key = "attention.sliding_window_pattern";
         let n_layer = config.n_layer();
-        let slides: Vec<bool> = match self.metadata().get(&self.key(key)) {
-            Some(crate::format::Value::Array(array)) => {
-                let flags = match array {
-                    Array::Bool(flags) => Some(flags.clone()),
-                    other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
-                };
-                flags
-                    .filter(|flags| flags.len() == n_layer)
-                    .ok_or_else(|| self.key_error(key, format!("{n_layer} flags, one per layer"), "another array"))?
-            }
-            _ => {
+        let slides: Vec<bool> = match self.layer_flags(key, n_layer)? {
+            Some(flags) => flags,
+            None => {
                 let pattern = self.size(key, 0..=MAX_SIZE)?.unwrap_or(pattern);
                 (0..n_layer).map(|layer| pattern == 0 || layer % pattern != pattern - 1).collect()
             }
@@ -204,6 +199,28 @@ impl Loader<'_> {
             layer.window = Some(window);
         }
         Ok(())
+    }
+
+    /// Sets the layers that are rotated: those of `rope.layer_pattern`, a key of this engine's own, or by default all but every
+    /// `interval`th, as architectures have it whose files do not say.
+    pub(in crate::model) fn apply_rope_pattern(&self, config: &mut ModelConfig, interval: usize) -> Result<()> {
+        let flags = self.layer_flags("rope.layer_pattern", config.n_layer())?;
+        for (n, layer) in config.layers.iter_mut().enumerate() {
+            layer.rotated = flags.as_ref().map_or((n + 1) % interval != 0, |flags| flags[n]);
+        }
+        Ok(())
+    }
+
+    /// An array of one flag per layer under `suffix`; `None` if there is no array.
+    fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        let Some(Value::Array(array)) = self.metadata().get(&self.key(suffix)) else { return Ok(None) };
+        let flags: Option<Vec<bool>> = match array {
+            Array::Bool(flags) => Some(flags.clone()),
+            other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
+        };
+        let right = flags.filter(|flags| flags.len() == n_layer);
+        let expected = || format!("{n_layer} flags, one per layer");
+        right.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
     }
 
     /// The mixture of experts the metadata describes; `None` without experts.
@@ -229,7 +246,7 @@ impl Loader<'_> {
     }
 }
 
-/// The magnitude YaRN gives cos and sin when a file names none (equation 22 of the paper).
-pub(in crate::model) fn yarn_magnitude(factor: f32) -> f32 {
-    if factor <= 1.0 { 1.0 } else { 0.1 * factor.ln() + 1.0 }
+/// The magnitude YaRN gives cos and sin when a file names none (equation 22 of the paper, with `scale` 1).
+pub(in crate::model) fn yarn_magnitude(factor: f32, scale: f32) -> f32 {
+    if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 }
 }

@@ -60,6 +60,11 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// True if there is anything under the key.
+    pub(in crate::model) fn has(&self, suffix: &str) -> bool {
+        self.metadata().get(&self.key(suffix)).is_some()
+    }
+
     pub(in crate::model) fn flag(&self, suffix: &str) -> Result<Option<bool>> {
         self.metadata().bool(&self.key(suffix))
     }

@@ -26,6 +26,8 @@ pub struct CpuProcessor {
     first: usize,
     /// Width of the registers.
     d_model: usize,
+    /// Factor of what is added to the residual stream.
+    residual_scale: f32,
     /// By [`Register`], `[tokens, d_model]`.
     registers: [Vec<f32>; 4],
     /// `[tokens, n_head * head_dim]`, rotated in place.
@@ -57,6 +59,7 @@ impl CpuProcessor {
             tokens: 0,
             first: 0,
             d_model: 0,
+            residual_scale: 1.0,
             registers: Default::default(),
             q: Vec::new(),
             k: Vec::new(),
@@ -140,6 +143,7 @@ impl CpuProcessor {
 
     /// Reserves the buffers of `tokens` tokens.
     fn fit(&mut self, config: &ModelConfig, tokens: usize) -> Result<()> {
+        self.residual_scale = config.residual_scale;
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
@@ -259,10 +263,16 @@ impl Processor for CpuProcessor {
                 norm_rows(&self.cpu, config, norm, x, None);
             }
         }
-        if let Some(rotary) = kv.rotary() {
-            let rows = &self.rotations[rotary.table_of(layer)];
+        if let Some(table) = kv.rotary().and_then(|rotary| rotary.table_of(layer)) {
+            let rows = &self.rotations[table];
             self.cpu.rope(q, q_dim, config.head_dim, rows);
             self.cpu.rope(k, kv_dim, config.head_dim, rows);
+        }
+        if let Some(scale) = config.query_scale {
+            for (i, q) in q.chunks_exact_mut(q_dim).enumerate() {
+                let factor = scale.at(self.first + i);
+                q.iter_mut().for_each(|q| *q *= factor);
+            }
         }
         let Some(cache) = kv.layer_mut(layer) else {
             return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
@@ -323,7 +333,7 @@ impl Processor for CpuProcessor {
     fn add_out(&mut self) -> Result<()> {
         let [residual, .., out] = &mut self.registers;
         let n = self.tokens * self.d_model;
-        self.cpu.add(&mut residual[..n], &out[..n]);
+        self.cpu.add_scaled(&mut residual[..n], &out[..n], self.residual_scale);
         Ok(())
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct AttentionBuffers {
     scale: f32,
     softcap: f32,
     eps: f32,
+    /// Growth of queries with their position: its weight and step.
+    query_scale: (f32, u32),
 }
 
 /// One layer's matrices and norms.
@@ -55,6 +57,8 @@ pub(crate) struct AttentionOps {
     output: Product,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
+    /// The norms are of all heads together.
+    pub norms_all: bool,
     window: usize,
 }
 
@@ -95,6 +99,7 @@ impl AttentionBuffers {
             scale: config.attention_scale,
             softcap: config.attention_softcap.unwrap_or(0.0),
             eps: config.norm_eps,
+            query_scale: config.query_scale.map_or((0.0, 1), |scale| (scale.beta, scale.length as u32)),
         })
     }
 
@@ -158,8 +163,8 @@ pub(crate) fn rotations(config: &ModelConfig) -> (usize, usize) {
 
 /// Most rotation tables a context can have ([`crate::runtime::Rotary`]).
 fn kinds_of_rotation(config: &ModelConfig) -> usize {
-    let mut kinds: Vec<(u32, bool)> =
-        config.layers.iter().map(|layer| (layer.rope_base.to_bits(), layer.rope_scaled)).collect();
+    let rotated = config.layers.iter().filter(|layer| layer.rotated);
+    let mut kinds: Vec<(u32, bool)> = rotated.map(|layer| (layer.rope_base.to_bits(), layer.rope_scaled)).collect();
     kinds.sort_unstable();
     kinds.dedup();
     kinds.len()
@@ -193,7 +198,10 @@ impl AttentionOps {
         if q_norm.is_some() != k_norm.is_some() {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
-        Ok(AttentionOps { qkv, output, q_norm, k_norm, window: window.unwrap_or(0) })
+        // A single head is all of them.
+        let wider = |norm: &Option<crate::model::Norm>| norm.iter().any(|norm| norm.weight.len() != buffers.head_dim);
+        let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
+        Ok(AttentionOps { qkv, output, q_norm, k_norm, norms_all, window: window.unwrap_or(0) })
     }
 
     /// Records `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
@@ -221,6 +229,8 @@ impl AttentionOps {
             position,
             capacity,
             eps: buffers.eps,
+            query_beta: buffers.query_scale.0,
+            query_length: buffers.query_scale.1,
         };
         recorder.dispatch(&cache.rope, &rope, [n_head + 2 * n_kv_head, tokens as u32, 1]);
         let mut params = params::Attention {

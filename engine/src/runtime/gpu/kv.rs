@@ -52,7 +52,7 @@ pub(crate) struct KvOps {
 }
 
 impl GpuKv {
-    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by table `table`. A cache of
+    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by table `table`, if at all. A cache of
     /// [`KvType::Q8_0`] has [`KvType::F16`] here.
     ///
     /// # Errors
@@ -249,6 +249,8 @@ impl KvOps {
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
+            ("QK_NORM_ALL", switch(attention.norms_all)),
+            ("QUERY_SCALE", switch(config.query_scale.is_some())),
             kv_f32,
         ];
         let rope = pipelines.get("rope_append", None, buffers.rope_workgroup(), &overrides)?;

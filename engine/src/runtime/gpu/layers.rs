@@ -164,7 +164,7 @@ impl GpuLayers {
         rotary: Option<&Rotary>,
         capacity_and_type: (usize, KvType),
     ) -> Result<GpuKv> {
-        let (attention, table) = (&self.layer(layer)?.attention, rotary.map(|rotary| rotary.table_of(layer)));
+        let (attention, table) = (&self.layer(layer)?.attention, rotary.and_then(|rotary| rotary.table_of(layer)));
         let owner = (&self.gpu, &self.identity);
         GpuKv::new(owner, &model.config, &self.attention, attention, table, capacity_and_type)
     }

@@ -62,7 +62,9 @@ fn every_relu_model_is_exact() {
 #[test]
 fn other_models_split_as_well() {
     let gpu = shared(FULL);
-    for name in ["llama-silu-gqa", "gemma2", "qwen2", "phi3", "falcon-new"] {
+    for name in
+        ["llama-silu-gqa", "gemma2", "qwen2", "phi3", "falcon-new", "olmo3", "cohere2", "granite-4-dense", "ministral3"]
+    {
         let model = turned(&format!("fixtures/models/{name}"));
         // Longer than a tile of keys.
         let ids = ids(&model, 150);
