@@ -186,7 +186,7 @@ fn lists_that_do_not_fit_are_refused() {
     refused("cohere2", "cohere2.logit_scale", Value::F32(-1.0));
     refused("granite-4-dense", "granite.residual_scale", Value::F32(f32::NAN));
     refused("granite-4-dense", "granite.rope.scaling.finetuned", Value::U32(1));
-    refused("ministral3", "mistral3.rope.scaling.type", Value::String("none".to_owned()));
+    refused("ministral3", "mistral3.attention.temperature_scale", Value::F32(-0.1));
 }
 
 #[test]
