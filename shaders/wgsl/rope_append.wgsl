@@ -67,17 +67,17 @@ fn rope_append(
     let is_value = slot >= params.n_head + params.n_kv_head;
     var head = Head(start, token, is_query, is_value, 1.0, 0u);
     if QK_NORM && !is_value {
-        var from = start;
+        var begin = start;
         var len = params.head_dim;
         if QK_NORM_ALL {
             let first = select(params.n_head, 0u, is_query);
             head.weights = (slot - first) * params.head_dim;
-            from = start - head.weights;
+            begin = start - head.weights;
             len *= select(params.n_kv_head, params.n_head, is_query);
         }
         var squares = 0.0;
         for (var i = lane.index; i < len; i += WORKGROUP_SIZE) {
-            squares += qkv[from + i] * qkv[from + i];
+            squares += qkv[begin + i] * qkv[begin + i];
         }
         head.scale = inverseSqrt(workgroup_sum(squares, lane) / f32(len) + params.eps);
     }
@@ -144,6 +144,6 @@ fn element(head: Head, i: u32) -> f32 {
         is_first = i < half;
         partner = select(i - half, i + half, is_first);
     }
-    let turn = table[head.token * half + pair];
-    return x * turn.x + normed(head, partner) * select(turn.y, -turn.y, is_first);
+    let rotation = table[head.token * half + pair];
+    return x * rotation.x + normed(head, partner) * select(rotation.y, -rotation.y, is_first);
 }

@@ -141,7 +141,7 @@ impl ModelCard {
         let layers = &model.weights.layers;
         let neuron_major = layers.iter().all(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
-            Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
+            Ffn::Experts(moe) => moe.downs().all(|down| matches!(down, Down::Neurons(_))),
         });
         Ok(ModelCard {
             id: id.clone(),

@@ -223,7 +223,7 @@ impl Loader<'_> {
         right.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
     }
 
-    /// The mixture of experts the metadata describes; `None` without experts.
+    /// The MoE sizes that the metadata describes; `None` without experts.
     pub(in crate::model) fn experts(
         &self,
         renormalise: bool,

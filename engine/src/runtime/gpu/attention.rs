@@ -1,4 +1,4 @@
-//! Attention of a layer, but for what depends on the cache.
+//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvOps`]).
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
@@ -9,11 +9,12 @@ use crate::{
     model::{AttentionWeights, ModelConfig, NormKind, Position},
 };
 
-/// Most tokens that each have their own workgroups, which share the keys out among them. More are taken together.
+/// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
+/// `attention_prompt`, in tiles of queries.
 const FEW_TOKENS: usize = 8;
-/// Workgroups that a few tokens' attention is cut into where the context is long enough.
+/// Workgroups that `attention_decode` is split into in long contexts.
 const WORKGROUPS: u64 = 512;
-/// Invocations of a workgroup where the kernels leave the choice.
+/// Invocations of a workgroup, for kernels written for any number.
 const WORKGROUP: u32 = 128;
 /// Widest head that `attention_prompt` takes.
 const MOST_PROMPT_HEAD: usize = 256;
@@ -35,12 +36,12 @@ pub(crate) struct AttentionBuffers {
     /// `[chunk, n_head * head_dim]`
     pub heads: Buffer,
     pub heads_pitch: usize,
-    /// Partial results of a few tokens' attention splits.
+    /// Partial results of `attention_decode`'s splits.
     pub partials: Buffer,
-    /// Per kind of rotation `[chunk, dims / 2, 2]`: cosine and sine.
+    /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
     pub tables: Vec<Buffer>,
     merge: Op,
-    /// Query heads a workgroup takes for a few tokens.
+    /// Query heads per workgroup of `attention_decode`.
     pub decode_heads: u32,
     workgroups: u32,
     scale: f32,
@@ -103,7 +104,7 @@ impl AttentionBuffers {
         })
     }
 
-    /// Floats of every buffer.
+    /// Sizes of the scratch buffers, in floats.
     pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
         let (qkv, q, heads) = pitches(config);
         let (dims, tables) = rotations(config);
@@ -112,7 +113,7 @@ impl AttentionBuffers {
         all
     }
 
-    /// Most elements of a row.
+    /// Elements of the longest row of a buffer.
     pub fn widest(config: &ModelConfig) -> usize {
         let (qkv, q, heads) = pitches(config);
         qkv.max(q).max(heads)
@@ -123,12 +124,12 @@ impl AttentionBuffers {
         WORKGROUP.max(head_pitch(self.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
     }
 
-    /// Invocations of a workgroup of `rope_append`, which takes a head.
+    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
     pub fn rope_workgroup(&self) -> u32 {
         (self.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
     }
 
-    /// Invocations of a workgroup of `attention_prompt`, which is written for this many.
+    /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
     pub const PROMPT_WORKGROUP: u32 = 128;
 }
 
@@ -137,13 +138,13 @@ fn head_width(config: &ModelConfig) -> usize {
     head_pitch(config.head_dim as u32) as usize
 }
 
-/// From one row to the next: of queries, keys and values together, of queries, of the heads' outputs.
+/// Row pitches in floats: of queries, keys and values together, of queries, of the heads' outputs.
 fn pitches(config: &ModelConfig) -> (usize, usize, usize) {
     let heads = config.n_head * config.head_dim;
     (pitch(heads + 2 * config.kv_dim()), pitch(config.n_head * head_width(config)), pitch(heads))
 }
 
-/// How few tokens' attention is shared out: query heads and number of workgroups, and floats of what they find.
+/// Division of `attention_decode`: query heads per workgroup, workgroups, and floats of the partial results.
 fn splits(caps: &Caps, config: &ModelConfig) -> (u32, u32, usize) {
     let [n_head, n_kv_head, head_dim] = [config.n_head, config.n_kv_head, config.head_dim].map(|n| n as u32);
     let heads = decode_heads(n_head, n_kv_head, head_dim);
@@ -153,7 +154,7 @@ fn splits(caps: &Caps, config: &ModelConfig) -> (u32, u32, usize) {
     (heads, workgroups, DecodeGrid::max_partials_len(n_head, head_dim, heads, workgroups))
 }
 
-/// Rotated elements of a head, and tables of rotations.
+/// Rotated elements of a head, and number of rotation tables.
 pub(crate) fn rotations(config: &ModelConfig) -> (usize, usize) {
     match &config.position {
         Position::Rope(rope) => (rope.dims, kinds_of_rotation(config)),
@@ -204,7 +205,7 @@ impl AttentionOps {
         Ok(AttentionOps { qkv, output, q_norm, k_norm, norms_all, window: window.unwrap_or(0) })
     }
 
-    /// Records `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
+    /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
     pub fn record(
         &self,
         recorder: &mut Recorder,
@@ -267,7 +268,7 @@ impl AttentionOps {
         self.output.record(recorder, tokens);
     }
 
-    /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
+    /// Multiply-adds of `tokens` tokens, each of which sees at most `seen` keys.
     pub fn work(&self, buffers: &AttentionBuffers, tokens: usize, seen: usize) -> u64 {
         let seen = if self.window == 0 { seen } else { seen.min(self.window) };
         let keys = 2 * buffers.n_head * buffers.head_dim * seen;
