@@ -156,7 +156,7 @@ fn check(variant: Variant) {
 }
 
 #[test]
-fn orders_and_norms() {
+fn rope_matches_its_equation_for_both_orders_and_norms() {
     for (neox, rope, qk_norm) in
         [(false, true, false), (true, true, false), (false, true, true), (true, true, true), (true, false, true)]
     {
@@ -167,7 +167,7 @@ fn orders_and_norms() {
 }
 
 #[test]
-fn norms_of_all_heads_and_growing_queries() {
+fn rope_matches_its_equation_for_norms_of_all_heads_and_growing_queries() {
     for (norm_all, grows, rope) in [(true, false, true), (false, true, true), (true, true, false)] {
         for neox in [false, true] {
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, ..PLAIN });
@@ -177,7 +177,7 @@ fn norms_of_all_heads_and_growing_queries() {
 }
 
 #[test]
-fn head_sizes_and_partial_rotation() {
+fn rope_matches_its_equation_for_head_sizes_and_partial_rotation() {
     for (head_dim, dims, kv_f32) in [
         (8, 8, false),
         (6, 4, false),

@@ -32,7 +32,7 @@ fn setups() -> Vec<Setup> {
 }
 
 #[test]
-fn logits_and_hidden_states() {
+fn logits_and_hidden_states_match_the_reference() {
     for name in MODELS {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
@@ -48,7 +48,7 @@ fn logits_and_hidden_states() {
 }
 
 #[test]
-fn smaller_caches_stay_close() {
+fn logits_with_f16_and_q8_caches_stay_close() {
     for name in MODELS {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
@@ -63,7 +63,7 @@ fn smaller_caches_stay_close() {
 }
 
 #[test]
-fn firing_neurons() {
+fn firing_neurons_match_the_reference() {
     let mut seen = 0;
     for name in MODELS {
         let (model, expected) = load(name);
@@ -84,7 +84,7 @@ fn firing_neurons() {
 }
 
 #[test]
-fn routing() {
+fn routing_matches_the_reference() {
     let (model, expected) = load("mixtral");
     let wanted = expected.ids("router_top");
     for setup in setups() {
@@ -95,7 +95,7 @@ fn routing() {
 }
 
 #[test]
-fn greedy_continuation_from_the_cache() {
+fn greedy_continuation_matches_the_reference() {
     for name in MODELS {
         let (model, expected) = load(name);
         let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
@@ -108,7 +108,7 @@ fn greedy_continuation_from_the_cache() {
 }
 
 #[test]
-fn a_shortlist_is_the_largest_logits() {
+fn shortlist_holds_the_largest_logits() {
     let (model, expected) = load("gemma2");
     let ids = expected.ids("input_ids");
     let mut forward = forward(&model, Setup { chunk: 5, ..Setup::default() });
