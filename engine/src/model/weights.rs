@@ -40,6 +40,13 @@ pub struct AttentionWeights {
     pub k_norm: Option<Norm>,
 }
 
+impl AttentionWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> [&Linear; 4] {
+        [&self.q, &self.k, &self.v, &self.output]
+    }
+}
+
 /// The down projection, in either orientation.
 #[derive(Debug, Clone)]
 pub enum Down {
@@ -136,6 +143,8 @@ pub enum Ffn {
     Dense(FfnWeights),
     /// A mixture of experts, chosen per token by a router.
     Experts(ExpertWeights),
+    /// No FFN: the layer is attention (or another mixer of tokens) alone.
+    None,
 }
 
 impl Ffn {
@@ -144,6 +153,7 @@ impl Ffn {
         match self {
             Ffn::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
             Ffn::Experts(moe) => moe.neurons(),
+            Ffn::None => LayerNeurons::Dense(0),
         }
     }
 }
@@ -210,8 +220,8 @@ pub enum PredictorInput {
 pub struct LayerWeights {
     /// Norms the layer's program names.
     pub norms: Vec<(NormSlot, Norm)>,
-    /// Attention.
-    pub attention: AttentionWeights,
+    /// Attention, if the layer has one.
+    pub attention: Option<AttentionWeights>,
     /// FFN.
     pub ffn: Ffn,
     /// Predictor, where the file or its sidecar has one.
@@ -230,12 +240,18 @@ impl LayerWeights {
     /// The weights of a layer as its file has them, without the figures of a sidecar.
     pub fn new(
         norms: Vec<(NormSlot, Norm)>,
-        attention: AttentionWeights,
+        attention: impl Into<Option<AttentionWeights>>,
         ffn: Ffn,
         predictor: Option<Predictor>,
     ) -> Self {
+        let attention = attention.into();
         let (activation_threshold, frequency, neuron_frequency) = (None, None, None);
         LayerWeights { norms, attention, ffn, predictor, activation_threshold, frequency, neuron_frequency }
+    }
+
+    /// The matrices that mix tokens: those of attention.
+    pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
+        self.attention.iter().flat_map(AttentionWeights::linears)
     }
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.

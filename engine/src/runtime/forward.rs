@@ -228,7 +228,7 @@ fn layers(
         if probe.cancelled() {
             return Err(Error::Cancelled);
         }
-        for step in &model.config.steps {
+        for step in model.config.layers[layer].steps.iter() {
             match *step {
                 Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
                 Step::Attention { from } => processor.attention(model, layer, from, kv)?,

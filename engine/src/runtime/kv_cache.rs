@@ -10,12 +10,14 @@ use crate::{
         ops::{KvType, RopeRows},
     },
     error::{Error, Result},
-    model::{LayerConfig, ModelConfig, Position},
+    model::{LayerConfig, ModelConfig, Position, Rope},
 };
 
 /// Keys and values of one layer, in the memory of the processor that computes the layer.
 #[derive(Debug)]
 enum LayerRows {
+    /// The layer has no attention.
+    None,
     Ram(KvLayer),
     Device(GpuKv),
 }
@@ -28,12 +30,25 @@ pub struct KvCache {
     ty: KvType,
     capacity: usize,
     len: usize,
-    heads: usize,
-    head_dim: usize,
     layers: Vec<LayerRows>,
     rotary: Option<Rotary>,
-    /// Position encoding and layers of the model: the rotations follow from them.
-    positions: Box<(Position, Vec<LayerConfig>)>,
+    shape: Box<CacheShape>,
+}
+
+/// The parts of a model's configuration that its caches depend on.
+#[derive(Debug, PartialEq)]
+struct CacheShape {
+    position: Position,
+    ropes: Vec<Rope>,
+    layers: Vec<LayerConfig>,
+}
+
+impl CacheShape {
+    /// Key/value heads of a layer and elements of each; `None` without attention.
+    fn heads(&self, layer: usize) -> Option<(usize, usize)> {
+        let attention = self.layers.get(layer)?.attention.as_ref()?;
+        Some((attention.n_kv_head, attention.head_dim))
+    }
 }
 
 impl KvCache {
@@ -58,31 +73,28 @@ impl KvCache {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
-        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
-        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
-        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        let shape =
+            CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
+        let row = |heads: (usize, usize)| 2 * heads.0 as u64 * ty.row_bytes(heads.1) as u64;
+        let token: u64 = (0..config.n_layer()).filter_map(|layer| shape.heads(layer)).map(row).sum();
+        let wanted = token.saturating_mul(capacity as u64);
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
+            let Some(heads) = shape.heads(layer) else {
+                layers.push(LayerRows::None);
+                continue;
+            };
             layers.push(match device(layer)? {
                 Some(device) => LayerRows::Device(device),
                 None => {
-                    let rows = KvLayer::new(ty, (heads, head_dim), capacity);
+                    let rows = KvLayer::new(ty, heads, capacity);
                     let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
                     available += rows.bytes();
                     LayerRows::Ram(rows)
                 }
             });
         }
-        Ok(KvCache {
-            ty,
-            capacity,
-            len: 0,
-            heads,
-            head_dim,
-            layers,
-            rotary: Rotary::new(config, capacity),
-            positions: Box::new((config.position.clone(), config.layers.clone())),
-        })
+        Ok(KvCache { ty, capacity, len: 0, layers, rotary: Rotary::new(config, capacity), shape: Box::new(shape) })
     }
 
     /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
@@ -108,6 +120,7 @@ impl KvCache {
     /// Bytes reserved, to the byte.
     pub fn bytes(&self) -> u64 {
         let bytes = |layer: &LayerRows| match layer {
+            LayerRows::None => 0,
             LayerRows::Ram(rows) => rows.bytes(),
             LayerRows::Device(rows) => rows.bytes(),
         };
@@ -151,14 +164,19 @@ impl KvCache {
         }
         let isa = Isa::choose(None)?;
         let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
-        let mut key = vec![0.0; self.head_dim];
+        let mut key = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let LayerRows::Ram(layer) = layer else { continue };
-            let rotation = &rotations[rotary.table_of(index)];
             for rows in layer.rows_mut() {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
+            let Some((rotation, (_, head_dim))) =
+                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.heads(index))
+            else {
+                continue;
+            };
+            key.resize(head_dim, 0.0);
             for rows in &mut layer.keys {
                 for i in keep..rows.len() {
                     rows.get(i, &mut key);
@@ -187,7 +205,12 @@ impl KvCache {
 
     /// True if all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        self.layers.iter().all(|rows| matches!(rows, LayerRows::Ram(_)))
+        !self.layers.iter().any(|rows| matches!(rows, LayerRows::Device(_)))
+    }
+
+    /// True if layer `layer` has no keys and values.
+    pub(crate) fn is_without_rows(&self, layer: usize) -> bool {
+        matches!(self.layers.get(layer), Some(LayerRows::None))
     }
 
     /// Layer `layer`, if it is on a device.
@@ -219,7 +242,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
     pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
-        let (ty, shape, capacity, len) = (self.ty, (self.heads, self.head_dim), self.capacity, self.len);
+        let (ty, capacity, len) = (self.ty, self.capacity, self.len);
+        let Some(shape) = self.shape.heads(layer) else { return Ok(()) };
         if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
             let mut rows = KvLayer::new(ty, shape, capacity)?;
             if let LayerRows::Device(from) = place {
@@ -237,10 +261,7 @@ impl KvCache {
 
     /// True if the cache was made for a model of this shape.
     pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
-        self.layers.len() == config.n_layer()
-            && self.head_dim == config.head_dim
-            && self.heads == config.n_kv_head
-            && self.positions.0 == config.position
-            && self.positions.1 == config.layers
+        let shape = &self.shape;
+        shape.position == config.position && shape.ropes == config.ropes && shape.layers == config.layers
     }
 }

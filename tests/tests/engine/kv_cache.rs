@@ -93,7 +93,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
     // Half rotations, rotated pairs, scaled frequencies, two kinds of layers, a head wider than a block.
     for name in ["models/llama-relu", "models/llama-silu-gqa", "gguf/llama-silu-gqa-256-F16.gguf", "models/gemma3"] {
         let model = open(name);
-        let dim = model.config.head_dim;
+        let dim = model.config.attentions().next().unwrap().head_dim;
         let mut forward = forward(&model, Setup::default());
         for (kv_type, tolerance) in TYPES.into_iter().zip([2e-5, 0.02, 0.12]) {
             let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
@@ -133,7 +133,7 @@ fn learned_positions_cannot_be_shifted() {
 fn memory_is_counted_and_asked_for() {
     let model = open("models/gemma2");
     let config = &model.config;
-    let rows = (2 * config.n_layer() * config.n_kv_head) as u64;
+    let rows = (2 * config.n_layer() * config.attentions().next().unwrap().n_kv_head) as u64;
     // Heads of 24 are padded to 32; every head's rows start on a cache line.
     for (ty, row, slack) in [(KvType::F16, 64, 64), (KvType::F32, 128, 64), (KvType::Q8_0, 34, 128)] {
         let kv = KvCache::new(config, 100, ty).unwrap();

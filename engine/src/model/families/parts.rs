@@ -28,7 +28,10 @@ pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "att
 
 /// Attention of layer `n`, whether q, k and v are tensors of their own or one `attn_qkv` (all q, then k, then v).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
-    let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+    let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
+        return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
+    };
+    let (d, q_dim, kv_dim) = (config.d_model, shape.q_dim(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
     let [q, k, v] = if loader.find(&format!("{fused}.weight")).is_some() {
         split(loader, &fused, d, [q_dim, kv_dim, kv_dim])?
@@ -40,7 +43,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         ]
     };
     let head_norm =
-        |which: &str| loader.optional_norm(&format!("blk.{n}.attn_{which}_norm"), config.norm, config.head_dim);
+        |which: &str| loader.optional_norm(&format!("blk.{n}.attn_{which}_norm"), config.norm, shape.head_dim);
     Ok(AttentionWeights {
         q,
         k,
@@ -102,7 +105,9 @@ pub(super) fn gated_layer(
 ) -> Result<LayerWeights> {
     let ffn = match &config.experts {
         // Some MoE models have dense layers in between.
-        Some(experts) if config.n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() => {
+        Some(experts)
+            if config.layers[n].n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() =>
+        {
             Ffn::Experts(expert_ffns(loader, config, experts, n)?)
         }
         _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),

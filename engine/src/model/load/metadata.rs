@@ -38,6 +38,30 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// Integers under a key that holds one number for all layers or an array with one for each. A single number is in `range`; in an
+    /// array some, but not all, may be 0: layers without the part.
+    pub(in crate::model) fn per_layer(
+        &self,
+        suffix: &str,
+        range: RangeInclusive<usize>,
+        n_layer: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
+            return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
+        };
+        let numbers = integers(array).filter(|numbers| numbers.len() == n_layer);
+        let expected = || format!("{n_layer} numbers, one per layer");
+        let numbers = numbers.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
+        let sizes: Vec<usize> = numbers.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).collect();
+        let expected = || format!("numbers from {} to {}", range.start(), range.end());
+        let most = sizes.iter().copied().max().unwrap_or(0);
+        match sizes.iter().find(|size| **size != 0 && !range.contains(size)) {
+            Some(size) => Err(self.key_error(suffix, expected(), size)),
+            None if !range.contains(&most) => Err(self.key_error(suffix, expected(), most)),
+            None => Ok(Some(sizes)),
+        }
+    }
+
     /// The same, required.
     pub(in crate::model) fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
         let expected = format!("a number from {} to {}", range.start(), range.end());

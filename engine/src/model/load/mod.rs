@@ -31,7 +31,7 @@ pub(in crate::model) struct Loader<'a> {
     used: RefCell<HashSet<String>>,
 }
 
-/// The sizes every architecture has.
+/// The sizes every architecture has; of those that differ from layer to layer, the largest.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::model) struct Sizes {
     pub(in crate::model) d_model: usize,

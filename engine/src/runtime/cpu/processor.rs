@@ -12,7 +12,7 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, RopeRows},
     },
     error::{Error, Result},
-    model::{Model, ModelConfig, Norm, NormKind, NormSlot, Position, Register},
+    model::{AttentionConfig, Ffn, LayerWeights, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Register},
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
 
@@ -143,13 +143,11 @@ impl CpuProcessor {
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
-        let q_dim = config.n_head * config.head_dim;
-        for (buffer, dim) in [
-            (&mut self.q, q_dim),
-            (&mut self.heads, q_dim),
-            (&mut self.k, config.kv_dim()),
-            (&mut self.v, config.kv_dim()),
-        ] {
+        let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
+        let (q_dim, kv_dim) = (widest(AttentionConfig::q_dim), widest(AttentionConfig::kv_dim));
+        for (buffer, dim) in
+            [(&mut self.q, q_dim), (&mut self.heads, q_dim), (&mut self.k, kv_dim), (&mut self.v, kv_dim)]
+        {
             grow(buffer, tokens.checked_mul(dim), WHAT)?;
         }
         Ok(())
@@ -164,11 +162,18 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
     }
 }
 
+/// The error of a step that the layer has no weights for.
+fn no_attention(layer: usize) -> Error {
+    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
+}
+
 /// Prefetch of the weights that one token reads next, as soon as they are known.
 impl CpuProcessor {
     /// The FFN of a layer.
     fn expect_ffn(&self, model: &Model, layer: usize) {
-        if self.tokens == 1 {
+        if self.tokens == 1 && matches!(model.weights.layers[layer].ffn, Ffn::None) {
+            self.expect_attention(model, layer + 1);
+        } else if self.tokens == 1 {
             // Whatever its input will be.
             self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
         }
@@ -177,8 +182,11 @@ impl CpuProcessor {
     /// The attention of a layer; behind the last one that is the head.
     fn expect_attention(&self, model: &Model, layer: usize) {
         if self.tokens == 1 {
-            match model.weights.layers.get(layer).map(|layer| &layer.attention) {
-                Some(next) => self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]),
+            match model.weights.layers.get(layer) {
+                Some(LayerWeights { attention: Some(next), .. }) => {
+                    self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]);
+                }
+                Some(_) => {}
                 None => self.cpu.prefetch(&[&model.weights.output.weight]),
             }
         }
@@ -224,7 +232,7 @@ impl Processor for CpuProcessor {
             return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
         };
         let n = self.tokens * model.config.d_model;
-        if model.config.early_ffn_input() == Some(into) {
+        if model.config.layers[layer].early_ffn_input() == Some(into) {
             grow(&mut self.normed_from, Some(n), WHAT)?;
             self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
         }
@@ -237,8 +245,10 @@ impl Processor for CpuProcessor {
     }
 
     fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
-        let (config, weights) = (&model.config, &model.weights.layers[layer].attention);
-        let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+        let config = &model.config;
+        let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
+        let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
+        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.kv_dim());
         let (q, k, v) = (
             &mut self.q[..self.tokens * q_dim],
             &mut self.k[..self.tokens * kv_dim],
@@ -259,10 +269,9 @@ impl Processor for CpuProcessor {
                 norm_rows(&self.cpu, config, norm, x, None);
             }
         }
-        if let Some(rotary) = kv.rotary() {
-            let rows = &self.rotations[rotary.table_of(layer)];
-            self.cpu.rope(q, q_dim, config.head_dim, rows);
-            self.cpu.rope(k, kv_dim, config.head_dim, rows);
+        if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
+            self.cpu.rope(q, q_dim, of.head_dim, rows);
+            self.cpu.rope(k, kv_dim, of.head_dim, rows);
         }
         let Some(cache) = kv.layer_mut(layer) else {
             return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
@@ -270,12 +279,12 @@ impl Processor for CpuProcessor {
         self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
         self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
         let shape = AttentionShape {
-            n_head: config.n_head,
-            n_kv_head: config.n_kv_head,
-            head_dim: config.head_dim,
-            scale: config.attention_scale,
-            softcap: config.attention_softcap,
-            window: config.layers[layer].window,
+            n_head: of.n_head,
+            n_kv_head: of.n_kv_head,
+            head_dim: of.head_dim,
+            scale: of.scale,
+            softcap: of.softcap,
+            window: of.window,
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
@@ -295,7 +304,7 @@ impl Processor for CpuProcessor {
         let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
         let weights = &model.weights.layers[layer];
         let x = &self.registers[from as usize][..n];
-        let residual = match model.config.early_ffn_input() {
+        let residual = match model.config.layers[layer].early_ffn_input() {
             Some(_) => &self.normed_from[..n],
             None => &self.registers[Register::Residual as usize][..n],
         };
