@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Register, Step};
-pub use crate::cpu::ops::Activation;
+pub use crate::cpu::ops::{Activation, DeltaNetShape};
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +114,8 @@ pub struct AttentionConfig {
     pub scale: f32,
     /// `cap * tanh(s / cap)` on attention scores.
     pub softcap: Option<f32>,
+    /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
+    pub gated: bool,
 }
 
 impl AttentionConfig {
@@ -122,9 +124,42 @@ impl AttentionConfig {
         self.n_head * self.head_dim
     }
 
+    /// Rows of the query matrix.
+    pub fn q_rows(&self) -> usize {
+        if self.gated { 2 * self.q_dim() } else { self.q_dim() }
+    }
+
     /// Elements of all key (or value) heads together.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_head * self.head_dim
+    }
+}
+
+/// A mixer of tokens whose memory is a state of fixed size, in place of keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecurrentConfig {
+    /// Gated delta net (Yang et al. 2024) behind a short convolution.
+    DeltaNet {
+        /// Heads and their sizes.
+        shape: DeltaNetShape,
+        /// Taps of the convolution.
+        taps: usize,
+    },
+}
+
+impl RecurrentConfig {
+    /// Its name in messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RecurrentConfig::DeltaNet { .. } => "gated delta net",
+        }
+    }
+
+    /// Floats of its state: the last inputs of the convolution, and what the scan remembers.
+    pub fn state(&self) -> [usize; 2] {
+        match self {
+            RecurrentConfig::DeltaNet { shape, taps } => [shape.qkv() * (taps - 1), shape.state()],
+        }
     }
 }
 
@@ -135,6 +170,8 @@ pub struct LayerConfig {
     pub steps: Arc<[Step]>,
     /// Its attention, if it has one.
     pub attention: Option<AttentionConfig>,
+    /// Its recurrent mixer, if it has one.
+    pub recurrent: Option<RecurrentConfig>,
     /// Neurons of its dense FFN; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
 }
@@ -200,6 +237,17 @@ impl ModelConfig {
     /// The same, to change it.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionConfig> {
         self.layers.iter_mut().filter_map(|layer| layer.attention.as_mut())
+    }
+
+    /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| layer.recurrent.is_some())
+    }
+
+    /// Bytes of the recurrent states of one conversation.
+    pub fn state_bytes(&self) -> u64 {
+        let states = self.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        states.flat_map(RecurrentConfig::state).map(|floats| (floats * size_of::<f32>()) as u64).sum()
     }
 
     /// Gives every layer the program `steps`.

@@ -18,15 +18,16 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, AttentionConfig, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling,
+    Activation, AttentionConfig, DeltaNetShape, Experts, LayerConfig, ModelConfig, NormKind, Position, RecurrentConfig,
+    Rope, RopeOrder, RopeScaling,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,
-    PredictorKind, PredictorQuality, SharedExpert, Weights,
+    AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor,
+    PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, Weights,
 };
 
 use crate::{
@@ -120,6 +121,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
             let (there, wanted) = match step {
                 Step::Norm { norm, .. } => (layer.norm(*norm).is_some(), "norms"),
                 Step::Attention { .. } => (layer.attention.is_some() && shape.attention.is_some(), "attention"),
+                Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
                 Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
                 Step::AddOut => (true, ""),
             };

@@ -1,8 +1,9 @@
-//! The KV cache: keys and values of the tokens seen so far.
+//! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
 use super::{
-    KvLayer, Rotary,
+    KvLayer, RecurrentState, Rotary,
     gpu::{GpuKv, Segment},
+    recurrent_state::RecurrentStates,
 };
 use crate::{
     cpu::{
@@ -22,7 +23,7 @@ enum LayerRows {
     Device(GpuKv),
 }
 
-/// The KV cache of one conversation. Every layer's keys and values are in the memory of the processor that computes the layer, and
+/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the memory of the processor that computes the layer, and
 /// move with it. Memory for the whole context is reserved when it is made; the system provides it as tokens arrive, and nothing is
 /// allocated per token.
 #[derive(Debug)]
@@ -31,6 +32,8 @@ pub struct KvCache {
     capacity: usize,
     len: usize,
     layers: Vec<LayerRows>,
+    /// Recurrent states, beside keys and values.
+    states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
     shape: Box<CacheShape>,
 }
@@ -94,7 +97,8 @@ impl KvCache {
                 }
             });
         }
-        Ok(KvCache { ty, capacity, len: 0, layers, rotary: Rotary::new(config, capacity), shape: Box::new(shape) })
+        let (states, rotary) = (RecurrentStates::new(config)?, Rotary::new(config, capacity));
+        Ok(KvCache { ty, capacity, len: 0, layers, states, rotary, shape: Box::new(shape) })
     }
 
     /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
@@ -117,19 +121,21 @@ impl KvCache {
         self.capacity
     }
 
-    /// Bytes reserved, to the byte.
+    /// Bytes reserved, to the byte, snapshots of recurrent states included.
     pub fn bytes(&self) -> u64 {
         let bytes = |layer: &LayerRows| match layer {
             LayerRows::None => 0,
             LayerRows::Ram(rows) => rows.bytes(),
             LayerRows::Device(rows) => rows.bytes(),
         };
-        self.layers.iter().map(bytes).sum()
+        self.layers.iter().map(bytes).sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
-    /// Forgets all but the first `n` tokens.
+    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot: then fewer are left, and
+    /// [`KvCache::len`] says how many.
     pub fn truncate(&mut self, n: usize) {
-        self.len = self.len.min(n);
+        let (n, now) = (self.len.min(n), self.len);
+        self.len = self.states.as_mut().map_or(n, |states| states.rewind(n, now));
         for layer in &mut self.layers {
             if let LayerRows::Ram(layer) = layer {
                 layer.rows_mut().for_each(|rows| rows.truncate(self.len));
@@ -137,12 +143,36 @@ impl KvCache {
         }
     }
 
+    /// True if it has recurrent states.
+    pub fn is_recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Keeps a copy of the recurrent states, to which [`KvCache::truncate`] can go back: for the border of a message.
+    pub fn take_snapshot(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.take_snapshot(self.len);
+        }
+    }
+
+    /// The recurrent state of `layer`, to be advanced by the chunk that is computed.
+    pub(crate) fn advance_state(&mut self, layer: usize) -> Option<&mut RecurrentState> {
+        self.states.as_mut()?.advance_layer(layer)
+    }
+
+    /// Takes recurrent states back that have seen a part of a chunk.
+    pub(crate) fn drop_unfinished(&mut self) {
+        if self.states.as_ref().is_some_and(RecurrentStates::is_unfinished) {
+            self.truncate(self.len);
+        }
+    }
+
     /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions.
     /// Their values still depend on the forgotten tokens.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; or if the cache is on
-    /// a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states, which
+    /// cannot forget tokens; or if the cache is on a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
     pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::Unsupported {
             what: "context shift",
@@ -152,6 +182,9 @@ impl KvCache {
         let Some(rotary) = &self.rotary else {
             return Err(unsupported("learned positions", "rotary positions"));
         };
+        if self.states.is_some() {
+            return Err(unsupported("recurrent states", "attention in every layer"));
+        }
         if !self.on_host() {
             return Err(unsupported("a cache on a device", "a cache in RAM"));
         }
@@ -257,6 +290,9 @@ impl KvCache {
     /// Declares `tokens` more rows of every layer complete.
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
+        if let Some(states) = &mut self.states {
+            states.finish(self.len);
+        }
     }
 
     /// True if the cache was made for a model of this shape.

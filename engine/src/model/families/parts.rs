@@ -31,13 +31,13 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
         return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
     };
-    let (d, q_dim, kv_dim) = (config.d_model, shape.q_dim(), shape.kv_dim());
+    let (d, q_rows, kv_dim) = (config.d_model, shape.q_rows(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
     let [q, k, v] = if loader.find(&format!("{fused}.weight")).is_some() {
-        split(loader, &fused, d, [q_dim, kv_dim, kv_dim])?
+        split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?
     } else {
         [
-            loader.linear(&format!("blk.{n}.attn_q"), q_dim, d)?,
+            loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?,
             loader.linear(&format!("blk.{n}.attn_k"), kv_dim, d)?,
             loader.linear(&format!("blk.{n}.attn_v"), kv_dim, d)?,
         ]
@@ -48,7 +48,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         q,
         k,
         v,
-        output: loader.linear(&format!("blk.{n}.attn_output"), d, q_dim)?,
+        output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
         q_norm: head_norm("q")?,
         k_norm: head_norm("k")?,
     })

@@ -108,10 +108,24 @@ impl Loader<'_> {
         let attention = |(n_head, n_kv_head): (usize, usize)| {
             let there = n_head > 0 && n_kv_head > 0;
             let rope = Some(0);
-            there.then_some(AttentionConfig { n_head, n_kv_head, head_dim, window: None, rope, scale, softcap: None })
+            there.then_some(AttentionConfig {
+                n_head,
+                n_kv_head,
+                head_dim,
+                window: None,
+                rope,
+                scale,
+                softcap: None,
+                gated: false,
+            })
         };
         let steps: Arc<[Step]> = Step::sequential().into();
-        let layer = |(heads, n_ff)| LayerConfig { steps: Arc::clone(&steps), attention: attention(heads), n_ff };
+        let layer = |(heads, n_ff)| LayerConfig {
+            steps: Arc::clone(&steps),
+            attention: attention(heads),
+            recurrent: None,
+            n_ff,
+        };
         let layers = self.heads(sizes.n_layer)?.into_iter().zip(self.widths(sizes.n_layer)?).map(layer).collect();
         Ok(ModelConfig {
             architecture: self.arch.to_owned(),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{
     FfnWork, WHAT,
     layer_ffn::{LayerFfn, LayerTask},
+    recurrent::RecurrentMixer,
 };
 use crate::{
     cpu::{
@@ -12,7 +13,10 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, RopeRows},
     },
     error::{Error, Result},
-    model::{AttentionConfig, Ffn, LayerWeights, Model, ModelConfig, Norm, NormKind, NormSlot, Position, Register},
+    model::{
+        AttentionConfig, Ffn, LayerWeights, Model, ModelConfig, Norm, NormKind, NormSlot, Position, RecurrentConfig,
+        RecurrentWeights, Register,
+    },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
 
@@ -36,6 +40,10 @@ pub struct CpuProcessor {
     v: Vec<f32>,
     /// `[tokens, n_head * head_dim]`
     heads: Vec<f32>,
+    /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
+    gated: Vec<f32>,
+    gates: Vec<f32>,
+    recurrent: RecurrentMixer,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
@@ -62,6 +70,9 @@ impl CpuProcessor {
             k: Vec::new(),
             v: Vec::new(),
             heads: Vec::new(),
+            gated: Vec::new(),
+            gates: Vec::new(),
+            recurrent: RecurrentMixer::default(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
@@ -145,9 +156,14 @@ impl CpuProcessor {
         }
         let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
         let (q_dim, kv_dim) = (widest(AttentionConfig::q_dim), widest(AttentionConfig::kv_dim));
-        for (buffer, dim) in
-            [(&mut self.q, q_dim), (&mut self.heads, q_dim), (&mut self.k, kv_dim), (&mut self.v, kv_dim)]
-        {
+        for (buffer, dim) in [
+            (&mut self.q, q_dim),
+            (&mut self.heads, q_dim),
+            (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
+            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { 0 })),
+            (&mut self.k, kv_dim),
+            (&mut self.v, kv_dim),
+        ] {
             grow(buffer, tokens.checked_mul(dim), WHAT)?;
         }
         Ok(())
@@ -185,6 +201,9 @@ impl CpuProcessor {
             match model.weights.layers.get(layer) {
                 Some(LayerWeights { attention: Some(next), .. }) => {
                     self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]);
+                }
+                Some(LayerWeights { recurrent: Some(RecurrentWeights::DeltaNet(next)), .. }) => {
+                    self.cpu.prefetch(&[&next.qkv.weight, &next.gate.weight]);
                 }
                 Some(_) => {}
                 None => self.cpu.prefetch(&[&model.weights.output.weight]),
@@ -255,8 +274,13 @@ impl Processor for CpuProcessor {
             &mut self.v[..self.tokens * kv_dim],
         );
         let x = &self.registers[from as usize][..self.tokens * d];
+        let (gated, gates) = match of.gated {
+            true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
+            false => (&mut [][..], &mut [][..]),
+        };
+        let projected = if of.gated { &mut *gated } else { &mut *q };
         let mut jobs = [
-            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: q },
+            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: projected },
             MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
             MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
         ];
@@ -264,6 +288,11 @@ impl Processor for CpuProcessor {
             self.cpu.prefetch(&[&weights.output.weight]);
         }
         self.cpu.matmul(&mut jobs, x, self.tokens);
+        let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
+        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
+            q.copy_from_slice(&both[..of.head_dim]);
+            gate.copy_from_slice(&both[of.head_dim..]);
+        }
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
                 norm_rows(&self.cpu, config, norm, x, None);
@@ -288,11 +317,32 @@ impl Processor for CpuProcessor {
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
+        if of.gated {
+            self.cpu.gate(heads, gates);
+        }
         self.expect_ffn(model, layer);
         let heads = &self.heads[..self.tokens * q_dim];
         let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
         let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
         self.cpu.matmul(&mut job, heads, self.tokens);
+        Ok(())
+    }
+
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        let config = &model.config;
+        let parts = (&config.layers[layer].recurrent, &model.weights.layers[layer].recurrent, kv.advance_state(layer));
+        let (Some(of), Some(weights), Some(state)) = parts else {
+            let got = format!("none in layer {layer}");
+            return Err(Error::invalid("layer program", "a recurrent mixer that the model has", got));
+        };
+        let (n, tokens) = (self.tokens * config.d_model, self.tokens);
+        let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
+            return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
+        };
+        let (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) = (of, weights);
+        let part = (shape, &**weights, config.norm_eps);
+        self.recurrent.delta_net(&self.cpu, part, (&x[..n], tokens), state, &mut out[..n])?;
+        self.expect_ffn(model, layer);
         Ok(())
     }
 
@@ -381,7 +431,8 @@ impl Processor for CpuProcessor {
     fn scratch_bytes(&self) -> u64 {
         let vectors =
             self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
+        let vectors = vectors.chain([&self.gated, &self.gates]);
         let floats: usize = vectors.map(Vec::capacity).sum();
-        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
+        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes() + self.recurrent.bytes()
     }
 }

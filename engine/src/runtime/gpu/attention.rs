@@ -150,6 +150,9 @@ impl AttentionOps {
         from: &Buffer,
         (out, pitch): (&Buffer, usize),
     ) -> Result<Self> {
+        if shape.gated {
+            return Err(unsupported("attention on the GPU", "gated heads", "heads without gates"));
+        }
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));

@@ -50,6 +50,7 @@ impl GpuLayer {
                     norms.push(((norm, from, into), op));
                 }
                 Step::Attention { from } => attention_from = from,
+                Step::Recurrent { .. } => return Err(no_recurrence(layer)),
                 Step::Ffn { from } => {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
@@ -74,6 +75,15 @@ impl GpuLayer {
 /// The error of a norm that the layer does not have.
 pub(crate) fn no_norm(layer: usize, norm: NormSlot) -> Error {
     Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
+}
+
+/// The error of a recurrent mixer, for which there are no kernels.
+pub(crate) fn no_recurrence(layer: usize) -> Error {
+    Error::Unsupported {
+        what: "layer on the GPU",
+        got: format!("a recurrent mixer in layer {layer}"),
+        supported: "layers of attention and FFN".to_owned(),
+    }
 }
 
 /// The error of attention that the layer does not have.
