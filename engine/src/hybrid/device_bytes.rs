@@ -73,7 +73,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
         chunk,
         scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
         staging: 2 * up + logits + handed + logged + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
-        stream_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
+        streaming_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
         layers: layers.collect::<Result<_>>()?,
         head: matrix(caps, &[&weights.output])?,
         head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),

@@ -233,7 +233,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The mixture of experts the metadata describes; `None` without experts.
+    /// The MoE sizes that the metadata describes; `None` without experts.
     pub(in crate::model) fn experts(
         &self,
         renormalise: bool,
