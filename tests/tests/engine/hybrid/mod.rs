@@ -103,7 +103,7 @@ fn lost_at_every(point: FaultPoint, mut run: impl FnMut(&Gpu) -> Result<(), Erro
 fn neurons(model: &Model, layer: usize) -> usize {
     match &model.weights.layers[layer].ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
-        Ffn::Experts(mixture) => mixture.experts.len(),
+        Ffn::Experts(moe) => moe.experts.len(),
         Ffn::None => 0,
     }
 }
