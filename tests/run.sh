@@ -87,7 +87,7 @@ else
   echo; echo "==> fuzz: no nightly compiler with cargo-fuzz here; the mutation loops among the tests have run instead"
 fi
 
-# What failed, once more and last of all: where whoever sees only the end of a long log finds it.
+# The failures once more, at the end of the log, where they are found first.
 for name in "${failed[@]}"; do
   printf '\n==> %s, how it ended\n' "$name"
   tail -n 15 "$logs/$name"

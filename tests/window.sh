@@ -73,7 +73,7 @@ length() { ask "SELECT length(content) FROM message WHERE role = 'assistant' ORD
 answers() { ask "SELECT count(*) FROM message WHERE state IN ('complete', 'cut') AND role = 'assistant'"; }
 are_answered() { (($(answers) == $1)); }
 is_state() { [[ $(state) == "$1" ]]; }
-# A story without an end is cut.
+# A story without an end is truncated.
 is_over() { [[ $(state) =~ ^(complete|cut)$ ]]; }
 longer() { (($(length) > $1)); }
 gone() { ! kill -0 "$app" 2>/dev/null; }
@@ -163,8 +163,8 @@ for subject in dragon bear frog mouse; do
   until_ 30 "an answer under way" is_state streaming
   until_ 30 "text on disk while it streams" longer 20
   xdotool mousemove --window "$window" "$((left + width))" "$y" mousedown 1
-  for share in 90 80 70 60 50 45 40 35 30; do
-    xdotool mousemove --window "$window" "$((left + width * share / 100))" "$y"
+  for percent in 90 80 70 60 50 45 40 35 30; do
+    xdotool mousemove --window "$window" "$((left + width * percent / 100))" "$y"
     sleep 0.05
   done
   xdotool mouseup 1
@@ -174,7 +174,7 @@ for subject in dragon bear frog mouse; do
   xdotool mousemove --window "$window" "$((left + width))" "$y" mouseup 1
 done
 is_state streaming || fail "every story ended while the slider was dragged"
-until_ 30 "a smaller hot share after the slider was dragged" moved
+until_ 30 "fewer hot neurons after the slider was dragged" moved
 until_ 120 "the end of the story" is_over
 (($(length) > dragged)) || fail "nothing was written after the slider was dragged"
 until_ 10 "the budget in the settings" grep -q at_most "$settings"

@@ -25,12 +25,12 @@ ICNS = (
 )  # fmt: skip
 
 # Of a macOS icon the drawing takes 824 pixels of 1024; the rest is margin.
-MAC_SHARE = 824 / 1024
+MAC_SCALE = 824 / 1024
 
 
-def draw(size: int, to: Path, share: float = 1.0) -> Path:
-    """The drawing as a PNG of `size` pixels, of which it takes `share` in the middle."""
-    inner = round(size * share / 2) * 2
+def draw(size: int, to: Path, scale: float = 1.0) -> Path:
+    """The drawing as a PNG of `size` pixels, of which the drawing takes `scale` in the middle."""
+    inner = round(size * scale / 2) * 2
     margin = (size - inner) // 2
     drawing = HERE / ("thermocline-small.svg" if size <= SMALL else "thermocline.svg")
     page = [f"--page-width={size}", f"--page-height={size}", f"--left={margin}", f"--top={margin}"]
@@ -40,7 +40,7 @@ def draw(size: int, to: Path, share: float = 1.0) -> Path:
 
 def icns(folder: Path) -> bytes:
     """An Apple icon: a header, then (type, length with this header, PNG) for each entry; big-endian."""
-    files = {size: draw(size, folder / f"mac-{size}.png", MAC_SHARE).read_bytes() for _, size in ICNS}
+    files = {size: draw(size, folder / f"mac-{size}.png", MAC_SCALE).read_bytes() for _, size in ICNS}
     body = b"".join(kind.encode() + struct.pack(">I", 8 + len(files[size])) + files[size] for kind, size in ICNS)
     return b"icns" + struct.pack(">I", 8 + len(body)) + body
 
@@ -55,7 +55,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         (HERE / "thermocline.icns").write_bytes(icns(Path(folder)))
         # The dock of a program that runs without a bundle.
-        draw(512, HERE / "png/mac-512.png", MAC_SHARE)
+        draw(512, HERE / "png/mac-512.png", MAC_SCALE)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ impl fmt::Display for Location {
     }
 }
 
-/// Text from a file, which may be as long as the file, cut to what a message has room for.
+/// Text from a file, which may be as long as the file, truncated to what a message has room for.
 struct Short<'a>(&'a str);
 
 impl fmt::Display for Short<'_> {
@@ -180,8 +180,8 @@ pub fn root_cause(error: &(dyn std::error::Error + 'static)) -> String {
     first_line(&inner.to_string())
 }
 
-/// The first line of `text` that is not empty, without control characters and cut to 200 characters: compilers' messages go on for
-/// pages.
+/// The first line of `text` that is not empty, without control characters and truncated to 200 characters: compilers' messages go
+/// on for pages.
 pub fn first_line(text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("no reason is given");
     let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -61,7 +61,7 @@ cp "$icon" "$dir"
 cp "$icon" "$dir/.DirIcon"
 ln -s usr/bin/thermocline "$dir/AppRun"
 
-# Times and owners are not those of whoever makes it: the same package becomes the same AppImage.
+# Fixed times and owners, so that the same package becomes the same AppImage on every machine.
 env -u SOURCE_DATE_EPOCH mksquashfs "$dir" "$work/squashfs" -root-owned -noappend -no-xattrs -comp gzip -mkfs-time 0 -all-time 0 \
   -quiet -no-progress
 image=thermocline_${version}_x86_64.AppImage

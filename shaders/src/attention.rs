@@ -35,7 +35,7 @@ pub struct DecodeGrid {
 }
 
 impl DecodeGrid {
-    /// Cuts the keys that `params` lets its tokens see into splits, so that there are at most `workgroups` of them where
+    /// Divides the keys that `params` lets its tokens see into splits, so that there are at most `workgroups` of them where
     /// one split is not already more. `span` and `splits` of `params` are not read. `heads`: see [`decode_heads`].
     pub fn new(params: &Attention, heads: u32, workgroups: u32) -> Self {
         let group = params.n_head / params.n_kv_head.max(1);

@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn kernels_have_these_sizes() {
-        assert_size("top_k", "SHARE", super::TOP_K_RANGE);
+        assert_size("top_k", "RANGE", super::TOP_K_RANGE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
         assert_size("group_slots", "MOST_EXPERTS", super::ROUTE_EXPERTS);

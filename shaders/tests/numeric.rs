@@ -64,7 +64,7 @@ fn activation_matches_its_equation() {
     let input: Vec<f32> = noise(rows * pitch * 2, 5).iter().map(|v| v * 60.0).collect();
     let forms = [(0, false, -1.0), (1, false, -1.0), (1, true, -1.0), (1, true, 0.5), (1, false, 0.0), (0, false, 2.0)];
     for tier in gpu.tiers() {
-        for (kind, (gated, turns, threshold)) in (0..6).flat_map(|kind| forms.map(|form| (kind, form))) {
+        for (kind, (gated, interleaved, threshold)) in (0..6).flat_map(|kind| forms.map(|form| (kind, form))) {
             // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
             let params = params::Activation { cols: 200, pitch: 224, rows: 5, stride: 640, threshold };
             let out = vec![0.0_f32; rows * pitch];
@@ -72,7 +72,11 @@ fn activation_matches_its_equation() {
                 kernel: "activation",
                 tier,
                 weights: None,
-                overrides: &[("KIND", f64::from(kind)), ("GATED", gated as f64), ("TURNS", f64::from(u8::from(turns)))],
+                overrides: &[
+                    ("KIND", f64::from(kind)),
+                    ("GATED", gated as f64),
+                    ("INTERLEAVED", f64::from(u8::from(interleaved))),
+                ],
                 params: bytes_of(&params),
                 buffers: &[bytes(&input), bytes(&out)],
                 workgroups: (5, 2, 1),
@@ -80,12 +84,12 @@ fn activation_matches_its_equation() {
             let mut expected = vec![0.0; rows * pitch];
             for (t, i) in (0..rows).flat_map(|t| (0..cols).map(move |i| (t, i))) {
                 let at = |i: usize| f64::from(input[t * pitch * (1 + gated) + i]);
-                let (gate, up) = if turns { (at(2 * i), at(2 * i + 1)) } else { (at(i), at(gated * cols + i)) };
+                let (gate, up) = if interleaved { (at(2 * i), at(2 * i + 1)) } else { (at(i), at(gated * cols + i)) };
                 if activation(kind, gate, None).abs() > f64::from(threshold) {
                     expected[t * pitch + i] = activation(kind, gate, (gated == 1).then_some(up));
                 }
             }
-            let what = format!("kind {kind} gated {gated} turns {turns} threshold {threshold} {tier}");
+            let what = format!("kind {kind} gated {gated} interleaved {interleaved} threshold {threshold} {tier}");
             assert_close(&gpu.run(&call, 1), &expected, 1e-5, &what);
         }
     }

@@ -170,7 +170,7 @@ impl Case {
         assert_close(&self.attend(tier, None), &self.expected, 2e-5, &what);
     }
 
-    /// Cut for `workgroups`; 0: into spans of one tile.
+    /// Split for `workgroups`; 0: into spans of one tile.
     fn check_decode(&self, tier: Tier, workgroups: u32, workgroup: u32) {
         let heads = decode_heads(self.shape.n_head, self.shape.n_kv_head, self.shape.head_dim).min(workgroup / 16);
         let mut grid = DecodeGrid::new(&self.params, heads, workgroups);

@@ -1,4 +1,4 @@
-//! Mixtures of experts: which ones a token uses, and the sum of what they say.
+//! MoE: which experts a token uses, and the sum of what they say.
 #![allow(clippy::unwrap_used)]
 
 mod gpu;

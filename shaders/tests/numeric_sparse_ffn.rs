@@ -12,7 +12,7 @@ const COLS: usize = 256;
 const WORKGROUP: f64 = 64.0;
 const SPLITS: u32 = 3;
 
-/// Gate and up take turns, neuron after neuron.
+/// Gate and up rows alternate, neuron after neuron.
 struct Ffn {
     gate_up: Weights,
     down: Weights,

@@ -1,12 +1,12 @@
 // hidden = f(gate) * up, or f(up) where there is no gate; f by KIND, see include/activation.wgsl. Neurons whose |f(gate)| (or
 // |f(up)|) is not above `threshold` give 0.
-// Gate and up stand side by side in a row of the input, [rows, gate cols | up cols], or take turns, [rows, gate and up of
+// Gate and up stand side by side in a row of the input, [rows, gate cols | up cols], or alternate, [rows, gate and up of
 // each neuron]; 2 * pitch from row to row (pitch when there is no gate). hidden is [rows, cols].
 #include "activation.wgsl"
 #include "lane.wgsl"
 
 override GATED: bool = true;
-override TURNS: bool = false;
+override INTERLEAVED: bool = false;
 
 struct Params {
     cols: u32,
@@ -35,7 +35,7 @@ fn activation(@builtin(global_invocation_id) id: vec3<u32>) {
     if GATED {
         var at = row * params.pitch * 2u + col;
         var step = params.cols;
-        if TURNS {
+        if INTERLEAVED {
             at += col;
             step = 1u;
         }

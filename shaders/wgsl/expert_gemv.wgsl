@@ -14,7 +14,7 @@ override ROWS: u32 = 4u;
 struct Piece {
     expert: u32,
     first: u32,
-    // A quarter of a chunk.
+    // Index of 8 weights in the row: chunk `item / 4`, part `item % 4` of it.
     item: u32,
     input: Input8,
 }

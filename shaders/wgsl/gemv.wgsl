@@ -14,17 +14,17 @@ override TOKENS: u32 = 1u;
 
 struct Piece {
     first: u32,
-    // A quarter of a chunk.
+    // Index of 8 weights in the row: chunk `item / 4`, part `item % 4` of it.
     item: u32,
     input: Input8,
 }
 
-fn row_quarter(row: u32, item: u32) -> Weights8 {
+fn row_weights8(row: u32, item: u32) -> Weights8 {
     return load8(min(row, params.rows - 1u), item / 4u, item % 4u, params.chunks);
 }
 
 fn row_dot(r: u32, piece: Piece) -> f32 {
-    return dot8(row_quarter(piece.first + r, piece.item), piece.input);
+    return dot8(row_weights8(piece.first + r, piece.item), piece.input);
 }
 
 fn input_of(token: u32, item: u32) -> Input8 {
@@ -72,15 +72,15 @@ fn gemv(
         if TOKENS > 3u {
             input[3] = input_of(first_token + 3u, item);
         }
-        sums[0] += tokens_dot(row_quarter(first, item), input);
+        sums[0] += tokens_dot(row_weights8(first, item), input);
         if ROWS > 1u {
-            sums[1] += tokens_dot(row_quarter(first + 1u, item), input);
+            sums[1] += tokens_dot(row_weights8(first + 1u, item), input);
         }
         if ROWS > 2u {
-            sums[2] += tokens_dot(row_quarter(first + 2u, item), input);
+            sums[2] += tokens_dot(row_weights8(first + 2u, item), input);
         }
         if ROWS > 3u {
-            sums[3] += tokens_dot(row_quarter(first + 3u, item), input);
+            sums[3] += tokens_dot(row_weights8(first + 3u, item), input);
         }
     }
     let per_row = select(4u, 1u, TOKENS == 1u);

@@ -7,8 +7,8 @@
 const MOST_EXPERTS: u32 = 512u;
 // Slots of a tile.
 const TOKENS: u32 = 64u;
-// Slots looked at together.
-const SHARE: u32 = 1024u;
+// Slots of a batch: as many as `part` holds.
+const BATCH: u32 = 1024u;
 
 struct Params {
     experts: u32,
@@ -23,7 +23,7 @@ var<immediate> params: Params;
 // Expert, first, end.
 @group(0) @binding(2) var<storage, read_write> tiles: array<u32>;
 
-var<workgroup> part: array<u32, SHARE>;
+var<workgroup> part: array<u32, BATCH>;
 // Per expert: its slots, then where they begin, its tiles, then where those begin.
 var<workgroup> firsts: array<u32, MOST_EXPERTS>;
 var<workgroup> first_tiles: array<u32, MOST_EXPERTS>;
@@ -31,8 +31,8 @@ var<workgroup> tiles_used: u32;
 var<workgroup> slots_used: u32;
 
 // Reads slots `start` .. into `part`; returns how many there are.
-fn read_share(index: u32, start: u32) -> u32 {
-    let count = min(params.slots - start, SHARE);
+fn read_batch(index: u32, start: u32) -> u32 {
+    let count = min(params.slots - start, BATCH);
     workgroupBarrier();
     for (var s = index; s < count; s += WORKGROUP_SIZE) {
         part[s] = ids[start + s];
@@ -50,8 +50,8 @@ fn group_slots(
     for (var e = index; e < experts; e += WORKGROUP_SIZE) {
         firsts[e] = 0u;
     }
-    for (var start = 0u; start < params.slots; start += SHARE) {
-        let count = read_share(index, start);
+    for (var start = 0u; start < params.slots; start += BATCH) {
+        let count = read_batch(index, start);
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var own = 0u;
             for (var s = 0u; s < count; s += 1u) {
@@ -93,8 +93,8 @@ fn group_slots(
         }
     }
     workgroupBarrier();
-    for (var start = 0u; start < params.slots; start += SHARE) {
-        let count = read_share(index, start);
+    for (var start = 0u; start < params.slots; start += BATCH) {
+        let count = read_batch(index, start);
         for (var e = index; e < experts; e += WORKGROUP_SIZE) {
             var to = firsts[e];
             for (var s = 0u; s < count; s += 1u) {

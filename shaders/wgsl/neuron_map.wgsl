@@ -5,14 +5,14 @@
 // a colour. Texels are loaded, never filtered, so that adapters without storage buffers in fragments can do it, too.
 
 // Folds of a dot's neurons; the same numbers as `Fold` has in Rust.
-const SHARE = 0u;
+const FRACTION = 0u;
 const PLACE = 1u;
 const MOST = 2u;
-const GUESS = 3u;
+const PREDICTION = 3u;
 const UNION = 4u;
 const MEAN = 5u;
 
-// Bytes of GUESS.
+// Bytes of PREDICTION.
 const HIT = 1u;
 const FALSE_ALARM = 2u;
 const MISS = 3u;
@@ -108,7 +108,7 @@ fn neuron_map_dot(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {
     }
     var level = 0u;
     switch params.fold {
-        case SHARE {
+        case FRACTION {
             level = root(f32(some), f32(max(crowd, 1u)));
         }
         case PLACE {
@@ -117,7 +117,7 @@ fn neuron_map_dot(@builtin(position) at: vec4<f32>) -> @location(0) vec4<f32> {
         case MOST {
             level = most;
         }
-        case GUESS {
+        case PREDICTION {
             if most == MISS {
                 level = MISS;
             } else if some > 0u {

@@ -115,6 +115,6 @@ fn element(head: Head, i: u32) -> f32 {
         is_first = i < half;
         partner = select(i - half, i + half, is_first);
     }
-    let turn = table[head.token * half + pair];
-    return x * turn.x + normed(head, partner) * select(turn.y, -turn.y, is_first);
+    let rotation = table[head.token * half + pair];
+    return x * rotation.x + normed(head, partner) * select(rotation.y, -rotation.y, is_first);
 }

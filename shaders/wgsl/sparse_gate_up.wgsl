@@ -1,6 +1,6 @@
 // The hidden activations of the neurons of a list: hidden[k] = f(gate . x) * (up . x) with the rows of neuron list[k], or
 // f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
-// the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or take turns (2, 1); biases
+// the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or alternate (2, 1); biases
 // lie as the rows do. With SCATTER hidden has an element per neuron of the layer and the list's are written to their places.
 // Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"

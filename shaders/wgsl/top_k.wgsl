@@ -1,4 +1,4 @@
-// The k largest of every SHARE values, sorted: larger first, the lower id first among equals, NaN below everything. One
+// The k largest of every RANGE values, sorted: larger first, the lower id first among equals, NaN below everything. One
 // workgroup per range writes `k` values and ids at `workgroup * k`; the host runs rounds over the results until one
 // workgroup is left. A range with fewer than k values is filled up with -inf and NO_ID.
 // A bitonic sort in shared memory: the order of the work does not depend on the values.
@@ -7,7 +7,7 @@
 override WORKGROUP_SIZE: u32 = 128u;
 // Input: ids are the values' indices, and `ids` is not read.
 override FIRST: bool = false;
-const SHARE: u32 = 1024u;
+const RANGE: u32 = 1024u;
 const NO_ID: u32 = 0xffffffffu;
 
 struct Params {
@@ -22,8 +22,8 @@ var<immediate> params: Params;
 @group(0) @binding(2) var<storage, read_write> top_values: array<u32>;
 @group(0) @binding(3) var<storage, read_write> top_ids: array<u32>;
 
-var<workgroup> keys: array<u32, SHARE>;
-var<workgroup> places: array<u32, SHARE>;
+var<workgroup> keys: array<u32, RANGE>;
+var<workgroup> places: array<u32, RANGE>;
 
 // A key's float; key 0 is NaN, or no value at all.
 fn bits_of(key: u32, id: u32) -> u32 {
@@ -35,8 +35,8 @@ fn bits_of(key: u32, id: u32) -> u32 {
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
-    let first = workgroup.x * SHARE;
-    for (var i = lane; i < SHARE; i += WORKGROUP_SIZE) {
+    let first = workgroup.x * RANGE;
+    for (var i = lane; i < RANGE; i += WORKGROUP_SIZE) {
         let at = first + i;
         var key = 0u;
         var id = NO_ID;
@@ -54,10 +54,10 @@ fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) work
         places[i] = id;
     }
     // Runs of `run` elements become sorted, by turns upwards and downwards; the last one, of all, is descending.
-    for (var run = 2u; run <= SHARE; run *= 2u) {
+    for (var run = 2u; run <= RANGE; run *= 2u) {
         for (var distance = run / 2u; distance > 0u; distance /= 2u) {
             workgroupBarrier();
-            for (var pair = lane; pair < SHARE / 2u; pair += WORKGROUP_SIZE) {
+            for (var pair = lane; pair < RANGE / 2u; pair += WORKGROUP_SIZE) {
                 let a = pair + (pair & ~(distance - 1u));
                 let b = a + distance;
                 let key_a = keys[a];
@@ -75,7 +75,7 @@ fn top_k(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) work
         }
     }
     workgroupBarrier();
-    for (var i = lane; i < min(params.k, SHARE); i += WORKGROUP_SIZE) {
+    for (var i = lane; i < min(params.k, RANGE); i += WORKGROUP_SIZE) {
         let to = workgroup.x * params.k + i;
         top_values[to] = bits_of(keys[i], places[i]);
         top_ids[to] = places[i];

@@ -9,7 +9,7 @@ pub mod events;
 pub mod golden;
 pub mod gpu;
 pub mod http;
-pub mod mixtures;
+pub mod moe;
 pub mod raw_gguf;
 pub mod served;
 pub mod terminal;

@@ -230,8 +230,8 @@ pub fn tokenizer_json(u: &mut Unstructured) -> Result<String> {
     });
     let mut text = file.to_string();
     if u.ratio(1, 20)? {
-        let cut = u.choose_index(text.len())?;
-        text.truncate((cut..).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len()));
+        let at = u.choose_index(text.len())?;
+        text.truncate((at..).find(|&at| text.is_char_boundary(at)).unwrap_or(text.len()));
     }
     Ok(text)
 }

@@ -125,7 +125,7 @@ impl Killed {
             let (time, id, length) = (words.next()?, words.next()?, words.next()?);
             Some((time.parse().ok()?, id.to_owned(), length.parse().ok()?))
         };
-        // The last line may be cut.
+        // The last line may be truncated.
         let whole = rest.rfind('\n').map_or("", |end| &rest[..end]);
         (whole.lines().filter_map(read).collect(), killed)
     }

@@ -1,4 +1,4 @@
-//! A model file that is cut short while it is mapped: the process ends with a message that names the file and status 2,
+//! A model file that is truncated while it is mapped: the process ends with a message that names the file and status 2,
 //! and never computes with what is not there. The program starts itself again to be the process that ends.
 
 use std::{
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     }
     // Only unix lets a file that is mapped be truncated.
     if cfg!(unix) {
-        for (mode, status, message) in [("map", 2, "the file was cut short"), ("read", 0, "")] {
+        for (mode, status, message) in [("map", 2, "the file was truncated"), ("read", 0, "")] {
             let folder = tempfile::tempdir().expect("a folder for the test");
             let path = folder.path().join("model.gguf");
             let mut file = RawGguf { data: LEN, ..RawGguf::empty() };

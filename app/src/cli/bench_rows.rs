@@ -136,7 +136,7 @@ pub(super) fn markdown(rows: &[Row]) -> String {
             record.test_name(),
             format!("{:.2} ± {:.2}", record.avg_ts, record.stddev_ts),
             extra.bytes_per_second.map_or(String::new(), |rate| format!("{:.1}", rate / 1e9)),
-            extra.bandwidth_share.map_or(String::new(), |fraction| format!("{:.0} %", fraction * 100.0)),
+            extra.bandwidth_fraction.map_or(String::new(), |fraction| format!("{:.0} %", fraction * 100.0)),
         ];
         if sparse {
             cells.extend([

@@ -32,7 +32,7 @@ use super::{
 const DETAILS: &str = "\
 The model reads text while the firings of its neurons are counted. Then every layer gets a predictor of the neurons that will
 fire (models with ReLU), or an activation threshold below which neurons are skipped (others), and its down projection with a
-row per neuron. Mixtures of experts get no predictors: their routers choose experts, and gates decide on the experts' neurons.
+row per neuron. MoE models get no predictors: their routers choose experts, and gates decide on the experts' neurons.
 Commands that run the model find the file when it lies beside it. Ctrl-C stops; the same command continues from there.
 
 Examples:
@@ -51,16 +51,16 @@ pub struct PrepareArgs {
     #[arg(long, value_name = "N", default_value = "32k", value_parser = parse_tokens)]
     tokens: usize,
     /// Fraction of the firing neurons that predictors should find
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.95)]
     target_recall: f64,
     /// Fraction of those neurons' contribution to the output that predictors should find
-    #[arg(long, value_name = "SHARE", default_value_t = 0.99)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.99)]
     target_mass: f64,
     /// Kind of predictor: the cheapest per token if it pays, or one kind whatever it costs
     #[arg(long, value_name = "KIND", value_enum, default_value_t)]
     predictors: PredictorKindArg,
     /// Fraction of the neurons that activation thresholds skip, in models whose activations are never zero
-    #[arg(long, value_name = "SHARE", default_value_t = 0.5)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.5)]
     skip: f64,
     /// Leave the down projections out: a smaller file, and more work whenever the model is loaded
     #[arg(long)]

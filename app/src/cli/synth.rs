@@ -29,7 +29,7 @@ The text such a model writes is noise; its size, speed and sparsity are those of
 grows on disk as it is made, whatever its size, and the same seed makes the same file.
 
 In MoE shapes the neurons of each expert fire by the power law; experts are chosen by a flatter one, of eight the busiest twice as
-often as the rarest. Mixtures have no predictors: --no-predictor is implied.
+often as the rarest. MoE shapes have no predictors: --no-predictor is implied.
 
 Examples:
   thermocline synth --shape relu-llama-7b --type q4_0 --active 0.10 --out relu-7b.gguf
@@ -59,13 +59,13 @@ pub struct SynthArgs {
     #[arg(short, long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Mean fraction of a layer's neurons that fire at a token; in MoE shapes, of the chosen experts' neurons
-    #[arg(long, value_name = "SHARE", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.10, help_heading = "Firing (ReLU shapes)")]
     active: f64,
     /// Skew: this fraction of a layer's neurons makes --hot-firings of its firings
-    #[arg(long, value_name = "SHARE", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
-    hot_share: f64,
+    #[arg(long = "hot-share", value_name = "FRACTION", default_value_t = 0.26, help_heading = "Firing (ReLU shapes)")]
+    hot_fraction: f64,
     /// Fraction of all firings that --hot-share refers to
-    #[arg(long, value_name = "SHARE", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.80, help_heading = "Firing (ReLU shapes)")]
     hot_firings: f64,
     /// Leave the predictors out: an ordinary GGUF instead of a PowerInfer file. MoE models never have them
     #[arg(long, help_heading = "Firing (ReLU shapes)")]
@@ -74,7 +74,7 @@ pub struct SynthArgs {
     #[arg(long, value_name = "N", help_heading = "Firing (ReLU shapes)")]
     predictor_rank: Option<usize>,
     /// Recall of the predictors
-    #[arg(long, value_name = "SHARE", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.95, help_heading = "Firing (ReLU shapes)")]
     recall: f64,
     /// Write beside it how often each of its neurons fires (and each expert is chosen), as `thermocline prepare` counts
     #[arg(long)]
@@ -94,7 +94,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         ty: args.ty,
         seed: args.seed,
         active: args.active,
-        hot_share: args.hot_share,
+        hot_fraction: args.hot_fraction,
         hot_firings: args.hot_firings,
         predictor: !args.no_predictor,
         predictor_rank: args.predictor_rank,
@@ -102,7 +102,7 @@ pub fn synth(args: &SynthArgs) -> Outcome {
         threads: args.threads.map(usize::from),
         ..SynthOptions::new(args.shape, &args.out)
     };
-    if args.sidecar && !args.shape.relu && args.shape.mixture.is_none() {
+    if args.sidecar && !args.shape.relu && args.shape.moe.is_none() {
         return Err(Failure::usage("--sidecar: expected a ReLU shape, or a mixture of experts"));
     }
     let mut progress = TerminalProgress::new("making", ProgressUnit::Bytes);
@@ -132,9 +132,9 @@ fn write_sidecar(args: &SynthArgs, report: &SynthReport) -> Outcome {
     let path = sidecar::path_beside(&report.path);
     let layer = |n: usize| {
         let (neurons, chosen) = (report.frequencies.get(n).cloned(), report.chosen.get(n).cloned());
-        let Some(mixture) = report.mixture else { return PreparedLayer { frequency: neurons, ..Default::default() } };
+        let Some(moe) = report.moe else { return PreparedLayer { frequency: neurons, ..Default::default() } };
         let experts = neurons.map(|frequency| {
-            let width = frequency.len() / mixture.experts;
+            let width = frequency.len() / moe.experts;
             PreparedExperts { width, frequency, ..PreparedExperts::default() }
         });
         PreparedLayer { frequency: chosen, experts, ..PreparedLayer::default() }
@@ -160,11 +160,11 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     let (shape, layers, ty, seconds) = (report.shape, report.layers, report.tensor_type, report.seconds);
     writeln!(out, "{}: {shape}, {layers} layers, {ty}, {parameters} parameters", report.path.display())?;
     writeln!(out, "{size} in {seconds:.1} s ({}/s)", units::bytes((report.bytes as f64 / seconds.max(1e-9)) as u64))?;
-    if let (Some(mixture), Some(frequencies)) = (report.mixture, report.chosen.first()) {
+    if let (Some(moe), Some(frequencies)) = (report.moe, report.chosen.first()) {
         let (least, most) =
             frequencies.iter().fold((1.0f32, 0.0f32), |(least, most), of| (least.min(*of), most.max(*of)));
         let (least, most) = (percent(least.into()), percent(most.into()));
-        let ExpertCounts { experts, used } = mixture;
+        let ExpertCounts { experts, used } = moe;
         writeln!(out, "a token uses {used} of {experts} experts; each is chosen by {least} to {most} of the tokens")?;
     }
     let (Some(asked), Some(measured)) = (&report.asked, &report.measured) else {
@@ -172,9 +172,9 @@ fn print(out: &mut impl Write, report: &SynthReport) -> std::io::Result<()> {
     };
     let label = format!("neurons that make {:.0} % of the firings", report.hot_firings * 100.0);
     let recall = |firing: &Firing| firing.recall.map_or("-".to_owned(), percent);
-    writeln!(out, "\n{:<40} {:>8} {:>9}", "share of", "asked", "measured")?;
+    writeln!(out, "\n{:<40} {:>8} {:>9}", "fraction of", "asked", "measured")?;
     writeln!(out, "{:<40} {:>8} {:>9}", "neurons that fire", percent(asked.active), percent(measured.active))?;
-    writeln!(out, "{label:<40} {:>8} {:>9}", percent(asked.hot_share), percent(measured.hot_share))?;
+    writeln!(out, "{label:<40} {:>8} {:>9}", percent(asked.hot_fraction), percent(measured.hot_fraction))?;
     writeln!(out, "{:<40} {:>8} {:>9}", "firings the predictors find", recall(asked), recall(measured))?;
     if let Some(predicted) = measured.predicted {
         writeln!(out, "{:<40} {:>8} {:>9}", "neurons the predictors let through", "-", percent(predicted))?;

@@ -23,7 +23,7 @@ pub(crate) enum ServerBehaviour {
     /// Serves the file, ranges included.
     Well,
     /// Closes the connection after so many bytes of the body.
-    CutsAfter(usize),
+    ClosesAfter(usize),
     /// Serves another file under the same name.
     Changed,
     /// Ignores ranges.
@@ -95,7 +95,7 @@ pub(crate) fn serve(file: Vec<u8>, manners: Vec<ServerBehaviour>) -> (String, Ar
             };
             let body = match (&manner, head.starts_with("HTTP/1.1 2")) {
                 (_, false) => &[],
-                (ServerBehaviour::CutsAfter(bytes), _) => &body[range.unwrap_or(0)..][..*bytes],
+                (ServerBehaviour::ClosesAfter(bytes), _) => &body[range.unwrap_or(0)..][..*bytes],
                 _ => &body[range.unwrap_or(0)..],
             };
             // The client may have disconnected.
@@ -125,13 +125,13 @@ fn get(source: &DownloadSource, to: &Path) -> Result<FetchedFile, DownloadError>
 fn fetch_resumes_broken_transfers_and_verifies_the_whole_file() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("models/m.gguf");
-    let cuts = vec![
-        ServerBehaviour::CutsAfter(300_000),
-        ServerBehaviour::CutsAfter(0),
-        ServerBehaviour::CutsAfter(400_000),
+    let closing = vec![
+        ServerBehaviour::ClosesAfter(300_000),
+        ServerBehaviour::ClosesAfter(0),
+        ServerBehaviour::ClosesAfter(400_000),
         ServerBehaviour::Well,
     ];
-    let (address, asked) = server(cuts);
+    let (address, asked) = server(closing);
     let source = source(&address, Some(sha256(&content()).to_uppercase()));
     for arrived in [300_000, 300_000, 700_000] {
         let error = get(&source, &to).unwrap_err();
@@ -151,7 +151,7 @@ fn fetch_resumes_broken_transfers_and_verifies_the_whole_file() {
 fn fetch_restarts_if_the_file_has_changed() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
-    let (address, _) = server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Changed]);
+    let (address, _) = server(vec![ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Changed]);
     let source = source(&address, None);
     get(&source, &to).unwrap_err();
     let fetched = get(&source, &to).unwrap();
@@ -163,7 +163,7 @@ fn fetch_restarts_if_the_file_has_changed() {
 fn fetch_copes_with_missing_ranges_and_refuses_wrong_checksums_and_lengths() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
-    let (address, _) = server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::NoRanges]);
+    let (address, _) = server(vec![ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::NoRanges]);
     get(&source(&address, None), &to).unwrap_err();
     let error = get(&source(&address, Some("00".repeat(32))), &to).unwrap_err();
     assert!(matches!(&error, DownloadError::Checksum { got, .. } if *got == sha256(&content())), "{error}");
@@ -196,7 +196,8 @@ fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&Download
 #[test]
 fn the_queue_retries_temporary_failures() {
     let folder = tempfile::tempdir().unwrap();
-    let (address, _) = server(vec![ServerBehaviour::Well, ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Well]);
+    let (address, _) =
+        server(vec![ServerBehaviour::Well, ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Well]);
     let offers = hub::list_models(&agent(), &address, "owner/name").unwrap();
     assert_eq!((offers.len(), offers[0].bytes()), (1, 900_000));
     let requests = offers[0].requests(&address, "owner/name", folder.path());
@@ -221,7 +222,7 @@ fn downloads_are_paused_resumed_and_discarded() {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("m.gguf");
     let (address, _) =
-        server(vec![ServerBehaviour::CutsAfter(300_000), ServerBehaviour::Says(404), ServerBehaviour::Well]);
+        server(vec![ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Says(404), ServerBehaviour::Well]);
     let downloads = Downloads::new(|| ()).unwrap();
     let id = downloads.add(DownloadRequest { source: source(&address, None), to: to.clone() });
     wait(&downloads, id, "a retry", |status| matches!(status.state, DownloadState::Retrying { .. }));

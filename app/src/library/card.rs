@@ -143,7 +143,7 @@ impl ModelCard {
         let neuron_major = layers.iter().all(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
             Ffn::None => true,
-            Ffn::Experts(mixture) => mixture.downs().all(|down| matches!(down, Down::Neurons(_))),
+            Ffn::Experts(moe) => moe.downs().all(|down| matches!(down, Down::Neurons(_))),
         });
         Ok(ModelCard {
             id: id.clone(),

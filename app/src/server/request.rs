@@ -13,7 +13,7 @@ use super::{
 /// Largest number of stop strings of a request.
 const MAX_STOPS: usize = 4;
 
-/// JsonFields that change nothing about an answer.
+/// JSON fields that change nothing about an answer.
 const IGNORED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "metadata"];
 
 /// The route a request came by.

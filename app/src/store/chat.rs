@@ -188,8 +188,8 @@ pub fn title(text: &str) -> String {
     match line.char_indices().nth(TITLE) {
         None => line.to_owned(),
         Some((end, _)) => {
-            let cut = line[..end].rfind(' ').filter(|at| *at > TITLE / 2).unwrap_or(end);
-            format!("{}…", line[..cut].trim_end())
+            let at = line[..end].rfind(' ').filter(|space| *space > TITLE / 2).unwrap_or(end);
+            format!("{}…", line[..at].trim_end())
         }
     }
 }

@@ -129,7 +129,7 @@ impl Store {
 
     fn prepare(&mut self) -> Result<(), StoreError> {
         self.db.busy_timeout(PATIENCE).during("opening the chats")?;
-        // What was committed survives the program's end at any moment; a power cut may cost the last commits, never the file.
+        // What was committed survives the program's end at any moment; a power failure may cost the last commits, never the file.
         let mode = |pragma, value| self.db.pragma_update(None, pragma, value).during("opening the chats");
         mode("journal_mode", "WAL")?;
         mode("synchronous", "NORMAL")?;

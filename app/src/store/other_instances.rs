@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-/// This window's share of the lock.
+/// This window's hold of the shared lock.
 #[derive(Debug)]
 pub(super) struct InstanceLock {
     /// Holds the lock until it is dropped.

@@ -23,7 +23,7 @@ mod tests {
     fn warm_lies_over_cold_in_a_tile_with_round_corners() {
         let icon = icon();
         let pixel = |x: f32, y: f32| {
-            let at = |share: f32, size: u32| (share * size as f32) as usize;
+            let at = |fraction: f32, size: u32| (fraction * size as f32) as usize;
             let first = 4 * (at(y, icon.height) * icon.width as usize + at(x, icon.width));
             <[u8; 4]>::try_from(&icon.rgba[first..first + 4]).unwrap()
         };

@@ -7,7 +7,8 @@
 //! [`background`] is work that would make a frame wait.
 //!
 //! A frame reads and paints; it never waits for the engine, the disk or the network, and costs what is visible, not what
-//! was said. Only where the processor itself draws, frames wait their turn while the model speaks. Panels change the world through the shell and ask for anything beyond themselves with a command.
+//! was said. Only where the processor itself draws, frames are throttled while the model answers. Panels change the world through
+//! the shell and ask for anything beyond themselves with a command.
 
 pub mod adapters;
 pub mod background;

@@ -58,8 +58,8 @@ fn device_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine)
         }
         DeviceStatus::Cpu { reason: Some(reason) } => ("CPU".to_owned(), palette.text, widgets::sentence(reason)),
         DeviceStatus::Loading { done, total } => {
-            let share = if total == 0 { 0.0 } else { done as f32 / total as f32 };
-            ui.add(ProgressBar::new(share).desired_width(96.0).text(format!("Loading {:.0} %", share * 100.0)));
+            let fraction = if total == 0 { 0.0 } else { done as f32 / total as f32 };
+            ui.add(ProgressBar::new(fraction).desired_width(96.0).text(format!("Loading {:.0} %", fraction * 100.0)));
             ui.request_repaint_after(shell::pace(ui));
             return;
         }

@@ -96,11 +96,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     let chat = shell.store.chats().unwrap()[0].id;
     let said = shell.chat_controller.progress(chat).unwrap().content.to_owned();
     assert!(shows(&it, &said) && says(&it, "Not on disk yet"), "the answer has left the screen");
-    assert_eq!(
-        it.query_all_by_label_contains("what the model writes: disk is full").count(),
-        2,
-        "told once, and with the answer"
-    );
+    assert_eq!(it.query_all_by_label_contains("the answer: disk is full").count(), 2, "told once, and with the answer");
 
     // One may go on, as soon as there is room.
     ask(&mut it, "And a dog.");

@@ -1,8 +1,8 @@
 //! The window: three columns that make room for each other, and what happens when something is asked for.
 
 mod drops;
+mod frame_throttle;
 mod ground;
-mod turns;
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use egui::{
     Align2, Area, CentralPanel, Color32, Context, Frame, Margin, Order, Panel, ScrollArea, Shape, Stroke, Ui, Vec2,
 };
 
-use self::{ground::Ground, turns::Turns};
+use self::{frame_throttle::FrameThrottle, ground::Ground};
 use super::{
     chats::ChatsPanel,
     command::{self, Command, Page},
@@ -103,7 +103,7 @@ fn create(creation: &CreationContext<'_>, folders: Folders, model: Option<ModelI
             window.ground = Ground::install(state);
             let device = state.device.clone();
             // A device that was lost has nothing to do any more.
-            window.take_turns(Turns::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
+            window.throttle_frames(FrameThrottle::new(move || drop(device.poll(wgpu::PollType::wait_indefinitely()))));
         }
     }
     Ok(window)
@@ -130,7 +130,7 @@ pub struct Window {
     /// True if the background is drawn by the surface's clear colour: with a software driver, half a window of pixels less.
     cleared: bool,
     /// Where the processor that computes the model draws the window.
-    turns: Option<Turns>,
+    frame_throttle: Option<FrameThrottle>,
     /// The same: fills columns.
     ground: Option<Ground>,
     /// The watch that waits for the first frame, and the backend that is to draw it.
@@ -168,16 +168,16 @@ impl Window {
             over: None,
             touched: Instant::now(),
             cleared: false,
-            turns: None,
+            frame_throttle: None,
             ground: None,
             opening: None,
         })
     }
 
-    /// Has the window leave the processor to the model while that speaks.
-    pub fn take_turns(&mut self, turns: Turns) {
+    /// Leaves the processor to the model during answers: frames are drawn at the throttle's interval.
+    pub fn throttle_frames(&mut self, throttle: FrameThrottle) {
         self.shell.chat_controller.set_deferred();
-        self.turns = Some(turns);
+        self.frame_throttle = Some(throttle);
     }
 
     /// State shared by the panels.
@@ -264,7 +264,7 @@ impl Window {
         for command in self.shell.asked() {
             self.handle_command(command, room_for_chats, room_for_neurons);
         }
-        if self.turns.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
+        if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {
             // With a delay, because what is asked for at once is drawn twice.
             ui.request_repaint_after(Duration::from_millis(1));
         }
@@ -357,17 +357,17 @@ fn over(ui: &Ui, id: &str, corner: Align2, width: f32, palette: Palette, content
 impl eframe::App for Window {
     fn logic(&mut self, ctx: &Context, _frame: &mut eframe::Frame) {
         self.remember_backend();
-        if let Some(turns) = &mut self.turns {
-            turns.before_answers(&self.shell.chat_controller, &self.shell.engine_handle);
+        if let Some(throttle) = &mut self.frame_throttle {
+            throttle.before_answers(&self.shell.chat_controller, &self.shell.engine_handle);
         }
         self.tick(ctx);
     }
 
     fn ui(&mut self, ui: &mut Ui, _frame: &mut eframe::Frame) {
         let waited = self
-            .turns
+            .frame_throttle
             .as_mut()
-            .is_some_and(|turns| turns.before_frame(&self.shell.chat_controller, &self.shell.serving));
+            .is_some_and(|throttle| throttle.before_frame(&self.shell.chat_controller, &self.shell.serving));
         if waited {
             self.tick(ui);
         }

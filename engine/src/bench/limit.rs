@@ -25,7 +25,8 @@ pub struct Limit {
     pub scattered_bandwidth: Option<f64>,
     /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
     /// `read_bandwidth`, as a fraction of the time it took; null for prompts.
-    pub bandwidth_share: Option<f64>,
+    #[serde(rename = "bandwidth_share")]
+    pub bandwidth_fraction: Option<f64>,
 }
 
 impl Limit {
@@ -35,15 +36,15 @@ impl Limit {
         Limit {
             read_bandwidth: (self.read_bandwidth + after.read_bandwidth) / 2.0,
             scattered_bandwidth: rows.or(self.scattered_bandwidth).or(after.scattered_bandwidth),
-            bandwidth_share: None,
+            bandwidth_fraction: None,
         }
     }
 
-    /// Sets `bandwidth_share` for a token of `seconds` that reads `bytes`, `scattered` of them as rows.
-    pub fn set_share(&mut self, seconds: f64, bytes: u64, scattered: u64) {
+    /// Sets `bandwidth_fraction` for a token of `seconds` that reads `bytes`, `scattered` of them as rows.
+    pub fn set_bandwidth_fraction(&mut self, seconds: f64, bytes: u64, scattered: u64) {
         let rows = self.scattered_bandwidth.map_or(0.0, |rate| scattered as f64 / rate);
         let in_order = bytes - if self.scattered_bandwidth.is_some() { scattered.min(bytes) } else { 0 };
-        self.bandwidth_share = Some((in_order as f64 / self.read_bandwidth + rows) / seconds);
+        self.bandwidth_fraction = Some((in_order as f64 / self.read_bandwidth + rows) / seconds);
     }
 }
 
@@ -72,7 +73,7 @@ impl LimitProbe {
         Limit {
             read_bandwidth: self.probe.sequential(pool, self.time),
             scattered_bandwidth: rows.map(|(bytes, fraction)| self.probe.rows(pool, bytes, fraction, self.time)),
-            bandwidth_share: None,
+            bandwidth_fraction: None,
         }
     }
 }
@@ -82,20 +83,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bandwidth_share_weighs_sequential_and_scattered_reads() {
-        let limit =
-            |read_bandwidth, scattered_bandwidth| Limit { read_bandwidth, scattered_bandwidth, bandwidth_share: None };
+    fn bandwidth_fraction_weighs_sequential_and_scattered_reads() {
+        let limit = |read_bandwidth, scattered_bandwidth| Limit {
+            read_bandwidth,
+            scattered_bandwidth,
+            bandwidth_fraction: None,
+        };
         let mut between = limit(30.0, Some(10.0)).mean_with(limit(50.0, Some(30.0)));
         assert_eq!(between, limit(40.0, Some(20.0)));
         // 80 in order and 20 as rows: 2 s and 1 s of 6.
-        between.set_share(6.0, 100, 20);
-        assert_eq!(between.bandwidth_share, Some(0.5));
+        between.set_bandwidth_fraction(6.0, 100, 20);
+        assert_eq!(between.bandwidth_fraction, Some(0.5));
         // Scattered reads may be measured after the repetition only.
         let mut half = limit(50.0, None).mean_with(limit(50.0, Some(10.0)));
         assert_eq!(half.scattered_bandwidth, Some(10.0));
         half.scattered_bandwidth = None;
-        half.set_share(4.0, 100, 20);
-        assert_eq!(half.bandwidth_share, Some(0.5));
+        half.set_bandwidth_fraction(4.0, 100, 20);
+        assert_eq!(half.bandwidth_fraction, Some(0.5));
     }
 
     #[test]

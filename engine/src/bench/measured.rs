@@ -74,7 +74,7 @@ impl Measured {
         let on = device.described(model.config.n_layer());
         if generating {
             for (limit, seconds) in limits.iter_mut().zip(&seconds) {
-                limit.set_share(seconds / tokens, bytes_per_token, scattered);
+                limit.set_bandwidth_fraction(seconds / tokens, bytes_per_token, scattered);
             }
         }
         // Under a placement two memories are read, of which only the CPU's is counted.
@@ -84,9 +84,9 @@ impl Measured {
         };
         let bytes_per_second =
             bytes_per_token.filter(|_| generating && on.placed.is_none()).map(|bytes| bytes as f64 * avg_ts);
-        let bandwidth_share = match on.copy_bandwidth {
+        let bandwidth_fraction = match on.copy_bandwidth {
             Some(copies) => bytes_per_second.map(|rate| rate / copies),
-            None => median(limits.iter().filter_map(|limit| limit.bandwidth_share)),
+            None => median(limits.iter().filter_map(|limit| limit.bandwidth_fraction)),
         };
         Record {
             build_commit: String::new(),
@@ -145,7 +145,7 @@ impl Measured {
                 read_bandwidth: median(limits.iter().map(|limit| limit.read_bandwidth)).unwrap_or(on.read_bandwidth),
                 copy_bandwidth: on.copy_bandwidth,
                 scattered_bandwidth: median(limits.iter().filter_map(|limit| limit.scattered_bandwidth)),
-                bandwidth_share,
+                bandwidth_fraction,
                 limits,
                 ttft_ms: (!gaps.first.is_empty()).then(|| mean_and_deviation(&gaps.first).0),
                 itl_ms: Percentiles::of(&gaps.tokens),

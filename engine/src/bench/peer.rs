@@ -120,7 +120,7 @@ fn join(records: Vec<Record>, theirs: Vec<f64>) -> Option<Comparison> {
     let middle = |of: fn(&Extra) -> Option<f64>| median(extras.iter().filter_map(of));
     extra.read_bandwidth = middle(|extra| Some(extra.read_bandwidth)).unwrap_or(extra.read_bandwidth);
     extra.scattered_bandwidth = middle(|extra| extra.scattered_bandwidth);
-    extra.bandwidth_share = middle(|extra| extra.bandwidth_share);
+    extra.bandwidth_fraction = middle(|extra| extra.bandwidth_fraction);
     extra.limits = limits;
     if let Some(rate) = &mut extra.bytes_per_second {
         *rate *= avg_ts / ours.avg_ts;

@@ -98,7 +98,8 @@ pub struct Extra {
     /// The time that reading a token's bytes takes at least, rows of single neurons at `scattered_bandwidth` and all else at
     /// `read_bandwidth`, as a fraction of the time it took: the median over the repetitions, each with the bandwidth measured
     /// around it (`limits`). On a GPU `bytes_per_second / copy_bandwidth`.
-    pub bandwidth_share: Option<f64>,
+    #[serde(rename = "bandwidth_share")]
+    pub bandwidth_fraction: Option<f64>,
     /// Memory bandwidth around each repetition; empty on a GPU.
     pub limits: Vec<Limit>,
     /// Time from the first prompt token to its logits; null without a prompt.

@@ -49,7 +49,7 @@ pub(super) struct PanelScratch {
 struct Block<'a> {
     weight: &'a Matrix,
     bias: Option<&'a [f32]>,
-    /// Of which these are the matrix's rows.
+    /// Range of the matrix's rows.
     selection: RowSelection<'a>,
     first: usize,
     out: ColumnsMut<'a>,

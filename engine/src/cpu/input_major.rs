@@ -69,7 +69,7 @@ impl InputMajor {
     }
 }
 
-/// Fills a tile with what `weight` has for the outputs from `first` on.
+/// Fills `tile` with the scales and codes of `weight`'s rows from `first` on.
 fn fill(weight: &Matrix, first: usize, tile: &mut [u8]) {
     let outputs = tile.len() / weight.row_bytes();
     let blocks = tile.chunks_exact_mut(outputs * BLOCK);
@@ -144,7 +144,7 @@ impl Cpu {
     }
 }
 
-/// The codes of a block.
+/// Input codes of block `block`, `[INPUTS]`.
 fn part(codes: &[i8], block: usize) -> &[i8; INPUTS] {
     &codes.as_chunks().0[block]
 }
@@ -166,13 +166,13 @@ mod tests {
 
         #[test]
         fn matmul_inputs_equals_matmul(
-            chunks in 1usize..12, blocks in 1usize..9, share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+            chunks in 1usize..12, blocks in 1usize..9, density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
             let (rows, cols) = (chunks * OUTPUTS, blocks * INPUTS);
             let weight = random_matrix(TensorType::Q4_0, rows, cols, rng);
             let mut x = random_activations(cols, rng);
-            x.iter_mut().for_each(|x| *x = if rng.random_bool(share) { *x } else { 0.0 });
+            x.iter_mut().for_each(|x| *x = if rng.random_bool(density) { *x } else { 0.0 });
             let mut first: Option<(Isa, Vec<f32>)> = None;
             for cpu in every_cpu().into_iter().filter(Cpu::takes_inputs) {
                 let input_major = InputMajor::new(cpu.pool(), &weight).unwrap().unwrap();
@@ -180,7 +180,7 @@ mod tests {
                 cpu.matmul(&mut [MatmulJob { weight: &weight, bias: None, out: &mut wanted }], &x, 1);
                 let read = cpu.matmul_inputs(&input_major, &x, &mut got);
                 prop_assert!(read <= weight.data().len() as u64);
-                if share == 0.0 {
+                if density == 0.0 {
                     prop_assert_eq!(read, 0);
                 }
                 let size = wanted.iter().fold(1e-6f32, |size, x| size.max(x.abs()));
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    /// Largest codes on both sides: sums are as far from zero as they can be.
+    /// Weights and activations with the largest codes, whose sums are the farthest from zero.
     #[test]
     fn matmul_inputs_holds_the_largest_sums() {
         for (quants, x) in [(0xff, 1.0), (0xff, -1.0), (0x00, 1.0), (0x0f, -1.0)] {
@@ -225,7 +225,7 @@ mod tests {
             x[at] = 1.0;
             cpu.matmul_inputs(&input_major, &x, &mut [0.0; 256])
         };
-        // Scales of a block, and codes of an input.
+        // Bytes read: the scales of a block, and the codes of each active input.
         assert_eq!(read(0), 512 + 128);
         assert_eq!(read(31), 512 + 2 * 128);
         assert_eq!(read(95), 2 * 512 + 3 * 128);

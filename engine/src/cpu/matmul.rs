@@ -237,7 +237,7 @@ pub(super) mod tests {
         Matrix::new(ty, rows, cols, Bytes::new(random_weights(ty, rows * cols, rng))).unwrap()
     }
 
-    /// Whole blocks where the type has them, odd numbers where not.
+    /// Number of columns: whole blocks of a block type, any number of a float type.
     pub(crate) fn columns(ty: TensorType, n: usize) -> usize {
         match ty.block_len() {
             1 => 1 + n,

@@ -50,20 +50,20 @@ pub struct Cpu {
     activations: InputPrecision,
     kernels: &'static dyn simd::Kernels,
     pool: Arc<ThreadPool>,
-    /// InputPrecision as kernels read them, one set per product in progress.
+    /// Inputs of products in the kernels' layouts, one set per product in progress.
     scratch: scratch::ScratchPool<Scratch>,
-    /// Panels, one set per worker in a product.
+    /// Unpacked panels of weights, one set per worker in a product.
     panels: scratch::ScratchPool<gemm::PanelScratch>,
 }
 
 /// Scratch memory of one product apart from its panels.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// One token's inputs.
+    /// One token's inputs, rounded to 8 bits: one per distinct input of the product.
     rows: Vec<product_input::QuantisedInputBuffer>,
     code_tiles: product_input::CodeTiles,
     float_tiles: product_input::FloatTiles,
-    /// Numbers of the inputs that are not zero.
+    /// Ascending indices of the inputs that are not zero.
     active: Vec<u32>,
     /// `[parts, d]`
     partial: scratch::Buffer<f32>,
@@ -75,7 +75,7 @@ impl Cpu {
         Self::with_workers(options, Arc::new(ThreadPool::new(options.threads)))
     }
 
-    /// A CPU over workers that another has too: two that never compute at the same time need no more threads than one.
+    /// A CPU that shares `workers` with another one: two that never compute at the same time need no more threads than one.
     /// `options.threads` is ignored.
     ///
     /// # Errors

@@ -70,9 +70,9 @@ mod tests {
     };
     use crate::quant::tests::WEIGHTS as TYPES;
 
-    /// Some of `n` rows, ascending; `share` of 0 and 1 give none and all.
-    fn some_rows(n: usize, share: f64, rng: &mut StdRng) -> Vec<u32> {
-        (0..n as u32).filter(|_| rng.random_bool(share)).collect()
+    /// A random selection of `n` rows, ascending; `density` is the fraction selected, 0 to 1.
+    fn some_rows(n: usize, density: f64, rng: &mut StdRng) -> Vec<u32> {
+        (0..n as u32).filter(|_| rng.random_bool(density)).collect()
     }
 
     proptest! {
@@ -81,14 +81,14 @@ mod tests {
         #[test]
         fn matmul_rows_agrees_with_f64(
             a in 0..TYPES.len(), b in 0..TYPES.len(), n in 0usize..300, rows in 1usize..200,
-            tokens in prop_oneof![1usize..3, 2usize..20], share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+            tokens in prop_oneof![1usize..3, 2usize..20], density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
             let cols = columns(TYPES[a], n).next_multiple_of(TYPES[b].block_len());
             let weights = [random_matrix(TYPES[a], rows, cols, rng), random_matrix(TYPES[b], rows, cols, rng)];
             let x = random_activations(tokens * cols, rng);
             let bias = random_activations(rows, rng);
-            let list = some_rows(rows, share, rng);
+            let list = some_rows(rows, density, rng);
             let mut first: Option<(Isa, InputPrecision, Vec<f32>)> = None;
             for cpu in every_cpu() {
                 let mut outs = [vec![f32::NAN; tokens * list.len()], vec![f32::NAN; tokens * list.len()]];
@@ -125,13 +125,13 @@ mod tests {
         #[test]
         fn accumulate_rows_agrees_with_f64(
             at in 0..TYPES.len(), n in 0usize..300, n_ff in 1usize..700, tokens in prop_oneof![Just(1usize), 2usize..9],
-            share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+            density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
             let d = columns(TYPES[at], n);
             let weight = random_matrix(TYPES[at], n_ff, d, rng);
-            let list = some_rows(n_ff, share, rng);
-            // Some of those chosen do not fire after all.
+            let list = some_rows(n_ff, density, rng);
+            // Some selected rows have an activation of zero.
             let mut a = random_activations(tokens * list.len(), rng);
             a.iter_mut().for_each(|a| *a = if rng.random_bool(0.2) { 0.0 } else { *a });
             let before = random_activations(tokens * d, rng);
@@ -167,18 +167,18 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Several matrices at once give what they give one after the other, each row as if it were alone.
+        /// A product of several jobs equals the products of each job and of each row alone.
         #[test]
         fn jobs_together_equal_jobs_one_by_one(
             types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
-            share in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
+            density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {
             let rng = &mut StdRng::seed_from_u64(seed);
             let block = types.iter().map(|ty| TYPES[*ty].block_len()).max().unwrap();
             let d = (1 + n).next_multiple_of(block);
             let weights: Vec<Matrix> = types.iter().map(|ty| random_matrix(TYPES[*ty], n_ff, d, rng)).collect();
             let lists: Vec<Option<Vec<u32>>> =
-                (0..weights.len()).map(|at| (at != 1).then(|| some_rows(n_ff, share, rng))).collect();
+                (0..weights.len()).map(|at| (at != 1).then(|| some_rows(n_ff, density, rng))).collect();
             let len = |list: &Option<Vec<u32>>| list.as_ref().map_or(n_ff, Vec::len);
             let a: Vec<Vec<f32>> = lists.iter().map(|list| random_activations(len(list), rng)).collect();
             let x = random_activations(d, rng);

@@ -164,7 +164,7 @@ impl<'a> RecallObserver<'a> {
         if layers.iter().all(Option::is_none) {
             let expected = match sparsity {
                 Sparsity::Predicted if model.config.experts.is_some() => {
-                    "a model with predictors, which mixtures of experts have not (measure activation thresholds under threshold)"
+                    "a model with predictors, which MoE models do not have (measure activation thresholds under threshold)"
                 }
                 Sparsity::Predicted => "a model with predictors (`prepare` makes them)",
                 Sparsity::Threshold => "a model with gates and activation thresholds (`prepare` makes them)",

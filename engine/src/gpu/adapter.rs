@@ -128,7 +128,7 @@ impl fmt::Display for AdapterChoice {
     }
 }
 
-/// Share of the driver's budget past which it refuses buffers rather than starting to page, in percent.
+/// Percentage of the driver's budget above which it refuses buffers rather than starting to page.
 const MEMORY_THRESHOLD: u8 = 90;
 
 /// Every adapter that can run the kernels, in the drivers' order.

@@ -109,8 +109,12 @@ impl ExpertMatmul {
     ) -> Result<Self> {
         let experts = places.len();
         let rows = matrix.rows() / experts.max(1);
-        let cut = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
-        if rows * experts != matrix.rows() || cut || input.slots_per_row == 0 || output.epilogue != Default::default() {
+        let misaligned = matrix.parts().iter().any(|part| !part.rows().start.is_multiple_of(rows.max(1)));
+        if rows * experts != matrix.rows()
+            || misaligned
+            || input.slots_per_row == 0
+            || output.epilogue != Default::default()
+        {
             let got = format!("{experts} of {} rows, {} slots a token", matrix.rows(), input.slots_per_row);
             return Err(Error::invalid("a product with experts", "whole experts, stored", got));
         }

@@ -45,7 +45,8 @@ impl PipelineCache {
         &self.raw
     }
 
-    /// Writes what the driver has by now. That it could not is no reason to trouble anybody: it only costs time.
+    /// Writes the pipelines that the driver has compiled so far. A failure is only logged: without the file they are compiled
+    /// again.
     pub fn store(&self) {
         let Some(data) = self.raw.get_data() else { return };
         if let Err(error) = write(&self.file, &data) {
@@ -92,7 +93,7 @@ mod tests {
             let mut damaged = whole.clone();
             damaged[at] ^= 1;
             assert_eq!(checked(&damaged), None, "byte {at}");
-            assert_eq!(checked(&whole[..at]), None, "cut at {at}");
+            assert_eq!(checked(&whole[..at]), None, "truncated at {at}");
         }
     }
 

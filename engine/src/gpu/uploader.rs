@@ -112,7 +112,7 @@ impl<'a> Uploader<'a> {
         self.gathered((purpose, what), ty, (rows, cols), 1, &row)
     }
 
-    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `unit` of them are never cut apart.
+    /// A matrix `[rows, cols]` whose rows are rows of others, or zeros; `unit` of them are never split.
     ///
     /// # Errors
     /// As [`Uploader::matrix`].
@@ -129,7 +129,7 @@ impl<'a> Uploader<'a> {
         Ok(matrix)
     }
 
-    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `unit` rows are never cut apart.
+    /// A matrix of zeros `[rows, cols]`, which [`Uploader::rewrite`] fills; `unit` rows are never split.
     ///
     /// # Errors
     /// [`Error::Memory`] if it does not fit the budget, [`Error::Gpu`] if the device is lost.

@@ -6,7 +6,9 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     model::{Ffn, Model, mask},
-    runtime::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, Guess, Probe, Processor, Sparsity, ThresholdCorrection},
+    runtime::{
+        CpuFfn, CpuProcessor, FfnBlock, FfnTask, PredictionSource, Probe, Processor, Sparsity, ThresholdCorrection,
+    },
 };
 
 /// The CPU, and the neurons it has to compute of the device's layers.
@@ -71,9 +73,9 @@ impl ColdSide {
             blocks: &[FfnBlock { neurons: Some(&self.neurons[layer]), ..FfnBlock::whole(ffn) }],
             activation: model.config.activation,
             sparsity: self.sparsity,
-            guess: predicted.map(Guess::Mask),
+            prediction: predicted.map(PredictionSource::Mask),
             recall_check: false,
-            cut: weights.activation_threshold,
+            activation_threshold: weights.activation_threshold,
             x,
             tokens,
             observed,

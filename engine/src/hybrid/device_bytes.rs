@@ -68,12 +68,12 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let slots = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
     let handed = 3 * floats(chunk * row) + slots;
     let layers = weights.layers.iter().zip(&config.layers);
-    let layers = layers.map(|(layer, shape)| layer_bytes(caps, (config, shape), layer, kv_type));
+    let layers = layers.map(|(layer, shape)| layer_bytes(caps, shape, layer, kv_type));
     Ok(DeviceBytes {
         chunk,
         scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
         staging: 2 * up + logits + handed + logged + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
-        stream_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
+        streaming_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
         layers: layers.collect::<Result<_>>()?,
         head: matrix(caps, &[&weights.output])?,
         head_vectors: norm_bytes(&weights.output_norm) + bias_bytes(&weights.output),
@@ -83,12 +83,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
 }
 
 /// Bytes of `layer`, resident.
-fn layer_bytes(
-    caps: &Caps,
-    (config, shape): (&ModelConfig, &LayerConfig),
-    layer: &LayerWeights,
-    kv_type: KvType,
-) -> Result<LayerBytes> {
+fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: KvType) -> Result<LayerBytes> {
     let element = if kv_type == KvType::F32 { 4 } else { 2 };
     let head = |of: &AttentionConfig| u64::from(thermocline_shaders::head_pitch(of.head_dim as u32));
     let kv = shape.attention.as_ref().map_or(0, |of| 2 * head(of) * of.n_kv_head as u64 * element);

@@ -146,12 +146,12 @@ impl ExpertBlock {
             });
             let bias = bias.transpose()?;
             let (places, groups, bias_of) = (&buffers.places, &buffers.groups, bias.as_ref());
-            let (x, share) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
+            let (x, slots_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
             let (buffer, pitch, offset) = match at == last {
                 true => (&buffers.outputs, buffers.row, 0),
                 false => (&ffn.gate_up, ffn.gate_up_pitch, at * stack.rows),
             };
-            let input = ExpertInput { x, slots_per_row: share, places, groups, bias: bias_of };
+            let input = ExpertInput { x, slots_per_row, places, groups, bias: bias_of };
             let output = MatmulOutput { buffer, pitch, offset, epilogue: Epilogue::Store };
             let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
             Ok(Stacked { matrix, bias, product })

@@ -25,7 +25,7 @@ pub(crate) struct FiringEntry {
     pub tokens: usize,
     /// Mask of the resident neurons, a bit per slot, and the predictor's mask: first word and length in the words read back.
     pub slots: (usize, usize),
-    pub guess: Option<(usize, usize)>,
+    pub predicted_at: Option<(usize, usize)>,
     /// In an MoE layer: the experts of the slots, whose masks are in `slots`, and the shared expert's mask.
     pub experts: Option<ExpertPlaces>,
     /// Masks of neurons that passed through the streaming buffer, and these neurons.
@@ -80,12 +80,12 @@ impl FiringLog {
         &mut self,
         segment: &mut Segment,
         slots: (&Buffer, u64),
-        guess: Option<(&Buffer, u64)>,
+        predicted: Option<(&Buffer, u64)>,
         entry: FiringEntry,
     ) -> Result<()> {
         let slots = self.copy(segment, slots)?;
-        let guess = guess.map(|guess| self.copy(segment, guess)).transpose()?;
-        self.entries.push(FiringEntry { slots, guess, ..entry });
+        let predicted_at = predicted.map(|mask| self.copy(segment, mask)).transpose()?;
+        self.entries.push(FiringEntry { slots, predicted_at, ..entry });
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl FiringLog {
 
     /// The slots' mask and the predictor's mask of an entry.
     pub fn masks<'a>(&'a self, entry: &'a FiringEntry) -> (&'a [u32], Option<&'a [u32]>) {
-        (self.words(entry.slots), entry.predicted.as_deref().or(entry.guess.map(|guess| self.words(guess))))
+        (self.words(entry.slots), entry.predicted.as_deref().or(entry.predicted_at.map(|at| self.words(at))))
     }
 
     /// The words read back at a place.

@@ -114,9 +114,9 @@ impl SplitLayer<'_> {
             neurons.record_threshold(segment.recorder(), tokens, selection);
             let slots = neurons.record_fired(segment.recorder(), tokens);
             let predicts = neurons.predicts(self.sparsity, tokens);
-            let guess = predicts.then(|| (neurons.mask(), mask::words(neurons.neurons()) as u64 * 4));
+            let predicted = predicts.then(|| (neurons.mask(), mask::words(neurons.neurons()) as u64 * 4));
             let complete = selection != NeuronSelection::Predicted;
-            self.log.push(segment, slots, guess, FiringEntry { complete, ..FiringEntry::new(layer, tokens) })?;
+            self.log.push(segment, slots, predicted, FiringEntry { complete, ..FiringEntry::new(layer, tokens) })?;
         }
         neurons.sum.record(segment.recorder(), &partials);
         Ok(())

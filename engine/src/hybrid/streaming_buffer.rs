@@ -16,7 +16,7 @@ use crate::{
     runtime::gpu::neuron_rows::{NeuronRows, PartialSums},
 };
 
-/// The size of a streaming buffer.
+/// Room of a streaming buffer: neurons, and bytes per kind of row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct BufferSize {
     /// Neurons of any layer that there is room for.

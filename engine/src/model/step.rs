@@ -48,7 +48,7 @@ pub enum Step {
         /// Input.
         from: Register,
     },
-    /// `Out = ffn(from)`, dense or mixture of experts.
+    /// `Out = ffn(from)`, dense or MoE.
     Ffn {
         /// Input.
         from: Register,

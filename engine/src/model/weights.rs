@@ -184,7 +184,7 @@ pub struct SharedExpert {
 pub enum Ffn {
     /// One FFN for every token.
     Dense(FfnWeights),
-    /// A mixture of experts, chosen per token by a router.
+    /// MoE: experts, chosen per token by a router.
     Experts(ExpertWeights),
     /// No FFN: the layer is attention (or another mixer of tokens) alone.
     None,

@@ -4,7 +4,7 @@ use super::{Assumption, DeviceBytes, LayerBytes, PlanInputs};
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    model::{Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
+    model::{AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
     quant::{TensorType, device_row_bytes},
     runtime::{KvType, Sparsity},
     telemetry::neurons::LayerNeurons,

@@ -11,7 +11,7 @@ pub struct DeviceBytes {
     pub staging: u64,
     /// The streaming buffer, which carries cold neurons to the device for the chunks of a prompt: one third lies on the device,
     /// two thirds on the way there. 0 if no layer's neurons can pass through it.
-    pub stream_buffer: u64,
+    pub streaming_buffer: u64,
     /// One entry per layer.
     pub layers: Vec<LayerBytes>,
     /// The head's matrix.

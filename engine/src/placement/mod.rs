@@ -22,8 +22,9 @@
 //! let bytes = device_bytes(&caps_of(Machine::typical_limits()), &model, inputs.chunk, inputs.kv_type)?;
 //! let planner = Planner::new(&model, &bytes, inputs)?;
 //!
-//! let half = planner.plan(planner.everything() / 2, GpuUse::Always)?;
-//! assert!(half.bytes.total() <= planner.everything() / 2);
+//! let budget = planner.everything() * 3 / 4;
+//! let plan = planner.plan(budget, GpuUse::Always)?;
+//! assert!(plan.bytes.total() <= budget);
 //! assert_eq!(planner.on_cpu().bytes.total(), 0);
 //! # Ok(())
 //! # }
@@ -54,7 +55,7 @@ pub use planner::Planner;
 pub use powerinfer_split::{PowerInferSplit, SplitReport};
 pub use residency::{Granularity, Placement};
 pub use solve::{Frontier, solve, usable};
-pub use streaming::{StreamBuffer, StreamCost, Streaming};
+pub use streaming::{StreamCost, Streaming, StreamingBufferSize};
 pub use time_model::LayerTime;
 
 pub use crate::model::Resident;

@@ -27,8 +27,8 @@ pub struct PlanBytes {
     pub staging: u64,
     /// Predictors.
     pub predictor: u64,
-    /// The streaming buffer for cold rows of prompts ([`StreamBuffer`](super::StreamBuffer)).
-    pub stream_buffer: u64,
+    /// The streaming buffer for cold rows of prompts ([`StreamingBufferSize`](super::StreamingBufferSize)).
+    pub streaming_buffer: u64,
 }
 
 impl PlanBytes {
@@ -48,7 +48,7 @@ impl PlanBytes {
             ("scratch", self.scratch),
             ("staging", self.staging),
             ("predictors", self.predictor),
-            ("streamed prompts", self.stream_buffer),
+            ("streamed prompts", self.streaming_buffer),
         ]
     }
 }

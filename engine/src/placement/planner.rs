@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{
     CostProfile, DeviceBytes, Forecast, Frontier, GpuUse, LayerCosts, Machine, Placement, Plan, PlanInputs,
-    PowerInferSplit, StreamBuffer, usable,
+    PowerInferSplit, StreamingBufferSize, usable,
 };
 use crate::{
     error::{Error, Result},
@@ -20,7 +20,7 @@ pub struct Planner {
     inputs: PlanInputs,
     profile: CostProfile,
     frontier: Frontier,
-    stream_buffer: StreamBuffer,
+    streaming_buffer: StreamingBufferSize,
     /// Plans that use the device wherever anything fits, for [`GpuUse::Always`] where it is the slower of the two.
     eager: OnceLock<Frontier>,
 }
@@ -33,8 +33,8 @@ impl Planner {
     pub fn new(model: &Model, bytes: &DeviceBytes, inputs: PlanInputs) -> Result<Self> {
         let profile = CostProfile::new(model, bytes, &inputs)?;
         let frontier = Frontier::new(&profile, &inputs.machine);
-        let stream_buffer = StreamBuffer::new(model, bytes, &profile, &inputs.streaming());
-        Ok(Planner { inputs, profile, frontier, stream_buffer, eager: OnceLock::new() })
+        let streaming_buffer = StreamingBufferSize::new(model, bytes, &profile, &inputs.streaming());
+        Ok(Planner { inputs, profile, frontier, streaming_buffer, eager: OnceLock::new() })
     }
 
     /// The inputs of the plans.
@@ -64,14 +64,14 @@ impl Planner {
     }
 
     /// Bytes of `budget` for the streaming buffer; 0 where it does not pay or nothing is cold.
-    pub fn stream_buffer(&self, budget: u64) -> u64 {
-        self.stream_buffer.bytes_within(budget)
+    pub fn streaming_buffer(&self, budget: u64) -> u64 {
+        self.streaming_buffer.bytes_within(budget)
     }
 
     /// The quickest plan within `budget` bytes: the CPU alone where that is quickest.
     pub fn quickest(&self, budget: u64) -> Plan {
         let plan = |budget| self.frontier.plan(&self.profile, &self.inputs.machine, budget);
-        match self.stream_buffer.plan_beside(&self.profile, budget, |budget| Ok(plan(budget))) {
+        match self.streaming_buffer.plan_beside(&self.profile, budget, |budget| Ok(plan(budget))) {
             Ok(quickest) => quickest,
             Err(_) => plan(budget),
         }
@@ -85,7 +85,7 @@ impl Planner {
     pub fn plan(&self, budget: u64, gpu: GpuUse) -> Result<Plan> {
         match gpu {
             GpuUse::Never => Ok(self.on_cpu()),
-            _ => self.stream_buffer.plan_beside(&self.profile, budget, |budget| self.on_gpu(budget, gpu)),
+            _ => self.streaming_buffer.plan_beside(&self.profile, budget, |budget| self.on_gpu(budget, gpu)),
         }
     }
 
@@ -127,7 +127,7 @@ impl Planner {
     /// [`Error::Memory`] if not even one layer's attention fits, [`Error::Malformed`] if the split is another model's.
     pub fn following(&self, split: &PowerInferSplit, budget: u64) -> Result<Plan> {
         let placement = split.placement(&self.profile)?;
-        self.stream_buffer.plan_beside(&self.profile, budget, |budget| {
+        self.streaming_buffer.plan_beside(&self.profile, budget, |budget| {
             let placement = placement.clone().fitting(&self.profile, budget);
             self.price_resident(placement, budget, "the least of the model in VRAM", LayerCosts::base)
         })
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_leave_a_fraction_to_the_stream_buffer_where_it_pays() {
+    fn plans_leave_a_fraction_to_the_streaming_buffer_where_it_pays() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let pool = ThreadPool::new(Some(1));
@@ -213,8 +213,8 @@ mod tests {
         ] {
             let (everything, mut with_buffer) = (planner.everything(), 0);
             for budget in (0..=20).map(|twentieth| everything * 2 * twentieth / 20) {
-                let buffer = planner.stream_buffer(budget);
-                assert!(buffer <= budget / divisor && never.stream_buffer(budget) == 0);
+                let buffer = planner.streaming_buffer(budget);
+                assert!(buffer <= budget / divisor && never.streaming_buffer(budget) == 0);
                 assert!(usable(budget) < everything || buffer == 0, "everything fits");
                 let Ok(plan) = planner.plan(budget, GpuUse::Always) else { continue };
                 assert!(plan.bytes.total() <= budget, "{} of {budget}, {buffer} to stream", plan.bytes.total());
@@ -224,7 +224,7 @@ mod tests {
                 let added = plan.bytes.total() - without;
                 // Where there is not even room for one layer beside it, it is left out.
                 assert!(added == 0 || (is_split && added == buffer), "{added} bytes of a buffer of {buffer}");
-                assert_eq!(plan.bytes.stream_buffer, added);
+                assert_eq!(plan.bytes.streaming_buffer, added);
                 with_buffer += usize::from(added > 0);
             }
             assert_eq!(with_buffer > 0, divisor < u64::MAX, "{with_buffer} plans had a buffer");

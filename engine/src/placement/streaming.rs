@@ -94,7 +94,7 @@ impl StreamCost {
 
 /// Size of the streaming buffer, which cold rows of prompts pass through on their way to the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamBuffer {
+pub struct StreamingBufferSize {
     /// Bytes wanted; 0 where streaming does not pay.
     bytes: u64,
     /// It may take one part in so many of a budget.
@@ -103,15 +103,15 @@ pub struct StreamBuffer {
     everything: u64,
 }
 
-impl StreamBuffer {
+impl StreamingBufferSize {
     /// For prompts of `model`, which takes `bytes` on the device and has the costs of `profile`, where `streaming` pays.
     pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => streaming.pays(ffn, (0, ffn.up.weight.rows()), bytes.chunk),
             Ffn::Experts(_) | Ffn::None => false,
         });
-        StreamBuffer {
-            bytes: if pays { bytes.stream_buffer } else { 0 },
+        StreamingBufferSize {
+            bytes: if pays { bytes.streaming_buffer } else { 0 },
             divisor: if *streaming == Streaming::Always { FORCED_DIVISOR } else { PRICED_DIVISOR },
             everything: Placement::all(profile).bytes(profile),
         }
@@ -134,7 +134,7 @@ impl StreamBuffer {
                 let (placement, layers) = (&plan.placement, &profile.layers);
                 let mut resident = placement.hot.iter().zip(layers).skip(placement.first_resident);
                 if resident.any(|(hot, layer)| hot.len() < layer.neurons()) {
-                    plan.bytes.stream_buffer = buffer;
+                    plan.bytes.streaming_buffer = buffer;
                 }
                 Ok(plan)
             }

@@ -79,7 +79,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
         chunk,
         scratch: 32 << 10,
         staging: 16 << 10,
-        stream_buffer: 48 << 20,
+        streaming_buffer: 48 << 20,
         layers: layers.collect(),
         head: all(&model.weights.output.weight),
         head_vectors: 4 * config.d_model as u64,

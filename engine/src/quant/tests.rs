@@ -206,9 +206,9 @@ proptest! {
         row[spike] *= 4.0;
         let span = row.iter().fold(0.0f32, |m, x| m.max(x.abs()));
         for ty in QUANTISABLE {
-            // Largest error of one element, as a share of the largest magnitude, with room for the scales' own rounding
+            // Largest error of one element, as a fraction of the largest magnitude, with room for the scales' own rounding
             // (F16 scales lose precision below 6e-5: hence rows of ordinary magnitude).
-            let share = match ty {
+            let fraction = match ty {
                 TensorType::F32 => 0.0,
                 TensorType::F16 => 1.0 / 2048.0,
                 TensorType::BF16 => 1.0 / 256.0,
@@ -218,7 +218,7 @@ proptest! {
                 _ => 1.0 / 5.0,
             };
             for (x, back) in row.iter().zip(round_trip(ty, &row)) {
-                prop_assert!((x - back).abs() <= share * span, "{}: {} became {}", ty, x, back);
+                prop_assert!((x - back).abs() <= fraction * span, "{}: {} became {}", ty, x, back);
             }
         }
     }

@@ -17,7 +17,7 @@ pub(crate) mod scratch;
 mod shortlist;
 mod sparsity;
 
-pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, Guess, Routing};
+pub use cpu::{CpuFfn, CpuProcessor, FfnBlock, FfnTask, FfnWork, PredictionSource, Routing};
 pub use forward::{DEFAULT_CHUNK, Forward, Outputs};
 pub use kv_cache::KvCache;
 pub use kv_layer::KvLayer;

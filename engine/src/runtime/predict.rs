@@ -1,5 +1,5 @@
-//! Predictions for a token: one implementation for the forward pass, for training and for evaluation, so that a
-//! threshold set in one holds in the others.
+//! Scores of a predictor. The forward pass, training and evaluation share this implementation, so that a threshold set in one
+//! holds in the others.
 
 use super::scratch::grow;
 use crate::{
@@ -9,11 +9,13 @@ use crate::{
     model::{Predictor, PredictorKind},
 };
 
+/// Purpose of the buffers, in errors.
 const WHAT: &str = "scratch memory";
 
 impl Predictor {
-    /// Raw scores `[tokens, n_ff]` of its inputs `x` `[tokens, d]`, and how many bytes were read for them; `hidden` is scratch. Neuron
-    /// `i` may fire where its score is at least [`Predictor::threshold`].
+    /// Scores of the inputs `x` `[tokens, d]`, `[tokens, n_ff]`, and the bytes of weights read. Neuron `i` is predicted to fire
+    /// where its score is at least [`Predictor::threshold`]. `hidden` and `scores` are scratch that grows to `[tokens, rank]` and
+    /// `[tokens, n_ff]`.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
@@ -36,7 +38,8 @@ impl Predictor {
                 let rank = tokens.saturating_mul(fc1.rows());
                 grow(hidden, Some(rank), WHAT)?;
                 let hidden = &mut hidden[..rank];
-                // Behind a ReLU about half of the hidden activations are zero. Without room for it the layer is read whole.
+                // About half of the hidden activations are zero behind the ReLU: one token reads an input-major copy of fc2, if
+                // there is room for one, and skips their weights.
                 let by_input =
                     (tokens == 1 && cpu.takes_inputs()).then(|| self.by_input.get_or_init(|| by_input(cpu, fc2)));
                 let by_input = by_input.and_then(Option::as_ref);
@@ -59,21 +62,21 @@ impl Predictor {
         Ok((scores, self.bytes()))
     }
 
-    /// The matrix that [`Predictor::scores`] reads first.
+    /// First matrix that [`Predictor::scores`] reads: `[rank, d]` of a low-rank predictor, else `[n_ff, d]`.
     pub(crate) fn first(&self) -> &Matrix {
         match &self.kind {
             PredictorKind::LowRank { fc1: first, .. } | PredictorKind::Rows { rows: first, .. } => first,
         }
     }
 
-    /// Neurons it knows.
+    /// Number of neurons it predicts, `n_ff`.
     pub fn neurons(&self) -> usize {
         match &self.kind {
             PredictorKind::LowRank { fc2: rows, .. } | PredictorKind::Rows { rows, .. } => rows.rows(),
         }
     }
 
-    /// Bytes of its matrices, the most that is read for a token.
+    /// Bytes of its matrices: the most that one token reads.
     pub fn bytes(&self) -> u64 {
         let size = |matrix: &Matrix| matrix.data().len() as u64;
         match &self.kind {
@@ -82,8 +85,8 @@ impl Predictor {
         }
     }
 
-    /// Bytes of the copy of the second layer that is made when a CPU first asks it about a single token, where activations are
-    /// rounded to 8 bits.
+    /// Bytes of the input-major copy of the second layer; 0 where there is none. A CPU that rounds activations to 8 bits makes the
+    /// copy with the first single token.
     pub fn copied_bytes(&self) -> u64 {
         match &self.kind {
             PredictorKind::LowRank { fc2, .. } => InputMajor::bytes(fc2).unwrap_or(0),
@@ -92,7 +95,8 @@ impl Predictor {
     }
 }
 
-/// The second layer input by input, made when a token first asks a predictor: of layers that a device predicts it never is.
+/// Input-major copy of the second layer `[n_ff, rank]`; `None` if the type has no such form or memory is short. It is made with the
+/// first single token, so that layers whose predictor runs on a device have none.
 fn by_input(cpu: &Cpu, fc2: &Matrix) -> Option<InputMajor> {
     InputMajor::new(cpu.pool(), fc2).unwrap_or_else(|error| {
         tracing::warn!(%error, "a predictor's second layer is read whole");
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_units_are_not_read() {
+    fn weights_of_silent_hidden_units_are_not_read() {
         let rng = &mut StdRng::seed_from_u64(11);
         let (d, rank, n_ff) = (64, 96, 256);
         let kind = PredictorKind::LowRank { fc1: matrix(rank, d, rng), fc2: matrix(n_ff, rank, rng) };
@@ -132,7 +136,7 @@ mod tests {
         let predictor = Predictor { kind, input, threshold, quality: None, by_input: Default::default() };
         let x = noise(2 * d, rng);
         for activations in [InputPrecision::Int8, InputPrecision::Float] {
-            // Layers not predicted before.
+            // A predictor without its input-major copy.
             let predictor = predictor.clone();
             let cpu = Cpu::new(&CpuOptions { activations, ..CpuOptions::default() }).unwrap();
             let scores = |x: &[f32]| {
@@ -140,7 +144,7 @@ mod tests {
                 let (scores, read) = predictor.scores(&cpu, x, x.len() / d, &mut hidden, &mut scores).unwrap();
                 (scores.to_vec(), read)
             };
-            // Several tokens read all there is.
+            // Several tokens read all weights.
             let (together, all) = scores(&x);
             assert_eq!(all, predictor.bytes());
             for (x, wanted) in x.chunks(d).zip(together.chunks(n_ff)) {

@@ -46,10 +46,10 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
             (plain.zip(factors).map(|(f, factor)| f / f64::from(*factor)).collect(), *attention_factor)
         }
         RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
-            // Dimension that makes `rotations` turns over the original context.
+            // Dimension that makes `rotations` full rotations over the original context.
             let dimension = |rotations: f32| {
-                let turns = *original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
-                dims * turns.ln() / (2.0 * base.ln())
+                let period = *original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
+                dims * period.ln() / (2.0 * base.ln())
             };
             let low = dimension(*beta_fast).floor().max(0.0);
             let high = dimension(*beta_slow).ceil().min(dims - 1.0);

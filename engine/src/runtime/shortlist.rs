@@ -3,8 +3,7 @@
 /// Most tokens of a [`Shortlist`].
 pub const MAX_SHORTLIST: usize = 64;
 
-/// The largest logits of one token and whose they are, in descending order; the smaller id first among equals, what is not a
-/// number last.
+/// The largest logits of one token with their token ids, in descending order: the smaller id first among equals, NaN last.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shortlist<'a> {
     /// Token ids.

@@ -1,4 +1,4 @@
-//! Which neurons of an FFN are computed.
+//! Sparsity modes: the neurons of an FFN that are computed.
 
 use std::{fmt, str::FromStr};
 

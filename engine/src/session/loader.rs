@@ -141,7 +141,7 @@ impl hybrid::Planner for PlacementSource {
 
     fn streaming(&mut self, model: &Model, budget: u64) -> Result<Option<(Streaming, u64)>> {
         let planner = self.planner.planner(model)?;
-        let buffer = planner.stream_buffer(budget.saturating_sub(self.planner.reserved()));
+        let buffer = planner.streaming_buffer(budget.saturating_sub(self.planner.reserved()));
         Ok(Some((planner.inputs().streaming(), buffer)))
     }
 }

@@ -13,22 +13,22 @@ const MOST: f64 = 0.98;
 const STEPS: usize = 60;
 
 /// Firing probabilities of `n` neurons, most active first: `min(MOST, c * rank^-alpha)`, with `c` and `alpha` such that the
-/// mean is `active` and the first `hot_share` of them make `hot_firings` of all firings.
-pub(super) fn power_law(n: usize, active: f64, hot_share: f64, hot_firings: f64) -> Result<Vec<f64>> {
+/// mean is `active` and the first `hot_fraction` of them make `hot_firings` of all firings.
+pub(super) fn power_law(n: usize, active: f64, hot_fraction: f64, hot_firings: f64) -> Result<Vec<f64>> {
     let total = active * n as f64;
     let law = |alpha: f64| law(n, total, alpha);
-    let share = |law: &[f64]| {
-        let hot = hot_share * n as f64;
+    let made = |law: &[f64]| {
+        let hot = hot_fraction * n as f64;
         let whole = hot as usize;
         let part = law.get(whole).map_or(0.0, |p| p * (hot - whole as f64));
         (law[..whole].iter().sum::<f64>() + part) / total
     };
-    let solved = law(bisect(0.0, 8.0, |alpha| share(&law(alpha)) < hot_firings));
-    if (share(&solved) - hot_firings).abs() > 0.01 * hot_firings {
-        let (least, most) = (hot_share, share(&law(8.0)));
+    let solved = law(bisect(0.0, 8.0, |alpha| made(&law(alpha)) < hot_firings));
+    if (made(&solved) - hot_firings).abs() > 0.01 * hot_firings {
+        let (least, most) = (hot_fraction, made(&law(8.0)));
         return Err(Error::invalid(
-            "share of firings made by the hot neurons",
-            format!("{least:.3} to {most:.3} when {active} fire and {hot_share} are hot"),
+            "fraction of firings made by the hot neurons",
+            format!("{least:.3} to {most:.3} when {active} fire and {hot_fraction} are hot"),
             hot_firings,
         ));
     }
@@ -45,7 +45,7 @@ pub(super) fn law(n: usize, total: f64, alpha: f64) -> Vec<f64> {
 }
 
 /// The smallest fraction of `counts` (firings per neuron) that makes the fraction `hot_firings` of their sum.
-pub(super) fn hot_share(counts: &[f64], hot_firings: f64) -> f64 {
+pub(super) fn hot_fraction(counts: &[f64], hot_firings: f64) -> f64 {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable_by(|a, b| b.total_cmp(a));
     let mut missing = hot_firings * sorted.iter().sum::<f64>();
@@ -135,18 +135,18 @@ mod tests {
 
     #[test]
     fn the_power_law_has_the_mean_and_the_skew_asked_for() {
-        for (active, share, firings) in [(0.10, 0.26, 0.80), (0.33, 0.43, 0.80), (0.03, 0.26, 0.80), (0.5, 0.7, 0.8)] {
-            let law = power_law(11008, active, share, firings).unwrap();
+        for (active, hot, firings) in [(0.10, 0.26, 0.80), (0.33, 0.43, 0.80), (0.03, 0.26, 0.80), (0.5, 0.7, 0.8)] {
+            let law = power_law(11008, active, hot, firings).unwrap();
             assert!((law.iter().sum::<f64>() / 11008.0 - active).abs() < 1e-6);
-            assert!((hot_share(&law, firings) - share).abs() < 0.01 * share);
+            assert!((hot_fraction(&law, firings) - hot).abs() < 0.01 * hot);
             assert!(law.windows(2).all(|pair| pair[0] >= pair[1]));
         }
     }
 
     #[test]
     fn what_no_power_law_has_is_refused() {
-        for (active, share, firings) in [(0.5, 0.3, 0.8), (0.1, 0.9, 0.8)] {
-            assert!(matches!(power_law(1024, active, share, firings), Err(Error::Invalid { .. })));
+        for (active, hot, firings) in [(0.5, 0.3, 0.8), (0.1, 0.9, 0.8)] {
+            assert!(matches!(power_law(1024, active, hot, firings), Err(Error::Invalid { .. })));
         }
     }
 
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cut_finds_the_share_asked_for() {
+    fn the_predictor_threshold_has_the_requested_recall() {
         // Against a plain double sum over the joint density.
         for (p, rho, recall) in [(0.1, 0.97, 0.95), (0.02, 0.9, 0.9), (0.98, 0.98, 0.99), (0.4, 0.8, 0.95)] {
             let at = -quantile(p);

@@ -88,14 +88,14 @@ pub fn generate(options: &SynthOptions, progress: &mut dyn FnMut(SynthProgress<'
         hot_firings: options.hot_firings,
         asked: plan.shape.relu.then(|| Firing {
             active: options.active,
-            hot_share: options.hot_share,
+            hot_fraction: options.hot_fraction,
             recall: plan.predictor_rank.map(|_| options.recall),
             predicted: None,
         }),
         measured: mean(&measured),
         measured_layers: measured,
         frequencies,
-        mixture: plan.shape.mixture,
+        moe: plan.shape.moe,
         chosen,
     })
 }
@@ -109,7 +109,7 @@ fn mean(layers: &[Firing]) -> Option<Firing> {
     let mean = |value: &dyn Fn(&Firing) -> f64| layers.iter().map(value).sum::<f64>() / layers.len() as f64;
     Some(Firing {
         active: mean(&|layer| layer.active),
-        hot_share: mean(&|layer| layer.hot_share),
+        hot_fraction: mean(&|layer| layer.hot_fraction),
         recall: first.recall.map(|_| mean(&|layer| layer.recall.unwrap_or(0.0))),
         predicted: first.predicted.map(|_| mean(&|layer| layer.predicted.unwrap_or(0.0))),
     })

@@ -38,9 +38,9 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     set("attention.head_count", size(shape.n_head));
     set("attention.head_count_kv", size(shape.n_kv_head));
     set("vocab_size", size(shape.n_vocab));
-    if let Some(mixture) = shape.mixture {
-        set("expert_count", size(mixture.experts));
-        set("expert_used_count", size(mixture.used));
+    if let Some(moe) = shape.moe {
+        set("expert_count", size(moe.experts));
+        set("expert_used_count", size(moe.used));
     }
     if shape.family.layer_norm() {
         set("attention.layer_norm_epsilon", Value::F32(NORM_EPS));
@@ -68,7 +68,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     metadata.set("thermocline.synth.seed", Value::U64(plan.seed));
     if shape.relu {
         metadata.set("thermocline.synth.active", Value::F32(options.active as f32));
-        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_share as f32));
+        metadata.set("thermocline.synth.hot_share", Value::F32(options.hot_fraction as f32));
         metadata.set("thermocline.synth.hot_firings", Value::F32(options.hot_firings as f32));
     }
     if plan.predictor_rank.is_some() {

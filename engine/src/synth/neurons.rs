@@ -78,10 +78,10 @@ impl<'a> Neurons<'a> {
     /// Directions (all different) and their weights in neuron `i`.
     fn terms(&self, i: usize) -> [(usize, f32); TERMS] {
         let mut rng = self.source.stream(Purpose::RowTerms, i);
-        let share = self.plan.features / TERMS;
+        let directions = self.plan.features / TERMS;
         std::array::from_fn(|term| {
             let word = rng.next_u64();
-            (term * share + (word >> 1) as usize % share, WEIGHTS[(word & 1) as usize])
+            (term * directions + (word >> 1) as usize % directions, WEIGHTS[(word & 1) as usize])
         })
     }
 
@@ -140,11 +140,11 @@ impl<'a> Neurons<'a> {
     pub(super) fn frequencies(&self) -> Vec<f32> {
         let up = if self.plan.up_bias > 0.0 { DRELU_UP } else { 1.0 };
         let chosen = self.chosen();
-        let share = |(i, rank): (usize, &usize)| {
+        let frequency = |(i, rank): (usize, &usize)| {
             let chosen = chosen.get(i / self.plan.shape.n_ff).copied().unwrap_or(1.0);
             chosen * (up * cdf(self.plan.firing_bias[*rank])) as f32
         };
-        self.rank.iter().enumerate().map(share).collect()
+        self.rank.iter().enumerate().map(frequency).collect()
     }
 
     /// The up row of neuron `i` of a gated FFN.

@@ -25,7 +25,7 @@ pub struct SynthOptions {
     /// neurons. ReLU shapes only.
     pub active: f64,
     /// Skew: this fraction of a layer's neurons ...
-    pub hot_share: f64,
+    pub hot_fraction: f64,
     /// ... makes this fraction of its firings.
     pub hot_firings: f64,
     /// True to store activation predictors for ReLU shapes. With them the file is a PowerInfer file (magic `PWRI`,
@@ -50,7 +50,7 @@ impl SynthOptions {
             out: out.into(),
             seed: 0,
             active: 0.10,
-            hot_share: 0.26,
+            hot_fraction: 0.26,
             hot_firings: 0.80,
             predictor: true,
             predictor_rank: None,
@@ -77,15 +77,15 @@ impl SynthOptions {
         }
         if self.shape.relu {
             within("active", self.active, 0.0, 0.95)?;
-            within("hot share", self.hot_share, 0.0, 1.0)?;
+            within("hot fraction", self.hot_fraction, 0.0, 1.0)?;
             within("hot firings", self.hot_firings, 0.0, 1.0)?;
             within("recall", self.recall, 0.0, 0.9999)?;
             let rank = self.predictor_rank.unwrap_or(128);
             if !rank.is_multiple_of(32) || !(96..=16384).contains(&rank) {
                 return Err(Error::invalid("predictor rank", "a multiple of 32 from 96 to 16384", rank));
             }
-            if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.mixture) {
-                return Err(Error::invalid("predictor rank", "none: a mixture has no predictors", rank));
+            if let (Some(rank), Some(_)) = (self.predictor_rank, self.shape.moe) {
+                return Err(Error::invalid("predictor rank", "none: an MoE model has no predictors", rank));
             }
         }
         Ok(())

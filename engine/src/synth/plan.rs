@@ -39,7 +39,7 @@ pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 const SILU_SECOND_MOMENT: f64 = 0.356;
 /// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
-const SQUARED_SHARES: f64 = 0.56;
+const SQUARED_ROUTER_WEIGHTS: f64 = 0.56;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
 /// Epsilon of every norm.
@@ -134,7 +134,7 @@ impl Plan {
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
         let chooses = |counts: &ExpertCounts| (1..counts.experts).contains(&counts.used) && counts.experts <= 256;
-        if !shape.mixture.as_ref().is_none_or(chooses) || shape.mixture.is_some() && !shape.family.gated() {
+        if !shape.moe.as_ref().is_none_or(chooses) || shape.moe.is_some() && !shape.family.gated() {
             let expected = "gated experts, 256 at most, of which a token uses some";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
@@ -143,7 +143,7 @@ impl Plan {
             false => Vec::new(),
             true => {
                 let gate = if up_bias > 0.0 { DRELU_UP } else { 1.0 };
-                power_law(shape.n_ff, options.active / gate, options.hot_share, options.hot_firings)?
+                power_law(shape.n_ff, options.active / gate, options.hot_fraction, options.hot_firings)?
                     .into_iter()
                     .map(quantile)
                     .collect()
@@ -157,8 +157,8 @@ impl Plan {
             firing_bias,
             up_bias,
             recall: options.recall,
-            choice: shape.mixture.map(ExpertChoice::new),
-            predictor_rank: (shape.relu && shape.mixture.is_none() && options.predictor).then_some(rank),
+            choice: shape.moe.map(ExpertChoice::new),
+            predictor_rank: (shape.relu && shape.moe.is_none() && options.predictor).then_some(rank),
             // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
             features: (rank - RESERVED) / 2,
             tensors: Vec::new(),
@@ -218,8 +218,8 @@ impl Plan {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
-        let shares = if self.shape.mixture.is_some() { SQUARED_SHARES } else { 1.0 };
-        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (shares * sum)).sqrt() as f32 }
+        let squares = if self.shape.moe.is_some() { SQUARED_ROUTER_WEIGHTS } else { 1.0 };
+        Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
     }
 
     /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's
@@ -325,12 +325,12 @@ impl Plan {
     }
 
     fn list_ffn(&mut self, layer: usize) {
-        let Shape { family, d_model: d, n_ff, relu, mixture, .. } = self.shape;
+        let Shape { family, d_model: d, n_ff, relu, moe, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let norm = if family == Family::Falcon { "attn_norm" } else { "ffn_norm" };
-        self.norm(&at(norm), layer, 1.0, if relu || mixture.is_some() { CONSTANT } else { 0.0 });
+        self.norm(&at(norm), layer, 1.0, if relu || moe.is_some() { CONSTANT } else { 0.0 });
         let firing = if relu { Content::Firing } else { Content::Gate };
-        if let Some(ExpertCounts { experts, .. }) = mixture {
+        if let Some(ExpertCounts { experts, .. }) = moe {
             self.add(at("ffn_gate_inp.weight"), layer, TensorType::F32, &[experts, d], Content::Router);
             self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
             self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);

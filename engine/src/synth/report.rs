@@ -23,7 +23,8 @@ pub struct Firing {
     /// Mean fraction of the neurons that fire at a token; in an MoE layer, of the chosen experts' neurons.
     pub active: f64,
     /// Fraction of the neurons that make [`SynthReport::hot_firings`] of all firings: the smaller, the more skewed.
-    pub hot_share: f64,
+    #[serde(rename = "hot_share")]
+    pub hot_fraction: f64,
     /// Recall of the predictor; absent without predictors.
     pub recall: Option<f64>,
     /// Fraction of all neurons the predictor names; absent without predictors, and in requested figures.
@@ -47,7 +48,7 @@ pub struct SynthReport {
     pub bytes: u64,
     /// Wall-clock seconds.
     pub seconds: f64,
-    /// Fraction of firings that [`Firing::hot_share`] refers to.
+    /// Fraction of firings that [`Firing::hot_fraction`] refers to.
     pub hot_firings: f64,
     /// Requested figures; absent for dense shapes.
     pub asked: Option<Firing>,
@@ -59,7 +60,8 @@ pub struct SynthReport {
     #[serde(skip)]
     pub frequencies: Vec<Vec<f32>>,
     /// Experts per layer and per token, in MoE shapes.
-    pub mixture: Option<ExpertCounts>,
+    #[serde(rename = "mixture")]
+    pub moe: Option<ExpertCounts>,
     /// Per layer, `[experts]`: designed frequency of each expert; empty without experts.
     #[serde(skip)]
     pub chosen: Vec<Vec<f32>>,
@@ -75,6 +77,6 @@ impl SynthReport {
             (Some(asked), Some(measured)) => deviation(asked, measured),
             _ => 0.0,
         };
-        deviation(asked.active, measured.active).max(deviation(asked.hot_share, measured.hot_share)).max(recall)
+        deviation(asked.active, measured.active).max(deviation(asked.hot_fraction, measured.hot_fraction)).max(recall)
     }
 }

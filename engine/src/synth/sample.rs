@@ -4,7 +4,7 @@
 //! end-to-end test compares with the real forward pass.
 
 use super::{
-    firing::hot_share,
+    firing::hot_fraction,
     neurons::{Neurons, quantised},
     parallel::{dot, in_order},
     plan::{CONSTANT, NORM_EPS, Plan, RESERVED},
@@ -155,7 +155,7 @@ impl Sample {
         let predictor = plan.predictor_rank.is_some();
         Firing {
             active: sum(|counts| counts.fired) / pairs,
-            hot_share: hot_share(&fired, hot_firings),
+            hot_fraction: hot_fraction(&fired, hot_firings),
             recall: predictor.then(|| sum(|counts| counts.found) / sum(|counts| counts.fired).max(1.0)),
             predicted: predictor.then(|| sum(|counts| counts.predicted) / pairs),
         }

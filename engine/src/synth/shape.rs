@@ -29,7 +29,7 @@ impl Family {
     }
 }
 
-/// Numbers of experts in a mixture of experts.
+/// Numbers of experts of an MoE model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct ExpertCounts {
     /// Experts per layer.
@@ -62,7 +62,7 @@ pub struct Shape {
     /// Context length.
     pub context: usize,
     /// Experts, in MoE shapes (gated families only).
-    pub mixture: Option<ExpertCounts>,
+    pub moe: Option<ExpertCounts>,
 }
 
 impl Shape {
@@ -78,7 +78,7 @@ impl Shape {
     /// GGUF's name of the architecture. MoE shapes are Llama's with any activation, which has a key of its own.
     pub fn architecture(&self) -> &'static str {
         match self.family {
-            Family::Bamboo if self.mixture.is_none() => "bamboo",
+            Family::Bamboo if self.moe.is_none() => "bamboo",
             Family::Llama | Family::Bamboo => "llama",
             Family::Opt => "opt",
             Family::Falcon => "falcon",
@@ -87,7 +87,7 @@ impl Shape {
 
     /// Experts per layer; 1 for dense shapes.
     pub(super) fn experts(&self) -> usize {
-        self.mixture.map_or(1, |mixture| mixture.experts)
+        self.moe.map_or(1, |moe| moe.experts)
     }
 
     /// Elements per head.
@@ -111,10 +111,10 @@ pub fn shapes() -> &'static [Shape] {
         relu: bool,
         [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
     ) -> Shape {
-        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context, mixture: None }
+        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context, moe: None }
     }
     const fn two_of_eight(shape: Shape) -> Shape {
-        Shape { mixture: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
+        Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
     const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
     const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];

@@ -38,8 +38,8 @@ fn files_are_what_was_asked_for() {
         assert_eq!(last, report.bytes);
         println!("{shape} {:?}", report.measured);
         let Opened::Checkpoint(file) = open(&out, ReadMode::Map).unwrap() else { panic!("not a GGUF") };
-        let mixture = options.shape.mixture;
-        let sparse = options.shape.relu && predictor && mixture.is_none();
+        let moe = options.shape.moe;
+        let sparse = options.shape.relu && predictor && moe.is_none();
         assert_eq!(file.container, if sparse { Container::PowerInfer(3) } else { Container::Gguf(3) });
         assert_eq!(file.tensor_bytes(), report.bytes);
         assert_eq!(file.tensor("blk.1.ffn_down_t.weight").is_some(), sparse);
@@ -47,20 +47,20 @@ fn files_are_what_was_asked_for() {
         assert!(report.deviation() < 0.1, "{shape}: {report:?}");
         assert_eq!(report.measured_layers.len(), if options.shape.relu { 2 } else { 0 });
         assert_eq!(report.frequencies.len(), report.measured_layers.len());
-        assert_eq!((report.mixture, report.chosen.len()), (mixture, if mixture.is_some() { 2 } else { 0 }));
-        if let Some(ExpertCounts { experts, used }) = mixture {
+        assert_eq!((report.moe, report.chosen.len()), (moe, if moe.is_some() { 2 } else { 0 }));
+        if let Some(ExpertCounts { experts, used }) = moe {
             let sizes = |stem: &str| file.tensor(&format!("blk.1.ffn_{stem}.weight")).unwrap().shape.clone();
             assert_eq!(sizes("gate_inp"), [experts, 256]);
             assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, 512, 256], [experts, 512, 256]]);
             assert_eq!(sizes("down_exps"), [experts, 256, 512]);
-            for shares in &report.chosen {
-                assert!((shares.iter().sum::<f32>() - used as f32).abs() < 1e-3, "{shares:?}");
+            for frequencies in &report.chosen {
+                assert!((frequencies.iter().sum::<f32>() - used as f32).abs() < 1e-3, "{frequencies:?}");
             }
-            for (neurons, shares) in report.frequencies.iter().zip(&report.chosen) {
+            for (neurons, frequencies) in report.frequencies.iter().zip(&report.chosen) {
                 let active = neurons.iter().sum::<f32>() / (512.0 * used as f32);
                 assert!((active - 0.1).abs() < 0.01, "{active}");
                 let of_one = neurons[512..1024].iter().sum::<f32>() / 512.0;
-                assert!((of_one / shares[1] - 0.1).abs() < 0.01, "{of_one} of {}", shares[1]);
+                assert!((of_one / frequencies[1] - 0.1).abs() < 0.01, "{of_one} of {}", frequencies[1]);
             }
         }
         for tensor in file.tensors() {
@@ -87,9 +87,9 @@ fn every_type_is_written() {
 #[test]
 fn other_activities_and_skews_are_met() {
     let folder = tempfile::tempdir().unwrap();
-    for (active, hot_share, recall) in [(0.33, 0.43, 0.95), (0.05, 0.2, 0.9), (0.2, 0.35, 0.99)] {
+    for (active, hot_fraction, recall) in [(0.33, 0.43, 0.95), (0.05, 0.2, 0.9), (0.2, 0.35, 0.99)] {
         let mut options = options("tiny-relu-llama", &folder.path().join("m.gguf"));
-        (options.active, options.hot_share, options.recall) = (active, hot_share, recall);
+        (options.active, options.hot_fraction, options.recall) = (active, hot_fraction, recall);
         let report = generate(&options, &mut |_| {}).unwrap();
         assert!(report.deviation() < 0.1, "{report:?}");
     }
@@ -124,8 +124,8 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.active = 0.0);
     refused(&|o| o.active = f64::NAN);
     refused(&|o| o.active = 0.99);
-    refused(&|o| o.hot_share = 0.05);
-    refused(&|o| o.hot_share = 0.9);
+    refused(&|o| o.hot_fraction = 0.05);
+    refused(&|o| o.hot_fraction = 0.9);
     refused(&|o| o.recall = 1.0);
     refused(&|o| o.layers = Some(0));
     refused(&|o| o.predictor_rank = Some(100));
@@ -133,11 +133,11 @@ fn options_out_of_range_are_refused_before_anything_is_written() {
     refused(&|o| o.ty = TensorType::Q2_K);
     refused(&|o| o.shape.n_head = 0);
     refused(&|o| o.shape.n_kv_head = 3);
-    let mixture = |experts, used| Some(ExpertCounts { experts, used });
-    refused(&|o| o.shape.mixture = mixture(8, 8));
-    refused(&|o| o.shape.mixture = mixture(8, 0));
-    refused(&|o| o.shape.mixture = mixture(1000, 2));
-    refused(&|o| (o.shape.mixture, o.shape.family) = (mixture(8, 2), Family::Opt));
-    refused(&|o| (o.shape.mixture, o.predictor_rank) = (mixture(8, 2), Some(128)));
+    let moe = |experts, used| Some(ExpertCounts { experts, used });
+    refused(&|o| o.shape.moe = moe(8, 8));
+    refused(&|o| o.shape.moe = moe(8, 0));
+    refused(&|o| o.shape.moe = moe(1000, 2));
+    refused(&|o| (o.shape.moe, o.shape.family) = (moe(8, 2), Family::Opt));
+    refused(&|o| (o.shape.moe, o.predictor_rank) = (moe(8, 2), Some(128)));
     assert!(matches!(Shape::named("llama-8t"), Err(Error::Unsupported { .. })));
 }

@@ -1,4 +1,4 @@
-//! Tokens that are cut out of the text before any merging: control tokens and user-defined ones.
+//! Tokens that are split off the text before any merging: control tokens and user-defined ones.
 
 use std::ops::Range;
 
@@ -56,7 +56,7 @@ impl AddedTokens {
         self.all.tokens.iter().find(|token| token.text == text).map(|token| token.id)
     }
 
-    /// Cuts `text` into fragments that cover it, none of them empty.
+    /// Splits `text` into fragments that cover it, none of them empty.
     pub fn split(&self, text: &str, special: bool) -> Vec<Fragment> {
         let matcher = if special { &self.all } else { &self.ordinary };
         matcher.split(text)

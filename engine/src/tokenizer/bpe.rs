@@ -75,12 +75,12 @@ impl Bpe {
     /// Appends the ids of `text`. The error text is the library's.
     pub fn encode(&self, text: &str, special: bool, ids: &mut Vec<u32>) -> tokenizers::Result<()> {
         let mut pieces = PreTokenizedString::from(text);
-        pieces.split(|_, piece| cut(&piece, &self.added, special))?;
+        pieces.split(|_, piece| split_at_added(&piece, &self.added, special))?;
         pieces.split(|_, mut piece| {
             if let Some(normaliser) = &self.normaliser {
                 normaliser.normalize(&mut piece)?;
             }
-            cut(&piece, &self.added_normalised, special)
+            split_at_added(&piece, &self.added_normalised, special)
         })?;
         if let Some(pre_tokeniser) = &self.pre_tokeniser {
             pre_tokeniser.pre_tokenize(&mut pieces)?;
@@ -99,7 +99,7 @@ impl Bpe {
 
 type Piece = (NormalizedString, Option<Vec<Token>>);
 
-fn cut(piece: &NormalizedString, added: &AddedTokens, special: bool) -> tokenizers::Result<Vec<Piece>> {
+fn split_at_added(piece: &NormalizedString, added: &AddedTokens, special: bool) -> tokenizers::Result<Vec<Piece>> {
     let slice = |range| piece.slice(Range::Normalized(range)).ok_or("a token splits a character");
     let pieces = added.split(piece.get(), special).into_iter().map(|fragment| match fragment {
         Fragment::Text(range) => Ok((slice(range)?, None)),

@@ -148,7 +148,7 @@ fn pre_tokenizer(file: &TokenizerJson) -> Result<&'static str> {
     })
 }
 
-/// Appends the patterns by which `step` cuts text.
+/// Appends the patterns by which `step` splits text.
 fn collect(step: &Value, patterns: &mut Vec<String>) {
     let flag = |name: &str, default: bool| step.get(name).and_then(Value::as_bool).unwrap_or(default);
     match step.get("type").and_then(Value::as_str).unwrap_or_default() {

@@ -66,7 +66,7 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
         unknown: ids.unknown,
         space_prefix,
     };
-    ids.guess_ends(|text| encoder.token_id(text));
+    ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, true)?;
     Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
 }
@@ -92,7 +92,7 @@ fn build_bpe(metadata: &Metadata) -> Result<Tokenizer> {
     let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), None, Some(split))
         .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
     let mut ids = special_ids(metadata, tokens.len(), SpecialIds::default())?;
-    ids.guess_ends(|text| encoder.token_id(text));
+    ids.add_known_ends(|text| encoder.token_id(text));
     let (before, after) = framing(metadata, &ids, scheme.add_bos)?;
     Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
 }
@@ -194,7 +194,7 @@ fn ids_by_text(tokens: &[String]) -> AHashMap<String, u32> {
 fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
     let key = "tokenizer.ggml.pre";
     let name = metadata.str(key)?.unwrap_or_else(|| {
-        tracing::warn!(path = %metadata.path().display(), "no {key}: text is cut as llama.cpp does by default");
+        tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
         "default"
     });
     Scheme::named(name).ok_or_else(|| Error::Unsupported {

@@ -188,7 +188,7 @@ pub fn build(tokenizer_json: &str, config: &Value, metadata: &Metadata) -> Resul
     ids.eos = find("eos_token").or(ids.eos);
     ids.padding = find("pad_token").or(ids.padding);
     ids.unknown = find("unk_token").or(ids.unknown);
-    ids.guess_ends(|text| encoder.token_id(text));
+    ids.add_known_ends(|text| encoder.token_id(text));
     let choose = |flag: &str, id: Option<u32>, default: Vec<u32>| match config.get(flag).and_then(Value::as_bool) {
         Some(true) => id.map_or(default, |id| vec![id]),
         Some(false) => Vec::new(),
@@ -340,8 +340,8 @@ impl Decoding {
             }
         }
         let byte_level = steps(&file.pre_tokenizer, "pretokenizers").iter().any(|step| kind(step) == "ByteLevel");
-        let guess = if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece };
-        Ok(Decoding { spelling: decoding.unwrap_or(guess), strip_space })
+        let default = if byte_level { Spelling::ByteLevel } else { Spelling::SentencePiece };
+        Ok(Decoding { spelling: decoding.unwrap_or(default), strip_space })
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Tokenizer`] is built from GGUF metadata or from a Hugging Face `tokenizer.json`. Byte-level BPE runs on the
 //! `tokenizers` library ([`bpe`]); SentencePiece vocabularies with scores, which that library cannot represent, run on the
-//! merge in [`sentence_piece`]. Special tokens are cut out of the text beforehand ([`added`]), so that they are
+//! merge in [`sentence_piece`]. Special tokens are split off the text beforehand ([`added`]), so that they are
 //! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
 //! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into prompt text.
 

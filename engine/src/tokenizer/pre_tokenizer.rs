@@ -1,6 +1,6 @@
-//! Pre-tokenisers of byte-level vocabularies: how text is cut into words before merging, by the name GGUF gives them
+//! Pre-tokenisers of byte-level vocabularies: how text is split into words before merging, by the name GGUF gives them
 //! (`tokenizer.ggml.pre`). The patterns are those of the models' published `tokenizer.json` files. Patterns are applied
-//! one after the other, each cutting what the one before left; text between matches is a word as well.
+//! one after the other, each splitting what the one before left; text between matches is a word as well.
 
 use tokenizers::{
     PreTokenizerWrapper, SplitDelimiterBehavior,
@@ -61,7 +61,7 @@ const DEEPSEEK_LETTERS: &str = "\\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8
 const DEEPSEEK_PUNCTUATION: &str = "\\s?[!-/:-~\u{FF01}-\u{FF0F}\u{FF1A}-\u{FF5E}\u{2018}-\u{201F}\u{3000}-\u{3002}]+";
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
-/// One way of cutting text into words, and what llama.cpp attaches to its name.
+/// One way of splitting text into words, and what llama.cpp attaches to its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scheme {
     names: &'static [&'static str],
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn schemes_cut_as_published() {
+    fn schemes_split_as_published() {
         let text = "I'LL buy 12345  apples!!\n";
         assert_eq!(words("gpt-2", text), "I|'|LL|_buy|_12345|_|_apples|!!|Ċ");
         assert_eq!(words("llama-bpe", text), "I|'LL|_buy|_|123|45|_|_apples|!!Ċ");

@@ -11,7 +11,7 @@ use super::added::{AddedTokens, Fragment};
 /// A SentencePiece encoder.
 #[derive(Debug)]
 pub struct SentencePiece {
-    /// Tokens cut out before merging.
+    /// Tokens split off before merging.
     pub added: AddedTokens,
     /// Token text to id.
     pub vocab: AHashMap<String, u32>,

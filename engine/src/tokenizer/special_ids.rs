@@ -39,8 +39,8 @@ pub struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// Adds the ends that can be told by their text. `find` gives the id of a token's text.
-    pub fn guess_ends(&mut self, find: impl Fn(&str) -> Option<u32>) {
+    /// Adds the end-of-generation tokens that published vocabularies have, by their text. `find` gives the id of a token's text.
+    pub fn add_known_ends(&mut self, find: impl Fn(&str) -> Option<u32>) {
         self.ends.extend(self.eos);
         self.ends.extend(ENDS.iter().filter_map(|text| find(text)));
         // In the harmony format `<|end|>` closes a message within an answer, not the answer.
@@ -54,15 +54,15 @@ impl SpecialIds {
 mod tests {
     use super::*;
 
-    fn guess(eos: u32, texts: &[&str]) -> Vec<u32> {
+    fn ends(eos: u32, texts: &[&str]) -> Vec<u32> {
         let mut ids = SpecialIds { eos: Some(eos), ..SpecialIds::default() };
-        ids.guess_ends(|text| texts.iter().position(|&other| other == text).map(|at| at as u32));
+        ids.add_known_ends(|text| texts.iter().position(|&other| other == text).map(|at| at as u32));
         ids.ends.into_iter().collect()
     }
 
     #[test]
     fn ends_are_known_by_their_text() {
-        assert_eq!(guess(9, &["a", "<|im_end|>", "<|endoftext|>"]), [1, 2, 9]);
-        assert_eq!(guess(1, &["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
+        assert_eq!(ends(9, &["a", "<|im_end|>", "<|endoftext|>"]), [1, 2, 9]);
+        assert_eq!(ends(1, &["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
     }
 }

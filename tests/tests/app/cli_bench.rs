@@ -137,7 +137,7 @@ fn neurons_stand_beside_whole_layers_at_the_same_budget() {
 }
 
 #[test]
-fn mixtures_are_made_planned_and_measured() {
+fn moe_models_are_made_planned_and_measured() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (model, dense, machine) = (path("m.gguf"), path("dense.gguf"), path("machine.json"));
@@ -148,7 +148,10 @@ fn mixtures_are_made_planned_and_measured() {
     assert!(made.contains("a token uses 2 of 8 experts") && made.contains("neurons that fire"), "{made}");
     assert!(synth("tiny-mixtral", &dense, &["--sidecar"]).ok().contains("a token uses 2 of 8 experts"));
     let refused = synth("tiny-turbosparse-mixtral", &path("none.gguf"), &["--predictor-rank", "128"]).refusal();
-    assert!(refused.contains("a mixture has no predictors") && !folder.path().join("none.gguf").exists(), "{refused}");
+    assert!(
+        refused.contains("an MoE model has no predictors") && !folder.path().join("none.gguf").exists(),
+        "{refused}"
+    );
 
     let mut slow = Machine::typical();
     slow.cpu.rates.values_mut().for_each(|rate| (rate.sequential, rate.scattered) = (1e6, 1e6));

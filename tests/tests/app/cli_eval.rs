@@ -100,15 +100,15 @@ fn what_makes_no_sense_is_refused() {
     std::fs::write(&short, "Once upon a time. And so on and on.").unwrap();
     std::fs::write(&bytes, [0xff, 0xfe, 0x00]).unwrap();
     let text = |path: &Path| path.to_str().unwrap().to_owned();
-    let cut = folder.path().join("cut");
-    std::fs::write(&cut, "_log").unwrap();
-    let (short, bytes, cut) = (text(&short), text(&bytes), text(&cut));
+    let truncated = folder.path().join("truncated");
+    std::fs::write(&truncated, "_log").unwrap();
+    let (short, bytes, truncated) = (text(&short), text(&bytes), text(&truncated));
     let refused = |args: &[&str]| thermocline(&[&["eval"], args, &["--device", "cpu"]].concat()).refusal();
     assert!(refused(&["perplexity", "--text", &short]).contains("at least 1024 tokens, two windows of 512"));
     assert!(refused(&["perplexity", "--text", &bytes]).contains("UTF-8"));
     assert!(refused(&["perplexity", "--text", "/nonexistent"]).contains("/nonexistent"));
     assert!(refused(&["kl", "--base", &short]).contains("_logits_"));
-    assert!(refused(&["kl", "--base", &cut]).contains("expected 20 bytes, got 4"));
+    assert!(refused(&["kl", "--base", &truncated]).contains("expected 20 bytes, got 4"));
     assert!(
         refused(&["recall", "--text", &short, "--ctx", "4", "--chunks", "1", "--sidecar", "none"])
             .contains("predictors")

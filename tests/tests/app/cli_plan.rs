@@ -84,7 +84,7 @@ fn the_built_in_model_is_planned_for_another_machine() {
 }
 
 #[test]
-fn a_mixture_is_planned_expert_by_expert() {
+fn an_moe_model_is_planned_expert_by_expert() {
     let folder = tempfile::tempdir().unwrap();
     // One on which even the smallest expert pays.
     let mut quick = Machine::typical();
@@ -135,13 +135,13 @@ fn what_prompts_stream_through_has_a_row_of_its_own() {
     assert!(plan(budget, &[]).ok().contains("| streamed prompts"));
 }
 
-/// Only when the model is opened its neurons become rows, which take RAM, and which prompts can stream.
+/// Opening a model makes its down projections neuron-major: they take RAM, and prompts can stream them.
 #[test]
-fn what_is_turned_on_opening_is_reckoned_with() {
+fn neuron_major_copies_made_on_opening_are_planned() {
     let folder = tempfile::tempdir().unwrap();
     let (path, model) = (eager(folder.path()), fixture("models/llama-relu"));
     let plan = |more: &[&str]| thermocline(&[&["plan", "--machine", &path, "-m", &model][..], more].concat());
-    let turned = |sparsity: &str| {
+    let planned = |sparsity: &str| {
         let all = plan(&["--json", "--sparsity", sparsity]).json();
         let budget = (all["everything"].as_u64().unwrap() * 7 / 8).to_string();
         let some = plan(&["--json", "--sparsity", sparsity, "--vram", &budget]).json();
@@ -150,11 +150,11 @@ fn what_is_turned_on_opening_is_reckoned_with() {
         assert_eq!(text.contains("for neuron-major down projections\n"), bytes > 0, "{text}");
         (bytes, streamed(&some), some["sparsity"]["reason"].to_string())
     };
-    let (bytes, buffer, reason) = turned("auto");
+    let (bytes, buffer, reason) = planned("auto");
     assert!(bytes > 0 && buffer > 0 && reason.contains("silences"), "{bytes} {buffer} {reason}");
-    let (bytes, buffer, reason) = turned("exact");
+    let (bytes, buffer, reason) = planned("exact");
     assert!(bytes > 0 && buffer > 0 && reason.contains("up and down rows"), "{bytes} {buffer} {reason}");
-    let (bytes, buffer, reason) = turned("dense");
+    let (bytes, buffer, reason) = planned("dense");
     assert!(bytes == 0 && buffer == 0, "{bytes} {buffer} {reason}");
 }
 

@@ -232,11 +232,11 @@ fn shut_down_completes_the_answer_and_drop_cancels_it() {
     assert!(TcpStream::connect(served.client.address).is_err());
 
     let served = Served::new().endless();
-    let mut cut = served.client.begin(CHAT, &endless(json!({ "stream": true })));
-    assert!(cut.line_with("content\":\"").is_some());
+    let mut stopped = served.client.begin(CHAT, &endless(json!({ "stream": true })));
+    assert!(stopped.line_with("content\":\"").is_some());
     let engine = served.engine.clone();
     drop(served);
-    assert!(!cut.rest().contains("[DONE]"));
+    assert!(!stopped.rest().contains("[DONE]"));
     eventually("an idle engine", || engine.telemetry().generations == 0 && engine.telemetry().sessions == 0);
 }
 

@@ -208,7 +208,7 @@ fn a_budget_that_slides_for_five_hundred_tokens_changes_no_word() {
 
 /// Experts one by one, in the middle of a sentence.
 #[test]
-fn a_mixtures_experts_come_and_go_without_a_word() {
+fn experts_are_moved_without_a_change_of_the_answer() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let want = undisturbed(&path, numbers(150));
     let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
@@ -225,7 +225,7 @@ fn a_mixtures_experts_come_and_go_without_a_word() {
     assert_eq!(ids, want);
     // Where a budget has come to rest, layers have as many experts as it has room for; at last nothing is left to be there.
     let mut seen = vec![0; experts + 1];
-    for budget in (0..130).rev().map(|share| full * share / 100) {
+    for budget in (0..130).rev().map(|percent| full * percent / 100) {
         engine.set_vram_budget(budget).unwrap();
         wait(&engine, "rest", |status| rests(status, budget) || matches!(status, DeviceStatus::Cpu { .. }));
         check(&engine);

@@ -326,20 +326,20 @@ fn sweeps_walk_from_much_to_little() {
     assert_eq!(curve.points.len(), 1);
 }
 
-/// A tiny mixture with this activation and cut, its experts' down projections turned.
-fn mixture(activation: Activation, cut: Option<f32>) -> Arc<Model> {
+/// A tiny MoE model with this activation and activation threshold, and neuron-major down projections.
+fn moe_model(activation: Activation, threshold: Option<f32>) -> Arc<Model> {
     let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
     let mut model = Model::open(&here("fixtures/models/mixtral"), &options).unwrap();
-    model.weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = cut);
+    model.weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
     Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0)
 }
 
 /// Half of the chosen experts' neurons fire, or a quarter where two rows decide. Leaving out the others costs nothing but the order
 /// of sums, and saves their up rows.
 #[test]
-fn what_rectified_mixtures_leave_out_costs_nothing() {
-    for (activation, share) in [(Activation::Relu, 0.5), (Activation::DRelu, 0.25)] {
-        let model = mixture(activation, None);
+fn what_rectified_experts_leave_out_costs_nothing() {
+    for (activation, fraction) in [(Activation::Relu, 0.5), (Activation::DRelu, 0.25)] {
+        let model = moe_model(activation, None);
         let corpus = noise(&model, 3, 80);
         let measure = |sparsity: Sparsity| {
             let method = Method { sparsity, ..DECODE };
@@ -355,7 +355,7 @@ fn what_rectified_mixtures_leave_out_costs_nothing() {
         let experts = model.config.experts.unwrap();
         for (layer, all) in exact.activity.layers().iter().zip(dense.activity.layers()) {
             assert_eq!((layer.neurons, layer.tokens), (experts.count * experts.n_ff, all.tokens));
-            assert!((layer.active - share).abs() < 0.15 && (layer.active - all.active).abs() < 1e-3, "{layer:?}");
+            assert!((layer.active - fraction).abs() < 0.15 && (layer.active - all.active).abs() < 1e-3, "{layer:?}");
             assert!(layer.cpu_bytes < all.cpu_bytes && layer.for_80_percent < 1.0, "{activation}: {layer:?} {all:?}");
         }
         let (read, all) = (exact.bytes_per_token.unwrap(), dense.bytes_per_token.unwrap());
@@ -369,16 +369,16 @@ fn what_rectified_mixtures_leave_out_costs_nothing() {
     }
 }
 
-/// Cuts are what is guessed of a mixture that is never silent: the higher they are, the less is read and the farther it is from the
-/// dense model. There are no predictors to measure.
+/// Activation thresholds of a SwiGLU MoE model: the higher they are, the fewer bytes are read and the farther the output is from
+/// the dense model. There are no predictors to measure.
 #[test]
-fn cuts_of_mixtures_are_measured_and_predictors_refused() {
-    let threshold = Method { sparsity: Sparsity::Threshold, ..DECODE };
-    let measure = |cut: f32| {
-        let model = mixture(Activation::Silu, Some(cut));
+fn activation_thresholds_of_moe_models_are_measured_and_predictors_refused() {
+    let method = Method { sparsity: Sparsity::Threshold, ..DECODE };
+    let measure = |threshold: f32| {
+        let model = moe_model(Activation::Silu, Some(threshold));
         let corpus = noise(&model, 3, 80);
-        let of = eval::divergence(&mut on_cpu(&model), &corpus, threshold, Base::Dense, "cpu", &mut ()).unwrap();
-        (of, eval::recall(&mut on_cpu(&model), &cpu(), &corpus, threshold, "cpu", &mut ()).unwrap())
+        let of = eval::divergence(&mut on_cpu(&model), &corpus, method, Base::Dense, "cpu", &mut ()).unwrap();
+        (of, eval::recall(&mut on_cpu(&model), &cpu(), &corpus, method, "cpu", &mut ()).unwrap())
     };
     let ((all, of_all), (some, of_some)) = (measure(0.0), measure(0.05));
     assert!(all.kld.value.abs() < 1e-6 && of_all.recall == (1.0, 1.0), "{all:?} {of_all:?}");
@@ -391,7 +391,7 @@ fn cuts_of_mixtures_are_measured_and_predictors_refused() {
         assert!(layer.output_error > 0.0 && layer.output_error < 1.0, "{layer:?}");
     }
 
-    let model = mixture(Activation::Silu, None);
+    let model = moe_model(Activation::Silu, None);
     let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 2, 80));
     let walk = |walk: Walk| {
         let (mut reopen, how) = (|model: Arc<Model>| Ok(on_cpu(&model)), (&walk, KvType::F32, "cpu"));
@@ -404,10 +404,7 @@ fn cuts_of_mixtures_are_measured_and_predictors_refused() {
     assert!(points.windows(2).all(|two| two[1].divergence.kld.value > two[0].divergence.kld.value), "{points:?}");
     let refused = |error: Error| {
         let text = error.to_string();
-        assert!(
-            matches!(error, Error::Invalid { .. }) && text.contains("which mixtures of experts have not"),
-            "{text}"
-        );
+        assert!(matches!(error, Error::Invalid { .. }) && text.contains("which MoE models do not have"), "{text}");
     };
     refused(walk(Walk::Recall(vec![0.9])).unwrap_err());
     refused(walk(Walk::Shift(vec![0.1])).unwrap_err());

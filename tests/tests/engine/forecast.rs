@@ -107,7 +107,7 @@ fn what_is_forecast_is_what_comes() {
 
 /// Expert by expert, and within the budget.
 #[test]
-fn what_is_forecast_of_a_mixture_is_what_comes() {
+fn the_forecast_of_an_moe_model_is_what_comes() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
     engine.wait_for_device(Duration::from_secs(60));
@@ -256,15 +256,15 @@ fn frequencies_are_the_profiles_or_counted() {
     assert_eq!(counted.source, FrequencySource::Counted(tally.tokens));
     assert!(tally.tokens >= 24);
     let fired: u32 = engine.neurons().tokens(0..1000).iter().map(|token| token.layers[0].fired).sum();
-    let sum = counted.values.iter().map(|share| f64::from(*share) * tally.tokens as f64).sum::<f64>();
+    let sum = counted.values.iter().map(|frequency| f64::from(*frequency) * tally.tokens as f64).sum::<f64>();
     assert!((sum - f64::from(fired)).abs() < 1e-2 && fired > 0, "{sum} {fired}");
 
-    let mixture = open(&folder.join("mixtral"), DeviceChoice::Cpu, Sparsity::Dense);
-    assert!(mixture.frequencies(0).is_none(), "nothing was computed yet");
+    let moe = open(&folder.join("mixtral"), DeviceChoice::Cpu, Sparsity::Dense);
+    assert!(moe.frequencies(0).is_none(), "nothing was computed yet");
 }
 
 #[test]
-fn mixtures_are_resident_by_expert() {
+fn moe_models_are_resident_by_expert() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
     let status = engine.wait_for_device(Duration::from_secs(60));

@@ -180,11 +180,11 @@ fn chunks_caches_and_long_contexts() {
     }
 }
 
-/// With narrow bindings matrices, the head and the sums over neurons are cut into parts, and chunks are shorter.
+/// With narrow bindings matrices, the head and the sums over neurons are split into parts, and chunks are shorter.
 #[test]
 fn narrow_bindings() {
     let wide = 64 << 10;
-    // A unit of 64 neurons is not cut.
+    // A unit of 64 neurons is not split.
     let narrow = 32 << 10;
     for (path, max_binding, shorter) in [
         ("models/llama-relu-256", wide, 16),
@@ -237,7 +237,7 @@ fn shortlists() {
     }
 }
 
-/// The built-in model tells the same story, in chunks cut into several submissions as well.
+/// The built-in model tells the same story, in chunks split into several submissions as well.
 #[test]
 fn the_built_in_model() {
     let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));

@@ -28,7 +28,7 @@ fn a_token_makes_nothing_submits_once_and_reads_back_once() {
     for path in ["models/gemma2", "models/falcon-mqa", "powerinfer/llama-relu-q4_0.powerinfer.gguf"] {
         let model = fixture(path);
         let mut forward = forward(&gpu, &model, 32);
-        // Long enough for the attention of one token to be cut into splits.
+        // Long enough for the attention of one token to be split.
         let mut kv = forward.kv_cache(200, KvType::F16).unwrap();
         forward.run(&ids(120), &mut kv, Outputs::None, &mut ()).unwrap();
         let counts = || (gpu.submits(), gpu.arena().made(), gpu.bind_groups());

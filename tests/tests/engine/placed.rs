@@ -30,7 +30,7 @@ fn model(folder: &Path, shape: &str) -> Arc<Model> {
     options.layers = Some(LAYERS);
     let report = synth::generate(&options, &mut |_| ()).unwrap();
     let mut model = Model::open(&report.path, &LoadOptions::default()).unwrap();
-    let counted = if report.mixture.is_some() { report.chosen } else { report.frequencies };
+    let counted = if report.moe.is_some() { report.chosen } else { report.frequencies };
     for (layer, frequency) in model.weights.layers.iter_mut().zip(counted) {
         layer.frequency = Some(frequency);
     }
@@ -146,8 +146,8 @@ fn whatever_is_placed_how_ever_the_logits_are_the_same() {
                         let of = (0..n_ff).filter(|at| placed.resident.is_hot(layer, *at) == hot);
                         of.map(|at| firings.0[layer][at]).sum::<u32>() as f64
                     };
-                    let (hits, share) = (fired(true) / (fired(true) + fired(false)), *count as f64 / n_ff as f64);
-                    assert!(hits > share, "{what}, layer {layer}: {hits} of the firings on {share} of the neurons");
+                    let (hits, hot) = (fired(true) / (fired(true) + fired(false)), *count as f64 / n_ff as f64);
+                    assert!(hits > hot, "{what}, layer {layer}: {hits} of the firings on {hot} of the neurons");
                 }
             }
         }
@@ -157,7 +157,7 @@ fn whatever_is_placed_how_ever_the_logits_are_the_same() {
     assert!(layers_seen.len() > 2 && split_seen > 4, "{layers_seen:?}, {split_seen} layers split");
 }
 
-/// Of mixtures it is experts that are there or not, those that tokens choose most before others.
+/// Of MoE models whole experts are resident or not: those that tokens choose most come first.
 #[test]
 fn whatever_experts_are_placed_the_logits_are_the_same() {
     const EXPERTS: usize = 8;
@@ -179,12 +179,12 @@ fn whatever_experts_are_placed_the_logits_are_the_same() {
             for (layer, weights) in model.weights.layers.iter().enumerate() {
                 let count = placed.resident.count(layer);
                 let chosen = weights.frequency.as_ref().unwrap();
-                let share = |hot: bool| {
+                let extremes = |hot: bool| {
                     let of = (0..EXPERTS).filter(|at| placed.resident.is_hot(layer, *at) == hot);
                     of.map(|at| chosen[at]).fold((f32::MAX, 0.0f32), |(least, most), at| (least.min(at), most.max(at)))
                 };
                 if (1..EXPERTS).contains(&count) {
-                    assert!(share(true).0 >= share(false).1, "{what}, layer {layer}: {chosen:?}");
+                    assert!(extremes(true).0 >= extremes(false).1, "{what}, layer {layer}: {chosen:?}");
                     split += 1;
                 }
             }

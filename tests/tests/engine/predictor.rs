@@ -59,7 +59,7 @@ impl Inputs {
     }
 
     fn layer<'a>(&'a self, model: &'a Model, layer: usize) -> LayerData<'a> {
-        let Ffn::Dense(ffn) = &model.weights.layers[layer].ffn else { panic!("a mixture") };
+        let Ffn::Dense(ffn) = &model.weights.layers[layer].ffn else { panic!("an MoE layer") };
         let residual = Some(Rows::F16(&self.residual[layer]));
         LayerData::new(ffn, model.config.activation, Rows::F16(&self.normed[layer]), residual).unwrap()
     }

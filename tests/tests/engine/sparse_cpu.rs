@@ -90,9 +90,10 @@ fn exact_is_dense_and_reads_less() {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
         let model = open(&path);
-        let (turned, report) = model.neuron_major(cpu(2, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
+        let (neuron_major, report) =
+            model.neuron_major(cpu(2, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
         assert!(report.matrices >= model.config.n_layer() && report.error == 0.0, "{name}: {report:?}");
-        for model in [Arc::new(model), Arc::new(turned)] {
+        for model in [Arc::new(model), Arc::new(neuron_major)] {
             let mut all = Seen::of(&model);
             let dense = run(&model, cpu(2, None), Sparsity::Dense, 1, &ids, &mut all);
             for (threads, isa) in [(2, None), (1, Some(Isa::Scalar)), (3, None)] {
@@ -112,7 +113,7 @@ fn exact_is_dense_and_reads_less() {
     assert_eq!(sparse, 3 * 2 * 3, "gated models that fire sparsely, in both orientations, on every processor");
 }
 
-/// Neurons whose masks differ, as a share.
+/// Neurons whose masks differ, as a fraction.
 fn differing(masks: &[Vec<u32>], n_ff: usize, wanted: &[u8]) -> (usize, Vec<usize>) {
     let tokens = wanted.len() / n_ff / masks.len();
     let mut wrong = Vec::new();
@@ -140,7 +141,7 @@ fn powerinfers_masks_and_logits() {
         let model = Arc::new(open(&format!("powerinfer/llama-relu-{ty}.powerinfer.gguf")));
         let wanted = expected.f32(&format!("{ty}.masked_logits"));
         let dense = expected.f32(&format!("{ty}.dense_logits"));
-        let guess = expected.u8(&format!("{ty}.pred_mask")).unwrap();
+        let mask = expected.u8(&format!("{ty}.pred_mask")).unwrap();
         let near = expected.i32(&format!("{ty}.pred_near_threshold")).unwrap();
         let cpu = |threads, isa| Cpu::new(&CpuOptions { threads: Some(threads), isa, activations }).unwrap();
         assert!(max_diff(&wanted, &dense) > 2.0 * tolerance, "{ty}: what is masked cannot be told from what is dense");
@@ -152,9 +153,9 @@ fn powerinfers_masks_and_logits() {
                 assert!(error <= tolerance, "{ty} {isa}: masked logits differ by {error}");
                 let hidden = max_diff(&seen.outputs.concat(), &expected.f32(&format!("{ty}.masked_hidden")));
                 assert!(hidden <= tolerance, "{ty} {isa}: hidden states differ by {hidden}");
-                let (of, wrong) = differing(&seen.predicted, model.config.n_ff, &guess);
+                let (of, wrong) = differing(&seen.predicted, model.config.n_ff, &mask);
                 let surely = wrong.iter().filter(|at| !near.contains(&(**at as i32))).count();
-                assert!(surely as f32 <= flips * of as f32, "{ty} {isa}: {surely} of {of} neurons guessed otherwise");
+                assert!(surely as f32 <= flips * of as f32, "{ty} {isa}: {surely} of {of} neurons predicted otherwise");
                 assert!(seen.fired.iter().flatten().zip(seen.predicted.iter().flatten()).all(|(f, p)| f & !p == 0));
             }
         }
@@ -197,9 +198,9 @@ fn predictors_see_what_the_norm_saw() {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
         let mut model = open(&path);
-        // The FFN's own rows as a predictor: what it guesses tells what it saw.
+        // The FFN's own rows as a predictor: what it predicts tells what it saw.
         for layer in &mut model.weights.layers {
-            let Ffn::Dense(ffn) = &layer.ffn else { panic!("{name} is a mixture") };
+            let Ffn::Dense(ffn) = &layer.ffn else { panic!("{name} is an MoE model") };
             let kind = PredictorKind::Rows { rows: ffn.up.weight.clone(), bias: None };
             let input = PredictorInput::Residual;
             layer.predictor =
@@ -217,8 +218,8 @@ fn predictors_see_what_the_norm_saw() {
                 for neuron in 0..n_ff {
                     ffn.up.weight.dequantise_row(neuron, &mut row);
                     let score: f64 = row.iter().zip(x).map(|(w, x)| f64::from(*w) * f64::from(*x)).sum();
-                    let guessed = mask::contains(&seen.predicted[layer][token * mask::words(n_ff)..], neuron);
-                    same += usize::from(guessed == (score >= 0.0) || score.abs() < 1e-4);
+                    let predicted = mask::contains(&seen.predicted[layer][token * mask::words(n_ff)..], neuron);
+                    same += usize::from(predicted == (score >= 0.0) || score.abs() < 1e-4);
                 }
             }
         }
@@ -227,7 +228,7 @@ fn predictors_see_what_the_norm_saw() {
     }
 }
 
-/// A cut drops more and more, and one of nothing drops nothing; layers with one are the only ones touched.
+/// A higher activation threshold skips more neurons, and one of 0 skips none. Layers without a threshold are dense.
 #[test]
 fn thresholds() {
     let ids = Expected::read(&here("models/llama-silu-gqa/expected.safetensors")).ids("input_ids");
@@ -235,33 +236,33 @@ fn thresholds() {
     let (model, _) = model.neuron_major(cpu(1, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
     let dense = run(&Arc::new(copy(&model, None)), cpu(2, None), Sparsity::Threshold, 1, &ids, &mut ());
     let (mut fewer, mut error) = (usize::MAX, 0.0);
-    for cut in [0.0, 0.02, 0.1, 0.3] {
-        let cut_model = Arc::new(copy(&model, Some(cut)));
-        let mut seen = Seen::of(&cut_model);
-        let logits = run(&cut_model, cpu(2, None), Sparsity::Threshold, 1, &ids, &mut seen);
+    for threshold in [0.0, 0.02, 0.1, 0.3] {
+        let variant = Arc::new(copy(&model, Some(threshold)));
+        let mut seen = Seen::of(&variant);
+        let logits = run(&variant, cpu(2, None), Sparsity::Threshold, 1, &ids, &mut seen);
         let fired = mask::count(&seen.fired.concat());
         let off = max_diff(&logits, &dense) / largest(&dense);
-        assert!(fired < fewer, "{cut}: {fired} fire");
-        assert!(cut > 0.0 || off <= 1e-4, "{off}");
+        assert!(fired < fewer, "{threshold}: {fired} fire");
+        assert!(threshold > 0.0 || off <= 1e-4, "{off}");
         (fewer, error) = (fired, off);
         // A probe of a dense pass is told the same threshold.
-        let mut told = Seen::of(&cut_model);
-        run(&cut_model, cpu(2, None), Sparsity::Dense, 1, &ids[..1], &mut told);
+        let mut told = Seen::of(&variant);
+        run(&variant, cpu(2, None), Sparsity::Dense, 1, &ids[..1], &mut told);
         assert_eq!(told.fired[0], seen.fired[0][..told.fired[0].len()]);
     }
     assert!(error > 0.0);
 }
 
-/// The model with another cut in every layer.
-fn copy(model: &Model, cut: Option<f32>) -> Model {
+/// The model with this activation threshold in every layer.
+fn copy(model: &Model, threshold: Option<f32>) -> Model {
     let mut weights = model.weights.clone();
-    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = cut);
+    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
     Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() }
 }
 
-/// Turning is done once: a model that has rows for neurons is left as it is.
+/// `Model::neuron_major` leaves a model as it is whose down projections are neuron-major already.
 #[test]
-fn turned_models_are_left_alone() {
+fn neuron_major_models_are_left_alone() {
     let pool = cpu(1, None);
     let model = open("powerinfer/llama-relu-q4_0.powerinfer.gguf");
     let (same, report) = model.neuron_major(pool.pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();

@@ -71,7 +71,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// Share of the firings the predictor finds; `x` is `[tokens, d]`, what it sees.
+/// Fraction of the firings that the predictor finds; `x` is `[tokens, d]`, what it sees.
 fn recall(predictor: &Predictor, x: &[f32], hidden: &[f32]) -> f64 {
     let PredictorKind::LowRank { fc1, fc2 } = &predictor.kind else { panic!("synthetic predictors have two layers") };
     let (d, n_ff, rank) = (fc1.cols(), fc2.rows(), fc1.rows());
@@ -101,8 +101,8 @@ fn ffn_output(down: &Down, hidden: &[f32]) -> Vec<f32> {
     out
 }
 
-/// The smallest share of the neurons that makes 80 % of the firings.
-fn hot_share(counts: &[u32]) -> f64 {
+/// The smallest fraction of the neurons that makes 80 % of the firings.
+fn hot_fraction(counts: &[u32]) -> f64 {
     let mut sorted = counts.to_vec();
     sorted.sort_unstable_by(|a, b| b.cmp(a));
     let most = 0.8 * f64::from(sorted.iter().sum::<u32>());
@@ -121,7 +121,7 @@ fn near(what: &str, layer: usize, got: f64, asked: f64) {
 fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
     let folder = tempfile::tempdir().unwrap();
     let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
-    (options.ty, options.active, options.hot_share, options.seed) = (ty, active, skew, 3);
+    (options.ty, options.active, options.hot_fraction, options.seed) = (ty, active, skew, 3);
     let report = generate(&options, &mut |_| {}).unwrap();
     assert!(report.deviation() < 0.1, "{report:?}");
 
@@ -142,9 +142,9 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
             counts.iter_mut().zip(token).for_each(|(count, a)| *count += u32::from(*a != 0.0));
         }
         let mean = f64::from(counts.iter().sum::<u32>()) / (n_ff * TOKENS) as f64;
-        println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_share(&counts));
+        println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_fraction(&counts));
         near("activity", layer, mean, active);
-        near("share of hot neurons", layer, hot_share(&counts), skew);
+        near("fraction of hot neurons", layer, hot_fraction(&counts), skew);
 
         let (Some(predictor), Ffn::Dense(ffn)) = (&weights.predictor, &weights.ffn) else { panic!("no predictor") };
         // The predictor looks at the stream before the FFN; where attention stands beside the FFN, at the layer's input.
@@ -223,10 +223,10 @@ impl Probe for Experts {
     }
 }
 
-/// Of both kinds of mixtures experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked among
-/// those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
+/// Of both kinds of MoE models experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked
+/// among those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
 #[test]
-fn mixtures_choose_and_fire_as_asked() {
+fn experts_are_chosen_and_fire_as_asked() {
     const ALL: usize = 2 * TOKENS;
     let folder = tempfile::tempdir().unwrap();
     for (shape, ty, active) in [
@@ -258,10 +258,10 @@ fn mixtures_choose_and_fire_as_asked() {
             let often = |(at, fired): (usize, &u32)| (f64::from(*fired) / got[at / experts.n_ff]) as u32;
             let counts: Vec<u32> = fired.iter().enumerate().map(often).collect();
             let mean = counts.iter().map(|count| f64::from(*count)).sum::<f64>() / (counts.len() * ALL) as f64;
-            println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_share(&counts));
+            println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_fraction(&counts));
             near("activity", layer, mean, active.unwrap_or(1.0));
             if rectified {
-                near("share of hot neurons", layer, hot_share(&counts), options.hot_share);
+                near("fraction of hot neurons", layer, hot_fraction(&counts), options.hot_fraction);
             }
         }
         let run = |mode: Sparsity| {

@@ -75,10 +75,10 @@ fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
     let path = synth::generate(&synthetic, &mut |_| ()).unwrap().path;
     let model = Model::open(&path, &LoadOptions::default()).unwrap();
     let adapter = adapters().into_iter().next().unwrap();
-    for (sparsity, turned, part) in
+    for (sparsity, neuron_major, part) in
         [(SparsityChoice::Auto, false, 17), (SparsityChoice::Mode(Sparsity::Exact), true, 19)]
     {
-        assert_eq!(sparsity.makes_neuron_major(&model, false), turned);
+        assert_eq!(sparsity.makes_neuron_major(&model, false), neuron_major);
         let alone = Engine::open(&path, options(sparsity, DeviceChoice::Cpu)).unwrap();
         assert_eq!(alone.sparsity().mode, Sparsity::Exact);
         let want = tells(&alone);
@@ -94,8 +94,8 @@ fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
         let resident = settled(&engine, |resident| counts(resident) == hot);
         assert_eq!(resident.first_layer, expected.first_resident);
         let (some, parts) = (hot.iter().sum::<usize>(), hot.iter().any(|count| count % NEURONS != 0));
-        assert!(some > 0 && some < 4 * NEURONS && parts == turned, "{sparsity}: {hot:?}");
-        // Another mode while it is open turns nothing.
+        assert!(some > 0 && some < 4 * NEURONS && parts == neuron_major, "{sparsity}: {hot:?}");
+        // Another mode while it is open changes no orientation.
         for mode in [Sparsity::Dense, Sparsity::Exact] {
             engine.set_sparsity(SparsityChoice::Mode(mode)).unwrap();
             assert_eq!(tells(&engine), want, "{sparsity}, then {mode}");
@@ -107,9 +107,9 @@ fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
     }
 }
 
-/// The CPU has its experts' down projections turned for a sparse mode; a device takes them as the file has them.
+/// The CPU has its experts' down projections neuron-major for a sparse mode; a device takes them as the file has them.
 #[test]
-fn a_mixture_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
+fn an_moe_model_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let sparsity = SparsityChoice::Mode(Sparsity::Exact);
     let relu = |device| EngineOptions { activation: Some(Activation::Relu), ..options(sparsity, device) };

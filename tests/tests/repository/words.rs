@@ -1,10 +1,12 @@
 //! The words of the sources: the field's terms, one per thing. What has been replaced does not come back.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
+
+use proc_macro2::{TokenStream, TokenTree};
 
 /// Parts of identifiers and words of comments that have a successor, which is the second of each pair.
 const REPLACED: [(&str, &str); 13] = [
@@ -36,6 +38,26 @@ const RENAMED: [(&str, &str); 11] = [
     ("Steering", "threshold correction"),
     ("Picked", "row selection"),
     ("Apart", "gathered rows"),
+];
+
+/// Parts of identifiers that have a successor, for words that prose, file formats and the command line still have.
+const REPLACED_IN_IDENTIFIERS: [(&str, &str); 8] = [
+    ("cut", "activation threshold, or truncate, split"),
+    ("cuts", "activation thresholds, or truncates, splits"),
+    ("mixture", "MoE, experts"),
+    ("mixtures", "MoE, experts"),
+    ("turned", "neuron-major, transposed"),
+    ("guess", "prediction, estimate"),
+    ("guessed", "predicted, estimated"),
+    ("guesses", "predictions, estimates"),
+];
+
+/// Whole identifiers that have a successor and are words of prose: things share a buffer, an identifier is a fraction.
+const RENAMED_IN_IDENTIFIERS: [(&str, &str); 4] = [
+    ("share", "fraction, partial sum, range, router weight"),
+    ("shares", "fractions, partial sums, ranges, router weights"),
+    ("Share", "fraction"),
+    ("SHARE", "fraction, range"),
 ];
 
 /// Beginnings of doc comments that do not say what the item is.
@@ -97,6 +119,28 @@ fn identifiers(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }
 
+/// Identifiers of a source: the words of its code without comments and string literals.
+fn identifiers_in_code(path: &Path, text: &str) -> Vec<String> {
+    if path.extension().is_some_and(|it| it == "wgsl") {
+        let code = text.lines().map(|line| line.split("//").next().unwrap_or_default());
+        return code.flat_map(identifiers).map(str::to_owned).collect();
+    }
+    let tokens: TokenStream = text.parse().unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let mut found = Vec::new();
+    collect_identifiers(tokens, &mut found);
+    found
+}
+
+fn collect_identifiers(tokens: TokenStream, found: &mut Vec<String>) {
+    for token in tokens {
+        match token {
+            TokenTree::Ident(name) => found.push(name.to_string()),
+            TokenTree::Group(group) => collect_identifiers(group.stream(), found),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
+}
+
 #[test]
 fn replaced_words_do_not_come_back() {
     let found = places(|line, _| {
@@ -106,6 +150,28 @@ fn replaced_words_do_not_come_back() {
         identifiers(line).flat_map(part).chain(whole).collect()
     });
     assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn replaced_identifiers_do_not_come_back() {
+    let replaced = |part: &String| REPLACED_IN_IDENTIFIERS.iter().any(|(old, _)| old == part);
+    let renamed = |name: &str| RENAMED_IN_IDENTIFIERS.iter().any(|(old, _)| *old == name);
+    let mut found: BTreeMap<PathBuf, BTreeSet<String>> = BTreeMap::new();
+    for (path, text) in sources() {
+        for name in identifiers_in_code(&path, &text) {
+            if renamed(&name) || parts(&name).iter().any(replaced) {
+                found.entry(path.clone()).or_default().insert(name);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn comments_and_strings_have_no_identifiers() {
+    let rust = "/// a cut\nfn name() { let key = \"thermocline.cut.value\"; } // turned";
+    assert_eq!(identifiers_in_code(Path::new("a.rs"), rust), ["doc", "fn", "name", "let", "key"]);
+    assert_eq!(identifiers_in_code(Path::new("a.wgsl"), "let x = y; // a share"), ["let", "x", "y"]);
 }
 
 #[test]

@@ -39,7 +39,7 @@ pub struct AdaptArgs {
     #[arg(long, value_name = "N", default_value = "2000", value_parser = parse_tokens)]
     tokens: usize,
     /// Fraction of the neurons that is hot
-    #[arg(long, value_name = "SHARE", default_value_t = 0.2)]
+    #[arg(long, value_name = "FRACTION", default_value_t = 0.2)]
     hot: f32,
     /// Half-life of a firing's weight, in tokens
     #[arg(long, value_name = "TOKENS", default_value_t = FollowOptions::default().half_life)]

@@ -67,7 +67,8 @@ fn compare(args: &KlArgs, setup: &mut Setup, corpus: &Corpus, base: Base<'_>, to
 
 fn report(of: &Divergence) -> Report {
     let mut report = Report::new(&["figure", "value", "standard error"]);
-    let shares = |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
+    let percentages =
+        |figure: eval::Estimate| eval::Estimate { value: 100.0 * figure.value, stderr: 100.0 * figure.stderr };
     for (name, figure, decimals) in [
         ("perplexity", of.perplexity, 4),
         ("perplexity of the base", of.base_perplexity, 4),
@@ -75,9 +76,9 @@ fn report(of: &Divergence) -> Report {
         ("perplexity / base", of.ratio, 6),
         ("perplexity - base", of.difference, 5),
         ("KL divergence [nats]", of.kld, 6),
-        ("same likeliest token [%]", shares(of.same_top), 3),
-        ("mean change of p [%]", shares(of.dp), 4),
-        ("RMS change of p [%]", shares(of.dp_rms), 4),
+        ("same likeliest token [%]", percentages(of.same_top), 3),
+        ("mean change of p [%]", percentages(of.dp), 4),
+        ("RMS change of p [%]", percentages(of.dp_rms), 4),
     ] {
         report.row([name.to_owned()].into_iter().chain(estimate(figure, decimals)));
     }

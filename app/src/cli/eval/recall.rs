@@ -35,11 +35,11 @@ pub fn recall(args: &RecallArgs) -> Outcome {
     for layer in &of.layers {
         let it = &layer.figures;
         let cells = [it.recall, it.mass_recall, it.precision, it.density, it.active, layer.output_error];
-        let cells = cells.into_iter().map(|share| percent(Some(share), 2));
+        let cells = cells.into_iter().map(|fraction| percent(Some(fraction), 2));
         report.row([layer.layer.to_string()].into_iter().chain(cells));
     }
     for (name, recall, mass) in [("least", of.recall.0, of.mass_recall.0), ("median", of.recall.1, of.mass_recall.1)] {
-        let cells = [Some(recall), Some(mass), None, None, None, None].map(|share| percent(share, 2));
+        let cells = [Some(recall), Some(mass), None, None, None, None].map(|fraction| percent(fraction, 2));
         report.row([name.to_owned()].into_iter().chain(cells));
     }
     report.finish(&of.conditions, &args.common.output, json!({ "recall": of }))

@@ -31,14 +31,14 @@ const CALIBRATION: usize = 8;
 #[derive(Debug, Args)]
 pub struct SweepArgs {
     /// Walk the predictors' thresholds: target recalls, from 0 to 1
-    #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
+    #[arg(long, value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
     recall: Vec<f64>,
     /// Walk the predictors' thresholds: shifts added to each
     #[arg(long, value_name = "X,..", value_delimiter = ',', allow_negative_numbers = true, group = "walk")]
     shift: Vec<f64>,
     /// Walk the activation thresholds of gates: fractions of the neurons that are skipped
-    #[arg(long, value_name = "SHARE,..", value_delimiter = ',', group = "walk")]
-    cut: Vec<f64>,
+    #[arg(long = "cut", value_name = "FRACTION,..", value_delimiter = ',', group = "walk")]
+    activation_threshold: Vec<f64>,
     /// Text that thresholds are calibrated on [default: the first 8 contexts of the text itself]
     #[arg(long, value_name = "FILE")]
     calibrate: Option<PathBuf>,
@@ -53,10 +53,10 @@ impl SweepArgs {
     /// The walk that was requested, or the default one of the model.
     fn walk(&self, model: &Model) -> Walk {
         let has_predictor = model.weights.layers.iter().any(|layer| layer.predictor.is_some());
-        match (&self.recall[..], &self.shift[..], &self.cut[..]) {
+        match (&self.recall[..], &self.shift[..], &self.activation_threshold[..]) {
             ([_, ..], ..) => Walk::Recall(self.recall.clone()),
             (_, [_, ..], _) => Walk::Shift(self.shift.clone()),
-            (.., [_, ..]) => Walk::Sparsity(self.cut.clone()),
+            (.., [_, ..]) => Walk::Sparsity(self.activation_threshold.clone()),
             _ if has_predictor => Walk::Recall(vec![0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999]),
             _ => Walk::Sparsity(vec![0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]),
         }
@@ -65,7 +65,7 @@ impl SweepArgs {
 
 /// Runs the measurement.
 pub fn sweep(args: &SweepArgs) -> Outcome {
-    let mode = if args.cut.is_empty() { Sparsity::Predicted } else { Sparsity::Threshold };
+    let mode = if args.activation_threshold.is_empty() { Sparsity::Predicted } else { Sparsity::Threshold };
     report::check(&args.svg)?;
     let mut setup = args.common.open(SparsityChoice::Mode(mode))?;
     let walk = args.walk(&setup.model);

@@ -33,7 +33,7 @@ CREATE TABLE message (
     role    TEXT NOT NULL,
     content TEXT NOT NULL,
     created INTEGER NOT NULL,
-    -- When whoever writes it last gave a sign of life.
+    -- Last sign of life of the program that writes it.
     touched INTEGER NOT NULL,
     state   TEXT NOT NULL,
     edited  INTEGER NOT NULL DEFAULT 0,

@@ -196,12 +196,12 @@ impl Conversation {
                 }
                 self.branch = branch;
                 self.chat = Some(chat);
-                let guess = |row: usize| {
+                let estimate = |row: usize| {
                     let message = &self.branch[row];
                     let lines = message.content.len() / 90 + message.content.matches('\n').count() + 1;
                     lines as f32 * 20.0 + 56.0
                 };
-                self.rows.reset(placed, self.branch.len(), guess);
+                self.rows.reset(placed, self.branch.len(), estimate);
             }
         }
     }

@@ -1,5 +1,5 @@
 //! A long list of rows of different heights, of which only those that can be seen are laid out. Heights of rows that were
-//! never seen are guessed; when they turn out otherwise, what is seen stays where it is.
+//! never seen are estimated; when they differ, what is seen stays where it is.
 
 use egui::{Rect, ScrollArea, Ui, UiBuilder, Vec2};
 
@@ -13,18 +13,18 @@ const AROUND: f32 = 200.0;
 #[derive(Debug, Default)]
 pub struct Rows {
     heights: Vec<f32>,
-    /// Where to scroll to, because rows above were not as high as guessed.
+    /// Where to scroll to, because rows above were not as high as estimated.
     offset: Option<f32>,
     /// A row to be brought into view.
     wanted: Option<usize>,
 }
 
 impl Rows {
-    /// Other rows from `first` on: there are now `count`, and `guess` tells how high they may be.
-    pub fn reset(&mut self, first: usize, count: usize, guess: impl Fn(usize) -> f32) {
+    /// Other rows from `first` on: there are now `count`, and `estimate` gives the height of each, in points.
+    pub fn reset(&mut self, first: usize, count: usize, estimate: impl Fn(usize) -> f32) {
         self.heights.truncate(first);
         let from = self.heights.len();
-        self.heights.extend((from..count).map(guess));
+        self.heights.extend((from..count).map(estimate));
     }
 
     /// Brings a row into view with the next frame.

@@ -154,7 +154,7 @@ fn prepare_button(ui: &mut Ui, card: &ModelCard, preparation: Option<&Preparatio
 fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparation, open: bool) -> Option<Deed> {
     match preparation.stage() {
         Stage::Running(progress) => {
-            let (what, share, left) = match progress {
+            let (what, fraction, left) = match progress {
                 None => ("Beginning".to_owned(), 0.0, None),
                 Some(at) => {
                     let what = match at.phase {
@@ -169,7 +169,7 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
                 }
             };
             let left = left.map(|seconds| format!(", {} left of it", widgets::duration(seconds))).unwrap_or_default();
-            ui.add(ProgressBar::new(share as f32).text(format!("{what}, {:.0} %{left}", share * 100.0)));
+            ui.add(ProgressBar::new(fraction as f32).text(format!("{what}, {:.0} %{left}", fraction * 100.0)));
             if preparation.is_pausing() {
                 widgets::muted(ui, "Pausing …");
                 return None;

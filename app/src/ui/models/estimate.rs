@@ -47,7 +47,7 @@ struct Question {
 struct Answer {
     /// True if the whole model fits into VRAM and is placed there.
     whole: bool,
-    /// Share of the work that neurons in VRAM do; `None`: the CPU does it all.
+    /// Fraction of the work that neurons in VRAM do; `None`: the CPU does it all.
     hot: Option<f64>,
     tokens_per_second: Option<f64>,
 }

@@ -38,8 +38,8 @@ const LATELY: usize = 4;
 /// Width of a page that has room for the library and what there is to get beside each other, in points.
 const WIDE: f32 = 1080.0;
 
-/// Share of it that the latter takes, and how wide that is.
-const SHARE: f32 = 0.3;
+/// Fraction of it that the downloads take, and least and greatest width in points.
+const MORE_FRACTION: f32 = 0.3;
 const MORE: Rangef = Rangef { min: 480.0, max: 840.0 };
 
 /// Widths of cards beside each other; longer lines would be hard to read.
@@ -113,7 +113,7 @@ impl ModelsPage {
         }
         ui.horizontal_top(|ui| {
             ui.spacing_mut().item_spacing.x = GAP;
-            let more = MORE.clamp(SHARE * width);
+            let more = MORE.clamp(MORE_FRACTION * width);
             column(ui, "models", width - GAP - more, |ui| self.library(ui, shell));
             column(ui, "more", more, |ui| {
                 // As high as the other heading with its button.

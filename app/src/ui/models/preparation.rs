@@ -4,13 +4,14 @@ use std::{
     ops::ControlFlow,
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
 };
 
 use egui::Context;
+use parking_lot::Mutex;
 use thermocline_engine::{
     Error,
     model::{LoadOptions, Model},
@@ -50,10 +51,6 @@ impl Drop for Preparation {
     }
 }
 
-fn lock(stage: &Mutex<Stage>) -> MutexGuard<'_, Stage> {
-    stage.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Preparation {
     /// Begins, or goes on from where an earlier one of this model was paused. `tokens` of text are read.
     pub fn begin(ctx: &Context, path: PathBuf, tokens: u64) -> Self {
@@ -61,11 +58,11 @@ impl Preparation {
         let (to, stop, model, ctx) = (Arc::clone(&stage), Arc::clone(&paused), path.clone(), ctx.clone());
         let work = move || {
             let end = run(&model, tokens, &mut |progress| {
-                *lock(&to) = Stage::Running(Some(*progress));
+                *to.lock() = Stage::Running(Some(*progress));
                 ctx.request_repaint_after(shell::pace(&ctx));
                 if stop.load(Relaxed) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             });
-            *lock(&to) = match end {
+            *to.lock() = match end {
                 Ok(()) => Stage::Done,
                 Err(Error::Cancelled) => Stage::Paused,
                 Err(error) => Stage::Failed(error_message(&error)),
@@ -73,14 +70,14 @@ impl Preparation {
             ctx.request_repaint();
         };
         if let Err(error) = thread::Builder::new().name("prepare".to_owned()).spawn(work) {
-            *lock(&stage) = Stage::Failed(format!("no thread to prepare with: {error}"));
+            *stage.lock() = Stage::Failed(format!("no thread to prepare with: {error}"));
         }
         Preparation { path, stage, paused }
     }
 
     /// How it stands.
     pub fn stage(&self) -> Stage {
-        lock(&self.stage).clone()
+        self.stage.lock().clone()
     }
 
     /// Stops at the next opportunity, which is soon.
@@ -90,7 +87,7 @@ impl Preparation {
 
     /// True after a request to pause, until it has paused.
     pub fn is_pausing(&self) -> bool {
-        self.paused.load(Relaxed) && matches!(*lock(&self.stage), Stage::Running(_))
+        self.paused.load(Relaxed) && matches!(*self.stage.lock(), Stage::Running(_))
     }
 }
 

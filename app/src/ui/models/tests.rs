@@ -198,7 +198,7 @@ fn preparing_is_paused_gone_on_with_and_of_use() {
 #[test]
 fn files_arrive_by_address_and_from_a_repository() {
     let file = fs::read(fixture("gguf/llama-silu-gqa-256-Q4_0.gguf")).unwrap();
-    let manners = vec![ServerBehaviour::CutsAfter(200_000), ServerBehaviour::Says(404), ServerBehaviour::Well];
+    let manners = vec![ServerBehaviour::ClosesAfter(200_000), ServerBehaviour::Says(404), ServerBehaviour::Well];
     let (address, _) = serve(file.clone(), manners);
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
@@ -233,7 +233,7 @@ fn files_arrive_by_address_and_from_a_repository() {
 
 #[test]
 fn a_download_is_given_up_without_a_trace() {
-    let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::CutsAfter(300_000)]);
+    let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::ClosesAfter(300_000)]);
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
     stage.write("A Hugging Face repository (owner/name), or the address of a GGUF file", &format!("{address}/x.gguf"));

@@ -30,7 +30,7 @@ pub struct Sheet {
     pub by_frequency: bool,
 }
 
-/// How often a layer's neurons fire, and its experts are chosen, as shares of the tokens. What is not known is not there.
+/// How often a layer's neurons fire, and its experts are chosen, as fractions of the tokens. What is not known is not there.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Often {
     /// `[n_ff]`
@@ -153,7 +153,7 @@ impl Atlas {
         let page = self.pages.get(layer).filter(|page| !page.order.is_empty())?;
         let ranks = self.sheet.view.ranks(page.order.len());
         let at = page.order.boundary()?.clamp(ranks.start, ranks.end) - ranks.start;
-        Some(if at == ranks.len() { 1.0 } else { self.sheet.grid.share(at, ranks.len()) })
+        Some(if at == ranks.len() { 1.0 } else { self.sheet.grid.fraction(at, ranks.len()) })
     }
 
     /// How often a neuron fires, if that is known.
@@ -308,7 +308,7 @@ impl Atlas {
         Some(Place { layer, neuron, crowd })
     }
 
-    /// Where a neuron's dot is, as shares of width and height, if it is shown.
+    /// Where a neuron's dot is, as fractions of width and height, if it is shown.
     pub fn find(&self, layer: usize, neuron: usize) -> Option<(f32, f32)> {
         let shown = self.shown();
         let page = self.pages.get(layer).filter(|_| shown.contains(&layer))?;
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!((atlas.boundary(0), atlas.at(0.1, 0.1, |_, _| false).map(|place| place.neuron)), (None, Some(0)));
         atlas.lay_out(Sheet { view: View::of_layer(1), ..model });
         assert_eq!(
-            (atlas.levels(Fold::Share).len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
+            (atlas.levels(Fold::Fraction).len(), atlas.find(0, 0), atlas.at(0.1, 0.9, |_, _| false).unwrap().layer),
             (4, None, 1)
         );
     }

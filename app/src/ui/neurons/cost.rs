@@ -21,9 +21,9 @@ fn words(with: Option<Pace>, without: Option<Pace>) -> String {
         }
         (Some(with), None) => {
             let (spent, token) = (time(with.recording), time(1.0 / with.rate));
-            let share = percent(with.recording * with.rate);
+            let fraction = percent(with.recording * with.rate);
             format!(
-                "Recording took the CPU {spent} of a token's {token} ({share}). Tokens/s without it: not measured yet."
+                "Recording took the CPU {spent} of a token's {token} ({fraction}). Tokens/s without it: not measured yet."
             )
         }
         (None, Some(without)) => {

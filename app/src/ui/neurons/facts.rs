@@ -21,15 +21,15 @@ pub struct Facts {
     pub expert: Option<String>,
     /// True if it is in VRAM.
     pub hot: bool,
-    /// The predictor's guess, where one ran.
+    /// The prediction and its outcome, where a predictor ran.
     pub predicted: Option<&'static str>,
     /// Other neurons of its dot.
     pub crowd: Option<String>,
 }
 
-/// A share as people write it: `12 %`, `0.4 %`.
-pub fn percent(share: f64) -> String {
-    let percent = 100.0 * share;
+/// A fraction as a percentage: `12 %`, `0.4 %`.
+pub fn percent(fraction: f64) -> String {
+    let percent = 100.0 * fraction;
     match percent {
         p if p > 0.0 && p < 0.1 => "under 0.1 %".to_owned(),
         p if p > 0.0 && p < 9.95 => format!("{p:.1} %"),
@@ -58,9 +58,9 @@ pub fn title(shape: &NeuronShape, layer: usize, neuron: usize) -> String {
     name.strip_prefix('l').map_or(name.clone(), |rest| format!("L{rest}"))
 }
 
-/// How often something is known to happen, as shares of the tokens.
+/// How often something is known to happen, as fractions of the tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Shares {
+pub struct Frequencies {
     /// A neuron fires.
     pub fires: Option<f32>,
     /// Its expert is chosen, in an MoE layer.
@@ -80,13 +80,19 @@ fn predicted<'a>(shape: &NeuronShape, token: &'a TokenTrace, layer: usize) -> Op
 
 impl Facts {
     /// Of the neuron at `place`, which is `hot` or not.
-    pub fn of(shape: &NeuronShape, token: Option<&TokenTrace>, place: Place, shares: Shares, hot: bool) -> Self {
+    pub fn of(
+        shape: &NeuronShape,
+        token: Option<&TokenTrace>,
+        place: Place,
+        frequencies: Frequencies,
+        hot: bool,
+    ) -> Self {
         let Place { layer, neuron, crowd } = place;
         let fired = token.and_then(|token| token.fired(shape, layer)).map(|mask| mask::contains(mask, neuron));
         let strength = token.and_then(|token| {
             let masks = token.masks.as_ref()?;
-            let share = *masks.strength.get(shape.range(layer))?.get(neuron)?;
-            Some(f32::from(share) / 255.0 * masks.greatest.get(layer)?)
+            let strength = *masks.strength.get(shape.range(layer))?.get(neuron)?;
+            Some(f32::from(strength) / 255.0 * masks.greatest.get(layer)?)
         });
         // In an MoE layer, the expert: whether it is one that is chosen from, and whether this token has chosen it.
         let expert = shape.member(layer, neuron).map(|(expert, _)| expert);
@@ -102,9 +108,11 @@ impl Facts {
             (Some(false), _) if passed_over => "Silent: this token did not choose its expert".to_owned(),
             (Some(false), _) => "Silent for this token".to_owned(),
         };
-        let at = |share: Option<f32>| share.map(|share| format!("at {} of the tokens", percent(share.into())));
-        let guess = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
-        let predicted = match (fired, guess) {
+        let at = |frequency: Option<f32>| {
+            frequency.map(|frequency| format!("at {} of the tokens", percent(frequency.into())))
+        };
+        let expected = token.and_then(|token| predicted(shape, token, layer)).map(|mask| mask::contains(mask, neuron));
+        let predicted = match (fired, expected) {
             (Some(true), Some(true)) => Some("Predicted: a hit"),
             (Some(true), Some(false)) => Some("Not predicted: a miss"),
             (Some(false), Some(true)) => Some("Predicted: a false alarm"),
@@ -114,10 +122,10 @@ impl Facts {
         Facts {
             title: title(shape, layer, neuron),
             value,
-            frequency: at(shares.fires).map(|often| format!("Fires {often}")),
+            frequency: at(frequencies.fires).map(|often| format!("Fires {often}")),
             expert: match (expert, routed) {
                 (Some(_), None) => Some("Every token passes through this expert".to_owned()),
-                _ => routed.and(at(shares.chosen)).map(|often| format!("Its expert is chosen {often}")),
+                _ => routed.and(at(frequencies.chosen)).map(|often| format!("Its expert is chosen {often}")),
             },
             hot,
             predicted,
@@ -136,8 +144,8 @@ pub fn summary(shape: &NeuronShape, token: Option<&TokenTrace>) -> String {
     let (layers, neurons) = (counted(shape.layers(), "layer"), shape.total());
     let Some(token) = token else { return format!("{layers}, {}, none has fired yet", counted(neurons, "neuron")) };
     let total = token.total();
-    let share = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
-    let (active, hot) = (share(total.fired, neurons as f64), share(total.hot, total.fired.into()));
+    let fraction = |part: u32, of: f64| percent(f64::from(part) / of.max(1.0));
+    let (active, hot) = (fraction(total.fired, neurons as f64), fraction(total.hot, total.fired.into()));
     let chosen = total.experts.map(|chosen| {
         let all: usize = (0..shape.layers()).map(|layer| shape.experts(layer)).sum();
         format!("{chosen} of {} chosen, ", counted(all, "expert"))
@@ -169,8 +177,9 @@ mod tests {
         });
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
-        let shares = Shares { fires: Some(0.123), chosen: None };
-        let of = |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, shares, neuron == 0);
+        let frequencies = Frequencies { fires: Some(0.123), chosen: None };
+        let of =
+            |neuron, crowd| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd }, frequencies, neuron == 0);
         let first = of(1, 3);
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
@@ -185,7 +194,7 @@ mod tests {
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
-        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Shares::default(), false);
+        let unknown = Facts::of(shape, None, Place { layer: 0, neuron: 0, crowd: 1 }, Frequencies::default(), false);
         assert_eq!((unknown.value.as_str(), unknown.predicted), ("Not recorded for this token", None));
     }
 
@@ -198,8 +207,8 @@ mod tests {
         recorder.layer(&LayerFiring { tokens: 1, fired: &fired, chosen: Some(&chosen), ..LayerFiring::default() });
         recorder.end();
         let (shape, token) = (board.shape(), board.latest().unwrap());
-        let shares = Shares { fires: Some(0.1), chosen: Some(0.25) };
-        let of = |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, shares, false);
+        let frequencies = Frequencies { fires: Some(0.1), chosen: Some(0.25) };
+        let of = |neuron| Facts::of(shape, Some(&token), Place { layer: 0, neuron, crowd: 1 }, frequencies, false);
         let fires = of(5);
         assert_eq!((&*fires.title, &*fires.value), ("Layer 0, expert 1, neuron 1", "Fires for this token"));
         assert_eq!(fires.expert.as_deref(), Some("Its expert is chosen at 25 % of the tokens"));
@@ -228,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_written_shortly() {
+    fn percentages_are_short() {
         let all: Vec<_> = [0.0, 0.0004, 0.004, 0.0999, 0.5, 1.0].map(percent).into_iter().collect();
         assert_eq!(all, ["0 %", "under 0.1 %", "0.4 %", "10 %", "50 %", "100 %"]);
     }

@@ -161,7 +161,7 @@ pub struct Inequality {
     of: Option<(Option<usize>, u64)>,
     work: Option<mpsc::Receiver<(Vec<[f64; 2]>, f64)>>,
     curve: Vec<[f64; 2]>,
-    /// Share of the neurons that make 80 % of the firings.
+    /// Fraction of the neurons that make 80 % of the firings.
     eighty: f64,
 }
 
@@ -199,8 +199,8 @@ impl Inequality {
         let work = move || {
             let layers = layer.map_or(0..board.shape().layers(), |layer| layer..layer + 1);
             let counts: Vec<u32> = layers.flat_map(|layer| board.tally(layer).counts).collect();
-            let shares = curve::lorenz(&counts, 100);
-            let curve = shares.into_iter().map(|(x, y)| [100.0 * x, 100.0 * y]).collect();
+            let curve = curve::lorenz(&counts, 100);
+            let curve = curve.into_iter().map(|(x, y)| [100.0 * x, 100.0 * y]).collect();
             let eighty = curve::neurons_for(&counts, 0.8) as f64 / counts.len().max(1) as f64;
             if send.send((curve, eighty)).is_ok() {
                 ctx.request_repaint();
@@ -238,7 +238,8 @@ pub fn pinned(
         ui.label(RichText::new(title).size(12.0).strong());
         ui.label(small(name, colour));
         if let Some(frequency) = frequency {
-            ui.label(small(percent(frequency.into()), palette.muted)).on_hover_text("Share of the tokens it fires at");
+            ui.label(small(percent(frequency.into()), palette.muted))
+                .on_hover_text("Fraction of the tokens at which it fires");
         }
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let name = format!("Unpin {}", pin.name);

@@ -7,9 +7,9 @@ use std::ops::Range;
 pub struct View {
     /// One layer, or all.
     pub layer: Option<usize>,
-    /// Shares of every layer's neurons where it begins and ends.
+    /// Fraction of every layer's neurons at which it begins.
     pub from: f32,
-    /// See `from`.
+    /// The same, at which it ends.
     pub to: f32,
 }
 
@@ -19,7 +19,7 @@ impl Default for View {
     }
 }
 
-/// Least share of a layer that fills the map.
+/// Least fraction of a layer that fills the map.
 const CLOSEST: f32 = 1.0 / 64.0;
 
 impl View {
@@ -28,7 +28,7 @@ impl View {
         View { layer: Some(layer), ..View::default() }
     }
 
-    /// `factor` times closer around `at`, a share of the width.
+    /// `factor` times closer around `at`, a fraction of the width.
     pub fn zoom(&mut self, factor: f32, at: f32) {
         let width = self.to - self.from;
         let new = (width / factor.max(0.01)).clamp(CLOSEST, 1.0);
@@ -36,7 +36,7 @@ impl View {
         self.to = self.from + new;
     }
 
-    /// Moves by a share of the width.
+    /// Moves by a fraction of the width.
     pub fn pan(&mut self, by: f32) {
         let width = self.to - self.from;
         self.from = (self.from + by * width).clamp(0.0, 1.0 - width);
@@ -58,7 +58,7 @@ impl View {
 
     /// Ranks it shows of a layer of so many neurons.
     pub fn ranks(&self, neurons: usize) -> Range<usize> {
-        let at = |share: f32| ((f64::from(share) * neurons as f64).round() as usize).min(neurons);
+        let at = |fraction: f32| ((f64::from(fraction) * neurons as f64).round() as usize).min(neurons);
         let from = at(self.from).min(neurons.saturating_sub(1));
         from..at(self.to).max(from + 1).min(neurons)
     }
@@ -135,12 +135,12 @@ impl Grid {
     }
 
     /// Fraction of the width that the first `at` of `shown` neurons take.
-    pub fn share(&self, at: usize, shown: usize) -> f32 {
+    pub fn fraction(&self, at: usize, shown: usize) -> f32 {
         let dots = if shown <= self.dots() { at as f32 } else { (at * self.dots()) as f32 / shown.max(1) as f32 };
         (dots / self.dots().max(1) as f32).min(1.0)
     }
 
-    /// The layer's place among those shown, and the dot, at shares `x` and `y` of a map of `layers`.
+    /// The layer's place among those shown, and the dot, at fractions `x` and `y` of a map of `layers`.
     pub fn at(&self, x: f32, y: f32, layers: usize) -> Option<(usize, usize)> {
         if !(0.0..1.0).contains(&x) || !(0.0..1.0).contains(&y) {
             return None;
@@ -219,7 +219,7 @@ mod tests {
         assert_eq!(grid.at(0.3, 0.2, 3), Some((0, 3)));
         assert_eq!(grid.at(0.99, 0.99, 3), Some((2, 7)));
         assert!(grid.at(1.0, 0.5, 3).is_none() && grid.at(0.5, -0.1, 3).is_none());
-        assert_eq!((grid.share(4, 8), grid.share(8, 16), grid.share(2, 4)), (0.5, 0.5, 0.25));
+        assert_eq!((grid.fraction(4, 8), grid.fraction(8, 16), grid.fraction(2, 4)), (0.5, 0.5, 0.25));
     }
 
     #[test]

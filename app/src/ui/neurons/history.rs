@@ -9,14 +9,14 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoar
 pub struct Sample {
     /// Which token.
     pub index: u64,
-    /// Tokens per second when it was seen; `None` for one of a prompt or from before anybody looked.
+    /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
     pub rate: Option<f64>,
     /// Figures of all layers together.
     pub total: LayerTrace,
 }
 
 impl Sample {
-    /// Share of the firings that were hot, in percent; `None` if nothing fired.
+    /// Percentage of the firings that were hot; `None` if nothing fired.
     pub fn hits(&self) -> Option<f64> {
         (self.total.fired > 0).then(|| 100.0 * f64::from(self.total.hot) / f64::from(self.total.fired))
     }

@@ -18,7 +18,7 @@ use thermocline_engine::{
 use super::{
     atlas::{Atlas, Often, Place, Sheet},
     colours,
-    facts::{self, Facts, Shares},
+    facts::{self, Facts, Frequencies},
     grid::{Grid, View},
     mode::{Colours, Mode},
     playback::Playback,
@@ -145,9 +145,9 @@ impl Map {
             self.refresh(ui, engine, looks, playback, token.as_ref(), rect);
             self.paint(ui, rect, pins);
         }
-        let share = |at: Pos2| ((at.x - rect.left()) / rect.width(), (at.y - rect.top()) / rect.height());
+        let relative = |at: Pos2| ((at.x - rect.left()) / rect.width(), (at.y - rect.top()) / rect.height());
         let lit = |layer, neuron| token.as_ref().is_some_and(|t| facts::is_lit(shape, looks.mode, t, layer, neuron));
-        let place = response.hover_pos().map(share).and_then(|(x, y)| self.atlas.at(x, y, lit));
+        let place = response.hover_pos().map(relative).and_then(|(x, y)| self.atlas.at(x, y, lit));
         let clicked = response.clicked() || response.double_clicked();
         if let Some(place) = place {
             if response.double_clicked() {
@@ -155,8 +155,8 @@ impl Map {
             }
             let Place { layer, neuron, .. } = place;
             let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
-            let shares = Shares { fires: self.frequency(layer, neuron), chosen: expert };
-            let facts = Facts::of(shape, token.as_ref(), place, shares, self.is_hot(layer, neuron));
+            let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
+            let facts = Facts::of(shape, token.as_ref(), place, frequencies, self.is_hot(layer, neuron));
             response.on_hover_ui_at_pointer(|ui| tell(ui, &facts));
         }
         place.filter(|_| clicked)
@@ -308,14 +308,14 @@ impl Map {
         let mut line = Vec::new();
         for layer in shown.clone() {
             match self.atlas.boundary(layer) {
-                Some(share) => {
-                    let x = rect.left() + share * rect.width();
+                Some(fraction) => {
+                    let x = rect.left() + fraction * rect.width();
                     line.extend([Pos2::new(x, top(layer)), Pos2::new(x, top(layer) + band)]);
                 }
-                None => cut(&painter, std::mem::take(&mut line)),
+                None => draw_boundary(&painter, std::mem::take(&mut line)),
             }
         }
-        cut(&painter, line);
+        draw_boundary(&painter, line);
         for (layer, neuron) in pins {
             if let Some((x, y)) = self.atlas.find(*layer, *neuron) {
                 let at = Pos2::new(rect.left() + x * rect.width(), rect.top() + y * rect.height());
@@ -326,7 +326,7 @@ impl Map {
     }
 }
 
-fn cut(painter: &egui::Painter, line: Vec<Pos2>) {
+fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>) {
     if line.len() > 1 {
         painter.line(line.clone(), Stroke::new(4.0, Palette::DARK.background.gamma_multiply(0.6)));
         painter.line(line, Stroke::new(2.0, Palette::DARK.boundary));

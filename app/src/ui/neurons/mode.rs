@@ -56,7 +56,7 @@ impl Mode {
     pub fn explanation(self) -> &'static str {
         match self {
             Mode::Fired => "Which neurons fire for this token",
-            Mode::Strength => "How strongly they fire, as a share of the layer's strongest",
+            Mode::Strength => "How strongly they fire, as a fraction of the layer's strongest",
             Mode::Frequency => "How often they fire, the last few hundred tokens counting most",
             Mode::Placement => "Which neurons are hot (in VRAM) and which are cold (in RAM)",
             Mode::Predictor => "Which firings the predictor found, which it missed, and where it expected one in vain",

@@ -317,12 +317,12 @@ impl Watched {
     /// Legend of the two sides of the line.
     fn sides(&self, ui: &mut Ui, looks: Looks) {
         let palette = Palette::of(ui);
-        let share = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
+        let fraction = self.map.hot() as f64 / self.board.shape().total().max(1) as f64;
         let side = |text: String, colour| RichText::new(text).size(12.0).color(colour);
         ui.horizontal(|ui| {
-            ui.label(side(format!("hot in VRAM, {}", percent(share)), palette.hot));
+            ui.label(side(format!("hot in VRAM, {}", percent(fraction)), palette.hot));
             ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
-                ui.label(side(format!("cold in RAM, {}", percent(1.0 - share)), palette.cold));
+                ui.label(side(format!("cold in RAM, {}", percent(1.0 - fraction)), palette.cold));
                 if !looks.by_frequency {
                     ui.label(small(ui, "mixed in the model's order"));
                 }

@@ -21,7 +21,7 @@ pub struct Pin {
     pub neuron: usize,
     /// Its name, as in the middle of a sentence.
     pub name: String,
-    /// Per token: 0 for silence, 1 for firing, or its strength as a share of the layer's strongest.
+    /// Per token: 0 for silence, 1 for firing, or its strength as a fraction of the layer's strongest.
     pub series: VecDeque<f32>,
     /// The tokens of the series, by their ids.
     pub words: VecDeque<u32>,

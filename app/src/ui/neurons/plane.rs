@@ -127,9 +127,9 @@ mod tests {
         assert_eq!((plane.bytes()[4999], plane.bytes()[4998], plane.bytes()[4997]), (1, 0, 1));
         assert_eq!(plane.version(), (2, 0..3));
         let grid = Grid { columns: 3, lines: 1 };
-        assert_eq!(plane.levels(2, 0..3, grid, Fold::Share), [0, 0, 255]);
-        assert_eq!(plane.levels(2, 1..3, grid, Fold::Share), [0, 255, 0]);
-        assert_eq!(plane.levels(0, 0..5000, Grid { columns: 1, lines: 1 }, Fold::Share), [5]);
+        assert_eq!(plane.levels(2, 0..3, grid, Fold::Fraction), [0, 0, 255]);
+        assert_eq!(plane.levels(2, 1..3, grid, Fold::Fraction), [0, 255, 0]);
+        assert_eq!(plane.levels(0, 0..5000, Grid { columns: 1, lines: 1 }, Fold::Fraction), [5]);
     }
 
     #[test]
@@ -150,16 +150,16 @@ mod tests {
 
     #[test]
     fn levels_are_those_of_the_dots_neurons() {
-        assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Share), [255, 180]);
+        assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
         assert_eq!(dots(&Told::Places(&[0b1010]), Fold::Place), [255, 1]);
         assert_eq!(dots(&Told::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);
-        assert_eq!(dots(&Told::Guess(&[0b1011], &[0b0110]), Fold::Guess), [code::MISS, code::MISS]);
-        assert_eq!(dots(&Told::Guess(&[0b1010], &[0b1111]), Fold::Guess), [code::HIT, code::FALSE_ALARM]);
+        assert_eq!(dots(&Told::Prediction(&[0b1011], &[0b0110]), Fold::Prediction), [code::MISS, code::MISS]);
+        assert_eq!(dots(&Told::Prediction(&[0b1010], &[0b1111]), Fold::Prediction), [code::HIT, code::FALSE_ALARM]);
         let change = Difference { began: vec![0b1001], ended: vec![0b0100] };
         assert_eq!(dots(&Told::Changes(change), Fold::Union), [code::BEGAN, code::BOTH]);
         assert_eq!(dots(&Told::Frequency(&[0.25, 1.0, 0.25, 1.0]), Fold::Mean), [255, 128]);
         assert_eq!(dots(&Told::Ages(&[None, Some(0), None, Some(50)]), Fold::Most), [255, 0]);
-        assert_eq!(dots(&Told::Nothing, Fold::Share), [0, 0]);
+        assert_eq!(dots(&Told::Nothing, Fold::Fraction), [0, 0]);
     }
 
     #[test]
@@ -174,12 +174,12 @@ mod tests {
             plane.write(0, order.ranks(), &told);
             plane.levels(0, 0..neurons, Grid { columns: 2, lines: 1 }, fold)
         };
-        assert_eq!(levels(Told::Guess(&all, &all), Fold::Guess), [code::HIT; 2]);
-        assert_eq!(levels(Told::Guess(&none, &all), Fold::Guess), [code::FALSE_ALARM; 2]);
-        assert_eq!(levels(Told::Guess(&few, &all), Fold::Guess), [code::FALSE_ALARM; 2]);
-        assert_eq!(levels(Told::Guess(&rest, &all), Fold::Guess), [code::HIT; 2]);
-        assert_eq!(levels(Told::Guess(&none, &none), Fold::Guess), [0; 2]);
-        assert_eq!(levels(Told::Fired(&all), Fold::Share), [255; 2]);
+        assert_eq!(levels(Told::Prediction(&all, &all), Fold::Prediction), [code::HIT; 2]);
+        assert_eq!(levels(Told::Prediction(&none, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(Told::Prediction(&few, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(Told::Prediction(&rest, &all), Fold::Prediction), [code::HIT; 2]);
+        assert_eq!(levels(Told::Prediction(&none, &none), Fold::Prediction), [0; 2]);
+        assert_eq!(levels(Told::Fired(&all), Fold::Fraction), [255; 2]);
         assert_eq!(levels(Told::Places(&all), Fold::Place), [255; 2]);
         assert_eq!(levels(Told::Frequency(&vec![1.0; neurons]), Fold::Mean), [255; 2]);
     }
@@ -188,7 +188,7 @@ mod tests {
     fn neurons_outside_the_view_have_no_dots() {
         let (order, mut plane) = (Order::of_model(64), Plane::new(&NeuronShape::new([64])));
         plane.write(0, order.ranks(), &Told::Fired(&[u32::MAX, 0b10]));
-        let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Share);
+        let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Fraction);
         // The second neuron goes down the first column.
         assert_eq!(levels, [0, 0, 0, 0, 255, 0, 0, 0]);
     }

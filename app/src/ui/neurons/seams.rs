@@ -7,7 +7,7 @@ use super::{atlas::Atlas, grid::Grid};
 /// Points between two lines that one tells apart.
 const APART: f32 = 8.0;
 
-/// The line that has the first `at` of `shown` neurons on its left, from top to bottom of a layer, in shares of its width and
+/// The line that has the first `at` of `shown` neurons on its left, from top to bottom of a layer, in fractions of its width and
 /// height. It has a step where a column has neurons of both sides; without one, two points are told twice.
 fn line(grid: Grid, at: usize, shown: usize) -> [[f32; 2]; 4] {
     let (lines, columns) = (grid.lines.max(1), grid.columns.max(1) as f32);

@@ -175,7 +175,7 @@ mod tests {
                 state,
                 shader,
                 atlas,
-                fold: Fold::Share,
+                fold: Fold::Fraction,
                 table: [Color32::BLACK; 256],
                 size: Vec2::ZERO,
                 texture: None,
@@ -199,9 +199,9 @@ mod tests {
             for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
                 let neurons = shape.neurons(layer);
                 let strength: Vec<f32> = (0..neurons).map(|_| (noise() % 1000) as f32).collect();
-                let mut mask = |share: u32| {
+                let mut mask = |per_mille: u32| {
                     let mut mask = vec![0; neurons.div_ceil(32)];
-                    for neuron in (0..neurons).filter(|neuron| noise() % 1000 < share + *neuron as u32 % 50) {
+                    for neuron in (0..neurons).filter(|neuron| noise() % 1000 < per_mille + *neuron as u32 % 50) {
                         mask[neuron / 32] |= 1 << (neuron % 32);
                     }
                     mask
@@ -261,7 +261,7 @@ mod tests {
                 both.table = std::array::from_fn(|level| Color32::from_gray(level as u8));
                 let rows = both.atlas.shown().len() * grid.lines;
                 both.size = Vec2::new((grid.columns * 2) as f32, (rows * 3) as f32);
-                let (size, rounds) = (both.size, matches!(both.fold, Fold::Share | Fold::Mean));
+                let (size, rounds) = (both.size, matches!(both.fold, Fold::Fraction | Fold::Mean));
                 harness.step();
                 let image = harness.render().unwrap();
                 let mut seen = std::collections::BTreeSet::new();
@@ -305,7 +305,7 @@ mod tests {
             let began = ThreadTime::now();
             both.atlas.draw_token(&shape, Mode::Fired, &token, None);
             let drawn = began.elapsed();
-            let frame = frame(Rect::EVERYTHING, &both.atlas, Fold::Share, &both.table).unwrap();
+            let frame = frame(Rect::EVERYTHING, &both.atlas, Fold::Fraction, &both.table).unwrap();
             kept.bring(&both.state.device, &both.state.queue, 1.0, &frame);
             times.push((began.elapsed(), drawn));
             assert_eq!(kept.version(), Some(frame.version), "round {round}");

@@ -7,7 +7,7 @@ use thermocline_engine::telemetry::neurons::{Difference, LayerTally, NeuronShape
 
 use super::mode::Mode;
 
-/// Bytes of [`Fold::Guess`] and [`Fold::Union`], after 0 for nothing at all.
+/// Bytes of [`Fold::Prediction`] and [`Fold::Union`], after 0 for nothing at all.
 pub mod code {
     /// Fired, as predicted.
     pub const HIT: u8 = 1;
@@ -29,14 +29,14 @@ const LONG_AGO: usize = 1000;
 /// State of a dot's neurons together. The numbers are the shader's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fold {
-    /// Which share of them is not 0, on a scale that tells small shares apart: 25 % are in the middle.
-    Share = 0,
+    /// Square root of the fraction that is not 0, which tells small fractions apart: 25 % are in the middle.
+    Fraction = 0,
     /// The same as it is: 1 for none to 255 for all, 0 where no neuron is.
     Place = 1,
     /// The greatest.
     Most = 2,
     /// A miss is never hidden by other neurons of its dot; of the others the more frequent one is shown.
-    Guess = 3,
+    Prediction = 3,
     /// Whatever occurs.
     Union = 4,
     /// Their mean, where bytes are square roots of what is meant.
@@ -48,11 +48,11 @@ impl Fold {
     pub fn of(mode: Mode, comparing: bool) -> Self {
         match mode {
             _ if comparing => Fold::Union,
-            Mode::Fired => Fold::Share,
+            Mode::Fired => Fold::Fraction,
             Mode::Strength | Mode::Recency => Fold::Most,
             Mode::Frequency => Fold::Mean,
             Mode::Placement => Fold::Place,
-            Mode::Predictor => Fold::Guess,
+            Mode::Predictor => Fold::Prediction,
         }
     }
 
@@ -61,14 +61,14 @@ impl Fold {
         let count = |wanted: u8| bytes.iter().filter(|byte| **byte == wanted).count();
         let some = bytes.len() - count(0);
         match self {
-            Fold::Share => root(some as f32, bytes.len() as f32),
+            Fold::Fraction => root(some as f32, bytes.len() as f32),
             Fold::Place if bytes.is_empty() => 0,
             Fold::Place => (1 + 254 * some / bytes.len()) as u8,
             Fold::Most => bytes.iter().copied().max().unwrap_or(0),
-            Fold::Guess if count(code::MISS) > 0 => code::MISS,
-            Fold::Guess if some == 0 => 0,
-            Fold::Guess if count(code::HIT) >= count(code::FALSE_ALARM) => code::HIT,
-            Fold::Guess => code::FALSE_ALARM,
+            Fold::Prediction if count(code::MISS) > 0 => code::MISS,
+            Fold::Prediction if some == 0 => 0,
+            Fold::Prediction if count(code::HIT) >= count(code::FALSE_ALARM) => code::HIT,
+            Fold::Prediction => code::FALSE_ALARM,
             Fold::Union => bytes.iter().fold(0, |all, byte| all | byte),
             Fold::Mean => {
                 let squares: u64 = bytes.iter().map(|byte| u64::from(*byte).pow(2)).sum();
@@ -78,12 +78,12 @@ impl Fold {
     }
 }
 
-/// Level of a share, with small ones told apart.
+/// Level, 0 to 255, of the square root of `part / whole`.
 pub fn root(part: f32, whole: f32) -> u8 {
     (255.0 * (part / whole.max(1.0)).min(1.0).sqrt() + 0.5) as u8
 }
 
-/// A neuron's byte for what happens at such a share of the tokens.
+/// A neuron's byte of a frequency, 0 to 1.
 pub fn rarity(frequency: f32) -> u8 {
     root(frequency.max(0.0), 1.0)
 }
@@ -109,7 +109,7 @@ pub enum Told<'a> {
     /// Neurons that fire, and how strongly.
     Strength(&'a [u32], &'a [u8]),
     /// Neurons that fire, and those that were predicted.
-    Guess(&'a [u32], &'a [u32]),
+    Prediction(&'a [u32], &'a [u32]),
     /// Neurons that fire now only, and those that fired before only.
     Changes(Difference),
     /// Neurons in VRAM.
@@ -133,7 +133,7 @@ impl<'a> Told<'a> {
         let told = match (mode, before) {
             (_, Some(before)) => token.difference(before, shape, layer).map(Told::Changes),
             (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(|all| Told::Strength(fired, all)),
-            (Mode::Predictor, _) => masks.predicted.get(shape.words(layer)).map(|mask| Told::Guess(fired, mask)),
+            (Mode::Predictor, _) => masks.predicted.get(shape.words(layer)).map(|mask| Told::Prediction(fired, mask)),
             _ => Some(Told::Fired(fired)),
         };
         told.unwrap_or(Told::Nothing)
@@ -156,11 +156,11 @@ impl<'a> Told<'a> {
             Told::Strength(mask, strength) => {
                 mark(neurons_of(mask), ranks, into, |neuron| strength.get(neuron).copied().unwrap_or(0));
             }
-            Told::Guess(fired, predicted) => {
-                for (fires, guessed, code) in
+            Told::Prediction(fired, predicted) => {
+                for (fires, expected, code) in
                     [(true, true, code::HIT), (false, true, code::FALSE_ALARM), (true, false, code::MISS)]
                 {
-                    let pick = |f: u32, p: u32| (if fires { f } else { !f }) & (if guessed { p } else { !p });
+                    let pick = |f: u32, p: u32| (if fires { f } else { !f }) & (if expected { p } else { !p });
                     let mask: Vec<u32> = fired.iter().zip(*predicted).map(|(f, p)| pick(*f, *p)).collect();
                     mark(neurons_of(&mask), ranks, into, |_| code);
                 }
@@ -197,7 +197,7 @@ mod tests {
         };
         assert_eq!(bytes(Told::Fired(&[0b0011])), [0, 1, 0, 1]);
         assert_eq!(bytes(Told::Strength(&[0b0101], &[7, 8, 9, 10])), [9, 0, 0, 7]);
-        assert_eq!(bytes(Told::Guess(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
+        assert_eq!(bytes(Told::Prediction(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
         let change = Difference { began: vec![0b1000], ended: vec![0b0001] };
         assert_eq!(bytes(Told::Changes(change)), [0, 0, code::BEGAN, code::ENDED]);
         assert_eq!(bytes(Told::Frequency(&[1.0, 0.25, f32::NAN, 9.0])), [0, 128, 255, 255]);
@@ -209,15 +209,15 @@ mod tests {
     #[test]
     fn dots_are_what_their_neurons_come_to() {
         let cases: [(Fold, &[u8], u8); 12] = [
-            (Fold::Share, &[0, 0, 0, 1], 128),
-            (Fold::Share, &[], 0),
+            (Fold::Fraction, &[0, 0, 0, 1], 128),
+            (Fold::Fraction, &[], 0),
             (Fold::Place, &[1, 0], 128),
             (Fold::Place, &[], 0),
             (Fold::Place, &[0], 1),
             (Fold::Most, &[3, 200, 7], 200),
-            (Fold::Guess, &[1, 2, 1, 2], code::HIT),
-            (Fold::Guess, &[1, 2, 0, 2], code::FALSE_ALARM),
-            (Fold::Guess, &[1, 2, 3, 1], code::MISS),
+            (Fold::Prediction, &[1, 2, 1, 2], code::HIT),
+            (Fold::Prediction, &[1, 2, 0, 2], code::FALSE_ALARM),
+            (Fold::Prediction, &[1, 2, 3, 1], code::MISS),
             (Fold::Union, &[0, 1, 2], code::BOTH),
             (Fold::Mean, &[255, 0, 0, 0], 128),
             (Fold::Mean, &[], 0),

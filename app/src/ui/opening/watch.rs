@@ -3,13 +3,14 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use egui::Context;
+use parking_lot::Mutex;
 use thermocline_engine::error::{first_line, root_cause};
 use wgpu::CurrentSurfaceTexture as Frame;
 
@@ -91,12 +92,12 @@ impl Watch {
 
     /// `adapter` is going to draw.
     pub fn choose(&self, adapter: wgpu::Adapter) {
-        *self.0.adapter.lock().unwrap_or_else(PoisonError::into_inner) = Some(adapter);
+        *self.0.adapter.lock() = Some(adapter);
     }
 
     /// The chosen adapter.
     pub fn adapter(&self) -> Option<wgpu::Adapter> {
-        self.0.adapter.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.0.adapter.lock().clone()
     }
 
     /// Listens to the errors of the device that draws for `ctx`, which hears of the first frame by another one. Errors after the

@@ -36,7 +36,7 @@ use crate::{
 /// The system is asked about memory this often, while a GPU is in use and something happens.
 const AGE: Duration = Duration::from_secs(10);
 
-/// Free memory that has changed by less than this share does not change the budget.
+/// Free memory that has changed by less than this fraction does not change the budget.
 const STILL: u64 = 16;
 
 /// The budget and what it buys.
@@ -149,12 +149,12 @@ impl VramPanel {
                 }
             }
             DeviceStatus::Loading { done, total } => {
-                let share = if *total == 0 { 0.0 } else { *done as f32 / *total as f32 };
+                let fraction = if *total == 0 { 0.0 } else { *done as f32 / *total as f32 };
                 let text = match total {
                     0 => "Opening the device …".to_owned(),
                     _ => format!("{} of {} are in VRAM", bytes(*done), bytes(*total)),
                 };
-                ui.add(ProgressBar::new(share).text(text).desired_height(20.0));
+                ui.add(ProgressBar::new(fraction).text(text).desired_height(20.0));
                 ui.request_repaint_after(shell::pace(ui));
             }
             DeviceStatus::Lost { adapter, reason } => {

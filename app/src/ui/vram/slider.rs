@@ -185,14 +185,14 @@ impl BudgetSlider {
 
 fn sentence(forecast: &Forecast, at: u64) -> String {
     let (hot, all) = forecast.neurons();
-    let share = 100.0 * hot as f64 / all.max(1) as f64;
+    let percentage = 100.0 * hot as f64 / all.max(1) as f64;
     let at = format!("At {}: {}", bytes(at), speed(forecast.tokens_per_second));
     if hot == 0 {
         return format!("{at}, all of it by the CPU.");
     }
     let work = 100.0 * forecast.hot_fraction();
     let what = if forecast.plan.layers.iter().all(|layer| layer.experts) { "experts" } else { "neurons" };
-    format!("{at}, {share:.0} % of the {what} hot, {work:.0} % of their work.")
+    format!("{at}, {percentage:.0} % of the {what} hot, {work:.0} % of their work.")
 }
 
 /// A rate in words.

@@ -48,19 +48,19 @@ fn settled(stage: &mut Stage) {
     stage.until("the model in VRAM", done);
 }
 
-/// Holds the slider's handle and brings it to a share of the way.
-fn drag(stage: &mut Stage, slider: &str, share: f32) {
+/// Holds the slider's handle and brings it to a fraction of the way.
+fn drag(stage: &mut Stage, slider: &str, fraction: f32) {
     let rect = stage.role(Role::Slider, slider).rect();
-    let to = rect.left_center() + vec2(rect.width() * share, 0.0);
+    let to = rect.left_center() + vec2(rect.width() * fraction, 0.0);
     stage.it.hover_at(rect.center());
     stage.it.event(button(rect.center(), true));
     stage.it.hover_at(to);
     stage.step();
 }
 
-fn release(stage: &mut Stage, slider: &str, share: f32) {
+fn release(stage: &mut Stage, slider: &str, fraction: f32) {
     let rect = stage.role(Role::Slider, slider).rect();
-    stage.it.drop_at(rect.left_center() + vec2(rect.width() * share, 0.0));
+    stage.it.drop_at(rect.left_center() + vec2(rect.width() * fraction, 0.0));
     stage.step();
 }
 

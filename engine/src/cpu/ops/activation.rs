@@ -70,7 +70,7 @@ impl FromStr for Activation {
     /// Understands this engine's names and those of Hugging Face's `hidden_act`.
     fn from_str(text: &str) -> Result<Self> {
         match text.to_ascii_lowercase().as_str() {
-            // ProSparse's FATReLU cuts at a small positive value; PowerInfer, too, runs it as a ReLU.
+            // ProSparse's FATReLU is zero below a small positive value; PowerInfer, too, runs it as a ReLU.
             "relu" | "fatrelu" => Ok(Activation::Relu),
             "relu2" | "relu_squared" | "relu^2" => Ok(Activation::ReluSquared),
             "silu" | "swish" | "swiglu" => Ok(Activation::Silu),

@@ -15,11 +15,11 @@ use crate::cpu::simd::vector::{
     tile::{TILE, query_key, weigh},
 };
 
-/// How far ahead of the rows being decoded memory is asked for: the processor's own prefetcher stops at page boundaries, and forgets
-/// the keys while it sees values.
+/// Prefetch distance in bytes ahead of the rows being decoded. The hardware prefetcher does not suffice: it stops at page
+/// boundaries, and loses the keys' stream while values are read.
 const AHEAD: isize = 8 << 10;
 
-/// Queries of a block, their state, and room for a tile of keys and values. Buffers grow and are kept.
+/// A block of queries with the state of its online softmax, and scratch for a tile of keys and values. Buffers grow and are kept.
 #[derive(Debug, Default)]
 pub(super) struct Block {
     /// Query rows.
@@ -40,7 +40,7 @@ pub(super) struct Block {
     tile: Lines,
 }
 
-/// Floats on whole cache lines, where wide loads and stores do not straddle two.
+/// A float buffer aligned to cache lines, so that wide loads and stores never cross one.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     memory: Vec<f32>,
@@ -103,7 +103,7 @@ impl Block {
     }
 }
 
-/// Lets every query of `block` attend to the keys in `visit` that it may see. Query `row` stands at position
+/// Attention of every query of `block` to the keys at positions `visit`, as far as its mask allows: query `row` is at position
 /// `first + row / group` and sees the `window` keys up to and including its own.
 pub(super) struct Attend<'a> {
     pub(super) block: &'a mut Block,
@@ -199,8 +199,8 @@ fn widen<V: Vector>(v: V, scales: &[f16], wide: &mut [f32; 16]) {
     }
 }
 
-/// Turns one query's scores into weights: caps them, hides those outside `seen`, rescales what is already summed if the
-/// maximum grew, and replaces them by `e^(score - max)`.
+/// One query's softmax weights `e^(score - max)`, in place of its scores `[TILE]`: scores are capped, those outside `seen` get
+/// weight 0, and the sums so far are rescaled if the maximum grew.
 #[inline(always)]
 fn soften<V: Vector>(
     v: V,

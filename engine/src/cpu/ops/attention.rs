@@ -1,8 +1,8 @@
-//! Attention over cached keys and values: how the work is divided.
+//! Attention over cached keys and values: its division into tasks for the workers.
 //!
-//! Decoding is bound by reading the cache: a task is one key/value head and a stretch of positions, read once for all
-//! query heads that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a run of
-//! tokens, which owns its rows of the output.
+//! Decoding is bound by reading the cache: a task is one key/value head and a range of positions, read once for all query heads
+//! that share it, and the partial results are merged. A prompt is bound by arithmetic: a task is a range of tokens, which owns
+//! its rows of the output.
 
 use parking_lot::Mutex;
 
@@ -33,9 +33,9 @@ pub struct AttentionShape {
 /// Buffers of [`Cpu::attention`], kept between calls.
 #[derive(Debug, Default)]
 pub struct AttentionScratch {
-    /// One per worker.
+    /// One block of queries per worker.
     blocks: Vec<Mutex<Block>>,
-    /// Results of stretches: per task `rows * (width + 2)`.
+    /// Partial results of decoding tasks, `[tasks, rows * (width + 2)]`: per row its sum of values, maximum and sum of weights.
     partials: Vec<f32>,
 }
 
@@ -47,18 +47,18 @@ impl AttentionScratch {
     }
 }
 
-/// Up to this many tokens are treated as decoding.
+/// Most tokens that are computed as decoding is.
 const FEW_TOKENS: usize = 8;
 /// Positions of a decoding task. Fixed, so that results do not depend on the number of workers.
-const STRETCH: usize = 256;
-/// Positions prefetched where a task begins; the processor's own prefetcher has the rest.
-const ASKED: usize = 4;
-/// Query rows of a prompt's task: enough to pay for decoding a tile of keys.
+const RANGE: usize = 256;
+/// Positions prefetched at a task's beginning; the hardware prefetcher does the rest.
+const PREFETCHED: usize = 4;
+/// Query rows of a prompt's task: enough of them to amortise the decoding of a tile of keys.
 const PROMPT_ROWS: usize = 64;
 
 impl Cpu {
-    /// Attention of queries at positions `first..`, `q` `[tokens, n_head * head_dim]`, to the keys and values of each
-    /// key/value head, whose rows include those of the queries. `out` is like `q`, overwritten.
+    /// Attention of the queries `q` `[tokens, n_head * head_dim]`, at positions `first..`, to `keys` and `values`: one set of rows
+    /// per key/value head, which include the queries' own positions. `out` has the shape of `q` and is overwritten.
     ///
     /// # Panics
     /// If sizes disagree.
@@ -101,29 +101,29 @@ impl Cpu {
         let (rows, width) = (tokens * group, keys[0].stride());
         let window = shape.window.unwrap_or(usize::MAX);
         let visit = (first + 1).saturating_sub(window)..first + tokens;
-        let first_stretch = visit.start / STRETCH;
-        let stretches = visit.end.div_ceil(STRETCH) - first_stretch;
+        let first_range = visit.start / RANGE;
+        let ranges = visit.end.div_ceil(RANGE) - first_range;
         let part = rows * (width + 2);
-        let needed = shape.n_kv_head * stretches * part;
+        let needed = shape.n_kv_head * ranges * part;
         if scratch.partials.len() < needed {
             scratch.partials.resize(needed, 0.0);
         }
         let partials = &mut scratch.partials[..needed];
 
         let place = |task: usize| {
-            let (head, stretch) = (task / stretches, first_stretch + task % stretches);
-            (head, (stretch * STRETCH).max(visit.start)..((stretch + 1) * STRETCH).min(visit.end))
+            let (head, range) = (task / ranges, first_range + task % ranges);
+            (head, (range * RANGE).max(visit.start)..((range + 1) * RANGE).min(visit.end))
         };
-        let ask = |task: usize| {
+        let prefetch = |task: usize| {
             let (head, visit) = place(task);
-            let visit = visit.start..visit.end.min(visit.start + ASKED);
+            let visit = visit.start..visit.end.min(visit.start + PREFETCHED);
             keys[head].prefetch(visit.clone());
             values[head].prefetch(visit);
         };
         let task = |task: usize, part: &mut [f32], block: &mut Block| {
-            // What the worker takes next, in all likelihood.
-            if task + 1 < shape.n_kv_head * stretches {
-                ask(task + 1);
+            // The task that this worker most likely takes next.
+            if task + 1 < shape.n_kv_head * ranges {
+                prefetch(task + 1);
             }
             let (head, visit) = place(task);
             block.start(rows, width);
@@ -151,7 +151,7 @@ impl Cpu {
         for (i, out) in out.chunks_exact_mut(dim).enumerate() {
             let (token, head) = (i / shape.n_head, i % shape.n_head);
             let r = token * group + head % group;
-            let parts = partials[head / group * stretches * part..][..stretches * part].chunks_exact(part);
+            let parts = partials[head / group * ranges * part..][..ranges * part].chunks_exact(part);
             let parts = parts.map(|part| {
                 let (sums, rest) = part.split_at(rows * width);
                 (&sums[r * width..][..dim], rest[r], rest[rows + r])
@@ -175,8 +175,8 @@ impl Cpu {
         let width = keys[0].stride();
         let window = shape.window.unwrap_or(usize::MAX);
         let tokens = q.len() / row;
-        let share = tokens.div_ceil(self.pool().threads() * 4);
-        let per_block = (PROMPT_ROWS / group).min(share).max(FEW_TOKENS / 2);
+        let per_task = tokens.div_ceil(self.pool().threads() * 4);
+        let per_block = (PROMPT_ROWS / group).min(per_task).max(FEW_TOKENS / 2);
 
         let task = |i: usize, out: &mut [f32], block: &mut Block| {
             let token = i * per_block;
@@ -200,7 +200,7 @@ impl Cpu {
                 }
             }
         };
-        // Last first: those see the most keys.
+        // Last blocks first: they see the most keys.
         let queue = Mutex::new(out.chunks_mut(per_block * row).enumerate().rev());
         self.pool().run_on_the_free(|worker| {
             let mut block = scratch.blocks[worker].lock();
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
     use crate::cpu::ops::{KvType, tests::each_cpu};
 
-    /// Attention of one query head in f64.
+    /// Reference: attention of one query head at `position`, `[head_dim]`, in f64.
     fn plain(shape: &AttentionShape, q: &[f32], keys: &KvRows, values: &KvRows, position: usize) -> Vec<f64> {
         let start = (position + 1).saturating_sub(shape.window.unwrap_or(usize::MAX));
         let mut row = vec![0.0; shape.head_dim];

@@ -32,7 +32,7 @@ impl ColumnsMut<'_> {
     }
 }
 
-/// Cuts `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left to right.
+/// Splits `buffer` (`[rows, stride]`, row-major) into column ranges of at most `width`, from left to right.
 ///
 /// # Panics
 /// If `buffer` is not a whole number of rows.

@@ -3,7 +3,7 @@
 //! A matrix product of one token takes tens of microseconds and a token needs a few hundred of them, so workers spin
 //! between joins and only park once nothing has come for a while: an idle program burns no CPU. The caller is
 //! worker 0. What makes parallel writes safe is here too: [`ThreadPool::for_each`] hands every item of a slice to
-//! exactly one worker, and [`split_columns`] cuts a row-major buffer into column ranges that do not overlap.
+//! exactly one worker, and [`split_columns`] splits a row-major buffer into column ranges that do not overlap.
 //!
 //! [`threads`] has the workers and their joins, [`work_ranges`] the distribution of items, [`prefetch`] what waiting workers prefetch,
 //! [`columns`] the buffers split by columns.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use crate::cpu::simd::prefetch;
 
-/// Bytes prefetched between two looks at whether the wait is over.
+/// Bytes prefetched between two checks whether the wait is over.
 const STEP: usize = 256;
 /// Bytes of a cache line.
 const LINE: usize = 64;

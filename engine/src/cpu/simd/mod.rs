@@ -73,7 +73,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     /// `bias[group, row] = -128 * sum(codes)` over groups of `len` elements of interleaved codes.
     fn bias(&self, codes: &[i8], len: usize, bias: &mut [i32]);
 
-    /// Whole blocks of any type to f32.
+    /// Decodes whole blocks of any type to f32.
     fn widen(&self, ty: Encoding, src: &[u8], dst: &mut [f32]);
 
     /// `acc[t, r] += W[r] . x[t]` for a panel of codes; `acc` is `[TILE_TOKENS, panel_rows]`.
@@ -92,7 +92,7 @@ pub(crate) trait Kernels: Send + Sync + fmt::Debug {
     }
 }
 
-/// InputBlock of a block: those whose weights share scales.
+/// Inputs of a block: those whose weights share scales.
 pub(crate) const INPUTS: usize = 32;
 
 /// Outputs whose codes, of one input, are a cache line.
@@ -105,7 +105,7 @@ pub(crate) struct InputBlock<'a> {
     pub scales: &'a [u8],
     /// `[INPUTS, outputs / 2]` nibbles, 8 too large, in the order of [`position_in_line`].
     pub codes: &'a [u8],
-    /// Numbers of the inputs that are not zero.
+    /// Ascending indices of the inputs that are not zero.
     pub active: &'a [u32],
     /// All inputs, rounded.
     pub x: &'a [i8; INPUTS],

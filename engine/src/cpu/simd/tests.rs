@@ -1,4 +1,4 @@
-//! Every kernel of every instruction set against the scalar oracle, and that against f64.
+//! Comparison of every kernel of every instruction set with its scalar form, and of the scalar form with f64.
 
 use proptest::prelude::*;
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
@@ -13,13 +13,13 @@ use crate::{
     },
 };
 
-/// Activations with the odd outlier, and a mean.
+/// `n` random activations with outliers and a mean other than 0.
 pub(crate) fn random_activations(n: usize, rng: &mut impl Rng) -> Vec<f32> {
     (0..n).map(|_| rng.random_range(-1f32..1.2) * if rng.random_ratio(1, 40) { 12.0 } else { 1.0 }).collect()
 }
 
-/// The largest error that rounding activations to 8 bits can make in a dot product (with weights that are codes), and a
-/// little for f32 sums.
+/// Largest allowed error of the dot product of `w` and `x`: that of f32 sums, and with `rounded` that of activations rounded to 8
+/// bits.
 pub(crate) fn tolerance(rounded: bool, w: &[f32], x: &[f32]) -> f64 {
     let magnitude: f64 = w.iter().zip(x).map(|(w, x)| f64::from((w * x).abs())).sum();
     let rounding: f64 = match rounded {
@@ -69,7 +69,7 @@ fn close(got: &[f32], want: &[f32], relative: f32) -> Result<(), TestCaseError> 
     Ok(())
 }
 
-/// A number of columns the type allows.
+/// Number of columns, a multiple of the type's block length.
 fn columns(ty: TensorType, blocks: usize) -> usize {
     match ty.block_len() {
         1 => blocks,

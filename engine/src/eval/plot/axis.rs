@@ -135,8 +135,8 @@ mod tests {
 
     #[test]
     fn linear_ticks_are_round_and_enclose_every_value() {
-        let axis = Axis::new("share", "%");
-        assert_eq!(axis.title(), "share [%]");
+        let axis = Axis::new("fraction", "%");
+        assert_eq!(axis.title(), "fraction [%]");
         let span = axis.span([3.0, 97.0, f64::NAN].into_iter());
         assert_eq!(span.ticks, [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
         assert_eq!((span.position(0.0), span.position(100.0), span.text(20.0)), (0.0, 1.0, "20".to_owned()));

@@ -46,7 +46,7 @@ pub(super) fn alignment(metadata: &Metadata) -> Result<u64> {
     Err(Error::malformed(metadata.path(), Location::Key(KEY.to_owned()), expected, got))
 }
 
-/// Cuts the tensors out of the file. Each must lie inside it and share no byte with another.
+/// Slices of the file, one per tensor. Each must lie inside it and share no byte with another.
 fn locate(name: &Path, bytes: &Bytes, described: &[Described], data_start: Option<u64>) -> Result<Vec<Tensor>> {
     let refuse = |tensor: &Described, expected: String, got: String| {
         let location =

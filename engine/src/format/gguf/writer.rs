@@ -41,7 +41,7 @@ impl Writer {
         Ok(Writer { target: path.to_path_buf(), stream: stream.map_err(|source| Error::io("write", path, source))? })
     }
 
-    /// Appends data: tensors in the order they were described, cut anywhere.
+    /// Appends data: tensors in the order they were described, split anywhere.
     pub fn tensor_data(&mut self, data: &[u8]) -> Result<()> {
         if data.len() as u64 > self.stream.missing() {
             let expected = format!("at most {} bytes, as described", self.stream.missing());

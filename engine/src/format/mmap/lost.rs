@@ -1,4 +1,4 @@
-//! Survival of the program when a file it has mapped is cut short, or the disk under it goes away.
+//! Survival of the program when a file it has mapped is truncated, or the disk under it goes away.
 //!
 //! The next touch of a page that is gone raises SIGBUS, at an instruction somewhere in a kernel that cannot return an
 //! error. The default is to die with a core dump and no word. [`explain_lost_files`] installs a handler that looks the
@@ -118,7 +118,7 @@ extern "C" fn on_bus_error(_signal: c_int, info: *mut libc::siginfo_t, _context:
         unsafe {
             say(b"\nerror: ");
             say(std::slice::from_raw_parts(name, slot.name_len.load(Ordering::Relaxed)));
-            say(b": the file was cut short, or its disk went away, while it was in use\n");
+            say(b": the file was truncated, or its disk went away, while it was in use\n");
             libc::_exit(EXIT_STATUS);
         }
     }

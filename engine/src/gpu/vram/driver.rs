@@ -50,7 +50,7 @@ fn vulkan(adapter: &wgpu::Adapter) -> Option<VramReading> {
     })
 }
 
-/// Memory of the adapter's own, or its share of the machine's if it has none, as Windows counts it.
+/// Memory of the adapter's own, or the part of the machine's that it may use if it has none, as Windows counts it.
 #[cfg(windows)]
 fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
     use windows::Win32::Graphics::Dxgi::{DXGI_MEMORY_SEGMENT_GROUP_LOCAL, DXGI_QUERY_VIDEO_MEMORY_INFO};
@@ -76,7 +76,7 @@ fn dxgi(adapter: &wgpu::Adapter) -> Option<VramReading> {
     })
 }
 
-/// The graphics driver's reading of the memory of `adapter`: on Apple's machines the share of the machine's memory the GPU
+/// The graphics driver's reading of the memory of `adapter`: on Apple's machines the part of the machine's memory the GPU
 /// works well with.
 #[cfg(target_vendor = "apple")]
 pub(super) fn read(adapter: &wgpu::Adapter) -> Option<VramReading> {

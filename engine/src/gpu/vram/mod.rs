@@ -42,7 +42,7 @@ impl VramSource {
 }
 
 /// One source's view of an adapter's memory at one moment, in bytes; `None` where the source does not say. Where GPU and CPU
-/// share their memory it is the share of it that the GPU may use.
+/// share their memory it is the part that the GPU may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct VramReading {
     /// Where it comes from.

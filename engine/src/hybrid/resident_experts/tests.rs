@@ -55,7 +55,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         (Activation::Silu, false, true, Some(0.3)),
         (Activation::Relu, true, true, None),
     ];
-    for (activation, renormalise, with_shared, cut) in forms {
+    for (activation, renormalise, with_shared, activation_threshold) in forms {
         let weights = ExpertWeights {
             router: linear(5, D, &mut seed),
             experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
@@ -71,8 +71,15 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
         let from = loader.scratch("from", 20 * pitch(D)).unwrap();
         let out = loader.scratch("out", 20 * pitch(D)).unwrap();
-        let ops = ResidentExperts::new(&mut loader, None, (&weights, cut), &[3, 0, 4, 1, 2], &from, (&out, pitch(D)))
-            .unwrap();
+        let ops = ResidentExperts::new(
+            &mut loader,
+            None,
+            (&weights, activation_threshold),
+            &[3, 0, 4, 1, 2],
+            &from,
+            (&out, pitch(D)),
+        )
+        .unwrap();
         loader.uploader.finish().unwrap();
         let bytes = (20 * pitch(D) * 4) as u64;
         let mut segment = Segment::new(&gpu, (bytes, bytes), 1, u64::MAX).unwrap();
@@ -84,7 +91,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             let (mut on_cpu, mut on_gpu) = (Seen::default(), Seen::default());
             let ffn = Ffn::Experts(weights.clone());
             let mut task = task(&ffn, &x, sparsity);
-            task.cut = cut;
+            task.activation_threshold = activation_threshold;
             LayerFfn::default().run(&cpu, &config, &task, &mut wanted, &mut on_cpu).unwrap();
 
             let mut rows = vec![0.0_f32; tokens * pitch(D)];

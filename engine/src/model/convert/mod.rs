@@ -131,7 +131,7 @@ fn from_checkpoint(checkpoint: Checkpoint) -> Import {
     Import { metadata, tokenizer: checkpoint.tokenizer, recipes }
 }
 
-/// The keys that follow from the conversion, and those an older file left to be guessed.
+/// The keys that follow from the conversion, and those an older file left out.
 fn finish_metadata(metadata: &mut Metadata, config: &super::ModelConfig, ty: TensorType) {
     let arch = &config.architecture;
     let activation = format!("{arch}.hidden_activation");

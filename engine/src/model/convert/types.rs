@@ -47,7 +47,7 @@ impl Target {
         fit(wanted, shape[shape.len() - 1])
     }
 
-    /// The "M" mixtures of llama.cpp: half of the value and down matrices, those of the outer layers first, in Q6_K.
+    /// llama.cpp's "M" types, a mix: half of the value and down matrices, those of the outer layers first, in Q6_K.
     fn mixed(&self, stem: &str, role: &str) -> TensorType {
         let layer = stem.split('.').nth(1).and_then(|layer| layer.parse::<usize>().ok()).unwrap_or(0);
         let eighth = self.n_layer / 8;

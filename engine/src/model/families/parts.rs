@@ -1,4 +1,4 @@
-//! Weights of the usual layer parts, for families to combine: norms, attention, mixtures of experts, a whole gated layer.
+//! Weights of the usual layer parts, for families to combine: norms, attention, MoE, a whole gated layer.
 
 use super::Loader;
 use crate::{
@@ -96,7 +96,7 @@ fn expert_ffns(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: 
     })
 }
 
-/// A layer of the usual shape: norms, attention, and a gated FFN or a mixture of experts.
+/// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,
     config: &ModelConfig,

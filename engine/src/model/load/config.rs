@@ -20,7 +20,6 @@ impl Loader<'_> {
         let n_layer = self.required_size("block_count", 1..=self.checkpoint.tensors().len().max(1))?;
         let heads = self.heads(n_layer)?;
         let n_head = heads.iter().map(|heads| heads.0).max().unwrap_or(1);
-        let n_kv_head = heads.iter().map(|heads| heads.1).max().unwrap_or(1);
         let head_dim = match self.size("attention.key_length", 1..=MAX_HEADS)? {
             Some(head_dim) => head_dim,
             None if d_model.is_multiple_of(n_head) => d_model / n_head,
@@ -43,7 +42,7 @@ impl Loader<'_> {
             return Err(self.tensor_error("token_embd.weight", "at least one row", format!("{:?}", embedding.shape)));
         }
         self.check_vocabulary(n_vocab)?;
-        Ok(Sizes { d_model, n_layer, n_head, n_kv_head, head_dim, n_ff, n_vocab, context_length })
+        Ok(Sizes { d_model, n_layer, n_head, head_dim, n_ff, n_vocab, context_length })
     }
 
     /// Query heads and key/value heads of each layer; either may be 0 in layers without attention.
@@ -248,7 +247,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The mixture of experts the metadata describes; `None` without experts.
+    /// The MoE sizes that the metadata describes; `None` without experts.
     pub(in crate::model) fn experts(
         &self,
         renormalise: bool,

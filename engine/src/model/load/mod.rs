@@ -37,7 +37,6 @@ pub(in crate::model) struct Sizes {
     pub(in crate::model) d_model: usize,
     pub(in crate::model) n_layer: usize,
     pub(in crate::model) n_head: usize,
-    pub(in crate::model) n_kv_head: usize,
     pub(in crate::model) head_dim: usize,
     /// 0 if the file does not say (MoE models).
     pub(in crate::model) n_ff: usize,

@@ -14,7 +14,7 @@ use crate::{
 pub(crate) struct ExpertFiring {
     tokens: usize,
     neurons: usize,
-    /// Words of a token's experts.
+    /// Words of a token's mask of experts.
     words: usize,
     /// `[tokens, words(neurons)]`
     fired: Vec<u32>,
@@ -22,9 +22,9 @@ pub(crate) struct ExpertFiring {
     chosen: Vec<u32>,
     /// `[tokens, neurons]`, or empty.
     strength: Vec<f32>,
-    /// One expert's, of the tokens that chose it.
+    /// One expert's mask, `[members, words(width)]`.
     mask: Vec<u32>,
-    /// Time that gathering took.
+    /// Time spent on gathering.
     spent: Duration,
 }
 

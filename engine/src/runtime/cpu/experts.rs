@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct MoeFfn {
     routing: Routing,
-    /// One expert's tokens and their router weights.
+    /// Tokens that use the current expert, and their router weights.
     members: Vec<(usize, f32)>,
     /// `[members, d_model]`, inputs.
     gathered: Vec<f32>,
@@ -51,11 +51,11 @@ impl ExpertTask<'_> {
         let task = FfnTask {
             blocks,
             activation: self.config.activation,
-            // A chunk is dense, also an expert that only one of its tokens uses.
+            // Chunks are dense, also for an expert that a single token of the chunk uses.
             sparsity: if self.task.tokens == 1 { self.task.sparsity } else { Sparsity::Dense },
-            guess: None,
+            prediction: None,
             recall_check: false,
-            cut: self.task.cut,
+            activation_threshold: self.task.activation_threshold,
             x,
             tokens,
             observed: self.observed,
@@ -108,15 +108,15 @@ impl MoeFfn {
         Ok(())
     }
 
-    /// `out = sum over given experts of router weight times output`, `[tokens, d_model]` as the input: `given` are ids and router
-    /// weights, `[tokens, used]` each, and an id that is no expert's is left out. Router and shared expert are not computed. Neurons
+    /// `out = sum over chosen experts of router weight times output`, `[tokens, d_model]` as the input: `chosen` are ids and router
+    /// weights, `[tokens, used]` each, and ids past the last expert are skipped. Router and shared expert are not computed. Neurons
     /// that fired are added to `fired`, `[tokens, words(neurons)]`, if given.
-    pub(crate) fn given(
+    pub(crate) fn run_chosen(
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
         task: &LayerTask<'_>,
-        given: (&[u32], &[f32]),
+        chosen: (&[u32], &[f32]),
         ffn: &mut CpuFfn,
         out: &mut [f32],
         fired: Option<&mut [u32]>,
@@ -124,7 +124,7 @@ impl MoeFfn {
         let Ffn::Experts(weights) = task.ffn else {
             return Err(Error::invalid("experts to compute", "those of an MoE layer", "an FFN for every token"));
         };
-        self.routing.set_choice(task.tokens, given)?;
+        self.routing.set_choice(task.tokens, chosen)?;
         if fired.is_some() {
             self.firing.begin(task.ffn.neurons(), self.routing.chosen(), task.tokens, false);
         }

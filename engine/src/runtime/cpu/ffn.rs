@@ -7,7 +7,7 @@
 use super::{
     WHAT,
     products::{Few, Part, Values, down, some_rows},
-    task::{FfnTask, FfnWork, Guess},
+    task::{FfnTask, FfnWork, PredictionSource},
 };
 use crate::{
     cpu::{Cpu, RowsJob},
@@ -24,18 +24,19 @@ pub struct CpuFfn {
     hidden: Vec<f32>,
     /// The up matrix's outputs, likewise.
     up: Vec<f32>,
-    /// Scratch as wide as the FFN: outputs of which only some are wanted, or hidden values among zeros.
+    /// Scratch, `[tokens, n_ff]`: outputs of all rows where a list selects some, hidden values scattered among zeros, or
+    /// activations of the gates.
     wide: Vec<f32>,
     /// `[tokens, d]`: output of one of several FFNs.
     part: Vec<f32>,
-    /// The predictor's hidden layer and its scores.
+    /// The predictor's hidden layer `[rank]` and scores `[n_ff]`.
     predictor: [Vec<f32>; 2],
-    /// The prediction, as a mask and as a list of those to compute.
+    /// The prediction as a mask, `[words(n_ff)]`, and as an ascending list of the neurons to compute.
     predicted: Vec<u32>,
     candidates: Vec<u32>,
-    /// The neurons of which `hidden` has values, block by block, where those are not all.
+    /// The neurons whose values `hidden` holds, block by block, where those are not all.
     held: Vec<u32>,
-    /// Per block of the last task.
+    /// Places of the values of the last task's blocks.
     spans: Vec<Span>,
     last: Last,
 }
@@ -46,9 +47,9 @@ enum Fires {
     /// Those that are not zero.
     #[default]
     NonZero,
-    /// All: others have been dropped.
+    /// All: silent neurons are no longer held.
     Held,
-    /// Those whose gate's activation, in `wide`, exceeds this.
+    /// Those whose gate's activation, in `wide`, exceeds this threshold.
     Above(f32),
 }
 
@@ -86,7 +87,7 @@ impl Span {
 
 impl CpuFfn {
     /// `out[t] = sum over the task's FFNs and their neurons`, `[tokens, d]`, overwritten. The biases of gate and up take part,
-    /// those of down do not: who adds parts up adds them once.
+    /// those of down do not: the caller adds them once, to the sum of the parts.
     ///
     /// # Errors
     /// [`Error::Memory`](crate::Error::Memory) if the buffers cannot grow.
@@ -97,7 +98,8 @@ impl CpuFfn {
         self.run(cpu, task, out, &mut |_, _| ())
     }
 
-    /// The same; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is skipped.
+    /// [`CpuFfn::partial`]; `before` sees gate and up (`[tokens, n]`) of a single FFN just before the activation where nothing is
+    /// skipped.
     pub(crate) fn run(
         &mut self,
         cpu: &Cpu,
@@ -157,14 +159,14 @@ impl CpuFfn {
                 cpu.matmul_rows(&mut jobs, task.x, tokens);
                 drop(jobs);
                 before(hidden, up);
-                if let Some(cut) = task.cut
+                if let Some(threshold) = task.activation_threshold
                     && task.observed
                     && !task.activation.is_sparse()
                 {
                     grow(wide, Some(values), WHAT)?;
                     wide[..values].copy_from_slice(hidden);
                     cpu.activate(form, &mut wide[..values], None);
-                    last.fires = Fires::Above(cut);
+                    last.fires = Fires::Above(threshold);
                 }
                 cpu.activate(form, hidden, Some(up));
             }
@@ -196,21 +198,20 @@ impl CpuFfn {
     fn sparse(&mut self, cpu: &Cpu, task: &FfnTask<'_>, mode: Sparsity, out: &mut [f32]) -> Result<FfnWork> {
         let mut work = FfnWork::default();
         if mode == Sparsity::Predicted {
-            self.guess(cpu, task, &mut work)?;
+            self.predict(cpu, task, &mut work)?;
         }
         let CpuFfn { hidden, up, wide, part, candidates, held, spans, last, .. } = self;
-        let guessed = (last.predicted && !task.recall_check).then_some(&candidates[..]);
+        let predicted = (last.predicted && !task.recall_check).then_some(&candidates[..]);
         let form = task.activation;
-        let firing = task
-            .blocks
-            .iter()
-            .map(|block| -> Part<'_> { (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), guessed.or(block.neurons)) });
+        let firing = task.blocks.iter().map(|block| -> Part<'_> {
+            (block.ffn.gate.as_ref().unwrap_or(&block.ffn.up), predicted.or(block.neurons))
+        });
         let len = |(linear, list): Part<'_>| list.map_or(linear.weight.rows(), <[u32]>::len);
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;
         some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], wide, &mut work)?;
-        let cut = task.cut.filter(|_| mode == Sparsity::Threshold);
-        if cut.is_some() {
+        let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
+        if threshold.is_some() {
             grow(up, Some(n), WHAT)?;
             let acted = &mut up[..n];
             acted.copy_from_slice(&hidden[..n]);
@@ -220,8 +221,8 @@ impl CpuFfn {
         let mut from = 0;
         for part in firing {
             let (first, n) = (held.len(), len(part));
-            match cut {
-                Some(cut) => keep(held, n, |i| up[from + i].abs() > cut),
+            match threshold {
+                Some(threshold) => keep(held, n, |i| up[from + i].abs() > threshold),
                 None => keep(held, n, |i| hidden[from + i] > 0.0),
             }
             // Ascending, so that nothing is overwritten before it has moved.
@@ -252,13 +253,13 @@ impl CpuFfn {
     }
 
     /// Finds the candidates: neurons to compute that may fire.
-    fn guess(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
+    fn predict(&mut self, cpu: &Cpu, task: &FfnTask<'_>, work: &mut FfnWork) -> Result<()> {
         let [block] = task.blocks else { return Ok(()) };
         let n_ff = block.ffn.up.weight.rows();
         self.predicted.resize(mask::words(n_ff), 0);
-        match task.guess {
-            Some(Guess::Mask(guess)) => self.predicted.copy_from_slice(guess),
-            Some(Guess::Predictor { predictor, x, shift }) => {
+        match task.prediction {
+            Some(PredictionSource::Mask(mask)) => self.predicted.copy_from_slice(mask),
+            Some(PredictionSource::Predictor { predictor, x, shift }) => {
                 let [hidden, scores] = &mut self.predictor;
                 let (scores, read) = predictor.scores(cpu, x, 1, hidden, scores)?;
                 mask::fill(&mut self.predicted, n_ff, |i| scores[i] >= predictor.threshold + shift);
@@ -270,8 +271,8 @@ impl CpuFfn {
         self.candidates.clear();
         match block.neurons {
             Some(list) => {
-                let guessed = |i: &&u32| mask::contains(&self.predicted, **i as usize);
-                self.candidates.extend(list.iter().filter(guessed));
+                let predicted = |i: &&u32| mask::contains(&self.predicted, **i as usize);
+                self.candidates.extend(list.iter().filter(predicted));
             }
             None => self.candidates.extend(mask::neurons(&self.predicted)),
         }
@@ -288,13 +289,13 @@ impl CpuFfn {
         let (hidden, n, list) = (span.of(&self.hidden, tokens), span.len, span.listed(&self.held));
         for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
             let hidden = &hidden[t * n..][..n];
-            let above = |cut: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > cut;
+            let above = |threshold: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > threshold;
             match (list, fires) {
                 (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
-                (None, Fires::Above(cut)) => mask::fill(mask, n, above(cut)),
+                (None, Fires::Above(threshold)) => mask::fill(mask, n, above(threshold)),
                 (Some(list), Fires::NonZero) => mask::insert_some(mask, list, |i| hidden[i] != 0.0),
                 (Some(list), Fires::Held) => mask::insert_some(mask, list, |_| true),
-                (Some(list), Fires::Above(cut)) => mask::insert_some(mask, list, above(cut)),
+                (Some(list), Fires::Above(threshold)) => mask::insert_some(mask, list, above(threshold)),
             }
         }
     }

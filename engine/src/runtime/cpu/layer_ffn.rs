@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, Guess, experts::MoeFfn};
+use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, PredictionSource, experts::MoeFfn};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
@@ -17,7 +17,7 @@ pub(crate) struct LayerTask<'a> {
     pub layer: usize,
     pub ffn: &'a Ffn,
     pub predictor: Option<&'a Predictor>,
-    pub cut: Option<f32>,
+    pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
     /// Added to the predictor's threshold.
     pub shift: f32,
@@ -33,20 +33,20 @@ pub(crate) struct LayerTask<'a> {
 impl LayerTask<'_> {
     /// The same for a dense FFN.
     fn of<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
-        let guess = self.predictor.map(|predictor| {
+        let prediction = self.predictor.map(|predictor| {
             let x = match predictor.input {
                 PredictorInput::Residual => self.residual,
                 PredictorInput::Normed => self.x,
             };
-            Guess::Predictor { predictor, x, shift: self.shift }
+            PredictionSource::Predictor { predictor, x, shift: self.shift }
         });
         FfnTask {
             blocks: ffn,
             activation,
             sparsity: self.sparsity,
-            guess,
+            prediction,
             recall_check: self.recall_check,
-            cut: self.cut,
+            activation_threshold: self.activation_threshold,
             x: self.x,
             tokens: self.tokens,
             observed,
@@ -109,17 +109,17 @@ impl LayerFfn {
         Ok(())
     }
 
-    /// The weighted sum of given experts of an MoE layer ([`MoeFfn::given`]).
+    /// The weighted sum of experts of an MoE layer that were chosen elsewhere ([`MoeFfn::run_chosen`]).
     pub(crate) fn experts(
         &mut self,
         cpu: &Cpu,
         config: &ModelConfig,
         task: &LayerTask<'_>,
-        given: (&[u32], &[f32]),
+        chosen: (&[u32], &[f32]),
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
-        self.moe.given(cpu, config, task, given, &mut self.ffn, out, fired)
+        self.moe.run_chosen(cpu, config, task, chosen, &mut self.ffn, out, fired)
     }
 
     fn report(

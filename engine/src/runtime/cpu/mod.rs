@@ -20,7 +20,7 @@ pub(crate) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
 pub use routing::Routing;
-pub use task::{FfnBlock, FfnTask, FfnWork, Guess};
+pub use task::{FfnBlock, FfnTask, FfnWork, PredictionSource};
 
 /// The purpose of scratch memory, in errors.
 const WHAT: &str = "scratch memory";

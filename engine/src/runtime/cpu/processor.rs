@@ -111,20 +111,20 @@ impl CpuProcessor {
         self.ffn.run(&self.cpu, &model.config, &task, out, probe)
     }
 
-    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `given` are ids and router weights,
-    /// `[tokens, used]` each, ids that are no expert's are left out, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
+    /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `chosen` are ids and router weights,
+    /// `[tokens, used]` each, ids past the last expert are skipped, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
     /// added to `fired`, `[tokens, words(neurons)]`.
     pub(crate) fn experts_of(
         &mut self,
         model: &Model,
         layer: usize,
         (x, tokens): (&[f32], usize),
-        given: (&[u32], &[f32]),
+        chosen: (&[u32], &[f32]),
         out: &mut [f32],
         fired: Option<&mut [u32]>,
     ) -> Result<FfnWork> {
         let task = self.task(model, layer, (x, None), tokens);
-        self.ffn.experts(&self.cpu, &model.config, &task, given, out, fired)
+        self.ffn.experts(&self.cpu, &model.config, &task, chosen, out, fired)
     }
 
     fn task<'a>(
@@ -139,7 +139,7 @@ impl CpuProcessor {
             layer,
             ffn: &weights.ffn,
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
-            cut: weights.activation_threshold,
+            activation_threshold: weights.activation_threshold,
             sparsity: self.sparsity,
             shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
             recall_check: self.correction.recall_check == Some(layer),
@@ -190,12 +190,12 @@ impl CpuProcessor {
         if self.tokens == 1 && matches!(model.weights.layers[layer].ffn, Ffn::None) {
             self.expect_attention(model, layer + 1);
         } else if self.tokens == 1 {
-            // Whatever its input will be.
+            // The prefetch needs the weights only: inputs are empty.
             self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
         }
     }
 
-    /// The attention of a layer; behind the last one that is the head.
+    /// The attention of a layer, or the head after the last layer.
     fn expect_attention(&self, model: &Model, layer: usize) {
         if self.tokens == 1 {
             match model.weights.layers.get(layer) {
@@ -257,7 +257,7 @@ impl Processor for CpuProcessor {
         }
         match self.registers.get_disjoint_mut([from as usize, into as usize]) {
             Ok([from, into]) => norm_rows(&self.cpu, &model.config, norm, &mut into[..n], Some(&from[..n])),
-            // The same register.
+            // `from` and `into` are the same register.
             Err(_) => norm_rows(&self.cpu, &model.config, norm, &mut self.registers[into as usize][..n], None),
         }
         Ok(())
@@ -365,7 +365,7 @@ impl Processor for CpuProcessor {
             layer,
             ffn: &weights.ffn,
             predictor: weights.predictor.as_ref(),
-            cut: weights.activation_threshold,
+            activation_threshold: weights.activation_threshold,
             sparsity: self.sparsity,
             shift: self.correction.shift.get(layer).copied().unwrap_or(0.0),
             recall_check: self.correction.recall_check == Some(layer),
@@ -393,7 +393,7 @@ impl Processor for CpuProcessor {
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         let (config, weights) = (&model.config, &model.weights);
         let rows = tokens.start * config.d_model..tokens.end * config.d_model;
-        // Of the next token, most likely.
+        // The next read is most likely layer 0 of the next token.
         self.expect_attention(model, 0);
         let x = &mut self.registers[Register::Residual as usize][rows];
         norm_rows(&self.cpu, config, &weights.output_norm, x, None);

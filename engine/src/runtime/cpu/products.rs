@@ -1,5 +1,5 @@
-//! The two kinds of products FFNs are made of: with rows of gate and up matrices, and back to the model's width. Those of several
-//! FFNs are done together.
+//! The two kinds of products of an FFN: with rows of the gate and up matrices, and the down projection to the model's width.
+//! Products of several FFNs are computed together.
 
 use smallvec::SmallVec;
 
@@ -15,14 +15,14 @@ use crate::{
     runtime::scratch::grow,
 };
 
-/// A matrix and its rows on a list, or all.
+/// A matrix and a list of its rows; `None` for all rows.
 pub(crate) type Part<'a> = (&'a Linear, Option<&'a [u32]>);
 
 /// Experts whose products are begun together without allocating: as many as most MoE models use, and a shared one.
 pub(crate) type Few<T> = SmallVec<[T; 9]>;
 
-/// One token's products with `parts`, one behind the other in `out`. A list with most of a matrix's rows has all of them read, in
-/// order, into `wide`.
+/// One token's products with `parts`, concatenated in `out`. Where a list has most of a matrix's rows ([`is_most`]), all rows are
+/// read in order into `wide`, and the listed ones copied.
 pub(crate) fn some_rows<'a>(
     cpu: &Cpu,
     parts: impl Iterator<Item = Part<'a>> + Clone,
@@ -77,7 +77,7 @@ pub(crate) struct Values<'a> {
     pub hidden: &'a [f32],
 }
 
-/// `out =` the hidden values of a task's FFNs back to `[tokens, d]`, without the biases. `wide` and `part` are scratch.
+/// `out =` sum of the down projections of a task's hidden values, `[tokens, d]`, without biases. `wide` and `part` are scratch.
 pub(crate) fn down<'a>(
     cpu: &Cpu,
     task: &FfnTask<'_>,
@@ -120,7 +120,7 @@ pub(crate) fn down<'a>(
     Ok(())
 }
 
-/// A down projection with a row per output, which is read whole.
+/// An output-major down projection, which is read whole.
 struct Whole<'a> {
     down: &'a Matrix,
     factor: f32,
@@ -128,8 +128,8 @@ struct Whole<'a> {
     hidden: &'a [f32],
 }
 
-/// `out +=` products of matrices with a row per output, for which hidden values are put among zeros. `alone`: there is one, and it is
-/// all of `out`.
+/// `out +=` products of output-major matrices, whose hidden values are scattered into a row of zeros first. `alone`: there is one
+/// matrix, and its product is all of `out`.
 fn outputs(
     cpu: &Cpu,
     wholes: &[Whole<'_>],
@@ -191,8 +191,8 @@ mod tests {
         },
     };
 
-    /// Down projections with a row per output, of several FFNs at once: what they say one after the other, whatever the threads and
-    /// whichever values there are of.
+    /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any number of threads and any
+    /// lists of neurons.
     #[test]
     fn several_down_projections_with_a_row_per_output_are_one_piece_of_work() {
         let mut seed = 21;
@@ -213,9 +213,20 @@ mod tests {
                 let block = |(at, ffn)| FfnBlock { ffn, factor: factor(at), neurons: neurons(at) };
                 let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
                 let run = |blocks: &[FfnBlock<'_>]| {
-                    let (activation, guess, cut, recall_check) = (Activation::Relu, None, None, false);
+                    let (activation, prediction, activation_threshold, recall_check) =
+                        (Activation::Relu, None, None, false);
                     let (x, observed) = (&x[..tokens * D], false);
-                    let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x, tokens, observed };
+                    let task = FfnTask {
+                        blocks,
+                        activation,
+                        sparsity,
+                        prediction,
+                        recall_check,
+                        activation_threshold,
+                        x,
+                        tokens,
+                        observed,
+                    };
                     let mut out = vec![f32::NAN; tokens * D];
                     let work = CpuFfn::default().partial(&cpu, &task, &mut out).unwrap();
                     (out, work)

@@ -28,7 +28,7 @@ impl<'a> FfnBlock<'a> {
     }
 }
 
-/// FFNs that read the same inputs and whose outputs are added up.
+/// FFNs that read the same inputs `[tokens, d]` and whose outputs `[tokens, d]` are added up.
 #[derive(Debug, Clone, Copy)]
 pub struct FfnTask<'a> {
     /// The FFNs, computed together, so that all threads are busy however small each is.
@@ -37,12 +37,12 @@ pub struct FfnTask<'a> {
     pub activation: Activation,
     /// Sparsity mode, for a single token.
     pub sparsity: Sparsity,
-    /// Which neurons of a single FFN may fire, for [`Sparsity::Predicted`].
-    pub guess: Option<Guess<'a>>,
-    /// True to compare the guess with the neurons that fire instead of following it.
+    /// Prediction of the neurons of a single FFN that fire, for [`Sparsity::Predicted`].
+    pub prediction: Option<PredictionSource<'a>>,
+    /// True to compare the prediction with the neurons that fire instead of following it.
     pub recall_check: bool,
-    /// The cut of [`Sparsity::Threshold`].
-    pub cut: Option<f32>,
+    /// The activation threshold of [`Sparsity::Threshold`].
+    pub activation_threshold: Option<f32>,
     /// Inputs, `[tokens, d]`.
     pub x: &'a [f32],
     /// Number of inputs.
@@ -52,12 +52,12 @@ pub struct FfnTask<'a> {
     pub observed: bool,
 }
 
-/// A prediction of the neurons that fire.
+/// The source of a prediction of the neurons that fire.
 #[derive(Debug, Clone, Copy)]
-pub enum Guess<'a> {
+pub enum PredictionSource<'a> {
     /// A [`mask`](crate::model::mask) of all neurons, predicted elsewhere.
     Mask(&'a [u32]),
-    /// Computed here.
+    /// A predictor, whose scores are computed with the task.
     Predictor {
         /// The predictor.
         predictor: &'a Predictor,
@@ -74,20 +74,20 @@ impl<'a> FfnTask<'a> {
         match self.sparsity {
             _ if self.tokens != 1 => Sparsity::Dense,
             Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
-            Sparsity::Predicted if self.guess.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
-            Sparsity::Threshold if !self.gated() || self.cut.is_none() => Sparsity::Dense,
+            Sparsity::Predicted if self.prediction.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
+            Sparsity::Threshold if !self.gated() || self.activation_threshold.is_none() => Sparsity::Dense,
             mode => mode,
         }
     }
 
-    /// The matrices of a single FFN that are read before anything is known of its neurons: whole and together.
+    /// The matrices that a single FFN reads whole before any neuron is known to be silent.
     pub(crate) fn first_read(&self) -> Few<&'a Matrix> {
         let &[FfnBlock { ffn: FfnWeights { gate, up, .. }, neurons: None, .. }] = self.blocks else {
             return Few::new();
         };
-        match (self.mode(), self.guess, gate) {
-            (Sparsity::Predicted, Some(Guess::Mask(_)), _) => Few::new(),
-            (Sparsity::Predicted, Some(Guess::Predictor { predictor, .. }), _) => {
+        match (self.mode(), self.prediction, gate) {
+            (Sparsity::Predicted, Some(PredictionSource::Mask(_)), _) => Few::new(),
+            (Sparsity::Predicted, Some(PredictionSource::Predictor { predictor, .. }), _) => {
                 [predictor.first()].into_iter().collect()
             }
             (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
@@ -108,7 +108,7 @@ pub struct FfnWork {
     pub active: usize,
     /// Bytes of weights read one after the other.
     pub sequential: u64,
-    /// Bytes of weights read as rows here and there.
+    /// Bytes of weights read as scattered rows.
     pub scattered: u64,
 }
 
@@ -138,7 +138,7 @@ impl FfnWork {
     }
 }
 
-/// True if so many rows of a matrix are better read with all the others.
+/// True if `rows` rows are so many that all rows of the matrix are read in order instead.
 pub(crate) fn is_most(rows: usize, matrix: &Matrix) -> bool {
     rows as f64 > MOST_ROWS * matrix.rows() as f64
 }
@@ -155,9 +155,9 @@ mod tests {
         },
     };
 
-    /// A prefetch covers the rows a task begins with, in every mode.
+    /// A task's first read is what a prefetch covers, in every mode.
     #[test]
-    fn what_a_task_reads_first() {
+    fn the_first_read_of_every_mode() {
         let mut seed = 9;
         let (gated, plain) = (ffn(true, 16, &mut seed), ffn(false, 16, &mut seed));
         let gate = &gated.gate.as_ref().unwrap().weight;
@@ -169,7 +169,8 @@ mod tests {
             quality: None,
             by_input: Default::default(),
         };
-        let (asked, mask) = (Guess::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, Guess::Mask(&[0]));
+        let (asked, mask) =
+            (PredictionSource::Predictor { predictor: &predictor, x: &[], shift: 0.0 }, PredictionSource::Mask(&[0]));
         let both = [gate, &gated.up.weight];
         let cases: [(&FfnWeights, _, _, _, _, &[&Matrix]); 10] = [
             (&gated, Activation::Relu, Sparsity::Dense, Some(asked), None, &both),
@@ -185,11 +186,20 @@ mod tests {
         ];
         let cpu = Cpu::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() }).unwrap();
         let x: Vec<f32> = (0..D).map(|_| noise(&mut seed)).collect();
-        for (ffn, activation, sparsity, guess, cut, wanted) in cases {
+        for (ffn, activation, sparsity, prediction, activation_threshold, wanted) in cases {
             let blocks = [FfnBlock::whole(ffn)];
             let (recall_check, observed, tokens) = (false, false, 1);
-            let task =
-                FfnTask { blocks: &blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+            let task = FfnTask {
+                blocks: &blocks,
+                activation,
+                sparsity,
+                prediction,
+                recall_check,
+                activation_threshold,
+                x: &x,
+                tokens,
+                observed,
+            };
             let at = |matrix: &&Matrix| matrix.data().as_ptr();
             let read = task.first_read();
             assert_eq!(
@@ -197,18 +207,29 @@ mod tests {
                 wanted.iter().map(at).collect::<Vec<_>>(),
                 "{sparsity}"
             );
-            let Some(Guess::Predictor { .. }) = guess else { continue };
-            // Of nothing that is left out, as much at least is read as was asked for.
-            let guess = Some(Guess::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
-            let work = CpuFfn::default().partial(&cpu, &FfnTask { guess, ..task }, &mut [0.0; D]).unwrap();
+            let Some(PredictionSource::Predictor { .. }) = prediction else { continue };
+            // At least the prefetched bytes are read.
+            let prediction = Some(PredictionSource::Predictor { predictor: &predictor, x: &x, shift: 0.0 });
+            let work = CpuFfn::default().partial(&cpu, &FfnTask { prediction, ..task }, &mut [0.0; D]).unwrap();
             assert!(work.sequential >= read.iter().map(|matrix| matrix.data().len() as u64).sum());
         }
         let some = [FfnBlock { neurons: Some(&[1, 3]), ..FfnBlock::whole(&gated) }];
         let two = [FfnBlock::whole(&gated), FfnBlock::whole(&gated)];
         for blocks in [&some[..], &two] {
-            let (activation, sparsity, guess, cut) = (Activation::Relu, Sparsity::Dense, None, None);
+            let (activation, sparsity, prediction, activation_threshold) =
+                (Activation::Relu, Sparsity::Dense, None, None);
             let (recall_check, observed, tokens) = (false, false, 1);
-            let task = FfnTask { blocks, activation, sparsity, guess, recall_check, cut, x: &x, tokens, observed };
+            let task = FfnTask {
+                blocks,
+                activation,
+                sparsity,
+                prediction,
+                recall_check,
+                activation_threshold,
+                x: &x,
+                tokens,
+                observed,
+            };
             assert!(task.first_read().is_empty());
         }
     }

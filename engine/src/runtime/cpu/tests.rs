@@ -1,4 +1,4 @@
-//! FFNs against plain arithmetic in f64, in every mode, whole and in parts.
+//! FFNs on the CPU compared with a reference in f64, in every sparsity mode, whole and in parts.
 
 use super::*;
 use crate::{
@@ -20,13 +20,14 @@ pub fn noise(seed: &mut u64) -> f32 {
     (*seed >> 40) as f32 / 8_388_608.0 - 1.0
 }
 
+/// A random F32 matrix `[rows, cols]` with a bias `[rows]`.
 pub fn linear(rows: usize, cols: usize, seed: &mut u64) -> Linear {
     let data: Vec<u8> = (0..rows * cols).flat_map(|_| noise(seed).to_le_bytes()).collect();
     let weight = Matrix::new(TensorType::F32, rows, cols, Bytes::new(data)).unwrap();
     Linear { weight, bias: Some((0..rows).map(|_| noise(seed)).collect()) }
 }
 
-/// The same matrix with rows for columns.
+/// The transposed matrix, `[cols, rows]`, with the same bias.
 fn transposed(linear: &Linear) -> Linear {
     let (rows, cols) = (linear.weight.rows(), linear.weight.cols());
     let mut data = vec![0u8; rows * cols * 4];
@@ -41,6 +42,7 @@ fn transposed(linear: &Linear) -> Linear {
     Linear { weight, bias: linear.bias.clone() }
 }
 
+/// Random weights of an FFN from `[D]` to `[D]` with `n_ff` neurons, output-major.
 pub fn ffn(gated: bool, n_ff: usize, seed: &mut u64) -> FfnWeights {
     FfnWeights {
         gate: gated.then(|| linear(n_ff, D, seed)),
@@ -69,6 +71,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
     }
 }
 
+/// Reference `W x + bias`, `[rows]`, in f64.
 fn times(linear: &Linear, x: &[f64]) -> Vec<f64> {
     let mut row = vec![0.0; x.len()];
     (0..linear.weight.rows())
@@ -80,6 +83,7 @@ fn times(linear: &Linear, x: &[f64]) -> Vec<f64> {
         .collect()
 }
 
+/// Reference activation of a gate `g`.
 fn act(activation: Activation, g: f64) -> f64 {
     match activation {
         Activation::Silu => g / (1.0 + (-g).exp()),
@@ -88,7 +92,7 @@ fn act(activation: Activation, g: f64) -> f64 {
     }
 }
 
-/// The hidden values of one token in f64.
+/// Reference hidden values of one token, `[n_ff]`, in f64.
 fn hidden(activation: Activation, ffn: &FfnWeights, x: &[f64]) -> Vec<f64> {
     let up = times(&ffn.up, x);
     let up = up.into_iter().map(|u| if activation == Activation::DRelu && ffn.gate.is_some() { u.max(0.0) } else { u });
@@ -98,6 +102,7 @@ fn hidden(activation: Activation, ffn: &FfnWeights, x: &[f64]) -> Vec<f64> {
     }
 }
 
+/// Reference down projection of one token's hidden values `[n_ff]`, `[D]`.
 fn project(ffn: &FfnWeights, hidden: &[f64]) -> Vec<f64> {
     match &ffn.down {
         Down::Outputs(down) => times(down, hidden),
@@ -105,7 +110,7 @@ fn project(ffn: &FfnWeights, hidden: &[f64]) -> Vec<f64> {
     }
 }
 
-/// One token in f64.
+/// Reference FFN of one token, `[D]`, in f64.
 fn plain(activation: Activation, ffn: &FfnWeights, x: &[f64]) -> Vec<f64> {
     project(ffn, &hidden(activation, ffn, x))
 }
@@ -121,7 +126,7 @@ fn close(got: &[f32], wanted: &[f64]) {
     }
 }
 
-/// Reports an observer received.
+/// The latest report of a layer's firing.
 #[derive(Default)]
 struct Seen {
     fired: Vec<u32>,
@@ -153,7 +158,7 @@ impl Probe for Seen {
     }
 }
 
-/// Magnitudes of all of at most `n` neurons: of one token, where only some are listed.
+/// Magnitudes of all neurons: `[tokens, neurons]`, or `[n]` of one token where only some are listed.
 fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
     match strength {
         Strength::All(values) => values.iter().map(|value| value.abs()).collect(),
@@ -165,13 +170,25 @@ fn magnitudes(strength: Strength<'_>, n: usize) -> Vec<f32> {
     }
 }
 
-/// A task for a layer that does nothing special.
+/// A task for layer 0 without predictor, activation threshold or recall check.
 pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a> {
     let tokens = x.len() / D;
-    let (predictor, cut) = (None, None);
-    LayerTask { layer: 0, ffn, predictor, cut, sparsity, shift: 0.0, recall_check: false, x, residual: x, tokens }
+    let (predictor, activation_threshold) = (None, None);
+    LayerTask {
+        layer: 0,
+        ffn,
+        predictor,
+        activation_threshold,
+        sparsity,
+        shift: 0.0,
+        recall_check: false,
+        x,
+        residual: x,
+        tokens,
+    }
 }
 
+/// Compares the layer's output with `wanted`, the reference of one token, for several numbers of threads and tokens.
 fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[f64]) -> Vec<f64>) {
     let mut seed = 11;
     let mut layer = LayerFfn::default();
@@ -186,7 +203,7 @@ fn check(config: &ModelConfig, ffn: &Ffn, sparsity: Sparsity, wanted: impl Fn(&[
     }
 }
 
-/// The same FFN with neurons as rows of its down projection.
+/// The same FFN with a neuron-major down projection.
 fn neuron_major(mut ffn: FfnWeights) -> FfnWeights {
     if let Down::Outputs(down) = &ffn.down {
         ffn.down = Down::Neurons(transposed(down));

@@ -1,4 +1,4 @@
-//! Attention of a layer, but for what depends on the cache.
+//! Attention of a layer on the device, except the kernels that are bound to a KV cache ([`KvOps`]).
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
@@ -9,11 +9,12 @@ use crate::{
     model::{AttentionConfig, AttentionWeights, ModelConfig, NormKind},
 };
 
-/// Most tokens that each have their own workgroups, which share the keys out among them. More are taken together.
+/// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
+/// `attention_prompt`, in tiles of queries.
 const FEW_TOKENS: usize = 8;
-/// Workgroups that a few tokens' attention is cut into where the context is long enough.
+/// Workgroups that `attention_decode` is split into in long contexts.
 const WORKGROUPS: u64 = 512;
-/// Invocations of a workgroup where the kernels leave the choice.
+/// Invocations of a workgroup, for kernels written for any number.
 const WORKGROUP: u32 = 128;
 /// Widest head that `attention_prompt` takes.
 const MOST_PROMPT_HEAD: usize = 256;
@@ -27,9 +28,9 @@ pub(crate) struct AttentionBuffers {
     pub q: Buffer,
     /// `[chunk, n_head * head_dim]`
     pub heads: Buffer,
-    /// Partial results of a few tokens' attention splits.
+    /// Partial results of `attention_decode`'s splits.
     pub partials: Buffer,
-    /// Per table of rotations `[chunk, dims / 2, 2]`: cosine and sine.
+    /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
     pub tables: Vec<Buffer>,
     eps: f32,
 }
@@ -40,14 +41,14 @@ pub(crate) struct AttentionLayout {
     pub shape: AttentionConfig,
     /// Rotated elements of a head; 0 if heads are not rotated.
     pub dims: usize,
-    /// From one row to the next: of queries, keys and values together, of queries, of the heads' outputs.
+    /// Row pitches in floats: of queries, keys and values together, of queries, of the heads' outputs.
     pub qkv_pitch: usize,
     pub q_pitch: usize,
     pub heads_pitch: usize,
-    /// Query heads a workgroup takes for a few tokens.
+    /// Query heads per workgroup of `attention_decode`.
     pub decode_heads: u32,
     workgroups: u32,
-    /// Floats of a few tokens' partial results.
+    /// Floats of `attention_decode`'s partial results.
     partials: usize,
 }
 
@@ -89,7 +90,7 @@ impl AttentionLayout {
         WORKGROUP.max(head_pitch(self.shape.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
     }
 
-    /// Invocations of a workgroup of `rope_append`, which takes a head.
+    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
     pub fn rope_workgroup(&self) -> u32 {
         (self.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
     }
@@ -117,19 +118,19 @@ impl AttentionBuffers {
         layouts.map(of).fold([0; 4], |most, of| std::array::from_fn(|at| most[at].max(of[at])))
     }
 
-    /// Floats of every buffer.
+    /// Sizes of the scratch buffers, in floats.
     pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
         let tables = config.ropes.iter().map(|rope| chunk * rope.dims);
         Self::floats(caps, config, chunk).into_iter().chain(tables).collect()
     }
 
-    /// Most elements of a row.
+    /// Elements of the longest row of a buffer.
     pub fn widest(caps: &Caps, config: &ModelConfig) -> usize {
         let [_, rows @ ..] = Self::floats(caps, config, 1);
         rows.into_iter().max().unwrap_or(0)
     }
 
-    /// Invocations of a workgroup of `attention_prompt`, which is written for this many.
+    /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
     pub const PROMPT_WORKGROUP: u32 = 128;
 }
 
@@ -179,7 +180,7 @@ impl AttentionOps {
         Ok(AttentionOps { layout, qkv, output, merge, q_norm, k_norm })
     }
 
-    /// Records `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
+    /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
     pub fn record(
         &self,
         recorder: &mut Recorder,

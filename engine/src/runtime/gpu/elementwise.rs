@@ -68,7 +68,7 @@ impl ActivationOp {
     ) -> Result<Self> {
         let switch = |on: bool| f64::from(u8::from(on));
         let overrides =
-            [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("TURNS", switch(interleaved))];
+            [("KIND", f64::from(kind(activation))), ("GATED", switch(gated)), ("INTERLEAVED", switch(interleaved))];
         let pipeline = gpu.pipelines().get("activation", None, WORKGROUP, &overrides)?;
         Ok(ActivationOp { gpu: gpu.clone(), op: Op::new(gpu, &pipeline, &[gate_up.into(), hidden.into()])?, pitch })
     }

@@ -1,4 +1,4 @@
-//! From the residual stream to logits.
+//! The head on the device: final norm, output matrix, soft-cap and shortlist, from the residual stream to logits.
 
 use std::ops::Range;
 
@@ -25,22 +25,22 @@ const _: () = assert!(MAX_SHORTLIST as u32 == TOP_K_MOST);
 /// Bytes of logits computed and read back at once.
 const LOGITS_BYTES: usize = 4 << 20;
 
-/// Final norm, output matrix, soft-cap, shortlist.
+/// The operations and buffers of the head.
 #[derive(Debug)]
 pub(crate) struct Head {
     gpu: Gpu,
     /// `Normed = norm(Residual)`
     norm: NormOp,
-    /// `Normed = norm(Normed)`, for rows that were copied there.
+    /// `Normed = norm(Normed)`, for rows of the residual stream that were copied there first.
     in_place: NormOp,
     output: Product,
-    /// Where its matrix is the embedding.
+    /// The embedding, if it is the output matrix (tied weights).
     pub embedding: Option<Embedding>,
-    /// With its cap.
+    /// `cap * tanh(logit / cap)` and its cap.
     soft_cap: Option<(Op, f32)>,
     top: TopK,
     logits: Buffer,
-    /// Tokens at once.
+    /// Rows of `logits`: tokens computed and read back at once.
     rows: usize,
     n_vocab: usize,
 }
@@ -79,19 +79,20 @@ impl Head {
         })
     }
 
-    /// Floats of the logits that are computed at once, whole rows of them.
+    /// Floats of the logits buffer: whole rows, at most `chunk`.
     pub fn logits_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> usize {
         let row = pitch(config.n_vocab);
         let most = LOGITS_BYTES.min(caps.max_binding as usize);
         (most / (row * 4)).clamp(1, chunk) * row
     }
 
-    /// Bytes that are read back at once.
+    /// Bytes of the logits buffer, which is read back as a whole.
     pub fn bytes(&self) -> u64 {
         self.logits.bytes()
     }
 
-    /// Logits of the chunk's tokens in `tokens`, `[tokens.len(), n_vocab]`. `due`: `Out` is still to be added to the stream.
+    /// Logits of the chunk's tokens in `tokens`, `[tokens.len(), n_vocab]`. `due`: `Out` is not yet added to the residual
+    /// stream.
     pub fn logits(
         &self,
         segment: &mut Segment,
@@ -115,7 +116,7 @@ impl Head {
         Ok(())
     }
 
-    /// The largest logits of one token and their ids.
+    /// The `ids.len()` largest logits of `token` and their ids, in descending order.
     pub fn top(
         &self,
         segment: &mut Segment,
@@ -136,7 +137,7 @@ impl Head {
         })
     }
 
-    /// Adds what is due, unless the first token is all that is wanted, where the norm does it. Returns whether it is
+    /// Adds `Out` to the residual stream if it is due, except for a first token alone: its norm adds it. Returns true if `Out` is
     /// still due.
     fn add_unless_first(&self, segment: &mut Segment, registers: &Registers, due: bool, tokens: &Range<usize>) -> bool {
         if due && tokens.end > 1 {
@@ -145,7 +146,7 @@ impl Head {
         due && tokens.end <= 1
     }
 
-    /// Records the logits of `rows`, which are no more than `self.rows`.
+    /// Records the logits of the tokens `rows`, at most `self.rows` of them.
     fn record(&self, recorder: &mut Recorder, registers: &Registers, due: bool, rows: Range<usize>) {
         let (count, row_bytes) = (rows.len(), registers.row_bytes());
         if rows.start == 0 {
@@ -164,19 +165,19 @@ impl Head {
     }
 }
 
-/// Elements of one list of the first round.
+/// Elements of a list after the first round.
 pub(crate) fn shortlist_floats(n_vocab: usize) -> usize {
     n_vocab.div_ceil(TOP_K_RANGE as usize) * MAX_SHORTLIST
 }
 
-/// The shortlist in rounds: each leaves [`TOP_K_RANGE`] values per workgroup of the last one's, until one workgroup is left.
+/// The `k` largest logits in rounds: each keeps `k` of every [`TOP_K_RANGE`] values, until one workgroup is left.
 #[derive(Debug)]
 struct TopK {
-    /// Logits to `lists[0]`.
+    /// First round: logits to `lists[0]`.
     first: Op,
-    /// `lists[0]` to `lists[1]`, and back.
+    /// Later rounds: `lists[0]` to `lists[1]`, and back.
     rounds: [Op; 2],
-    /// Values and ids.
+    /// Values and ids, `[workgroups of the first round, MAX_SHORTLIST]`.
     lists: [(Buffer, Buffer); 2],
     n_vocab: usize,
 }
@@ -202,7 +203,7 @@ impl TopK {
         })
     }
 
-    /// Records all rounds for `k` values; returns where they and their ids will be.
+    /// Records all rounds for `k` values; returns the buffers of the values and of their ids.
     fn record(&self, recorder: &mut Recorder, k: usize) -> (&Buffer, &Buffer) {
         let (mut len, mut into, mut op) = (self.n_vocab, 0, &self.first);
         loop {

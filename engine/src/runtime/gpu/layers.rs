@@ -47,7 +47,7 @@ pub(crate) struct GpuLayers {
 }
 
 impl GpuLayers {
-    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of more than `most_work` multiply-adds is cut
+    /// No layer yet; the first that [`GpuLayers::push`] adds is `first_layer`. Work of more than `most_work` multiply-adds is split
     /// into several submissions.
     ///
     /// # Errors

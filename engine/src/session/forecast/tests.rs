@@ -135,7 +135,7 @@ fn neuron_major_down_projections_are_planned_before_the_model_is_opened() {
         for budget in (0..=20).map(|part| everything * part / 16) {
             let [closed, open] = [&closed, &open].map(|planner| planner.forecast(budget, GpuUse::Always));
             assert_eq!(closed.plan, open.plan, "{} of {budget}", path.display());
-            with_buffer += usize::from(closed.plan.bytes.stream_buffer > 0);
+            with_buffer += usize::from(closed.plan.bytes.streaming_buffer > 0);
         }
         assert_eq!(with_buffer > 0, streams, "{}", path.display());
     }

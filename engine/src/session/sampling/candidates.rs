@@ -276,7 +276,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn top_k_is_a_full_sort_cut(logits in logits(), k in 1usize..600) {
+        fn top_k_is_a_truncated_full_sort(logits in logits(), k in 1usize..600) {
             let mut candidates = Candidates::default();
             candidates.collect_top_k(&logits, k);
             let mut want: Vec<(u32, f32)> =
@@ -312,10 +312,10 @@ mod tests {
             candidates.min_p(p);
             let got = ids(&candidates);
             let all = softmax(&logits);
-            let cut = f64::from(p) * all[0].1;
+            let least = f64::from(p) * all[0].1;
             for (id, probability) in all {
-                if (probability - cut).abs() > 1e-6 * cut {
-                    prop_assert_eq!(got.contains(&id), probability > cut);
+                if (probability - least).abs() > 1e-6 * least {
+                    prop_assert_eq!(got.contains(&id), probability > least);
                 }
             }
         }

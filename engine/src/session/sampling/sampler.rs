@@ -279,10 +279,10 @@ mod tests {
         let logits = wide_logits(1000);
         let mut plain = sampler(&Sampling { seed: Some(42), ..OFF() }, logits.len());
         let tokens: Vec<u32> = (0..6).map(|_| plain.sample(&logits, &[]).unwrap()).collect();
-        let mut cut = sampler(&Sampling { seed: Some(42), ..Sampling::default() }, logits.len());
-        let cut: Vec<u32> = (0..6).map(|_| cut.sample(&logits, &[]).unwrap()).collect();
+        let mut filtered = sampler(&Sampling { seed: Some(42), ..Sampling::default() }, logits.len());
+        let filtered: Vec<u32> = (0..6).map(|_| filtered.sample(&logits, &[]).unwrap()).collect();
         assert_eq!(tokens, [524, 542, 639, 406, 40, 419]);
-        assert_eq!(cut, [487, 864, 21, 953, 377, 953]);
+        assert_eq!(filtered, [487, 864, 21, 953, 377, 953]);
     }
 
     #[test]

@@ -81,7 +81,7 @@ impl Follower {
     }
 
     /// Adds a layer's firings in a chunk of tokens: the neurons that fired or, in an MoE layer, the experts that were chosen.
-    /// Where a predictor's guess comes with the complete firings, its recall is checked.
+    /// Where a prediction comes with the complete firings, its recall is checked.
     pub fn add_firing(&mut self, firing: &LayerFiring<'_>) {
         let Some(layer) = self.layers.get_mut(firing.layer) else { return };
         let words = layer.counts.neurons().div_ceil(32);
@@ -95,7 +95,7 @@ impl Follower {
         layer.fresh = true;
         if let (true, Some(predicted), Some(recall)) = (firing.complete, firing.predicted, &mut layer.recall) {
             let fired: u32 = firing.fired.iter().map(|bits| bits.count_ones()).sum();
-            let missed = firing.fired.iter().zip(predicted).map(|(fired, guess)| (fired & !guess).count_ones());
+            let missed = firing.fired.iter().zip(predicted).map(|(fired, predicted)| (fired & !predicted).count_ones());
             recall.add_check(fired as usize, missed.sum::<u32>() as usize);
         }
     }

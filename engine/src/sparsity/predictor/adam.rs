@@ -6,7 +6,7 @@ use ndarray::{Array2, Zip};
 const BETAS: [f64; 2] = [0.9, 0.999];
 /// Keeps the division by the root of a small square finite.
 const EPSILON: f32 = 1e-8;
-/// Share of the learning rate by which weights shrink.
+/// Fraction of the learning rate by which weights shrink.
 const WEIGHT_DECAY: f64 = 0.01;
 
 /// AdamW's state for one parameter, `[rows, cols]`, f32. A step's result does not depend on the number of threads.

@@ -125,7 +125,7 @@ impl Tally {
     /// Adds one token: masks of active and predicted neurons, and the neurons' mass `[n_ff]`, read where a neuron is active. Without
     /// masses mass recall stays undefined.
     pub fn add(&mut self, active: &[u32], predicted: &[u32], mass: Option<&[f32]>) {
-        let (fires, guessed) = (mask::count(active) as f64, mask::count(predicted) as f64);
+        let (fires, let_through) = (mask::count(active) as f64, mask::count(predicted) as f64);
         let found: f64 = active.iter().zip(predicted).map(|(a, p)| f64::from((a & p).count_ones())).sum();
         let weigh = |mass: &[f32]| {
             let (mut found, mut whole) = (0.0, 0.0);
@@ -139,8 +139,8 @@ impl Tally {
         self.tokens += 1;
         self.recall.add(ratio(found, fires));
         self.mass_recall.add(mass.and_then(weigh));
-        self.precision.add(ratio(found, guessed));
-        self.density.add(ratio(guessed, self.n_ff as f64));
+        self.precision.add(ratio(found, let_through));
+        self.density.add(ratio(let_through, self.n_ff as f64));
         self.active.add(ratio(fires, self.n_ff as f64));
     }
 
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(ones(&mask).collect::<Vec<_>>(), of);
             mask
         };
-        // Three of four found, of five guessed; the one missed has 1 of 60 units of mass.
+        // Three of four found, of five predicted; the one missed has 1 of 60 units of mass.
         tally.add(&mask(&[1, 9, 18, 32]), &mask(&[9, 10, 18, 32, 39]), Some(&mass));
         // Nothing fires: only precision, density and activity are defined.
         tally.add(&mask(&[]), &mask(&[0, 1, 2]), Some(&mass));

@@ -1,10 +1,9 @@
 //! The predictor that needs no training: the firing rows themselves, in few bits. Their product with a token has no error but
 //! rounding, so its threshold needs little slack; but it is as wide as the model, where a low-rank predictor is narrow.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::time::Instant;
+
+use parking_lot::Mutex;
 
 use super::{Trained, data::LayerData, options::Target, threshold::with_threshold};
 use crate::{
@@ -45,12 +44,12 @@ pub(super) fn quantised(cpu: &Cpu, matrix: &Matrix, ty: TensorType) -> Result<Ma
         for r in *at * ROWS..matrix.rows().min((*at + 1) * ROWS) {
             matrix.dequantise_row(r, &mut row);
             if let Err(error) = quant::quantise(ty, &row, bytes) {
-                failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                failed.lock().get_or_insert(error);
                 return;
             }
         }
     });
-    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+    match failed.into_inner() {
         Some(error) => Err(error),
         None => Matrix::new(ty, matrix.rows(), matrix.cols(), Bytes::new(parts.concat()))
             .ok_or_else(|| Error::invalid("predictor type", "a weight type", ty)),

@@ -3,7 +3,7 @@
 //! With a threshold of its own every rank meets the target recall; a small one just names many neurons to do so. The search is
 //! therefore for the rank at which a token costs least ([`FfnCost::predicted`]): the predictor's own bytes and those of the
 //! neurons it names. Each rank is tried in every type it may have, since coarser weights are fewer bytes but name more neurons.
-//! The first guess comes from how many neurons fire and how evenly; from there the rank doubles or halves as long as that pays.
+//! The first rank comes from how many neurons fire and how evenly; from there the rank doubles or halves as long as that pays.
 
 use std::{ops::ControlFlow, time::Instant};
 

@@ -54,11 +54,7 @@ impl Sidecar {
             Ffn::Experts(moe) => {
                 if prepared.predictor.is_some() || prepared.down.is_some() {
                     let location = Location::Key(keys::KIND.to_owned());
-                    return Err(self.refuse(
-                        location,
-                        format!("none for layer {n}, a mixture of experts"),
-                        "a dense layer",
-                    ));
+                    return Err(self.refuse(location, format!("none for layer {n}, an MoE layer"), "a dense layer"));
                 }
                 frequencies(moe.experts.len())?;
                 return prepared.experts.as_ref().map_or(Ok(()), |experts| self.check_experts(n, moe, experts));

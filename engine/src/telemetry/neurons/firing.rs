@@ -17,7 +17,7 @@ pub struct LayerFiring<'a> {
     pub fired: &'a [u32],
     /// `[tokens, experts.div_ceil(32)]`: the experts each token has chosen; `None` for a layer without experts.
     pub chosen: Option<&'a [u32]>,
-    /// The same as `fired` of the predictor's guess; `None` where no predictor was asked.
+    /// The same as `fired` of the predicted neurons; `None` where no predictor was asked.
     pub predicted: Option<&'a [u32]>,
     /// True if every neuron was computed, so that `fired` is the truth and not limited to what the predictor named.
     pub complete: bool,

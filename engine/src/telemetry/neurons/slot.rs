@@ -72,16 +72,16 @@ impl Slot {
         let predicted = firing.predicted.map(|mask| &mask[t * words.len()..][..words.len()]);
         let chosen = firing.chosen.map(|mask| &mask[t * experts.len()..][..experts.len()]);
         let Some(figures) = self.figures.get_mut(layer) else { return };
-        let share = |of: u64| if firing.tokens == 1 { of } else { of / firing.tokens as u64 };
+        let per_token = |of: u64| if firing.tokens == 1 { of } else { of / firing.tokens as u64 };
         *figures = LayerTrace {
             experts: chosen.map(|_| 0),
             predicted: predicted.map(|_| 0),
             missed: predicted.filter(|_| firing.complete).map(|_| 0),
-            cpu_bytes: share(firing.cpu_bytes),
-            bus_bytes: share(firing.bus_bytes),
-            gpu_ns: share(firing.gpu_ns),
-            cpu_ns: share(firing.cpu_ns),
-            wait_ns: share(firing.wait_ns),
+            cpu_bytes: per_token(firing.cpu_bytes),
+            bus_bytes: per_token(firing.bus_bytes),
+            gpu_ns: per_token(firing.gpu_ns),
+            cpu_ns: per_token(firing.cpu_ns),
+            wait_ns: per_token(firing.wait_ns),
             ..LayerTrace::default()
         };
         let masks = &mut self.masks;
@@ -97,7 +97,7 @@ impl Slot {
             kept.copy_from_slice(predicted);
         } else if let Some(predicted) = predicted {
             // Told of this layer and not of the first: counted now, being kept nowhere.
-            count_guess(figures, fired, predicted);
+            count_prediction(figures, fired, predicted);
         }
         let strength = masks.strength.get_mut(shape.range(layer));
         if let (Some(told), Some(kept), Some(greatest)) = (firing.strength, strength, masks.greatest.get_mut(layer)) {
@@ -184,11 +184,11 @@ fn count(
         *experts = ones(chosen);
     }
     if let Some(predicted) = predicted.filter(|_| figures.predicted.is_some()) {
-        count_guess(figures, fired, predicted);
+        count_prediction(figures, fired, predicted);
     }
 }
 
-fn count_guess(figures: &mut LayerTrace, fired: &[u32], predicted: &[u32]) {
+fn count_prediction(figures: &mut LayerTrace, fired: &[u32], predicted: &[u32]) {
     figures.predicted = Some(ones(predicted));
     figures.missed = figures.missed.map(|_| ones(fired) - both(fired, predicted));
 }

@@ -138,7 +138,7 @@ fn hits_misses_and_strengths() {
     assert!(again(&mut recorder, None).is_none());
 }
 
-/// A moe between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
+/// An MoE layer between two FFNs: the experts of every token, and how often each is chosen, in single tokens and in chunks.
 #[test]
 fn chosen_experts_are_counted_beside_their_neurons() {
     const EXPERTS: usize = 40;
@@ -180,8 +180,8 @@ fn chosen_experts_are_counted_beside_their_neurons() {
     assert_eq!((tally.tokens, &tally.chosen[..], &tally.counts), (position as u64, &times[..], &fired_times));
     let seen = tally.chosen_recent.iter().zip(&times).all(|(recent, times)| (*recent > 0.0) == (*times > 0));
     assert!(seen && tally.chosen_recent.len() == EXPERTS);
-    let shares: f32 = tally.chosen_recent.iter().sum();
-    assert!((1.0..=2.0001).contains(&shares), "{shares}");
+    let sum: f32 = tally.chosen_recent.iter().sum();
+    assert!((1.0..=2.0001).contains(&sum), "{sum}");
     assert!(board.tally(0).chosen.is_empty() && board.tally(2).chosen_recent.is_empty());
 }
 
@@ -214,11 +214,11 @@ impl Told {
         let layers = 0..shape.layers();
         let fired = layers.clone().map(|layer| mask(shape.neurons(layer))).collect();
         let chosen = layers.clone().map(|layer| mask(shape.experts(layer))).collect();
-        let guessed = mask(4)[0];
+        let bits = mask(4)[0];
         // Some layers have a predictor, some tokens are looked at as a whole.
         let predicted =
-            layers.map(|layer| (guessed >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
-        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: guessed >> 2 & 1 == 1 }
+            layers.map(|layer| (bits >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
+        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: bits >> 2 & 1 == 1 }
     }
 
     fn figures(&self, shape: &NeuronShape, layer: usize) -> LayerTrace {

@@ -1,4 +1,4 @@
-//! Mixtures of which some experts are resident.
+//! MoE models of which some experts are resident.
 
 use thermocline_engine::{
     model::Activation,
@@ -20,20 +20,21 @@ fn every_placement_of_experts_computes_the_same() {
     }
 }
 
-/// The same model with another activation and cuts, its experts' down projections turned or not.
-fn variant(model: &Model, (activation, cut): (Activation, Option<f32>), turned: bool) -> Arc<Model> {
+/// The same model with another activation and other activation thresholds, its experts' down projections neuron-major or as in
+/// the file.
+fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), neuron_major: bool) -> Arc<Model> {
     let (mut config, mut weights) = (model.config.clone(), model.weights.clone());
     config.activation = activation;
-    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = cut);
+    weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
     let model = Model { config, weights, checkpoint: model.checkpoint.clone() };
-    match turned {
+    match neuron_major {
         true => Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0),
         false => Arc::new(model),
     }
 }
 
-/// Neurons that are silent, or below the activation threshold, are left out wherever an expert is, and whether or not the CPU has its down projection turned;
-/// a device takes it as the file has it.
+/// Neurons that are silent, or below the activation threshold, are left out wherever an expert is, and in either orientation of the
+/// CPU's down projections; a device takes them as the file has them.
 #[test]
 fn every_placement_leaves_out_the_same() {
     let forms = [
@@ -44,8 +45,8 @@ fn every_placement_leaves_out_the_same() {
         ((Activation::Silu, Some(0.05)), Sparsity::Threshold, true),
     ];
     for (name, model) in [(MIXTRAL, model(MIXTRAL)), ("shared expert", wide())] {
-        for (form, mode, turned) in forms {
-            let model = variant(&model, form, turned);
+        for (form, mode, neuron_major) in forms {
+            let model = variant(&model, form, neuron_major);
             placements::every_placement_of(name, &model, FULL, &[mode]);
             let ids = ids(&model, 24);
             let run = |mode| {
@@ -100,12 +101,12 @@ fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
 #[test]
 fn a_mixed_layer_tells_what_the_cpu_does() {
     let gpu = shared(FULL);
-    let cut = |model: &Arc<Model>| {
+    let thresholded = |model: &Arc<Model>| {
         let mut weights = model.weights.clone();
         weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.05));
         Arc::new(Model { config: model.config.clone(), weights, checkpoint: model.checkpoint.clone() })
     };
-    for model in [cut(&model(MIXTRAL)), cut(&wide())] {
+    for model in [thresholded(&model(MIXTRAL)), thresholded(&wide())] {
         let shape = model.neuron_shape();
         let experts = model.config.experts.unwrap();
         let ids = ids(&model, 60);
@@ -135,7 +136,7 @@ fn a_mixed_layer_tells_what_the_cpu_does() {
                 let moved = if split { down + if cold { row } else { 0 } } else { 0 };
                 assert_eq!(*bus_bytes, moved * *tokens as u64, "{what}: {chosen:?} of {is_hot:?}");
             }
-            // Of 60 tokens' some 20,000: those a rounding away from the cut.
+            // Of 60 tokens' some 20,000: those a rounding away from the activation threshold.
             assert!(differ <= 6, "{what}: {differ} neurons differ");
         }
     }
@@ -257,9 +258,9 @@ fn hot_experts_follow_the_text() {
     let plain = wide();
     let (config, mut weights) = (plain.config.clone(), plain.weights.clone());
     for layer in &mut weights.layers {
-        let Ffn::Experts(mixture) = &mut layer.ffn else { panic!("no mixture") };
+        let Ffn::Experts(moe) = &mut layer.ffn else { panic!("not an MoE layer") };
         // The last experts are liked best.
-        mixture.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
+        moe.router.bias = Some((0..12).map(|expert| if expert < 6 { 0.0 } else { 8.0 }).collect());
     }
     let model = Arc::new(Model { config, weights, checkpoint: plain.checkpoint.clone() });
     let ids = ids(&model, 160);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Layer and tokens of what was told, the mask of what fired, and the guess.
+/// Layer and tokens of what was told, the mask of neurons that fired, and the predicted mask.
 pub(super) type Told = (usize, usize, Vec<u32>, Option<Vec<u32>>);
 
 /// Report on each layer.

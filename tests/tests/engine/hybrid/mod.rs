@@ -28,7 +28,7 @@ use thermocline_tests::{
     dice::Dice,
     golden::{self, Expected, MODELS, Setup, max_diff},
     gpu::{FULL, open, shared},
-    mixtures,
+    moe,
 };
 
 fn here(path: &str) -> PathBuf {
@@ -39,9 +39,9 @@ fn model(path: &str) -> Arc<Model> {
     Arc::new(Model::open(&here(path), &LoadOptions::default()).unwrap_or_else(|error| panic!("{path}: {error}")))
 }
 
-/// The mixture with a shared expert.
+/// The MoE model with a shared expert.
 fn wide() -> Arc<Model> {
-    Arc::new(mixtures::wide())
+    Arc::new(moe::wide())
 }
 
 const POWERINFER: &str = "fixtures/powerinfer/llama-relu-f16.powerinfer.gguf";
@@ -103,7 +103,7 @@ fn lost_at_every(point: FaultPoint, mut run: impl FnMut(&Gpu) -> Result<(), Erro
 fn neurons(model: &Model, layer: usize) -> usize {
     match &model.weights.layers[layer].ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
-        Ffn::Experts(mixture) => mixture.experts.len(),
+        Ffn::Experts(moe) => moe.experts.len(),
         Ffn::None => 0,
     }
 }
@@ -168,8 +168,8 @@ fn relative(got: &[f32], wanted: &[f32]) -> f32 {
     max_diff(got, wanted) / wanted.iter().fold(1.0_f32, |most, logit| most.max(logit.abs()))
 }
 
-/// Sixteen-bit floats, so that neither side rounds activations.
-fn turned(path: &str) -> Arc<Model> {
+/// The model at `path` with its down projections neuron-major, in 16-bit floats so that neither side rounds activations.
+fn neuron_major(path: &str) -> Arc<Model> {
     let cpu = cpu();
     let (model, _) = model(path).neuron_major(cpu.pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
     Arc::new(model)

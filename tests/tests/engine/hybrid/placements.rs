@@ -40,7 +40,7 @@ fn every_placement_in_every_tier() {
 fn every_relu_model_is_exact() {
     let gpu = shared(FULL);
     for name in MODELS {
-        let model = turned(&format!("fixtures/models/{name}"));
+        let model = neuron_major(&format!("fixtures/models/{name}"));
         if !model.config.activation.is_sparse() || model.config.experts.is_some() {
             continue;
         }
@@ -63,7 +63,7 @@ fn every_relu_model_is_exact() {
 fn other_models_split_as_well() {
     let gpu = shared(FULL);
     for name in ["llama-silu-gqa", "gemma2", "qwen2", "phi3", "falcon-new"] {
-        let model = turned(&format!("fixtures/models/{name}"));
+        let model = neuron_major(&format!("fixtures/models/{name}"));
         // Longer than a tile of keys.
         let ids = ids(&model, 150);
         let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -76,19 +76,19 @@ fn other_models_split_as_well() {
 }
 
 #[test]
-fn cuts_hold_on_both_sides() {
+fn activation_thresholds_hold_on_both_sides() {
     let gpu = shared(FULL);
-    let turned = turned("fixtures/models/llama-silu-gqa");
-    let mut weights = turned.weights.clone();
+    let model = neuron_major("fixtures/models/llama-silu-gqa");
+    let mut weights = model.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
-    let (config, checkpoint) = (turned.config.clone(), turned.checkpoint.clone());
+    let (config, checkpoint) = (model.config.clone(), model.checkpoint.clone());
     let model = Arc::new(Model { config, weights, checkpoint });
     let ids = ids(&model, 30);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let dense = logits(&mut scalar, &ids, 30);
     scalar.set_sparsity(Sparsity::Threshold);
     let wanted = logits(&mut scalar, &ids, 30);
-    assert!(relative(&wanted, &dense) > 1e-3, "the cut cuts nothing");
+    assert!(relative(&wanted, &dense) > 1e-3, "the activation threshold skips nothing");
     for (what, placement) in placements(&model, 5) {
         let mut forward = hybrid(gpu, &model, &placement, 64);
         forward.set_sparsity(Sparsity::Threshold);

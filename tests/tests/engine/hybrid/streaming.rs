@@ -61,12 +61,13 @@ fn streamed_prompts_compute_the_same() {
     }
 }
 
-/// Without gates, with biases, with cuts, of several activations, and in a type whose scales are a stream of their own.
+/// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of
+/// their own.
 #[test]
 fn streamed_prompts_of_other_models_compute_the_same() {
     for name in ["llama-silu-gqa", "opt", "falcon-new", "qwen2"] {
         for tier in [FULL, Tier::PORTABLE] {
-            every_placement_streams(name, &turned(&format!("fixtures/models/{name}")), tier, &[Sparsity::Dense]);
+            every_placement_streams(name, &neuron_major(&format!("fixtures/models/{name}")), tier, &[Sparsity::Dense]);
         }
     }
     let quantised = model("fixtures/powerinfer/llama-relu-q4_0.powerinfer.gguf");
@@ -125,11 +126,11 @@ fn a_streamed_chunk_makes_nothing_and_asks_nothing_of_the_cpu() {
 #[test]
 fn the_same_neurons_fire_in_streamed_prompts() {
     let gpu = shared(FULL);
-    let silu = turned("fixtures/models/llama-silu-gqa");
+    let silu = neuron_major("fixtures/models/llama-silu-gqa");
     let mut weights = silu.weights.clone();
     weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = Some(0.1));
-    let cut = Model { config: silu.config.clone(), weights, checkpoint: silu.checkpoint.clone() };
-    for model in [model(POWERINFER), Arc::new(cut)] {
+    let variant = Model { config: silu.config.clone(), weights, checkpoint: silu.checkpoint.clone() };
+    for model in [model(POWERINFER), Arc::new(variant)] {
         let ids = ids(&model, 50);
         let hear = |forward: &mut Forward| {
             let mut heard = Heard::default();
@@ -141,7 +142,7 @@ fn the_same_neurons_fire_in_streamed_prompts() {
         let wanted = hear(&mut scalar);
         for (what, placement) in placements(&model, 4) {
             for buffer in [least(&model), PLENTY] {
-                // Of some 20,000: those a rounding away from zero, or from the cut.
+                // Of some 20,000: those a rounding away from zero, or from the activation threshold.
                 let differ = hear(&mut streaming(gpu, &model, &placement, 16, buffer)).differences(&wanted);
                 assert!(differ <= 4, "{what}: {differ} neurons differ");
             }

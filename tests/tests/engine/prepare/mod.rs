@@ -3,7 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failed helper is a failed test")]
 
-mod mixtures;
+mod moe;
 mod own;
 
 use std::{
@@ -167,8 +167,8 @@ fn relu_models_get_predictors() {
         assert_eq!(tokens, texts.iter().map(Vec::len).sum::<usize>() as u64);
         for (layer, counts) in made.sidecar.layers.iter().zip(&fired.0) {
             let frequency = layer.frequency.as_ref().unwrap();
-            for (neuron, share) in frequency.iter().enumerate() {
-                let off = (f64::from(*share) * tokens as f64 - counts[neuron] as f64).abs();
+            for (neuron, frequency) in frequency.iter().enumerate() {
+                let off = (f64::from(*frequency) * tokens as f64 - counts[neuron] as f64).abs();
                 assert!(off < 2.5, "{name}: neuron {neuron} fires {off} times more or less often");
             }
         }
@@ -191,12 +191,15 @@ fn relu_models_get_predictors() {
 }
 
 #[test]
-fn models_that_are_never_silent_get_cuts() {
+fn models_that_are_never_silent_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-silu-gqa"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
-        let cut = layer.activation_threshold.unwrap();
-        assert!((cut.density - 0.5).abs() < 0.1 && cut.value > 0.0 && layer.predictor.is_none(), "{cut:?}");
+        let threshold = layer.activation_threshold.unwrap();
+        assert!(
+            (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
+            "{threshold:?}"
+        );
         // 99 % of the mass is in fewer than all neurons, and in more than half of them.
         assert!((0.5..1.0).contains(&report.density), "{report:?}");
     }
@@ -204,23 +207,23 @@ fn models_that_are_never_silent_get_cuts() {
 }
 
 #[test]
-fn quantised_down_projections_are_turned_with_little_loss() {
+fn quantised_down_projections_are_transposed_with_little_loss() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("gguf/llama-silu-gqa-256-Q4_0.gguf"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (layer, weights) in made.sidecar.layers.iter().zip(&model.weights.layers) {
-        let (down, Ffn::Dense(ffn)) = (layer.down.as_ref().unwrap(), &weights.ffn) else { panic!("a mixture") };
-        let Down::Outputs(own) = &ffn.down else { panic!("turned") };
+        let (down, Ffn::Dense(ffn)) = (layer.down.as_ref().unwrap(), &weights.ffn) else { panic!("an MoE layer") };
+        let Down::Outputs(own) = &ffn.down else { panic!("neuron-major") };
         assert_eq!((down.weight.rows(), down.weight.cols()), (own.weight.cols(), own.weight.rows()));
         assert!(down.error > 0.0 && down.error < 0.08, "{}", down.error);
         // The error is what it says.
         let mut row = vec![0.0; own.weight.cols()];
         let (mut error, mut square) = (0.0f64, 0.0f64);
-        let mut turned = vec![vec![0.0; own.weight.rows()]; own.weight.cols()];
-        turned.iter_mut().enumerate().for_each(|(n, row)| down.weight.dequantise_row(n, row));
+        let mut transposed = vec![vec![0.0; own.weight.rows()]; own.weight.cols()];
+        transposed.iter_mut().enumerate().for_each(|(n, row)| down.weight.dequantise_row(n, row));
         for output in 0..own.weight.rows() {
             own.weight.dequantise_row(output, &mut row);
             for (neuron, weight) in row.iter().enumerate() {
-                error += f64::from(weight - turned[neuron][output]).powi(2);
+                error += f64::from(weight - transposed[neuron][output]).powi(2);
                 square += f64::from(weight * weight);
             }
         }

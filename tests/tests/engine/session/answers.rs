@@ -71,10 +71,10 @@ fn only_new_tokens_are_computed_and_the_answer_is_the_same() {
     let again = ask(&first, greedy(&longer, 20));
     assert_eq!((again.stats.reused_tokens, &again.ids), (36, &reused.ids));
     // Another turn in the middle.
-    let turned = [&prompt[..12], &[9, 10]].concat();
-    let turn = ask(&first, greedy(&turned, 20));
+    let branched = [&prompt[..12], &[9, 10]].concat();
+    let turn = ask(&first, greedy(&branched, 20));
     assert_eq!(turn.stats.reused_tokens, 12);
-    assert_eq!(turn.ids, ask(&session(&engine), greedy(&turned, 20)).ids);
+    assert_eq!(turn.ids, ask(&session(&engine), greedy(&branched, 20)).ids);
     assert_eq!(engine.telemetry().reused_tokens, 33 + 36 + 12);
 }
 

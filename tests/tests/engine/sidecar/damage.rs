@@ -121,12 +121,12 @@ fn errors_name_the_tensor() {
 }
 
 #[test]
-fn a_cut_file_is_an_error_wherever_it_is_cut() {
+fn a_truncated_file_is_an_error_wherever_it_ends() {
     let mut sidecar = sample(&open(&fixture("models/llama-relu")));
     // Small enough to try every length.
     sidecar.layers.iter_mut().for_each(|layer| layer.down = None);
     let bytes = sidecar.to_bytes().unwrap();
-    let read = |bytes: &[u8]| Sidecar::from_bytes(Path::new("cut"), Bytes::new(bytes.to_vec()));
+    let read = |bytes: &[u8]| Sidecar::from_bytes(Path::new("truncated"), Bytes::new(bytes.to_vec()));
     read(&bytes).unwrap();
     let data = bytes.len() - 64;
     for len in (0..4096.min(data)).chain((4096..data).step_by(97)) {

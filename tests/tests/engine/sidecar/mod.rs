@@ -23,7 +23,7 @@ use thermocline_engine::{
         Provenance, Sidecar, SidecarChoice, attach, path_beside,
     },
 };
-use thermocline_tests::mixtures;
+use thermocline_tests::moe;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
@@ -33,7 +33,7 @@ fn open(path: &Path) -> Model {
     Model::open(path, &LoadOptions::default()).unwrap()
 }
 
-/// Every activation family, with and without gate and biases, mixtures without and with an expert that every token passes through,
+/// Every activation family, with and without gate and biases, MoE models without and with a shared expert,
 /// and a file that has predictors already.
 const MODELS: [&str; 8] = [
     "models/llama-relu",
@@ -47,10 +47,10 @@ const MODELS: [&str; 8] = [
 ];
 
 /// Which no file is.
-const SHARED: &str = "a mixture with a shared expert";
+const SHARED: &str = "an MoE model with a shared expert";
 
 fn model(name: &str) -> Model {
-    if name == SHARED { mixtures::wide() } else { open(&fixture(name)) }
+    if name == SHARED { moe::wide() } else { open(&fixture(name)) }
 }
 
 /// Numbers that are all different.
@@ -58,8 +58,8 @@ fn numbers(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 2_654_435_761 + seed) % 1000) as f32 / 1000.0 - 0.5).collect()
 }
 
-/// The same as shares.
-fn shares(n: usize, seed: usize) -> Vec<f32> {
+/// The same as fractions, 0 to 1.
+fn frequencies(n: usize, seed: usize) -> Vec<f32> {
     numbers(n, seed).into_iter().map(|value| value + 0.5).collect()
 }
 
@@ -75,12 +75,12 @@ fn neurons(ffn: &FfnWeights) -> Matrix {
         return down.weight.clone();
     };
     let (d, n_ff) = (down.weight.rows(), down.weight.cols());
-    let (mut row, mut turned) = (vec![0.0; n_ff], vec![0.0; d * n_ff]);
+    let (mut row, mut transposed) = (vec![0.0; n_ff], vec![0.0; d * n_ff]);
     for output in 0..d {
         down.weight.dequantise_row(output, &mut row);
-        (0..n_ff).for_each(|neuron| turned[neuron * d + output] = row[neuron]);
+        (0..n_ff).for_each(|neuron| transposed[neuron * d + output] = row[neuron]);
     }
-    matrix(n_ff, d, &turned)
+    matrix(n_ff, d, &transposed)
 }
 
 /// One with everything a layer of `model` can have, and layers that lack this or that.
@@ -89,14 +89,14 @@ fn sample(model: &Model) -> Sidecar {
         let ffn = match &weights.ffn {
             Ffn::None => return PreparedLayer::default(),
             Ffn::Dense(ffn) => ffn,
-            Ffn::Experts(mixture) => {
-                let (count, width) = (mixture.experts.len(), mixture.experts[0].up.weight.rows());
+            Ffn::Experts(moe) => {
+                let (count, width) = (moe.experts.len(), moe.experts[0].up.weight.rows());
                 let frequency = (0..count).map(|e| e as f32 / count as f32).collect();
                 let experts = PreparedExperts {
                     width,
-                    frequency: shares(count * width, n),
-                    shared: mixture.shared.iter().flat_map(|of| shares(of.ffn.up.weight.rows(), n + 7)).collect(),
-                    downs: if n == 1 { Vec::new() } else { mixture.ffns().map(neurons).collect() },
+                    frequency: frequencies(count * width, n),
+                    shared: moe.shared.iter().flat_map(|of| frequencies(of.ffn.up.weight.rows(), n + 7)).collect(),
+                    downs: if n == 1 { Vec::new() } else { moe.ffns().map(neurons).collect() },
                     down_error: if n == 1 { 0.0 } else { 0.125 },
                 };
                 let activation_threshold = (n == 0).then_some(PreparedThreshold { value: 0.0625, density: 0.5 });
@@ -119,7 +119,7 @@ fn sample(model: &Model) -> Sidecar {
         };
         let quality = PredictorQuality { recall: 0.96, mass_recall: 0.99, precision: 0.5, density: 0.25 };
         PreparedLayer {
-            frequency: Some(shares(n_ff, n)),
+            frequency: Some(frequencies(n_ff, n)),
             predictor: (n != 2).then_some(PreparedPredictor {
                 kind: if weights.predictor.is_some() { None } else { Some(kind) },
                 input: if n % 2 == 0 { PredictorInput::Normed } else { PredictorInput::Residual },
@@ -184,10 +184,10 @@ fn what_is_written_is_read() {
                 (Some(a), Some(b)) => {
                     assert_eq!((a.width, &a.frequency, &a.shared), (b.width, &b.frequency, &b.shared), "{name}");
                     assert_eq!((a.downs.len(), a.down_error), (b.downs.len(), b.down_error), "{name}");
-                    let Ffn::Experts(mixture) = &weights.ffn else { panic!("{name}: no mixture") };
-                    let shared = mixture.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
+                    let Ffn::Experts(moe) = &weights.ffn else { panic!("{name}: not an MoE layer") };
+                    let shared = moe.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
                     assert_eq!((a.shared.len(), shared > 0), (shared, name == SHARED), "{name}");
-                    assert!(a.downs.is_empty() || a.downs.len() == mixture.ffns().count(), "{name}");
+                    assert!(a.downs.is_empty() || a.downs.len() == moe.ffns().count(), "{name}");
                     a.downs.iter().zip(&b.downs).for_each(|(a, b)| same_matrix(a, b));
                 }
                 (a, b) => assert!(a.is_none() && b.is_none(), "{name}"),
@@ -234,21 +234,21 @@ fn a_sidecar_becomes_part_of_its_model() {
                 prepared.activation_threshold.map(|threshold| threshold.value),
                 "{name}"
             );
-            if let (Ffn::Experts(mixture), Some(experts)) = (&weights.ffn, &prepared.experts) {
+            if let (Ffn::Experts(moe), Some(experts)) = (&weights.ffn, &prepared.experts) {
                 assert_eq!(weights.neuron_frequency.as_ref().unwrap(), &experts.frequencies().collect::<Vec<f32>>());
-                let turned = mixture.downs().filter_map(|down| match down {
+                let attached = moe.downs().filter_map(|down| match down {
                     Down::Neurons(down) => Some(&down.weight),
                     Down::Outputs(_) => None,
                 });
-                let turned: Vec<&Matrix> = turned.collect();
-                assert_eq!(turned.len(), experts.downs.len(), "{name}");
-                turned.iter().zip(&experts.downs).for_each(|(a, b)| same_matrix(a, b));
-                let kept = if experts.downs.is_empty() { 0 } else { mixture.experts.len() };
-                assert_eq!(mixture.file_down.len(), kept, "{name}");
+                let attached: Vec<&Matrix> = attached.collect();
+                assert_eq!(attached.len(), experts.downs.len(), "{name}");
+                attached.iter().zip(&experts.downs).for_each(|(a, b)| same_matrix(a, b));
+                let kept = if experts.downs.is_empty() { 0 } else { moe.experts.len() };
+                assert_eq!(moe.file_down.len(), kept, "{name}");
             }
             let (Ffn::Dense(ffn), Ffn::Dense(old)) = (&weights.ffn, &before.ffn) else { continue };
             if let Some(down) = &prepared.down {
-                let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not turned") };
+                let Down::Neurons(attached) = &ffn.down else { panic!("{name}: not neuron-major") };
                 let (Down::Outputs(old) | Down::Neurons(old)) = &old.down;
                 same_matrix(&attached.weight, &down.weight);
                 assert_eq!(attached.bias, old.bias, "{name}");

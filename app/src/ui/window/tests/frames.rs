@@ -14,7 +14,7 @@ use crate::{
     chat::SamplingOverrides,
     server::ServerState,
     store::{Store, import_export::FileFormat},
-    ui::{Window, testing::Stage, window::turns::Turns},
+    ui::{Window, testing::Stage, window::frame_throttle::FrameThrottle},
 };
 
 /// Longest a frame may take on the window's thread: 30 frames are seen in a second.
@@ -172,17 +172,17 @@ fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
     stage.ready();
     let drawn = Rc::new(Cell::new(0));
     let waits = Rc::clone(&drawn);
-    stage.it.state_mut().take_turns(Turns::new(move || waits.set(waits.get() + 1)));
+    stage.it.state_mut().throttle_frames(FrameThrottle::new(move || waits.set(waits.get() + 1)));
     stage.write("Message", "Tell me a story about a frog.");
-    for turn in 1..=3 {
+    for answer in 1..=3 {
         quiet(&mut stage.it);
-        let (modifiers, key) = if turn == 1 { (Modifiers::NONE, Key::Enter) } else { (Modifiers::COMMAND, Key::R) };
+        let (modifiers, key) = if answer == 1 { (Modifiers::NONE, Key::Enter) } else { (Modifiers::COMMAND, Key::R) };
         let (physical_key, repeat) = (None, false);
         stage.it.event(Event::Key { key, physical_key, pressed: true, repeat, modifiers });
         stage.it.step();
         assert!(stage.shell().chat_controller.is_busy(), "{key:?} asks for nothing");
         // The frame of the key is not on the screen yet.
-        assert!(!stage.shell().chat_controller.is_generating() && drawn.get() == turn - 1);
+        assert!(!stage.shell().chat_controller.is_generating() && drawn.get() == answer - 1);
         assert!(
             repaint_delay(&stage.it) <= Duration::from_millis(1),
             "the next frame comes after {:?}",
@@ -197,7 +197,7 @@ fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
         }
         let tenths = began.elapsed().as_millis() / 100;
         assert!(frames <= tenths + 2, "{frames} frames in {tenths} tenths of a second");
-        assert_eq!(drawn.get(), turn, "each answer begins once, after one frame");
+        assert_eq!(drawn.get(), answer, "each answer begins once, after one frame");
     }
 }
 
@@ -207,7 +207,7 @@ fn answers_to_other_programs_are_left_the_processor_too() {
         (settings.server.on, settings.server.port) = (true, 0);
     });
     stage.ready();
-    stage.it.state_mut().take_turns(Turns::new(|| ()));
+    stage.it.state_mut().throttle_frames(FrameThrottle::new(|| ()));
     let url = match stage.shell().serving.state() {
         ServerState::On { url, .. } => url,
         other => panic!("{other:?}"),

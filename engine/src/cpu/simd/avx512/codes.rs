@@ -63,9 +63,9 @@ fn low_and_high(bytes: &[u8; 32]) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q5_k(block: &[u8; 176], i: usize) -> __m512i {
     // Rotating right by j - 4 brings bit j of every byte to bit 4.
-    let turns = _mm512_set_epi64(61, 61, 61, 61, 60, 60, 60, 60);
-    let turns = _mm512_add_epi64(turns, _mm512_set1_epi64(2 * i as i64));
-    let high = _mm512_rorv_epi64(_mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 16))), turns);
+    let rotations = _mm512_set_epi64(61, 61, 61, 61, 60, 60, 60, 60);
+    let rotations = _mm512_add_epi64(rotations, _mm512_set1_epi64(2 * i as i64));
+    let high = _mm512_rorv_epi64(_mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 16))), rotations);
     _mm512_or_si512(low_and_high(part(block, 48 + 32 * i)), _mm512_and_si512(high, _mm512_set1_epi8(16)))
 }
 
@@ -74,12 +74,12 @@ pub(super) fn q5_k(block: &[u8; 176], i: usize) -> __m512i {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q6_k(block: &[u8; 210], i: usize) -> __m512i {
     // Rotating right by s - 4 brings bits s and s + 1 of every byte to bits 4 and 5.
-    let turns = _mm512_set_epi64(62, 62, 62, 62, 60, 60, 60, 60);
-    let turns = _mm512_add_epi64(turns, _mm512_set1_epi64(4 * (i % 2) as i64));
+    let rotations = _mm512_set_epi64(62, 62, 62, 62, 60, 60, 60, 60);
+    let rotations = _mm512_add_epi64(rotations, _mm512_set1_epi64(4 * (i % 2) as i64));
     let low = load512::<u8, 64>(part(block, 64 * (i / 2)));
     let low = if i.is_multiple_of(2) { low } else { _mm512_srli_epi16::<4>(low) };
     let high = _mm512_broadcast_i64x4(load256::<u8, 32>(part(block, 128 + 32 * (i / 2))));
-    let high = _mm512_and_si512(_mm512_rorv_epi64(high, turns), _mm512_set1_epi8(0x30));
+    let high = _mm512_and_si512(_mm512_rorv_epi64(high, rotations), _mm512_set1_epi8(0x30));
     _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high)
 }
 
@@ -136,11 +136,11 @@ pub(super) fn quantise(x: &[f32], row: QuantisedInputMut<'_>) {
     }
 }
 
-/// Transposes a square of 32-bit words.
+/// The transposed square of 16 x 16 32-bit words.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn transpose(rows: [__m512i; 16]) -> [__m512i; 16] {
-    // Words within quarters of the vectors, pairs of words, then the quarters themselves, twice.
+    // Words within the 128-bit lanes, pairs of words, then the lanes themselves, twice.
     let mut pairs = rows;
     for i in 0..8 {
         pairs[2 * i] = _mm512_unpacklo_epi32(rows[2 * i], rows[2 * i + 1]);

@@ -1,4 +1,4 @@
-//! MoE layers against plain arithmetic in f64.
+//! MoE layers compared with a reference in f64.
 
 use super::*;
 use crate::model::{ExpertWeights, SharedExpert, mask};
@@ -20,12 +20,12 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
             let total: f64 = scores.iter().map(|s| s.exp()).sum();
             let mut order: Vec<usize> = (0..5).collect();
             order.sort_by(|a, b| scores[*b].total_cmp(&scores[*a]));
-            let shares: Vec<f64> = order[..2].iter().map(|e| scores[*e].exp() / total).collect();
-            let sum = if renormalise { shares.iter().sum() } else { 1.0 };
+            let router_weights: Vec<f64> = order[..2].iter().map(|e| scores[*e].exp() / total).collect();
+            let sum = if renormalise { router_weights.iter().sum() } else { 1.0 };
             let mut out = vec![0.0; D];
-            for (e, share) in order.iter().zip(shares) {
+            for (e, router_weight) in order.iter().zip(router_weights) {
                 for (out, y) in out.iter_mut().zip(plain(activation, &weights.experts[*e], x)) {
-                    *out += share / sum * y;
+                    *out += router_weight / sum * y;
                 }
             }
             if let Some(shared) = &weights.shared {
@@ -39,13 +39,13 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
     }
 }
 
-/// Neurons of the chosen experts fire as plain arithmetic says, those of others do not, and no result changes for being
-/// watched.
+/// The reported neurons are those of the chosen experts that fire in the reference, and the output is the same with and without a
+/// probe.
 #[test]
-fn chosen_experts_tell_which_of_their_neurons_fired() {
+fn firing_neurons_of_chosen_experts_are_reported() {
     const WIDTH: usize = 20;
     let mut seed = 5;
-    for (activation, cut, shared, sparsity) in [
+    for (activation, activation_threshold, shared, sparsity) in [
         (Activation::Relu, None, 0, Sparsity::Exact),
         (Activation::Relu, None, 40, Sparsity::Dense),
         (Activation::DRelu, None, 33, Sparsity::Exact),
@@ -66,7 +66,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
         for tokens in [1, 7, 3] {
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
             let [mut out, mut unseen] = [(); 2].map(|()| vec![f32::NAN; x.len()]);
-            let task = LayerTask { cut, ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold, ..task(&ffn, &x, sparsity) };
             let mut seen = Seen::default();
             layer.run(&cpu, &config, &task, &mut out, &mut seen).unwrap();
             layer.run(&cpu, &config, &task, &mut unseen, &mut ()).unwrap();
@@ -90,13 +90,15 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                 for (first, works, ffn) in experts.chain(shared) {
                     let gate = times(ffn.gate.as_ref().unwrap(), &x);
                     let mut values = hidden(activation, ffn, &x);
-                    let share = match &weights.shared {
+                    let router_weight = match &weights.shared {
                         Some(shared) if first == 5 * WIDTH => 1.0 / (1.0 + (-times(&shared.gate, &x)[0]).exp()),
                         _ => scores[first / WIDTH].exp() / total,
                     };
                     for (i, value) in values.iter_mut().enumerate() {
-                        let above = cut.map_or(*value != 0.0, |cut| act(activation, gate[i]).abs() > f64::from(cut));
-                        // Only single tokens leave anything out.
+                        let above = activation_threshold.map_or(*value != 0.0, |activation_threshold| {
+                            act(activation, gate[i]).abs() > f64::from(activation_threshold)
+                        });
+                        // Only single tokens skip neurons.
                         *value = if sparsity == Sparsity::Threshold && tokens == 1 && !above { 0.0 } else { *value };
                         let wanted = if works { value.abs() } else { 0.0 };
                         assert_eq!(mask::contains(fired, first + i), works && above, "{activation} {tokens}");
@@ -104,7 +106,7 @@ fn chosen_experts_tell_which_of_their_neurons_fired() {
                         some += usize::from(works && above);
                     }
                     if works {
-                        sum.iter_mut().zip(project(ffn, &values)).for_each(|(sum, y)| *sum += share * y);
+                        sum.iter_mut().zip(project(ffn, &values)).for_each(|(sum, y)| *sum += router_weight * y);
                     }
                 }
                 close(&out[t * D..][..D], &sum);

@@ -1,25 +1,25 @@
-//! FFNs without experts: whole and in parts, with a predictor and with a cut.
+//! Dense FFNs: whole and in parts, with a predictor and with an activation threshold.
 
 use super::*;
 use crate::model::{Predictor, PredictorInput, PredictorKind, mask};
 
 #[test]
-fn nothing_changes_where_zeros_are_skipped() {
+fn skipping_zeros_changes_no_output() {
     for (activation, gated) in KINDS {
         let config = config(activation, None);
         let weights = ffn(gated, 40, &mut 5);
         for weights in [weights.clone(), neuron_major(weights)] {
             for sparsity in [Sparsity::Dense, Sparsity::Exact, Sparsity::Predicted, Sparsity::Threshold] {
-                // Without a predictor and a cut no mode approximates.
+                // Without a predictor and an activation threshold no mode approximates.
                 check(&config, &Ffn::Dense(weights.clone()), sparsity, |x| plain(activation, &weights, x));
             }
         }
     }
 }
 
-/// Any split of the neurons adds up to the whole, for tokens alone and together.
+/// The partial sums of any two disjoint sets of neurons add up to the FFN's output, for one token and for several.
 #[test]
-fn parts_add_up() {
+fn partial_sums_add_up_to_the_output() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
     let mut seed = 77;
     for (activation, gated) in KINDS {
@@ -32,26 +32,26 @@ fn parts_add_up() {
                 (Sparsity::Exact, 5, 0.3),
             ] {
                 let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-                let (ours, theirs): (Vec<u32>, Vec<u32>) = (0..70).partition(|_| noise(&mut seed) < fraction);
+                let (one, other): (Vec<u32>, Vec<u32>) = (0..70).partition(|_| noise(&mut seed) < fraction);
                 let mut sum = vec![0.0; x.len()];
                 let mut fired = vec![0; tokens * mask::words(70)];
-                let mut computes = CpuFfn::default();
-                for list in [&ours, &theirs] {
+                let mut ffn = CpuFfn::default();
+                for list in [&one, &other] {
                     let mut out = vec![f32::NAN; x.len()];
                     let part = FfnTask {
                         blocks: &[FfnBlock { neurons: Some(list), ..FfnBlock::whole(&weights) }],
                         activation,
                         sparsity,
-                        guess: None,
+                        prediction: None,
                         recall_check: false,
-                        cut: None,
+                        activation_threshold: None,
                         x: &x,
                         tokens,
                         observed: true,
                     };
                     let before = mask::count(&fired);
-                    let work = computes.partial(&cpu, &part, &mut out).unwrap();
-                    computes.fired(0, &mut fired);
+                    let work = ffn.partial(&cpu, &part, &mut out).unwrap();
+                    ffn.fired(0, &mut fired);
                     assert!(work.active <= list.len() && (work.active > 0 || mask::count(&fired) == before));
                     sum.iter_mut().zip(out).for_each(|(sum, out)| *sum += out);
                 }
@@ -70,9 +70,9 @@ fn parts_add_up() {
     }
 }
 
-/// Neurons that a prediction rules out are left out, whether it is a mask or a predictor, and whatever that reads.
+/// Only predicted neurons contribute, whether the prediction is a mask or a predictor, of either kind and input.
 #[test]
-fn only_what_is_predicted_counts() {
+fn only_predicted_neurons_contribute() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
     let mut seed = 9;
     for (activation, gated) in KINDS.into_iter().filter(|(activation, _)| activation.is_sparse()) {
@@ -95,10 +95,10 @@ fn only_what_is_predicted_counts() {
                     times(&Linear { weight: rows.clone(), bias: bias.clone() }, &wide(&x))
                 }
             };
-            let guessed: Vec<bool> = scores.iter().map(|score| *score >= 0.2).collect();
-            assert!(guessed.contains(&true) && guessed.contains(&false));
+            let expected: Vec<bool> = scores.iter().map(|score| *score >= 0.2).collect();
+            assert!(expected.contains(&true) && expected.contains(&false));
             let all = hidden(activation, &weights, &wide(&x));
-            let masked: Vec<f64> = all.iter().zip(&guessed).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
+            let masked: Vec<f64> = all.iter().zip(&expected).map(|(h, may)| if *may { *h } else { 0.0 }).collect();
 
             let ffn = Ffn::Dense(weights.clone());
             let task =
@@ -110,19 +110,20 @@ fn only_what_is_predicted_counts() {
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (masked[i] != 0.0)));
             assert!((0..40).all(|i| (f64::from(seen.strength[i]) - masked[i].abs()).abs() < 1e-4));
             let predicted = seen.predicted.clone().unwrap();
-            assert!((0..40).all(|i| mask::contains(&predicted, i) == guessed[i]));
-            // The predictor's own bytes, the candidates' firing rows, the other rows of those that fire.
-            let (candidates, row) = (guessed.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
+            assert!((0..40).all(|i| mask::contains(&predicted, i) == expected[i]));
+            // Bytes read: the predictor's, the gate rows of predicted neurons, the up and down rows of those that fire.
+            let (candidates, row) = (expected.iter().filter(|may| **may).count() as u64, (D * 4) as u64);
             assert!(seen.bytes.0 >= predictor.bytes() + candidates * row && seen.bytes.1 <= seen.bytes.0);
 
-            // A lower threshold lets more through.
+            // With a lower predictor threshold more neurons are predicted.
             let lower = LayerTask { shift: -3.0, ..task };
             layer.run(&cpu, &config(activation, None), &lower, &mut out, &mut seen).unwrap();
             let more = seen.predicted.clone().unwrap();
             assert!((0..40).all(|i| mask::contains(&more, i) == (scores[i] >= -2.8)));
             assert!(mask::count(&more) > mask::count(&predicted));
 
-            // During a recall check the predictor is computed and not followed: nothing is missed, and what would have been can be seen.
+            // A recall check computes the predictor and does not follow it: the output is exact, and the report has the neurons
+            // that would have been missed.
             assert!(!seen.complete);
             let checked = LayerTask { recall_check: true, ..task };
             layer.run(&cpu, &config(activation, None), &checked, &mut out, &mut seen).unwrap();
@@ -130,15 +131,15 @@ fn only_what_is_predicted_counts() {
             assert!(seen.complete && seen.predicted.as_ref() == Some(&predicted));
             assert!((0..40).all(|i| mask::contains(&seen.fired, i) == (all[i] != 0.0)));
 
-            // The same guess from elsewhere, for some of the neurons.
+            // The same prediction as a mask, for some of the neurons.
             let some: Vec<u32> = (0..40).filter(|i| i % 3 != 0).collect();
             let part = FfnTask {
                 blocks: &[FfnBlock { neurons: Some(&some), ..FfnBlock::whole(&weights) }],
                 activation,
                 sparsity: Sparsity::Predicted,
-                guess: Some(Guess::Mask(&predicted)),
+                prediction: Some(PredictionSource::Mask(&predicted)),
                 recall_check: false,
-                cut: None,
+                activation_threshold: None,
                 x: &x,
                 tokens: 1,
                 observed: false,
@@ -151,11 +152,11 @@ fn only_what_is_predicted_counts() {
     }
 }
 
-/// A neuron whose gate's activation is under the cut is left out, and said not to have fired even where it is computed.
+/// A neuron whose gate's activation is below the threshold is skipped, and reported as silent where a mode computes it.
 #[test]
-fn what_is_under_the_cut_is_left_out() {
+fn neurons_below_the_threshold_are_skipped() {
     let cpu = Cpu::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() }).unwrap();
-    let (activation, cut, mut seed) = (Activation::Silu, 0.15, 21);
+    let (activation, threshold, mut seed) = (Activation::Silu, 0.15, 21);
     let weights = ffn(true, 40, &mut seed);
     let Some(gate) = weights.gate.clone() else { unreachable!() };
     for weights in [weights.clone(), neuron_major(weights)] {
@@ -163,13 +164,15 @@ fn what_is_under_the_cut_is_left_out() {
         for (sparsity, tokens) in [(Sparsity::Threshold, 1), (Sparsity::Dense, 1), (Sparsity::Threshold, 3)] {
             let skips = sparsity == Sparsity::Threshold && tokens == 1;
             let x: Vec<f32> = (0..tokens * D).map(|_| noise(&mut seed)).collect();
-            let task = LayerTask { cut: Some(cut), ..task(&ffn, &x, sparsity) };
+            let task = LayerTask { activation_threshold: Some(threshold), ..task(&ffn, &x, sparsity) };
             let (mut layer, mut seen) = (LayerFfn::default(), Seen::default());
             let mut out = vec![f32::NAN; x.len()];
             layer.run(&cpu, &config(activation, None), &task, &mut out, &mut seen).unwrap();
             for (t, (out, x)) in out.chunks(D).zip(x.chunks(D)).enumerate() {
-                let above: Vec<bool> =
-                    times(&gate, &wide(x)).into_iter().map(|g| act(activation, g).abs() > f64::from(cut)).collect();
+                let above: Vec<bool> = times(&gate, &wide(x))
+                    .into_iter()
+                    .map(|g| act(activation, g).abs() > f64::from(threshold))
+                    .collect();
                 assert!(above.contains(&true) && above.contains(&false));
                 let hidden = hidden(activation, &weights, &wide(x));
                 let counts = |i: usize| if above[i] || !skips { hidden[i] } else { 0.0 };

@@ -1,4 +1,4 @@
-//! A mixture unlike the fixture.
+//! An MoE model with more and narrower experts than the fixture, biases and a shared expert.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

@@ -109,8 +109,8 @@ fn tokens_choose_as_recorded_on_either_side() {
             assert!((0..EXPERTS).all(|e| tally.counts[e * WIDTH] == times[e]));
             let frequencies = engine.frequencies(layer).unwrap();
             assert_eq!((frequencies.values.len(), frequencies.experts.len()), (EXPERTS * WIDTH, EXPERTS));
-            let share = |times: u32| (f64::from(times) / ids.len() as f64) as f32;
-            assert!(frequencies.experts.iter().zip(times).all(|(got, times)| *got == share(*times)));
+            let frequency = |times: u32| (f64::from(times) / ids.len() as f64) as f32;
+            assert!(frequencies.experts.iter().zip(times).all(|(got, times)| *got == frequency(*times)));
         }
     }
 }
@@ -134,9 +134,9 @@ fn recording_changes_no_answer() {
     }
 }
 
-/// Also in modes for which other models' down projections are turned, which a device does not take of experts.
+/// Also in modes for which other models get neuron-major down projections, which a device does not take of experts.
 #[test]
-fn rectified_mixtures_go_to_a_device() {
+fn rectified_moe_models_go_to_a_device() {
     let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     for sparsity in [SparsityChoice::Auto, SparsityChoice::Mode(Sparsity::Exact)] {
         let options = EngineOptions {
@@ -177,7 +177,7 @@ fn relu() -> Arc<Model> {
     Arc::new(Model::open(&folder(), &options).unwrap())
 }
 
-/// With neurons that are zero more often than not: the scalar CPU's firings wherever the mixture is, in prompts and tokens.
+/// With neurons that are zero more often than not: the scalar CPU's firings wherever the experts are, in prompts and tokens.
 #[test]
 fn the_same_neurons_of_the_same_experts_fire_wherever_they_are() {
     let (gpu, model) = (shared(FULL), relu());
@@ -242,8 +242,8 @@ impl Probe for Read {
     }
 }
 
-/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the cut: as
-/// many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
+/// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the
+/// activation threshold: as many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
 #[test]
 fn a_token_reads_the_rows_of_neurons_that_fire() {
     let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();
@@ -252,14 +252,14 @@ fn a_token_reads_the_rows_of_neurons_that_fire() {
         (Activation::DRelu, None, Sparsity::Exact),
         (Activation::Silu, Some(0.08), Sparsity::Threshold),
     ];
-    for (activation, cut, mode) in cases {
+    for (activation, threshold, mode) in cases {
         let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
         let mut model = Model::open(&folder(), &options).unwrap();
-        model.weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = cut);
+        model.weights.layers.iter_mut().for_each(|layer| layer.activation_threshold = threshold);
         let model = Arc::new(model.neuron_major(cpu().pool(), &mut |_, _| ControlFlow::Continue(())).unwrap().0);
-        let Ffn::Experts(mixture) = &model.weights.layers[0].ffn else { panic!("no mixture") };
-        let row = mixture.experts[0].up.weight.row_bytes() as u64;
-        let router = mixture.router.weight.data().len() as u64;
+        let Ffn::Experts(moe) = &model.weights.layers[0].ffn else { panic!("not an MoE layer") };
+        let row = moe.experts[0].up.weight.row_bytes() as u64;
+        let router = moe.router.weight.data().len() as u64;
         for (isa, threads) in Isa::available().into_iter().flat_map(|isa| [(isa, 1), (isa, 3)]) {
             let run = |mode: Sparsity| {
                 let options = CpuOptions { threads: Some(threads), isa: Some(isa), ..CpuOptions::default() };
@@ -315,7 +315,7 @@ fn a_watched_token_submits_once_and_reads_back_once() {
 #[test]
 fn a_model_tells_its_groups() {
     let model = relu();
-    let mixture = LayerNeurons::Experts { experts: EXPERTS, width: WIDTH, shared: 0 };
-    assert_eq!(model.neuron_shape(), NeuronShape::of([mixture; 2]));
+    let moe = LayerNeurons::Experts { experts: EXPERTS, width: WIDTH, shared: 0 };
+    assert_eq!(model.neuron_shape(), NeuronShape::of([moe; 2]));
     assert_eq!(model.neuron_shape().member(1, 161), Some((1, 1)));
 }

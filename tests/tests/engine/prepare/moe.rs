@@ -1,14 +1,14 @@
-//! Mixtures: the neurons of chosen experts are counted and cut, and experts' down projections are turned.
+//! MoE models: firing frequencies and activation thresholds of the chosen experts' neurons, and neuron-major down projections.
 
 use thermocline_engine::{
     model::Activation,
     sparsity::sidecar::{PreparedLayer, Sidecar},
 };
-use thermocline_tests::mixtures;
+use thermocline_tests::moe;
 
 use super::*;
 
-fn mixture(activation: Activation) -> Arc<Model> {
+fn moe_model(activation: Activation) -> Arc<Model> {
     let options = LoadOptions { activation: Some(activation), ..LoadOptions::default() };
     Arc::new(Model::open(&here("fixtures/models/mixtral"), &options).unwrap())
 }
@@ -22,12 +22,12 @@ fn with(model: &Model, made: &Prepared) -> Arc<Model> {
     Arc::new(attached)
 }
 
-/// Of rectified mixtures what fires among the neurons of chosen experts is what the exact mode computes; the experts' down
-/// projections are turned, and the answers are the model's.
+/// Of rectified MoE models what fires among the neurons of chosen experts is what the exact mode computes; the experts' down
+/// projections are neuron-major, and the answers are the model's.
 #[test]
-fn of_mixtures_the_neurons_of_chosen_experts_are_counted() {
+fn firing_neurons_of_chosen_experts_are_counted() {
     for activation in [Activation::Relu, Activation::DRelu] {
-        let (folder, model) = (tempfile::tempdir().unwrap(), mixture(activation));
+        let (folder, model) = (tempfile::tempdir().unwrap(), moe_model(activation));
         let experts = model.config.experts.unwrap();
         let options = options(folder.path(), &model);
         let made = prepared(&model, &options);
@@ -51,14 +51,14 @@ fn of_mixtures_the_neurons_of_chosen_experts_are_counted() {
         }
         let tokens = made.sidecar.provenance.tokens_profiled;
         for ((layer, counts), report) in made.sidecar.layers.iter().zip(&fired.0).zip(&made.layers) {
-            let (shares, neurons) = (layer.frequency.as_ref().unwrap(), layer.experts.as_ref().unwrap());
-            assert_eq!((shares.len(), neurons.downs.len()), (experts.count, experts.count));
-            assert!((shares.iter().sum::<f32>() - experts.used as f32).abs() < 1e-3, "{shares:?}");
+            let (frequencies, neurons) = (layer.frequency.as_ref().unwrap(), layer.experts.as_ref().unwrap());
+            assert_eq!((frequencies.len(), neurons.downs.len()), (experts.count, experts.count));
+            assert!((frequencies.iter().sum::<f32>() - experts.used as f32).abs() < 1e-3, "{frequencies:?}");
             assert_eq!((neurons.width, neurons.frequency.len()), (experts.n_ff, experts.count * experts.n_ff));
             // Sums in another order now and then tip a gate, or the router.
             let (mut worst, mut differ) = (0.0f64, 0.0f64);
-            for (neuron, share) in neurons.frequency.iter().enumerate() {
-                let off = (f64::from(*share) * tokens as f64 - counts[neuron] as f64).abs();
+            for (neuron, frequency) in neurons.frequency.iter().enumerate() {
+                let off = (f64::from(*frequency) * tokens as f64 - counts[neuron] as f64).abs();
                 (worst, differ) = (worst.max(off), differ + off);
             }
             let all = counts.iter().sum::<u64>() as f64;
@@ -76,11 +76,11 @@ fn of_mixtures_the_neurons_of_chosen_experts_are_counted() {
     }
 }
 
-/// Mixtures that are never silent get a cut per layer; with it single tokens leave out about the share that was asked for, and read
+/// MoE models that are never silent get an activation threshold per layer; single tokens skip about the requested fraction and read
 /// less. What was stopped goes on.
 #[test]
-fn mixtures_that_are_never_silent_get_cuts() {
-    let (folder, model) = (tempfile::tempdir().unwrap(), mixture(Activation::Silu));
+fn moe_models_that_are_never_silent_get_activation_thresholds() {
+    let (folder, model) = (tempfile::tempdir().unwrap(), moe_model(Activation::Silu));
     let options = options(folder.path(), &model);
     let made = prepared(&model, &options);
     let bytes = fs::read(&options.out).unwrap();
@@ -89,8 +89,11 @@ fn mixtures_that_are_never_silent_get_cuts() {
     assert!(stops > 0 && fs::read(&again.out).unwrap() == bytes, "stopped {stops} times");
 
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
-        let (cut, judged) = (layer.activation_threshold.unwrap(), report.activation_threshold.unwrap());
-        assert!((cut.density - 0.5).abs() < 0.1 && cut.value > 0.0 && layer.predictor.is_none(), "{cut:?}");
+        let (threshold, judged) = (layer.activation_threshold.unwrap(), report.activation_threshold.unwrap());
+        assert!(
+            (threshold.density - 0.5).abs() < 0.1 && threshold.value > 0.0 && layer.predictor.is_none(),
+            "{threshold:?}"
+        );
         assert!(judged.output_error > 0.0 && judged.output_error < 0.5 && judged.mass > 0.5, "{judged:?}");
         assert!((0.5..1.0).contains(&report.density), "{report:?}");
     }
@@ -109,8 +112,8 @@ fn mixtures_that_are_never_silent_get_cuts() {
                 forward.run(&[*token], &mut kv, Outputs::None, &mut seen).unwrap();
             });
         }
-        let share = seen.fired as f64 / (seen.layers * experts.used * experts.n_ff) as f64;
-        assert!((0.4..0.6).contains(&share), "{mode}: {share} of the neurons are above the cut");
+        let active = seen.fired as f64 / (seen.layers * experts.used * experts.n_ff) as f64;
+        assert!((0.4..0.6).contains(&active), "{mode}: {active} of the neurons are above the activation threshold");
         read.push(seen.bytes);
     }
     assert!(read[1] * 10 < read[0] * 8, "{read:?}");
@@ -136,12 +139,12 @@ impl Probe for Looked {
     }
 }
 
-/// The expert that every token passes through has its neurons counted with every token, its down projection turned behind the others',
-/// and the others' cut; all of it is in the file.
+/// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind
+/// the others', and the others' activation threshold; all of it is in the file.
 #[test]
-fn the_shared_expert_of_a_mixture_is_prepared_as_the_others_are() {
+fn the_shared_expert_is_prepared_as_the_others_are() {
     for activation in [Activation::DRelu, Activation::Silu] {
-        let (folder, mut model) = (tempfile::tempdir().unwrap(), mixtures::wide());
+        let (folder, mut model) = (tempfile::tempdir().unwrap(), moe::wide());
         model.config.activation = activation;
         let model = Arc::new(model);
         let options = options(folder.path(), &model);
@@ -150,7 +153,7 @@ fn the_shared_expert_of_a_mixture_is_prepared_as_the_others_are() {
         assert_eq!((&read.identity, &read.provenance), (&made.sidecar.identity, &made.sidecar.provenance));
 
         // Counted again, token by token, as while it was prepared.
-        let mut attached = Model { config: model.config.clone(), weights: model.weights.clone(), ..mixtures::wide() };
+        let mut attached = Model { config: model.config.clone(), weights: model.weights.clone(), ..moe::wide() };
         read.attach(&mut attached).unwrap();
         let mut forward = Forward::new(Arc::new(attached), cpu());
         let (mut fired, mut kv) = (Fired::default(), forward.kv_cache(40, KvType::F16).unwrap());
@@ -177,23 +180,23 @@ fn the_shared_expert_of_a_mixture_is_prepared_as_the_others_are() {
                 )
             };
             assert_eq!(of(layer), of(made), "{activation}, layer {n}");
-            let Ffn::Experts(mixture) = &model.weights.layers[n].ffn else { panic!("no mixture") };
+            let Ffn::Experts(moe) = &model.weights.layers[n].ffn else { panic!("not an MoE layer") };
             let experts = layer.experts.as_ref().unwrap();
-            let shared = mixture.shared.as_ref().unwrap().ffn.up.weight.rows();
-            assert_eq!((experts.shared.len(), experts.downs.len()), (shared, mixture.experts.len() + 1));
-            assert_eq!((experts.downs[0].rows(), experts.downs[mixture.experts.len()].rows()), (experts.width, shared));
+            let shared = moe.shared.as_ref().unwrap().ffn.up.weight.rows();
+            assert_eq!((experts.shared.len(), experts.downs.len()), (shared, moe.experts.len() + 1));
+            assert_eq!((experts.downs[0].rows(), experts.downs[moe.experts.len()].rows()), (experts.width, shared));
             assert_eq!(layer.activation_threshold.is_some(), activation == Activation::Silu);
             let mean = experts.shared.iter().sum::<f32>() / shared as f32;
             if activation == Activation::Silu {
-                // Those that count fire, which is not a matter of the cut.
+                // Those that count fire, which is not a matter of the activation threshold.
                 assert!((0.3..1.0).contains(&mean), "{mean}");
                 continue;
             }
             assert!((0.1..0.5).contains(&mean), "{mean}");
-            let counts = &fired.0[n][mixture.experts.len() * experts.width..];
+            let counts = &fired.0[n][moe.experts.len() * experts.width..];
             let mut differ = 0.0;
-            for (share, count) in experts.shared.iter().zip(counts) {
-                differ += (f64::from(*share) * tokens - *count as f64).abs();
+            for (frequency, count) in experts.shared.iter().zip(counts) {
+                differ += (f64::from(*frequency) * tokens - *count as f64).abs();
             }
             let all = counts.iter().sum::<u64>() as f64;
             assert!(all > 0.0 && differ <= 0.01 * all, "{activation}, layer {n}: {differ} of {all}");
