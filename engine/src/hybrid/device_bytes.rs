@@ -4,6 +4,7 @@ use thermocline_shaders::WeightType;
 
 use super::{
     device_ffn::{DeviceFfn, units},
+    expert_buffers::ExpertShape,
     hand_over::expert_choice_bytes,
     load::{GpuLoad, chunk_within},
     neuron_buffers::NeuronBuffers,
@@ -15,7 +16,7 @@ use crate::{
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
         AttentionConfig, AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Linear,
-        Model, ModelConfig, Norm, Predictor, PredictorKind,
+        Model, ModelConfig, Norm, Predictor, PredictorKind, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -95,6 +96,8 @@ fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: 
         Some(AttentionWeights { q, k, v, output, .. }) => matrix(caps, &[q, k, v])? + matrix(caps, &[output])?,
         None => 0,
     };
+    let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
+    let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
         Ffn::None => (0, 0, 0, 0),
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
@@ -106,7 +109,7 @@ fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: 
     };
     Ok(LayerBytes {
         attention,
-        vectors: norms + biases + down_bias,
+        vectors: norms + sinks + biases + down_bias,
         kv_token: kv,
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
@@ -190,12 +193,13 @@ fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
     let shared = match &moe.shared {
         Some(shared) => {
             let ffn = &shared.ffn;
-            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn), &shared.gate]);
+            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).chain(&shared.gate);
             linears.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?
         }
         None => 0,
     };
-    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + shared)
+    let bias = moe.selection_bias.as_ref().map_or(0, |bias| vector(bias.len()));
+    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + bias + shared)
 }
 
 /// Most words of one token of a layer in the firing log.
@@ -218,10 +222,7 @@ fn same_scratch(before: &LayerWeights, layer: &LayerWeights) -> bool {
                 |ffn: &FfnWeights| (ffn.up.weight.rows(), ffn.gate.is_some(), matches!(ffn.down, Down::Neurons(_)));
             of(a) == of(b)
         }
-        (Ffn::Experts(a), Ffn::Experts(b)) => {
-            let of = |moe: &ExpertWeights| moe.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
-            of(a) == of(b)
-        }
+        (Ffn::Experts(a), Ffn::Experts(b)) => ExpertShape::of(a) == ExpertShape::of(b),
         _ => false,
     }
 }
@@ -255,7 +256,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             floats(chunk * pitch(moe.experts.len()))
                 + 3 * floats(slots)
                 + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
-                + hidden_bytes(slots, n_ff, true)
+                + hidden_bytes(slots, n_ff, moe.gated())
                 + floats(slots * row)
                 + shared
         }
@@ -276,7 +277,8 @@ fn quantised_bytes(model: &Model) -> u64 {
                 Ffn::None => 0,
                 Ffn::Dense(weights) => ffn(weights),
                 Ffn::Experts(moe) => {
-                    let shared = moe.shared.as_ref().map_or(0, |shared| of(&shared.gate) + ffn(&shared.ffn));
+                    let gate = |shared: &SharedExpert| shared.gate.as_ref().map_or(0, of);
+                    let shared = moe.shared.as_ref().map_or(0, |shared| gate(shared) + ffn(&shared.ffn));
                     of(&moe.router) + shared
                 }
             }

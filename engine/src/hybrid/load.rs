@@ -127,7 +127,8 @@ fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64
             let shared = moe.shared.as_ref();
             size(&moe.router.weight)
                 + experts.map(|(at, expert)| rows(expert) + down_of(at)).sum::<u64>()
-                + shared.map_or(0, |shared| size(&shared.gate.weight) + ffn(&shared.ffn))
+                + shared
+                    .map_or(0, |shared| shared.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + ffn(&shared.ffn))
         }
     };
     attention + here + predictor

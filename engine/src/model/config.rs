@@ -45,6 +45,8 @@ pub enum RopeScaling {
         beta_fast: f32,
         /// Rotations at or below which a dimension is interpolated (default 1).
         beta_slow: f32,
+        /// True if the dimensions of both limits are rounded outwards (default; gpt-oss does not).
+        truncate: bool,
     },
     /// One divisor per rotated pair, `[dims / 2]` (Llama 3.1's `rope_freqs.weight`, Phi-3's long and short factors).
     Factors {
@@ -84,6 +86,54 @@ pub enum Position {
     },
 }
 
+/// Numbers that a router's logits become.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouterScore {
+    /// `softmax` over all experts.
+    Softmax,
+    /// The logits themselves choose; weights are their `softmax` over the chosen experts (gpt-oss).
+    SoftmaxOfChosen,
+    /// `sigmoid` of each (DeepSeek V3, GLM 4.5).
+    Sigmoid,
+}
+
+/// Experts in groups of equal size, of which the best groups are chosen first (DeepSeek).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertGroups {
+    /// Groups.
+    pub count: usize,
+    /// Groups whose experts may be chosen.
+    pub used: usize,
+    /// A group is as good as the sum of that many of its best experts (DeepSeek V2: 1, V3: 2).
+    pub best: usize,
+}
+
+/// How experts are chosen and weighted: those with the largest scores plus selection bias
+/// ([`ExpertWeights::selection_bias`](super::ExpertWeights::selection_bias)), by their scores.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Router {
+    /// Scores.
+    pub score: RouterScore,
+    /// Groups, where choosing is limited to some of them.
+    pub groups: Option<ExpertGroups>,
+    /// True to divide the weights of the chosen experts by their sum.
+    pub renormalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
+}
+
+impl Router {
+    /// A softmax over all experts.
+    pub const fn softmax(renormalise: bool) -> Self {
+        Router { score: RouterScore::Softmax, groups: None, renormalise, scale: 1.0 }
+    }
+
+    /// A sigmoid of each expert's logit.
+    pub const fn sigmoid(renormalise: bool) -> Self {
+        Router { score: RouterScore::Sigmoid, ..Router::softmax(renormalise) }
+    }
+}
+
 /// Sizes of a mixture of experts (MoE).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
@@ -91,8 +141,8 @@ pub struct Experts {
     pub count: usize,
     /// Experts used per token.
     pub used: usize,
-    /// True to divide the router weights of the chosen experts by their sum.
-    pub renormalise: bool,
+    /// Choice of experts.
+    pub router: Router,
     /// Neurons per expert.
     pub n_ff: usize,
 }

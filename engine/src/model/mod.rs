@@ -18,8 +18,8 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, AttentionConfig, DeltaNetShape, Experts, LayerConfig, ModelConfig, NormKind, Position, RecurrentConfig,
-    Rope, RopeOrder, RopeScaling,
+    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position,
+    RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
@@ -111,7 +111,8 @@ impl Model {
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),
-        Ffn::Experts(_) | Ffn::None => true,
+        Ffn::Experts(moe) => moe.ffns().all(|ffn| ffn.gate.is_some()),
+        Ffn::None => true,
     };
     if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
         return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));

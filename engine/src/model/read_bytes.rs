@@ -1,6 +1,6 @@
 //! Bytes of weights that a token reads, which bound the speed of decoding.
 
-use super::{Down, Ffn, FfnWeights, Model};
+use super::{Down, Ffn, FfnWeights, Model, SharedExpert};
 use crate::format::Matrix;
 
 impl Model {
@@ -20,10 +20,7 @@ impl Model {
             Ffn::Dense(ffn) => ffn_bytes(ffn),
             Ffn::Experts(weights) => {
                 let all: u64 = weights.experts.iter().map(ffn_bytes).sum();
-                let shared = weights
-                    .shared
-                    .as_ref()
-                    .map_or(0, |shared| ffn_bytes(&shared.ffn) + matrix_bytes(&shared.gate.weight));
+                let shared = weights.shared.as_ref().map_or(0, |shared| ffn_bytes(&shared.ffn) + gate_bytes(shared));
                 let experts = (weights.experts.len() as u64).max(1);
                 matrix_bytes(&weights.router.weight) + shared + all * routed / experts
             }
@@ -34,6 +31,10 @@ impl Model {
 
 fn matrix_bytes(matrix: &Matrix) -> u64 {
     matrix.data().len() as u64
+}
+
+fn gate_bytes(shared: &SharedExpert) -> u64 {
+    shared.gate.as_ref().map_or(0, |gate| matrix_bytes(&gate.weight))
 }
 
 fn ffn_bytes(ffn: &FfnWeights) -> u64 {

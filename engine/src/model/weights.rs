@@ -42,6 +42,8 @@ pub struct AttentionWeights {
     pub q_norm: Option<Norm>,
     /// Per-head norm of keys, `[head_dim]`, before rope.
     pub k_norm: Option<Norm>,
+    /// Per query head the score of a key without a value, `[n_head]` (gpt-oss).
+    pub sinks: Option<Vec<f32>>,
 }
 
 impl AttentionWeights {
@@ -115,9 +117,11 @@ pub struct FfnWeights {
 pub struct ExpertWeights {
     /// Router, `[experts, d]`.
     pub router: Linear,
+    /// Added to the router's scores where experts are chosen, `[experts]`; weights are without it.
+    pub selection_bias: Option<Vec<f32>>,
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
-    /// Shared expert, which sees every token (Qwen2-MoE).
+    /// Shared expert, which sees every token (Qwen2-MoE). Several side by side are one of their widths together.
     pub shared: Option<Box<SharedExpert>>,
     /// The experts' output-major down projections, `[d, n_ff]` each, where `experts` have neuron-major ones: GPUs take them from
     /// here. Otherwise empty.
@@ -133,6 +137,11 @@ impl ExpertWeights {
             width: self.experts.first().map_or(0, rows),
             shared: self.shared.as_ref().map_or(0, |shared| rows(&shared.ffn)),
         }
+    }
+
+    /// True if the routed experts have gates.
+    pub fn gated(&self) -> bool {
+        self.experts.iter().any(|expert| expert.gate.is_some())
     }
 
     /// The routed experts, then the shared one.
@@ -170,11 +179,12 @@ impl ExpertWeights {
     }
 }
 
-/// The shared expert, computed for every token: `sigmoid(gate x) * ffn(x)` is added to the routed experts' sum.
+/// The shared expert, computed for every token: `sigmoid(gate x) * ffn(x)`, or `ffn(x)` without a gate, is added to the routed
+/// experts' sum.
 #[derive(Debug, Clone)]
 pub struct SharedExpert {
     /// `[1, d]`
-    pub gate: Linear,
+    pub gate: Option<Linear>,
     /// Its width may differ from the routed experts'.
     pub ffn: FfnWeights,
 }

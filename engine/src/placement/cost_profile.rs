@@ -325,7 +325,8 @@ impl LayerCosts {
         }
         self.routing_reads = vec![matrix_reads(&experts.router.weight)];
         if let Some(shared) = &experts.shared {
-            self.routing_reads.extend([matrix_reads(&shared.gate.weight)].into_iter().chain(ffn_reads(&shared.ffn)));
+            self.routing_reads.extend(shared.gate.iter().map(|gate| matrix_reads(&gate.weight)));
+            self.routing_reads.extend(ffn_reads(&shared.ffn));
         }
     }
 

@@ -45,14 +45,15 @@ fn table(rope: &Rope, context: usize) -> RopeTable {
             let factors = long.as_ref().filter(|_| context > *original_context).unwrap_or(short);
             (plain.zip(factors).map(|(f, factor)| f / f64::from(*factor)).collect(), *attention_factor)
         }
-        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow, truncate } => {
             // Dimension that makes `rotations` full rotations over the original context.
             let dimension = |rotations: f32| {
                 let period = *original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
                 dims * period.ln() / (2.0 * base.ln())
             };
-            let low = dimension(*beta_fast).floor().max(0.0);
-            let high = dimension(*beta_slow).ceil().min(dims - 1.0);
+            let (low, high) = (dimension(*beta_fast), dimension(*beta_slow));
+            let (low, high) = if *truncate { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = (low.max(0.0), high.min(dims - 1.0));
             let span = if high > low { high - low } else { 0.001 };
             let blend = |(i, f): (usize, f64)| {
                 let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);
@@ -103,14 +104,19 @@ mod tests {
 
     #[test]
     fn yarn_keeps_fast_dimensions_and_interpolates_slow_ones() {
-        let scaling = RopeScaling::Yarn {
+        let scaling = |truncate| RopeScaling::Yarn {
             factor: 4.0,
             original_context: 4096,
             attention_factor: 1.1386,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            truncate,
         };
         // 8 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 1.31, 8 ln(4096 / (2 pi)) / (2 ln 10000) = 2.81: low 1, high 3.
-        close(&frequencies(scaling, 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+        close(&frequencies(scaling(true), 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+        let (low, high) = (1.309_030, 2.814_180);
+        let kept = |at: f64| 1.0 - (at - low) / (high - low);
+        let got = frequencies(scaling(false), 1);
+        assert!((got[2] - 0.01 * (kept(2.0) + (1.0 - kept(2.0)) / 4.0)).abs() < 1e-6, "{got:?}");
     }
 }

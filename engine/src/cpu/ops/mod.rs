@@ -16,7 +16,7 @@ mod rope;
 mod short_conv;
 mod softmax;
 
-pub use activation::Activation;
+pub use activation::{Activation, SWIGLU_LIMIT};
 pub use attention::{AttentionScratch, AttentionShape};
 pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use kv_rows::{KvRows, KvType};

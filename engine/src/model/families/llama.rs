@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -31,7 +31,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         _ if loader.is_powerinfer() => Activation::Relu,
         _ => Activation::Silu,
     })?;
-    config.experts = loader.experts(true, |_| sizes.n_ff)?;
+    config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     // llama.cpp does not store Mistral's window; files this engine writes do.
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)

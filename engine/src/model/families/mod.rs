@@ -7,6 +7,7 @@
 
 mod falcon;
 mod gemma;
+mod gpt_oss;
 mod llama;
 mod opt;
 mod parts;
@@ -36,7 +37,7 @@ pub(super) struct Family {
 
 /// Every family this engine runs.
 const FAMILIES: &[&Family] =
-    &[&llama::FAMILY, &qwen::FAMILY, &gemma::FAMILY, &phi3::FAMILY, &falcon::FAMILY, &opt::FAMILY];
+    &[&llama::FAMILY, &qwen::FAMILY, &gpt_oss::FAMILY, &gemma::FAMILY, &phi3::FAMILY, &falcon::FAMILY, &opt::FAMILY];
 
 /// The family of a GGUF architecture.
 pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {

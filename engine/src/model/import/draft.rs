@@ -182,6 +182,9 @@ impl Draft {
                         self.set(key, Value::F32(beta));
                     }
                 }
+                if let Some(truncate) = rope.bool("truncate")? {
+                    self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
+                }
                 // GGUF keeps what multiplies the magnitude that follows from the factor.
                 if let Some(magnitude) = rope.f32("attention_factor")? {
                     self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor)));

@@ -172,6 +172,12 @@ impl<'a> HfRope<'a> {
         finite(value).map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "a finite number", value))
     }
 
+    pub(super) fn bool(&self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        let flag = value.as_bool();
+        flag.map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "true or false", value))
+    }
+
     pub(super) fn usize(&self, name: &str) -> Result<Option<usize>> {
         // Some files write lengths as floats.
         Ok(self.f32(name)?.filter(|&value| value >= 1.0).map(|value| value as usize))

@@ -10,7 +10,9 @@ mod recipe;
 
 pub(super) use draft::Draft;
 pub(super) use hf_config::HfConfig;
-pub(super) use recipe::{Recipe, Transform};
+pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
+
+use std::{collections::HashMap, path::Path};
 
 use super::families;
 use crate::{
@@ -36,12 +38,19 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
 
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
-    for tensor in tensors {
-        match draft.naming.translate(&tensor.name) {
-            // A tied head stored all the same is the embedding once more.
-            Some((name, _)) if tie && name == "output.weight" => {}
-            Some((name, transform)) => recipes.push(Recipe { tensor: Tensor { name, ..tensor }, transform }),
-            None => tracing::debug!(tensor = tensor.name, "not used"),
+    let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    for tensor in &tensors {
+        let translated = draft.naming.translate(&tensor.name);
+        if translated.is_empty() {
+            tracing::debug!(tensor = tensor.name, "not used");
+        }
+        // A tied head stored all the same is the embedding once more.
+        for (name, transform) in translated.into_iter().filter(|(name, _)| !(tie && name == "output.weight")) {
+            let scales = match &transform {
+                Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
+                _ => None,
+            };
+            recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, scales, transform });
         }
     }
     if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {
@@ -53,6 +62,15 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
         None => TokenizerSource::Metadata,
     };
     Ok(Import { metadata: draft.keys, tokenizer, recipes })
+}
+
+/// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
+fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tensor>) -> Result<&'a Tensor> {
+    let name = format!("{}_scales", blocks.name.strip_suffix("_blocks").unwrap_or(&blocks.name));
+    by_name.get(name.as_str()).copied().ok_or_else(|| {
+        let expected = format!("the scales of `{}`", blocks.name);
+        Error::malformed(path, Location::Tensor(name), expected, "nothing: the tensor is missing")
+    })
 }
 
 /// A checkpoint that can be run.

@@ -8,6 +8,8 @@ use super::Transform;
 #[derive(Debug, Default)]
 pub(in crate::model) struct Naming {
     rules: HashMap<String, (String, Transform)>,
+    /// Rules for whole names; a tensor with several becomes several.
+    whole: HashMap<String, Vec<(String, Transform)>>,
     prefixes: Vec<(&'static str, &'static str)>,
 }
 
@@ -46,44 +48,65 @@ impl Naming {
         self.rules.insert(hf.into(), (gguf.into(), transform));
     }
 
+    /// Adds a rule for a name without `weight` or `bias` at its end, whose GGUF name is `gguf`. A tensor with several such rules
+    /// becomes several.
+    pub(in crate::model) fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+        self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
+    }
+
     /// Reads names that start with `from` as if they started with `to`.
     pub(in crate::model) fn alias(&mut self, from: &'static str, to: &'static str) {
         self.prefixes.push((from, to));
     }
 
-    /// GGUF's name for `name` and what to do with the tensor; `None` if the model does not use it.
-    pub(super) fn translate(&self, name: &str) -> Option<(String, Transform)> {
+    /// GGUF's names for `name` and what to do with the tensor for each; none if the model does not use it.
+    pub(super) fn translate(&self, name: &str) -> Vec<(String, Transform)> {
         let wrapped = WRAPPERS.iter().chain(&self.prefixes).find_map(|(from, to)| {
             let rest = name.strip_prefix(from)?;
             Some(format!("{to}{rest}"))
         });
         let name = wrapped.as_deref().unwrap_or(name);
-        let (stem, last) = name.rsplit_once('.')?;
-        if !matches!(last, "weight" | "bias") {
-            return None;
+        let (pattern, numbers) = pattern(name);
+        if let Some(rules) = self.whole.get(&pattern) {
+            let translated =
+                rules.iter().filter_map(|(gguf, transform)| Some((numbered(gguf, &numbers)?, transform.clone())));
+            return translated.collect();
         }
-        let mut numbers = Vec::new();
-        let pattern: Vec<&str> = stem
-            .split('.')
-            .map(|part| match part.parse::<u32>() {
-                Ok(number) => {
-                    numbers.push(number);
-                    "*"
-                }
-                Err(_) => part,
-            })
-            .collect();
-        let (gguf, transform) = self.rules.get(&pattern.join("."))?;
-        let mut numbers = numbers.into_iter();
-        let mut translated = String::with_capacity(gguf.len() + 12);
-        for (at, part) in gguf.split('*').enumerate() {
-            if at > 0 {
-                translated.push_str(&numbers.next()?.to_string());
-            }
-            translated.push_str(part);
-        }
-        Some((format!("{translated}.{last}"), transform.clone()))
+        let rule = pattern.rsplit_once('.').filter(|(_, last)| matches!(*last, "weight" | "bias"));
+        let translated = rule.and_then(|(stem, last)| {
+            let (gguf, transform) = self.rules.get(stem)?;
+            Some((format!("{}.{last}", numbered(gguf, &numbers)?), transform.clone()))
+        });
+        translated.into_iter().collect()
     }
+}
+
+/// `name` with `*` for its numbers, and those.
+fn pattern(name: &str) -> (String, Vec<u32>) {
+    let mut numbers = Vec::new();
+    let parts: Vec<&str> = name
+        .split('.')
+        .map(|part| match part.parse::<u32>() {
+            Ok(number) => {
+                numbers.push(number);
+                "*"
+            }
+            Err(_) => part,
+        })
+        .collect();
+    (parts.join("."), numbers)
+}
+
+/// `name` with `numbers` for its `*`; `None` if those are too few.
+fn numbered(name: &str, numbers: &[u32]) -> Option<String> {
+    let (mut numbers, mut translated) = (numbers.iter(), String::with_capacity(name.len() + 12));
+    for (at, part) in name.split('*').enumerate() {
+        if at > 0 {
+            translated.push_str(&numbers.next()?.to_string());
+        }
+        translated.push_str(part);
+    }
+    Some(translated)
 }
 
 #[cfg(test)]
@@ -95,12 +118,17 @@ mod tests {
         let mut naming = Naming::default();
         naming.llama_like();
         naming.add("model.layers.*.mlp.experts.*.up_proj", "blk.*.ffn_up.*");
-        let name = |hf: &str| naming.translate(hf).map(|(name, _)| name);
+        naming.whole("model.layers.*.sinks", "blk.*.attn_sinks.weight", Transform::None);
+        naming.whole("model.layers.*.sinks", "blk.*.again.weight", Transform::Flatten);
+        let name = |hf: &str| naming.translate(hf).first().map(|(name, _)| name.clone());
         assert_eq!(name("model.layers.12.self_attn.q_proj.bias").as_deref(), Some("blk.12.attn_q.bias"));
         assert_eq!(name("model.layers.3.mlp.experts.17.up_proj.weight").as_deref(), Some("blk.3.ffn_up.17.weight"));
         assert_eq!(name("language_model.model.norm.weight").as_deref(), Some("output_norm.weight"));
         assert_eq!(name("model.layers.0.self_attn.rotary_emb.inv_freq"), None);
         assert_eq!(name("vision_tower.layers.0.weight"), None);
         assert_eq!(name(""), None);
+        let both = ["blk.2.attn_sinks.weight", "blk.2.again.weight"];
+        let names: Vec<String> = naming.translate("model.layers.2.sinks").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, both);
     }
 }

@@ -7,8 +7,8 @@ use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, AttentionConfig, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder,
-        RopeScaling, Step,
+        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope,
+        RopeOrder, RopeScaling, Router, RouterScore, Step,
     },
 };
 
@@ -193,6 +193,7 @@ impl Loader<'_> {
                         attention_factor: attn_factor * yarn_magnitude(factor),
                         beta_fast: self.positive("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                         beta_slow: self.positive("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                        truncate: self.flag("rope.scaling.yarn_truncate")?.unwrap_or(true),
                     }
                 }
                 // Files of Phi-3's short-context models say so without having factors.
@@ -247,10 +248,10 @@ impl Loader<'_> {
         Ok(())
     }
 
-    /// The MoE sizes that the metadata describes; `None` without experts.
+    /// The MoE sizes that the metadata describes, with the family's own `router` where it says nothing; `None` without experts.
     pub(in crate::model) fn experts(
         &self,
-        renormalise: bool,
+        router: Router,
         default_n_ff: impl FnOnce(usize) -> usize,
     ) -> Result<Option<Experts>> {
         let count = self.size("expert_count", 0..=MAX_EXPERTS)?.unwrap_or(0);
@@ -265,8 +266,36 @@ impl Loader<'_> {
         if n_ff == 0 {
             return Err(self.metadata().missing(&self.key("expert_feed_forward_length"), "the width of an expert"));
         }
-        let renormalise = self.flag("expert_weights_norm")?.unwrap_or(renormalise);
-        Ok(Some(Experts { count, used, renormalise, n_ff }))
+        Ok(Some(Experts { count, used, router: self.router(router, count, used)?, n_ff }))
+    }
+
+    fn router(&self, default: Router, count: usize, used: usize) -> Result<Router> {
+        let score = match self.size("expert_gating_func", 0..=usize::MAX)? {
+            None | Some(0) => default.score,
+            Some(1) => RouterScore::Softmax,
+            Some(2) => RouterScore::Sigmoid,
+            Some(3) => RouterScore::SoftmaxOfChosen,
+            Some(other) => {
+                let supported = "1 (softmax), 2 (sigmoid), 3 (softmax of the chosen)".to_owned();
+                return Err(Error::Unsupported { what: "expert_gating_func", got: other.to_string(), supported });
+            }
+        };
+        let groups = match self.size("expert_group_count", 0..=count)?.unwrap_or(0) {
+            0 | 1 => None,
+            groups if count.is_multiple_of(groups) => {
+                let few = used.div_ceil(count / groups);
+                let in_use = self.required_size("expert_group_used_count", few..=groups)?;
+                let best = default.groups.map_or(2, |groups| groups.best).min(count / groups);
+                (in_use < groups).then_some(ExpertGroups { count: groups, used: in_use, best })
+            }
+            groups => {
+                let expected = format!("a divisor of expert_count {count}");
+                return Err(self.key_error("expert_group_count", expected, groups));
+            }
+        };
+        let renormalise = self.flag("expert_weights_norm")?.unwrap_or(default.renormalise);
+        let scale = self.switchable("expert_weights_scale")?.unwrap_or(default.scale);
+        Ok(Router { score, groups, renormalise, scale })
     }
 }
 

@@ -19,6 +19,11 @@ impl<'a> Loader<'a> {
         Some(tensor)
     }
 
+    /// True if there is a tensor of this name.
+    pub(in crate::model) fn has(&self, name: &str) -> bool {
+        self.checkpoint.tensor(name).is_some()
+    }
+
     pub(super) fn tensor(&self, name: &str, expected: &str) -> Result<&'a Tensor> {
         self.find(name).ok_or_else(|| self.missing_tensor(name, expected))
     }
@@ -73,6 +78,22 @@ impl<'a> Loader<'a> {
         let all = self.as_matrix(tensor, &[count, rows, cols])?;
         let slice = |at: usize| self.slice(&all, name, at * rows, rows);
         (0..count).map(slice).collect::<Result<_>>().map(Some)
+    }
+
+    /// Vectors of `len` elements of `count` experts, `[count, len]`.
+    pub(in crate::model) fn stacked_vectors(
+        &self,
+        name: &str,
+        count: usize,
+        len: usize,
+    ) -> Result<Option<Vec<Vec<f32>>>> {
+        let Some(all) = self.optional_matrix(name, count, len)? else { return Ok(None) };
+        let vector = |at: usize| {
+            let mut values = vec![0.0; len];
+            all.dequantise_row(at, &mut values);
+            values
+        };
+        Ok(Some((0..count).map(vector).collect()))
     }
 
     /// `len` rows of a matrix from row `start`, sharing its data.

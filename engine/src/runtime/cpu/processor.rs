@@ -314,6 +314,7 @@ impl Processor for CpuProcessor {
             scale: of.scale,
             softcap: of.softcap,
             window: of.window,
+            sinks: weights.sinks.as_deref(),
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);

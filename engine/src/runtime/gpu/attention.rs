@@ -61,6 +61,8 @@ pub(crate) struct AttentionOps {
     merge: Op,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
+    /// `[n_head]`: scores of keys without values.
+    pub sinks: Option<Buffer>,
 }
 
 impl AttentionLayout {
@@ -174,10 +176,11 @@ impl AttentionOps {
         if q_norm.is_some() != k_norm.is_some() {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
+        let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
         let (units, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
-        Ok(AttentionOps { layout, qkv, output, merge, q_norm, k_norm })
+        Ok(AttentionOps { layout, qkv, output, merge, q_norm, k_norm, sinks })
     }
 
     /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.

@@ -267,13 +267,15 @@ impl KvOps {
                 values.into(),
             ],
         )?;
-        let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, kv_f32];
+        let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
+        let sinks = attention.sinks.as_ref().unwrap_or(nothing);
+        let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, kv_f32, with_sinks];
         let decode = pipelines.get("attention_decode", None, layout.decode_workgroup(), &overrides)?;
-        let into = |out: &Buffer| Op::new(gpu, &decode, &[(&buffers.q).into(), keys.into(), values.into(), out.into()]);
+        let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));
         let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
         let prompt = has_prompt_kernel(layout.shape.head_dim).then(|| {
             let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
-            let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32])?;
+            let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
             Ok(direct.variant(&pipeline))
         });
         Ok(KvOps { rope, decode: direct, decode_split: split, prompt: prompt.transpose()? })
