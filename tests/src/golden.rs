@@ -29,6 +29,9 @@ pub const MODELS: [&str; 14] = [
     "qwen3",
 ];
 
+/// The same, of models with recurrent layers, which the CPU alone computes.
+pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
 /// How to run.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {

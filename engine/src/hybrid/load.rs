@@ -2,9 +2,10 @@
 
 use super::{neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, resident_experts::ResidentExperts};
 use crate::{
+    error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, ModelConfig, PredictorKind, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
     runtime::gpu::{attention::AttentionBuffers, ffn::FfnBuffers},
 };
 
@@ -60,6 +61,27 @@ impl DevicePart<'_> {
     pub fn all(n_layer: usize) -> Self {
         DevicePart { first_layer: 0, ffn: vec![FfnPart::All; n_layer], head: true, predictors: true }
     }
+}
+
+/// Refuses a model of which a layer has no kernels on a device.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the layer.
+pub fn device_support(model: &Model) -> Result<()> {
+    for (at, layer) in model.config.layers.iter().enumerate() {
+        let gated = layer.attention.as_ref().is_some_and(|attention| attention.gated);
+        let what = match &layer.recurrent {
+            Some(recurrent) => recurrent.name(),
+            None if gated => "gated attention",
+            None => continue,
+        };
+        return Err(Error::Unsupported {
+            what: "layer on the GPU",
+            got: format!("{what} in layer {at}"),
+            supported: "attention without gates, FFN and experts".to_owned(),
+        });
+    }
+    Ok(())
 }
 
 /// The most tokens of a chunk, up to `wanted`, with which every buffer fits one binding.

@@ -9,7 +9,7 @@ use thermocline_engine::{
     model::{LoadOptions, Model},
     runtime::{KvType, MAX_SHORTLIST, Outputs},
 };
-use thermocline_tests::golden::{Expected, MODELS, Setup, forward, greedy, max_diff, prompt};
+use thermocline_tests::golden::{Expected, MODELS, RECURRENT, Setup, forward, greedy, max_diff, prompt};
 
 fn folder(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/models").join(name)
@@ -18,6 +18,11 @@ fn folder(name: &str) -> PathBuf {
 fn load(name: &str) -> (Arc<Model>, Expected) {
     let model = Model::open(&folder(name), &LoadOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
     (Arc::new(model), Expected::read(&folder(name).join("expected.safetensors")))
+}
+
+/// Models of every kind.
+fn all() -> impl Iterator<Item = &'static str> {
+    MODELS.into_iter().chain(RECURRENT)
 }
 
 fn setups() -> Vec<Setup> {
@@ -33,7 +38,7 @@ fn setups() -> Vec<Setup> {
 
 #[test]
 fn logits_and_hidden_states() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
         let (logits, hidden) = (expected.f32("logits"), expected.f32("hidden"));
@@ -49,7 +54,7 @@ fn logits_and_hidden_states() {
 
 #[test]
 fn smaller_caches_stay_close() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
         for (kv, tolerance) in [(KvType::F16, 0.02), (KvType::Q8_0, 0.4)] {
@@ -63,7 +68,7 @@ fn smaller_caches_stay_close() {
 #[test]
 fn firing_neurons() {
     let mut seen = 0;
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let Some(wanted) = expected.u8("ffn_active") else { continue };
         seen += 1;
@@ -94,7 +99,7 @@ fn routing() {
 
 #[test]
 fn greedy_continuation_from_the_cache() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
         for setup in setups() {

@@ -23,6 +23,7 @@ mod neurons;
 mod placed;
 mod predictor;
 mod prepare;
+mod recurrent;
 mod same_text;
 mod session;
 mod sidecar;

@@ -13,6 +13,7 @@ mod opt;
 mod parts;
 mod phi3;
 mod qwen;
+mod qwen35;
 
 use super::{
     LayerWeights, Linear, ModelConfig, Weights,
@@ -36,8 +37,16 @@ pub(super) struct Family {
 }
 
 /// Every family this engine runs.
-const FAMILIES: &[&Family] =
-    &[&llama::FAMILY, &qwen::FAMILY, &gpt_oss::FAMILY, &gemma::FAMILY, &phi3::FAMILY, &falcon::FAMILY, &opt::FAMILY];
+const FAMILIES: &[&Family] = &[
+    &llama::FAMILY,
+    &qwen::FAMILY,
+    &qwen35::FAMILY,
+    &gpt_oss::FAMILY,
+    &gemma::FAMILY,
+    &phi3::FAMILY,
+    &falcon::FAMILY,
+    &opt::FAMILY,
+];
 
 /// The family of a GGUF architecture.
 pub(super) fn by_architecture(name: &str) -> Result<&'static Family> {

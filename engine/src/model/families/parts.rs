@@ -153,14 +153,9 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
     }))
 }
 
-/// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
-pub(super) fn gated_layer(
-    loader: &Loader<'_>,
-    config: &ModelConfig,
-    n: usize,
-    stems: &[(NormSlot, &str)],
-) -> Result<LayerWeights> {
-    let ffn = match &config.experts {
+/// The FFN of layer `n`: a gated one, or an MoE one.
+pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
+    Ok(match &config.experts {
         // Some MoE models have dense layers in between.
         Some(experts)
             if config.layers[n].n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() =>
@@ -168,7 +163,17 @@ pub(super) fn gated_layer(
             Ffn::Experts(moe(loader, config, experts, n)?)
         }
         _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
-    };
+    })
+}
+
+/// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
+pub(super) fn gated_layer(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+    stems: &[(NormSlot, &str)],
+) -> Result<LayerWeights> {
+    let ffn = ffn(loader, config, n)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes, metadata::integers};
+use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes};
 use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
@@ -225,17 +225,9 @@ impl Loader<'_> {
         let Some(window) = window else { return Ok(()) };
         let key = "attention.sliding_window_pattern";
         let n_layer = config.n_layer();
-        let slides: Vec<bool> = match self.metadata().get(&self.key(key)) {
-            Some(crate::format::Value::Array(array)) => {
-                let flags = match array {
-                    Array::Bool(flags) => Some(flags.clone()),
-                    other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
-                };
-                flags
-                    .filter(|flags| flags.len() == n_layer)
-                    .ok_or_else(|| self.key_error(key, format!("{n_layer} flags, one per layer"), "another array"))?
-            }
-            _ => {
+        let slides = match self.layer_flags(key, n_layer)? {
+            Some(slides) => slides,
+            None => {
                 let pattern = self.size(key, 0..=MAX_SIZE)?.unwrap_or(pattern);
                 (0..n_layer).map(|layer| pattern == 0 || layer % pattern != pattern - 1).collect()
             }

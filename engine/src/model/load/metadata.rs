@@ -38,6 +38,12 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// The same, required.
+    pub(in crate::model) fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
+    }
+
     /// Integers under a key that holds one number for all layers or an array with one for each. A single number is in `range`; in an
     /// array some, but not all, may be 0: layers without the part.
     pub(in crate::model) fn per_layer(
@@ -62,10 +68,16 @@ impl<'a> Loader<'a> {
         }
     }
 
-    /// The same, required.
-    pub(in crate::model) fn required_size(&self, suffix: &str, range: RangeInclusive<usize>) -> Result<usize> {
-        let expected = format!("a number from {} to {}", range.start(), range.end());
-        self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
+    /// An array with a flag (or a number, 0 or not) for each layer; `None` for anything but an array.
+    pub(in crate::model) fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else { return Ok(None) };
+        let flags = match array {
+            Array::Bool(flags) => Some(flags.clone()),
+            other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
+        };
+        let expected = || format!("{n_layer} flags, one per layer");
+        let flags = flags.filter(|flags: &Vec<bool>| flags.len() == n_layer);
+        flags.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
     }
 
     /// Finite float above zero.
