@@ -88,7 +88,7 @@ fn variants_reach_the_configuration() {
 
     let mixtral = open("models/mixtral");
     let experts = mixtral.config.experts.unwrap();
-    assert_eq!((experts.count, experts.used, experts.renormalise, experts.n_ff), (4, 2, true, 160));
+    assert_eq!((experts.count, experts.used, experts.router.renormalise, experts.n_ff), (4, 2, true, 160));
     assert!(matches!(&mixtral.weights.layers[1].ffn, Ffn::Experts(experts) if experts.experts.len() == 4));
 
     let gemma2 = open("models/gemma2").config;

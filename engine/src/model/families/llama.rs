@@ -63,8 +63,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
     naming.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
     naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w1", "blk.*.ffn_gate.*");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w2", "blk.*.ffn_down.*");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w3", "blk.*.ffn_up.*");
+    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
     Ok(())
 }

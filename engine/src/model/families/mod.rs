@@ -5,10 +5,13 @@
 //! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
+mod ernie;
 mod falcon;
 mod gemma;
+mod glm4_moe;
 mod gpt_oss;
 mod llama;
+mod minimax_m2;
 mod opt;
 mod parts;
 mod phi3;
@@ -42,6 +45,9 @@ const FAMILIES: &[&Family] = &[
     &qwen::FAMILY,
     &qwen35::FAMILY,
     &gpt_oss::FAMILY,
+    &glm4_moe::FAMILY,
+    &minimax_m2::FAMILY,
+    &ernie::FAMILY,
     &gemma::FAMILY,
     &phi3::FAMILY,
     &falcon::FAMILY,

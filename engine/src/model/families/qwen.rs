@@ -74,9 +74,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
     naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
-    for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
-        naming.add(format!("model.layers.*.mlp.experts.*.{hf}"), format!("blk.*.{gguf}.*"));
-        naming.add(format!("model.layers.*.mlp.shared_expert.{hf}"), format!("blk.*.{gguf}_shexp"));
-    }
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_expert");
     Ok(())
 }

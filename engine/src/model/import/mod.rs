@@ -40,14 +40,17 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
 
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
+    let layers = draft.layers()?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     for tensor in &tensors {
         let translated = draft.naming.translate(&tensor.name);
         if translated.is_empty() {
             tracing::debug!(tensor = tensor.name, "not used");
         }
-        // A tied head stored all the same is the embedding once more.
-        for (name, transform) in translated.into_iter().filter(|(name, _)| !(tie && name == "output.weight")) {
+        // A tied head stored all the same is the embedding once more; layers behind the last predict further tokens.
+        let wanted =
+            |name: &str| !(tie && name == "output.weight") && layer_of(name).is_none_or(|layer| layer < layers);
+        for (name, transform) in translated.into_iter().filter(|(name, _)| wanted(name)) {
             let scales = match &transform {
                 Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
                 _ => None,
@@ -64,6 +67,11 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
         None => TokenizerSource::Metadata,
     };
     Ok(Import { metadata: draft.keys, tokenizer, recipes })
+}
+
+/// Number of the layer that a tensor belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
 }
 
 /// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.

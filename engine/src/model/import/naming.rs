@@ -54,6 +54,25 @@ impl Naming {
         self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
     }
 
+    /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
+    pub(in crate::model) fn experts(&mut self, stem: &str, names: [&str; 3]) {
+        for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
+            self.add(format!("model.layers.*.{stem}.*.{hf}"), format!("blk.*.{gguf}.*"));
+        }
+    }
+
+    /// The FFN of shared experts under `model.layers.N.{stem}`.
+    pub(in crate::model) fn shared_expert(&mut self, stem: &str) {
+        for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
+            self.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}_shexp"));
+        }
+    }
+
+    /// The bias that experts are chosen with, `model.layers.N.{name}`.
+    pub(in crate::model) fn selection_bias(&mut self, name: &str) {
+        self.whole(format!("model.layers.*.{name}"), "blk.*.exp_probs_b.bias", Transform::Flatten);
+    }
+
     /// Reads names that start with `from` as if they started with `to`.
     pub(in crate::model) fn alias(&mut self, from: &'static str, to: &'static str) {
         self.prefixes.push((from, to));
