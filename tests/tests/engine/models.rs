@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Checkpoint, Opened, ReadMode, Value, open as open_file},
+    format::{Array, Checkpoint, Opened, ReadMode, Value, open as open_file},
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling,
@@ -215,6 +215,34 @@ fn absurd_hyperparameters_are_refused() {
     let unknown = altered(&control, "general.architecture", Value::String("rwkv7".to_owned()));
     let error = Model::from_checkpoint(unknown, &LoadOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`rwkv7`") && error.contains("qwen3moe"), "{error}");
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+/// Sizes of recurrent states that contradict each other or the tensors: named before anything is allocated.
+#[test]
+fn absurd_recurrent_sizes_are_refused() {
+    let path = fixtures().join("gguf2026/qwen3_5-F16.gguf");
+    let Opened::Checkpoint(control) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
+    let refuse = |key: &str, value: Value| {
+        let shown = format!("{key} = {value:?}");
+        match Model::from_checkpoint(altered(&control, key, value), &LoadOptions::default()) {
+            Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+            other => panic!("{shown}: {:?}", other.err()),
+        }
+    };
+    for (key, values) in [
+        ("qwen35.ssm.conv_kernel", &[0, 3, 5, 1 << 40][..]),
+        ("qwen35.ssm.state_size", &[0, 15, 32, 1 << 40]),
+        ("qwen35.ssm.group_count", &[0, 1, 3, 8, 1 << 40]),
+        ("qwen35.ssm.time_step_rank", &[0, 2, 3, 8, 1 << 40]),
+        ("qwen35.ssm.inner_size", &[0, 63, 128, 1 << 40]),
+    ] {
+        values.iter().for_each(|&value| refuse(key, Value::U64(value)));
+        refuse(key, Value::String("4".to_owned()));
+    }
+    for flags in [vec![true; 3], vec![false; 4], vec![true; 4]] {
+        refuse("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(flags)));
+    }
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 

@@ -139,6 +139,10 @@ fn print(
             let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
             writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
         }
+        for (name, layers) in recurrent(config) {
+            let state = units::bytes(config.state_bytes());
+            writeln!(out, "recurrent     {name}, in {layers} layers, {state} of states")?;
+        }
         writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
         writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
         writeln!(out, "context       {} tokens", config.context_length)?;
@@ -206,6 +210,8 @@ fn to_json(
             "kv_heads": attention.map(|attention| attention.n_kv_head),
             "head_dim": attention.map(|attention| attention.head_dim),
             "attention_layers": config.attentions().count(),
+            "recurrent": recurrent(config).into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "state_bytes": config.state_bytes(),
             "n_ff": config.n_ff,
             "experts": config.experts.map(|experts| json!({ "count": experts.count, "used": experts.used })),
             "activation": config.activation.to_string(),
@@ -264,6 +270,18 @@ fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
         }
     }
     shapes
+}
+
+/// The kinds of recurrent mixers in the model, and the number of layers that have each.
+fn recurrent(config: &ModelConfig) -> Vec<(&'static str, usize)> {
+    let mut kinds: Vec<(&str, usize)> = Vec::new();
+    for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
+        match kinds.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, layers)) => *layers += 1,
+            None => kinds.push((name, 1)),
+        }
+    }
+    kinds
 }
 
 fn ffn(config: &ModelConfig) -> String {

@@ -42,7 +42,7 @@ fn rows(data: &[f32], cols: usize) -> Strided<'_> {
     Strided { data, row: cols, col: 1 }
 }
 
-/// Rows and vectors of a register tile.
+/// Rows of a register tile, and its vectors in each.
 const TILE_ROWS: usize = 4;
 const TILE_VECTORS: usize = 2;
 
@@ -66,7 +66,7 @@ fn multiply<V: Vector>(
             let mut sums = [[v.splat(0.0); TILE_VECTORS]; TILE_ROWS];
             for d in 0..depth {
                 let b = &b[d * b_row + col..][..wide];
-                let b: [V::F; TILE_VECTORS] = std::array::from_fn(|i| v.load(&b[i * V::LANES..]));
+                let b = [v.load(b), v.load(&b[V::LANES..])];
                 for (r, sums) in sums.iter_mut().enumerate() {
                     // A row behind the last is computed again and not stored.
                     let a = v.splat(a.at(first + r.min(count - 1), d));

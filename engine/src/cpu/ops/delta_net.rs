@@ -170,8 +170,10 @@ impl Kernel for Step<'_> {
                     *sum = v.mul_add(s, k, *sum);
                 }
             }
-            let delta: [V::F; TOGETHER] =
-                std::array::from_fn(|i| v.mul(rate, v.sub(v.load(&values[at + i * V::LANES..]), memory[i])));
+            let mut delta = memory;
+            for (i, delta) in delta.iter_mut().enumerate() {
+                *delta = v.mul(rate, v.sub(v.load(&values[at + i * V::LANES..]), *delta));
+            }
             let mut sums = [zero; TOGETHER];
             for ((row, k), q) in state.chunks_exact_mut(dim).zip(k).zip(q) {
                 let (row, k, q) = (&mut row[at..at + wide], v.splat(*k), v.splat(*q));

@@ -136,10 +136,10 @@ mod tests {
             }).collect();
             for cpu in each_cpu() {
                 let (mut state, mut y) = (before.to_vec(), vec![f32::NAN; x.len()]);
-                let cut = first.min(tokens) * channels;
-                let (y0, y1) = y.split_at_mut(cut);
-                cpu.short_conv(&conv, &x[..cut], &mut state, y0, activate);
-                cpu.short_conv(&conv, &x[cut..], &mut state, y1, activate);
+                let middle = first.min(tokens) * channels;
+                let (y0, y1) = y.split_at_mut(middle);
+                cpu.short_conv(&conv, &x[..middle], &mut state, y0, activate);
+                cpu.short_conv(&conv, &x[middle..], &mut state, y1, activate);
                 for (y, wanted) in y.iter().zip(&wanted) {
                     prop_assert!((f64::from(*y) - wanted).abs() < 1e-4, "{y} {wanted}");
                 }

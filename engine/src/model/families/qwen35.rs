@@ -15,8 +15,8 @@ use crate::{
     error::Result,
     format::{Array, Bytes, Matrix, Value},
     model::{
-        Activation, DeltaNetShape, DeltaNetWeights, LayerWeights, Linear, ModelConfig, NormKind, NormSlot,
-        RecurrentConfig, RecurrentWeights, Register, RopeOrder, Router, Step,
+        Activation, AttentionWeights, DeltaNetShape, DeltaNetWeights, LayerWeights, Linear, ModelConfig, NormKind,
+        NormSlot, RecurrentConfig, RecurrentWeights, Register, RopeOrder, Router, Step,
         import::{Draft, Gather, HfConfig, Transform},
         load::Sizes,
     },
@@ -98,7 +98,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     let Some(RecurrentConfig::DeltaNet { shape, taps }) = &config.layers[n].recurrent else {
         return Ok(LayerWeights::new(norms, attention(loader, config, n)?, ffn, predictor));
     };
-    let mut layer = LayerWeights::new(norms, None, ffn, predictor);
+    let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
     layer.recurrent = Some(RecurrentWeights::DeltaNet(Box::new(delta_net_weights(loader, config, (shape, *taps), n)?)));
     Ok(layer)
 }

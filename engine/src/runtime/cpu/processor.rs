@@ -276,7 +276,7 @@ impl Processor for CpuProcessor {
         let x = &self.registers[from as usize][..self.tokens * d];
         let (gated, gates) = match of.gated {
             true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
-            false => (&mut [][..], &mut [][..]),
+            false => (&mut [] as &mut [f32], &mut [] as &mut [f32]),
         };
         let projected = if of.gated { &mut *gated } else { &mut *q };
         let mut jobs = [
