@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_of_both_kinds_of_budget() {
+    fn budget_limit_is_absolute_or_relative_to_free_memory() {
         assert_eq!(VramBudget::AtMost(5).limit(100, 50), 5);
         assert_eq!(VramBudget::LeaveFree(30).limit(100, 50), 120);
         assert_eq!(VramBudget::LeaveFree(300).limit(100, 50), 0);

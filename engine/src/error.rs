@@ -110,7 +110,7 @@ pub enum Error {
     /// There is no such GPU.
     #[error("no GPU {wanted}: {there}")]
     NoGpu {
-        /// Which one, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
+        /// The requested GPU, as the sentence goes on: `was found`, ``is called `x` ``, `has the number 7`.
         wanted: String,
         /// The adapters there are, or why there is none.
         there: String,
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_chain_of_causes_comes_down_to_its_end() {
+    fn root_cause_is_the_last_of_the_chain() {
         #[derive(Debug, thiserror::Error)]
         #[error("Validation Error\n\nCaused by:\n  {source}")]
         struct Outer {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_stay_readable_whatever_a_file_says() {
+    fn malformed_messages_truncate_long_names_and_values() {
         let name = "é".repeat(60_000);
         let locations =
             [Location::Field { name: name.clone(), offset: 7 }, Location::Key(name.clone()), Location::Tensor(name)];

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_not_at_all() {
+    fn new_file_replaces_the_old_one_only_when_finished() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("x.md");
         for form in [Form::Stream, Form::Random] {
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_as_long_as_the_system_allows_is_no_trouble() {
+    fn write_accepts_the_longest_file_name() {
         let folder = tempfile::tempdir().unwrap();
         let name = "é".repeat(127);
         write(&folder.path().join(&name), Form::Random, b"x").unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_an_error_and_stays() {
+    fn write_to_a_folder_is_an_error_and_keeps_it() {
         let folder = tempfile::tempdir().unwrap();
         let taken = folder.path().join("taken");
         fs::create_dir(&taken).unwrap();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_of_windows_have_names() {
+    fn windows_device_names_are_recognised() {
         for device in ["NUL", "nul", "CONOUT$", "com1", r"\\.\pipe\x"] {
             assert!(is_device_name(Path::new(device)), "{device}");
         }
@@ -403,7 +403,7 @@ mod tests {
         }
 
         #[test]
-        fn a_pipe_gets_a_stream_and_nothing_else() {
+        fn pipe_accepts_streams_only() {
             let folder = tempfile::tempdir().unwrap();
             let (pipe, link) = (folder.path().join("pipe"), folder.path().join("link"));
             mkfifo(&pipe);
@@ -424,7 +424,7 @@ mod tests {
         }
 
         #[test]
-        fn a_device_takes_what_it_is_given_and_stays_a_device() {
+        fn character_device_accepts_streams_and_is_not_replaced() {
             let folder = tempfile::tempdir().unwrap();
             let null = folder.path().join("null");
             symlink("/dev/null", &null).unwrap();
@@ -438,7 +438,7 @@ mod tests {
         }
 
         #[test]
-        fn sockets_and_circles_are_errors() {
+        fn sockets_and_circular_links_are_errors() {
             let folder = tempfile::tempdir().unwrap();
             let socket = folder.path().join("socket");
             let listener = UnixListener::bind(&socket).unwrap();
@@ -454,7 +454,7 @@ mod tests {
         }
 
         #[test]
-        fn a_link_stays_and_the_file_behind_it_is_replaced() {
+        fn write_through_a_link_replaces_its_target() {
             let folder = tempfile::tempdir().unwrap();
             fs::create_dir(folder.path().join("deep")).unwrap();
             let file = folder.path().join("deep/file");
@@ -494,7 +494,7 @@ mod tests {
         }
 
         #[test]
-        fn what_comes_to_the_place_meanwhile_is_not_replaced() {
+        fn finish_does_not_replace_a_pipe_created_since() {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("file");
             let mut file = NewFile::create(&path, Form::Random).unwrap();
@@ -506,7 +506,7 @@ mod tests {
         }
 
         #[test]
-        fn descriptors_are_known_by_their_names() {
+        fn descriptor_paths_parse_to_their_numbers() {
             let names = [
                 ("/dev/fd/1", Some(1)),
                 ("/proc/self/fd/2", Some(2)),

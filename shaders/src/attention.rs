@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn splits_cover_what_is_seen_and_stay_within_bounds() {
+    fn decode_grid_splits_cover_the_visible_keys_within_bounds() {
         for window in [0, 1, 100, 4096] {
             for position in (0..400).chain([4095, 131_071]) {
                 for (tokens, workgroups) in [(1, 1), (1, 512), (3, 512), (8, 1024), (8, 100_000)] {

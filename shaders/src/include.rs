@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn includes_come_once_and_enables_first() {
+    fn includes_expand_once_and_enables_come_first() {
         let text = "#include \"lane.wgsl\"\n#include \"lane.wgsl\"\n#if f16\nenable f16;\n#endif\nend\n";
         let out = expand("t", text, Tier { subgroups: false, f16: true }, None).unwrap();
         assert!(out.starts_with("enable f16;\n"));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_name_file_and_line() {
+    fn preprocessor_errors_name_file_and_line() {
         let portable = |text| expand("k.wgsl", text, Tier::PORTABLE, None).unwrap_err();
         assert_eq!(portable("x\n#if speed\n"), "k.wgsl:2: unknown feature: #if speed");
         assert_eq!(portable("#include \"no.wgsl\""), "k.wgsl:1: unknown include: #include \"no.wgsl\"");

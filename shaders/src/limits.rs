@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_have_these_sizes() {
+    fn limits_equal_the_constants_of_the_kernels() {
         assert_size("top_k", "RANGE", super::TOP_K_RANGE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);

@@ -21,7 +21,7 @@ fn parse(drawing: &Drawing) -> (Module, ModuleInfo) {
 }
 
 #[test]
-fn every_drawing_translates() {
+fn drawing_shaders_translate_to_every_backend() {
     for drawing in DRAWINGS {
         let (module, info) = parse(drawing);
         let spirv = spv::write_vec(&module, &info, &spv::Options::default(), None).unwrap();
@@ -49,7 +49,7 @@ fn every_drawing_translates() {
 }
 
 #[test]
-fn uniforms_lie_as_the_shader_has_them() {
+fn uniform_offsets_match_the_shader() {
     let (module, _) = parse(&NEURON_MAP);
     let mut uniforms = module.global_variables.iter().filter(|(_, variable)| variable.space == AddressSpace::Uniform);
     let (_, params) = uniforms.next().unwrap();

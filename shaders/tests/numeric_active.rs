@@ -1,4 +1,4 @@
-//! Which neurons to compute: masks, lists, and counts of what fired.
+//! Neurons to compute: masks, lists, and counts of those that fired.
 #![allow(clippy::unwrap_used)]
 
 mod gpu;
@@ -49,7 +49,7 @@ fn mask_of(passes: &[bool]) -> Vec<u32> {
 }
 
 #[test]
-fn masks_hold_what_passes() {
+fn active_mask_holds_the_scores_that_pass() {
     let gpu = Gpu::get();
     let tests: [(u32, u32, f32); 6] = [(0, 0, 0.0), (0, 0, -0.4), (1, 0, 0.0), (1, 2, 0.25), (2, 0, 0.0), (2, 0, 0.5)];
     for neurons in LAYERS {
@@ -84,7 +84,7 @@ fn masks_hold_what_passes() {
 }
 
 #[test]
-fn lists_hold_what_is_set_in_order() {
+fn active_list_holds_the_set_bits_in_order() {
     let gpu = Gpu::get();
     let stride = 40;
     for neurons in LAYERS {
@@ -124,7 +124,7 @@ fn lists_hold_what_is_set_in_order() {
 }
 
 #[test]
-fn counts_grow_by_what_fired() {
+fn count_fired_adds_the_set_bits() {
     let gpu = Gpu::get();
     for (neurons, tokens) in [(1, 1), (31, 3), (1000, 7)] {
         let fired: Vec<bool> = noise(neurons * tokens, 4).iter().map(|v| *v > 0.3).collect();

@@ -199,7 +199,7 @@ impl Case {
 }
 
 #[test]
-fn head_sizes() {
+fn attention_matches_its_equation_for_every_head_size() {
     for (head_dim, kv_f32) in [
         (8, false),
         (20, false),
@@ -224,7 +224,7 @@ fn head_sizes() {
 }
 
 #[test]
-fn heads_that_share_keys() {
+fn attention_matches_its_equation_for_grouped_heads() {
     for (n_head, n_kv_head) in [(2, 2), (6, 2), (16, 2), (11, 1)] {
         let shape = Shape { n_head, n_kv_head, ..PLAIN };
         let decode = Case::new(Shape { tokens: 3, position: 140, ..shape });
@@ -238,7 +238,7 @@ fn heads_that_share_keys() {
 }
 
 #[test]
-fn windows_caps_and_offsets() {
+fn attention_matches_its_equation_with_windows_softcaps_and_positions() {
     for (window, softcap) in [(0, 0.0), (1, 0.0), (5, 2.0), (64, 0.0), (150, 20.0), (0, 3.0)] {
         for position in [0, 1, 63, 64, 300] {
             let shape = Shape { window, softcap, n_head: 2, n_kv_head: 1, head_dim: 32, position, ..PLAIN };
@@ -270,7 +270,7 @@ fn sinks_take_part_in_the_softmax_without_a_value() {
 }
 
 #[test]
-fn long_contexts() {
+fn attention_matches_its_equation_for_long_contexts() {
     let shape = Shape { n_head: 4, n_kv_head: 2, head_dim: 64, position: 8000, ..PLAIN };
     for tier in Gpu::get().tiers() {
         let case = Case::new(Shape { tokens: 1, ..shape });

@@ -8,7 +8,7 @@ use gpu::{Call, Gpu, assert_close, bytes, weights::Weights};
 use thermocline_shaders::{WeightType, params};
 
 #[test]
-fn rows_are_found_by_id() {
+fn embedding_returns_the_rows_of_the_ids() {
     let gpu = Gpu::get();
     for ty in WeightType::ALL {
         let (rows, first_row) = (23_u32, 100_u32);

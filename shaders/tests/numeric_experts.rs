@@ -154,7 +154,7 @@ fn route_chooses_within_the_best_groups() {
 }
 
 #[test]
-fn route_chooses_experts_that_exist_whatever_the_scores() {
+fn route_chooses_valid_experts_for_non_finite_scores() {
     let gpu = Gpu::get();
     let scores = [f32::NAN, 1.0, f32::NEG_INFINITY, f32::NAN, f32::NAN, f32::NAN, f32::NAN, f32::NAN];
     for tier in gpu.tiers() {
@@ -182,7 +182,7 @@ fn route_chooses_experts_that_exist_whatever_the_scores() {
 }
 
 #[test]
-fn combine_sums_what_the_experts_say() {
+fn combine_matches_the_weighted_sum_of_experts() {
     let gpu = Gpu::get();
     for (cols, pitch, used) in [(1, 32, 1), (45, 64, 2), (128, 128, 8)] {
         let (tokens, gate_pitch) = (3, 32);

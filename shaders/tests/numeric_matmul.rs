@@ -131,7 +131,7 @@ fn gemv_shares_weights_among_rows_and_tokens() {
 }
 
 #[test]
-fn gemv_ends_as_it_is_told() {
+fn gemv_applies_relu_bias_and_accumulation() {
     let product = Product::random(WeightType::F32, 33, 64, 2);
     for (relu, accumulate) in [(1.0, 0.0), (0.0, 1.0), (1.0, 1.0)] {
         let overrides = [("RELU", relu), ("ACCUMULATE", accumulate), ("HAS_BIAS", 1.0)];
@@ -156,7 +156,7 @@ fn gemm_matches_its_equation_for_every_type() {
 }
 
 #[test]
-fn gemm_ends_as_it_is_told() {
+fn gemm_applies_relu_bias_and_accumulation() {
     for (rows, tokens) in [(1, 1), (64, 64), (129, 130)] {
         let product = Product::random(WeightType::F32, rows, 32, tokens);
         for (relu, accumulate, workgroup) in [(0.0, 1.0, 128.0), (1.0, 0.0, 32.0), (0.0, 0.0, 96.0)] {

@@ -138,7 +138,7 @@ fn check(variant: Variant) {
 }
 
 #[test]
-fn orders_and_norms() {
+fn rope_matches_its_equation_for_both_orders_and_norms() {
     for (neox, rope, qk_norm) in
         [(false, true, false), (true, true, false), (false, true, true), (true, true, true), (true, false, true)]
     {
@@ -149,7 +149,7 @@ fn orders_and_norms() {
 }
 
 #[test]
-fn head_sizes_and_partial_rotation() {
+fn rope_matches_its_equation_for_head_sizes_and_partial_rotation() {
     for (head_dim, dims, kv_f32) in [
         (8, 8, false),
         (6, 4, false),

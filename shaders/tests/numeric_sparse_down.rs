@@ -138,7 +138,7 @@ fn expected(weights: &Weights, cols: usize, input: &Input<'_>, bias: &[f32]) -> 
 }
 
 #[test]
-fn every_neuron_adds_its_row() {
+fn sparse_down_adds_the_row_of_every_neuron() {
     let gpu = Gpu::get();
     for ty in WeightType::ALL {
         for (rows, cols, tokens) in [(1_usize, 1, 1), (37, 2, 3), (300, 5, 5)] {
@@ -163,7 +163,7 @@ fn every_neuron_adds_its_row() {
 }
 
 #[test]
-fn neurons_of_a_list_add_theirs() {
+fn sparse_down_adds_the_rows_of_listed_neurons() {
     let gpu = Gpu::get();
     let rows = 210;
     for ty in WeightType::ALL {

@@ -125,7 +125,7 @@ fn padded(mut scores: Vec<f32>) -> Vec<f32> {
 }
 
 #[test]
-fn exact_is_dense() {
+fn exact_ffn_equals_the_dense_ffn() {
     let gpu = Gpu::get();
     for ty in [WeightType::F32, WeightType::Q4_0, WeightType::Q6_K] {
         let ffn = ffn(ty);
@@ -141,7 +141,7 @@ fn exact_is_dense() {
 }
 
 #[test]
-fn what_is_ruled_out_does_not_count() {
+fn ffn_skips_neurons_below_the_threshold() {
     let gpu = Gpu::get();
     let ty = WeightType::Q4_0;
     let ffn = ffn(ty);

@@ -59,7 +59,7 @@ fn check(gpu: &Gpu, tier: Tier, workgroup: f64, logits: &[f32], k: u32, what: &s
 }
 
 #[test]
-fn largest_of_any_vocabulary() {
+fn top_k_matches_a_sort_for_any_vocabulary_size() {
     let gpu = Gpu::get();
     for tier in gpu.tiers() {
         for len in [1, 5, 64, 1024, 1025, 5000, 262_144] {
@@ -72,7 +72,7 @@ fn largest_of_any_vocabulary() {
 }
 
 #[test]
-fn first_of_equals_wherever_it_stands() {
+fn top_k_of_equals_takes_the_lowest_index() {
     let gpu = Gpu::get();
     for tier in gpu.tiers() {
         // Few different values, so that equals are spread over ranges and rounds.
@@ -85,7 +85,7 @@ fn first_of_equals_wherever_it_stands() {
 }
 
 #[test]
-fn infinities_and_nan_have_their_places() {
+fn top_k_orders_infinities_and_nan() {
     let gpu = Gpu::get();
     let odd = [f32::NAN, f32::NEG_INFINITY, f32::INFINITY, -f32::NAN, f32::MIN, f32::MAX, 1e-45, -1e-45, 0.0];
     let mut many = vec![f32::NEG_INFINITY; 3000];

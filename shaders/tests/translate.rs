@@ -89,7 +89,7 @@ fn each_file_has_one_entry_point_of_its_name() {
 }
 
 #[test]
-fn params_lie_as_the_table_says() {
+fn param_offsets_match_the_kernel_table() {
     for kernel in KERNELS {
         for tier in kernel.tiers().iter().copied() {
             let (module, _) = parse(kernel, tier, types(kernel)[0]);
@@ -110,7 +110,7 @@ fn params_lie_as_the_table_says() {
 }
 
 #[test]
-fn bindings_are_as_the_table_says() {
+fn bindings_match_the_kernel_table() {
     for kernel in KERNELS {
         for (tier, weights) in texts(kernel) {
             let (module, _) = parse(kernel, tier, weights);
@@ -149,7 +149,7 @@ fn workgroups_fit_the_smallest_shared_memory() {
 }
 
 #[test]
-fn tiers_differ_only_where_they_should() {
+fn portable_sources_have_no_tier_features() {
     for kernel in KERNELS.iter().filter(|kernel| !kernel.cooperative) {
         let portable = kernel.source(Tier::PORTABLE, types(kernel)[0]).unwrap();
         assert!(!portable.contains("subgroupAdd") && !portable.contains("enable f16"), "{}", kernel.name);

@@ -74,13 +74,13 @@ impl Client {
     }
 
     /// A request without a body.
-    pub fn ask(&self, method: &str, path: &str) -> Reply {
+    pub fn send_empty(&self, method: &str, path: &str) -> Reply {
         self.send(method, path, "")
     }
 
     /// `GET`.
     pub fn get(&self, path: &str) -> Reply {
-        self.ask("GET", path)
+        self.send_empty("GET", path)
     }
 
     /// `POST` of JSON.

@@ -29,7 +29,7 @@ fn read(bytes: Vec<u8>) -> (Result<Checkpoint>, usize) {
 }
 
 #[test]
-fn memory_stays_near_the_size_of_the_file() {
+fn allocations_stay_near_the_file_size_for_malformed_files() {
     bombs();
     every_truncation();
     every_flipped_bit();

@@ -21,7 +21,7 @@ fn pool_threads() -> usize {
 }
 
 #[test]
-fn a_model_in_two_places_has_one_pool() {
+fn split_model_has_one_thread_pool() {
     let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/powerinfer/llama-relu-f16.powerinfer.gguf");
     assert_eq!(pool_threads(), 0);
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };

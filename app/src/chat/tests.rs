@@ -52,7 +52,7 @@ fn answers_wait_for_the_model_and_are_saved_with_statistics_and_versions() {
 }
 
 #[test]
-fn an_endless_answer_is_as_long_as_the_context() {
+fn answer_tokens_end_at_the_context_length() {
     let (mut store, mut controller, engine_handle) =
         (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
     engine_handle.open(ModelId::Builtin, EngineOptions { context: Some(128), ..EngineOptions::default() });
@@ -71,7 +71,7 @@ fn an_endless_answer_is_as_long_as_the_context() {
 }
 
 #[test]
-fn failures_are_sentences_and_closing_the_model_keeps_the_text() {
+fn failed_answers_have_a_reason_and_closing_the_model_keeps_their_text() {
     let (mut store, mut controller, engine_handle) =
         (Store::in_memory().unwrap(), ChatController::default(), EngineHandle::new(|| ()));
     let chat = chat(&mut store, &SamplingOverrides::default());

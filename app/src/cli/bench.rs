@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs() {
+    fn pair_is_two_numbers_with_a_comma() {
         assert_eq!(pair("512,128"), Ok((512, 128)));
         assert!(pair("512").is_err() && pair("a,b").is_err());
     }

@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cells_are_quoted() {
+    fn quoted_doubles_quotation_marks() {
         assert_eq!(quoted(&json!("a \"b\", c")), "\"a \"\"b\"\", c\"");
         assert_eq!(quoted(&json!(1.5)), "\"1.5\"");
     }

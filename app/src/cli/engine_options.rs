@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn no_gpu_is_chosen_without_memory() {
+    fn device_choice_without_vram_is_the_cpu() {
         let args = |device, vram| DeviceArgs { device, vram, gpu_tier: None };
         assert!(matches!(args(None, Some(0)).choice(), Ok(DeviceChoice::Cpu)));
         assert!(matches!(args(Some(Device::Cpu), Some(0)).choice(), Ok(DeviceChoice::Cpu)));

@@ -177,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn argmax_takes_the_first() {
+    fn argmax_of_equals_is_the_first() {
         assert_eq!(argmax(&[0.0, 2.0, 2.0, f32::NAN]), 1);
         assert_eq!(argmax(&[f32::NAN]), 0);
     }

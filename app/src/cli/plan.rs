@@ -368,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rungs_go_from_nothing_to_everything() {
+    fn rungs_cover_budgets_from_zero_to_everything() {
         let large = rungs(20 << 30, 5 << 30, 23 << 30);
         assert_eq!(large[..5], [0, 2 << 30, 3 << 30, 4 << 30, 5 << 30]);
         assert!(large[large.len() - 1] == 23 << 30 && large.is_sorted());

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_collected_whole_and_can_be_stopped() {
+    fn answer_collects_the_whole_text_and_can_be_stopped() {
         let handle = ready();
         let session = Arc::new(handle.session(SessionOptions::default()).unwrap());
         let (text, end) = all(&Answer::start(|| (), Arc::clone(&session), request()));

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_latest_call_counts_and_a_failure_has_a_reason() {
+    fn engine_handle_follows_the_latest_call_and_failures_have_a_reason() {
         let handle = EngineHandle::new(|| ());
         for _ in 0..5 {
             handle.open(ModelId::Builtin, EngineOptions::default());

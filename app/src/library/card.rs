@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_built_in_model_and_a_folder() {
+    fn card_describes_the_built_in_model_folders_and_powerinfer_files() {
         let card = ModelCard::read(&ModelId::Builtin).unwrap();
         assert_eq!((card.layers, card.neurons, card.context, card.activation), (6, 1024, 512, Activation::Relu));
         assert_eq!((card.weight_type, card.container, card.chats), (TensorType::F16, "GGUF", true));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn parse_messages_names_the_path_of_what_is_invalid() {
+    fn parse_messages_errors_name_the_invalid_path() {
         let user = |content: Value| json!([{ "role": "user", "content": content }]);
         for (list, says) in [
             (json!("hi"), "messages: expected a list"),

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_instance_is_alone_until_it_ends() {
+    fn instance_lock_is_alone_only_for_the_first_instance() {
         let folder = tempfile::tempdir().unwrap();
         let join = || InstanceLock::join(&folder.path().join("chats.windows")).unwrap();
         let (first, second) = (join(), join());

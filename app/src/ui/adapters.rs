@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_system_is_asked_once_beside_the_frames() {
+    fn adapters_are_listed_in_the_background_once_per_period() {
         let (ctx, mut all, began) = (Context::default(), Adapters::default(), Instant::now());
         while all.list().is_none() {
             all.look(&ctx, Duration::from_secs(3600));

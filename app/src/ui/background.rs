@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_latest_result_arrives_once_and_a_panic_ends_the_wait() {
+    fn background_result_arrives_once_and_a_panic_ends_the_wait() {
         let (ctx, mut background) = (Context::default(), Background::default());
         assert!(!background.is_busy() && background.take().is_none());
         background.start(&ctx, || thread::sleep(Duration::from_millis(1))).unwrap();

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warm_lies_over_cold_in_a_tile_with_round_corners() {
+    fn icon_has_round_corners_and_a_warm_layer_over_a_cold_one() {
         let icon = icon();
         let pixel = |x: f32, y: f32| {
             let at = |fraction: f32, size: u32| (fraction * size as f32) as usize;

@@ -153,13 +153,13 @@ impl Shell {
         })
     }
 
-    /// Asks the window for something, to be done after this frame.
-    pub fn ask(&mut self, command: Command) {
+    /// Queues a command for the window, to be done after this frame.
+    pub fn queue_command(&mut self, command: Command) {
         self.commands.push(command);
     }
 
-    /// The requested value.
-    pub fn asked(&mut self) -> Vec<Command> {
+    /// Commands queued since the last call, in order.
+    pub fn take_commands(&mut self) -> Vec<Command> {
         std::mem::take(&mut self.commands)
     }
 

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn text_can_be_read_and_marks_can_be_seen() {
+    fn palette_contrast_meets_minimums() {
         for palette in [Palette::DARK, Palette::LIGHT] {
             for ground in [palette.background, palette.panel, palette.raised] {
                 for text in [palette.text, palette.muted] {

@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_stay_until_they_are_closed_and_good_news_goes() {
+    fn error_toasts_stay_until_closed_and_success_toasts_expire() {
         let mut toasts = Toasts::default();
         toasts.success("Written");
         for _ in 0..3 {

@@ -18,7 +18,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
     ui.horizontal(|ui| {
         let chats = "Show or hide the chats";
         if ui.button(ICON_VIEW_SIDEBAR).accessible_name(chats).on_hover_text(chats).clicked() {
-            shell.ask(Command::ToggleChats);
+            shell.queue_command(Command::ToggleChats);
         }
         let state = shell.engine_handle.state();
         let model = match &state {
@@ -28,7 +28,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
             EngineState::Failed { model, .. } => format!("{model} could not be opened"),
         };
         if ui.add(Button::new(model).truncate()).on_hover_text("Models").clicked() {
-            shell.ask(Command::Show(Page::Models));
+            shell.queue_command(Command::Show(Page::Models));
         }
         if let EngineState::Ready { model, engine } = &state {
             device_chip(ui, shell, model, engine);
@@ -37,7 +37,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell) {
         ui.with_layout(Layout::right_to_left(Align::Center), |ui| {
             let neurons = "Show or hide the neurons";
             if ui.button(ICON_MEMORY).accessible_name(neurons).on_hover_text(neurons).clicked() {
-                shell.ask(Command::ToggleNeurons);
+                shell.queue_command(Command::ToggleNeurons);
             }
             if let EngineState::Ready { engine, .. } = &state {
                 let rate = engine.telemetry().decode_rate;

@@ -55,7 +55,7 @@ fn says(it: &Opened, part: &str) -> bool {
     it.query_all_by_label_contains(part).next().is_some()
 }
 
-fn ask(it: &mut Opened, text: &str) {
+fn send_message(it: &mut Opened, text: &str) {
     it.key_press_modifiers(Modifiers::COMMAND, Key::L);
     it.run_steps(2);
     it.get_by_label("Message").type_text(text);
@@ -81,7 +81,7 @@ fn kept(folders: &Folders) -> Message {
 }
 
 #[test]
-fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
+fn unsaved_answer_stays_on_screen_and_is_saved_later() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());
@@ -89,7 +89,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     disk.busy_timeout(Duration::from_secs(10)).unwrap();
     disk.execute_batch("CREATE TRIGGER full BEFORE UPDATE ON message BEGIN SELECT RAISE(FAIL, 'disk is full'); END")
         .unwrap();
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     quiet(&mut it);
     assert_eq!((&*kept(&folders).content, kept(&folders).state), ("", MessageState::Streaming));
     let shell = window(&it).shell();
@@ -99,7 +99,7 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
     assert_eq!(it.query_all_by_label_contains("the answer: disk is full").count(), 2, "told once, and with the answer");
 
     // One may go on, as soon as there is room.
-    ask(&mut it, "And a dog.");
+    send_message(&mut it, "And a dog.");
     assert_eq!(it.get_by_label("Message").value().as_deref(), Some("And a dog."), "what cannot be sent is not lost");
     disk.execute_batch("DROP TRIGGER full").unwrap();
     until(&mut it, "the answer on disk", |it| !window(it).shell().chat_controller.has_unsaved_text());
@@ -116,14 +116,14 @@ fn what_the_disk_refuses_stays_on_the_screen_and_is_kept_later() {
 }
 
 #[test]
-fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
+fn chats_work_in_memory_with_a_warning_without_a_data_folder() {
     let folder = tempfile::tempdir().unwrap();
     let mut folders = Folders::below(folder.path());
     folders.data = folder.path().join("a file/data");
     fs::write(folder.path().join("a file"), "").unwrap();
     let mut it = open(folders);
     assert!(says(&it, "Chats cannot be kept") && says(&it, "a file/data"));
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     quiet(&mut it);
     let store = &window(&it).shell().store;
     let answer = store.branch(store.chats().unwrap()[0].id).unwrap().pop().unwrap();
@@ -132,7 +132,7 @@ fn without_a_place_for_chats_one_can_still_talk_and_is_told() {
 }
 
 #[test]
-fn settings_that_cannot_be_read_are_left_alone() {
+fn unreadable_settings_are_not_overwritten() {
     let folder = tempfile::tempdir().unwrap();
     let mut folders = Folders::below(folder.path());
     folders.config = folder.path().join("config");
@@ -145,12 +145,12 @@ fn settings_that_cannot_be_read_are_left_alone() {
 }
 
 #[test]
-fn damaged_chats_are_saved_and_the_user_is_told_where_the_old_file_is() {
+fn damaged_chat_file_is_recovered_and_the_old_file_named() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     {
         let mut it = open(folders.clone());
-        ask(&mut it, "Tell me a story about a cat and a boat.");
+        send_message(&mut it, "Tell me a story about a cat and a boat.");
         quiet(&mut it);
     }
     let disk = Connection::open(folders.chats()).unwrap();
@@ -174,11 +174,11 @@ fn damaged_chats_are_saved_and_the_user_is_told_where_the_old_file_is() {
 }
 
 #[test]
-fn a_panic_of_the_engine_leaves_the_window_which_opens_the_model_again() {
+fn window_survives_an_engine_panic_and_reopens_the_model() {
     let folder = tempfile::tempdir().unwrap();
     let folders = Folders::below(folder.path());
     let mut it = open(folders.clone());
-    ask(&mut it, "Tell me a story about a cat and a boat.");
+    send_message(&mut it, "Tell me a story about a cat and a boat.");
     window(&it).shell().engine_handle.engine().unwrap().break_down();
     quiet(&mut it);
     assert_eq!(kept(&folders).state, MessageState::Failed);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_and_durations() {
+    fn sentence_and_duration_are_formatted() {
         assert_eq!(sentence("no GPU"), "No GPU.");
         assert_eq!(sentence("is it? "), "Is it?");
         assert_eq!(sentence(""), "");

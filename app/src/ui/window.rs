@@ -220,7 +220,7 @@ impl Window {
     pub fn show(&mut self, ui: &mut Ui) {
         self.come_to_rest(ui);
         for command in command::typed(ui) {
-            self.shell.ask(command);
+            self.shell.queue_command(command);
         }
         for path in drops::dropped(ui) {
             if !self.chats.takes(ui, &path) {
@@ -261,7 +261,7 @@ impl Window {
         }
         drops::invite(ui);
         self.shell.toasts.show(ui);
-        for command in self.shell.asked() {
+        for command in self.shell.take_commands() {
             self.handle_command(command, room_for_chats, room_for_neurons);
         }
         if self.frame_throttle.is_some() && self.shell.chat_controller.will_start_answer(&self.shell.engine_handle) {

@@ -186,7 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_right() {
+    fn iso8601_matches_known_dates() {
         assert_eq!(iso8601(0), "1970-01-01T00:00:00Z");
         assert_eq!(iso8601(951_782_399), "2000-02-28T23:59:59Z");
         assert_eq!(iso8601(951_782_400), "2000-02-29T00:00:00Z");
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn statistics_are_the_samples_own() {
+    fn sample_statistics_match_a_hand_calculation() {
         let (mean, deviation) = mean_and_deviation(&[1.0, 2.0, 3.0, 4.0]);
         assert_eq!(mean, 2.5);
         assert!((deviation - (5.0f64 / 3.0).sqrt()).abs() < 1e-12);

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unwritable_folder_is_no_error() {
+    fn machine_cache_in_an_unwritable_folder_is_not_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let options =
             MachineOptions { folder: Some(file.path().join("x")), effort: LITTLE, ..MachineOptions::default() };

@@ -169,7 +169,7 @@ mod tests {
 
         /// A product of several jobs equals the products of each job and of each row alone.
         #[test]
-        fn jobs_together_equal_jobs_one_by_one(
+        fn matmul_rows_of_several_jobs_equals_each_job_alone(
             types in prop::collection::vec(0..TYPES.len(), 1..6), n in 0usize..300, n_ff in 1usize..200,
             density in prop_oneof![Just(0.0), Just(1.0), 0.0..1.0], seed: u64,
         ) {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_comes_back_to_sixteen_bits() {
+    fn base_file_rows_round_trip_to_sixteen_bits() {
         let logit = |r: usize, i: usize| ((i * 37 + r * 11) % 23) as f32 - if i == 6 { 60.0 } else { 0.0 };
         let rows: Vec<Vec<f32>> = (0..4).map(|r| (0..7).map(|i| logit(r, i)).collect()).collect();
         let bytes = file(5, 7, &[0, 1, 2, 3, 4, 6, 5, 4, 3, 2], &rows);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn malformed_files_are_errors_that_name_the_place() {
+    fn malformed_base_files_are_errors_that_name_the_field() {
         let good = file(4, 3, &[0, 1, 2, 0], &[vec![1.0, 2.0, 3.0]]);
         assert!(open(&good).is_ok());
         for length in 0..good.len() {

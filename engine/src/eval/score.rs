@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn probabilities_sum_to_one_however_large_the_logits() {
+    fn log_softmax_sums_to_one_for_large_logits() {
         let mut softmax = LogSoftmax::default();
         for shift in [0.0f32, 1e4, -1e4] {
             let logits = [1.0, 2.0, -3.0, 0.5].map(|x| x + shift);

@@ -142,7 +142,7 @@ impl Buffer {
 
 impl Ledger {
     /// Takes `bytes` out of the budget; the error is how many are left of it.
-    fn take(&self, purpose: Purpose, bytes: u64) -> std::result::Result<(), u64> {
+    fn reserve(&self, purpose: Purpose, bytes: u64) -> std::result::Result<(), u64> {
         let budget = self.budget.load(Relaxed);
         let grown = |total: u64| total.checked_add(bytes).filter(|total| *total <= budget);
         self.total.fetch_update(Relaxed, Relaxed, grown).map_err(|total| budget.saturating_sub(total))?;
@@ -186,7 +186,7 @@ impl Arena {
         if size > self.max_buffer {
             return Err(refused(self.max_buffer));
         }
-        self.ledger.take(purpose, size).map_err(refused)?;
+        self.ledger.reserve(purpose, size).map_err(refused)?;
         if self.ledger.faults.at(FaultPoint::Allocation) {
             self.ledger.give_back(purpose, size);
             return Err(refused(0));

@@ -159,7 +159,7 @@ impl ReadbackRing {
     ) -> Result<R> {
         let coming = self.submit(recorder, pieces)?;
         submitted();
-        self.take(coming, read)
+        self.wait_and_read(coming, read)
     }
 
     /// Submits as [`ReadbackRing::read`] does, without waiting. Results not taken before the next call are lost.
@@ -190,7 +190,7 @@ impl ReadbackRing {
     ///
     /// # Errors
     /// [`Error::Gpu`] if the device is lost or does not answer.
-    pub fn take<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
+    pub fn wait_and_read<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         self.gpu.wait(coming.index)?;
         let slot = &self.slots[self.next];
         let view = slot.raw().get_mapped_range(0..coming.bytes).map_err(|error| {

@@ -301,7 +301,7 @@ mod tests {
 
     /// The reckoned bytes are enough for the allocations, purpose by purpose, and not much more.
     #[test]
-    fn whole_models_take_what_was_reckoned() {
+    fn device_bytes_match_the_allocations_of_whole_models() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
         for name in ["llama-relu", "mixtral", "gemma2", "opt", "falcon-mqa"] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();

@@ -14,7 +14,7 @@ pub enum NormKind {
     Layer,
 }
 
-/// Which elements of a head are rotated together.
+/// Pairs of a head's elements that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RopeOrder {
     /// Neighbours `(2i, 2i+1)`: GGUF files of the llama family.

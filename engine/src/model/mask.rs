@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn masks_hold_what_was_filled_or_inserted() {
+    fn mask_fill_and_insert_hold_the_given_members() {
         let members = [0, 5, 31, 32, 63, 64, 69];
         for n in [70, 96] {
             let mut filled = vec![u32::MAX; words(n) + 1];

@@ -1,4 +1,4 @@
-//! Which parts of a model are resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in,
+//! Parts of a model that are resident in VRAM, and what that costs and saves. Pure: sizes, frequencies and measured rates go in,
 //! plans come out; no processor and no device is named here.
 //!
 //! [`PlanInputs`] say how the model is used and how fast the [`Machine`] is. A [`CostProfile`] holds the bytes and reads of every

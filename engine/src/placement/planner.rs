@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn no_gpu_no_room_and_a_slow_gpu_are_told_apart() {
+    fn planner_errors_distinguish_missing_full_and_slow_gpus() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/llama-relu");
         let model = Model::open(&path, &LoadOptions::default()).unwrap();
         let mut far = Machine::typical();

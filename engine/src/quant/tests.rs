@@ -168,7 +168,7 @@ fn round_trip_keeps_zeros_and_constants() {
 }
 
 #[test]
-fn quantise_refuses_what_a_type_cannot_hold() {
+fn quantise_refuses_values_and_lengths_beyond_the_type() {
     for ty in QUANTISABLE {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; 256];

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn unscaled_and_linear() {
+    fn frequencies_without_scaling_and_with_linear_scaling() {
         close(&frequencies(RopeScaling::None, 1), &[1.0, 0.1, 0.01, 0.001]);
         close(&frequencies(RopeScaling::Linear { factor: 4.0 }, 1), &[0.25, 0.025, 0.0025, 0.00025]);
     }

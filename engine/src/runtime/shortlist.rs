@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_largest_in_order() {
+    fn largest_returns_the_top_k_in_order() {
         let all: Vec<f32> = (0..500_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 28) as f32 - 8.0).collect();
         let mut all = all;
         (all[7], all[300]) = (f32::NAN, f32::NEG_INFINITY);

@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn sparsity_reasons_name_what_the_model_lacks() {
+    fn sparsity_reasons_name_missing_predictors_and_layouts() {
         let says = |facts: SparsityFacts, mode: Sparsity, what: &str| {
             let reason = facts.explain(mode);
             assert!(reason.contains(what), "{mode}: {reason}");

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn turn_ends_stop_as_the_end_of_the_text() {
+    fn turn_end_strings_stop_with_end_of_text() {
         let mut watch = StopStrings::new(vec!["User".to_owned()], &["\nUser:"]);
         assert_eq!(watch.push("well\n"), ("well".to_owned(), None));
         assert_eq!(watch.push("User"), ("\n".to_owned(), Some(StopReason::StopString("User".to_owned()))));

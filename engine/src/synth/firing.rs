@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_power_law_has_the_mean_and_the_skew_asked_for() {
+    fn power_law_has_the_requested_mean_and_skew() {
         for (active, hot, firings) in [(0.10, 0.26, 0.80), (0.33, 0.43, 0.80), (0.03, 0.26, 0.80), (0.5, 0.7, 0.8)] {
             let law = power_law(11008, active, hot, firings).unwrap();
             assert!((law.iter().sum::<f64>() / 11008.0 - active).abs() < 1e-6);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_power_law_has_is_refused() {
+    fn power_law_refuses_infeasible_parameters() {
         for (active, hot, firings) in [(0.5, 0.3, 0.8), (0.1, 0.9, 0.8)] {
             assert!(matches!(power_law(1024, active, hot, firings), Err(Error::Invalid { .. })));
         }

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_has_its_character() {
+    fn byte_char_is_distinct_for_every_byte() {
         let chars: std::collections::HashSet<char> = (0..=255).map(byte_char).collect();
         assert_eq!(chars.len(), 256);
         assert_eq!((byte_char(b' '), byte_char(b'\n'), byte_char(b'a')), ('Ġ', 'Ċ', 'a'));

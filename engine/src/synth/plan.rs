@@ -1,4 +1,4 @@
-//! Which tensors a model has, in file order, and how large their values are.
+//! Tensors of a model, in file order, and the scale of their values.
 //!
 //! The first [`RESERVED`] channels of the residual stream belong to the constant: channel 0 has the value [`CONSTANT`] in every
 //! embedding, the others are zero, and no matrix writes to any of them. They fill a quantised sub-block of their own, so the

@@ -13,7 +13,7 @@ fn options(shape: &str, out: &std::path::Path) -> SynthOptions {
 }
 
 #[test]
-fn files_are_what_was_asked_for() {
+fn generated_files_match_their_options() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("m.gguf");
     for (shape, predictor) in [
@@ -72,7 +72,7 @@ fn files_are_what_was_asked_for() {
 }
 
 #[test]
-fn every_type_is_written() {
+fn generate_writes_every_quantisable_type() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("m.gguf");
     for ty in quant::QUANTISABLE {
@@ -85,7 +85,7 @@ fn every_type_is_written() {
 }
 
 #[test]
-fn other_activities_and_skews_are_met() {
+fn generated_firing_meets_the_requested_activity_and_skew() {
     let folder = tempfile::tempdir().unwrap();
     for (active, hot_fraction, recall) in [(0.33, 0.43, 0.95), (0.05, 0.2, 0.9), (0.2, 0.35, 0.99)] {
         let mut options = options("tiny-relu-llama", &folder.path().join("m.gguf"));
@@ -96,7 +96,7 @@ fn other_activities_and_skews_are_met() {
 }
 
 #[test]
-fn the_seed_alone_decides() {
+fn generated_file_depends_on_the_seed_only() {
     let folder = tempfile::tempdir().unwrap();
     let bytes = |seed, threads| {
         let out = folder.path().join("m.gguf");

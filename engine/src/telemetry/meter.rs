@@ -64,7 +64,7 @@ mod tests {
     use crate::telemetry::neurons::{NeuronBoard, NeuronShape};
 
     #[test]
-    fn steps_add_up_and_rates_end_with_the_work() {
+    fn meter_counts_add_up_and_rates_are_zero_when_idle() {
         let telemetry = Telemetry::default();
         let (_, neurons) = NeuronBoard::new(NeuronShape::new([]));
         let mut meter = Meter::new(&telemetry, neurons);

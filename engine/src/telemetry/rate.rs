@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_rate_is_itself_and_a_new_one_takes_over() {
+    fn rate_converges_to_the_latest_steady_rate() {
         let mut rate = Rate::default();
         assert_eq!(rate.get(), 0.0);
         (0..100).for_each(|_| rate.add(1, Duration::from_millis(100)));
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_no_rate() {
+    fn rate_of_zero_duration_is_zero() {
         let mut rate = Rate::default();
         rate.add(5, Duration::ZERO);
         assert_eq!(rate.get(), 0.0);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn special_tokens_only_when_asked() {
+    fn special_tokens_match_only_if_enabled() {
         let added = AddedTokens::new(vec![token(1, "<s>", true), token(2, "<x>", false), token(3, "", true)]);
         let added = added.expect("small");
         assert_eq!(show(&added, "a<s>b<x>c", true), "[a] 1(<s>) [b] 2(<x>) [c]");
@@ -138,13 +138,13 @@ mod tests {
     }
 
     #[test]
-    fn leftmost_then_longest() {
+    fn added_tokens_match_leftmost_then_longest() {
         let added = AddedTokens::new(vec![token(1, "ab", true), token(2, "abc", true), token(3, "cd", true)]);
         assert_eq!(show(&added.expect("small"), "xabcd", true), "[x] 2(abc) [d]");
     }
 
     #[test]
-    fn strips_and_words() {
+    fn added_tokens_strip_spaces_and_match_single_words() {
         let strip = AddedToken { left_strip: true, right_strip: true, ..token(1, "<m>", true) };
         let word = AddedToken { single_word: true, ..token(2, "no", true) };
         let added = AddedTokens::new(vec![strip, word]).expect("small");

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn characters_come_whole() {
+    fn stream_emits_whole_characters() {
         let tokenizer = tokenizer();
         assert_eq!(texts(tokenizer.stream(), "é🙂".as_bytes()), ["", "é", "", "", "", "🙂", ""]);
     }

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn byte_level_vocabularies_survive() {
+    fn byte_level_vocabularies_round_trip_through_gguf() {
         let config = serde_json::json!({"bos_token": "<s>", "add_bos_token": true, "chat_template": "{{ x }}"});
         let (before, after, metadata) = export(byte_level(), config, 10).unwrap();
         let options = EncodeOptions { special: true, add_bos: true };
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_gguf_cannot_say_is_an_error() {
+    fn export_refuses_tokenizers_gguf_cannot_represent() {
         let mut json = byte_level();
         json["pre_tokenizer"] = serde_json::json!({"type": "Sequence", "pretokenizers": [
             {"type": "Split", "pattern": {"Regex": "x+"}, "behavior": "Isolated", "invert": false},

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn every_scheme_builds_and_loses_nothing() {
+    fn every_scheme_builds_and_keeps_all_text() {
         let text = "it's 12345 Ünï 你好  \n\n!?x 한국";
         for name in SCHEMES.iter().flat_map(|scheme| scheme.names) {
             assert_eq!(words(name, text).replace('|', "").chars().count(), text.len(), "{name}");
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_by_their_patterns() {
+    fn scheme_name_is_found_by_its_pattern() {
         assert_eq!(Scheme::name_of(&[LLAMA3.to_owned()], true), Some("llama-bpe"));
         assert_eq!(Scheme::name_of(&[LLAMA3.to_owned()], false), Some("dbrx"));
         assert_eq!(Scheme::name_of(&[GPT2.to_owned()], false), Some("gpt-2"));

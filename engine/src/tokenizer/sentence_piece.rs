@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_that_are_no_tokens_still_merge() {
+    fn merges_pass_through_symbols_without_a_token() {
         let encoder = encoder(&[("xy", 0.0), ("z", 0.0)]);
         assert_eq!(ids(&encoder, "xyz"), [0, 1]);
     }

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_are_known_by_their_text() {
+    fn end_tokens_are_recognised_by_their_text() {
         assert_eq!(ends(9, &["a", "<|im_end|>", "<|endoftext|>"]), [1, 2, 9]);
         assert_eq!(ends(1, &["<|end|>", "<|return|>", "<|call|>"]), [1, 2]);
     }

@@ -7,7 +7,7 @@ use thermocline_engine::placement::Machine;
 use thermocline_tests::terminal::thermocline;
 
 #[test]
-fn a_benchmark_on_a_gpu_tells_where_the_time_goes() {
+fn bench_on_a_gpu_reports_vram_bandwidth_and_kernel_times() {
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/gguf/llama-silu-gqa-256-Q4_0.gguf");
     let args = ["bench", "-m", model, "--device", "0", "--quick", "-p", "9", "-n", "3", "-r", "1"];
     let rows = thermocline(&[&args[..], &["-o", "json"]].concat()).json();
@@ -37,7 +37,7 @@ fn a_benchmark_on_a_gpu_tells_where_the_time_goes() {
 }
 
 #[test]
-fn a_benchmark_has_llama_benchs_fields() {
+fn bench_rows_have_the_fields_of_llama_bench() {
     let args = ["bench", "-p", "16", "-n", "8", "-r", "2", "-o"];
     let json = thermocline(&[&args[..], &["json"]].concat()).json();
     for (row, (prompt, generated)) in json.as_array().unwrap().iter().zip([(16, 0), (0, 8)]) {
@@ -56,7 +56,7 @@ fn a_benchmark_has_llama_benchs_fields() {
 }
 
 #[test]
-fn neurons_stand_beside_whole_layers_at_the_same_budget() {
+fn bench_compares_neuron_and_layer_placement_at_one_budget() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (model, machine) = (path("m.gguf"), path("machine.json"));

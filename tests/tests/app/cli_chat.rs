@@ -13,14 +13,14 @@ fn chat(flags: &[&str], lines: &str) -> Ran {
 // Elsewhere there always is a display, and the app opens.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_chat_without_a_command() {
+fn chat_is_the_default_command() {
     let told = with_input(&[], b"Tell me a story about a dog.\n").ok();
     assert!(told.split_whitespace().count() > 20, "{told}");
     assert_eq!(with_input(&[], b"").ok(), "");
 }
 
 #[test]
-fn every_message_is_answered() {
+fn chat_answers_every_message() {
     let one = chat(&[], "Hi\n").ok();
     assert!(one.starts_with("Once upon a time"), "{one}");
     assert_eq!(one.matches('\n').count(), 1);
@@ -30,14 +30,14 @@ fn every_message_is_answered() {
 }
 
 #[test]
-fn reset_begins_again() {
+fn reset_starts_a_new_conversation() {
     let one = chat(&[], "Hi\n").ok();
     let again = chat(&[], "Hi\n/reset\nHi\n").ok();
     assert_eq!(again, format!("{one}(a new conversation)\n{one}"));
 }
 
 #[test]
-fn a_system_prompt() {
+fn chat_system_prompt_is_set_by_flag_or_command() {
     let plain = chat(&[], "Hi\n").ok();
     let set = chat(&[], "/system You tell stories about dragons.\nHi\n").ok();
     let given = chat(&["--system", "You tell stories about dragons."], "Hi\n").ok();
@@ -47,7 +47,7 @@ fn a_system_prompt() {
 }
 
 #[test]
-fn an_answer_again() {
+fn regenerate_repeats_greedy_answers_and_redraws_sampled_ones() {
     let same = chat(&[], "Hi\n/regenerate\n").ok();
     let lines: Vec<&str> = same.lines().collect();
     assert_eq!(lines[0], lines[1], "greedy answers do not differ");
@@ -58,7 +58,7 @@ fn an_answer_again() {
 }
 
 #[test]
-fn what_is_already_read_is_not_read_again() {
+fn chat_reuses_the_kv_cache_of_earlier_messages() {
     let stats = chat(&[], "Hi\nAnd then?\n/stats\n").ok();
     let line = stats.lines().last().unwrap();
     let reused: usize = line.split_once('(').unwrap().1.split_once(" reused").unwrap().0.parse().unwrap();
@@ -66,7 +66,7 @@ fn what_is_already_read_is_not_read_again() {
 }
 
 #[test]
-fn messages_of_several_lines() {
+fn chat_messages_continue_by_backslash_or_fence() {
     let folded = chat(&[], "Tell me a story\\\nabout a dog.\n").ok();
     let fenced = chat(&[], "\"\"\"\nTell me a story\nabout a dog.\n\"\"\"\n").ok();
     assert_eq!(folded, fenced);
@@ -74,7 +74,7 @@ fn messages_of_several_lines() {
 }
 
 #[test]
-fn a_conversation_is_saved_once() {
+fn chat_save_command_writes_the_conversation() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("chat.json");
     let text = folder.path().join("chat.md");
@@ -92,7 +92,7 @@ fn a_conversation_is_saved_once() {
 }
 
 #[test]
-fn help_quit_and_nonsense() {
+fn chat_commands_help_quit_and_unknown_ones() {
     let help = chat(&[], "/help\n/quit\nHi\n").ok();
     for word in ["/reset", "/system", "/regenerate", "/stats", "/save", "/quit"] {
         assert!(help.contains(word), "{help}");
@@ -104,7 +104,7 @@ fn help_quit_and_nonsense() {
 }
 
 #[test]
-fn a_conversation_that_outgrows_the_context() {
+fn chat_beyond_the_context_fails_or_shifts() {
     let lines = "Tell me a story.\n".repeat(8);
     let error = chat(&["-c", "128"], &lines);
     assert!(error.stderr.contains("hint: "), "{error:?}");
@@ -115,7 +115,7 @@ fn a_conversation_that_outgrows_the_context() {
 
 /// A message is answered as soon as it is there, not at the end of the input.
 #[test]
-fn answers_come_while_the_pipe_is_open() {
+fn chat_answers_before_the_input_ends() {
     let mut child = command(&["chat", "--temp", "0", "-n", "8"]).spawn().unwrap();
     let mut input = child.stdin.take().unwrap();
     input.write_all(b"Hi\n").unwrap();

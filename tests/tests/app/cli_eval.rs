@@ -62,7 +62,7 @@ fn measurements_print_tables_and_write_files() {
 }
 
 #[test]
-fn a_model_in_two_places_is_worth_as_much() {
+fn perplexity_does_not_depend_on_the_placement() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("text"), TEXT.repeat(6)).unwrap();
@@ -94,7 +94,7 @@ fn a_model_in_two_places_is_worth_as_much() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused() {
+fn eval_refuses_invalid_inputs() {
     let folder = tempfile::tempdir().unwrap();
     let (short, bytes) = (folder.path().join("short"), folder.path().join("bytes"));
     std::fs::write(&short, "Once upon a time. And so on and on.").unwrap();
@@ -117,7 +117,7 @@ fn what_makes_no_sense_is_refused() {
 }
 
 #[test]
-fn tables_become_charts() {
+fn eval_plot_draws_a_csv_table() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(path("speeds.csv"), "mode,decoding [tokens/s]\r\ndense,10.5\r\npredicted,31.5\r\n").unwrap();

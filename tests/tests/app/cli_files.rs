@@ -26,7 +26,7 @@ fn readers<'a>(model: &'a str, out: &'a str) -> [Vec<&'a str>; 6] {
 }
 
 #[test]
-fn malformed_files() {
+fn malformed_files_are_refused_by_every_command() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("out");
     let index: serde_json::Value = serde_json::from_slice(&fs::read(fixture("malformed/index.json")).unwrap()).unwrap();
@@ -48,7 +48,7 @@ fn malformed_files() {
 }
 
 #[test]
-fn what_is_no_model() {
+fn files_that_are_no_model_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     fs::write(path("empty"), "").unwrap();
@@ -67,7 +67,7 @@ fn what_is_no_model() {
 
 #[cfg(unix)]
 #[test]
-fn an_unreadable_file() {
+fn inspect_of_an_unreadable_file_names_its_path() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("secret.gguf");
@@ -117,7 +117,7 @@ fn inspect_shows_every_container() {
 }
 
 #[test]
-fn a_converted_model_says_the_same() {
+fn converted_model_generates_the_same_text() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("model.gguf");
     let (source, out) = (fixture("models/qwen3"), out.to_str().unwrap());
@@ -135,7 +135,7 @@ fn a_converted_model_says_the_same() {
 /// The file size limit stands in for a full disk: a write fails halfway, in a way no permission can avoid.
 #[cfg(target_os = "linux")]
 #[test]
-fn a_full_disk_leaves_nothing_behind() {
+fn full_disk_leaves_the_old_file_and_no_partial_one() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("model.gguf");
     fs::write(&out, "what was there before").unwrap();
@@ -159,7 +159,7 @@ fn a_full_disk_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_cannot_be_written_to() {
+fn output_in_a_missing_folder_is_an_error() {
     let source = fixture("models/qwen3");
     for args in [
         vec!["convert", source.to_str().unwrap(), "--out", "/nowhere/at/all.gguf"],
@@ -171,7 +171,7 @@ fn a_folder_that_is_not_there_cannot_be_written_to() {
 }
 
 #[test]
-fn a_synthetic_model_fires_as_asked() {
+fn synth_command_meets_the_requested_activity() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("synth.gguf");
     let out = out.to_str().unwrap();

@@ -16,7 +16,7 @@ fn adapter() -> String {
 }
 
 #[test]
-fn run_says_the_same_on_both() {
+fn run_prints_the_same_text_on_gpu_and_cpu() {
     // What predictors of quantised rows find depends on the processor's rounding.
     let run = ["run", "-p", "A cat and a kite", "--temp", "0", "-n", "24", "--quiet", "--sparsity", "exact"];
     let want = thermocline(&[&run[..], &["--device", "cpu"]].concat()).ok();
@@ -37,7 +37,7 @@ fn run_says_the_same_on_both() {
 }
 
 #[test]
-fn a_gpu_that_was_asked_for_or_an_error() {
+fn run_with_an_unusable_gpu_is_an_error() {
     let run = ["run", "-p", "x", "-n", "2", "--quiet"];
     for (flags, words) in [
         (&["--device", "no such card"][..], &["no such card", "software"][..]),
@@ -65,7 +65,7 @@ fn a_gpu_that_was_asked_for_or_an_error() {
 }
 
 #[test]
-fn logits_are_the_cpus() {
+fn gpu_logits_match_those_of_the_cpu() {
     let folder = tempfile::tempdir().unwrap();
     let logits = |name: &str, flags: &[&str]| {
         let out = folder.path().join(name);
@@ -88,7 +88,7 @@ fn logits_are_the_cpus() {
 }
 
 #[test]
-fn a_chat_shows_its_device() {
+fn chat_device_command_shows_the_device() {
     let chat = |flags: &[&str], input: &[u8]| with_input(&[&["chat"], flags].concat(), input);
     assert_eq!(chat(&["--device", "cpu"], b"/device\n").ok(), "CPU\n");
     let shown = chat(&GPU, b"/device retry\n/device\n").ok();

@@ -56,7 +56,7 @@ fn bits(file: &SafeTensors<'_>, name: &str) -> (Vec<usize>, Vec<bool>) {
 
 /// On the CPU, and with the neurons in two places.
 #[test]
-fn sparse_modes_tell_what_fired() {
+fn logits_file_has_the_firing_mask_of_sparse_modes() {
     let model = fixture("powerinfer/llama-relu-f16.powerinfer.gguf");
     let reference = std::fs::read(fixture("powerinfer/expected.safetensors")).unwrap();
     let reference = SafeTensors::deserialize(&reference).unwrap();
@@ -96,7 +96,7 @@ fn sparse_modes_tell_what_fired() {
 }
 
 #[test]
-fn what_logits_refuses() {
+fn logits_refuses_invalid_options() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("logits.safetensors");
     let out = out.to_str().unwrap();
@@ -116,7 +116,7 @@ fn what_logits_refuses() {
 }
 
 #[test]
-fn tokens_there_and_back() {
+fn tokenize_round_trips_text_and_ids() {
     let text = "Once upon a time, Ünïcödé 🐶\n\ttabs";
     let json = thermocline(&["tokenize", text, "--json"]).json();
     assert_eq!(json["text"], text);

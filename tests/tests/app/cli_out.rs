@@ -95,7 +95,7 @@ fn reader(pipe: &Path) -> JoinHandle<Vec<u8>> {
 }
 
 #[test]
-fn what_is_mapped_goes_to_a_regular_file_only() {
+fn random_access_output_requires_a_regular_file() {
     let place = Place::new();
     for args in place.mapped() {
         for (name, got) in [("pipe", "a pipe"), ("link", "a pipe"), ("folder", "a directory"), ("socket", "a socket")] {
@@ -115,7 +115,7 @@ fn what_is_mapped_goes_to_a_regular_file_only() {
 }
 
 #[test]
-fn what_is_read_in_order_goes_through_pipes_too() {
+fn sequential_output_goes_through_pipes() {
     let place = Place::new();
     let file = place.folder.path().with_extension("file");
     for args in place.streamed() {
@@ -141,7 +141,7 @@ fn what_is_read_in_order_goes_through_pipes_too() {
 }
 
 #[test]
-fn standard_output_is_a_file_to_write() {
+fn dev_stdout_is_appended_to() {
     let place = Place::new();
     let [_, csv, ..] = place.streamed();
     let shown = thermocline(&with(&csv, Path::new("/dev/stdout"))).ok();

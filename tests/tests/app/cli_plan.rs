@@ -112,7 +112,7 @@ fn an_moe_model_is_planned_expert_by_expert() {
 }
 
 #[test]
-fn what_prompts_stream_through_has_a_row_of_its_own() {
+fn plan_has_a_row_for_the_streaming_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let path = eager(folder.path());
     // Has a row for every neuron.
@@ -160,7 +160,7 @@ fn neuron_major_copies_made_on_opening_are_planned() {
 
 /// The CPU has a copy of the second layers of the predictors it asks, if it rounds activations.
 #[test]
-fn copies_of_predictors_are_reckoned_with() {
+fn plan_counts_cpu_copies_of_predictors() {
     let folder = tempfile::tempdir().unwrap();
     let synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
     let model = synth::generate(&synthetic, &mut |_| ()).unwrap().path.to_str().unwrap().to_owned();
@@ -183,7 +183,7 @@ fn copies_of_predictors_are_reckoned_with() {
 }
 
 #[test]
-fn this_machine_is_measured_and_kept() {
+fn plan_measures_this_machine_once_and_saves_it() {
     let folder = tempfile::tempdir().unwrap();
     let cache = folder.path().join("cache");
     let saved = folder.path().join("saved.json");
@@ -214,7 +214,7 @@ fn a_split_of_powerinfers_is_shown() {
 }
 
 #[test]
-fn what_makes_no_plan_is_refused() {
+fn plan_refuses_invalid_machine_files_and_options() {
     let folder = tempfile::tempdir().unwrap();
     let broken = folder.path().join("broken.json");
     std::fs::write(&broken, "{}").unwrap();

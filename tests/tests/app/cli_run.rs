@@ -16,7 +16,7 @@ const ENDLESS: [&str; 9] =
     ["run", "-p", "Tell me a story.", "--logit-bias", "1=-inf", "--on-full", "shift", "--seed", "1"];
 
 #[test]
-fn a_story() {
+fn run_writes_the_reference_story() {
     let run = thermocline(&["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0"]);
     assert!(run.stderr.contains("tokens"), "{run:?}");
     let story = run.ok();
@@ -28,7 +28,7 @@ fn a_story() {
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
+fn run_output_depends_on_the_seed() {
     let tell = |seed| thermocline(&["run", "-q", "-p", "Tell me a story about a dog.", "--seed", seed]);
     let (first, again, other) = (tell("7"), tell("7"), tell("8"));
     assert_eq!(first.stderr, "");
@@ -42,7 +42,7 @@ fn the_same_seed_tells_the_same_story() {
 }
 
 #[test]
-fn json_for_programs() {
+fn run_json_has_text_tokens_and_stats_whole_or_streamed() {
     let whole = thermocline(&["run", "-p", "Tell me a story.", "--json", "--seed", "3", "-n", "40"]).json();
     assert_eq!(whole["reason"], "max_tokens");
     assert_eq!(whole["tokens"].as_array().unwrap().len(), 40);
@@ -60,7 +60,7 @@ fn json_for_programs() {
 }
 
 #[test]
-fn prompts_from_everywhere() {
+fn run_reads_prompts_from_flag_file_or_input() {
     let expected = thermocline(&["run", "-p", "Tell me a story.", "--temp", "0", "-n", "20"]).ok();
     assert_eq!(with_input(&["run", "--temp", "0", "-n", "20"], b"Tell me a story.\n").ok(), expected);
     let folder = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn raw_text_is_continued() {
 }
 
 #[test]
-fn any_prompt_will_do() {
+fn run_accepts_any_prompt_text() {
     for prompt in [
         "",
         " ",
@@ -97,7 +97,7 @@ fn any_prompt_will_do() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_context() {
+fn run_refuses_a_prompt_longer_than_the_context() {
     let long = "Once upon a time there was a dog. ".repeat(200);
     for form in ["--chat", "--raw"] {
         let run = with_input(&["run", form], long.as_bytes());
@@ -110,7 +110,7 @@ fn a_prompt_longer_than_the_context() {
 }
 
 #[test]
-fn the_context_fills_up() {
+fn run_stops_or_shifts_at_a_full_context() {
     let endless = &ENDLESS[..5];
     let full = thermocline(&[endless, &["--json", "-c", "64"]].concat()).json();
     assert_eq!(full["reason"], "context_full");
@@ -121,7 +121,7 @@ fn the_context_fills_up() {
 }
 
 #[test]
-fn stop_strings_and_biases() {
+fn run_applies_stop_strings_and_logit_biases() {
     let args = ["run", "-p", "Tell me a story about a cat and a boat.", "--temp", "0", "--json"];
     let stopped = thermocline(&[&args[..], &["--stop", "little boat"]].concat()).json();
     assert_eq!(stopped["text"], "Once upon a time, there was a ");
@@ -133,7 +133,7 @@ fn stop_strings_and_biases() {
 }
 
 #[test]
-fn every_instruction_set_and_cache_type_tells_a_story() {
+fn run_works_with_every_instruction_set_and_cache_type() {
     let devices = thermocline(&["devices", "--json"]).json();
     for isa in devices["cpu"]["isa"]["available"].as_array().unwrap() {
         for kv in ["f16", "f32", "q8_0"] {
@@ -145,7 +145,7 @@ fn every_instruction_set_and_cache_type_tells_a_story() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_error() {
+fn closed_output_pipe_is_not_an_error() {
     let mut child = command(&ENDLESS).spawn().unwrap();
     drop(child.stdin.take());
     let mut first = [0; 16];
@@ -171,7 +171,7 @@ fn ctrl_c_stops_the_answer() {
 }
 
 #[test]
-fn it_starts_quickly() {
+fn run_starts_within_five_seconds() {
     // Generous: other tests are running. What is meant is that nothing big happens before the first token.
     let started = std::time::Instant::now();
     thermocline(&["--version"]).ok();

@@ -114,7 +114,7 @@ fn options_are_the_defaults_of_requests() {
 
 #[test]
 #[cfg(unix)]
-fn a_second_interrupt_ends_it_at_once() {
+fn second_interrupt_ends_the_server_at_once() {
     let serving = Serving::with(&["--on-full", "shift"]);
     let endless = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 }, "stream": true }));
     let mut caller = serving.client.begin(CHAT, &endless);

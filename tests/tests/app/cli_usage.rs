@@ -8,7 +8,7 @@ const COMMANDS: [&str; 11] =
     ["run", "chat", "serve", "inspect", "tokenize", "logits", "convert", "prepare", "synth", "bench", "devices"];
 
 #[test]
-fn every_command_explains_itself() {
+fn every_command_has_a_help_page() {
     let overview = thermocline(&["--help"]).ok();
     for command in COMMANDS {
         assert!(overview.contains(&format!("\n  {command}")), "{command}: {overview}");
@@ -54,7 +54,7 @@ fn wrong_flags_are_usage_errors() {
 }
 
 #[test]
-fn devices_are_shown() {
+fn devices_shows_the_cpu() {
     let text = thermocline(&["devices"]).ok();
     assert!(text.contains("kernels"), "{text}");
     let json = thermocline(&["devices", "--json"]).json();
@@ -85,7 +85,7 @@ fn gpus_are_listed_and_software_is_not_chosen() {
 }
 
 #[test]
-fn a_machine_without_a_graphics_driver_is_no_failure() {
+fn devices_lists_no_gpu_without_a_graphics_driver() {
     for form in [&["devices"][..], &["devices", "--json"]] {
         let mut command = command(form);
         command.env("VK_DRIVER_FILES", "/nonexistent").env("VK_ICD_FILENAMES", "/nonexistent");

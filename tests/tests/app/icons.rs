@@ -34,7 +34,7 @@ fn pictures_have_the_sizes_of_their_names() {
 }
 
 #[test]
-fn windows_finds_every_size() {
+fn ico_file_has_every_size() {
     let file = icon("thermocline.ico");
     assert_eq!(&file[..4], [0, 0, 1, 0]);
     let mut sizes: Vec<usize> = (0..usize::from(file[4]))
@@ -57,7 +57,7 @@ fn windows_finds_every_size() {
 }
 
 #[test]
-fn macos_finds_every_size_for_both_densities() {
+fn icns_file_has_every_size_for_both_densities() {
     let file = icon("thermocline.icns");
     assert_eq!((&file[..4], big(&file[4..8])), (&b"icns"[..], file.len()));
     let (mut rest, mut found) = (&file[8..], Vec::new());

@@ -62,7 +62,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn everything_is_beside_the_program() {
+fn portable_program_keeps_its_data_beside_itself() {
     let stick = Stick::new();
     assert!(stick.run(&["--portable"], "Hi\n").ok().split_whitespace().count() > 5);
     assert!(stick.data().is_dir());
@@ -72,7 +72,7 @@ fn everything_is_beside_the_program() {
 }
 
 #[test]
-fn others_keep_theirs_at_home() {
+fn installed_program_keeps_its_data_in_the_home_folder() {
     let stick = Stick::new();
     stick.measure();
     assert!(!stick.data().exists());
@@ -81,7 +81,7 @@ fn others_keep_theirs_at_home() {
 }
 
 #[test]
-fn a_place_where_no_folder_can_be() {
+fn portable_program_without_a_data_folder_is_an_error() {
     let stick = Stick::new();
     fs::write(stick.data(), "a file").unwrap();
     let error = stick.run(&["--portable"], "").refusal();

@@ -213,7 +213,7 @@ fn a_model_name_may_contain_any_character() {
 }
 
 #[test]
-fn the_model_may_change_close_or_fail() {
+fn server_follows_model_changes_and_failures() {
     let served = Served::new();
     let ask = |client: &Client| client.post(CHAT, &chat(QUESTION, json!({ "max_tokens": 2 })));
     ask(&served.client).json(200);

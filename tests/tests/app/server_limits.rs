@@ -42,7 +42,7 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
         ("POST", "/v1/models", "GET, HEAD"),
         ("DELETE", "/health", "GET, HEAD"),
     ] {
-        let reply = client.ask(method, path);
+        let reply = client.send_empty(method, path);
         reply.error(405);
         assert_eq!(reply.headers["allow"], allowed);
     }
@@ -101,7 +101,7 @@ fn foreign_origins_and_host_names_are_refused() {
         let client = client
             .with("access-control-request-method", "POST")
             .with("access-control-request-headers", "x-stainless-os");
-        client.ask("OPTIONS", CHAT)
+        client.send_empty("OPTIONS", CHAT)
     };
     preflight(&evil).error(403);
     let rebound = served.client.with("host", "evil.example:8080");
@@ -117,7 +117,7 @@ fn foreign_origins_and_host_names_are_refused() {
         assert_eq!(reply.headers["vary"], "origin");
     }
     // OPTIONS is answered for preflights only.
-    served.client.ask("OPTIONS", CHAT).error(405);
+    served.client.send_empty("OPTIONS", CHAT).error(405);
     assert_eq!(served.engine.telemetry().generated_tokens, 6, "what was refused was not computed");
 }
 

@@ -122,7 +122,7 @@ impl Dice {
 }
 
 #[test]
-fn keys_and_values_move_as_they_are() {
+fn kv_cache_moves_between_cpu_and_device_unchanged() {
     let tokens: Vec<u32> = (5..45).collect();
     for (name, ty, tolerance) in [
         ("llama-relu", KvType::F32, 1e-4),
@@ -169,7 +169,7 @@ fn keys_and_values_move_as_they_are() {
 }
 
 #[test]
-fn a_budget_that_slides_for_five_hundred_tokens_changes_no_word() {
+fn changing_budgets_keep_the_tokens_of_a_long_answer() {
     let request = || greedy(Prompt::Text("Once upon a time".to_owned()), 500);
     let want = undisturbed(&storyteller(), request());
     assert_eq!(want.len(), 500);
@@ -208,7 +208,7 @@ fn a_budget_that_slides_for_five_hundred_tokens_changes_no_word() {
 
 /// Experts one by one, in the middle of a sentence.
 #[test]
-fn experts_are_moved_without_a_change_of_the_answer() {
+fn moving_experts_during_an_answer_keeps_the_tokens() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let want = undisturbed(&path, numbers(150));
     let engine = open(&path, DeviceChoice::Gpu(gpu(STORYTELLER)));
@@ -249,7 +249,7 @@ fn experts_are_moved_without_a_change_of_the_answer() {
 }
 
 #[test]
-fn without_a_budget_the_cpu_goes_on_and_with_one_the_device() {
+fn budget_of_zero_continues_on_the_cpu_and_more_on_the_device() {
     let want = undisturbed(&tiny(), numbers(90));
     let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
     let session = session(&engine);
@@ -272,7 +272,7 @@ fn without_a_budget_the_cpu_goes_on_and_with_one_the_device() {
 }
 
 #[test]
-fn the_mode_may_change_in_the_middle_of_a_sentence() {
+fn mode_changes_during_an_answer_keep_the_tokens() {
     let want = undisturbed(&tiny(), numbers(90));
     for device in [DeviceChoice::Cpu, DeviceChoice::Gpu(gpu(TINY)), DeviceChoice::Gpu(gpu(TINY / 3))] {
         let engine = open(&tiny(), device.clone());
@@ -287,7 +287,7 @@ fn the_mode_may_change_in_the_middle_of_a_sentence() {
 }
 
 #[test]
-fn sessions_slide_together() {
+fn changing_budgets_keep_the_tokens_of_concurrent_sessions() {
     let want = undisturbed(&tiny(), numbers(80));
     let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
     let sessions = [session(&engine), session(&engine)];
@@ -305,7 +305,7 @@ fn sessions_slide_together() {
 }
 
 #[test]
-fn a_device_lost_under_a_sliding_budget_is_no_loss() {
+fn device_loss_under_changing_budgets_keeps_the_tokens() {
     let want = undisturbed(&tiny(), numbers(60));
     for n in [3, 20, 45, 60, 90, 150] {
         let options = GpuOptions { faults: Faults(Some((FaultPoint::Submit, n))), ..gpu(TINY) };
@@ -320,7 +320,7 @@ fn a_device_lost_under_a_sliding_budget_is_no_loss() {
 }
 
 #[test]
-fn a_flood_of_budget_changes_neither_stops_nor_delays_sessions() {
+fn frequent_budget_changes_do_not_block_sessions() {
     let want = undisturbed(&tiny(), numbers(60));
     let engine = open(&tiny(), DeviceChoice::Gpu(gpu(TINY)));
     wait(&engine, "the device", |status| rests(status, TINY));
@@ -350,7 +350,7 @@ fn a_flood_of_budget_changes_neither_stops_nor_delays_sessions() {
 }
 
 #[test]
-fn auto_says_what_it_found() {
+fn auto_sparsity_reports_its_mode_and_reason() {
     let engine = open(&tiny(), DeviceChoice::Cpu);
     assert_eq!(engine.sparsity().asked, SparsityChoice::Mode(Sparsity::Exact));
     engine.set_sparsity(SparsityChoice::Auto).unwrap();

@@ -48,7 +48,7 @@ fn relative_rms(a: &[f32], b: &[f32]) -> f32 {
 }
 
 #[test]
-fn hugging_face_folders_survive_the_way_to_gguf() {
+fn converted_hugging_face_folders_keep_their_logits() {
     let scratch = tempfile::tempdir().unwrap();
     for name in MODELS.into_iter().chain(RECURRENT) {
         let folder = fixtures().join("models").join(name);

@@ -94,7 +94,7 @@ fn perplexity_of_recorded_logits() {
 }
 
 #[test]
-fn the_storyteller_foresees_held_out_stories_as_recorded() {
+fn storyteller_perplexity_on_held_out_stories_matches_the_record() {
     let text = std::fs::read_to_string(here("fixtures/text/held-out.txt")).unwrap();
     let expected = std::fs::read_to_string(here("fixtures/storyteller/expected.json")).unwrap();
     let expected: serde_json::Value = serde_json::from_str(&expected).unwrap();
@@ -120,7 +120,7 @@ fn the_storyteller_foresees_held_out_stories_as_recorded() {
 }
 
 #[test]
-fn a_model_is_no_distance_from_itself() {
+fn divergence_of_a_model_from_itself_is_zero() {
     let model = tiny(None);
     let corpus = noise(&model, 3, 80);
     let same = eval::divergence(&mut on_cpu(&model), &corpus, DECODE, Base::Dense, "cpu", &mut ()).unwrap();
@@ -141,7 +141,7 @@ fn a_model_is_no_distance_from_itself() {
 }
 
 #[test]
-fn what_a_predictor_lets_through_decides() {
+fn divergence_and_recall_follow_the_predictor_threshold() {
     let predicted = Method { sparsity: Sparsity::Predicted, ..DECODE };
     let measure = |threshold: f32| {
         let model = tiny(Some(threshold));
@@ -180,7 +180,7 @@ fn what_a_predictor_lets_through_decides() {
 }
 
 #[test]
-fn base_files_of_the_model_itself_are_as_far_as_sixteen_bits() {
+fn divergence_from_the_models_own_base_file_is_its_rounding() {
     let model = tiny(None);
     let corpus = noise(&model, 3, 80);
     let folder = tempfile::tempdir().unwrap();
@@ -286,7 +286,7 @@ fn measurements_can_be_stopped_and_are_the_same_each_time() {
 }
 
 #[test]
-fn sweeps_walk_from_much_to_little() {
+fn sweep_points_go_from_high_to_low_density() {
     let model = tiny(Some(0.0));
     let (corpus, calibration) = (noise(&model, 3, 80), noise(&model, 2, 80));
     let walk = |walk: Walk| {
@@ -337,7 +337,7 @@ fn moe_model(activation: Activation, threshold: Option<f32>) -> Arc<Model> {
 /// Half of the chosen experts' neurons fire, or a quarter where two rows decide. Leaving out the others costs nothing but the order
 /// of sums, and saves their up rows.
 #[test]
-fn what_rectified_experts_leave_out_costs_nothing() {
+fn exact_sparsity_of_rectified_experts_keeps_the_logits() {
     for (activation, fraction) in [(Activation::Relu, 0.5), (Activation::DRelu, 0.25)] {
         let model = moe_model(activation, None);
         let corpus = noise(&model, 3, 80);

@@ -62,7 +62,7 @@ fn settle(engine: &Engine, budget: u64) {
 }
 
 #[test]
-fn what_is_forecast_is_what_comes() {
+fn forecast_matches_the_placement_that_follows() {
     let options = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(12 * MIB), ..GpuOptions::default() };
     let engine = open(&storyteller(), DeviceChoice::Auto(options), Sparsity::Predicted);
     engine.wait_for_device(Duration::from_secs(60));
@@ -107,7 +107,7 @@ fn what_is_forecast_is_what_comes() {
 
 /// Expert by expert, and within the budget.
 #[test]
-fn the_forecast_of_an_moe_model_is_what_comes() {
+fn forecast_of_an_moe_model_matches_the_placement_that_follows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let engine = open(&path, gpu(AdapterChoice::Index(0), 64 * MIB), Sparsity::Dense);
     engine.wait_for_device(Duration::from_secs(60));
@@ -131,7 +131,7 @@ fn the_forecast_of_an_moe_model_is_what_comes() {
 }
 
 #[test]
-fn forecasts_do_not_wait() {
+fn forecast_does_not_wait_for_a_running_answer() {
     let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 8 * MIB), Sparsity::Predicted);
     engine.wait_for_device(Duration::from_secs(60));
     let session = engine.session(SessionOptions::default()).unwrap();
@@ -160,7 +160,7 @@ fn forecasts_do_not_wait() {
 }
 
 #[test]
-fn without_a_gpu_it_is_the_cpu_at_any_budget() {
+fn forecast_without_a_gpu_is_the_cpu_at_any_budget() {
     let nowhere = gpu(AdapterChoice::Name("no such adapter".to_owned()), 12 * MIB);
     for (device, told) in [(DeviceChoice::Cpu, false), (nowhere, true)] {
         let engine = open(&storyteller(), device, Sparsity::Exact);
@@ -176,7 +176,7 @@ fn without_a_gpu_it_is_the_cpu_at_any_budget() {
 }
 
 #[test]
-fn it_goes_by_the_mode_and_the_machine() {
+fn forecast_depends_on_the_mode_and_the_machine() {
     let engine = open(&storyteller(), DeviceChoice::Cpu, Sparsity::Dense);
     let dense = engine.forecast(0).unwrap().plan.tokens_per_second();
     engine.set_sparsity(SparsityChoice::Mode(Sparsity::Exact)).unwrap();
@@ -204,7 +204,7 @@ fn talk(engine: &Engine, tokens: usize) {
 }
 
 #[test]
-fn a_speed_is_told_once_it_was_seen() {
+fn forecast_speed_is_known_after_enough_observed_tokens() {
     let near = |told: Option<f64>, seen: f64| told.is_some_and(|told| (told / seen - 1.0).abs() < 1e-6);
     let engine = open(&storyteller(), gpu(AdapterChoice::Index(0), 12 * MIB), Sparsity::Exact);
     engine.wait_for_device(Duration::from_secs(60));
@@ -276,7 +276,7 @@ fn moe_models_are_resident_by_expert() {
 }
 
 #[test]
-fn speeds_that_are_kept_are_planned_with() {
+fn cached_machine_speeds_are_used_for_forecasts() {
     let folder = tempfile::tempdir().unwrap();
     let threads = CpuOptions { threads: Some(1), ..CpuOptions::default() };
     let cpu = Cpu::new(&threads).unwrap();

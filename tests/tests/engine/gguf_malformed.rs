@@ -56,7 +56,7 @@ fn alignment(alignment: u32) -> thermocline_tests::raw_gguf::RawPair {
 }
 
 #[test]
-fn bad_headers_are_refused() {
+fn malformed_headers_are_refused() {
     refused("magic", |file| file.magic = *b"FUGG");
     refused("version", |file| file.version = 0);
     refused("version", |file| file.version = 1);
@@ -67,7 +67,7 @@ fn bad_headers_are_refused() {
 }
 
 #[test]
-fn bad_pairs_are_refused() {
+fn malformed_key_value_pairs_are_refused() {
     refused("length of key 0", |file| file.pairs[0].key_len = Some(u64::MAX));
     refused("key 0", |file| file.pairs[0].key.clear());
     refused("key 0", |file| file.pairs[0].key = vec![b'k'; 65536]);
@@ -93,7 +93,7 @@ fn bad_pairs_are_refused() {
 }
 
 #[test]
-fn bad_tensors_are_refused() {
+fn malformed_tensor_entries_are_refused() {
     refused("length of name of tensor 1", |file| file.tensors[1].name_len = Some(u64::MAX));
     refused("name of tensor 1", |file| file.tensors[1].name = vec![b'n'; 64]);
     refused("name of tensor 1", |file| file.tensors[1].name.clear());
@@ -122,7 +122,7 @@ fn bad_tensors_are_refused() {
 }
 
 #[test]
-fn bad_data_are_refused() {
+fn malformed_tensor_data_are_refused() {
     refused("offset of tensor `c.weight`", |file| file.data -= 1);
     refused("offset of tensor `a.weight`", |file| file.data = 0);
     refused("offset of tensor `b.weight`", |file| file.tensors[1].offset = u64::MAX - 31);
@@ -144,7 +144,7 @@ fn bad_data_are_refused() {
 }
 
 #[test]
-fn good_files_are_read() {
+fn valid_gguf_files_are_read() {
     let empty = read(RawGguf::empty().to_bytes()).unwrap();
     assert!(empty.metadata.is_empty() && empty.tensors().is_empty());
     let tiny = read(RawGguf::tiny().to_bytes()).unwrap();

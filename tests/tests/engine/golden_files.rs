@@ -43,7 +43,7 @@ const GGUF: [(&str, f32); 6] =
     [("F16", 1e-4), ("Q8_0", 0.085), ("Q4_0", 0.1), ("Q4_K_M", 0.13), ("Q5_K_M", 0.12), ("Q6_K", 0.13)];
 
 #[test]
-fn quantised_files() {
+fn quantised_files_match_the_reference() {
     let expected = Expected::read(&here("fixtures/gguf/expected.safetensors"));
     let json = std::fs::read_to_string(here("fixtures/gguf/expected.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -76,7 +76,7 @@ fn quantised_files() {
 }
 
 #[test]
-fn powerinfer_files() {
+fn powerinfer_files_match_the_reference() {
     let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
     // 8-bit activations against exact arithmetic, for the quantised file; and floats against it.
@@ -106,7 +106,7 @@ fn powerinfer_files() {
 
 /// F16 weights, exactly as they are shipped, against float64 arithmetic on the same weights.
 #[test]
-fn the_built_in_model() {
+fn built_in_model_matches_the_reference() {
     let model = open(&here("../assets/storyteller/storyteller-F16.gguf"));
     let expected = Expected::read(&here("fixtures/storyteller/expected.safetensors"));
     let n_vocab = model.config.n_vocab;
@@ -136,7 +136,7 @@ fn the_built_in_model() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused() {
+fn forward_refuses_invalid_tokens_contexts_and_caches() {
     let model = open(&here("fixtures/models/opt"));
     let mut forward = forward(&model, Setup::default());
     let mut kv = KvCache::new(&model.config, 80, KvType::F16).unwrap();

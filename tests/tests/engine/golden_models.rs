@@ -39,7 +39,7 @@ fn setups() -> Vec<Setup> {
 }
 
 #[test]
-fn logits_and_hidden_states() {
+fn logits_and_hidden_states_match_the_reference() {
     for name in all() {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
@@ -55,7 +55,7 @@ fn logits_and_hidden_states() {
 }
 
 #[test]
-fn smaller_caches_stay_close() {
+fn logits_with_f16_and_q8_caches_stay_close() {
     for name in all() {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
@@ -68,7 +68,7 @@ fn smaller_caches_stay_close() {
 }
 
 #[test]
-fn firing_neurons() {
+fn firing_neurons_match_the_reference() {
     let mut seen = 0;
     for name in all() {
         let (model, expected) = load(name);
@@ -89,7 +89,7 @@ fn firing_neurons() {
 }
 
 #[test]
-fn routing() {
+fn routing_matches_the_reference() {
     let mut seen = 0;
     for name in all().chain(QUANTISED) {
         let (model, expected) = load(name);
@@ -109,7 +109,7 @@ fn routing() {
 /// Weights that are published in blocks: with float activations as the reference has them; with 8-bit activations a choice of
 /// experts turns over now and then.
 #[test]
-fn quantised_weights_as_published() {
+fn quantised_weights_as_published_match_the_reference() {
     for name in QUANTISED {
         let (model, expected) = load(name);
         let (ids, logits) = (expected.ids("input_ids"), expected.f32("logits"));
@@ -129,7 +129,7 @@ fn quantised_weights_as_published() {
 }
 
 #[test]
-fn greedy_continuation_from_the_cache() {
+fn greedy_continuation_matches_the_reference() {
     for name in all() {
         let (model, expected) = load(name);
         let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
@@ -142,7 +142,7 @@ fn greedy_continuation_from_the_cache() {
 }
 
 #[test]
-fn a_shortlist_is_the_largest_logits() {
+fn shortlist_holds_the_largest_logits() {
     let (model, expected) = load("gemma2");
     let ids = expected.ids("input_ids");
     let mut forward = forward(&model, Setup { chunk: 5, ..Setup::default() });

@@ -122,25 +122,25 @@ fn decoding_goes_on(forward: &mut Forward, ids: &[u32], tolerance: f32, what: &s
 }
 
 #[test]
-fn portable() {
+fn models_match_the_reference_in_the_portable_tier() {
     every_model(Tier::PORTABLE);
     every_file(Tier::PORTABLE);
 }
 
 #[test]
-fn with_f16() {
+fn models_match_the_reference_with_f16() {
     every_model(Tier { subgroups: false, f16: true });
     every_file(Tier { subgroups: false, f16: true });
 }
 
 #[test]
-fn with_subgroups() {
+fn models_match_the_reference_with_subgroups() {
     every_model(Tier { subgroups: true, f16: false });
     every_file(Tier { subgroups: true, f16: false });
 }
 
 #[test]
-fn with_subgroups_and_f16() {
+fn models_match_the_reference_with_subgroups_and_f16() {
     every_model(FULL);
     every_file(FULL);
 }
@@ -148,7 +148,7 @@ fn with_subgroups_and_f16() {
 /// Chunks of any size, caches of both types, contexts longer than a tile of keys, windows, rotations that depend on the
 /// context, learned positions: against the scalar CPU.
 #[test]
-fn chunks_caches_and_long_contexts() {
+fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
     let gpu = shared(FULL);
     for (name, n) in
         [("gemma3", 180), ("phi3", 170), ("falcon-new", 150), ("mistral", 200), ("opt", 60), ("gpt-oss", 150)]
@@ -185,7 +185,7 @@ fn chunks_caches_and_long_contexts() {
 
 /// With narrow bindings matrices, the head and the sums over neurons are split into parts, and chunks are shorter.
 #[test]
-fn narrow_bindings() {
+fn logits_match_the_cpu_with_narrow_bindings() {
     let wide = 64 << 10;
     // A unit of 64 neurons is not split.
     let narrow = 32 << 10;
@@ -218,7 +218,7 @@ fn narrow_bindings() {
 
 /// A shortlist read back is the head of the sorted logits, whatever the chunk.
 #[test]
-fn shortlists() {
+fn shortlist_on_the_device_holds_the_largest_logits() {
     let gpu = shared(FULL);
     for name in ["gemma2", "mistral"] {
         let (model, expected) = load(name);
@@ -242,7 +242,7 @@ fn shortlists() {
 
 /// The built-in model tells the same story, in chunks split into several submissions as well.
 #[test]
-fn the_built_in_model() {
+fn built_in_model_logits_match_the_cpu_for_any_submission_size() {
     let model = model(&here("../assets/storyteller/storyteller-F16.gguf"));
     let ids = ids(&model, 100);
     let mut cpu = scalar(&model);

@@ -23,7 +23,7 @@ fn ids(n: u32) -> Vec<u32> {
 }
 
 #[test]
-fn a_token_makes_nothing_submits_once_and_reads_back_once() {
+fn token_submits_once_and_creates_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     for path in ["models/gemma2", "models/falcon-mqa", "powerinfer/llama-relu-q4_0.powerinfer.gguf"] {
         let model = fixture(path);
@@ -79,7 +79,7 @@ fn a_cancelled_prompt_keeps_whole_chunks() {
 }
 
 #[test]
-fn caches_belong_to_their_processor() {
+fn kv_caches_belong_to_their_processor() {
     let gpu = open(GpuOptions::default());
     let model = fixture("models/mistral");
     let (mut one, mut other) = (forward(&gpu, &model, 8), forward(&gpu, &model, 8));
@@ -113,7 +113,7 @@ const BLOCKS: u64 = 16 << 20;
 
 /// Whatever the budget, loading fits it or says what was wanted, and all is free again afterwards.
 #[test]
-fn budgets_hold() {
+fn loading_stays_within_any_budget_or_fails() {
     for path in ["models/llama-relu-256", "models/mixtral", "powerinfer/llama-relu-f16.powerinfer.gguf"] {
         let model = fixture(path);
         let load = GpuLoad { chunk: 32, ..GpuLoad::default() };
@@ -162,7 +162,7 @@ fn budgets_hold() {
 }
 
 #[test]
-fn a_cancelled_load_frees_what_it_had() {
+fn cancelled_load_frees_its_memory() {
     let gpu = open(GpuOptions::default());
     let model = fixture("models/llama-relu-256");
     let empty = gpu.arena().used();

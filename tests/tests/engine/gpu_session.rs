@@ -107,13 +107,13 @@ fn hear(events: &Receiver<Event>) -> Heard {
     }
 }
 
-fn ask(engine: &Engine, request: Request) -> Heard {
+fn generate(engine: &Engine, request: Request) -> Heard {
     hear(&session(engine).generate(request))
 }
 
 /// The CPU's text.
 fn undisturbed(tokens: usize) -> Vec<u32> {
-    ask(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
+    generate(&open_at(&tiny(), DeviceChoice::Cpu), greedy(tokens)).ids
 }
 
 #[track_caller]
@@ -148,7 +148,7 @@ fn submits_of_a_load() -> u64 {
 }
 
 #[test]
-fn the_storyteller_tells_the_same_stories() {
+fn storyteller_text_is_the_same_on_gpu_and_cpu() {
     let on_gpu = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
     let on_cpu = open_at(&storyteller(), DeviceChoice::Cpu);
     for beginning in ["Ben had a red car. He liked to", "Once upon a time, there was a princess"] {
@@ -157,7 +157,7 @@ fn the_storyteller_tells_the_same_stories() {
             max_tokens: Some(200),
             ..Request::new(Prompt::Text(beginning.to_owned()))
         };
-        let (got, want) = (ask(&on_gpu, request()), ask(&on_cpu, request()));
+        let (got, want) = (generate(&on_gpu, request()), generate(&on_cpu, request()));
         assert!(want.ids.len() > 100 && want.text.len() > 300, "{want:?}");
         assert_eq!((got.text, got.reason), (want.text, want.reason));
         assert!(got.device.is_empty() || matches!(got.device[..], [DeviceEvent::Gpu { .. }]), "{:?}", got.device);
@@ -166,38 +166,38 @@ fn the_storyteller_tells_the_same_stories() {
 }
 
 #[test]
-fn a_device_lost_at_any_submission_changes_no_token() {
+fn device_loss_at_any_submission_keeps_the_tokens() {
     let (want, load) = (undisturbed(50), submits_of_a_load());
     // Two chunks of the prompt, the last of which gives the first token; 49 tokens are fed back. What is still moving after a
     // load may take a few more.
     let last = load + 2 + 49;
     for n in (1..=last).chain([last + 8]) {
         let engine = open(failing(FaultPoint::Submit, n));
-        let heard = ask(&engine, greedy(50));
+        let heard = generate(&engine, greedy(50));
         assert_eq!(heard.ids, want, "lost at submission {n} of {last}");
         assert_eq!(heard.was_lost(), n <= last, "submission {n} of {last}: {:?}", heard.device);
     }
 }
 
 #[test]
-fn a_device_lost_at_any_token_is_no_loss() {
+fn device_loss_at_any_token_keeps_the_tokens() {
     let want = undisturbed(50);
     // One result is read for each token, and perhaps a few more.
     for n in (1..=50).chain([58]) {
         let engine = open(failing(FaultPoint::Readback, n));
-        let heard = ask(&engine, greedy(50));
+        let heard = generate(&engine, greedy(50));
         assert_eq!(heard.ids, want, "lost at token {n}");
         assert_eq!(heard.was_lost(), n <= 50, "token {n}: {:?}", heard.device);
     }
 }
 
 #[test]
-fn wherever_memory_runs_out_the_cpu_goes_on() {
+fn failed_allocations_continue_on_the_cpu_with_the_same_tokens() {
     let want = undisturbed(6);
     for n in 1.. {
         assert!(n < 1000, "a load has no end");
         let engine = open(failing(FaultPoint::Allocation, n));
-        let heard = ask(&engine, greedy(6));
+        let heard = generate(&engine, greedy(6));
         assert_eq!(heard.ids, want, "allocation {n}");
         match engine.device() {
             DeviceStatus::Cpu { reason: Some(reason) } => assert!(matches!(*reason, Error::Memory { .. }), "{reason}"),
@@ -214,14 +214,14 @@ fn wherever_memory_runs_out_the_cpu_goes_on() {
 }
 
 #[test]
-fn a_budget_is_kept_or_the_cpu_computes() {
+fn any_budget_is_kept_or_falls_back_to_the_cpu() {
     let want = undisturbed(6);
     let (mut refused, mut kept) = (0, 0);
     for step in 0..=24_u64 {
         let budget = step * (64 << 10);
         let engine = open(GpuOptions { budget: Some(budget), ..gpu() });
         settled(&engine);
-        assert_eq!(ask(&engine, greedy(6)).ids, want, "{budget} bytes");
+        assert_eq!(generate(&engine, greedy(6)).ids, want, "{budget} bytes");
         match engine.device() {
             DeviceStatus::Gpu(memory) => {
                 kept += 1;
@@ -240,7 +240,7 @@ fn a_budget_is_kept_or_the_cpu_computes() {
 }
 
 #[test]
-fn a_device_that_comes_back_is_used_again() {
+fn device_is_loaded_again_after_a_loss() {
     // After the load: the prompt's two chunks and six tokens.
     let engine = open(failing(FaultPoint::Submit, submits_of_a_load() + 8));
     let session = session(&engine);
@@ -256,7 +256,7 @@ fn a_device_that_comes_back_is_used_again() {
 }
 
 #[test]
-fn sessions_share_a_device_and_its_loss() {
+fn device_loss_keeps_the_tokens_of_concurrent_sessions() {
     let (want, load) = (undisturbed(30), submits_of_a_load());
     for lost_at in [None, Some(load + 3), Some(load + 5), Some(load + 40)] {
         let engine = open(lost_at.map_or_else(gpu, |n| failing(FaultPoint::Submit, n)));
@@ -271,7 +271,7 @@ fn sessions_share_a_device_and_its_loss() {
 }
 
 #[test]
-fn silent_sessions_make_room_for_the_one_that_speaks() {
+fn idle_sessions_release_vram_for_the_active_one() {
     let engine = open(gpu());
     let one = session(&engine);
     let first = hear(&one.generate(greedy(5)));
@@ -297,19 +297,19 @@ fn silent_sessions_make_room_for_the_one_that_speaks() {
 }
 
 #[test]
-fn the_shortlist_decides_as_all_logits_do() {
+fn shortlist_on_the_device_samples_the_tokens_of_all_logits() {
     let engine = open(gpu());
     let sampling = Sampling { temperature: 1.0, top_k: 20, seed: Some(3), ..Sampling::default() };
     let request = |sampling: Sampling| Request { sampling, ..greedy(60) };
-    let few = ask(&engine, request(sampling.clone()));
+    let few = generate(&engine, request(sampling.clone()));
     // A bias that may raise a token needs all logits, even if it is too small to raise any.
-    let all = ask(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
+    let all = generate(&engine, request(Sampling { logit_bias: vec![(7, f32::MIN_POSITIVE)], ..sampling }));
     assert_eq!(few.ids, all.ids);
     assert!(matches!(engine.device(), DeviceStatus::Gpu(_)));
 }
 
 #[test]
-fn a_full_context_shifts_on_a_device_too() {
+fn full_context_shifts_on_a_device() {
     let engine = open(gpu());
     let session = engine.session(SessionOptions { context: Some(32), kv_type: None }).unwrap();
     let heard = hear(&session.generate(Request { on_full: ContextPolicy::Shift { keep: 4 }, ..greedy(80) }));
@@ -319,7 +319,7 @@ fn a_full_context_shifts_on_a_device_too() {
 }
 
 #[test]
-fn what_waits_for_a_load_can_be_cancelled_and_a_load_given_up() {
+fn request_waiting_for_a_load_and_the_load_can_be_cancelled() {
     for _ in 0..5 {
         let engine = open_at(&storyteller(), DeviceChoice::Gpu(gpu()));
         let session = session(&engine);
@@ -338,7 +338,7 @@ fn what_waits_for_a_load_can_be_cancelled_and_a_load_given_up() {
 }
 
 #[test]
-fn the_figures_are_the_accountants() {
+fn device_figures_match_the_arena() {
     let engine = open(GpuOptions { budget: Some(64 << 20), ..gpu() });
     let DeviceStatus::Gpu(memory) = settled(&engine) else { panic!("{:?}", engine.device()) };
     let sum =
@@ -367,7 +367,7 @@ fn the_figures_are_the_accountants() {
 }
 
 #[test]
-fn the_device_may_change_in_the_middle_of_a_sentence() {
+fn device_changes_during_an_answer_keep_the_tokens() {
     let engine = open(gpu());
     let session = session(&engine);
     let want = undisturbed(120);
@@ -390,14 +390,14 @@ fn the_device_may_change_in_the_middle_of_a_sentence() {
 }
 
 #[test]
-fn an_adapter_that_is_not_there_is_the_cpu_with_a_reason() {
+fn missing_adapter_falls_back_to_the_cpu_with_a_reason() {
     let engine = open(GpuOptions { adapter: AdapterChoice::Name("no such card".to_owned()), ..gpu() });
-    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+    assert_eq!(generate(&engine, greedy(6)).ids, undisturbed(6));
     let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
     assert!(reason.to_string().contains("no such card"), "{reason}");
     engine.set_device(&DeviceChoice::Gpu(gpu())).unwrap();
     wait(&engine, "another choice", |status| matches!(status, DeviceStatus::Gpu(_)));
-    assert_eq!(ask(&engine, greedy(6)).ids, undisturbed(6));
+    assert_eq!(generate(&engine, greedy(6)).ids, undisturbed(6));
 }
 
 /// The tiny model with so many bytes of a GPU, on which prompts' cold rows pass through (`streams`) or not; at rest.
@@ -416,7 +416,7 @@ fn narrow(gpu: GpuOptions, budget: u64, streams: bool) -> Engine {
 
 /// An engine that sends what is cold of a prompt to the device says what the CPU says, also when the device is lost on the way.
 #[test]
-fn prompts_that_stream_are_answered_the_same() {
+fn streamed_prompts_keep_the_tokens() {
     let want = undisturbed(4);
     let budget = open(gpu()).forecast(u64::MAX).unwrap().everything * 4 / 5;
     let scratch = |engine: &Engine| match engine.device() {
@@ -430,7 +430,7 @@ fn prompts_that_stream_are_answered_the_same() {
         let engine = narrow(gpu(), budget, streams);
         let resident = engine.resident().unwrap();
         assert!((0..3).any(|layer| resident.count(layer) < 192), "{resident:?}");
-        assert_eq!(ask(&engine, greedy(4)).ids, want, "streams: {streams}");
+        assert_eq!(generate(&engine, greedy(4)).ids, want, "streams: {streams}");
         let scratch: u64 = scratch(&engine);
         scratch
     });
@@ -438,7 +438,7 @@ fn prompts_that_stream_are_answered_the_same() {
     let mut lost = 0;
     for n in (1..1000).step_by(3) {
         let engine = narrow(failing(FaultPoint::Submit, n), budget, true);
-        let heard = ask(&engine, greedy(4));
+        let heard = generate(&engine, greedy(4));
         assert_eq!(heard.ids, want, "lost at submission {n}");
         // Nothing was lost, neither before the prompt nor after it.
         if heard.device.is_empty() && matches!(engine.device(), DeviceStatus::Gpu(_)) && !heard.was_lost() && n > 100 {

@@ -32,7 +32,7 @@ impl Probe for StopAt {
 }
 
 #[test]
-fn a_kept_prefix_is_as_good_as_new() {
+fn truncated_kv_cache_gives_the_logits_of_a_fresh_one() {
     let model = open("models/mistral");
     for kv_type in TYPES {
         let setup = Setup { chunk: 16, ..Setup::default() };
@@ -164,7 +164,7 @@ fn recurrent_states_go_back_to_snapshots() {
 }
 
 #[test]
-fn memory_is_counted_and_asked_for() {
+fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     let model = open("models/gemma2");
     let config = &model.config;
     let rows = (2 * config.n_layer() * config.attentions().next().unwrap().n_kv_head) as u64;

@@ -129,7 +129,7 @@ fn gguf_and_powerinfer_files_load() {
 }
 
 #[test]
-fn the_activation_can_be_told() {
+fn activation_can_be_overridden() {
     let path = fixtures().join("gguf/llama-silu-gqa-256-F16.gguf");
     let options = LoadOptions { activation: Some(Activation::Relu), ..LoadOptions::default() };
     assert_eq!(Model::open(&path, &options).unwrap().config.activation, Activation::Relu);
@@ -138,7 +138,7 @@ fn the_activation_can_be_told() {
 }
 
 #[test]
-fn defects_only_a_model_can_see_are_refused() {
+fn model_open_refuses_malformed_files_by_key_or_tensor() {
     let folder = fixtures().join("malformed");
     let index = std::fs::read(folder.join("index.json")).unwrap();
     let index: Vec<serde_json::Value> = serde_json::from_slice(&index).unwrap();

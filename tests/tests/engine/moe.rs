@@ -74,7 +74,7 @@ fn generate(engine: &Engine, prompt: Vec<u32>, tokens: usize) -> Vec<u32> {
 /// The neurons of each layer stand expert by expert; every token chooses as the reference does, and only neurons of what it
 /// chose fire: all of them, because this activation is never exactly zero.
 #[test]
-fn tokens_choose_as_recorded_on_either_side() {
+fn expert_choices_match_the_reference_on_cpu_and_gpu() {
     let expected = Expected::read(&folder().join("expected.safetensors"));
     let (ids, router) = (expected.ids("input_ids"), expected.i32("router_top").unwrap());
     for (device, chunk) in [(DeviceChoice::Cpu, 512), (DeviceChoice::Cpu, 5), (gpu(), 512), (gpu(), 7), (gpu(), 1)] {
@@ -116,7 +116,7 @@ fn tokens_choose_as_recorded_on_either_side() {
 }
 
 #[test]
-fn recording_changes_no_answer() {
+fn recording_does_not_change_tokens() {
     let prompt: Vec<u32> = (5..25).collect();
     for activation in [None, Some(Activation::Relu)] {
         let mut answers = Vec::new();
@@ -136,7 +136,7 @@ fn recording_changes_no_answer() {
 
 /// Also in modes for which other models get neuron-major down projections, which a device does not take of experts.
 #[test]
-fn rectified_moe_models_go_to_a_device() {
+fn rectified_moe_models_load_onto_a_device() {
     let adapter = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
     for sparsity in [SparsityChoice::Auto, SparsityChoice::Mode(Sparsity::Exact)] {
         let options = EngineOptions {
@@ -179,7 +179,7 @@ fn relu() -> Arc<Model> {
 
 /// With neurons that are zero more often than not: the scalar CPU's firings wherever the experts are, in prompts and tokens.
 #[test]
-fn the_same_neurons_of_the_same_experts_fire_wherever_they_are() {
+fn placements_of_experts_do_not_change_firings() {
     let (gpu, model) = (shared(FULL), relu());
     let ids: Vec<u32> = (0..40).map(|i| (i * 37 + 11) % 384).collect();
     let hear = |forward: &mut Forward| {
@@ -245,7 +245,7 @@ impl Probe for Read {
 /// Of the chosen experts a single token reads all gate rows, and up and down rows of neurons that fire or are above the
 /// activation threshold: as many bytes as that is, whatever computes them. The answers of `exact` are the dense model's.
 #[test]
-fn a_token_reads_the_rows_of_neurons_that_fire() {
+fn moe_token_reads_the_rows_of_firing_neurons_only() {
     let ids: Vec<u32> = (0..24).map(|i| (i * 53 + 7) % 384).collect();
     let cases = [
         (Activation::Relu, None, Sparsity::Exact),
@@ -295,7 +295,7 @@ fn a_token_reads_the_rows_of_neurons_that_fire() {
 
 /// Also with a probe of what fires.
 #[test]
-fn a_watched_token_submits_once_and_reads_back_once() {
+fn probed_moe_token_submits_once_and_creates_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     let model = relu();
     let mut forward = forward(&gpu, &model, 32);
@@ -313,7 +313,7 @@ fn a_watched_token_submits_once_and_reads_back_once() {
 
 /// A shape says where whose neurons are, with the model's own sizes.
 #[test]
-fn a_model_tells_its_groups() {
+fn neuron_shape_has_the_models_experts() {
     let model = relu();
     let moe = LayerNeurons::Experts { experts: EXPERTS, width: WIDTH, shared: 0 };
     assert_eq!(model.neuron_shape(), NeuronShape::of([moe; 2]));

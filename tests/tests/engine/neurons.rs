@@ -1,4 +1,4 @@
-//! Which neurons fire, as a running engine tells it.
+//! Neurons that fire, as a running engine records them.
 
 #![allow(clippy::unwrap_used)]
 
@@ -71,7 +71,7 @@ fn fired(engine: &Engine, token: &TokenTrace, layer: usize) -> Vec<usize> {
 }
 
 #[test]
-fn prompts_in_any_chunks_fire_as_recorded() {
+fn prompt_firings_match_the_reference_for_any_chunk() {
     let (ids, active) = recorded();
     for chunk in [512, 5, 1] {
         let engine = engine(chunk);
@@ -105,7 +105,7 @@ fn prompts_in_any_chunks_fire_as_recorded() {
 /// Where a device computes a prompt in the file's order of neurons, what fires is what the reference says, but for neurons that
 /// are a rounding away from zero, and all of it is hot.
 #[test]
-fn a_device_tells_what_fires_in_whole_ffns() {
+fn gpu_firings_of_whole_ffns_match_the_reference() {
     let (ids, active) = recorded();
     let near: Vec<i32> =
         Expected::read(&folder().join("expected.safetensors")).i32("ffn_near_zero").unwrap_or_default();
@@ -132,7 +132,7 @@ fn a_device_tells_what_fires_in_whole_ffns() {
 }
 
 #[test]
-fn decoded_tokens_fire_alike_in_every_exact_mode_and_can_be_left_unwatched() {
+fn decode_firings_are_equal_in_dense_and_exact_mode() {
     let (ids, _) = recorded();
     let engine = engine(512);
     let run = |mode: Sparsity| {
@@ -170,7 +170,7 @@ fn decoded_tokens_fire_alike_in_every_exact_mode_and_can_be_left_unwatched() {
 }
 
 #[test]
-fn readers_disturb_nothing() {
+fn board_readers_do_not_change_tokens() {
     let (ids, _) = recorded();
     let undisturbed = generate(&engine(512), ids.clone(), 60);
     let engine = engine(512);

@@ -102,7 +102,7 @@ struct Placed {
 }
 
 #[test]
-fn whatever_is_placed_how_ever_the_logits_are_the_same() {
+fn placements_of_any_granularity_do_not_change_logits() {
     let folder = tempfile::tempdir().unwrap();
     let model = model(folder.path(), "tiny-relu-llama");
     let n_ff = model.config.n_ff;
@@ -159,7 +159,7 @@ fn whatever_is_placed_how_ever_the_logits_are_the_same() {
 
 /// Of MoE models whole experts are resident or not: those that tokens choose most come first.
 #[test]
-fn whatever_experts_are_placed_the_logits_are_the_same() {
+fn placements_of_experts_do_not_change_logits() {
     const EXPERTS: usize = 8;
     for (shape, mode) in [("tiny-turbosparse-mixtral", Sparsity::Exact), ("tiny-mixtral", Sparsity::Dense)] {
         let folder = tempfile::tempdir().unwrap();

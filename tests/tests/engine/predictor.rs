@@ -74,7 +74,7 @@ fn cpu() -> Cpu {
 }
 
 #[test]
-fn predictors_of_powerinfer_files_find_what_they_were_made_to_find() {
+fn assessed_recall_of_synthetic_predictors_is_the_requested_one() {
     let folder = tempfile::tempdir().unwrap();
     for (shape, recall) in
         [("tiny-relu-llama", 0.95), ("tiny-relu-llama", 0.80), ("tiny-falcon", 0.95), ("tiny-opt", 0.9)]
@@ -124,7 +124,7 @@ fn stories(model: &Model, file: &str, tokens: usize) -> Vec<Vec<u32>> {
 
 /// The built-in model's predictors, judged on stories they were not trained on.
 #[test]
-fn the_storyteller_is_predicted_within_a_tenth_of_its_parameters() {
+fn storyteller_predictors_stay_within_a_tenth_of_its_parameters() {
     let path = here("../assets/storyteller/storyteller-F16.gguf");
     let model = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
     let read = |file: &str, tokens| {

@@ -84,7 +84,7 @@ fn skips_up_rows(model: &Model) -> bool {
 }
 
 #[test]
-fn exact_is_dense_and_reads_less() {
+fn exact_logits_equal_dense_ones_and_read_fewer_bytes() {
     let mut sparse = 0;
     for name in MODELS {
         let path = format!("models/{name}");
@@ -128,7 +128,7 @@ fn differing(masks: &[Vec<u32>], n_ff: usize, wanted: &[u8]) -> (usize, Vec<usiz
 }
 
 #[test]
-fn powerinfers_masks_and_logits() {
+fn predicted_masks_and_logits_match_powerinfer() {
     let expected = Expected::read(&here("powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
     // Activations rounded to 8 bits, where weights are quantised, are not those of the reference.
@@ -193,7 +193,7 @@ fn chunks_of_several_tokens_are_dense() {
 /// A predictor of the residual stream sees what the FFN's norm saw: in Falcon's layers, where attention and FFN stand side by
 /// side, that is the layer's input; elsewhere attention has been added.
 #[test]
-fn predictors_see_what_the_norm_saw() {
+fn residual_predictors_see_the_input_of_the_norm() {
     for (name, layer_input) in [("falcon-mqa", true), ("falcon-new", true), ("llama-relu", false), ("opt", false)] {
         let path = format!("models/{name}");
         let ids = Expected::read(&here(&path).join("expected.safetensors")).ids("input_ids");
@@ -230,7 +230,7 @@ fn predictors_see_what_the_norm_saw() {
 
 /// A higher activation threshold skips more neurons, and one of 0 skips none. Layers without a threshold are dense.
 #[test]
-fn thresholds() {
+fn higher_activation_thresholds_skip_more_neurons() {
     let ids = Expected::read(&here("models/llama-silu-gqa/expected.safetensors")).ids("input_ids");
     let model = open("models/llama-silu-gqa");
     let (model, _) = model.neuron_major(cpu(1, None).pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();
@@ -262,7 +262,7 @@ fn copy(model: &Model, threshold: Option<f32>) -> Model {
 
 /// `Model::neuron_major` leaves a model as it is whose down projections are neuron-major already.
 #[test]
-fn neuron_major_models_are_left_alone() {
+fn neuron_major_leaves_neuron_major_models_unchanged() {
     let pool = cpu(1, None);
     let model = open("powerinfer/llama-relu-q4_0.powerinfer.gguf");
     let (same, report) = model.neuron_major(pool.pool(), &mut |_, _| ControlFlow::Continue(())).unwrap();

@@ -70,7 +70,7 @@ fn is_the_files(resident: &Resident, index: &GpuIndex) -> usize {
 }
 
 #[test]
-fn the_resident_neurons_are_the_files() {
+fn resident_neurons_match_the_split_file() {
     let index = GpuIndex::open(&split()).unwrap();
     let neurons: usize = index.layers.iter().map(|layer| layer.bucket.len()).sum();
     assert!(neurons > 0 && neurons < index.layers.iter().map(|layer| layer.on_gpu.len()).sum());
@@ -122,7 +122,7 @@ fn the_resident_neurons_are_the_files() {
 }
 
 #[test]
-fn another_models_split_is_refused() {
+fn split_of_another_model_is_refused() {
     let open = |path: &Path, split: &Path| {
         let options = EngineOptions { split: Some(split.to_owned()), ..options(DeviceChoice::Cpu) };
         Engine::open(path, options).map(drop).unwrap_err()
@@ -134,7 +134,7 @@ fn another_models_split_is_refused() {
 }
 
 #[test]
-fn commands_that_open_a_model_follow_it() {
+fn run_command_follows_the_split() {
     let (model, split) = (model(), split());
     let (model, split) = (model.to_str().unwrap(), split.to_str().unwrap());
     let run = ["run", "-m", model, "-p", "abc", "--raw", "-n", "6", "--temp", "0", "--context", "64", "-q"];

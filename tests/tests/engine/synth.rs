@@ -163,23 +163,23 @@ fn check(shape: &str, ty: TensorType, active: f64, skew: f64) {
 }
 
 #[test]
-fn llama_fires_as_asked() {
+fn llama_meets_the_requested_activity() {
     check("tiny-relu-llama", TensorType::Q4_0, 0.10, 0.26);
     check("tiny-relu-llama", TensorType::F16, 0.25, 0.40);
 }
 
 #[test]
-fn bamboo_fires_as_asked() {
+fn bamboo_meets_the_requested_activity() {
     check("tiny-bamboo", TensorType::Q4_0, 0.15, 0.30);
 }
 
 #[test]
-fn opt_fires_as_asked() {
+fn opt_meets_the_requested_activity() {
     check("tiny-opt", TensorType::Q8_0, 0.10, 0.26);
 }
 
 #[test]
-fn falcon_fires_as_asked() {
+fn falcon_meets_the_requested_activity() {
     check("tiny-falcon", TensorType::Q4_K, 0.10, 0.26);
 }
 
@@ -226,7 +226,7 @@ impl Probe for Experts {
 /// Of both kinds of MoE models experts are chosen as often as they were made to be; the neurons of a rectified one fire as asked
 /// among those of chosen experts, by a power law in each, and what is left out in `exact` changes nothing.
 #[test]
-fn experts_are_chosen_and_fire_as_asked() {
+fn expert_choice_and_firing_meet_the_request() {
     const ALL: usize = 2 * TOKENS;
     let folder = tempfile::tempdir().unwrap();
     for (shape, ty, active) in [

@@ -90,7 +90,7 @@ fn vocabulary(model: &str, tokens: &[&str], types: &[i32]) -> Metadata {
 }
 
 #[test]
-fn odd_tokens_are_harmless() {
+fn malformed_tokens_and_special_ids_are_harmless() {
     let long = "a".repeat(1 << 20);
     let tokens = ["<0x-1>", "<0xGG>", "", "a", "a", "\0", &long, "b", "ab", "<0x61>", "aa", "<s>"];
     let types = [6, 6, 1, 1, 1, 1, 1, 1, 1, 6, 1, 3];

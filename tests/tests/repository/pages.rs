@@ -34,7 +34,7 @@ fn anchor(heading: &str) -> String {
 }
 
 #[test]
-fn links_of_pages_lead_to_files_and_headings() {
+fn links_of_pages_resolve_to_files_and_headings() {
     let (root, mut wrong, mut count) = (root(), Vec::new(), 0);
     for page in PAGES {
         let path = root.join(page);

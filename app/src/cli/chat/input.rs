@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn each_line_is_a_message() {
+    fn input_lines_are_messages() {
         assert_eq!(messages(&["hello", "", "world"]), ["hello", "", "world"]);
     }
 

@@ -20,7 +20,7 @@ use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure how many neurons fire in each layer, and how skewed their frequencies are
 #[derive(Debug, Args)]
 pub struct FiringArgs {
-    /// Which neurons are computed
+    /// Neurons to compute
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     /// Draw how many neurons make how many of the firings

@@ -19,7 +19,7 @@ use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure the KL divergence from the dense model, or from another
 #[derive(Debug, Args)]
 pub struct KlArgs {
-    /// Which neurons are computed
+    /// Neurons to compute
     #[arg(long, value_name = "MODE", default_value = "auto", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     /// Base: dense, computed beside it, or a file of llama.cpp's llama-perplexity

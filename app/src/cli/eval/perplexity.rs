@@ -13,7 +13,7 @@ use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure the perplexity of a text
 #[derive(Debug, Args)]
 pub struct PerplexityArgs {
-    /// Which neurons are computed
+    /// Neurons to compute
     #[arg(long, value_name = "MODE", default_value = "dense", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]

@@ -13,7 +13,7 @@ use crate::cli::{engine_options::sparsity_choices, failure::Outcome};
 /// Measure the recall of predictors or activation thresholds, layer by layer
 #[derive(Debug, Args)]
 pub struct RecallArgs {
-    /// Which neurons are computed: predicted measures predictors, threshold measures activation thresholds
+    /// Neurons to compute: predicted measures predictors, threshold measures activation thresholds
     #[arg(long, value_name = "MODE", default_value = "predicted", value_parser = sparsity_choices())]
     sparsity: SparsityChoice,
     #[command(flatten)]

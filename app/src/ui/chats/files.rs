@@ -134,7 +134,7 @@ fn add(files: Vec<(PathBuf, Result<String, String>)>, shell: &mut Shell) {
         added.extend(shell.ok_or_show_error(chats).unwrap_or_default());
     }
     let Some(first) = added.first() else { return };
-    shell.ask(Command::OpenChat(*first));
+    shell.queue_command(Command::OpenChat(*first));
     shell.toasts.success(match added.len() {
         1 => "One chat was imported".to_owned(),
         count => format!("{count} chats were imported"),
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_allowed_everywhere() {
+    fn file_names_are_valid_on_every_system() {
         assert_eq!(file_name("a/b: \"c\"?\n", "md"), "a-b- -c---.md");
         assert_eq!(file_name(" ..", "json"), "chat.json");
     }

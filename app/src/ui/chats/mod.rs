@@ -115,7 +115,7 @@ impl ChatsPanel {
         wordmark::show(ui);
         ui.vertical_centered_justified(|ui| {
             if primary_button(ui, "New chat", true).clicked() {
-                shell.ask(Command::NewChat);
+                shell.queue_command(Command::NewChat);
             }
         });
         self.search_field(ui, shell);
@@ -171,7 +171,7 @@ impl ChatsPanel {
             }
             let first = n == 0 && std::mem::take(&mut self.choose);
             if response.clicked() || first {
-                shell.ask(match hit.message {
+                shell.queue_command(match hit.message {
                     Some(message) => Command::OpenMessage(hit.chat, message),
                     None => Command::OpenChat(hit.chat),
                 });
@@ -260,7 +260,7 @@ impl ChatsPanel {
     fn act(&mut self, ctx: &Context, id: ChatId, act: Act, shell: &mut Shell) {
         let title = self.chats.iter().find(|chat| chat.id == id).map(|chat| chat.title.clone()).unwrap_or_default();
         match act {
-            Act::Open => shell.ask(Command::OpenChat(id)),
+            Act::Open => shell.queue_command(Command::OpenChat(id)),
             Act::Rename => self.editing = Some(Editing::Chat(id, title)),
             Act::Named(name) => {
                 self.editing = None;
@@ -283,7 +283,7 @@ impl ChatsPanel {
                 if shell.ok_or_show_error(done).is_some() {
                     self.deleted = Some((id, title, Instant::now()));
                     if shell.shown == Some(id.number()) {
-                        shell.ask(Command::NewChat);
+                        shell.queue_command(Command::NewChat);
                     }
                 }
             }
@@ -308,11 +308,11 @@ impl ChatsPanel {
         }
         ui.horizontal(|ui| {
             if ui.button("Models").clicked() {
-                shell.ask(Command::Show(Page::Models));
+                shell.queue_command(Command::Show(Page::Models));
             }
             ui.with_layout(Layout::right_to_left(egui::Align::Center), |ui| {
                 if icon_button(ui, ICON_SETTINGS, "Settings").clicked() {
-                    shell.ask(Command::Show(Page::Preferences));
+                    shell.queue_command(Command::Show(Page::Preferences));
                 }
                 if !self.gone.is_empty() {
                     icon_menu(ui, ICON_RESTORE_FROM_TRASH, "Deleted chats", |ui| restore = self.bin(ui).or(restore));
@@ -341,7 +341,7 @@ impl ChatsPanel {
             self.seen = None;
             let restored = shell.store.restore_chat(id);
             if shell.ok_or_show_error(restored).is_some() {
-                shell.ask(Command::OpenChat(id));
+                shell.queue_command(Command::OpenChat(id));
             }
         }
     }

@@ -25,7 +25,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, State> {
             });
             panel.tick(ui, shell);
             panel.show(ui, shell);
-            asked.extend(shell.asked());
+            asked.extend(shell.take_commands());
         },
         None,
     );
@@ -45,7 +45,7 @@ fn choose(it: &mut Harness<'_, State>, chat: &str, entry: &str) {
 }
 
 #[test]
-fn chats_are_opened_pinned_deleted_and_brought_back() {
+fn chat_list_opens_pins_deletes_and_restores() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     assert!(it.query_by_label("TODAY").is_some());
@@ -76,7 +76,7 @@ fn chats_are_opened_pinned_deleted_and_brought_back() {
 }
 
 #[test]
-fn words_are_found_and_lead_to_their_message() {
+fn chat_search_opens_the_message_found() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     it.state_mut().as_mut().unwrap().1.focus_search();

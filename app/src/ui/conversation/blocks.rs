@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_the_same_however_they_arrive() {
+    fn blocks_of_streamed_text_equal_those_of_the_whole_text() {
         let mut whole = Blocks::default();
         whole.update(TEXT, true);
         let want = [
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn code_has_colours_by_the_usual_names_of_languages() {
+    fn code_is_highlighted_by_common_language_names() {
         let ctx = egui::Context::default();
         let style = ctx.global_style();
         let colours = |language: &str, text: &str| {
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_end_is_all_that_is_read_again() {
+    fn blocks_update_parses_the_open_end_only() {
         let mut blocks = Blocks::default();
         let text = "word word\n\n".repeat(1000);
         blocks.update(&(text.clone() + "the tail"), false);

@@ -267,7 +267,7 @@ impl Conversation {
         let Some(chat) = self.chat.as_ref().map(|chat| chat.id) else { return };
         match act {
             Act::Copy(text) => self.copy = Some(text),
-            Act::Ask(command) => shell.ask(command),
+            Act::Ask(command) => shell.queue_command(command),
             Act::Forget => self.editing = None,
             _ if self.busy(shell) || self.is_elsewhere(shell) => {}
             Act::Edit(id) => {
@@ -407,7 +407,7 @@ impl Conversation {
     fn start(&mut self, ui: &mut Ui, shell: &mut Shell) {
         match start::show(ui, &shell.engine_handle.state()) {
             Some(Choice::Say(text)) => self.say(text, shell),
-            Some(Choice::Models) => shell.ask(Command::Show(Page::Models)),
+            Some(Choice::Models) => shell.queue_command(Command::Show(Page::Models)),
             None => {}
         }
     }

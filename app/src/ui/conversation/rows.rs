@@ -96,7 +96,7 @@ mod tests {
     use crate::ui::theme;
 
     #[test]
-    fn the_scroll_bar_lies_beside_the_rows() {
+    fn rows_leave_room_for_the_scroll_bar() {
         let mut rows = Rows::default();
         rows.reset(0, 50, |_| 20.0);
         let show = |ui: &mut Ui, (room, widest): &mut (f32, f32)| {

@@ -25,7 +25,7 @@ fn harness(folder: &tempfile::TempDir) -> Harness<'static, Option<(Shell, Conver
             });
             conversation.tick(shell);
             conversation.show(ui, shell);
-            for command in shell.asked() {
+            for command in shell.take_commands() {
                 conversation.handle_command(&command, shell);
             }
         },
@@ -61,7 +61,7 @@ fn branch(harness: &Harness<'_, Option<(Shell, Conversation)>>) -> Vec<Message> 
 }
 
 #[test]
-fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
+fn suggestion_starts_a_chat_with_answer_versions_and_edits() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     it.get_by_label(STORIES[0]).click();
@@ -101,7 +101,7 @@ fn a_first_chat_is_one_click_and_can_be_changed_in_every_way() {
 }
 
 #[test]
-fn enter_sends_escape_stops_and_a_draft_is_there_again() {
+fn enter_sends_escape_stops_and_drafts_are_restored() {
     let folder = tempfile::tempdir().unwrap();
     {
         let mut it = harness(&folder);
@@ -132,7 +132,7 @@ fn enter_sends_escape_stops_and_a_draft_is_there_again() {
 }
 
 #[test]
-fn ten_thousand_messages_cost_what_is_seen() {
+fn long_chat_lays_out_visible_messages_only() {
     let folder = tempfile::tempdir().unwrap();
     let mut it = harness(&folder);
     let (shell, conversation) = it.state_mut().as_mut().unwrap();

@@ -107,7 +107,7 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &EngineState
         EngineState::Ready { model, .. } if *model == card.id => {
             let button = ui.button("Close").accessible_name(format!("Close {}", card.name));
             if button.on_hover_text(format!("Close {} and free its memory", card.name)).clicked() {
-                shell.ask(Command::CloseModel);
+                shell.queue_command(Command::CloseModel);
             }
         }
         EngineState::Opening(opening) if opening.model == card.id => {
@@ -115,13 +115,13 @@ fn opening(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, state: &EngineState
             widgets::muted(ui, format!("Opening for {} s", opening.since.elapsed().as_secs()));
             let button = ui.button("Cancel").accessible_name(format!("Cancel opening {}", card.name));
             if button.on_hover_text(format!("Do not open {}", card.name)).clicked() {
-                shell.ask(Command::CloseModel);
+                shell.queue_command(Command::CloseModel);
             }
         }
         state => {
             let name = format!("Open {}", card.name);
             if ui.button("Open").accessible_name(&name).on_hover_text(name).clicked() {
-                shell.ask(Command::OpenModel(card.id.clone()));
+                shell.queue_command(Command::OpenModel(card.id.clone()));
             }
             if let EngineState::Failed { model, reason } = state
                 && *model == card.id
@@ -184,7 +184,7 @@ fn progress(ui: &mut Ui, shell: &mut Shell, name: &str, preparation: &Preparatio
         Stage::Done => {
             widgets::muted(ui, "Prepared.");
             if open && ui.button("Open it again, prepared").clicked() {
-                shell.ask(Command::ReopenModel);
+                shell.queue_command(Command::ReopenModel);
                 return Some(Deed::Dismiss);
             }
             None

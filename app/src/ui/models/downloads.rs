@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_addresses() {
+    fn file_name_is_that_of_a_gguf_url() {
         assert_eq!(file_of("https://example.com/a/b.gguf?download=true").as_deref(), Some("b.gguf"));
         for wrong in ["ftp://example.com/b.gguf", "https://example.com/b.zip", "https://example.com/.gguf", "b.gguf"] {
             assert_eq!(file_of(wrong), None, "{wrong}");

@@ -53,7 +53,7 @@ struct Answer {
 }
 
 impl Answer {
-    fn of(plan: &Plan, fits: bool, tokens_per_second: Option<f64>) -> Self {
+    fn from_plan(plan: &Plan, fits: bool, tokens_per_second: Option<f64>) -> Self {
         let any = plan.placement.first_resident < plan.layers.len();
         Answer { whole: any && fits, hot: any.then(|| plan.hot_fraction()), tokens_per_second }
     }
@@ -189,7 +189,7 @@ fn question(
 fn open(engine: &Engine, budget: u64) -> Option<Answer> {
     let forecast = engine.forecast(budget).ok()?;
     let seen = engine.observed_rate().filter(|_| in_force(engine).is_none_or(|now| now == budget));
-    Some(Answer::of(&forecast.plan, forecast.everything <= budget, seen.or(forecast.tokens_per_second)))
+    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, seen.or(forecast.tokens_per_second)))
 }
 
 /// Of one that is not.
@@ -201,7 +201,7 @@ fn closed(
 ) -> Option<Answer> {
     let model = id.open(&LoadOptions { read_mode: options.read_mode, activation: options.activation }).ok()?;
     let forecast = unopened_planner(&model, options, gpu).ok()?.forecast(budget, gpu_use);
-    Some(Answer::of(&forecast.plan, forecast.everything <= budget, forecast.tokens_per_second))
+    Some(Answer::from_plan(&forecast.plan, forecast.everything <= budget, forecast.tokens_per_second))
 }
 
 fn words(question: &Question, answer: Option<Answer>, ram: Option<u64>) -> String {
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fits_is_said_with_a_speed_only_where_one_is_known() {
+    fn estimate_sentence_names_a_speed_only_where_one_is_known() {
         let question = |budget, chosen| Question { budget, chosen, terms: String::new() };
         let answer = |whole, hot, tokens_per_second| Some(Answer { whole, hot, tokens_per_second });
         let (chosen, free) = (question(Some(6 << 30), true), question(Some(6 << 30), false));

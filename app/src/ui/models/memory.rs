@@ -82,7 +82,7 @@ pub fn show(ui: &mut Ui, shell: &mut Shell, card: &ModelCard, open: Option<&Engi
     {
         let button = ui.button("Open it again with this context");
         if button.on_hover_text("The chat is read anew with the next message").clicked() {
-            shell.ask(Command::ReopenModel);
+            shell.queue_command(Command::ReopenModel);
         }
     }
 }

@@ -281,7 +281,7 @@ fn lately(ui: &mut Ui, shell: &mut Shell) {
         for key in recent {
             let id = ModelId::from_key(&key);
             if ui.button(format!("Open {id}")).on_hover_text(key).clicked() {
-                shell.ask(Command::OpenModel(id));
+                shell.queue_command(Command::OpenModel(id));
             }
         }
     });

@@ -48,7 +48,7 @@ fn opened(stage: &mut Stage, path: &Path) {
 }
 
 #[test]
-fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list() {
+fn folder_scan_lists_models_that_open_close_and_are_removed() {
     let folder = folder_with("tiny");
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
@@ -85,7 +85,7 @@ fn a_folder_is_searched_and_its_models_are_opened_closed_and_taken_off_the_list(
 }
 
 #[test]
-fn a_model_that_is_gone_says_so_and_leads_to_others() {
+fn missing_model_shows_its_path_and_a_button_to_the_models_page() {
     let mut stage = Stage::with(SIZE, |_, settings| settings.add_recent("/gone/model.gguf"));
     let failed =
         |window: &mut crate::ui::Window| matches!(window.shell.engine_handle.state(), EngineState::Failed { .. });
@@ -100,7 +100,7 @@ fn a_model_that_is_gone_says_so_and_leads_to_others() {
 }
 
 #[test]
-fn settings_of_a_model_are_kept_apart() {
+fn model_settings_apply_to_their_model_only() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
     let key = ModelId::Path(path.clone()).key();
@@ -118,7 +118,7 @@ fn settings_of_a_model_are_kept_apart() {
 }
 
 #[test]
-fn the_context_is_chosen_on_the_card() {
+fn context_and_cache_type_of_a_card_apply_when_the_model_opens() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
     let id = ModelId::Path(path.clone());
@@ -156,7 +156,7 @@ fn the_context_is_chosen_on_the_card() {
 }
 
 #[test]
-fn a_file_is_dropped_wherever_one_is() {
+fn dropped_folder_is_added_to_the_library_on_any_page() {
     let folder = folder_with("tiny");
     let mut stage = Stage::new(SIZE);
     stage.ready();
@@ -170,7 +170,7 @@ fn a_file_is_dropped_wherever_one_is() {
 }
 
 #[test]
-fn preparing_is_paused_gone_on_with_and_of_use() {
+fn preparation_pauses_resumes_and_marks_the_card_prepared() {
     let folder = folder_with("tiny");
     let path = folder.path().join("tiny");
     let mut stage = Stage::with(SIZE, |_, settings| settings.folders.push(folder.path().to_owned()));
@@ -196,7 +196,7 @@ fn preparing_is_paused_gone_on_with_and_of_use() {
 }
 
 #[test]
-fn files_arrive_by_address_and_from_a_repository() {
+fn downloads_start_from_a_url_or_a_repository() {
     let file = fs::read(fixture("gguf/llama-silu-gqa-256-Q4_0.gguf")).unwrap();
     let manners = vec![ServerBehaviour::ClosesAfter(200_000), ServerBehaviour::Says(404), ServerBehaviour::Well];
     let (address, _) = serve(file.clone(), manners);
@@ -232,7 +232,7 @@ fn files_arrive_by_address_and_from_a_repository() {
 }
 
 #[test]
-fn a_download_is_given_up_without_a_trace() {
+fn removed_download_deletes_its_partial_file() {
     let (address, _) = serve(vec![7; 900_000], vec![ServerBehaviour::ClosesAfter(300_000)]);
     let mut stage = Stage::new(SIZE);
     page(&mut stage);

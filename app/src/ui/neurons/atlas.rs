@@ -143,7 +143,7 @@ impl Atlas {
         self.shown().flat_map(of).collect()
     }
 
-    /// Which places of a layer's order are shown.
+    /// Range of the ranks of a layer's order that are shown.
     pub fn ranks(&self, layer: usize) -> Range<usize> {
         self.sheet.view.ranks(self.pages.get(layer).map_or(0, |page| page.order.len()))
     }
@@ -189,7 +189,7 @@ impl Atlas {
     }
 
     /// Makes `hot`, which is the mask of each layer's neurons (or experts), what is in VRAM. True if anything moved.
-    pub fn place(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
+    pub fn set_hot(&mut self, hot: impl Fn(usize) -> Vec<u32>) -> bool {
         let mut moved = false;
         for (layer, page) in self.pages.iter_mut().enumerate() {
             let mut hot = hot(layer);
@@ -341,27 +341,27 @@ mod tests {
         let mut atlas = Atlas::new(&shape);
         let sheet = Sheet { view: View::default(), grid: Grid { columns: 2, lines: 2 }, by_frequency: true };
         assert!(atlas.lay_out(sheet) && !atlas.lay_out(sheet));
-        assert!(atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        assert!(atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         let (changed, left) = atlas.sort(SOON, |_| Some(often(&[0.1, 0.2, 0.3, 0.4])));
         assert_eq!((changed, left), (vec![0, 1], false));
         (atlas, shape)
     }
 
     #[test]
-    fn experts_are_hot_one_by_one() {
+    fn atlas_marks_hot_experts_and_the_shared_expert() {
         let shape = NeuronShape::of([LayerNeurons::Experts { experts: 2, width: 2, shared: 1 }]);
         let mut atlas = Atlas::new(&shape);
         let hot = |atlas: &Atlas| (0..5).filter(|neuron| atlas.is_hot(0, *neuron)).collect::<Vec<_>>();
         // The shared expert is there as soon as the layer is.
         for (experts, wanted) in [(0b10, &[2, 3, 4][..]), (0b01, &[0, 1, 4]), (0b11, &[0, 1, 2, 3, 4]), (0, &[4])] {
-            assert!(atlas.place(|_| vec![experts]));
+            assert!(atlas.set_hot(|_| vec![experts]));
             assert_eq!((hot(&atlas), atlas.hot()), (wanted.to_vec(), wanted.len()), "{experts:b}");
         }
-        assert!(atlas.place(|_| Vec::new()) && atlas.hot() == 0);
+        assert!(atlas.set_hot(|_| Vec::new()) && atlas.hot() == 0);
     }
 
     #[test]
-    fn the_map_is_sorted_and_found_again() {
+    fn atlas_sorts_by_frequency_and_finds_neurons_by_position() {
         let (mut atlas, _) = atlas();
         assert_eq!((atlas.boundary(0), atlas.boundary(1), atlas.boundary(2)), (Some(0.5), Some(0.0), None));
         // Layer 0: 3 1 2 0; down the columns.
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(atlas.at(0.9, 0.3, |_, _| false), Some(Place { layer: 0, neuron: 0, crowd: 1 }));
         assert_eq!(atlas.find(0, 0), Some((0.75, 0.375)));
         assert_eq!((atlas.frequency(0, 2), atlas.frequency(0, 4)), (Some(0.3), None));
-        assert!(!atlas.place(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
+        assert!(!atlas.set_hot(|layer| if layer == 0 { vec![0b1010] } else { Vec::new() }));
         assert_eq!(atlas.sort(SOON, |_| None), (Vec::new(), false));
         let model = Sheet { by_frequency: false, ..atlas.sheet() };
         atlas.lay_out(model);
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_neurons_in_a_dot_the_interesting_one_is_told() {
+    fn dot_of_several_neurons_names_the_preferred_one() {
         let (mut atlas, _) = atlas();
         atlas.lay_out(Sheet { grid: Grid { columns: 1, lines: 1 }, ..atlas.sheet() });
         assert_eq!(atlas.at(0.5, 0.2, |_, neuron| neuron == 2), Some(Place { layer: 0, neuron: 2, crowd: 4 }));
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_board_says_is_drawn_in_every_mode() {
+    fn atlas_levels_match_the_board_in_every_mode() {
         let (mut atlas, shape) = atlas();
         let (board, mut recorder) = NeuronBoard::new(shape.clone());
         for (position, fired) in [(0, [0b1000]), (1, [0b0011])] {

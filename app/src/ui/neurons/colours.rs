@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn meanings_have_colours_of_their_own() {
+    fn legend_colours_are_distinct() {
         for (mode, comparing) in [(Mode::Placement, false), (Mode::Predictor, false), (Mode::Fired, true)] {
             let table = table(mode, Colours::Inferno, comparing);
             let mut seen = vec![table[0]];
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_has_a_dot_for_every_level() {
+    fn image_has_a_pixel_per_level() {
         let table = table(Mode::Fired, Colours::Viridis, false);
         let image = image(&[0, 255, 7, 9, 1], 2, &table);
         assert_eq!((image.size, image.pixels[1], image.pixels[3]), ([2, 2], table[255], table[9]));

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_was_measured_is_said() {
+    fn cost_sentence_names_measured_rates_only() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let mut decode = |watch, count, micros| {
             board.set_watch(watch);
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_have_the_digits_that_count() {
+    fn rates_and_times_have_three_significant_digits() {
         let pace = Pace { tokens: 9, rate: 2.0, recording: 0.000_25 };
         let slow = words(Some(pace), None);
         assert!(slow.starts_with("Recording took the CPU 250 µs of a token's 500.0 ms (under 0.1 %)."), "{slow}");

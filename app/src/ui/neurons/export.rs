@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_has_a_line_for_every_neuron() {
+    fn csv_table_has_a_line_per_neuron() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([2, 0, 1]));
         recorder.begin(0, 0, &[1], true);
         for layer in [0, 2] {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_names_experts() {
+    fn csv_table_names_experts() {
         let moe = LayerNeurons::Experts { experts: 2, width: 1, shared: 1 };
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([moe]));
         recorder.begin(0, 0, &[1], true);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_what_they_say_and_failures_name_the_path() {
+    fn export_writes_png_pixels_and_errors_name_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let image = ColorImage::new([2, 1], vec![Color32::RED, Color32::from_rgb(1, 2, 3)]);
         let path = folder.path().join("map.png");

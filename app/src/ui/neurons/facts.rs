@@ -11,7 +11,7 @@ use crate::units::counted;
 /// Sentences about a neuron at a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// Which.
+    /// Name of the neuron: layer, expert and index.
     pub title: String,
     /// Its firing at the token shown.
     pub value: String,
@@ -133,8 +133,8 @@ impl Facts {
         }
     }
 
-    /// Where it is, in words.
-    pub fn place(&self) -> &'static str {
+    /// Placement of the neuron, in words.
+    pub fn placement_text(&self) -> &'static str {
         if self.hot { "Hot, in VRAM" } else { "Cold, in RAM" }
     }
 }
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neuron_is_described_with_what_is_known() {
+    fn facts_describe_dense_neurons_by_recorded_values() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([4]));
         board.set_watch(Watch::Strength);
         recorder.begin(0, 0, &[9], true);
@@ -184,13 +184,13 @@ mod tests {
         assert_eq!((first.title.as_str(), first.value.as_str()), ("Layer 0, neuron 1", "Fires with 1.50"));
         assert_eq!(first.frequency.as_deref(), Some("Fires at 12 % of the tokens"));
         assert_eq!(first.expert, None);
-        assert_eq!((first.place(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
+        assert_eq!((first.placement_text(), first.predicted), ("Cold, in RAM", Some("Not predicted: a miss")));
         assert!(first.crowd.is_some_and(|crowd| crowd.starts_with("2 more")));
         assert_eq!(
             (of(0, 1).predicted, of(2, 1).predicted),
             (Some("Predicted: a hit"), Some("Predicted: a false alarm"))
         );
-        assert_eq!((of(0, 1).place(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
+        assert_eq!((of(0, 1).placement_text(), of(3, 1).value.as_str()), ("Hot, in VRAM", "Silent for this token"));
         assert!(is_lit(shape, Mode::Predictor, &token, 0, 2) && !is_lit(shape, Mode::Predictor, &token, 0, 0));
         assert!(is_lit(shape, Mode::Fired, &token, 0, 0) && !is_lit(shape, Mode::Fired, &token, 0, 2));
         assert_eq!(summary(shape, Some(&token)), "1 layer, token 0: 50 % of the neurons fire, 50 % of these are hot");
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn neurons_of_moe_layers_are_described_with_their_expert() {
+    fn facts_describe_moe_neurons_with_their_expert() {
         let moe = LayerNeurons::Experts { experts: 3, width: 4, shared: 2 };
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::of([moe]));
         recorder.begin(0, 0, &[9], true);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_cannot_be_seen_is_escaped() {
+    fn quoted_escapes_control_characters_only() {
         assert_eq!(
             [" .\"", "it's", "a\u{7}"].map(quoted),
             ["\u{201c}.\"\u{201d}", "\u{201c}it's\u{201d}", "\u{201c}a\\u{7}\u{201d}"]
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn percentages_are_short() {
+    fn percent_is_rounded_and_names_a_lower_bound() {
         let all: Vec<_> = [0.0, 0.0004, 0.004, 0.0999, 0.5, 1.0].map(percent).into_iter().collect();
         assert_eq!(all, ["0 %", "under 0.1 %", "0.4 %", "10 %", "50 %", "100 %"]);
     }

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_those_that_were_measured() {
+    fn layer_times_name_measured_processors_only() {
         for ((gpu, cpu, wait), shown) in [
             ((400, 250, 50), Some("GPU 400 µs, CPU 250 µs, waiting for the GPU 50 µs")),
             ((400, 0, 0), Some("GPU 400 µs")),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plot_of_times_has_a_line_for_the_gpu_where_one_computes() {
+    fn time_plot_has_a_gpu_line_only_with_gpu_times() {
         let (both, alone) = (token(400, 250, 50).0, token(0, 250, 50).0);
         let on_gpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &both));
         let on_cpu = Harness::builder().with_size([400.0, 600.0]).build_ui(move |ui| over_time(ui, &alone));

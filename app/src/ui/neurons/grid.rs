@@ -120,7 +120,7 @@ impl Grid {
         if shown <= self.dots() { at } else { at * self.dots() / shown }
     }
 
-    /// Which of `shown` neurons are in a dot.
+    /// Range of the neurons in a dot, among the `shown` ones.
     pub fn neurons(&self, dot: usize, shown: usize) -> Range<usize> {
         if shown <= self.dots() {
             return dot.min(shown)..(dot + 1).min(shown);
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_neuron_is_in_the_dot_that_lists_it() {
+    fn grid_dots_list_every_neuron_once() {
         for (columns, lines, shown) in
             [(7, 3, 20), (7, 3, 21), (7, 3, 22), (10, 1, 28_672), (400, 3, 28_672), (1, 1, 5)]
         {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_have_columns_of_their_own_where_that_can_be() {
+    fn straight_grid_aligns_experts_with_columns() {
         let grid = Grid::new(2, 640, 370.0, 240.0, 8192);
         let straight = grid.straight(160, 640, 370.0, 8192);
         assert!(grid.lines.abs_diff(straight.lines) <= 3 && 160 % straight.lines == 0, "{grid:?} {straight:?}");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pointer_finds_what_is_drawn_under_it() {
+    fn grid_position_maps_to_its_neuron_and_dot() {
         let grid = Grid { columns: 4, lines: 2 };
         assert_eq!(grid.at(0.0, 0.0, 3), Some((0, 0)));
         assert_eq!(grid.at(0.3, 0.2, 3), Some((0, 3)));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn one_can_come_closer_and_move_but_not_leave() {
+    fn view_zoom_and_pan_stay_within_the_neurons() {
         let mut view = View::default();
         assert!(!view.is_close());
         view.zoom(4.0, 0.5);

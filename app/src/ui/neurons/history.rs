@@ -7,7 +7,7 @@ use thermocline_engine::telemetry::neurons::{LayerTrace, MOST_TOKENS, NeuronBoar
 /// A token's figures.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
-    /// Which token.
+    /// Index of the token on the board.
     pub index: u64,
     /// Tokens per second when it was seen; `None` for one of a prompt or from before the window was open.
     pub rate: Option<f64>,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_token_comes_once() {
+    fn history_has_one_sample_per_token() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let mut history = History::default();
         history.update(&board, 1.0);

@@ -45,7 +45,7 @@ const GUTTER: f32 = 32.0;
 pub struct Looks {
     /// Mode of the map.
     pub mode: Mode,
-    /// Which colours.
+    /// Colour table of the map.
     pub colours: Colours,
     /// Order of the neurons.
     pub by_frequency: bool,
@@ -157,7 +157,7 @@ impl Map {
             let expert = shape.member(layer, neuron).and_then(|(expert, _)| self.atlas.chosen(layer, expert));
             let frequencies = Frequencies { fires: self.frequency(layer, neuron), chosen: expert };
             let facts = Facts::of(shape, token.as_ref(), place, frequencies, self.is_hot(layer, neuron));
-            response.on_hover_ui_at_pointer(|ui| tell(ui, &facts));
+            response.on_hover_ui_at_pointer(|ui| facts_ui(ui, &facts));
         }
         place.filter(|_| clicked)
     }
@@ -209,7 +209,7 @@ impl Map {
         };
         if !same {
             let hot = |layer| resident.as_ref().and_then(|resident| resident.hot.get(layer)).cloned();
-            anew |= self.atlas.place(|layer| hot(layer).unwrap_or_default());
+            anew |= self.atlas.set_hot(|layer| hot(layer).unwrap_or_default());
             self.resident = resident;
         }
         let due = self.sorted.is_none_or(|(at, token)| at.elapsed() >= RESORT && token != index);
@@ -333,8 +333,8 @@ fn draw_boundary(painter: &egui::Painter, line: Vec<Pos2>) {
     }
 }
 
-/// A neuron's facts.
-fn tell(ui: &mut Ui, facts: &Facts) {
+/// Shows a neuron's facts, a label per line.
+fn facts_ui(ui: &mut Ui, facts: &Facts) {
     let palette = Palette::of(ui);
     let line = |text: &str, colour| RichText::new(text.to_owned()).size(12.0).color(colour);
     ui.spacing_mut().item_spacing.y = 4.0;
@@ -346,7 +346,7 @@ fn tell(ui: &mut Ui, facts: &Facts) {
     if let Some(expert) = &facts.expert {
         ui.label(line(expert, palette.muted));
     }
-    ui.label(line(facts.place(), if facts.hot { palette.hot } else { palette.cold }));
+    ui.label(line(facts.placement_text(), if facts.hot { palette.hot } else { palette.cold }));
     if let Some(predicted) = facts.predicted {
         ui.label(line(predicted, palette.text));
     }

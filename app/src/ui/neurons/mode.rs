@@ -3,7 +3,7 @@
 /// A mode: the meaning of the map's colours.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Which neurons the token fires.
+    /// Neurons that fire for the token.
     #[default]
     Fired,
     /// How strongly.
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lead_back_to_what_they_name() {
+    fn mode_and_colour_keys_round_trip() {
         for mode in Mode::ALL {
             assert_eq!(Mode::of(mode.key()), mode);
             assert_eq!(mode.ticks().is_none(), matches!(mode, Mode::Placement | Mode::Predictor));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn brighter_is_more() {
+    fn colour_tables_grow_in_luminance() {
         for colours in Colours::ALL {
             let table = colours.table();
             let light = |at: usize| {

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hot_comes_first_then_what_fires_often_then_the_models_order() {
+    fn order_is_hot_first_then_by_frequency_then_by_index() {
         let frequencies = [0.1, 0.9, f32::NAN, 0.5, 0.5, 2.0];
         // 2 and 3 are hot.
         let order = Order::by_frequency(7, &frequencies, &[0b1100]);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_models_order_has_no_boundary() {
+    fn order_of_the_model_has_no_boundary() {
         let order = Order::of_model(3);
         assert_eq!((order.neuron(2), order.neuron(3), order.boundary()), (Some(2), None, None));
         assert_eq!(Order::by_frequency(3, &[], &[]).boundary(), Some(0));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_stay_together() {
+    fn grouped_order_keeps_experts_contiguous() {
         // Experts of three neurons, and one of two that is always there. The third is hot.
         let groups = [0..3, 3..6, 6..9, 9..11];
         let (often, hot) = ([0.1, 0.3, 0.2, 0.9, 0.0, 0.8, 0.1, 0.0, 0.2, 0.5, 0.6], [0b1_1100_0000]);

@@ -241,7 +241,7 @@ fn nothing(ui: &mut Ui, shell: &mut Shell) {
     };
     ui.label(small(ui, text));
     if !matches!(shell.engine_handle.state(), EngineState::Opening(_)) && ui.button("Open a model").clicked() {
-        shell.ask(Command::Show(Page::Models));
+        shell.queue_command(Command::Show(Page::Models));
     }
 }
 
@@ -354,7 +354,7 @@ impl Watched {
         ui.label(small(ui, text));
     }
 
-    /// Which token is looked at.
+    /// Controls that choose the token shown.
     fn scrub(&mut self, ui: &mut Ui, engine: &Engine) {
         let range = Playback::range(&self.board);
         let Some(token) = self.playback.token(&self.board).filter(|_| !range.is_empty()) else { return };

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_neuron_remembers_when_it_fired() {
+    fn pinned_neuron_has_the_tokens_it_fired_at() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 32]));
         let mut fire = |position: usize, token, fired| {
             recorder.begin(0, position, &[token], true);

@@ -82,7 +82,7 @@ impl Plane {
         [self.row, self.bytes.len() / self.row.max(1)]
     }
 
-    /// Which version this is, and which rows are new in it.
+    /// Version of the bytes, and range of the rows that are new in it.
     pub fn version(&self) -> (u64, Range<usize>) {
         (self.version, self.fresh.clone())
     }
@@ -113,7 +113,7 @@ mod tests {
     use crate::ui::neurons::{order::Order, told::code};
 
     #[test]
-    fn layers_are_folded_and_only_what_changed_is_fresh() {
+    fn plane_version_covers_written_rows_and_levels_fold_ranks() {
         let shape = NeuronShape::new([5000, 0, 3]);
         let mut plane = Plane::new(&shape);
         assert_eq!((plane.size(), plane.first_row(2), plane.version()), ([4096, 3], 2, (1, 0..3)));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_a_texture_is_left_to_the_picture() {
+    fn plane_fits_a_texture_within_its_row_limit() {
         let plane = |widths: &[usize]| Plane::new(&NeuronShape::new(widths.iter().copied()));
         assert!(!plane(&[4096; 100]).fits_texture(99) && plane(&[4096; 100]).fits_texture(4096));
         assert!(!plane(&[(1 << 20) + 1]).fits_texture(8192) && !plane(&[0, 0]).fits_texture(8192));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_those_of_the_dots_neurons() {
+    fn plane_levels_fold_the_neurons_of_each_dot() {
         assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
         assert_eq!(dots(&Told::Places(&[0b1010]), Fold::Place), [255, 1]);
         assert_eq!(dots(&Told::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_of_very_many_neurons_add_up() {
+    fn plane_levels_do_not_overflow_with_many_neurons() {
         let neurons = 1 << 18;
         let (order, shape) = (Order::of_model(neurons), NeuronShape::new([neurons]));
         let (all, none) = (vec![u32::MAX; neurons / 32], vec![0; neurons / 32]);

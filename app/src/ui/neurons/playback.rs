@@ -1,4 +1,4 @@
-//! Which token is looked at: the latest, or one that was.
+//! The token shown: the latest, or an earlier one that is held.
 
 use std::ops::Range;
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_held_token_stays_and_steps_stop_at_the_ends() {
+    fn playback_holds_a_token_and_steps_stop_at_the_ends() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let mut playback = Playback::default();
         playback.step(&board, -1);

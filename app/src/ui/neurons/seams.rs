@@ -67,7 +67,7 @@ mod tests {
     use crate::ui::neurons::{atlas::Sheet, grid::View};
 
     #[test]
-    fn a_line_has_a_step_where_a_column_has_both() {
+    fn seam_line_has_a_step_within_a_column() {
         let grid = Grid { columns: 4, lines: 2 };
         assert_eq!(line(grid, 4, 8), [[0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.5, 1.0]]);
         assert_eq!(line(grid, 3, 8), [[0.5, 0.0], [0.5, 0.5], [0.25, 0.5], [0.25, 1.0]]);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn every_dot_left_of_a_line_is_of_those_before_it() {
+    fn seam_line_separates_dots_by_neuron_index() {
         for (columns, lines, shown) in [(7, 3, 20), (5, 4, 20), (40, 6, 640), (9, 2, 500)] {
             let grid = Grid { columns, lines };
             for at in 1..shown {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_are_told_apart_as_far_as_there_is_room() {
+    fn expert_seams_are_drawn_where_the_map_has_room() {
         let moe = LayerNeurons::Experts { experts: 4, width: 40, shared: 0 };
         let shape = NeuronShape::of([moe, moe, LayerNeurons::Dense(160), moe]);
         let mut atlas = Atlas::new(&shape);

@@ -250,7 +250,7 @@ mod tests {
                 let both = harness.state_mut();
                 let atlas = &mut both.atlas;
                 atlas.lay_out(Sheet { view, grid, by_frequency });
-                atlas.place(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
+                atlas.set_hot(|layer| if layer == 0 { vec![0xF0F0; 10] } else { vec![u32::MAX; 40] });
                 atlas.sort(soon, |layer| Some(often(&board, layer)));
                 match mode {
                     Mode::Placement => atlas.draw_places(),
@@ -292,7 +292,7 @@ mod tests {
     /// a byte for each and handing them to the driver, whichever that is. `--nocapture` prints the figure; the bound is for a
     /// release build with room to spare, and twenty times that for one that checks.
     #[test]
-    fn bytes_of_a_large_model_go_up_in_two_milliseconds() {
+    fn upload_of_a_large_models_bytes_takes_two_milliseconds() {
         let shape = NeuronShape::new([28_672; 80]);
         let (board, mut harness) = (board(&NeuronShape::new([28_672; 80])), harness(&shape));
         let (token, both) = (board.latest().unwrap(), harness.state_mut());

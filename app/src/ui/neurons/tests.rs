@@ -58,10 +58,10 @@ fn shell<'a>(harness: &'a mut Harness<'static, State>) -> &'a mut Shell {
 }
 
 /// The built-in model on the CPU, after it has written a few words.
-fn told(harness: &mut Harness<'static, State>) {
+fn open_and_generate(harness: &mut Harness<'static, State>) {
     open(harness, ModelId::Builtin, None);
     harness.step();
-    tell(harness, 12);
+    generate(harness, 12);
 }
 
 /// Opens a model on the CPU.
@@ -75,7 +75,7 @@ fn open(harness: &mut Harness<'static, State>, model: ModelId, activation: Optio
     }
 }
 
-fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
+fn generate(harness: &mut Harness<'static, State>, tokens: usize) {
     let session = Arc::new(shell(harness).engine_handle.session(SessionOptions::default()).unwrap());
     let prompt = Prompt::Text("Once upon a time".to_owned());
     let request = Request { sampling: Sampling::greedy(), max_tokens: Some(tokens), ..Request::new(prompt) };
@@ -86,20 +86,20 @@ fn tell(harness: &mut Harness<'static, State>, tokens: usize) {
 }
 
 #[test]
-fn without_a_model_the_panel_leads_to_one() {
+fn panel_without_a_model_has_a_button_to_open_one() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     harness.step();
     harness.get_by_label("Open a model").click();
     harness.step();
-    assert!(matches!(shell(&mut harness).asked()[..], [Command::Show(_)]));
+    assert!(matches!(shell(&mut harness).take_commands()[..], [Command::Show(_)]));
 }
 
 #[test]
-fn the_map_follows_holds_and_steps() {
+fn map_follows_the_latest_token_holds_and_steps() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let latest = board.latest().unwrap().index;
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
@@ -109,7 +109,7 @@ fn the_map_follows_holds_and_steps() {
     harness.run_steps(2);
     harness.get_by_label("Token before").click();
     harness.run_steps(2);
-    tell(&mut harness, 3);
+    generate(&mut harness, 3);
     assert!(harness.query_by_label_contains(&format!("token {}:", latest - 1)).is_some(), "it is held");
     harness.get_by_label("Compare").click();
     harness.run_steps(2);
@@ -125,12 +125,12 @@ fn the_map_follows_holds_and_steps() {
 
 /// The map, the figures and what is said under the pointer name experts.
 #[test]
-fn moe_layers_are_shown_expert_by_expert() {
+fn map_and_figures_of_moe_layers_name_experts() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
     open(&mut harness, ModelId::Path("../tests/fixtures/models/mixtral".into()), Some(Activation::Relu));
     // Before the panel looks, so that it sorts by what they did.
-    tell(&mut harness, 12);
+    generate(&mut harness, 12);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     let (shape, token) = (board.shape().clone(), board.latest().unwrap());
     let map = harness.get_by_label_contains("Map of neurons, Fired:");
@@ -176,14 +176,14 @@ fn moe_layers_are_shown_expert_by_expert() {
 }
 
 #[test]
-fn the_map_goes_on_in_a_window_of_its_own() {
+fn map_is_updated_in_its_own_window() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     harness.get_by_label("Show the map in its own window").click();
     harness.run_steps(3);
     assert!(harness.query_by_label("The map is in a window of its own.").is_some());
-    tell(&mut harness, 3);
+    generate(&mut harness, 3);
     let latest = shell(&mut harness).engine_handle.engine().unwrap().neurons().latest().unwrap().index;
     assert!(harness.query_by_label_contains(&format!("token {latest}:")).is_some());
     // The window lies over the button here.
@@ -194,10 +194,10 @@ fn the_map_goes_on_in_a_window_of_its_own() {
 }
 
 #[test]
-fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
+fn map_mode_selects_the_boards_watch_while_shown() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let board = Arc::clone(shell(&mut harness).engine_handle.engine().unwrap().neurons());
     for (button, mode) in
         [("Strength", "strength"), ("Frequency", "frequency"), ("Placement", "placement"), ("Recency", "recency")]
@@ -221,7 +221,7 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
     assert!(harness.query_by_label_contains("Map of neurons").is_none());
     let cost = "Neurons are not recorded. Recording took the CPU";
     assert!(harness.query_by_label_contains(cost).is_some());
-    tell(&mut harness, 12);
+    generate(&mut harness, 12);
     assert!(harness.query_by_label_contains("tokens/s while recording,").is_some());
     harness.get_by_label("Record neurons").click();
     harness.run_steps(2);
@@ -232,10 +232,10 @@ fn modes_are_chosen_and_strength_is_asked_of_the_engine() {
 }
 
 #[test]
-fn a_click_pins_a_neuron_and_a_double_click_shows_its_layer() {
+fn click_pins_a_neuron_and_double_click_shows_its_layer() {
     let folder = tempfile::tempdir().unwrap();
     let mut harness = harness(folder.path());
-    told(&mut harness);
+    open_and_generate(&mut harness);
     let rect = harness.get_by_label_contains("Map of neurons").rect();
     let at = rect.left_top() + egui::vec2(60.0, 20.0);
     let click = |harness: &mut Harness<'static, State>| {

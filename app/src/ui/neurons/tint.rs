@@ -62,7 +62,7 @@ mod tests {
     use crate::ui::neurons::pins::Pins;
 
     #[test]
-    fn an_answer_is_found_among_the_latest_tokens() {
+    fn tint_pieces_match_an_answer_to_the_latest_tokens() {
         let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
         let vocabulary: [&[u8]; 6] = [b"<user>", b"Hi", b" th", b"\xc3", b"\xa9", b"ere "];
         for (position, (token, fired)) in [(0, 0), (1, 2), (2, 2), (3, 2), (4, 2), (5, 0)].into_iter().enumerate() {

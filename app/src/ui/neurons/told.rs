@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_stand_where_the_neurons_do() {
+    fn written_bytes_follow_the_ranks() {
         let (ranks, mut out) = ([3, 1, 0, 2], [9; 4]);
         let mut bytes = |told: Told<'_>| {
             told.write(&ranks, &mut out);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn dots_are_what_their_neurons_come_to() {
+    fn fold_levels_match_their_definitions() {
         let cases: [(Fold, &[u8], u8); 12] = [
             (Fold::Fraction, &[0, 0, 0, 1], 128),
             (Fold::Fraction, &[], 0),

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hardware_comes_before_software_and_power_is_saved_on_request() {
+    fn adapter_rank_prefers_hardware_and_integrated_gpus_for_low_power() {
         let kinds = [
             DeviceType::DiscreteGpu,
             DeviceType::IntegratedGpu,

@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_backend_has_a_name_that_finds_it() {
+    fn backend_names_parse_to_their_backends() {
         for backend in Backend::ALL {
             assert_eq!(Backend::named(backend.name()), [backend]);
         }

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_becomes_its_innermost_reason() {
+    fn contained_panic_returns_its_innermost_reason() {
         assert_eq!(contained(|| 7), Ok(7));
         assert!(contained(are_contained).unwrap() && !are_contained());
         let said =

@@ -1,4 +1,4 @@
-//! Which backends are tried, in which order, until one draws.
+//! Backends and the order in which they are tried until one draws.
 
 use std::fmt;
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_platform_has_an_order_and_settings_change_its_beginning() {
+    fn backend_order_begins_with_the_chosen_and_the_last_working_one() {
         let all = Chosen::default();
         assert_eq!(order(all), [Direct3d12, Vulkan, Gl]);
         assert_eq!(order(Chosen { worked: Some("gl"), ..all }), [Gl, Direct3d12, Vulkan]);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_excludes_all_others() {
+    fn environment_variable_limits_the_backends() {
         let all = Chosen { first: Some("dx12"), worked: Some("dx12"), ..Chosen::default() };
         assert_eq!(order(Chosen { only: Some("gl,vulkan"), ..all }), [Vulkan, Gl]);
         assert_eq!(order(Chosen { only: Some("metal"), ..all }), [Metal]);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_one_leads_to_the_next_and_each_is_tried_once() {
+    fn search_tries_each_backend_once_until_one_works() {
         let (tried, ended) = walk(Chosen::default(), |backend, _| match backend {
             Gl => Ok(()),
             _ => broken("Parent device is lost"),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_worked_is_tried_first_and_may_fail_too() {
+    fn search_tries_the_last_working_backend_first() {
         let remembered = Chosen { worked: Some("vulkan"), ..Chosen::default() };
         let (tried, ended) = walk(remembered, |_, _| Ok(()));
         assert_eq!((tried, ended), (vec![(Vulkan, true)], Ok(())));
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn if_all_fail_each_says_why_in_a_line() {
+    fn search_error_has_a_line_per_failed_backend() {
         let (tried, ended) = walk(Chosen::default(), |backend, allowed| match backend {
             Direct3d12 => broken("Parent device is lost"),
             Vulkan => broken("it has no adapter"),
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_backend_can_mend_ends_the_search() {
+    fn search_ends_at_an_error_that_affects_every_backend() {
         let (tried, ended) = walk(Chosen::default(), |_, _| Err(Refusal::Everywhere("the disk is full".to_owned())));
         assert_eq!(tried, [(Direct3d12, false)]);
         assert_eq!(ended.unwrap_err().to_string(), "no window: the disk is full");

@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn surfaces_that_are_lost_again_and_again_end_the_attempt() {
+    fn repeatedly_lost_surfaces_end_the_attempt() {
         let watch = Watch::default();
         for _ in 0..MOST_LOST {
             assert_eq!(watch.refusal(), None);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_lost_in_the_first_frame_ends_the_attempt() {
+    fn device_loss_in_the_first_frame_ends_the_attempt() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.made();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_goes_with_its_window_is_no_failure() {
+    fn device_destroyed_with_its_window_is_not_a_failure() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.end();

@@ -110,7 +110,7 @@ fn folders(ui: &mut Ui, shell: &mut Shell) {
         shell.settings.folders.retain(|folder| *folder != gone);
     }
     if ui.button("Add folders on the page of models").clicked() {
-        shell.ask(Command::Show(Page::Models));
+        shell.queue_command(Command::Show(Page::Models));
     }
 }
 

@@ -15,7 +15,7 @@ fn page(stage: &mut Stage) {
 }
 
 #[test]
-fn colours_size_and_movement_are_chosen_seen_at_once_and_kept() {
+fn theme_zoom_and_motion_settings_apply_at_once_and_are_saved() {
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
     for (name, theme, seen) in [
@@ -53,7 +53,7 @@ fn colours_size_and_movement_are_chosen_seen_at_once_and_kept() {
 }
 
 #[test]
-fn the_zoom_waits_until_it_is_let_go() {
+fn zoom_slider_applies_on_release() {
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
     let rect = stage.role(Role::Slider, "Size of everything").rect();
@@ -69,7 +69,7 @@ fn the_zoom_waits_until_it_is_let_go() {
 }
 
 #[test]
-fn places_are_told_and_copied_and_keys_are_listed() {
+fn data_paths_are_copied_and_keys_are_listed() {
     let mut stage = Stage::new(SIZE);
     page(&mut stage);
     let (settings, chats) = (stage.folders.settings(), stage.folders.chats());
@@ -100,7 +100,7 @@ fn get(port: u16, path: &str, body: Option<&str>) -> Result<(u16, String), ureq:
 }
 
 #[test]
-fn other_programs_use_the_model_that_is_open_while_they_may() {
+fn server_answers_with_the_open_model_while_it_is_on() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = taken.local_addr().unwrap().port();
     let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = port);
@@ -157,7 +157,7 @@ fn other_programs_use_the_model_that_is_open_while_they_may() {
 }
 
 #[test]
-fn an_open_network_is_warned_of_and_the_port_is_chosen() {
+fn server_without_a_key_on_a_network_shows_a_warning_and_port_moves() {
     let mut stage = Stage::with(SIZE, |_, settings| settings.server.port = 0);
     page(&mut stage);
     stage.click("Other computers may ask, too");

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn what_adds_up_is_silent_and_each_breach_has_its_sentence() {
+    fn memory_check_has_a_sentence_per_disagreement() {
         const GIB: u64 = 1 << 30;
         let system = |here| Some(SystemMemory { total: Some(8 * GIB), used_here: Some(here), ..Default::default() });
         let fine = memory(4 * GIB, 3 * GIB);

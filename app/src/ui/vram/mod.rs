@@ -106,13 +106,13 @@ impl VramPanel {
             (EngineState::Failed { reason, .. }, _) => {
                 widgets::trouble(ui, reason);
                 if ui.button("Try again").clicked() {
-                    shell.ask(Command::ReopenModel);
+                    shell.queue_command(Command::ReopenModel);
                 }
             }
             _ => {
                 widgets::muted(ui, "No model is open, so no memory is taken.");
                 if ui.button("Choose a model").clicked() {
-                    shell.ask(Command::Show(Page::Models));
+                    shell.queue_command(Command::Show(Page::Models));
                 }
             }
         }
@@ -123,7 +123,7 @@ impl VramPanel {
         if let Some(why) = engine.stopped() {
             widgets::trouble(ui, format!("the engine has stopped: {why}"));
             if ui.button("Open the model again").clicked() {
-                shell.ask(Command::ReopenModel);
+                shell.queue_command(Command::ReopenModel);
             }
             return;
         }

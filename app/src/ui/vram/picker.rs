@@ -1,4 +1,4 @@
-//! Which processor computes.
+//! Choice of the processor that computes.
 
 use egui::{ComboBox, Ui};
 

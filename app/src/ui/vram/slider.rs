@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forecast_stands_for_its_device_and_its_budget_and_a_little_while_for_the_next_budget() {
+    fn slider_forecast_is_valid_for_its_device_and_briefly_for_a_new_budget() {
         let model = ModelId::Builtin.open(&LoadOptions::default()).unwrap();
         let forecast = Engine::from_model(model, EngineOptions::default()).unwrap().forecast(7).unwrap();
         let question =
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_told_when_they_are_known() {
+    fn speed_text_names_known_rates_only() {
         assert_eq!(speed(None), "speed known after the first answer");
         assert_eq!(speed(Some(12.3)), "about 12 tok/s");
         assert_eq!(speed(Some(0.04)), "about 25 s a token");

@@ -69,7 +69,7 @@ fn budget(stage: &mut Stage) -> Option<VramBudget> {
 }
 
 #[test]
-fn the_slider_foretells_while_it_is_dragged_and_acts_when_it_is_let_go() {
+fn budget_slider_forecast_follows_the_drag_and_applies_on_release() {
     let mut stage = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
     let engine = stage.shell().engine_handle.engine().unwrap();
@@ -105,7 +105,7 @@ fn foretold(stage: &mut Stage) -> String {
 }
 
 #[test]
-fn what_is_foretold_is_about_where_the_slider_stands_and_never_about_another_device() {
+fn budget_slider_forecast_is_of_its_value_and_the_current_device() {
     let mut stage = on_gpu();
     let engine = stage.shell().engine_handle.engine().unwrap();
     assert_eq!(engine.vram_budget(), None, "all that is free, which is more than the model can use");
@@ -134,7 +134,7 @@ fn what_is_foretold_is_about_where_the_slider_stands_and_never_about_another_dev
 }
 
 #[test]
-fn the_budget_takes_effect_while_an_answer_is_written() {
+fn budget_slider_applies_during_an_answer() {
     let mut stage = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
     stage.write("Message", "Tell me a story about a frog.");
@@ -154,7 +154,7 @@ fn the_budget_takes_effect_while_an_answer_is_written() {
 }
 
 #[test]
-fn both_readings_mean_the_same_limit() {
+fn use_at_most_and_leave_free_set_the_same_limit() {
     let mut stage = on_gpu();
     let whole = memory(&mut stage).unwrap().accounted;
     stage.role(Role::Slider, MOST).set_value_accesskit((whole / 2) as f64);
@@ -182,7 +182,7 @@ fn both_readings_mean_the_same_limit() {
 }
 
 #[test]
-fn nothing_at_all_is_a_budget_and_can_be_raised_again() {
+fn budget_of_zero_frees_vram_and_can_be_raised_again() {
     let mut stage = on_gpu();
     let engine = stage.shell().engine_handle.engine().unwrap();
     stage.role(Role::Slider, MOST).set_value_accesskit(0.0);
@@ -196,7 +196,7 @@ fn nothing_at_all_is_a_budget_and_can_be_raised_again() {
 }
 
 #[test]
-fn the_cpu_and_every_adapter_can_be_chosen() {
+fn processor_picker_offers_the_cpu_and_every_adapter() {
     let mut stage = on_gpu();
     let (name, key) = (adapter(), ModelId::Builtin.key());
     let choose = |stage: &mut Stage, line: &str| {
@@ -224,7 +224,7 @@ fn the_cpu_and_every_adapter_can_be_chosen() {
 }
 
 #[test]
-fn the_bar_of_memory_looks_like_its_pictures() {
+fn memory_bar_matches_its_snapshots() {
     let mut looks = egui_kittest::SnapshotResults::new();
     for (theme, colours) in [(egui::Theme::Dark, "dark"), (egui::Theme::Light, "light")] {
         let builder = egui_kittest::Harness::builder().with_size([448.0, 240.0]).with_theme(theme);

@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn it_fills_the_pixels_that_egui_would() {
+    fn ground_fills_the_pixels_that_egui_would() {
         for scale in [1.0, 1.25, 2.0] {
             let builder = Harness::builder().with_size([208.0, 108.0]).with_pixels_per_point(scale).wgpu();
             let mut harness = builder

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn kv_rows_refuse_what_memory_cannot_hold() {
+    fn kv_rows_beyond_memory_are_a_memory_error() {
         for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
             assert!(matches!(KvRows::new(ty, 128, usize::MAX / 512), Err(Error::Memory { .. })));
             assert!(matches!(KvRows::new(ty, 128, usize::MAX / 2), Err(Error::Memory { .. })));

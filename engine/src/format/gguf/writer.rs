@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn reader_returns_what_the_writer_wrote() {
+    fn gguf_reader_returns_the_written_metadata_and_tensors() {
         for container in [Container::Gguf(2), Container::Gguf(3), Container::PowerInfer(3)] {
             for alignment in [None, Some(1), Some(64), Some(4096)] {
                 let mut metadata = metadata();
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn writer_refuses_what_the_reader_would() {
+    fn writer_refuses_layouts_the_reader_refuses() {
         let refused = |name: &str, ty, shape: &[usize]| {
             let info = TensorInfo { name: name.to_owned(), ty, shape: shape.to_vec() };
             assert!(matches!(Layout::new(Container::Gguf(3), &metadata(), &[info]), Err(Error::Invalid { .. })));

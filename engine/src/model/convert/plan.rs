@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn experts_are_known_by_their_numbers() {
+    fn expert_tensor_names_parse_to_merged_name_and_index() {
         assert_eq!(expert("blk.3.ffn_up.7.weight"), Some(("blk.3.ffn_up_exps.weight".to_owned(), 7)));
         for name in ["blk.3.ffn_up.weight", "blk.3.ffn_up_exps.weight", "blk.3.ffn_up.x.weight", "ffn_up.7.weight"] {
             assert_eq!(expert(name), None, "{name}");

@@ -1,4 +1,4 @@
-//! Which type each tensor is written in.
+//! The type each tensor is written in.
 
 use crate::quant::TensorType;
 

@@ -87,7 +87,7 @@ impl ExpertFiring {
     }
 
     /// Reports `layer`, whose work began at `started`, to `probe`.
-    pub fn tell(&self, layer: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
+    pub fn report(&self, layer: usize, work: FfnWork, started: Instant, probe: &mut dyn Probe) {
         let cpu = started.elapsed().saturating_sub(self.spent);
         probe.firing(&LayerFiring {
             layer,

@@ -103,7 +103,7 @@ impl MoeFfn {
         }
         self.compute(&expert_task, ffn, out, &mut work, probe)?;
         if let Some(started) = started {
-            self.firing.tell(task.layer, work, started, probe);
+            self.firing.report(task.layer, work, started, probe);
         }
         Ok(())
     }

@@ -75,7 +75,7 @@ struct Span {
 
 impl Span {
     /// The block's values among those of all blocks.
-    fn of<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
+    fn values<'v>(&self, values: &'v [f32], tokens: usize) -> &'v [f32] {
         &values[tokens * self.first..][..tokens * self.len]
     }
 
@@ -188,7 +188,7 @@ impl CpuFfn {
         }
         let hidden = &*hidden;
         let values = task.blocks.iter().zip(&*spans);
-        let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.of(hidden, tokens) });
+        let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
         // `wide` holds the gates' activations until `fired`; the other use of it never coincides.
         let expanded = if matches!(last.fires, Fires::Above(_)) { up } else { wide };
         down(cpu, task, values, (expanded, part), out, &mut work)?;
@@ -247,7 +247,7 @@ impl CpuFfn {
             cpu.activate(form, hidden, None);
         }
         let hidden = &*hidden;
-        let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.of(hidden, 1) });
+        let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });
         down(cpu, task, values, (wide, part), out, &mut work)?;
         Ok(work)
     }
@@ -286,10 +286,10 @@ impl CpuFfn {
     /// If the mask is shorter, or the task had no such block.
     pub fn fired(&self, block: usize, mask: &mut [u32]) {
         let (Last { tokens, fires, .. }, span) = (self.last, self.spans[block]);
-        let (hidden, n, list) = (span.of(&self.hidden, tokens), span.len, span.listed(&self.held));
+        let (hidden, n, list) = (span.values(&self.hidden, tokens), span.len, span.listed(&self.held));
         for (t, mask) in mask.chunks_exact_mut(mask::words(span.n_ff).max(1)).take(tokens).enumerate() {
             let hidden = &hidden[t * n..][..n];
-            let above = |threshold: f32| move |i: usize| span.of(&self.wide, tokens)[t * n + i].abs() > threshold;
+            let above = |threshold: f32| move |i: usize| span.values(&self.wide, tokens)[t * n + i].abs() > threshold;
             match (list, fires) {
                 (None, Fires::NonZero | Fires::Held) => mask::fill(mask, n, |i| hidden[i] != 0.0),
                 (None, Fires::Above(threshold)) => mask::fill(mask, n, above(threshold)),
@@ -306,7 +306,7 @@ impl CpuFfn {
     /// If the task had no such block.
     pub fn strength(&self, block: usize) -> Strength<'_> {
         let span = self.spans[block];
-        let values = span.of(&self.hidden, self.last.tokens);
+        let values = span.values(&self.hidden, self.last.tokens);
         match span.listed(&self.held) {
             None => Strength::All(values),
             Some(neurons) => Strength::Listed { neurons, values },

@@ -32,7 +32,7 @@ pub(crate) struct LayerTask<'a> {
 
 impl LayerTask<'_> {
     /// The same for a dense FFN.
-    fn of<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
+    fn ffn_task<'a>(&'a self, ffn: &'a [FfnBlock<'a>; 1], activation: Activation, observed: bool) -> FfnTask<'a> {
         let prediction = self.predictor.map(|predictor| {
             let x = match predictor.input {
                 PredictorInput::Residual => self.residual,
@@ -56,7 +56,7 @@ impl LayerTask<'_> {
     /// Has idle threads prefetch the weights that it reads first.
     pub(crate) fn expect(&self, cpu: &Cpu, activation: Activation) {
         match self.ffn {
-            Ffn::Dense(ffn) => cpu.prefetch(&self.of(&[FfnBlock::whole(ffn)], activation, false).first_read()),
+            Ffn::Dense(ffn) => cpu.prefetch(&self.ffn_task(&[FfnBlock::whole(ffn)], activation, false).first_read()),
             // Experts are not known before they are chosen.
             Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
         }
@@ -95,7 +95,7 @@ impl LayerFfn {
         let observed = probe.wants_firing();
         let started = (observed && probe.wants_times()).then(Instant::now);
         let blocks = [FfnBlock::whole(weights)];
-        let part = task.of(&blocks, config.activation, observed);
+        let part = task.ffn_task(&blocks, config.activation, observed);
         let hidden = probe.wants_ffn_hidden();
         let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {
             if hidden {

@@ -194,7 +194,7 @@ mod tests {
     /// Output-major down projections of several FFNs at once equal those of each FFN alone, for any number of threads and any
     /// lists of neurons.
     #[test]
-    fn several_down_projections_with_a_row_per_output_are_one_piece_of_work() {
+    fn joint_down_projections_equal_those_of_each_ffn_alone() {
         let mut seed = 21;
         let ffns: Vec<FfnWeights> = [16, 40, 7].into_iter().map(|n_ff| ffn(true, n_ff, &mut seed)).collect();
         let x: Vec<f32> = (0..3 * D).map(|_| noise(&mut seed)).collect();

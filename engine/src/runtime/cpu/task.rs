@@ -157,7 +157,7 @@ mod tests {
 
     /// A task's first read is what a prefetch covers, in every mode.
     #[test]
-    fn the_first_read_of_every_mode() {
+    fn first_read_matches_the_sparsity_mode() {
         let mut seed = 9;
         let (gated, plain) = (ffn(true, 16, &mut seed), ffn(false, 16, &mut seed));
         let gate = &gated.gate.as_ref().unwrap().weight;

@@ -142,7 +142,7 @@ impl Segment {
     /// Waits for the copies of a [`Segment::hand_over`] and passes them to `read`.
     pub fn take_hand_over<R>(&mut self, coming: Coming, read: impl FnOnce(&[u8]) -> R) -> Result<R> {
         let none = Error::Memory { what: "hand-over to the CPU", wanted: 1, available: 0 };
-        self.hand_overs.as_mut().ok_or(none)?.take(coming, read)
+        self.hand_overs.as_mut().ok_or(none)?.wait_and_read(coming, read)
     }
 
     /// Makes the next [`Segment::read`] bring the first `bytes` of `buffer` along.

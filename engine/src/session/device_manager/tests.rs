@@ -282,7 +282,7 @@ fn wait(engine: &Engine, what: &str, done: impl Fn(&DeviceStatus) -> bool) {
 }
 
 #[test]
-fn a_device_lost_at_any_chunk_changes_no_token() {
+fn device_loss_at_any_chunk_keeps_the_tokens() {
     let want = undisturbed(20);
     for n in 1..=23 {
         let engine = engine(&[Outcome::LostAtChunk(n), Outcome::Hangs]);
@@ -300,7 +300,7 @@ fn a_device_lost_at_any_chunk_changes_no_token() {
 }
 
 #[test]
-fn a_device_that_comes_back_is_used_again() {
+fn device_is_loaded_again_after_a_loss() {
     let engine = engine(&[Outcome::LostAtChunk(5), Outcome::LostInLoad, Outcome::Works]);
     let session = engine.session(SessionOptions::default()).unwrap();
     assert_eq!(collect(&session.generate(request(20))).0, undisturbed(20));
@@ -362,7 +362,7 @@ fn a_device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
 }
 
 #[test]
-fn requests_wait_for_the_first_load_and_can_be_cancelled_meanwhile() {
+fn requests_wait_for_the_first_load_and_can_be_cancelled() {
     let engine = engine(&[Outcome::Hangs]);
     wait(&engine, "progress", |status| matches!(status, DeviceStatus::Loading { done: 1, total: 3 }));
     let (one, two) = (engine.session(SessionOptions::default()), engine.session(SessionOptions::default()));
@@ -391,7 +391,7 @@ fn memory(engine: &Engine) -> Option<(u64, u64, bool)> {
 }
 
 #[test]
-fn a_budget_that_never_rests_changes_no_token_and_is_never_exceeded() {
+fn changing_budgets_keep_tokens_and_are_never_exceeded() {
     let want = undisturbed(100);
     let engine = engine(&[Outcome::Works]);
     let sessions = [(); 2].map(|()| engine.session(SessionOptions::default()).unwrap());
@@ -424,7 +424,7 @@ fn a_budget_that_never_rests_changes_no_token_and_is_never_exceeded() {
 }
 
 #[test]
-fn a_budget_of_nothing_is_the_cpu_and_more_brings_the_device_back() {
+fn budget_of_zero_selects_the_cpu_and_more_the_device_again() {
     let engine = engine(&[Outcome::Works]);
     wait(&engine, "the device", |_| memory(&engine).is_some());
     for (bytes, small) in [(0, 1), (TestLedger::LEAST - 1, TestLedger::LEAST - 2)] {
@@ -453,7 +453,7 @@ fn a_larger_budget_is_filled_while_the_engine_is_idle() {
 }
 
 #[test]
-fn a_device_lost_under_a_moving_budget_is_no_loss() {
+fn device_loss_under_a_changing_budget_keeps_tokens() {
     let want = undisturbed(40);
     for n in [2, 7, 30] {
         let engine = engine(&[Outcome::LostAtChunk(n), Outcome::Works]);

@@ -79,7 +79,7 @@ fn the_cpu_is_calibrated_once_and_planned_with() {
 }
 
 #[test]
-fn speeds_of_the_cpu_alone_are_not_taken_for_a_device_chosen_meanwhile() {
+fn cpu_calibration_is_not_used_for_a_device_chosen_during_it() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     let (here, asked, wrong) = (engine.downgrade(), AtomicUsize::new(0), Arc::new(AtomicBool::new(false)));
@@ -180,7 +180,7 @@ fn a_reservation_releases_weights_until_it_ends() {
 }
 
 #[test]
-fn a_calibration_that_takes_too_long_is_cancelled() {
+fn cancelled_calibration_writes_no_file() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     let stop = measure(engine, &CalibrationTarget::Cpu, &SHORT.effort, &mut || ControlFlow::Break(()));
@@ -188,7 +188,7 @@ fn a_calibration_that_takes_too_long_is_cancelled() {
 }
 
 #[test]
-fn given_speeds_are_planned_with() {
+fn forecasts_use_the_given_machine() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     let mut machine = Machine::typical();

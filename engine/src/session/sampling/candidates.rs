@@ -321,7 +321,7 @@ mod tests {
         }
 
         #[test]
-        fn typical_keeps_what_is_closest_to_the_entropy(logits in logits(), p in 0.0f32..1.0) {
+        fn typical_keeps_the_tokens_closest_to_the_entropy(logits in logits(), p in 0.0f32..1.0) {
             let mut candidates = Candidates::default();
             candidates.collect(&logits);
             candidates.typical(p);

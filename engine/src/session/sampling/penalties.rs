@@ -234,7 +234,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn follow_the_formula(
+        fn penalties_match_their_formula(
             logits in prop::collection::vec(-9.0f32..9.0, 20),
             history in prop::collection::vec(0u32..24, 0..60),
             repeat in 0.5f32..2.0, presence in -2.0f32..2.0, frequency in -1.0f32..1.0, last_n in 0usize..80,
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn never_ban_and_never_lift_a_ban() {
+    fn penalties_keep_logits_finite_and_bans() {
         let mut penalties = Penalties::new(f32::MAX, 3.0, 3.0, usize::MAX);
         let mut logits = [-5.0, f32::NEG_INFINITY, 1.0];
         penalties.apply(&mut logits, &[0, 1, 1, 0]);
@@ -296,7 +296,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn agrees_with_the_definition(
+        fn dry_penalties_match_their_definition(
             history in prop::collection::vec(0u32..5, 0..120),
             allowed in 0usize..5, last_n in 1usize..150, breaker in 0u32..9,
         ) {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn grows_with_the_length_of_the_repeat() {
+    fn dry_penalty_grows_with_the_length_of_the_repeat() {
         let mut dry = Dry::new(1.0, 2.0, 2, usize::MAX, FREE());
         let mut logits = vec![0.0; 10];
         dry.apply(&mut logits, &[1, 2, 3, 4, 5, 9, 1, 2, 3, 4]);

@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_does_not_make_a_number_of_what_is_none() {
+    fn bias_leaves_nan_logits_unselected() {
         let sampling = Sampling { logit_bias: vec![(0, -1.0)], ..Sampling::greedy() };
         assert_eq!(sampler(&sampling, 2).sample(&[f32::NAN, -9.0], &[]).unwrap(), 1);
     }
@@ -352,7 +352,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
         #[test]
-        fn a_shortlist_decides_as_all_logits_do(
+        fn shortlist_samples_the_tokens_of_all_logits(
             sampling in settings(),
             // Few values, so that there are ties.
             logits in prop::collection::vec((-20i32..20).prop_map(|x| x as f32 / 4.0), 200),
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortlist_is_as_short_as_it_may_be() {
+    fn shortlist_is_the_shortest_that_is_sufficient() {
         let list = |sampling: Sampling, history: &[u32]| sampler(&sampling, 1000).shortlist(history, &[1]);
         assert_eq!(list(Sampling::greedy(), &[2, 3]), Some(1));
         assert_eq!(list(Sampling { top_k: 40, ..OFF() }, &[2, 3]), Some(40));
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn odd_logits_have_a_defined_result() {
+    fn non_finite_logits_have_a_defined_result() {
         let nan = f32::NAN;
         let (up, down) = (f32::INFINITY, f32::NEG_INFINITY);
         let samplings = [

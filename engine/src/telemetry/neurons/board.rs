@@ -24,7 +24,7 @@ pub const DEFAULT_BUDGET: u64 = 64 << 20;
 pub enum Watch {
     /// Nothing.
     Off,
-    /// Which neurons fire.
+    /// Neurons that fire.
     #[default]
     Firing,
     /// And how strongly, which costs the engine more.
@@ -128,7 +128,7 @@ impl NeuronBoard {
         (start..end).filter_map(|at| Some(ring.get_mut(at)?.trace(&self.shape).clone())).collect()
     }
 
-    /// Which tokens are kept.
+    /// Ranges of the tokens that are kept, and their bytes.
     pub fn kept(&self) -> Kept {
         let ring = self.lock();
         let first = ring.first().unwrap_or(0);

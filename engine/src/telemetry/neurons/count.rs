@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counts_are_those_of_single_bits() {
+    fn column_counts_match_a_bitwise_count() {
         let mut seed = 7u64;
         for (rows, words) in
             [(1, 3), (2, 8), (7, 1), (8, 9), (9, 5), (16, 32), (31, 17), (63, 2), (64, 9), (5, 0), (0, 4)]

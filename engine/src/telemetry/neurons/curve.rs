@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_frequent_come_first() {
+    fn frequency_curves_begin_with_the_most_frequent_neurons() {
         let counts = [1, 0, 60, 10, 29, 0, 0, 0];
         assert_eq!(
             [0.5, 0.6, 0.61, 0.89, 0.99, 1.0].map(|fraction| neurons_for(&counts, fraction)),

@@ -131,11 +131,11 @@ impl NeuronRecorder {
     /// not have the board's shape is ignored.
     pub fn layer(&mut self, firing: &LayerFiring<'_>) {
         let began = self.spent.map(|_| firing.reporting.unwrap_or_else(Instant::now));
-        self.take(firing);
+        self.record(firing);
         self.spend(began);
     }
 
-    fn take(&mut self, firing: &LayerFiring<'_>) {
+    fn record(&mut self, firing: &LayerFiring<'_>) {
         let shape = self.board.shape();
         let (layer, tokens) = (firing.layer, firing.tokens);
         let (words, neurons) = (shape.words(layer), shape.neurons(layer));

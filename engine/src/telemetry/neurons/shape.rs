@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layers_begin_at_words_of_their_own() {
+    fn neuron_shape_aligns_layers_to_words() {
         let shape = NeuronShape::new([33, 0, 64]);
         assert_eq!((shape.layers(), shape.total(), shape.total_words(), shape.widest()), (3, 97, 4, 64));
         assert_eq!([0, 1, 2, 3].map(|layer| shape.words(layer)), [0..2, 2..2, 2..4, 4..4]);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_stand_one_behind_the_other() {
+    fn neurons_of_experts_are_contiguous() {
         let moe = |experts, shared| LayerNeurons::Experts { experts, width: 20, shared };
         let shape = NeuronShape::of([moe(3, 7), LayerNeurons::Dense(4), moe(40, 0)]);
         assert_eq!([0, 1, 2].map(|layer| shape.neurons(layer)), [67, 4, 800]);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_of_experts_is_one_of_their_neurons() {
+    fn of_experts_expands_expert_masks_to_neuron_masks() {
         let shape = NeuronShape::of([LayerNeurons::Experts { experts: 3, width: 20, shared: 7 }]);
         for experts in 0..8u32 {
             let wanted: Vec<usize> = (0..67)

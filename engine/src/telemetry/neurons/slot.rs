@@ -110,7 +110,7 @@ impl Slot {
         self.trace.as_ref().map_or(!self.masks.fired.is_empty(), |trace| trace.masks.is_some())
     }
 
-    /// Which neurons were in VRAM.
+    /// `[all words]`: mask of the neurons that were in VRAM.
     fn resident(&self) -> Option<&Arc<[u32]>> {
         self.trace.as_ref().map_or(self.hot.as_ref(), |trace| trace.hot.as_ref())
     }

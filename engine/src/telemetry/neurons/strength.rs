@@ -7,9 +7,9 @@ pub enum Strength<'a> {
     All(&'a [f32]),
     /// Of some neurons, in ascending order, `[tokens, neurons]`; those of others are zero.
     Listed {
-        /// Which.
+        /// Indices of the neurons.
         neurons: &'a [u32],
-        /// Theirs.
+        /// Their values, `[tokens, neurons]`.
         values: &'a [f32],
     },
 }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn quantise_is_that_of_single_values() {
+    fn strength_quantise_matches_the_scalar_version() {
         let mut seed = 5u64;
         let mut noise = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_have_scales_of_their_own() {
+    fn strength_quantise_scales_each_token() {
         let values = [1.0, 2.0, 8.0, 4.0];
         let (mut first, mut second) = ([0; 2], [0; 2]);
         let all = Strength::All(&values);

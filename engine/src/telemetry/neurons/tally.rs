@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn frequencies_are_those_of_a_naive_count_whenever_they_are_read() {
+    fn tally_matches_a_naive_count_at_any_read() {
         // Past the weight at which levels are shrunk; a stretch of single tokens longer than a block in between.
         let chunks = (0..2200).map(|i| if i % 160 < 80 { 1 } else { [1usize, 1, 20, 3, 70][i % 5] });
         let (tally, naive) = count_beside_naive(75, chunks);
@@ -377,14 +377,14 @@ mod tests {
     }
 
     #[test]
-    fn large_layers_are_counted_in_shorter_blocks() {
+    fn tally_of_large_layers_uses_shorter_blocks() {
         let neurons = 8200usize;
         assert!(block(neurons.div_ceil(32)) < block(3));
         count_beside_naive(neurons, [1; 40].into_iter().chain([3, 1, 1, 70]).chain([1; 70]));
     }
 
     #[test]
-    fn experts_are_counted_like_neurons() {
+    fn tally_counts_chosen_experts() {
         let moe = LayerNeurons::Experts { experts: 40, width: 1, shared: 0 };
         let tally = Tally::new(&NeuronShape::of([moe]));
         let mut seed = 9;
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_never_sees_half_a_token() {
+    fn tally_readers_see_whole_tokens_only() {
         // All neurons fire together, so all counts are equal whenever they are read.
         let tally = Tally::new(&NeuronShape::new([640]));
         std::thread::scope(|scope| {

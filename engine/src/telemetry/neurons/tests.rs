@@ -27,7 +27,7 @@ fn token(recorder: &mut NeuronRecorder, position: usize, mask: u32, hot: Option<
 }
 
 #[test]
-fn the_ring_forgets_masks_by_bytes_and_figures_by_tokens() {
+fn ring_limits_masks_by_bytes_and_figures_by_tokens() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32, 0, 64]));
     assert!(board.latest().is_none() && board.token(0).is_none() && board.tokens(0..9).is_empty());
     // Ten tokens of three words.
@@ -59,7 +59,7 @@ fn the_ring_forgets_masks_by_bytes_and_figures_by_tokens() {
 }
 
 #[test]
-fn chunks_become_tokens_only_when_they_are_whole() {
+fn recorder_publishes_whole_chunks_only() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64, 32]));
     let layer = |layer, tokens, fired| LayerFiring { layer, tokens, fired, cpu_bytes: 12, ..LayerFiring::default() };
     recorder.begin(1, 20, &[10, 11, 12, 13, 14], false);
@@ -90,7 +90,7 @@ fn chunks_become_tokens_only_when_they_are_whole() {
 }
 
 #[test]
-fn hits_misses_and_strengths() {
+fn token_figures_count_hits_misses_and_strengths() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([40]));
     board.set_watch(Watch::Strength);
     let (fired, predicted, hot) = ([0b1111, 1], [0b0111, 2], [0b0011, 0]);
@@ -186,7 +186,7 @@ fn chosen_experts_are_counted_beside_their_neurons() {
 }
 
 #[test]
-fn what_does_not_fit_the_model_is_ignored() {
+fn firings_of_other_shapes_are_ignored() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
     recorder.begin(0, 0, &[1], true);
     recorder.layer(&LayerFiring { tokens: 2, fired: &[1; 4], ..LayerFiring::default() });
@@ -241,7 +241,7 @@ impl Told {
         }
     }
 
-    fn tell(&self, recorder: &mut NeuronRecorder, layer: usize) {
+    fn record_layer(&self, recorder: &mut NeuronRecorder, layer: usize) {
         let shape = recorder.board().shape().clone();
         recorder.layer(&LayerFiring {
             layer,
@@ -275,7 +275,7 @@ impl Told {
 /// Figures and traces are made when they are asked for: two boards receive the same, one is read after every token, the other now and
 /// then, and whatever is read of either is what was told.
 #[test]
-fn tokens_are_what_was_told_whenever_they_are_read() {
+fn tokens_read_late_equal_those_read_after_every_token() {
     let moe = LayerNeurons::Experts { experts: 35, width: 2, shared: 3 };
     let shape = NeuronShape::of([LayerNeurons::Dense(70), LayerNeurons::Dense(0), moe, LayerNeurons::Dense(32)]);
     for (budget, tokens) in [(u64::MAX, 2300), (6000, 1300), (60, 50), (0, 1100)] {
@@ -296,7 +296,7 @@ fn tokens_are_what_was_told_whenever_they_are_read() {
                 for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
                     // In the midst of a token there are those before it.
                     assert_eq!(recorder.board().kept().tokens.end, index as u64);
-                    token.tell(recorder, layer);
+                    token.record_layer(recorder, layer);
                 }
                 recorder.end();
             }
@@ -330,7 +330,7 @@ fn tokens_are_what_was_told_whenever_they_are_read() {
 }
 
 #[test]
-fn layer_times_are_measured_while_a_reader_asks() {
+fn layer_times_are_recorded_while_a_reader_polls() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([32]));
     let mut timed = |tokens: usize| {
         let one = |position| {
@@ -351,7 +351,7 @@ fn layer_times_are_measured_while_a_reader_asks() {
 }
 
 #[test]
-fn readers_in_the_way_delay_nothing_and_lose_nothing() {
+fn readers_holding_the_ring_neither_block_nor_lose_tokens() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
     token(&mut recorder, 0, 1, None);
     let held = board.ring(true).unwrap();
@@ -414,7 +414,7 @@ fn readers_at_any_rate_see_whole_tokens() {
 }
 
 #[test]
-fn what_watching_costs_is_told_for_each_way_of_watching() {
+fn recording_cost_is_measured_per_watch_mode() {
     let (board, mut recorder) = NeuronBoard::new(NeuronShape::new([64]));
     let mut decode = |board: &NeuronBoard, watch, millis| {
         board.set_watch(watch);

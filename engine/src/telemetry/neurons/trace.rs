@@ -19,7 +19,7 @@ pub struct TokenTrace {
     pub decoded: bool,
     /// The figures of each layer.
     pub layers: Arc<[LayerTrace]>,
-    /// Which neurons fired, while the board has room for it.
+    /// Masks of the neurons that fired, while the board has room for them.
     pub masks: Option<Arc<TokenMasks>>,
     /// `[all words]`: which neurons were resident in VRAM; `None` if none were, or once `masks` is gone. Tokens between which
     /// nothing moved share it.
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_differences() {
+    fn trace_totals_and_differences_match_their_masks() {
         let shape = NeuronShape::new([40, 8]);
         let (before, now) = (trace(&[0b0110, 1, 0b1111]), trace(&[0b1010, 0, 0b1111]));
         let total = now.total();

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_the_calendars() {
+    fn strftime_matches_known_dates() {
         let all = "%d %b %Y|%Y-%m-%d|%A %a %B|%H:%M:%S|%-d %e %j|%I %p|%F %T|%%|%q|%";
         assert_eq!(
             at(1_709_210_096, all),

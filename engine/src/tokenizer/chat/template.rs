@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_message_goes_to_the_first_user_where_there_is_no_such_role() {
+    fn system_message_merges_into_the_first_user_message_without_its_role() {
         let body = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
         let raises =
             format!("{{% if messages[0].role == 'system' %}}{{{{ raise_exception('no system') }}}}{{% endif %}}{body}");
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_templates_give_way_to_ours_with_a_reason() {
+    fn broken_templates_fall_back_to_ours_with_a_reason() {
         for (source, reason) in [
             ("{{ 'a' * 100000000 }}", "too much text"),
             ("{% for i in range(99999) %}{% endfor %}", "too long"),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn our_templates_follow_the_vocabulary() {
+    fn fallback_template_is_chosen_by_the_vocabulary() {
         let render = |special: &[&str]| template(special, None).render(&TALK, true).expect("renders");
         assert_eq!(render(&["<s>", "</s>"]), "Be brief.\n\nUser: Hi\nAssistant: Hello.\nUser: Bye\nAssistant:");
         assert_eq!(template(&["<s>", "</s>"], None).stop_strings(), ["\nUser:"]);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn hugging_face_folders_bring_one_template_or_several() {
+    fn tokenizer_config_has_one_chat_template_or_several_by_name() {
         let several = json!({"chat_template": [{"name": "default", "template": "D{{ messages[0].content }}"}, {"name": "rag", "template": "R{{ messages[0].content }}"}]});
         let one = json!({"chat_template": "D{{ messages[0].content }}"});
         let base = checkpoint(&["<s>", "</s>"], None);

@@ -11,7 +11,7 @@ pub(super) const MIXTRAL: &str = "fixtures/models/mixtral";
 
 /// Prompts in groups and slot by slot, tokens one by one.
 #[test]
-fn every_placement_of_experts_computes_the_same() {
+fn expert_placements_do_not_change_logits() {
     for tier in Tier::ALL {
         placements::every_placement_of(MIXTRAL, &model(MIXTRAL), tier, &[Sparsity::Dense]);
     }
@@ -36,7 +36,7 @@ fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), ne
 /// Neurons that are silent, or below the activation threshold, are left out wherever an expert is, and in either orientation of the
 /// CPU's down projections; a device takes them as the file has them.
 #[test]
-fn every_placement_leaves_out_the_same() {
+fn expert_placements_do_not_change_sparse_logits() {
     let forms = [
         ((Activation::Relu, None), Sparsity::Exact, true),
         ((Activation::DRelu, None), Sparsity::Exact, false),
@@ -99,7 +99,7 @@ fn hear(forward: &mut Forward, ids: &[u32]) -> Heard {
 /// Firings are the CPU's wherever experts are; the hot experts are those resident; and the CPU has work, and the bus another load,
 /// only where a token uses an expert that is not there.
 #[test]
-fn a_mixed_layer_tells_what_the_cpu_does() {
+fn split_moe_layers_report_the_firings_of_the_cpu() {
     let gpu = shared(FULL);
     let thresholded = |model: &Arc<Model>| {
         let mut weights = model.weights.clone();
@@ -145,7 +145,7 @@ fn a_mixed_layer_tells_what_the_cpu_does() {
 /// A token that uses only experts that are there costs one submission more for each layer that might not have had them, and nothing
 /// is made.
 #[test]
-fn tokens_of_a_mixed_layer_make_nothing() {
+fn tokens_of_split_moe_layers_create_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     let model = wide();
     let some = placement(&model, 0, true, |layer, n| {
@@ -167,7 +167,7 @@ fn tokens_of_a_mixed_layer_make_nothing() {
 
 /// An expert is resident once all of it is up, however little of it comes at a time; until then it is the CPU's.
 #[test]
-fn large_experts_come_in_several_steps() {
+fn large_experts_are_resident_after_their_last_step() {
     let gpu = open(GpuOptions::default());
     let model = wide();
     let ids = ids(&model, 60);
@@ -206,7 +206,7 @@ fn large_experts_come_in_several_steps() {
 
 /// Where a binding has no room for all experts, nor for gate and up of one.
 #[test]
-fn experts_lie_in_parts_where_bindings_are_narrow() {
+fn narrow_bindings_of_experts_do_not_change_logits() {
     let model = wide();
     let ids = ids(&model, 50);
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -253,7 +253,7 @@ impl Probe for Tells {
 
 /// Experts that a text uses take the places of those it does not, a part at a time, and the logits stay.
 #[test]
-fn hot_experts_follow_the_text() {
+fn migration_makes_frequent_experts_resident_without_changing_logits() {
     let gpu = open(GpuOptions::default());
     let plain = wide();
     let (config, mut weights) = (plain.config.clone(), plain.weights.clone());

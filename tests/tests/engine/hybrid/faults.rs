@@ -3,7 +3,7 @@
 use super::{firing::Heard, *};
 
 #[test]
-fn a_token_makes_nothing_and_submits_twice_for_each_split_layer() {
+fn token_submits_twice_per_split_layer_and_creates_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     let model = model(POWERINFER);
     let every = |_, n: usize| (0..n as u32).collect::<Vec<u32>>();
@@ -41,7 +41,7 @@ fn a_token_makes_nothing_and_submits_twice_for_each_split_layer() {
 }
 
 #[test]
-fn a_device_lost_at_any_moment_is_an_error() {
+fn device_loss_at_any_submission_or_readback_is_an_error() {
     for model in [model(POWERINFER), wide()] {
         every_moment(&model);
     }
@@ -69,7 +69,7 @@ fn every_moment(model: &Arc<Model>) {
 }
 
 #[test]
-fn memory_that_ends_at_any_moment_is_an_error() {
+fn failed_allocation_of_a_hybrid_model_is_an_error() {
     let model = model(POWERINFER);
     let half = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(&model, 12);
@@ -108,7 +108,7 @@ fn memory_that_ends_at_any_moment_is_an_error() {
 
 /// As many experts as there is memory for are better than none.
 #[test]
-fn memory_that_ends_among_experts_is_survived() {
+fn failed_allocation_of_experts_keeps_the_logits() {
     let model = wide();
     let half = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(&model, 12);

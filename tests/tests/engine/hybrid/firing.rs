@@ -38,7 +38,7 @@ impl Heard {
 }
 
 #[test]
-fn the_same_neurons_fire_wherever_they_are() {
+fn placements_do_not_change_firings() {
     let gpu = shared(FULL);
     let model = model(POWERINFER);
     let ids = ids(&model, 40);

@@ -46,13 +46,13 @@ impl Planner for Script {
 
 /// Whatever moves, and however little at a time, the logits stay.
 #[test]
-fn what_is_resident_may_move_between_tokens() {
+fn moving_weights_between_tokens_does_not_change_logits() {
     for model in [model(POWERINFER), model(experts::MIXTRAL), wide()] {
-        what_is_resident_moves(&model);
+        check_moves_keep_logits(&model);
     }
 }
 
-fn what_is_resident_moves(model: &Arc<Model>) {
+fn check_moves_keep_logits(model: &Arc<Model>) {
     let gpu = shared(FULL);
     let ids = ids(model, 60);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -84,13 +84,13 @@ fn what_is_resident_moves(model: &Arc<Model>) {
 }
 
 #[test]
-fn in_the_end_everything_is_where_it_was_wanted() {
+fn moves_end_at_the_requested_placement() {
     for (model, unit) in [(model(POWERINFER), BLOCK), (wide(), 1)] {
-        everything_comes_to_where_it_is_wanted(&model, unit);
+        check_moves_reach_the_placement(&model, unit);
     }
 }
 
-fn everything_comes_to_where_it_is_wanted(model: &Arc<Model>, unit: usize) {
+fn check_moves_reach_the_placement(model: &Arc<Model>, unit: usize) {
     let gpu = open(GpuOptions::default());
     let (everywhere, dice) = (placements(model, 11), &mut Dice(5));
     let load = GpuLoad { chunk: 16, ..GpuLoad::default() };
@@ -118,13 +118,13 @@ fn everything_comes_to_where_it_is_wanted(model: &Arc<Model>, unit: usize) {
 }
 
 #[test]
-fn budgets_hold_while_they_slide() {
+fn changing_budgets_are_kept_while_weights_move() {
     for model in [model(POWERINFER), wide()] {
-        a_budget_holds_while_it_slides(&model);
+        check_changing_budget_is_kept(&model);
     }
 }
 
-fn a_budget_holds_while_it_slides(model: &Arc<Model>) {
+fn check_changing_budget_is_kept(model: &Arc<Model>) {
     let ids = ids(model, 120);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 120);

@@ -25,19 +25,19 @@ pub(super) fn every_placement_of(name: &str, model: &Arc<Model>, tier: Tier, mod
 }
 
 #[test]
-fn every_placement_computes_the_same() {
+fn placements_do_not_change_logits() {
     every_placement(POWERINFER, FULL, &[Sparsity::Dense, Sparsity::Exact]);
 }
 
 #[test]
-fn every_placement_in_every_tier() {
+fn placements_do_not_change_logits_in_any_tier() {
     for tier in Tier::ALL {
         every_placement(POWERINFER, tier, &[Sparsity::Exact]);
     }
 }
 
 #[test]
-fn every_relu_model_is_exact() {
+fn exact_mode_keeps_the_logits_of_every_relu_model() {
     let gpu = shared(FULL);
     for name in MODELS {
         let model = neuron_major(&format!("fixtures/models/{name}"));
@@ -60,7 +60,7 @@ fn every_relu_model_is_exact() {
 }
 
 #[test]
-fn other_models_split_as_well() {
+fn placements_do_not_change_logits_of_other_models() {
     let gpu = shared(FULL);
     for name in ["llama-silu-gqa", "gemma2", "qwen2", "phi3", "falcon-new"] {
         let model = neuron_major(&format!("fixtures/models/{name}"));
@@ -76,7 +76,7 @@ fn other_models_split_as_well() {
 }
 
 #[test]
-fn activation_thresholds_hold_on_both_sides() {
+fn placements_do_not_change_logits_with_activation_thresholds() {
     let gpu = shared(FULL);
     let model = neuron_major("fixtures/models/llama-silu-gqa");
     let mut weights = model.weights.clone();
@@ -99,7 +99,7 @@ fn activation_thresholds_hold_on_both_sides() {
 
 /// Neurons that PowerInfer's predictors rule out are ruled out wherever they are.
 #[test]
-fn predictors_rule_out_what_the_reference_does() {
+fn placements_keep_the_references_masked_logits() {
     let expected = Expected::read(&here("fixtures/powerinfer/expected.safetensors"));
     let ids = expected.ids("input_ids");
     for (ty, tier) in [("f16", FULL), ("f16", Tier::PORTABLE), ("q4_0", FULL)] {

@@ -55,7 +55,7 @@ fn every_placement_streams(name: &str, model: &Arc<Model>, tier: Tier, modes: &[
 }
 
 #[test]
-fn streamed_prompts_compute_the_same() {
+fn streamed_prompts_do_not_change_logits() {
     for tier in Tier::ALL {
         every_placement_streams(POWERINFER, &model(POWERINFER), tier, &[Sparsity::Exact]);
     }
@@ -64,7 +64,7 @@ fn streamed_prompts_compute_the_same() {
 /// Without gates, with biases, with activation thresholds, of several activations, and in a type whose scales are a stream of
 /// their own.
 #[test]
-fn streamed_prompts_of_other_models_compute_the_same() {
+fn streamed_prompts_do_not_change_logits_of_other_models() {
     for name in ["llama-silu-gqa", "opt", "falcon-new", "qwen2"] {
         for tier in [FULL, Tier::PORTABLE] {
             every_placement_streams(name, &neuron_major(&format!("fixtures/models/{name}")), tier, &[Sparsity::Dense]);
@@ -90,7 +90,7 @@ impl Probe for Loads {
 
 /// A chunk submits once for each piece and reads back once, makes nothing, and leaves the CPU without work; a token goes on as ever.
 #[test]
-fn a_streamed_chunk_makes_nothing_and_asks_nothing_of_the_cpu() {
+fn streamed_chunk_creates_no_gpu_objects_and_no_cpu_work() {
     let gpu = open(GpuOptions::default());
     let model = model(POWERINFER);
     let (ids, n_layer) = (ids(&model, 80), model.config.n_layer());
@@ -124,7 +124,7 @@ fn a_streamed_chunk_makes_nothing_and_asks_nothing_of_the_cpu() {
 }
 
 #[test]
-fn the_same_neurons_fire_in_streamed_prompts() {
+fn streamed_prompts_do_not_change_firings() {
     let gpu = shared(FULL);
     let silu = neuron_major("fixtures/models/llama-silu-gqa");
     let mut weights = silu.weights.clone();
@@ -152,7 +152,7 @@ fn the_same_neurons_fire_in_streamed_prompts() {
 
 /// Where there is no room for it, the CPU computes; and what is needed more takes the place it has.
 #[test]
-fn the_buffer_keeps_to_the_budget_and_gives_way() {
+fn streaming_buffer_stays_within_the_budget_and_is_released() {
     let model = model(POWERINFER);
     let (ids, least) = (ids(&model, 40), least(&model));
     let some = placement(&model, 0, true, |_, n| (0..n as u32 / 3).collect());
@@ -211,7 +211,7 @@ impl Planner for Beside {
 
 /// The buffer takes what a plan has left, and never more than the budget, while budgets slide and prompts go on.
 #[test]
-fn budgets_hold_while_prompts_stream() {
+fn streaming_buffer_stays_within_changing_budgets() {
     let model = model(POWERINFER);
     let (ids, least) = (ids(&model, 200), least(&model));
     let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -252,7 +252,7 @@ fn budgets_hold_while_prompts_stream() {
 }
 
 #[test]
-fn a_device_lost_while_it_streams_is_an_error() {
+fn device_loss_during_streaming_is_an_error() {
     let model = model(POWERINFER);
     let least = least(&model);
     let placement = placement(&model, 1, true, |_, n| (0..n as u32 / 4).collect());
@@ -274,7 +274,7 @@ fn a_device_lost_while_it_streams_is_an_error() {
 
 /// An allocation that fails is the buffer's own affair, or an error; nothing stays either way.
 #[test]
-fn memory_that_ends_while_the_buffer_is_made_is_no_error() {
+fn failed_allocation_of_the_streaming_buffer_leaves_nothing() {
     let model = model(POWERINFER);
     let some = placement(&model, 0, true, |_, n| (0..n as u32 / 2).collect());
     let ids = ids(&model, 12);

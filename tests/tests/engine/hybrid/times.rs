@@ -50,13 +50,13 @@ fn layers_are_timed(model: &Arc<Model>) {
 }
 
 #[test]
-fn the_device_tells_how_long_it_is_at_each_layer() {
+fn gpu_times_are_reported_per_layer() {
     layers_are_timed(&model(POWERINFER));
     layers_are_timed(&wide());
 }
 
 #[test]
-fn looking_at_the_clock_makes_nothing() {
+fn timed_tokens_create_no_gpu_objects() {
     let gpu = open(GpuOptions::default());
     let model = model(POWERINFER);
     let (_, placement) = placements(&model, 5).swap_remove(3);

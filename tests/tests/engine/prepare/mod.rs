@@ -79,7 +79,7 @@ fn prepared(model: &Arc<Model>, options: &PrepareOptions) -> Prepared {
 }
 
 #[test]
-fn counts_are_those_of_the_reference() {
+fn firing_counts_match_the_reference() {
     let firings = Expected::read(&here("fixtures/storyteller/expected.safetensors")).i32("firings").unwrap();
     let figures = fs::read_to_string(here("fixtures/storyteller/expected.json")).unwrap();
     let figures: serde_json::Value = serde_json::from_str(&figures).unwrap();
@@ -191,7 +191,7 @@ fn relu_models_get_predictors() {
 }
 
 #[test]
-fn models_that_are_never_silent_get_activation_thresholds() {
+fn silu_models_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-silu-gqa"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
@@ -258,7 +258,7 @@ fn in_pieces(
 }
 
 #[test]
-fn what_was_stopped_goes_on_as_if_nothing_had_happened() {
+fn resumed_preparation_writes_the_same_file() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-relu"));
     let whole = PrepareOptions { predictors: PredictorChoice::Trained, ..options(folder.path(), &model) };
     prepared(&model, &whole);
@@ -274,7 +274,7 @@ fn what_was_stopped_goes_on_as_if_nothing_had_happened() {
 }
 
 #[test]
-fn damage_to_the_workspace_costs_work_only() {
+fn damaged_workspace_files_are_recomputed() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-relu"));
     let whole = PrepareOptions { predictors: PredictorChoice::Rows, ..options(folder.path(), &model) };
     prepared(&model, &whole);
@@ -302,7 +302,7 @@ fn damage_to_the_workspace_costs_work_only() {
 }
 
 #[test]
-fn two_do_not_work_in_one_place() {
+fn concurrent_preparation_in_one_workspace_is_refused() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-relu"));
     let options = PrepareOptions { predictors: PredictorChoice::None, ..options(folder.path(), &model) };
     let mut refused = false;
@@ -319,7 +319,7 @@ fn two_do_not_work_in_one_place() {
 }
 
 #[test]
-fn little_room_on_the_disk_keeps_fewer_tokens() {
+fn disk_limit_reduces_the_recorded_tokens() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-relu"));
     let whole = PrepareOptions { predictors: PredictorChoice::Rows, ..options(folder.path(), &model) };
     let (all, bytes) = (prepared(&model, &whole), 2 * (model.config.d_model * model.config.n_layer()) as u64);
@@ -338,7 +338,7 @@ fn little_room_on_the_disk_keeps_fewer_tokens() {
 }
 
 #[test]
-fn nonsense_is_refused() {
+fn invalid_prepare_options_are_refused() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("models/llama-relu"));
     let good = options(folder.path(), &model);
     let refused = |options: PrepareOptions, what: &str| {
@@ -398,7 +398,7 @@ fn loss(model: &Arc<Model>, mode: Sparsity, tokens: &[u32]) -> f64 {
 }
 
 #[test]
-fn the_built_in_sidecar_belongs_and_keeps_its_word() {
+fn built_in_sidecar_attaches_and_meets_its_recall() {
     let folder = here("../assets/storyteller");
     let mut model = Model::open(&folder.join("storyteller-F16.gguf"), &LoadOptions::default()).unwrap();
     // Beside the model, where the program has it in memory.
@@ -431,7 +431,7 @@ fn the_built_in_sidecar_belongs_and_keeps_its_word() {
 }
 
 #[test]
-fn the_program_prepares_shows_and_can_be_stopped() {
+fn prepare_command_resumes_after_an_interrupt() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("s.thermocline.gguf");
     let file = out.to_str().unwrap();

@@ -79,7 +79,7 @@ fn firing_neurons_of_chosen_experts_are_counted() {
 /// MoE models that are never silent get an activation threshold per layer; single tokens skip about the requested fraction and read
 /// less. What was stopped goes on.
 #[test]
-fn moe_models_that_are_never_silent_get_activation_thresholds() {
+fn silu_moe_models_get_activation_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), moe_model(Activation::Silu));
     let options = options(folder.path(), &model);
     let made = prepared(&model, &options);
@@ -142,7 +142,7 @@ impl Probe for Looked {
 /// The expert that every token passes through has its neurons counted with every token, its neuron-major down projection behind
 /// the others', and the others' activation threshold; all of it is in the file.
 #[test]
-fn the_shared_expert_is_prepared_as_the_others_are() {
+fn shared_expert_gets_counts_down_rows_and_thresholds() {
     for activation in [Activation::DRelu, Activation::Silu] {
         let (folder, mut model) = (tempfile::tempdir().unwrap(), moe::wide());
         model.config.activation = activation;

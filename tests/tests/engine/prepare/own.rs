@@ -5,7 +5,7 @@ use thermocline_engine::synth::{Shape, SynthOptions, generate};
 use super::*;
 
 #[test]
-fn predictors_that_came_with_a_model_are_measured() {
+fn own_predictors_are_measured_at_both_thresholds() {
     let (folder, model) = (tempfile::tempdir().unwrap(), fixture("powerinfer/llama-relu-f16.powerinfer.gguf"));
     let made = prepared(&model, &options(folder.path(), &model));
     for (report, layer) in made.layers.iter().zip(&made.sidecar.layers) {
@@ -21,7 +21,7 @@ fn predictors_that_came_with_a_model_are_measured() {
 
 /// Good ones that miss the target are kept: the sidecar has another threshold for them, and nothing else.
 #[test]
-fn they_stay_with_the_threshold_that_the_target_needs() {
+fn own_predictors_are_kept_with_the_threshold_of_the_target() {
     let folder = tempfile::tempdir().unwrap();
     // Wide enough for a predictor of the least size that is made to be worth its bytes.
     let shape = Shape { d_model: 256, n_ff: 3072, ..Shape::named("tiny-relu-llama").unwrap() };

@@ -8,7 +8,7 @@ fn greedy_tokens_are_the_reference_implementations() {
         let engine = Engine::open(&model(name), options()).unwrap();
         let session = session(&engine);
         let prompt = expected(name, "input_ids");
-        let got = ask(&session, greedy(&prompt, 16));
+        let got = generate(&session, greedy(&prompt, 16));
         assert_eq!(got.ids, expected(name, "greedy_ids"), "{name}");
         assert_eq!(got.reason, StopReason::MaxTokens);
         assert_eq!((got.stats.prompt_tokens, got.stats.reused_tokens), (24, 0));
@@ -19,11 +19,11 @@ fn greedy_tokens_are_the_reference_implementations() {
 }
 
 #[test]
-fn text_is_what_the_ids_say() {
+fn text_is_the_decoded_ids() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     for seed in 0..8 {
-        let got = ask(&session(&engine), drawn(&prompt, 60, seed));
+        let got = generate(&session(&engine), drawn(&prompt, 60, seed));
         let mut stream = engine.tokenizer().stream();
         let mut want: String = got.ids.iter().map(|&id| stream.push(id)).collect();
         want.push_str(&stream.finish());
@@ -39,7 +39,7 @@ fn same_seed_same_text_on_any_number_of_threads() {
         let engine = Engine::open(&model("llama-relu"), EngineOptions { cpu, ..options() }).unwrap();
         let session = session(&engine);
         [7, 7, 8].map(|seed| {
-            let got = ask(&session, drawn(&prompt, 40, seed));
+            let got = generate(&session, drawn(&prompt, 40, seed));
             assert_eq!(got.stats.seed, seed);
             got.text
         })
@@ -57,40 +57,40 @@ fn only_new_tokens_are_computed_and_the_answer_is_the_same() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     let first = session(&engine);
-    let begun = ask(&first, greedy(&prompt, 10));
+    let begun = generate(&first, greedy(&prompt, 10));
     // The last generated token was never fed back.
     let held = [&prompt[..], &begun.ids[..9]].concat();
     let longer = [&prompt[..], &begun.ids[..], &[5, 6, 7]].concat();
-    let reused = ask(&first, greedy(&longer, 20));
+    let reused = generate(&first, greedy(&longer, 20));
     assert_eq!(reused.stats.reused_tokens, held.len());
     assert_eq!(reused.prompt, [(33, 37)]);
-    let fresh = ask(&session(&engine), greedy(&longer, 20));
+    let fresh = generate(&session(&engine), greedy(&longer, 20));
     assert_eq!((fresh.stats.reused_tokens, &fresh.ids), (0, &reused.ids));
 
     // The same prompt again: only its last token, whose logits are wanted.
-    let again = ask(&first, greedy(&longer, 20));
+    let again = generate(&first, greedy(&longer, 20));
     assert_eq!((again.stats.reused_tokens, &again.ids), (36, &reused.ids));
     // Another turn in the middle.
     let branched = [&prompt[..12], &[9, 10]].concat();
-    let turn = ask(&first, greedy(&branched, 20));
+    let turn = generate(&first, greedy(&branched, 20));
     assert_eq!(turn.stats.reused_tokens, 12);
-    assert_eq!(turn.ids, ask(&session(&engine), greedy(&branched, 20)).ids);
+    assert_eq!(turn.ids, generate(&session(&engine), greedy(&branched, 20)).ids);
     assert_eq!(engine.telemetry().reused_tokens, 33 + 36 + 12);
 }
 
 #[test]
-fn stop_strings_end_the_text_and_are_no_part_of_it() {
+fn stop_strings_end_the_text_before_themselves() {
     let engine = engine();
     let session = session(&engine);
     let prompt = expected("llama-relu", "input_ids");
-    let whole = ask(&session, drawn(&prompt, 40, 3)).text;
+    let whole = generate(&session, drawn(&prompt, 40, 3)).text;
     let characters: Vec<(usize, char)> = whole.char_indices().collect();
     let mut found = 0;
     for window in characters.windows(3) {
         let start = window[0].0;
         let stop: String = window.iter().map(|(_, character)| character).collect();
         let request = Request { stop: vec!["never there".to_owned(), stop.clone()], ..drawn(&prompt, 40, 3) };
-        let got = ask(&session, request);
+        let got = generate(&session, request);
         let first = whole.find(&stop).unwrap();
         assert_eq!(got.text, whole[..first], "stop {stop:?} at {start}");
         assert_eq!(got.reason, StopReason::StopString(stop));
@@ -98,7 +98,7 @@ fn stop_strings_end_the_text_and_are_no_part_of_it() {
     }
     assert!(found > 20, "the text is too short to test with: {whole:?}");
     let possible: String = whole.chars().last().into_iter().chain("?".chars()).collect();
-    let got = ask(&session, Request { stop: vec![possible], ..drawn(&prompt, 40, 3) });
+    let got = generate(&session, Request { stop: vec![possible], ..drawn(&prompt, 40, 3) });
     assert_eq!(got.text, whole, "text held back must come out at the end");
 }
 
@@ -109,9 +109,9 @@ fn the_end_token_ends_unless_ignored() {
     let eos = engine.tokenizer().eos().unwrap();
     let sampling = Sampling { logit_bias: vec![(eos, 1000.0)], ..Sampling::greedy() };
     let request = |ignore_eos| Request { sampling: sampling.clone(), ignore_eos, ..greedy(&[5, 6], 4) };
-    let got = ask(&session, request(false));
+    let got = generate(&session, request(false));
     assert_eq!((got.reason, got.ids.len(), got.text.as_str()), (StopReason::EndOfText, 0, ""));
-    let got = ask(&session, request(true));
+    let got = generate(&session, request(true));
     assert_eq!((got.reason, got.ids), (StopReason::MaxTokens, vec![eos; 4]));
 }
 
@@ -121,34 +121,34 @@ fn a_full_context_stops_or_shifts() {
         let engine = Engine::open(&model(name), EngineOptions { context: Some(32), ..options() }).unwrap();
         let session = session(&engine);
         let prompt = &expected(name, "input_ids")[..20];
-        let stopped = ask(&session, greedy(prompt, 500));
+        let stopped = generate(&session, greedy(prompt, 500));
         assert_eq!(stopped.reason, StopReason::ContextFull);
         // The token that no longer fits is still a result.
         assert_eq!((stopped.ids.len(), stopped.stats.context_used), (13, 32));
 
         let shift = ContextPolicy::Shift { keep };
-        let shifted = ask(&session, Request { on_full: shift, ..greedy(prompt, 150) });
+        let shifted = generate(&session, Request { on_full: shift, ..greedy(prompt, 150) });
         assert_eq!((shifted.reason, shifted.ids.len()), (StopReason::MaxTokens, 150), "{name}");
         assert_eq!(shifted.ids[..13], stopped.ids);
         assert!(shifted.stats.context_used <= 32);
 
         // Entries that were moved are not taken for the prompt's own.
-        let after = ask(&session, greedy(prompt, 8));
+        let after = generate(&session, greedy(prompt, 8));
         assert_eq!(after.ids, stopped.ids[..8]);
         assert!(after.stats.reused_tokens <= keep.min(19));
     }
 }
 
 #[test]
-fn shifting_with_learned_positions_is_a_fresh_computation() {
+fn shift_with_learned_positions_equals_a_fresh_computation() {
     let engine = Engine::open(&model("opt"), EngineOptions { context: Some(16), ..options() }).unwrap();
     let prompt = &expected("opt", "input_ids")[..12];
     let shift = ContextPolicy::Shift { keep: 2 };
-    let got = ask(&session(&engine), Request { on_full: shift, ..greedy(prompt, 12) });
+    let got = generate(&session(&engine), Request { on_full: shift, ..greedy(prompt, 12) });
     // Tokens 0..16 fill the context; the shift keeps 2 and the last 7, and the fifth token is computed behind those.
     let all = [prompt, &got.ids].concat();
     let rest = [&all[..2], &all[9..17]].concat();
-    let fresh = ask(&session(&engine), greedy(&rest, 6));
+    let fresh = generate(&session(&engine), greedy(&rest, 6));
     assert_eq!(got.ids[5..11], fresh.ids);
 }
 
@@ -178,7 +178,7 @@ fn every_sampler_runs_on_real_logits() {
         all,
     ] {
         let request = Request { sampling, ..greedy(&prompt, 50) };
-        assert_eq!(ask(&session, request.clone()).ids, ask(&session, request).ids);
+        assert_eq!(generate(&session, request.clone()).ids, generate(&session, request).ids);
     }
 }
 
@@ -187,7 +187,7 @@ proptest! {
 
     /// Whatever happened to a session before, its answer is that of a fresh one.
     #[test]
-    fn the_past_does_not_show(
+    fn answers_do_not_depend_on_earlier_requests(
         past in prop::collection::vec((0usize..24, 1usize..24, 0u8..5, 0u64..3000), 1..12),
     ) {
         let engine = Engine::open(&model("llama-relu"), EngineOptions { chunk: 7, ..options() }).unwrap();
@@ -210,6 +210,6 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(ask(&session, greedy(&tokens, 16)).ids, expected("llama-relu", "greedy_ids"));
+        prop_assert_eq!(generate(&session, greedy(&tokens, 16)).ids, expected("llama-relu", "greedy_ids"));
     }
 }

@@ -103,7 +103,7 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
     Ok(Answer { ids, text, prompt, reason, stats })
 }
 
-fn ask(session: &Session, request: Request) -> Answer {
+fn generate(session: &Session, request: Request) -> Answer {
     answer(session.generate(request)).unwrap()
 }
 

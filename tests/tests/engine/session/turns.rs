@@ -20,7 +20,7 @@ fn cancelling_takes_at_most_one_token() {
         assert!(engine.telemetry().generated_tokens <= then + 1);
     }
     // What was asked after the cancellation is not cancelled, and the cache is what it says it is.
-    assert_eq!(ask(&session, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&session, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
 }
 
 #[test]
@@ -55,7 +55,8 @@ fn sessions_that_take_turns_do_not_disturb_each_other() {
     let engine = Engine::open(&model("llama-relu"), EngineOptions { chunk: 5, ..options() }).unwrap();
     let prompt = expected("llama-relu", "input_ids");
     let requests: Vec<Request> = (0..4).map(|n| drawn(&prompt[n as usize..], 60, n)).collect();
-    let alone: Vec<Vec<u32>> = requests.iter().map(|request| ask(&session(&engine), request.clone()).ids).collect();
+    let alone: Vec<Vec<u32>> =
+        requests.iter().map(|request| generate(&session(&engine), request.clone()).ids).collect();
     let sessions: Vec<Session> = requests.iter().map(|_| session(&engine)).collect();
     let events: Vec<_> = sessions.iter().zip(&requests).map(|(it, request)| it.generate(request.clone())).collect();
     let together: Vec<Vec<u32>> = events.into_iter().map(|events| answer(events).unwrap().ids).collect();
@@ -63,19 +64,19 @@ fn sessions_that_take_turns_do_not_disturb_each_other() {
 }
 
 #[test]
-fn turns_are_fair() {
+fn short_request_completes_beside_an_endless_one() {
     let engine = engine();
     let (long, short) = (session(&engine), session(&engine));
     let prompt = expected("llama-relu", "input_ids");
     let endless = Request { on_full: ContextPolicy::Shift { keep: 4 }, max_tokens: None, ..greedy(&prompt, 0) };
     let events = long.generate(endless);
-    assert_eq!(ask(&short, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&short, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
     long.cancel();
     assert_eq!(answer(events).unwrap().reason, StopReason::Cancelled);
 }
 
 #[test]
-fn dropping_any_end_frees_what_it_held() {
+fn dropped_receiver_or_session_frees_its_memory() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     let endless = Request { on_full: ContextPolicy::Shift { keep: 4 }, max_tokens: None, ..greedy(&prompt, 0) };
@@ -86,7 +87,7 @@ fn dropping_any_end_frees_what_it_held() {
     assert!(matches!(events.recv().unwrap(), Event::Prompt { .. }));
     drop(events);
     eventually("the end of a generation without a receiver", || engine.telemetry().generations == 0);
-    assert_eq!(ask(&first, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&first, greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
     let memory = engine.memory();
     assert!(memory.kv > 0 && memory.scratch > 0 && memory.weights > 0, "{memory:?}");
 
@@ -106,7 +107,7 @@ fn dropping_any_end_frees_what_it_held() {
 }
 
 #[test]
-fn many_threads_may_ask_cancel_and_leave_at_once() {
+fn concurrent_requests_cancels_and_drops_end() {
     let engine = engine();
     let prompt = expected("llama-relu", "input_ids");
     std::thread::scope(|scope| {
@@ -134,5 +135,5 @@ fn many_threads_may_ask_cancel_and_leave_at_once() {
     });
     eventually("all sessions gone", || engine.telemetry().sessions == 0);
     assert_eq!((engine.telemetry().generations, engine.memory().kv), (0, 0));
-    assert_eq!(ask(&session(&engine), greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
+    assert_eq!(generate(&session(&engine), greedy(&prompt, 16)).ids, expected("llama-relu", "greedy_ids"));
 }

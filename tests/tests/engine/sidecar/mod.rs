@@ -46,7 +46,7 @@ const MODELS: [&str; 8] = [
     "powerinfer/llama-relu-f16.powerinfer.gguf",
 ];
 
-/// Which no file is.
+/// Name of a model that is made in memory and has no file.
 const SHARED: &str = "an MoE model with a shared expert";
 
 fn model(name: &str) -> Model {
@@ -163,7 +163,7 @@ fn same_kind(a: &PredictorKind, b: &PredictorKind) {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn sidecar_round_trips_through_its_file() {
     let folder = tempfile::tempdir().unwrap();
     for name in MODELS {
         let model = model(name);
@@ -286,7 +286,7 @@ const Q4: &str = "gguf/llama-silu-gqa-256-Q4_0.gguf";
 const Q8: &str = "gguf/llama-silu-gqa-256-Q8_0.gguf";
 
 #[test]
-fn a_sidecar_is_found_beside_its_model_and_only_by_that() {
+fn sidecar_attaches_to_its_own_model_only() {
     let (_folder, path) = copied(Q4);
     let beside = path_beside(&path);
     let find = |path: &Path, choice: &SidecarChoice| attach(&mut open(path), choice, ReadMode::Map);
@@ -353,7 +353,7 @@ fn metadata_and_the_order_of_tensors_do_not_matter() {
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing() {
+fn mismatched_sidecar_leaves_the_model_unchanged() {
     let relu = open(&fixture("models/llama-relu"));
     for other in ["models/mixtral", "models/llama-relu-256"] {
         let (mut model, plain) = (open(&fixture(other)), open(&fixture(other)));

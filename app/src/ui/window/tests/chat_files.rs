@@ -36,7 +36,7 @@ fn shown(stage: &mut Stage) -> (String, String, Vec<String>) {
 }
 
 #[test]
-fn code_and_chats_are_copied() {
+fn copy_buttons_copy_code_and_chats() {
     let mut stage = stage();
     stage.ready();
     for (n, code) in ["fn main() {}\n\n// end\n", "int main(void);\n"].into_iter().enumerate() {
@@ -56,7 +56,7 @@ fn code_and_chats_are_copied() {
 }
 
 #[test]
-fn files_of_chats_are_imported_where_they_are_dropped() {
+fn dropped_chat_files_are_imported() {
     let mut stage = stage();
     stage.ready();
     let folder = tempfile::tempdir().unwrap();

@@ -119,7 +119,7 @@ fn quiet<State>(it: &mut Harness<'_, State>) {
 }
 
 #[test]
-fn a_window_at_rest_is_not_drawn() {
+fn idle_window_draws_no_frames() {
     let mut stage = Stage::new([1440.0, 900.0]);
     stage.ready();
     rest(&mut stage.it);
@@ -135,7 +135,7 @@ fn a_window_at_rest_is_not_drawn() {
 }
 
 #[test]
-fn a_hidden_window_follows_its_answer_and_rests() {
+fn hidden_window_saves_its_answer_and_idles() {
     let folder = tempfile::tempdir().unwrap();
     let folders = crate::folders::Folders::below(folder.path());
     // What is hidden only hears what has happened.
@@ -167,7 +167,7 @@ fn a_hidden_window_follows_its_answer_and_rests() {
 }
 
 #[test]
-fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
+fn software_drawn_window_draws_few_frames_during_an_answer() {
     let mut stage = Stage::new([1440.0, 900.0]);
     stage.ready();
     let drawn = Rc::new(Cell::new(0));
@@ -202,7 +202,7 @@ fn a_window_that_the_processor_draws_leaves_it_to_the_answer() {
 }
 
 #[test]
-fn answers_to_other_programs_are_left_the_processor_too() {
+fn software_drawn_window_draws_few_frames_during_a_served_answer() {
     let mut stage = Stage::with([1440.0, 900.0], |_, settings| {
         (settings.server.on, settings.server.port) = (true, 0);
     });

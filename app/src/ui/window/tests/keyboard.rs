@@ -25,15 +25,15 @@ fn branch(stage: &mut Stage) -> Vec<Message> {
     shell.store.branch(chat.id).unwrap()
 }
 
-/// Asks for something long and waits until the answer has begun.
-fn ask(stage: &mut Stage, text: &str) {
+/// Sends `text` as a message; its answer is in progress afterwards.
+fn send_message(stage: &mut Stage, text: &str) {
     types(stage, text);
     stage.press(Key::Enter);
     assert!(stage.shell().chat_controller.is_busy());
 }
 
 #[test]
-fn a_whole_chat_without_a_pointer() {
+fn chat_works_with_the_keyboard_alone() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     // The first key that is pressed writes.
@@ -101,7 +101,7 @@ fn a_whole_chat_without_a_pointer() {
 }
 
 #[test]
-fn panels_pages_and_the_list_of_keys() {
+fn shortcuts_toggle_panels_pages_and_the_list_of_keys() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     let columns = |stage: &mut Stage| {
@@ -151,10 +151,10 @@ fn panels_pages_and_the_list_of_keys() {
 }
 
 #[test]
-fn escape_leaves_what_has_the_keyboard_before_it_stops_an_answer() {
+fn escape_closes_the_focused_control_before_it_stops_an_answer() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
-    ask(&mut stage, "Tell me a story.");
+    send_message(&mut stage, "Tell me a story.");
     stage.answered();
     // Escape, while another answer is written; how that ended.
     let escape = |stage: &mut Stage| {
@@ -185,7 +185,7 @@ fn escape_leaves_what_has_the_keyboard_before_it_stops_an_answer() {
 }
 
 #[test]
-fn what_was_written_is_there_when_the_window_opens_again() {
+fn chat_draft_and_panels_are_restored_when_the_window_reopens() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     types(&mut stage, "Tell me about a boat.");

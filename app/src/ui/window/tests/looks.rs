@@ -104,7 +104,7 @@ fn chats(folders: &Folders) -> Vec<crate::store::ChatId> {
 }
 
 #[test]
-fn list_of_chats() {
+fn list_of_chats_matches_its_snapshots() {
     look(
         "chats",
         [248.0, 400.0],
@@ -121,7 +121,7 @@ fn list_of_chats() {
 }
 
 #[test]
-fn conversation() {
+fn conversation_matches_its_snapshots() {
     look(
         "conversation",
         [640.0, 900.0],
@@ -135,12 +135,12 @@ fn conversation() {
 }
 
 #[test]
-fn page_of_models() {
+fn page_of_models_matches_its_snapshots() {
     models("models", [720.0, 640.0], |rect, page| rect.with_max_x(page.right() - 24.0));
 }
 
 #[test]
-fn page_of_models_on_a_wide_screen() {
+fn page_of_models_on_a_wide_screen_matches_its_snapshots() {
     models("models-wide", [2560.0, 560.0], |rect, _| rect.with_max_x(rect.left() + 600.0));
 }
 
@@ -179,7 +179,7 @@ fn models(name: &str, size: [f32; 2], mask: impl Fn(Rect, Rect) -> Rect) {
 }
 
 #[test]
-fn page_of_preferences() {
+fn page_of_preferences_matches_its_snapshots() {
     look(
         "preferences",
         [640.0, 720.0],
@@ -200,7 +200,7 @@ fn page_of_preferences() {
 }
 
 #[test]
-fn list_of_keys() {
+fn list_of_keys_matches_its_snapshots() {
     let show: Show<()> = |ui, (), _| {
         let _ = keys::modal(ui);
     };
@@ -208,12 +208,12 @@ fn list_of_keys() {
 }
 
 #[test]
-fn map_of_neurons() {
+fn map_of_neurons_matches_its_snapshots() {
     map("neurons", [464.0, 400.0], ModelId::Builtin, EngineOptions::default());
 }
 
 #[test]
-fn map_of_experts() {
+fn map_of_experts_matches_its_snapshots() {
     let relu = EngineOptions { activation: Some(Activation::Relu), ..EngineOptions::default() };
     map("experts", [464.0, 480.0], ModelId::Path("../tests/fixtures/models/mixtral".into()), relu);
 }

@@ -75,7 +75,7 @@ fn full(size: [f32; 2]) -> Stage {
 }
 
 #[test]
-fn every_control_of_every_page_has_a_name_of_its_own() {
+fn controls_of_every_page_have_distinct_names() {
     let mut stage = full([1440.0, 1400.0]);
     check(&stage, "chat");
     stage.click("Chat settings");
@@ -106,7 +106,7 @@ fn every_control_of_every_page_has_a_name_of_its_own() {
 }
 
 #[test]
-fn menus_and_what_is_found_in_them() {
+fn menu_entries_have_distinct_names() {
     let mut stage = full([1440.0, 1000.0]);
     for (button, entry) in
         [("More for Frogs", "Export as Markdown …"), ("Import and export", "Import chats …"), ("CPU", "CPU only")]
@@ -130,7 +130,7 @@ fn menus_and_what_is_found_in_them() {
 }
 
 #[test]
-fn a_narrow_window_has_the_same_controls() {
+fn narrow_window_has_the_same_controls() {
     let mut stage = full([600.0, 900.0]);
     check(&stage, "narrow");
     for key in [Key::B, Key::J] {

@@ -23,12 +23,12 @@ fn say(stage: &mut Stage, text: &str) {
 }
 
 fn open(stage: &mut Stage, chat: ChatId) {
-    stage.shell().ask(Command::OpenChat(chat));
+    stage.shell().queue_command(Command::OpenChat(chat));
     stage.step();
 }
 
 #[test]
-fn a_second_window_begins_a_chat_of_its_own() {
+fn second_window_starts_its_own_chat() {
     let mut first = Stage::new(SIZE);
     first.ready();
     say(&mut first, "Tell me a story about a frog.");
@@ -58,7 +58,7 @@ fn a_second_window_begins_a_chat_of_its_own() {
 }
 
 #[test]
-fn a_chat_that_is_answered_elsewhere_is_followed_and_left_alone() {
+fn chat_answered_by_another_instance_is_followed_and_read_only() {
     let mut stage = Stage::new(SIZE);
     stage.ready();
     let (mut other, _) = Store::open(&stage.folders.chats()).unwrap();

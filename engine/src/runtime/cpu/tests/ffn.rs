@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{Predictor, PredictorInput, PredictorKind, mask};
 
 #[test]
-fn skipping_zeros_changes_no_output() {
+fn skipped_zeros_do_not_change_the_ffn_output() {
     for (activation, gated) in KINDS {
         let config = config(activation, None);
         let weights = ffn(gated, 40, &mut 5);
