@@ -12,6 +12,9 @@ pub const ROUTE_EXPERTS: u32 = 512;
 /// Most experts `route` chooses for a token.
 pub const ROUTE_USED: u32 = 32;
 
+/// Most groups of experts that `route` chooses among.
+pub const ROUTE_GROUPS: u32 = 64;
+
 /// Slots of a tile of `group_slots`.
 pub const EXPERT_TILE: u32 = 64;
 
@@ -65,6 +68,7 @@ mod tests {
         assert_size("top_k", "RANGE", super::TOP_K_RANGE);
         assert_size("route", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("route", "MOST_USED", super::ROUTE_USED);
+        assert_size("route", "MOST_GROUPS", super::ROUTE_GROUPS);
         assert_size("group_slots", "MOST_EXPERTS", super::ROUTE_EXPERTS);
         assert_size("group_slots", "TOKENS", super::EXPERT_TILE);
         assert_size("expert_gemm", "TOKENS", super::EXPERT_TILE);

@@ -260,6 +260,14 @@ params! {
         tokens: u32,
         /// 1 if the router weights of the chosen experts are divided by their sum, else 0.
         renormalise: u32,
+        /// Groups of experts, at most [`ROUTE_GROUPS`](crate::limits::ROUTE_GROUPS); 0: none.
+        groups: u32,
+        /// Groups whose experts may be chosen.
+        groups_used: u32,
+        /// Best experts of a group whose sum says how good it is.
+        groups_best: u32,
+        /// Factor on the weights.
+        scale: f32,
     }
 
     /// `combine`

@@ -67,7 +67,7 @@ fn activation_matches_its_equation() {
     let input: Vec<f32> = noise(rows * pitch * 2, 5).iter().map(|v| v * 60.0).collect();
     let forms = [(0, false, -1.0), (1, false, -1.0), (1, true, -1.0), (1, true, 0.5), (1, false, 0.0), (0, false, 2.0)];
     for tier in gpu.tiers() {
-        for (kind, (gated, interleaved, threshold)) in (0..6).flat_map(|kind| forms.map(|form| (kind, form))) {
+        for (kind, (gated, interleaved, threshold)) in (0..7).flat_map(|kind| forms.map(|form| (kind, form))) {
             // 5 by 2 workgroups of 128: more than the elements, and two rows of the grid.
             let params = params::Activation { cols: 200, pitch: 224, rows: 5, stride: 640, threshold };
             let out = vec![0.0_f32; rows * pitch];

@@ -21,10 +21,20 @@ struct Shape {
     window: u32,
     softcap: f32,
     kv_f32: bool,
+    sinks: bool,
 }
 
-const PLAIN: Shape =
-    Shape { n_head: 2, n_kv_head: 2, head_dim: 64, tokens: 1, position: 0, window: 0, softcap: 0.0, kv_f32: false };
+const PLAIN: Shape = Shape {
+    n_head: 2,
+    n_kv_head: 2,
+    head_dim: 64,
+    tokens: 1,
+    position: 0,
+    window: 0,
+    softcap: 0.0,
+    kv_f32: false,
+    sinks: false,
+};
 
 /// Filler beside the data of a buffer that must not be read.
 const POISON: f32 = f32::NAN;
@@ -38,6 +48,7 @@ struct Case {
     q: Vec<f32>,
     keys: Vec<u8>,
     values: Vec<u8>,
+    sinks: Vec<f32>,
     expected: Vec<f64>,
 }
 
@@ -85,6 +96,7 @@ impl Case {
         let (values, value_values) = cache(&shape, capacity, rows, 22);
         let (q_pitch, out_pitch) = (params.q_pitch as usize, params.out_pitch as usize);
         let mut q = noise(tokens as usize * q_pitch, 23);
+        let sinks: Vec<f32> = noise(if shape.sinks { heads } else { 1 }, 24).iter().map(|v| 6.0 * v).collect();
         let mut expected = vec![f64::from(UNTOUCHED); tokens as usize * out_pitch];
         for (i, value) in q.iter_mut().enumerate() {
             if i % q_pitch >= heads * pitch {
@@ -105,21 +117,24 @@ impl Case {
                 if cap == 0.0 { score } else { cap * (score / cap).tanh() }
             });
             let weights: Vec<f64> = scores.map(f64::exp).collect();
-            let total: f64 = weights.iter().sum();
+            let sink = if shape.sinks { f64::from(sinks[head]).exp() } else { 0.0 };
+            let total: f64 = weights.iter().sum::<f64>() + sink;
             for d in 0..dim {
                 let terms = weights.iter().zip(first..).map(|(weight, i)| weight * value_values[row(i) + d]);
                 expected[token * out_pitch + head * dim + d] = terms.sum::<f64>() / total;
             }
         }
-        Case { params, shape, q, keys, values, expected }
+        Case { params, shape, q, keys, values, sinks, expected }
     }
 
     fn overrides(&self) -> Vec<(&'static str, f64)> {
-        vec![("HEAD_DIM", f64::from(self.shape.head_dim)), ("KV_F32", f64::from(u8::from(self.shape.kv_f32)))]
+        let switch = |on: bool| f64::from(u8::from(on));
+        let Shape { head_dim, kv_f32, sinks, .. } = self.shape;
+        vec![("HEAD_DIM", f64::from(head_dim)), ("KV_F32", switch(kv_f32)), ("SINKS", switch(sinks))]
     }
 
     fn attend(&self, tier: Tier, decode: Option<(DecodeGrid, u32, u32)>) -> Vec<f32> {
-        let Case { params, shape, q, keys, values, expected } = self;
+        let Case { params, shape, q, keys, values, sinks, expected } = self;
         let out = vec![UNTOUCHED; expected.len()];
         let mut overrides = self.overrides();
         let Some((grid, heads, workgroup)) = decode else {
@@ -129,10 +144,10 @@ impl Case {
                 weights: None,
                 overrides: &overrides,
                 params: bytes_of(params),
-                buffers: &[bytes(q), keys, values, bytes(&out)],
+                buffers: &[bytes(q), keys, values, bytes(sinks), bytes(&out)],
                 workgroups: (shape.n_head, shape.tokens.div_ceil(limits::ATTENTION_QUERIES), 1),
             };
-            return Gpu::get().run(&call, 3);
+            return Gpu::get().run(&call, 4);
         };
         overrides.push(("WORKGROUP_SIZE", f64::from(workgroup)));
         overrides.push(("HEADS", f64::from(heads)));
@@ -144,10 +159,10 @@ impl Case {
             weights: None,
             overrides: &overrides,
             params: bytes_of(&params),
-            buffers: &[bytes(q), keys, values, bytes(if grid.splits == 1 { &out } else { &partials })],
+            buffers: &[bytes(q), keys, values, bytes(sinks), bytes(if grid.splits == 1 { &out } else { &partials })],
             workgroups: grid.workgroups(),
         };
-        let partials = Gpu::get().run(&call, 3);
+        let partials = Gpu::get().run(&call, 4);
         if grid.splits == 1 {
             return partials;
         }
@@ -234,6 +249,21 @@ fn attention_matches_its_equation_with_windows_softcaps_and_positions() {
                 for tokens in [1, 31, 97] {
                     Case::new(Shape { tokens, ..shape }).check_prompt(tier);
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn sinks_take_part_in_the_softmax_without_a_value() {
+    for (n_head, n_kv_head, window, position) in [(6, 2, 0, 300), (8, 1, 40, 63), (3, 3, 5, 0)] {
+        let shape = Shape { n_head, n_kv_head, window, position, head_dim: 32, sinks: true, ..PLAIN };
+        for tier in Gpu::get().tiers() {
+            for (tokens, workgroups) in [(1, 0), (8, 0), (3, 1)] {
+                Case::new(Shape { tokens, ..shape }).check_decode(tier, workgroups, 128);
+            }
+            for tokens in [1, 45] {
+                Case::new(Shape { tokens, ..shape }).check_prompt(tier);
             }
         }
     }

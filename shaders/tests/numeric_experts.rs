@@ -11,47 +11,103 @@ use thermocline_shaders::{
     params,
 };
 
-/// Expert ids and router weights of one token.
-fn plain_route(scores: &[f32], used: usize, renormalise: bool) -> (Vec<u32>, Vec<f64>) {
-    let mut order: Vec<usize> = (0..scores.len()).collect();
-    order.sort_by(|a, b| scores[*b].partial_cmp(&scores[*a]).unwrap());
-    let weight = |e: &usize| (f64::from(scores[*e]) - f64::from(scores[order[0]])).exp();
-    let sum: f64 = order[..if renormalise { used } else { scores.len() }].iter().map(weight).sum();
-    order[..used].iter().map(|e| (*e as u32, weight(e) / sum)).unzip()
+/// How a test routes: score, bias, groups (all, used, best), renormalised, scale.
+#[derive(Debug, Clone, Copy)]
+struct Router {
+    score: u32,
+    bias: bool,
+    groups: Option<(usize, usize, usize)>,
+    renormalise: bool,
+    scale: f32,
 }
 
-#[test]
-fn route_chooses_the_likeliest() {
+/// The numbers in descending order, the first of equals first.
+fn descending(of: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..of.len()).collect();
+    order.sort_by(|a, b| of[*b].partial_cmp(&of[*a]).unwrap());
+    order
+}
+
+/// Expert ids and router weights of one token.
+fn plain_route(logits: &[f32], bias: &[f32], used: usize, router: &Router) -> (Vec<u32>, Vec<f64>) {
+    let logits: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
+    let top = logits.iter().copied().fold(f64::MIN, f64::max);
+    let all: f64 = logits.iter().map(|v| (v - top).exp()).sum();
+    let score = |v: f64| match router.score {
+        0 => (v - top).exp() / all,
+        1 => v,
+        _ => 1.0 / (1.0 + (-v).exp()),
+    };
+    let mut choice: Vec<f64> = logits.iter().map(|v| score(*v)).collect();
+    if router.bias {
+        choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += f64::from(*bias));
+    }
+    if let Some((groups, groups_used, best)) = router.groups {
+        let len = logits.len() / groups;
+        let sums: Vec<f64> =
+            choice.chunks(len).map(|group| descending(group)[..best].iter().map(|at| group[*at]).sum()).collect();
+        for group in &descending(&sums)[groups_used..] {
+            choice[group * len..][..len].fill(f64::MIN);
+        }
+    }
+    let chosen = descending(&choice)[..used].to_vec();
+    let mut weights: Vec<f64> = chosen.iter().map(|e| score(logits[*e])).collect();
+    if router.score == 1 {
+        weights.iter_mut().for_each(|v| *v = (*v - top).exp());
+    }
+    let sum: f64 = if router.renormalise || router.score == 1 { weights.iter().sum() } else { 1.0 };
+    weights.iter_mut().for_each(|v| *v *= f64::from(router.scale) / sum);
+    (chosen.iter().map(|e| *e as u32).collect(), weights)
+}
+
+/// Routes random logits of every size, some of them equal and some large, and compares.
+fn routes(router: &Router) {
     let gpu = Gpu::get();
     let most = (ROUTE_EXPERTS as usize, ROUTE_USED as usize);
     for (experts, used) in [(1, 1), (3, 3), (8, 2), (60, 4), (128, 8), (256, 16), most] {
+        let grouped = router.groups.filter(|(groups, ..)| experts > 8 && experts % groups == 0);
+        if router.groups.is_some() && grouped.is_none() {
+            continue;
+        }
         let (tokens, pitch) = (5, experts + 7);
         // Coarse scores in one token, so that several are equal; large ones in another.
         let mut scores: Vec<f32> = noise(tokens * pitch, experts as u32).iter().map(|v| v * 6.0).collect();
-        scores[..pitch].iter_mut().for_each(|v| *v = v.round());
-        scores[pitch..2 * pitch].iter_mut().for_each(|v| *v += 1000.0);
-        for (tier, renormalise) in gpu.tiers().into_iter().flat_map(|tier| [(tier, false), (tier, true)]) {
+        if !router.bias && router.groups.is_none() {
+            scores[..pitch].iter_mut().for_each(|v| *v = v.round());
+        }
+        if router.score != 2 {
+            scores[pitch..2 * pitch].iter_mut().for_each(|v| *v += 1000.0);
+        }
+        let bias = noise(experts, 77);
+        for tier in gpu.tiers() {
             for workgroup in [32.0, 96.0, 256.0] {
                 let [experts32, pitch32, used32, tokens32] = [experts, pitch, used, tokens].map(|v| v as u32);
+                let (groups, groups_used, groups_best) = grouped.unwrap_or((0, 0, 0));
                 let params = params::Route {
                     experts: experts32,
                     pitch: pitch32,
                     used: used32,
                     tokens: tokens32,
-                    renormalise: u32::from(renormalise),
+                    renormalise: u32::from(router.renormalise),
+                    groups: groups as u32,
+                    groups_used: groups_used as u32,
+                    groups_best: groups_best as u32,
+                    scale: router.scale,
                 };
                 let out = vec![0_u32; tokens * used];
                 // Every third expert is somewhere else.
                 let place = |e: u32| if e % 3 == 2 { NO_NEURON } else { e / 3 };
                 let place_of: Vec<u32> = (0..experts32).map(place).collect();
+                let switch = f64::from(u8::from(router.bias));
                 let call = Call {
                     kernel: "route",
                     tier,
                     weights: None,
-                    overrides: &[("WORKGROUP_SIZE", workgroup)],
+                    overrides: &[("WORKGROUP_SIZE", workgroup), ("SCORE", f64::from(router.score)), ("BIAS", switch)],
                     params: bytes_of(&params),
                     buffers: &[
                         bytes(&scores),
+                        bytes(&bias),
                         cast_slice(&place_of),
                         cast_slice(&out),
                         cast_slice(&out),
@@ -59,10 +115,10 @@ fn route_chooses_the_likeliest() {
                     ],
                     workgroups: (tokens32 + 1, 1, 1),
                 };
-                let [ids, places, router_weights] = gpu.run_for(&call, [2, 3, 4]);
-                let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], used, renormalise));
+                let [ids, places, router_weights] = gpu.run_for(&call, [3, 4, 5]);
+                let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], &bias, used, router));
                 let (expected_ids, expected): (Vec<_>, Vec<_>) = rows.unzip();
-                let what = format!("{used} of {experts} {tier} {workgroup} renormalise {renormalise}");
+                let what = format!("{used} of {experts} {tier} {workgroup} {router:?}");
                 assert_eq!(ids, expected_ids.concat(), "{what}");
                 assert_eq!(places, ids.iter().map(|e| place(*e)).collect::<Vec<_>>(), "{what}");
                 assert_close(&cast_vec::<u32, f32>(router_weights), &expected.concat(), 2e-5, &what);
@@ -72,21 +128,55 @@ fn route_chooses_the_likeliest() {
 }
 
 #[test]
+fn route_chooses_the_likeliest() {
+    for renormalise in [false, true] {
+        routes(&Router { score: 0, bias: false, groups: None, renormalise, scale: 1.0 });
+    }
+    routes(&Router { score: 1, bias: false, groups: None, renormalise: false, scale: 1.0 });
+    routes(&Router { score: 2, bias: false, groups: None, renormalise: true, scale: 2.5 });
+}
+
+#[test]
+fn route_chooses_by_bias_and_weighs_without_it() {
+    for score in 0..3 {
+        for renormalise in [false, true] {
+            routes(&Router { score, bias: true, groups: None, renormalise, scale: 1.5 });
+        }
+    }
+}
+
+#[test]
+fn route_chooses_within_the_best_groups() {
+    for (score, bias) in [(0, false), (1, true), (2, true)] {
+        routes(&Router { score, bias, groups: Some((4, 2, 2)), renormalise: true, scale: 1.0 });
+        routes(&Router { score, bias, groups: Some((8, 4, 1)), renormalise: false, scale: 1.0 });
+    }
+}
+
+#[test]
 fn route_chooses_valid_experts_for_non_finite_scores() {
     let gpu = Gpu::get();
     let scores = [f32::NAN, 1.0, f32::NEG_INFINITY, f32::NAN, f32::NAN, f32::NAN, f32::NAN, f32::NAN];
     for tier in gpu.tiers() {
-        let params = params::Route { experts: 4, pitch: 4, used: 3, tokens: 2, renormalise: 1 };
+        let params = params::Route {
+            experts: 4,
+            pitch: 4,
+            used: 3,
+            tokens: 2,
+            renormalise: 1,
+            scale: 1.0,
+            ..Default::default()
+        };
         let call = Call {
             kernel: "route",
             tier,
             weights: None,
             overrides: &[],
             params: bytes_of(&params),
-            buffers: &[bytes(&scores), &[0; 16], &[0xff; 24], &[0xff; 24], &[0xff; 24]],
+            buffers: &[bytes(&scores), &[0; 4], &[0; 16], &[0xff; 24], &[0xff; 24], &[0xff; 24]],
             workgroups: (2, 1, 1),
         };
-        let [ids] = gpu.run_for(&call, [2]);
+        let [ids] = gpu.run_for(&call, [3]);
         assert_eq!(ids, [1, 2, 0, 0, 1, 2], "{tier}");
     }
 }
@@ -103,7 +193,9 @@ fn combine_matches_the_weighted_sum_of_experts() {
         let here = |s: usize| places[s] < resident;
         y.iter_mut().enumerate().filter(|(at, _)| !here(at / pitch)).for_each(|(_, y)| *y = f32::NAN);
         let (shared, gate) = (noise(tokens * pitch, 3), noise(tokens * gate_pitch, 4));
-        for (tier, with_shared, add) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 0.0, 0), (tier, 1.0, 1)]) {
+        let forms = [(0.0, 1.0, 0), (1.0, 1.0, 1), (1.0, 0.0, 0)];
+        let all = gpu.tiers().into_iter().flat_map(|tier| forms.map(|(shared, gated, add)| (tier, shared, gated, add)));
+        for (tier, with_shared, gated, add) in all {
             let [cols32, pitch32, tokens32, used32] = [cols, pitch, tokens, used].map(|v| v as u32);
             let params = params::Combine {
                 cols: cols32,
@@ -120,7 +212,7 @@ fn combine_matches_the_weighted_sum_of_experts() {
                 kernel: "combine",
                 tier,
                 weights: None,
-                overrides: &[("WORKGROUP_SIZE", 32.0), ("SHARED", with_shared)],
+                overrides: &[("WORKGROUP_SIZE", 32.0), ("SHARED", with_shared), ("GATED", gated)],
                 params: bytes_of(&params),
                 buffers: &[
                     bytes(&y),
@@ -136,7 +228,7 @@ fn combine_matches_the_weighted_sum_of_experts() {
             let mut expected = vec![9.0; out.len()];
             for (t, c) in (0..tokens).flat_map(|t| (0..cols).map(move |c| (t, c))) {
                 let said = |s: usize| f64::from(router_weights[s]) * f64::from(y[s * pitch + c]);
-                let open = with_shared / (1.0 + (-f64::from(gate[t * gate_pitch])).exp());
+                let open = with_shared / (1.0 + gated * (-f64::from(gate[t * gate_pitch])).exp());
                 let said: f64 = (t * used..(t + 1) * used).filter(|s| here(*s)).map(said).sum();
                 let before = if add == 1 { 9.0 } else { 0.0 };
                 expected[t * pitch + c] = before + said + open * f64::from(shared[t * pitch + c]);

@@ -4,6 +4,7 @@
 //   splits > 1: out is partials [tokens, n_head, splits, UNITS + 1] in units: sum of e^(score - max) * value, then max and
 //               sum of e^(score - max); attention_merge combines them. A split that sees no key has max HIDDEN, sum 0.
 //   splits = 1: out is the result, [tokens, n_head * HEAD_DIM].
+// With SINKS the first split counts each head's sink among its scores.
 // WORKGROUP_SIZE: a multiple of 32, at least UNITS and 16 * HEADS. HEADS: at most MOST_HEADS, HEADS * UNITS at most MOST_UNITS.
 #include "attention.wgsl"
 #include "slices.wgsl"
@@ -21,7 +22,7 @@ override ROUNDS: u32 = (TILE * KEY_LANES + WORKGROUP_SIZE - 1u) / WORKGROUP_SIZE
 override READS: u32 = (TILE + SLICES - 1u) / SLICES;
 override EVEN: bool = TILE % SLICES == 0u && WORKGROUP_SIZE % UNITS == 0u;
 
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 // [HEADS, UNITS], scaled
 var<workgroup> queries: array<vec4<f32>, MOST_UNITS>;
@@ -67,6 +68,11 @@ fn attention_decode(
     let slice = lane / UNITS;
     var highest = HIDDEN;
     var sum = 0.0;
+    // The first split has the sinks.
+    if SINKS && split == 0u && score_head < HEADS {
+        highest = sinks[kv_head * group + min(first_head + score_head, group - 1u)];
+        sum = select(0.0, 1.0, score_lane == 0u);
+    }
     var sums: array<vec4<f32>, MOST_HEADS>;
     for (var tile = start; tile < end; tile += TILE) {
         for (var round = 0u; round < ROUNDS; round += 1u) {
@@ -100,7 +106,7 @@ fn attention_decode(
             for (var i = 0u; i < SCORE_LANES; i += 1u) {
                 top = max(top, of_lanes[score_head * SCORE_LANES + i]);
             }
-            // A tile's first key is always seen, so top is a score and those hidden become 0.
+            // A tile's first key is always seen, so top is a score (or a sink) and those hidden become 0.
             let weight = exp(scores - top);
             weights[score_lane * MOST_HEADS + score_head] = weight.x;
             weights[(score_lane + SCORE_LANES) * MOST_HEADS + score_head] = weight.y;

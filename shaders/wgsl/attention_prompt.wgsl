@@ -12,7 +12,7 @@ const CHUNK: u32 = 4u;
 const KEY_PITCH: u32 = CHUNK + 1u;
 const WEIGHT_PITCH: u32 = KEYS / 4u + 1u;
 
-@group(0) @binding(3) var<storage, read_write> out: array<f32>;
+@group(0) @binding(4) var<storage, read_write> out: array<f32>;
 
 // [QUERIES, CHUNK], scaled. While no products are computed: per token and score lane its highest score.
 var<workgroup> query_tile: array<vec4<f32>, 128>;
@@ -45,6 +45,10 @@ fn attention_prompt(
     let seen_start = first_seen(position);
     var highest = HIDDEN;
     var sum = 0.0;
+    if SINKS {
+        highest = sinks[head];
+        sum = select(0.0, 1.0, score_lane == 0u);
+    }
     var out_0: mat4x4<f32>;
     var out_1: mat4x4<f32>;
     var out_2: mat4x4<f32>;

@@ -1,8 +1,9 @@
 // out[t] = sum over s of router_weights[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
-// first `resident`; with SHARED, plus sigmoid(gate[t]) * shared[t]; with `add`, plus out[t], what the others said. Rows of y,
+// first `resident`; with SHARED, plus shared[t], times sigmoid(gate[t]) with GATED; with `add`, plus out[t], what the others said. Rows of y,
 // shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override SHARED: bool = false;
+override GATED: bool = true;
 
 struct Params {
     cols: u32,
@@ -43,7 +44,11 @@ fn combine(@builtin(global_invocation_id) id: vec3<u32>) {
         }
     }
     if SHARED {
-        sum += shared_y[token * params.pitch + col] / (1.0 + exp(-gate[token * params.gate_pitch]));
+        var open = 1.0;
+        if GATED {
+            open = 1.0 / (1.0 + exp(-gate[token * params.gate_pitch]));
+        }
+        sum += open * shared_y[token * params.pitch + col];
     }
     out[token * params.pitch + col] = sum;
 }

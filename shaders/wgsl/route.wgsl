@@ -1,13 +1,19 @@
-// Experts of each token and their router weights: the `used` largest of softmax(scores[t]), largest first, the first of
-// equals, NaN last; with `renormalise` the weights are divided by their sum. ids, places and router_weights are
-// [tokens, used]; an expert's place, of `place_of`, is where products find its weights. One workgroup per token.
+// Experts of each token and their router weights. A logit's score is, by SCORE:
+//   0 softmax over all experts   1 softmax over the chosen experts (the logits themselves choose)   2 sigmoid
+// The `used` largest of score (+ bias, with BIAS) are chosen, largest first, the first of equals, NaN last; with `groups` only
+// among the experts of the `groups_used` groups whose `groups_best` best have the largest sums. Weights are scores without bias;
+// with `renormalise` divided by their sum; times `scale`. ids, places and router_weights are [tokens, used]; an expert's place, of
+// `place_of`, is where products find its weights. One workgroup per token.
 // Every expert counts those that go before it; its place is their number.
 #include "lane.wgsl"
 #include "order.wgsl"
 #include "reduce.wgsl"
 
+override SCORE: u32 = 0u;
+override BIAS: bool = false;
 const MOST_EXPERTS: u32 = 512u;
 const MOST_USED: u32 = 32u;
+const MOST_GROUPS: u32 = 64u;
 
 struct Params {
     experts: u32,
@@ -15,18 +21,70 @@ struct Params {
     used: u32,
     tokens: u32,
     renormalise: u32,
+    // 0: none.
+    groups: u32,
+    groups_used: u32,
+    groups_best: u32,
+    scale: f32,
 }
 
 var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> scores: array<f32>;
+// Per expert, with BIAS.
+@group(0) @binding(1) var<storage, read> bias: array<f32>;
 // Per expert.
-@group(0) @binding(1) var<storage, read> place_of: array<u32>;
-@group(0) @binding(2) var<storage, read_write> ids: array<u32>;
-@group(0) @binding(3) var<storage, read_write> places: array<u32>;
-@group(0) @binding(4) var<storage, read_write> router_weights: array<f32>;
+@group(0) @binding(2) var<storage, read> place_of: array<u32>;
+@group(0) @binding(3) var<storage, read_write> ids: array<u32>;
+@group(0) @binding(4) var<storage, read_write> places: array<u32>;
+@group(0) @binding(5) var<storage, read_write> router_weights: array<f32>;
 
+var<workgroup> choices: array<f32, MOST_EXPERTS>;
 var<workgroup> keys: array<u32, MOST_EXPERTS>;
+var<workgroup> group_keys: array<u32, MOST_GROUPS>;
 var<workgroup> chosen: array<u32, MOST_USED>;
+var<workgroup> tops: array<f32, WORKGROUP_SIZE>;
+
+fn sigmoid(x: f32) -> f32 {
+    return 1.0 / (1.0 + exp(-x));
+}
+
+// Number of the keys first .. end that go before this one's.
+fn place_among(e: u32, first: u32, end: u32) -> u32 {
+    let key = keys[e];
+    var place = 0u;
+    for (var other = first; other < end; other += 1u) {
+        place += u32(keys[other] > key || (keys[other] == key && other < e));
+    }
+    return place;
+}
+
+// Makes the keys of experts outside of the best groups 0. All invocations must call it.
+fn keep_best_groups(lane: u32, experts: u32) {
+    let groups = min(params.groups, MOST_GROUPS);
+    let len = experts / groups;
+    for (var g = lane; g < groups; g += WORKGROUP_SIZE) {
+        var sum = 0.0;
+        for (var e = g * len; e < (g + 1u) * len; e += 1u) {
+            if place_among(e, g * len, (g + 1u) * len) < params.groups_best {
+                sum += choices[e];
+            }
+        }
+        group_keys[g] = order_of(bitcast<u32>(sum));
+    }
+    workgroupBarrier();
+    for (var e = lane; e < experts; e += WORKGROUP_SIZE) {
+        let group = min(e / len, groups - 1u);
+        let key = group_keys[group];
+        var place = 0u;
+        for (var other = 0u; other < groups; other += 1u) {
+            place += u32(group_keys[other] > key || (group_keys[other] == key && other < group));
+        }
+        if place >= params.groups_used {
+            keys[e] = 0u;
+        }
+    }
+    workgroupBarrier();
+}
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn route(
@@ -40,37 +98,87 @@ fn route(
     let experts = min(params.experts, MOST_EXPERTS);
     let used = min(params.used, MOST_USED);
     let start = token * params.pitch;
+    // Without bias and groups the logits choose as the scores would.
+    let by_score = BIAS || params.groups != 0u;
+    var top = 0.0;
+    var all = 1.0;
+    if SCORE == 0u && by_score {
+        var own = scores[start];
+        for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
+            own = max(own, scores[start + e]);
+        }
+        tops[lane.index] = own;
+        workgroupBarrier();
+        top = own;
+        for (var i = 0u; i < WORKGROUP_SIZE; i += 1u) {
+            top = max(top, tops[i]);
+        }
+        var part = 0.0;
+        for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
+            part += exp(scores[start + e] - top);
+        }
+        all = workgroup_sum(part, lane);
+    }
     for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
-        keys[e] = order_of(bitcast<u32>(scores[start + e]));
+        var choice = scores[start + e];
+        if by_score && SCORE == 0u {
+            choice = exp(choice - top) / all;
+        }
+        if by_score && SCORE == 2u {
+            choice = sigmoid(choice);
+        }
+        if BIAS {
+            choice += bias[e];
+        }
+        choices[e] = choice;
+        keys[e] = order_of(bitcast<u32>(choice));
     }
     workgroupBarrier();
+    if params.groups != 0u {
+        keep_best_groups(lane.index, experts);
+    }
     for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
-        let key = keys[e];
-        var place = 0u;
-        for (var other = 0u; other < experts; other += 1u) {
-            place += u32(keys[other] > key || (keys[other] == key && other < e));
-        }
+        let place = place_among(e, 0u, experts);
         if place < used {
             chosen[place] = e;
         }
     }
     workgroupBarrier();
     // The largest goes first, so that no exponential overflows.
-    let top = scores[start + chosen[0]];
+    if !by_score {
+        top = scores[start + chosen[0]];
+    } else if SCORE == 1u {
+        top = scores[start + chosen[0]];
+        for (var s = 1u; s < used; s += 1u) {
+            top = max(top, scores[start + chosen[s]]);
+        }
+    }
     var part = 0.0;
-    if params.renormalise == 0u {
+    if SCORE == 1u || params.renormalise != 0u {
+        for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
+            part += unscaled(scores[start + chosen[s]], top);
+        }
+    } else if SCORE == 0u {
         for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
             part += exp(scores[start + e] - top);
         }
-    } else {
-        for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
-            part += exp(scores[start + chosen[s]] - top);
-        }
     }
-    let sum = workgroup_sum(part, lane);
+    // Sigmoids can all be zero.
+    var sum = max(workgroup_sum(part, lane), 1.1754944e-38);
+    if SCORE == 2u && params.renormalise == 0u {
+        sum = 1.0;
+    }
     for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
         ids[token * params.used + s] = chosen[s];
         places[token * params.used + s] = place_of[chosen[s]];
-        router_weights[token * params.used + s] = exp(scores[start + chosen[s]] - top) / sum;
+        router_weights[token * params.used + s] = unscaled(scores[start + chosen[s]], top) / sum * params.scale;
     }
+}
+
+// A logit's score, but for the sum that a softmax divides by.
+fn unscaled(logit: f32, top: f32) -> f32 {
+    if SCORE == 2u {
+        return sigmoid(logit);
+    }
+    return exp(logit - top);
 }

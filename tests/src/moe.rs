@@ -5,7 +5,7 @@ use std::path::Path;
 
 use thermocline_engine::{
     format::{Bytes, Matrix},
-    model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Linear, LoadOptions, Model, SharedExpert},
+    model::{Down, ExpertWeights, Experts, Ffn, FfnWeights, Linear, LoadOptions, Model, Router, SharedExpert},
     quant::TensorType,
 };
 
@@ -36,11 +36,12 @@ pub fn wide() -> Model {
         let experts = (0..COUNT).map(|_| expert(WIDTH)).collect();
         layer.ffn = Ffn::Experts(ExpertWeights {
             router,
+            selection_bias: None,
             experts,
-            shared: Some(Box::new(SharedExpert { gate, ffn: shared })),
+            shared: Some(Box::new(SharedExpert { gate: Some(gate), ffn: shared })),
             file_down: Vec::new(),
         });
     }
-    model.config.experts = Some(Experts { count: COUNT, used: 3, renormalise: false, n_ff: WIDTH });
+    model.config.experts = Some(Experts { count: COUNT, used: 3, router: Router::softmax(false), n_ff: WIDTH });
     model
 }

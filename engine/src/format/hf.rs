@@ -58,9 +58,11 @@ impl HfFolder {
         if !config.is_object() {
             return Err(Error::malformed(path.join(CONFIG), Location::File, "a JSON object", kind(&config)));
         }
-        if let Some(method) = config.get("quantization_config").filter(|method| !method.is_null()) {
-            let got = method.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed").to_owned();
-            let supported = "none: use the unquantised model, or a GGUF file of it".to_owned();
+        let method = config.get("quantization_config").filter(|method| !method.is_null());
+        let method = method.map(|method| method.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed"));
+        if let Some(got) = method.filter(|method| *method != "mxfp4") {
+            let got = got.to_owned();
+            let supported = "mxfp4, or none: use the unquantised model, or a GGUF file of it".to_owned();
             return Err(Error::Unsupported { what: "quantization_config", got, supported });
         }
 

@@ -51,7 +51,8 @@ fn tensor_type(dtype: Dtype) -> Option<TensorType> {
         Dtype::F16 => TensorType::F16,
         Dtype::BF16 => TensorType::BF16,
         Dtype::F64 => TensorType::F64,
-        Dtype::I8 => TensorType::I8,
+        // Bytes of codes and scales are as good as signed ones.
+        Dtype::I8 | Dtype::U8 => TensorType::I8,
         Dtype::I16 => TensorType::I16,
         Dtype::I32 => TensorType::I32,
         Dtype::I64 => TensorType::I64,

@@ -59,29 +59,30 @@ pub(crate) struct ExpertMatrices<'a> {
 }
 
 impl<'a> ExpertMatrices<'a> {
-    /// `None` if experts cannot be resident one by one: an expert has no gate, or only a neuron-major down projection; or they differ
-    /// in shape or type, or are more than the device routes.
+    /// `None` if experts cannot be resident one by one: some have gates and others none, or one has only a neuron-major down
+    /// projection; or they differ in shape or type, or are more than the device routes.
     pub fn of(gpu: &Gpu, weights: &'a ExpertWeights) -> Option<Self> {
         let roles = roles(weights)?;
-        let pairs = roles.iter().map(|[gate, up, _]| vec![*gate, *up]).collect();
+        let down = roles.first()?.len() - 1;
+        let together = roles.iter().map(|of| of[..down].to_vec()).collect();
         let one = |role: usize| Stack::new(roles.iter().map(|of| vec![of[role]]).collect());
         // An expert is never split in two.
         let caps = gpu.caps();
         let most = caps.max_binding.min(caps.max_buffer).min(1 << 31).saturating_sub(caps.binding_alignment.max(16));
         let fits = |stack: &Stack<'_>| (stack.rows * stack.ty.row_bytes(stack.cols)) as u64 <= most;
-        let mut stacks = match Stack::new(pairs).filter(fits) {
-            Some(pairs) => vec![pairs],
-            None => vec![one(0)?, one(1)?],
+        let mut stacks = match Stack::new(together).filter(fits) {
+            Some(together) => vec![together],
+            None => (0..down).map(one).collect::<Option<_>>()?,
         };
-        stacks.push(one(2)?);
+        stacks.push(one(down)?);
         Some(ExpertMatrices { stacks })
     }
 
     /// True if [`ExpertMatrices::of`] finds any, whatever the device's limits.
     pub fn exist(weights: &ExpertWeights) -> bool {
         let same =
-            |role: usize, roles: &[[&Linear; 3]]| Stack::new(roles.iter().map(|of| vec![of[role]]).collect()).is_some();
-        roles(weights).is_some_and(|roles| (0..3).all(|role| same(role, &roles)))
+            |role: usize, roles: &[Vec<&Linear>]| Stack::new(roles.iter().map(|of| vec![of[role]]).collect()).is_some();
+        roles(weights).is_some_and(|roles| (0..roles.first().map_or(0, Vec::len)).all(|role| same(role, &roles)))
     }
 
     /// Number of experts.
@@ -90,11 +91,14 @@ impl<'a> ExpertMatrices<'a> {
     }
 }
 
-/// Gate, up and down of every expert.
-fn roles(weights: &ExpertWeights) -> Option<Vec<[&Linear; 3]>> {
-    let of = weights.experts.iter().enumerate();
-    let of = of.map(|(at, expert)| Some([expert.gate.as_ref()?, &expert.up, weights.output_major(at)?]));
-    of.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
+/// Gate, if there are any, up and down of every expert.
+fn roles(weights: &ExpertWeights) -> Option<Vec<Vec<&Linear>>> {
+    let roles = weights.experts.iter().enumerate().map(|(at, expert)| {
+        let mut of: Vec<&Linear> = expert.gate.iter().chain([&expert.up]).collect();
+        of.push(weights.output_major(at)?);
+        (expert.gate.is_some() == weights.gated()).then_some(of)
+    });
+    roles.collect::<Option<_>>().filter(|_| weights.experts.len() <= ROUTE_EXPERTS as usize)
 }
 
 /// An expert of which some rows are uploaded.

@@ -3,7 +3,7 @@
 use crate::{
     error::Result,
     gpu::{Buffer, ExpertGroups, Gpu, Op, Recorder, params, pitch},
-    model::Experts,
+    model::{ExpertWeights, Experts, RouterScore},
     runtime::gpu::{
         Loader,
         elementwise::{WORKGROUP, flat_grid},
@@ -33,24 +33,52 @@ pub(crate) struct ExpertBuffers {
     /// Elements of a row of outputs.
     pub row: usize,
     pub shared: Option<SharedBuffers>,
+    shape: ExpertShape,
     combine: Op,
     experts: Experts,
     d_model: usize,
 }
 
+/// Number of neurons of the FFNs of an MoE layer, and whether they have gates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ExpertShape {
+    /// True if the routed experts have gates.
+    pub gated: bool,
+    pub shared: Option<SharedShape>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedShape {
+    pub n_ff: usize,
+    pub gated: bool,
+    /// True if a gate weighs its output.
+    pub weighed: bool,
+}
+
+impl ExpertShape {
+    pub fn of(weights: &ExpertWeights) -> Self {
+        let shared = weights.shared.as_ref().map(|shared| SharedShape {
+            n_ff: shared.ffn.up.weight.rows(),
+            gated: shared.ffn.gate.is_some(),
+            weighed: shared.gate.is_some(),
+        });
+        ExpertShape { gated: weights.gated(), shared }
+    }
+}
+
 /// Activations of the shared expert.
 #[derive(Debug, Clone)]
 pub(crate) struct SharedBuffers {
-    /// `[chunk, 32]`, of which the first element counts.
-    pub gate: Buffer,
+    /// `[chunk, 32]`, of which the first element counts; none if its output is not weighed.
+    pub gate: Option<Buffer>,
     pub ffn: FfnBuffers,
     /// `[chunk, pitch(d_model)]`
     pub output: Buffer,
 }
 
 impl ExpertBuffers {
-    /// With a shared expert of `shared_ff` neurons, or none. Sums go to `out`.
-    pub fn new(loader: &Loader<'_, '_>, experts: &Experts, shared_ff: Option<usize>, out: &Buffer) -> Result<Self> {
+    /// For FFNs of `shape`. Sums go to `out`.
+    pub fn new(loader: &Loader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
         let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
         let (slots, row) = (chunk * experts.used, pitch(d_model));
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
@@ -58,21 +86,24 @@ impl ExpertBuffers {
         let places = loader.scratch("places of chosen experts", slots)?;
         let router_weights = loader.scratch("router weights", slots)?;
         let groups = ExpertGroups::new(gpu, &places, slots, experts.count)?;
-        let ffn = FfnBuffers::new(loader, slots, experts.n_ff, true)?;
+        let ffn = FfnBuffers::new(loader, slots, experts.n_ff, shape.gated)?;
         let outputs = loader.scratch("outputs of experts", slots * row)?;
-        let shared = shared_ff.map(|n_ff| {
+        let shared = shape.shared.map(|SharedShape { n_ff, gated, weighed }| {
+            let gate = weighed.then(|| loader.scratch("gate of the shared expert", chunk * pitch(1)));
             Ok(SharedBuffers {
-                gate: loader.scratch("gate of the shared expert", chunk * pitch(1))?,
-                ffn: FfnBuffers::new(loader, chunk, n_ff, true)?,
+                gate: gate.transpose()?,
+                ffn: FfnBuffers::new(loader, chunk, n_ff, gated)?,
                 output: loader.scratch("output of the shared expert", chunk * row)?,
             })
         });
         let shared: Option<SharedBuffers> = shared.transpose()?;
-        let with_shared = [("SHARED", f64::from(u8::from(shared.is_some())))];
+        let switch = |on: bool| f64::from(u8::from(on));
+        let weighed = shape.shared.is_some_and(|shared| shared.weighed);
+        let with_shared = [("SHARED", switch(shared.is_some())), ("GATED", switch(weighed))];
         let combine = gpu.pipelines().get("combine", None, WORKGROUP, &with_shared)?;
         let nothing = gpu.nothing();
-        let (shared_output, shared_gate) =
-            shared.as_ref().map_or((nothing, nothing), |shared| (&shared.output, &shared.gate));
+        let shared_output = shared.as_ref().map_or(nothing, |shared| &shared.output);
+        let shared_gate = shared.as_ref().and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
         let bindings = [&outputs, &router_weights, &places, shared_output, shared_gate, out].map(Into::into);
         let combine = Op::new(gpu, &combine, &bindings)?;
         let experts = *experts;
@@ -86,31 +117,45 @@ impl ExpertBuffers {
             outputs,
             row,
             shared,
+            shape,
             combine,
             experts,
             d_model,
         })
     }
 
-    /// True if they are those of a layer with such a shared expert.
-    pub fn fits(&self, shared_ff: Option<usize>) -> bool {
-        self.shared.as_ref().map(|shared| shared.ffn.n_ff) == shared_ff
+    /// True if they are those of a layer with such FFNs.
+    pub fn fits(&self, shape: ExpertShape) -> bool {
+        self.shape == shape
     }
 
-    /// The router's choice of experts, whose places are in `table`, prepared.
-    pub fn route_op(&self, gpu: &Gpu, table: &Buffer) -> Result<Op> {
-        let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &[])?;
-        Op::new(gpu, &route, &[&self.scores, table, &self.ids, &self.places, &self.router_weights].map(Into::into))
+    /// The router's choice of experts, whose places are in `table`, prepared; with the bias that is added where it chooses.
+    pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>) -> Result<Op> {
+        let score = match self.experts.router.score {
+            RouterScore::Softmax => 0.0,
+            RouterScore::SoftmaxOfChosen => 1.0,
+            RouterScore::Sigmoid => 2.0,
+        };
+        let overrides = [("SCORE", score), ("BIAS", f64::from(u8::from(bias.is_some())))];
+        let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &overrides)?;
+        let (bias, out) = (bias.unwrap_or(gpu.nothing()), &self.router_weights);
+        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.places, out].map(Into::into))
     }
 
     /// Records that choice.
     pub fn route(&self, recorder: &mut Recorder, op: &Op, tokens: usize) {
+        let router = self.experts.router;
+        let groups = router.groups.map_or([0; 3], |groups| [groups.count, groups.used, groups.best].map(|n| n as u32));
         let params = params::Route {
             experts: self.experts.count as u32,
             pitch: pitch(self.experts.count) as u32,
             used: self.experts.used as u32,
             tokens: tokens as u32,
-            renormalise: u32::from(self.experts.renormalise),
+            renormalise: u32::from(router.renormalise),
+            groups: groups[0],
+            groups_used: groups[1],
+            groups_best: groups[2],
+            scale: router.scale,
         };
         recorder.dispatch(op, &params, [tokens as u32, 1, 1]);
     }

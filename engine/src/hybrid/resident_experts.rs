@@ -3,11 +3,11 @@
 
 use std::collections::HashSet;
 
-use thermocline_shaders::limits::{NO_NEURON, ROUTE_USED};
+use thermocline_shaders::limits::{NO_NEURON, ROUTE_GROUPS, ROUTE_USED};
 
 use super::{
     expert_block::{ExpertBlock, ExpertMatrices, ExpertUpload},
-    expert_buffers::ExpertBuffers,
+    expert_buffers::{ExpertBuffers, ExpertShape},
     firing_log::{FiringEntry, FiringLog},
 };
 use crate::{
@@ -41,8 +41,8 @@ pub(crate) struct ResidentExperts {
     blocks: Vec<ExpertBlock>,
     /// The expert that is being uploaded.
     upload: Option<ExpertUpload>,
-    /// Gate and FFN of the shared expert.
-    shared: Option<(Product, DenseFfn)>,
+    /// Gate, if it has one, and FFN of the shared expert.
+    shared: Option<(Option<Product>, DenseFfn)>,
     neurons: LayerNeurons,
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
@@ -79,35 +79,40 @@ impl ResidentExperts {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
         let matrices = expert_matrices(gpu, weights)?;
-        if experts.used > ROUTE_USED as usize {
+        let groups = experts.router.groups.map_or(1, |groups| groups.count);
+        if experts.used > ROUTE_USED as usize || groups > ROUTE_GROUPS as usize {
             return Err(Error::Unsupported {
                 what: "experts on the GPU",
-                got: format!("{} of {} at a time", experts.used, experts.count),
-                supported: format!("up to {ROUTE_USED} at a time"),
+                got: format!("{} of {} at a time in {groups} groups", experts.used, experts.count),
+                supported: format!("up to {ROUTE_USED} at a time in {ROUTE_GROUPS} groups"),
             });
         }
-        let shared_ff = weights.shared.as_ref().map(|shared| shared.ffn.up.weight.rows());
-        let buffers = match before.filter(|before| before.buffers.fits(shared_ff)) {
+        let shape = ExpertShape::of(weights);
+        let buffers = match before.filter(|before| before.buffers.fits(shape)) {
             Some(before) => before.buffers.clone(),
-            None => ExpertBuffers::new(loader, &experts, shared_ff, out)?,
+            None => ExpertBuffers::new(loader, &experts, shape, out)?,
         };
         let bytes = (experts.count * 4) as u64;
         let table = gpu.arena().buffer(Purpose::Ffn, "places of experts", bytes, Usage::Storage)?;
-        let route = buffers.route_op(gpu, &table)?;
+        let bias = weights.selection_bias.as_ref();
+        let bias = bias.map(|bias| loader.vector("selection bias of experts", bias)).transpose()?;
+        let route = buffers.route_op(gpu, &table, bias.as_ref())?;
         let router = Product::new(loader, WHAT, &[&weights.router], from, (&buffers.scores, pitch(experts.count)))?;
         let shared = match (&weights.shared, &buffers.shared) {
             (Some(shared), Some(buffers)) => {
-                let gate = Product::new(loader, WHAT, &[&shared.gate], from, (&buffers.gate, pitch(1)))?;
+                let gate = shared.gate.as_ref().zip(buffers.gate.as_ref());
+                let gate =
+                    gate.map(|(gate, to)| Product::new(loader, WHAT, &[gate], from, (to, pitch(1)))).transpose()?;
                 let into = (&buffers.output, out_pitch);
                 Some((gate, DenseFfn::new(loader, None, &buffers.ffn, &shared.ffn, from, into)?))
             }
             _ => None,
         };
         let work = router.work
-            + (experts.used * experts.n_ff * d_model * 3) as u64
-            + shared.as_ref().map_or(0, |(gate, ffn)| gate.work + ffn.work());
-        let neurons =
-            LayerNeurons::Experts { experts: experts.count, width: experts.n_ff, shared: shared_ff.unwrap_or(0) };
+            + (experts.used * experts.n_ff * d_model * if shape.gated { 3 } else { 2 }) as u64
+            + shared.as_ref().map_or(0, |(gate, ffn)| gate.as_ref().map_or(0, |gate| gate.work) + ffn.work());
+        let shared_ff = shape.shared.map_or(0, |shared| shared.n_ff);
+        let neurons = LayerNeurons::Experts { experts: experts.count, width: experts.n_ff, shared: shared_ff };
         let mut ops = ResidentExperts {
             gpu: gpu.clone(),
             experts,
@@ -328,7 +333,7 @@ impl ResidentExperts {
             self.blocks.iter().for_each(|block| block.record_down(recorder, slots, grouped));
         }
         if let Some((gate, ffn)) = &self.shared {
-            gate.record(recorder, tokens);
+            gate.iter().for_each(|gate| gate.record(recorder, tokens));
             ffn.record_gate_up(recorder, tokens);
             ffn.record_down(recorder, tokens, threshold);
         }
@@ -430,9 +435,9 @@ pub(crate) const fn logged_words(experts: &Experts, shared: usize) -> usize {
 pub(crate) fn expert_matrices<'a>(gpu: &Gpu, weights: &'a ExpertWeights) -> Result<ExpertMatrices<'a>> {
     ExpertMatrices::of(gpu, weights).ok_or_else(|| Error::Unsupported {
         what: "experts on the GPU",
-        got: format!("{} of different shapes or types, or without gates", weights.experts.len()),
+        got: format!("{} of different shapes or types", weights.experts.len()),
         supported: format!(
-            "up to {} of one shape and type, with gates, and a row of the down projection per output",
+            "up to {} of one shape and type, with gates or without, and a row of the down projection per output",
             thermocline_shaders::limits::ROUTE_EXPERTS
         ),
     })

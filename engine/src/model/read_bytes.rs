@@ -1,16 +1,13 @@
 //! Bytes of weights that a token reads, which bound the speed of decoding.
 
-use super::{Down, Ffn, FfnWeights, Model};
+use super::{Down, Ffn, FfnWeights, Model, SharedExpert};
 use crate::format::Matrix;
 
 impl Model {
     /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding.
     pub fn always_read_bytes(&self) -> u64 {
-        let layers = self.weights.layers.iter().map(|layer| {
-            let attention = &layer.attention;
-            let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
-            attention.iter().map(|linear| matrix_bytes(&linear.weight)).sum::<u64>()
-        });
+        let layers =
+            self.weights.layers.iter().flat_map(|layer| layer.mixers().map(|linear| matrix_bytes(&linear.weight)));
         let embedding = self.weights.token_embedding.row_bytes() as u64;
         layers.sum::<u64>() + matrix_bytes(&self.weights.output.weight) + embedding
     }
@@ -19,13 +16,11 @@ impl Model {
     pub fn dense_ffn_bytes(&self) -> u64 {
         let routed = self.config.experts.map_or(0, |experts| experts.used) as u64;
         let ffn = |ffn: &Ffn| match ffn {
+            Ffn::None => 0,
             Ffn::Dense(ffn) => ffn_bytes(ffn),
             Ffn::Experts(weights) => {
                 let all: u64 = weights.experts.iter().map(ffn_bytes).sum();
-                let shared = weights
-                    .shared
-                    .as_ref()
-                    .map_or(0, |shared| ffn_bytes(&shared.ffn) + matrix_bytes(&shared.gate.weight));
+                let shared = weights.shared.as_ref().map_or(0, |shared| ffn_bytes(&shared.ffn) + gate_bytes(shared));
                 let experts = (weights.experts.len() as u64).max(1);
                 matrix_bytes(&weights.router.weight) + shared + all * routed / experts
             }
@@ -36,6 +31,10 @@ impl Model {
 
 fn matrix_bytes(matrix: &Matrix) -> u64 {
     matrix.data().len() as u64
+}
+
+fn gate_bytes(shared: &SharedExpert) -> u64 {
+    shared.gate.as_ref().map_or(0, |gate| matrix_bytes(&gate.weight))
 }
 
 fn ffn_bytes(ffn: &FfnWeights) -> u64 {

@@ -5,8 +5,7 @@ use crate::{
     model::{ModelConfig, Position, Rope, RopeOrder, RopeScaling},
 };
 
-/// The rotations of a model's layers in a context of a given length. Few layers differ (Gemma 3 has two kinds), so
-/// tables are shared.
+/// The rotations of a model's layers in a context of a given length: one table per entry of [`ModelConfig::ropes`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     tables: Vec<RopeTable>,
@@ -16,55 +15,45 @@ pub struct Rotary {
 impl Rotary {
     /// Tables for contexts of `context` tokens; `None` if the model's positions are learned.
     pub fn new(config: &ModelConfig, context: usize) -> Option<Self> {
-        let Position::Rope(rope) = &config.position else { return None };
-        let (mut tables, mut of_layer) = (Vec::new(), Vec::new());
-        for layer in &config.layers {
-            if !layer.rotated {
-                of_layer.push(None);
-                continue;
-            }
-            let unscaled = RopeScaling::None;
-            let scaling = if layer.rope_scaled { &rope.scaling } else { &unscaled };
-            let table = table(rope, scaling, layer.rope_base, context);
-            let index = tables.iter().position(|known| *known == table).unwrap_or_else(|| {
-                tables.push(table);
-                tables.len() - 1
-            });
-            of_layer.push(Some(index));
+        if config.position != Position::Rotary {
+            return None;
         }
+        let tables = config.ropes.iter().map(|rope| table(rope, context)).collect();
+        let of_layer = config.layers.iter().map(|layer| layer.attention.as_ref()?.rope).collect();
         Some(Rotary { tables, of_layer })
     }
 
-    /// The distinct tables.
+    /// The tables.
     pub fn tables(&self) -> &[RopeTable] {
         &self.tables
     }
 
-    /// Index of `layer`'s table; `None` if it is not rotated.
+    /// Index of `layer`'s table; `None` if its queries and keys are not rotated.
     pub fn table_of(&self, layer: usize) -> Option<usize> {
-        self.of_layer[layer]
+        self.of_layer.get(layer).copied().flatten()
     }
 }
 
-fn table(rope: &Rope, scaling: &RopeScaling, base: f32, context: usize) -> RopeTable {
-    let base = f64::from(base);
+fn table(rope: &Rope, context: usize) -> RopeTable {
+    let base = f64::from(rope.base);
     let dims = rope.dims as f64;
     let plain = (0..rope.dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims));
-    let (frequencies, magnitude) = match scaling {
+    let (frequencies, magnitude) = match &rope.scaling {
         RopeScaling::None => (plain.collect(), 1.0),
         RopeScaling::Linear { factor } => (plain.map(|f| f / f64::from(*factor)).collect(), 1.0),
         RopeScaling::Factors { short, long, original_context, attention_factor } => {
             let factors = long.as_ref().filter(|_| context > *original_context).unwrap_or(short);
             (plain.zip(factors).map(|(f, factor)| f / f64::from(*factor)).collect(), *attention_factor)
         }
-        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow } => {
+        RopeScaling::Yarn { factor, original_context, attention_factor, beta_fast, beta_slow, truncate } => {
             // Dimension that makes `rotations` full rotations over the original context.
             let dimension = |rotations: f32| {
                 let period = *original_context as f64 / (f64::from(rotations) * std::f64::consts::TAU);
                 dims * period.ln() / (2.0 * base.ln())
             };
-            let low = dimension(*beta_fast).floor().max(0.0);
-            let high = dimension(*beta_slow).ceil().min(dims - 1.0);
+            let (low, high) = (dimension(*beta_fast), dimension(*beta_slow));
+            let (low, high) = if *truncate { (low.floor(), high.ceil()) } else { (low, high) };
+            let (low, high) = (low.max(0.0), high.min(dims - 1.0));
             let span = if high > low { high - low } else { 0.001 };
             let blend = |(i, f): (usize, f64)| {
                 let interpolated = ((i as f64 - low) / span).clamp(0.0, 1.0);
@@ -81,12 +70,11 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dims: 8, order: RopeOrder::NeoX, scaling }
+        Rope { dims: 8, base: 10_000.0, order: RopeOrder::NeoX, scaling }
     }
 
     fn frequencies(scaling: RopeScaling, context: usize) -> Vec<f64> {
-        let rope = rope(scaling);
-        table(&rope, &rope.scaling, 10_000.0, context).frequencies
+        table(&rope(scaling), context).frequencies
     }
 
     fn close(got: &[f64], wanted: &[f64]) {
@@ -116,14 +104,19 @@ mod tests {
 
     #[test]
     fn yarn_keeps_fast_dimensions_and_interpolates_slow_ones() {
-        let scaling = RopeScaling::Yarn {
+        let scaling = |truncate| RopeScaling::Yarn {
             factor: 4.0,
             original_context: 4096,
             attention_factor: 1.1386,
             beta_fast: 32.0,
             beta_slow: 1.0,
+            truncate,
         };
         // 8 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 1.31, 8 ln(4096 / (2 pi)) / (2 ln 10000) = 2.81: low 1, high 3.
-        close(&frequencies(scaling, 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+        close(&frequencies(scaling(true), 1), &[1.0, 0.1, 0.01 * (0.5 + 0.5 / 4.0), 0.001 / 4.0]);
+        let (low, high) = (1.309_030, 2.814_180);
+        let kept = |at: f64| 1.0 - (at - low) / (high - low);
+        let got = frequencies(scaling(false), 1);
+        assert!((got[2] - 0.01 * (kept(2.0) + (1.0 - kept(2.0)) / 4.0)).abs() < 1e-6, "{got:?}");
     }
 }

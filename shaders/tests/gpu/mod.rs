@@ -227,7 +227,12 @@ pub fn activation(kind: u32, gate: f64, up: Option<f64>) -> f64 {
         2 => gate / (1.0 + (-gate).exp()),
         3 => 0.5 * gate * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (gate + 0.044715 * gate.powi(3))).tanh()),
         4 => 0.5 * gate * (1.0 + libm::erf(gate / 2.0_f64.sqrt())),
+        6 => gate.min(7.0) / (1.0 + (-1.702 * gate.min(7.0)).exp()),
         _ => gate.max(0.0),
     };
-    f * up.map_or(1.0, |up| if kind == 5 { up.max(0.0) } else { up })
+    f * up.map_or(1.0, |up| match kind {
+        5 => up.max(0.0),
+        6 => up.clamp(-7.0, 7.0) + 1.0,
+        _ => up,
+    })
 }

@@ -1,5 +1,6 @@
 // f(v), by KIND:
 //   0 relu  1 relu squared  2 silu  3 gelu (tanh)  4 gelu (erf)  5 drelu: relu(gate) * relu(up)
+//   6 clamped SwiGLU: with h = min(gate, 7), h * sigmoid(1.702 h) * (1 + min(max(up, -7), 7))
 override KIND: u32 = 0u;
 
 // Abramowitz and Stegun 7.1.26: off by at most 1.5e-7.
@@ -26,6 +27,10 @@ fn activate(v: f32) -> f32 {
         case 4u: {
             return 0.5 * v * (1.0 + erf(v * 0.7071067812));
         }
+        case 6u: {
+            let h = min(v, 7.0);
+            return h / (1.0 + exp(-1.702 * h));
+        }
         default: {
             return max(v, 0.0);
         }
@@ -34,5 +39,11 @@ fn activate(v: f32) -> f32 {
 
 // f(gate) * up.
 fn activate_gated(gate: f32, up: f32) -> f32 {
-    return activate(gate) * select(up, max(up, 0.0), KIND == 5u);
+    var factor = up;
+    if KIND == 5u {
+        factor = max(up, 0.0);
+    } else if KIND == 6u {
+        factor = 1.0 + clamp(up, -7.0, 7.0);
+    }
+    return activate(gate) * factor;
 }

@@ -4,6 +4,8 @@
 
 // True if the caches hold f32, otherwise pairs of f16.
 override KV_F32: bool = false;
+// Each query head has one more key without a value, whose score `sinks` has.
+override SINKS: bool = false;
 
 struct Params {
     n_head: u32,
@@ -30,6 +32,8 @@ var<immediate> params: Params;
 @group(0) @binding(0) var<storage, read> q: array<vec4<f32>>;
 @group(0) @binding(1) var<storage, read> keys: array<vec2<u32>>;
 @group(0) @binding(2) var<storage, read> values: array<vec2<u32>>;
+// [n_head]
+@group(0) @binding(3) var<storage, read> sinks: array<f32>;
 
 // Four elements of a cache as they lie in it. What is read early and needed late is kept like this.
 fn key_words(unit: u32) -> vec4<u32> {

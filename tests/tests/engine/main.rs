@@ -11,6 +11,7 @@ mod eval;
 mod forecast;
 mod gguf_malformed;
 mod golden_files;
+mod golden_gguf;
 mod golden_models;
 mod gpu_models;
 mod gpu_processor;

@@ -240,7 +240,7 @@ fn expert_choice_and_firing_meet_the_request() {
         assert!(report.deviation() < 0.1, "{report:?}");
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
         let experts = model.config.experts.unwrap();
-        assert_eq!((experts.count, experts.used, experts.renormalise), (8, 2, true));
+        assert_eq!((experts.count, experts.used, experts.router.renormalise), (8, 2, true));
         let rectified = options.shape.relu;
         assert_eq!(model.config.activation, if rectified { Activation::DRelu } else { Activation::Silu });
 

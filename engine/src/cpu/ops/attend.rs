@@ -250,6 +250,8 @@ fn soften<V: Vector>(
 /// `out = sum of parts, each brought to the common maximum, over the common sum of weights`; a part is `(values, max, sum)`.
 pub(super) struct Merge<'a, I> {
     pub(super) parts: I,
+    /// Score of a key without a value, which takes part in the sum of weights only.
+    pub(super) sink: Option<f32>,
     pub(super) out: &'a mut [f32],
 }
 
@@ -258,8 +260,10 @@ impl<'p, I: Iterator<Item = (&'p [f32], f32, f32)> + Clone> Kernel for Merge<'_,
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let max = self.parts.clone().fold(f32::NEG_INFINITY, |max, part| max.max(part.1));
+        let highest = self.sink.unwrap_or(f32::NEG_INFINITY);
+        let max = self.parts.clone().fold(highest, |max, part| max.max(part.1));
         let sum: f32 = self.parts.clone().map(|part| part.2 * (part.1 - max).exp()).sum();
+        let sum = sum + self.sink.map_or(0.0, |sink| (sink - max).exp());
         self.out.fill(0.0);
         for (values, part_max, _) in self.parts {
             let factor = (part_max - max).exp() / sum;

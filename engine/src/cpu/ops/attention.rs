@@ -15,7 +15,7 @@ use crate::cpu::{Cpu, simd::vector::dispatch};
 
 /// Sizes and variants of attention.
 #[derive(Debug, Clone, PartialEq)]
-pub struct AttentionShape {
+pub struct AttentionShape<'a> {
     /// Query heads.
     pub n_head: usize,
     /// Key/value heads; divides `n_head`; `n_head / n_kv_head` consecutive query heads share one.
@@ -28,6 +28,14 @@ pub struct AttentionShape {
     pub softcap: Option<f32>,
     /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
     pub window: Option<usize>,
+    /// `[n_head]`: per query head the score of a key without a value, beside those it sees (gpt-oss).
+    pub sinks: Option<&'a [f32]>,
+}
+
+impl AttentionShape<'_> {
+    fn sink(&self, head: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks[head])
+    }
 }
 
 /// Buffers of [`Cpu::attention`], kept between calls.
@@ -64,7 +72,7 @@ impl Cpu {
     /// If sizes disagree.
     pub fn attention(
         &self,
-        shape: &AttentionShape,
+        shape: &AttentionShape<'_>,
         q: &[f32],
         keys: &[KvRows],
         values: &[KvRows],
@@ -73,6 +81,7 @@ impl Cpu {
         scratch: &mut AttentionScratch,
     ) {
         let row = shape.n_head * shape.head_dim;
+        assert!(shape.sinks.is_none_or(|sinks| sinks.len() == shape.n_head));
         assert!(shape.n_head.is_multiple_of(shape.n_kv_head) && q.len().is_multiple_of(row) && out.len() == q.len());
         assert!(keys.len() == shape.n_kv_head && values.len() == shape.n_kv_head);
         let tokens = q.len() / row;
@@ -87,7 +96,7 @@ impl Cpu {
 
     fn attend_in_stretches(
         &self,
-        shape: &AttentionShape,
+        shape: &AttentionShape<'_>,
         q: &[f32],
         keys: &[KvRows],
         values: &[KvRows],
@@ -156,13 +165,13 @@ impl Cpu {
                 let (sums, rest) = part.split_at(rows * width);
                 (&sums[r * width..][..dim], rest[r], rest[rows + r])
             });
-            dispatch(self.isa(), Merge { parts, out });
+            dispatch(self.isa(), Merge { parts, sink: shape.sink(head), out });
         }
     }
 
     fn attend_in_blocks(
         &self,
-        shape: &AttentionShape,
+        shape: &AttentionShape<'_>,
         q: &[f32],
         keys: &[KvRows],
         values: &[KvRows],
@@ -194,9 +203,10 @@ impl Cpu {
                     Attend { block: &mut *block, keys, values, visit, first, group, window, softcap: shape.softcap };
                 dispatch(self.isa(), attend);
                 for r in 0..tokens * group {
+                    let sink = shape.sink(head * group + r % group);
                     let out = &mut out[r / group * row + (head * group + r % group) * dim..][..dim];
                     let part = (&block.out[r * width..][..dim], block.max[r], block.sum[r]);
-                    dispatch(self.isa(), Merge { parts: std::iter::once(part), out });
+                    dispatch(self.isa(), Merge { parts: std::iter::once(part), sink, out });
                 }
             }
         };
@@ -219,7 +229,14 @@ mod tests {
     use crate::cpu::ops::{KvType, tests::each_cpu};
 
     /// Reference: attention of one query head at `position`, `[head_dim]`, in f64.
-    fn plain(shape: &AttentionShape, q: &[f32], keys: &KvRows, values: &KvRows, position: usize) -> Vec<f64> {
+    fn plain(
+        shape: &AttentionShape<'_>,
+        sink: Option<f32>,
+        q: &[f32],
+        keys: &KvRows,
+        values: &KvRows,
+        position: usize,
+    ) -> Vec<f64> {
         let start = (position + 1).saturating_sub(shape.window.unwrap_or(usize::MAX));
         let mut row = vec![0.0; shape.head_dim];
         let mut scores = Vec::new();
@@ -231,6 +248,7 @@ mod tests {
         }
         let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|s| (s - top).exp()).sum();
+        let total = total + sink.map_or(0.0, |sink| (f64::from(sink) - top).exp());
         let mut out = vec![0.0; shape.head_dim];
         for (p, s) in (start..=position).zip(&scores) {
             values.get(p, &mut row);
@@ -246,7 +264,13 @@ mod tests {
         ((*seed >> 40) as f32 / 8_388_608.0 - 1.0) * 2.0
     }
 
-    fn check(shape: &AttentionShape, ty: KvType, first: usize, tokens: usize, seed: u64) -> Result<(), TestCaseError> {
+    fn check(
+        shape: &AttentionShape<'_>,
+        ty: KvType,
+        first: usize,
+        tokens: usize,
+        seed: u64,
+    ) -> Result<(), TestCaseError> {
         let mut seed = seed;
         let row = shape.n_head * shape.head_dim;
         let mut rows = || {
@@ -266,7 +290,8 @@ mod tests {
             cpu.attention(shape, &q, &keys, &values, first, &mut out, &mut AttentionScratch::default());
             for (i, (out, q)) in out.chunks(shape.head_dim).zip(q.chunks(shape.head_dim)).enumerate() {
                 let (token, head) = (i / shape.n_head, i % shape.n_head);
-                let wanted = plain(shape, q, &keys[head / group], &values[head / group], first + token);
+                let wanted =
+                    plain(shape, shape.sink(head), q, &keys[head / group], &values[head / group], first + token);
                 for (a, b) in out.iter().zip(wanted) {
                     prop_assert!((f64::from(*a) - b).abs() < 2e-5, "{} token {token} head {head}: {a} {b}", cpu.isa());
                 }
@@ -288,25 +313,32 @@ mod tests {
             tokens in 1usize..40,
             window in prop::option::of(1usize..200),
             softcap in prop::option::of(1f32..30.0),
+            sinks in prop::option::of(prop::collection::vec(-8f32..8.0, 10)),
             seed: u64,
         ) {
             let scale = 1.0 / (dim as f32).sqrt();
-            let shape = AttentionShape { n_head: n_kv_head * group, n_kv_head, head_dim: dim, scale, softcap, window };
+            let n_head = n_kv_head * group;
+            let sinks = sinks.as_ref().map(|sinks| &sinks[..n_head]);
+            let shape = AttentionShape { n_head, n_kv_head, head_dim: dim, scale, softcap, window, sinks };
             check(&shape, ty, first, tokens, seed)?;
         }
     }
 
     #[test]
     fn attention_agrees_with_f64_for_long_contexts_and_prompts() {
-        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap: None, window: None };
+        let (softcap, window, sinks) = (None, None, None);
+        let shape = AttentionShape { n_head: 4, n_kv_head: 2, head_dim: 32, scale: 0.2, softcap, window, sinks };
         check(&shape, KvType::F16, 1500, 1, 7).unwrap();
+        let sinks = [0.5, -60.0, 80.0, 2.0];
+        check(&AttentionShape { sinks: Some(&sinks), ..shape.clone() }, KvType::F32, 1500, 1, 7).unwrap();
         check(&shape, KvType::F16, 0, 256, 8).unwrap();
         check(&AttentionShape { window: Some(100), ..shape }, KvType::Q8_0, 700, 130, 9).unwrap();
     }
 
     #[test]
     fn attention_is_the_same_for_any_number_of_workers() {
-        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap: None, window: None };
+        let (softcap, window, sinks) = (None, None, None);
+        let shape = AttentionShape { n_head: 6, n_kv_head: 2, head_dim: 64, scale: 0.1, softcap, window, sinks };
         let (mut keys, mut seed) = (Vec::new(), 3);
         for _ in 0..4 {
             let mut rows = KvRows::new(KvType::F16, 64, 600).unwrap();

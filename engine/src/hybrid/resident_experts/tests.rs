@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions},
     gpu::{AdapterChoice, GpuOptions, Uploader},
-    model::{Activation, Ffn, SharedExpert},
+    model::{Activation, Ffn, Router, SharedExpert},
     runtime::{
         LayerFiring, Sparsity,
         cpu::{
@@ -58,12 +58,13 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
     for (activation, renormalise, with_shared, activation_threshold) in forms {
         let weights = ExpertWeights {
             router: linear(5, D, &mut seed),
+            selection_bias: None,
             experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
             shared: with_shared
-                .then(|| Box::new(SharedExpert { gate: linear(1, D, &mut seed), ffn: ffn(true, 40, &mut seed) })),
+                .then(|| Box::new(SharedExpert { gate: Some(linear(1, D, &mut seed)), ffn: ffn(true, 40, &mut seed) })),
             file_down: Vec::new(),
         };
-        let experts = Experts { count: 5, used: 2, renormalise, n_ff: 20 };
+        let experts = Experts { count: 5, used: 2, router: Router::softmax(renormalise), n_ff: 20 };
         let config = config(activation, Some(experts));
 
         let mut progress = |_, _| ControlFlow::Continue(());

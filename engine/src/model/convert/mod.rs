@@ -79,7 +79,7 @@ pub fn convert(
     };
     let config = {
         // Sizes are what the model is checked by, and transformations do not change them.
-        let tensors = recipes.iter().map(Recipe::untransformed).collect();
+        let tensors = recipes.iter().map(Recipe::untransformed).collect::<Result<_>>()?;
         let checkpoint = Checkpoint::new(source.to_owned(), container, metadata.clone(), tokenizer.clone(), tensors)?;
         Model::from_checkpoint(checkpoint, &LoadOptions::default())?.config
     };

@@ -43,7 +43,7 @@ pub(super) fn plan(path: &Path, recipes: Vec<Recipe>, config: &ModelConfig, ty: 
         parts.sort_by_key(|(number, _)| *number);
         let mut parts: Vec<Recipe> = parts.into_iter().map(|(_, recipe)| recipe).collect();
         let mut shape = parts[0].shape();
-        let source = parts[0].tensor.ty;
+        let source = parts[0].ty();
         if stacks.contains_key(&name) {
             if let Some(odd) = parts.iter().find(|part| part.shape() != shape) {
                 let location = Location::Tensor(odd.tensor.name.clone());

@@ -35,7 +35,8 @@ impl Target {
         }
         let stem = name.strip_suffix(".weight").unwrap_or(name);
         let role = stem.rsplit('.').next().unwrap_or(stem);
-        if shape.len() < 2 || stem == "position_embd" || role.starts_with("ffn_gate_inp") {
+        let vectors = shape.len() < 2 || name.ends_with(".bias");
+        if vectors || stem == "position_embd" || role.starts_with("ffn_gate_inp") {
             return TensorType::F32;
         }
         let wanted = match self.ty {

@@ -23,10 +23,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.activation = loader.activation(Activation::Silu)?;
     config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
     loader.apply_window(&mut config, None, INTERVAL)?;
-    for layer in &mut config.layers {
-        layer.rotated = layer.window.is_some();
-    }
-    config.steps = Step::parallel();
+    config.attentions_mut().filter(|attention| attention.window.is_none()).for_each(|attention| attention.rope = None);
+    config.set_steps(Step::parallel());
     Ok(config)
 }
 

@@ -26,14 +26,16 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::Silu)?;
     // Files of the smaller model may name a window that no layer has.
-    if sizes.n_layer == LARGER || loader.has("attention.sliding_window_pattern") {
+    if sizes.n_layer == LARGER || loader.has_key("attention.sliding_window_pattern") {
         loader.apply_window(&mut config, Some(4096), INTERVAL)?;
     }
-    let windows = config.layers.iter().any(|layer| layer.window.is_some());
-    for layer in &mut config.layers {
-        layer.rotated = !windows || layer.window.is_some();
+    if config.attentions().any(|attention| attention.window.is_some()) {
+        config
+            .attentions_mut()
+            .filter(|attention| attention.window.is_none())
+            .for_each(|attention| attention.rope = None);
     }
-    config.steps = Step::norms_after();
+    config.set_steps(Step::norms_after());
     Ok(config)
 }
 

@@ -1,6 +1,8 @@
 //! Granite 3 and the dense Granite 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the
 //! residual stream, and (as a divisor) on logits.
 
+use std::sync::Arc;
+
 use super::{
     Family, Loader,
     parts::{USUAL_NORMS, gated_layer},
@@ -10,7 +12,7 @@ use crate::{
     format::Value,
     model::{
         Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
-        import::{Draft, HfConfig},
+        import::{Draft, Gather, HfConfig, Transform},
         load::Sizes,
     },
 };
@@ -26,7 +28,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     config.logit_scale = 1.0 / loader.switchable("logit_scale")?.unwrap_or(1.0);
     // Where llama.cpp keeps whether there is a rotation at all.
     if loader.flag("rope.scaling.finetuned")? == Some(false) {
-        config.layers.iter_mut().for_each(|layer| layer.rotated = false);
+        config.attentions_mut().for_each(|attention| attention.rope = None);
     }
     Ok(config)
 }
@@ -61,7 +63,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.rotated_pairs(&sizes);
-    naming.split("model.layers.*.shared_mlp.input_linear", ["blk.*.ffn_gate", "blk.*.ffn_up"]);
+    for (first, role) in [(0, "gate"), (n_ff, "up")] {
+        let rows = Arc::new(Gather::new(n_ff.saturating_mul(2), [(first, n_ff)]));
+        let (from, to) = ("model.layers.*.shared_mlp.input_linear.weight", format!("blk.*.ffn_{role}.weight"));
+        naming.whole(from, to, Transform::Rows(rows));
+    }
     naming.add("model.layers.*.shared_mlp.output_linear", "blk.*.ffn_down");
     Ok(())
 }

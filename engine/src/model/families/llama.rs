@@ -10,7 +10,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -31,7 +31,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         _ if loader.is_powerinfer() => Activation::Relu,
         _ => Activation::Silu,
     })?;
-    config.experts = loader.experts(true, |_| sizes.n_ff)?;
+    config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     // llama.cpp does not store Mistral's window; files this engine writes do.
     loader.apply_window(&mut config, None, 0)?;
     Ok(config)
@@ -62,8 +62,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.llama_like();
     naming.rotated_pairs(&sizes);
     naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w1", "blk.*.ffn_gate.*");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w2", "blk.*.ffn_down.*");
-    naming.add("model.layers.*.block_sparse_moe.experts.*.w3", "blk.*.ffn_up.*");
+    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
     Ok(())
 }

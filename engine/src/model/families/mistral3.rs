@@ -7,7 +7,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, Position, QueryScale, Rope, RopeOrder, RopeScaling,
+        Activation, LayerWeights, ModelConfig, NormKind, QueryScale, RopeOrder, RopeScaling, Router,
         import::{Draft, HfConfig},
         load::{Sizes, yarn_magnitude},
     },
@@ -19,13 +19,10 @@ pub(super) const FAMILY: Family =
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
     config.activation = loader.activation(Activation::Silu)?;
-    config.experts = loader.experts(true, |_| sizes.n_ff)?;
+    config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
     loader.apply_window(&mut config, None, 0)?;
     let beta = loader.switchable("attention.temperature_scale")?;
-    if let Position::Rope(Rope {
-        scaling: RopeScaling::Yarn { factor, original_context, attention_factor, .. }, ..
-    }) = &mut config.position
-    {
+    if let RopeScaling::Yarn { factor, original_context, attention_factor, .. } = &mut config.ropes[0].scaling {
         // llama.cpp's files divide the magnitude by another that depends on this.
         if let Some(scale) = loader.switchable("rope.scaling.yarn_log_multiplier")? {
             *attention_factor /= yarn_magnitude(*factor, scale);

@@ -6,17 +6,22 @@
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
 mod cohere;
+mod ernie;
 mod exaone;
 mod falcon;
 mod gemma;
+mod glm4_moe;
+mod gpt_oss;
 mod granite;
 mod llama;
+mod minimax_m2;
 mod mistral3;
 mod olmo;
 mod opt;
 mod parts;
 mod phi3;
 mod qwen;
+mod qwen35;
 mod relu_squared;
 mod seed_oss;
 mod smollm3;
@@ -49,17 +54,22 @@ const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &mistral3::FAMILY,
     &qwen::FAMILY,
+    &qwen35::FAMILY,
+    &gpt_oss::FAMILY,
     &gemma::FAMILY,
     &phi3::FAMILY,
-    &falcon::FAMILY,
-    &opt::FAMILY,
-    &relu_squared::FAMILY,
     &smollm3::FAMILY,
     &granite::FAMILY,
     &olmo::FAMILY,
     &exaone::FAMILY,
     &cohere::FAMILY,
     &seed_oss::FAMILY,
+    &glm4_moe::FAMILY,
+    &minimax_m2::FAMILY,
+    &ernie::FAMILY,
+    &relu_squared::FAMILY,
+    &falcon::FAMILY,
+    &opt::FAMILY,
     &starcoder2::FAMILY,
     &stablelm::FAMILY,
 ];

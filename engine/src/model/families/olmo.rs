@@ -8,7 +8,7 @@ use super::{
 use crate::{
     error::Result,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Step,
+        Activation, LayerWeights, ModelConfig, NormKind, Rope, RopeOrder, RopeScaling, Step,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -24,10 +24,11 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::Silu)?;
     loader.apply_window(&mut config, None, INTERVAL)?;
-    for layer in config.layers.iter_mut().filter(|layer| layer.window.is_some()) {
-        layer.rope_scaled = false;
+    let unscaled = config.add_rope(Rope { scaling: RopeScaling::None, ..config.ropes[0].clone() });
+    for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
+        attention.rope = Some(unscaled);
     }
-    config.steps = Step::norms_after();
+    config.set_steps(Step::norms_after());
     Ok(config)
 }
 

@@ -6,7 +6,7 @@ use crate::{
     format::{Matrix, Tensor},
     model::{
         AttentionWeights, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm,
-        NormSlot,
+        NormSlot, SharedExpert,
     },
 };
 
@@ -32,13 +32,16 @@ pub(super) const NORMS_AFTER: &[(NormSlot, &str)] =
 
 /// Attention of layer `n`, whether q, k and v are tensors of their own or one `attn_qkv` (all q, then k, then v).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
-    let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+    let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
+        return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
+    };
+    let (d, q_rows, kv_dim) = (config.d_model, shape.q_rows(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
     let [q, k, v] = if loader.find(&format!("{fused}.weight")).is_some() {
-        split(loader, &fused, d, [q_dim, kv_dim, kv_dim])?
+        split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?
     } else {
         [
-            loader.linear(&format!("blk.{n}.attn_q"), q_dim, d)?,
+            loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?,
             loader.linear(&format!("blk.{n}.attn_k"), kv_dim, d)?,
             loader.linear(&format!("blk.{n}.attn_v"), kv_dim, d)?,
         ]
@@ -47,15 +50,16 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     let head_norm = |which: &str, all: usize| {
         let stem = format!("blk.{n}.attn_{which}_norm");
         let len = loader.find(&format!("{stem}.weight")).map_or(0, Tensor::len);
-        loader.optional_norm(&stem, config.norm, if len == all { all } else { config.head_dim })
+        loader.optional_norm(&stem, config.norm, if len == all { all } else { shape.head_dim })
     };
     Ok(AttentionWeights {
         q,
         k,
         v,
-        output: loader.linear(&format!("blk.{n}.attn_output"), d, q_dim)?,
-        q_norm: head_norm("q", q_dim)?,
+        output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
+        q_norm: head_norm("q", shape.q_dim())?,
         k_norm: head_norm("k", kv_dim)?,
+        sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
     })
 }
 
@@ -78,25 +82,30 @@ pub(super) fn split<const N: usize>(
     parts.try_into().map_err(|_| loader.missing_tensor(&name, format!("{N} parts")))
 }
 
-/// The experts of layer `n`: stacked (`ffn_up_exps`) or, in older files, one by one (`ffn_up.3`).
-fn expert_ffns(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
+/// Number, width and input width of a layer's experts.
+type ExpertShape = (usize, usize, usize);
+
+/// The experts of layer `n`: stacked, gate and up apart (`ffn_gate_exps`, `ffn_up_exps`) or one above the other
+/// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
+fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
-    let matrices = |stem: &str, rows: usize, cols: usize| -> Result<Vec<Matrix>> {
-        match loader.stacked(&format!("blk.{n}.{stem}_exps.weight"), count, rows, cols)? {
-            Some(matrices) => Ok(matrices),
-            None => (0..count).map(|e| loader.matrix(&format!("blk.{n}.{stem}.{e}.weight"), rows, cols)).collect(),
+    let (gates, ups) = match gates_and_ups(loader, (count, n_ff, d), n)? {
+        Some(both) => both,
+        None => {
+            let first = |stem: &str| format!("blk.{n}.{stem}");
+            let gated = loader.has(&first("ffn_gate_exps.weight")) || loader.has(&first("ffn_gate.0.weight"));
+            let gates = gated.then(|| linears(loader, "ffn_gate", (count, n_ff, d), n)).transpose()?;
+            (gates, linears(loader, "ffn_up", (count, n_ff, d), n)?)
         }
     };
-    let plain = |weight| Linear { weight, bias: None };
-    let gates = matrices("ffn_gate", n_ff, d)?;
-    let ups = matrices("ffn_up", n_ff, d)?;
-    let downs = matrices("ffn_down", d, n_ff)?;
-    let ffn =
-        |((gate, up), down)| FfnWeights { gate: Some(plain(gate)), up: plain(up), down: Down::Outputs(plain(down)) };
+    let downs = linears(loader, "ffn_down", (count, d, n_ff), n)?;
+    let mut gates = gates.into_iter().flatten();
+    let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
     Ok(ExpertWeights {
         router: loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?,
-        experts: gates.into_iter().zip(ups).zip(downs).map(ffn).collect(),
-        shared: None,
+        selection_bias: loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?,
+        experts: ups.into_iter().zip(downs).map(ffn).collect(),
+        shared: shared_expert(loader, d, n)?.map(Box::new),
         file_down: Vec::new(),
     })
 }
@@ -113,6 +122,70 @@ pub(super) fn ungated_layer(
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }
 
+/// One linear map of every expert, with its biases if there are any.
+fn linears(loader: &Loader<'_>, stem: &str, (count, rows, cols): ExpertShape, n: usize) -> Result<Vec<Linear>> {
+    let stacked = format!("blk.{n}.{stem}_exps");
+    let Some(weights) = loader.stacked(&format!("{stacked}.weight"), count, rows, cols)? else {
+        return (0..count).map(|e| loader.linear(&format!("blk.{n}.{stem}.{e}"), rows, cols)).collect();
+    };
+    let biases = loader.stacked_vectors(&format!("{stacked}.bias"), count, rows)?;
+    Ok(with_biases(weights, biases))
+}
+
+fn with_biases(weights: Vec<Matrix>, biases: Option<Vec<Vec<f32>>>) -> Vec<Linear> {
+    let mut biases = biases.into_iter().flatten();
+    weights.into_iter().map(|weight| Linear { weight, bias: biases.next() }).collect()
+}
+
+/// Gates and ups of the experts of layer `n` where they are one tensor, the gate's rows above the up's.
+fn gates_and_ups(
+    loader: &Loader<'_>,
+    (count, n_ff, d): ExpertShape,
+    n: usize,
+) -> Result<Option<(Option<Vec<Linear>>, Vec<Linear>)>> {
+    let stem = format!("blk.{n}.ffn_gate_up_exps");
+    let name = format!("{stem}.weight");
+    let Some(both) = loader.stacked(&name, count, n_ff.saturating_mul(2), d)? else { return Ok(None) };
+    let biases = loader.stacked_vectors(&format!("{stem}.bias"), count, 2 * n_ff)?;
+    let half = |start: usize| {
+        let weights = both.iter().map(|both| loader.slice(both, &name, start, n_ff)).collect::<Result<Vec<_>>>()?;
+        let biases = biases.as_ref().map(|all| all.iter().map(|bias| bias[start..start + n_ff].to_vec()).collect());
+        Ok(with_biases(weights, biases))
+    };
+    Ok(Some((Some(half(0)?), half(n_ff)?)))
+}
+
+/// The expert of layer `n` that every token uses, if there is one; its gate is a row, stored with or without its unit dimension.
+fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<SharedExpert>> {
+    let stem = |role: &str| format!("blk.{n}.ffn_{role}_shexp");
+    let Some(up) = loader.find(&format!("{}.weight", stem("up"))) else { return Ok(None) };
+    let n_ff = up.rows();
+    let gated = loader.has(&format!("{}.weight", stem("gate")));
+    let gate_row =
+        loader.find(&format!("{}.weight", stem("gate_inp"))).map(|tensor| loader.row(tensor, d)).transpose()?;
+    Ok(Some(SharedExpert {
+        gate: gate_row.map(|weight| Linear { weight, bias: None }),
+        ffn: FfnWeights {
+            gate: gated.then(|| loader.linear(&stem("gate"), n_ff, d)).transpose()?,
+            up: loader.linear(&stem("up"), n_ff, d)?,
+            down: Down::Outputs(loader.linear(&stem("down"), d, n_ff)?),
+        },
+    }))
+}
+
+/// The FFN of layer `n`: a gated one, or an MoE one.
+pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
+    Ok(match &config.experts {
+        // Some MoE models have dense layers in between.
+        Some(experts)
+            if config.layers[n].n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() =>
+        {
+            Ffn::Experts(moe(loader, config, experts, n)?)
+        }
+        _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
+    })
+}
+
 /// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,
@@ -120,13 +193,7 @@ pub(super) fn gated_layer(
     n: usize,
     stems: &[(NormSlot, &str)],
 ) -> Result<LayerWeights> {
-    let ffn = match &config.experts {
-        // Some MoE models have dense layers in between.
-        Some(experts) if config.n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() => {
-            Ffn::Experts(expert_ffns(loader, config, experts, n)?)
-        }
-        _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
-    };
+    let ffn = ffn(loader, config, n)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }

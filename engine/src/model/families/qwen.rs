@@ -9,7 +9,7 @@ use crate::{
     error::Result,
     format::Value,
     model::{
-        Activation, Down, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, NormKind, RopeOrder, SharedExpert,
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, HfConfig, Transform},
         load::Sizes,
     },
@@ -26,7 +26,7 @@ pub(super) const FAMILY: Family = Family {
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::Silu)?;
-    config.experts = loader.experts(loader.arch == "qwen3moe", |used| sizes.n_ff / used)?;
+    config.experts = loader.experts(Router::softmax(loader.arch == "qwen3moe"), |used| sizes.n_ff / used)?;
     if loader.arch.ends_with("moe") && config.experts.is_none() {
         return Err(loader.key_error("expert_count", "at least one expert", 0));
     }
@@ -35,26 +35,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let mut layer = gated_layer(loader, config, n, USUAL_NORMS)?;
-    let gate = format!("blk.{n}.ffn_gate_inp_shexp");
-    if let Ffn::Experts(experts) = &mut layer.ffn
-        && let Some(tensor) = loader.find(&format!("{gate}.weight"))
-    {
-        // The gate is one row, stored with or without its unit dimension.
-        let weight = loader.row(tensor, config.d_model)?;
-        let d = config.d_model;
-        let up_name = format!("blk.{n}.ffn_up_shexp");
-        let n_ff = loader.find(&format!("{up_name}.weight")).map_or(0, |tensor| tensor.rows());
-        experts.shared = Some(Box::new(SharedExpert {
-            gate: Linear { weight, bias: None },
-            ffn: FfnWeights {
-                gate: Some(loader.linear(&format!("blk.{n}.ffn_gate_shexp"), n_ff, d)?),
-                up: loader.linear(&up_name, n_ff, d)?,
-                down: Down::Outputs(loader.linear(&format!("blk.{n}.ffn_down_shexp"), d, n_ff)?),
-            },
-        }));
-    }
-    Ok(layer)
+    gated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
@@ -92,9 +73,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.norms_of_heads();
     naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
-    for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
-        naming.add(format!("model.layers.*.mlp.experts.*.{hf}"), format!("blk.*.{gguf}.*"));
-        naming.add(format!("model.layers.*.mlp.shared_expert.{hf}"), format!("blk.*.{gguf}_shexp"));
-    }
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_expert");
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::{HfConfig, Transform, hf_config::HfRope, naming::Naming};
 use crate::{
     error::{Error, Result},
     format::{Array, Bytes, Metadata, Tensor, Value},
-    model::{Activation, load::yarn_magnitude},
+    model::{Activation, Router, RouterScore, load::yarn_magnitude},
     quant::TensorType,
 };
 
@@ -67,9 +67,39 @@ impl Draft {
         Ok(())
     }
 
+    /// Number of layers.
+    pub(super) fn layers(&self) -> Result<usize> {
+        Ok(self.keys.usize(&format!("{}.block_count", self.arch))?.unwrap_or(usize::MAX))
+    }
+
     /// Sets the activation's name.
     pub(in crate::model) fn activation(&mut self, activation: Activation) {
         self.set("hidden_activation", Value::String(activation.name().to_owned()));
+    }
+
+    /// Sets how experts are chosen: as `default`, but for what the configuration says.
+    pub(in crate::model) fn router(&mut self, hf: &HfConfig, default: Router) -> Result<()> {
+        let score = match hf.str(&["scoring_func"])? {
+            None => default.score,
+            Some("softmax") => RouterScore::Softmax,
+            Some("sigmoid") => RouterScore::Sigmoid,
+            Some(other) => return Err(hf.error("scoring_func", "`softmax` or `sigmoid`", other)),
+        };
+        let number = match score {
+            RouterScore::Softmax => 1,
+            RouterScore::Sigmoid => 2,
+            RouterScore::SoftmaxOfChosen => 3,
+        };
+        self.set_size("expert_gating_func", number)?;
+        let renormalise = hf.bool(&["norm_topk_prob"])?.unwrap_or(default.renormalise);
+        self.set("expert_weights_norm", Value::Bool(renormalise));
+        let scale = hf.f32(&["routed_scaling_factor"])?.unwrap_or(default.scale);
+        self.set("expert_weights_scale", Value::F32(scale));
+        if let (Some(groups), Some(used)) = (hf.usize(&["n_group"])?, hf.usize(&["topk_group"])?) {
+            self.set_size("expert_group_count", groups)?;
+            self.set_size("expert_group_used_count", used)?;
+        }
+        Ok(())
     }
 
     /// Sets the window and, where layers differ, which of them slide.
@@ -172,6 +202,9 @@ impl Draft {
                     if let Some(beta) = rope.f32(name)? {
                         self.set(key, Value::F32(beta));
                     }
+                }
+                if let Some(truncate) = rope.bool("truncate")? {
+                    self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
                 }
                 // GGUF keeps what multiplies the magnitude that follows from the factor.
                 let scales = [rope.f32("mscale")?, rope.f32("mscale_all_dim")?];

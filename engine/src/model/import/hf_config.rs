@@ -120,17 +120,27 @@ impl HfConfig {
 
     /// Per layer, whether `layer_types` says it slides; `None` without that key.
     pub(in crate::model) fn sliding_layers(&self, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        self.layers_of_type("sliding_attention", &["full_attention"], n_layer)
+    }
+
+    /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
+    pub(in crate::model) fn layers_of_type(
+        &self,
+        wanted: &str,
+        others: &[&str],
+        n_layer: usize,
+    ) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         if types.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
         }
-        let slides = |value: &Value| match value.as_str() {
-            Some("sliding_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(self.error(name, "`sliding_attention` or `full_attention`", value)),
+        let is_wanted = |value: &Value| match value.as_str() {
+            Some(ty) if ty == wanted => Ok(true),
+            Some(ty) if others.contains(&ty) => Ok(false),
+            _ => Err(self.error(name, format!("`{wanted}` or `{}`", others.join("`, `")), value)),
         };
-        types.iter().map(slides).collect::<Result<_>>().map(Some)
+        types.iter().map(is_wanted).collect::<Result<_>>().map(Some)
     }
 
     /// The same, where without that key all layers slide but the last of every `interval`.
@@ -209,6 +219,12 @@ impl<'a> HfRope<'a> {
     pub(super) fn f32(&self, name: &str) -> Result<Option<f32>> {
         let Some(value) = self.value(name) else { return Ok(None) };
         finite(value).map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "a finite number", value))
+    }
+
+    pub(super) fn bool(&self, name: &str) -> Result<Option<bool>> {
+        let Some(value) = self.value(name) else { return Ok(None) };
+        let flag = value.as_bool();
+        flag.map(Some).ok_or_else(|| self.config.error(&format!("rope.{name}"), "true or false", value))
     }
 
     pub(super) fn usize(&self, name: &str) -> Result<Option<usize>> {

@@ -4,13 +4,17 @@
 //! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
 
 mod draft;
+mod gather;
 mod hf_config;
 mod naming;
 mod recipe;
 
 pub(super) use draft::Draft;
+pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
-pub(super) use recipe::{Recipe, Transform};
+pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
+
+use std::{collections::HashMap, path::Path};
 
 use super::families;
 use crate::{
@@ -36,16 +40,22 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
 
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
-    for tensor in tensors {
-        let names = draft.naming.translate(&tensor.name);
-        if names.is_empty() {
+    let layers = draft.layers()?;
+    let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    for tensor in &tensors {
+        let translated = draft.naming.translate(&tensor.name);
+        if translated.is_empty() {
             tracing::debug!(tensor = tensor.name, "not used");
         }
-        for (name, transform) in names {
-            // A tied head stored all the same is the embedding once more.
-            if !(tie && name == "output.weight") {
-                recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, transform });
-            }
+        // A tied head stored all the same is the embedding once more; layers behind the last predict further tokens.
+        let wanted =
+            |name: &str| !(tie && name == "output.weight") && layer_of(name).is_none_or(|layer| layer < layers);
+        for (name, transform) in translated.into_iter().filter(|(name, _)| wanted(name)) {
+            let scales = match &transform {
+                Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
+                _ => None,
+            };
+            recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, scales, transform });
         }
     }
     if !tie && !recipes.iter().any(|recipe| recipe.tensor.name == "output.weight") {
@@ -57,6 +67,20 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
         None => TokenizerSource::Metadata,
     };
     Ok(Import { metadata: draft.keys, tokenizer, recipes })
+}
+
+/// Number of the layer that a tensor belongs to.
+fn layer_of(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// The scales of MXFP4 blocks: `x_scales` beside `x_blocks`.
+fn scales_of<'a>(path: &Path, blocks: &Tensor, by_name: &HashMap<&str, &'a Tensor>) -> Result<&'a Tensor> {
+    let name = format!("{}_scales", blocks.name.strip_suffix("_blocks").unwrap_or(&blocks.name));
+    by_name.get(name.as_str()).copied().ok_or_else(|| {
+        let expected = format!("the scales of `{}`", blocks.name);
+        Error::malformed(path, Location::Tensor(name), expected, "nothing: the tensor is missing")
+    })
 }
 
 /// A checkpoint that can be run.

@@ -7,7 +7,9 @@ use super::{Transform, draft::HfSizes};
 /// Rules of one family. A rule is a name without its last part (`weight`, `bias`); `*` stands for a number.
 #[derive(Debug, Default)]
 pub(in crate::model) struct Naming {
-    rules: HashMap<String, Vec<(String, Transform)>>,
+    rules: HashMap<String, (String, Transform)>,
+    /// Rules for whole names; a tensor with several becomes several.
+    whole: HashMap<String, Vec<(String, Transform)>>,
     prefixes: Vec<(&'static str, &'static str)>,
 }
 
@@ -43,13 +45,13 @@ impl Naming {
 
     /// Adds a rule, or replaces the one for the same name.
     pub(in crate::model) fn set(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
-        self.rules.insert(hf.into(), vec![(gguf.into(), transform)]);
+        self.rules.insert(hf.into(), (gguf.into(), transform));
     }
 
-    /// Adds a rule for tensors whose rows, in equal ranges, are several of GGUF's.
-    pub(in crate::model) fn split<const N: usize>(&mut self, hf: impl Into<String>, gguf: [&str; N]) {
-        let range = |(range, name): (usize, &str)| (name.to_owned(), Transform::Rows { range, of: N });
-        self.rules.insert(hf.into(), gguf.into_iter().enumerate().map(range).collect());
+    /// Adds a rule for a name without `weight` or `bias` at its end, whose GGUF name is `gguf`. A tensor with several such rules
+    /// becomes several.
+    pub(in crate::model) fn whole(&mut self, hf: impl Into<String>, gguf: impl Into<String>, transform: Transform) {
+        self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
     }
 
     /// The norms of [`Naming::llama_like`] models that store their weights minus one.
@@ -77,6 +79,25 @@ impl Naming {
         self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
     }
 
+    /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
+    pub(in crate::model) fn experts(&mut self, stem: &str, names: [&str; 3]) {
+        for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
+            self.add(format!("model.layers.*.{stem}.*.{hf}"), format!("blk.*.{gguf}.*"));
+        }
+    }
+
+    /// The FFN of shared experts under `model.layers.N.{stem}`.
+    pub(in crate::model) fn shared_expert(&mut self, stem: &str) {
+        for (hf, gguf) in [("gate_proj", "ffn_gate"), ("up_proj", "ffn_up"), ("down_proj", "ffn_down")] {
+            self.add(format!("model.layers.*.{stem}.{hf}"), format!("blk.*.{gguf}_shexp"));
+        }
+    }
+
+    /// The bias that experts are chosen with, `model.layers.N.{name}`.
+    pub(in crate::model) fn selection_bias(&mut self, name: &str) {
+        self.whole(format!("model.layers.*.{name}"), "blk.*.exp_probs_b.bias", Transform::Flatten);
+    }
+
     /// Reads names that start with `from` as if they started with `to`.
     pub(in crate::model) fn alias(&mut self, from: &'static str, to: &'static str) {
         self.prefixes.push((from, to));
@@ -89,40 +110,50 @@ impl Naming {
             Some(format!("{to}{rest}"))
         });
         let name = wrapped.as_deref().unwrap_or(name);
-        let Some((stem, last @ ("weight" | "bias"))) = name.rsplit_once('.') else { return Vec::new() };
-        let mut numbers = Vec::new();
-        let pattern: Vec<&str> = stem
-            .split('.')
-            .map(|part| match part.parse::<u32>() {
-                Ok(number) => {
-                    numbers.push(number);
-                    "*"
-                }
-                Err(_) => part,
-            })
-            .collect();
-        let rules = self.rules.get(&pattern.join("."));
-        let rules = rules.into_iter().flatten().filter_map(|(gguf, transform)| {
+        let (pattern, numbers) = pattern(name);
+        if let Some(rules) = self.whole.get(&pattern) {
+            let translated =
+                rules.iter().filter_map(|(gguf, transform)| Some((numbered(gguf, &numbers)?, transform.clone())));
+            return translated.collect();
+        }
+        let rule = pattern.rsplit_once('.').filter(|(_, last)| matches!(*last, "weight" | "bias"));
+        let translated = rule.and_then(|(stem, last)| {
+            let (gguf, transform) = self.rules.get(stem)?;
             // Only weights are stored minus one.
             let plain = *transform == Transform::AddOne && last == "bias";
             let transform = if plain { Transform::None } else { transform.clone() };
             Some((format!("{}.{last}", numbered(gguf, &numbers)?), transform))
         });
-        rules.collect()
+        translated.into_iter().collect()
     }
 }
 
-/// `pattern` with its `*` replaced by the first of `numbers`; `None` if there are too few.
-fn numbered(pattern: &str, numbers: &[u32]) -> Option<String> {
-    let mut numbers = numbers.iter();
-    let mut name = String::with_capacity(pattern.len() + 12);
-    for (at, part) in pattern.split('*').enumerate() {
+/// `name` with `*` for its numbers, and those.
+fn pattern(name: &str) -> (String, Vec<u32>) {
+    let mut numbers = Vec::new();
+    let parts: Vec<&str> = name
+        .split('.')
+        .map(|part| match part.parse::<u32>() {
+            Ok(number) => {
+                numbers.push(number);
+                "*"
+            }
+            Err(_) => part,
+        })
+        .collect();
+    (parts.join("."), numbers)
+}
+
+/// `name` with `numbers` for its `*`; `None` if those are too few.
+fn numbered(name: &str, numbers: &[u32]) -> Option<String> {
+    let (mut numbers, mut translated) = (numbers.iter(), String::with_capacity(name.len() + 12));
+    for (at, part) in name.split('*').enumerate() {
         if at > 0 {
-            name.push_str(&numbers.next()?.to_string());
+            translated.push_str(&numbers.next()?.to_string());
         }
-        name.push_str(part);
+        translated.push_str(part);
     }
-    Some(name)
+    Some(translated)
 }
 
 #[cfg(test)]
@@ -134,23 +165,24 @@ mod tests {
         let mut naming = Naming::default();
         naming.llama_like();
         naming.add("model.layers.*.mlp.experts.*.up_proj", "blk.*.ffn_up.*");
-        let name = |hf: &str| naming.translate(hf).pop().map(|(name, _)| name);
+        naming.whole("model.layers.*.sinks", "blk.*.attn_sinks.weight", Transform::None);
+        naming.whole("model.layers.*.sinks", "blk.*.again.weight", Transform::Flatten);
+        let name = |hf: &str| naming.translate(hf).first().map(|(name, _)| name.clone());
         assert_eq!(name("model.layers.12.self_attn.q_proj.bias").as_deref(), Some("blk.12.attn_q.bias"));
         assert_eq!(name("model.layers.3.mlp.experts.17.up_proj.weight").as_deref(), Some("blk.3.ffn_up.17.weight"));
         assert_eq!(name("language_model.model.norm.weight").as_deref(), Some("output_norm.weight"));
         assert_eq!(name("model.layers.0.self_attn.rotary_emb.inv_freq"), None);
         assert_eq!(name("vision_tower.layers.0.weight"), None);
         assert_eq!(name(""), None);
+        let both = ["blk.2.attn_sinks.weight", "blk.2.again.weight"];
+        let names: Vec<String> = naming.translate("model.layers.2.sinks").into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, both);
     }
 
     #[test]
-    fn a_tensor_may_be_several_and_biases_are_not_stored_minus_one() {
+    fn biases_are_not_stored_minus_one() {
         let mut naming = Naming::default();
-        naming.split("model.layers.*.mlp.input_linear", ["blk.*.ffn_gate", "blk.*.ffn_up"]);
         naming.set("model.norm", "output_norm", Transform::AddOne);
-        let rows = |range| Transform::Rows { range, of: 2 };
-        let wanted = [("blk.7.ffn_gate.weight".to_owned(), rows(0)), ("blk.7.ffn_up.weight".to_owned(), rows(1))];
-        assert_eq!(naming.translate("model.layers.7.mlp.input_linear.weight"), wanted);
         assert_eq!(naming.translate("model.norm.bias"), [("output_norm.bias".to_owned(), Transform::None)]);
         assert_eq!(naming.translate("model.norm.weight"), [("output_norm.weight".to_owned(), Transform::AddOne)]);
     }

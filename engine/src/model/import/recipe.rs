@@ -1,10 +1,11 @@
-//! How one GGUF tensor is made from one Hugging Face tensor.
+//! How one GGUF tensor is made from a Hugging Face tensor.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use super::Gather;
 use crate::{
     error::{Error, Location, Result},
-    format::{Bytes, Tensor},
+    format::{Bytes, Tensor, anonymous},
     quant,
     quant::TensorType,
 };
@@ -32,53 +33,113 @@ pub(in crate::model) enum Transform {
     AddOne,
     /// `[1, n]` becomes `[n]`.
     Flatten,
-    /// One of several equal ranges of rows: GGUF keeps apart what is one tensor in the folder.
-    Rows {
-        /// Number of the range.
-        range: usize,
-        /// Ranges in the tensor.
-        of: usize,
-    },
+    /// Some rows, or all of them in another order.
+    Rows(Arc<Gather>),
+    /// The same of columns.
+    Columns(Arc<Gather>),
+    /// The same of elements `x`, which become `-e^x`.
+    Decay(Arc<Gather>),
+    /// Experts `[experts, inputs, outputs]` become `[experts, outputs, inputs]`, with these outputs only.
+    InputsFirst(ExpertOutputs),
+    /// Vectors of experts `[experts, outputs]`, these outputs only.
+    ExpertVectors(ExpertOutputs),
+    /// Blocks `[experts, outputs, inputs / 32, 16]` of MXFP4 codes, two to a byte with the earlier in the low nibble, and scales
+    /// `[experts, outputs, inputs / 32]` become `[experts, outputs, inputs]`, with these outputs only.
+    Mxfp4(ExpertOutputs),
 }
+
+/// Outputs of each expert that a tensor takes, where Hugging Face keeps those of two matrices by turns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::model) enum ExpertOutputs {
+    /// All of them.
+    All,
+    /// 0, 2, 4, ...: gates.
+    Even,
+    /// 1, 3, 5, ...: ups.
+    Odd,
+}
+
+impl ExpertOutputs {
+    /// How many of `outputs` are taken.
+    fn count(self, outputs: usize) -> usize {
+        match self {
+            ExpertOutputs::All => outputs,
+            ExpertOutputs::Even => outputs.div_ceil(2),
+            ExpertOutputs::Odd => outputs / 2,
+        }
+    }
+
+    /// The `at`-th that is taken.
+    fn source(self, at: usize) -> usize {
+        match self {
+            ExpertOutputs::All => at,
+            ExpertOutputs::Even => 2 * at,
+            ExpertOutputs::Odd => 2 * at + 1,
+        }
+    }
+}
+
+/// Bytes of an MXFP4 block's codes, in either layout.
+const CODES: usize = 16;
 
 /// A tensor under its GGUF name, still with its Hugging Face contents.
 #[derive(Debug, Clone)]
 pub(in crate::model) struct Recipe {
     pub(in crate::model) tensor: Tensor,
+    /// The scales of [`Transform::Mxfp4`].
+    pub(in crate::model) scales: Option<Tensor>,
     pub(in crate::model) transform: Transform,
 }
 
 impl Recipe {
     /// The tensor as it is.
     pub(in crate::model) fn plain(tensor: Tensor) -> Self {
-        Recipe { tensor, transform: Transform::None }
+        Recipe { tensor, scales: None, transform: Transform::None }
     }
 
     /// Shape of the tensor when made.
     pub(in crate::model) fn shape(&self) -> Vec<usize> {
-        match self.transform {
-            Transform::Flatten => vec![self.tensor.len()],
-            Transform::Rows { of, .. } => {
-                let rows = self.tensor.shape.first().map(|rows| rows / of.max(1));
-                rows.into_iter().chain(self.tensor.shape.iter().skip(1).copied()).collect()
+        match (self.transform.clone(), &self.tensor.shape[..]) {
+            (Transform::Flatten, _) => vec![self.tensor.len()],
+            (Transform::InputsFirst(of), &[experts, inputs, outputs]) => vec![experts, of.count(outputs), inputs],
+            (Transform::ExpertVectors(of), &[experts, outputs]) => vec![experts, of.count(outputs)],
+            (Transform::Mxfp4(of), &[experts, outputs, blocks, CODES]) => {
+                vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
             }
-            _ => self.tensor.shape.clone(),
+            (Transform::Rows(of) | Transform::Decay(of), shape) => of.shape(shape),
+            (_, shape) => shape.to_vec(),
         }
     }
 
-    /// A tensor of the right shape with the wrong contents, for checks of sizes.
-    pub(in crate::model) fn untransformed(&self) -> Tensor {
-        let data = self.rows_data().unwrap_or_else(|| self.tensor.data.clone());
-        Tensor { shape: self.shape(), data, ..self.tensor.clone() }
+    /// Type of the tensor when made.
+    pub(in crate::model) fn ty(&self) -> TensorType {
+        match self.transform {
+            Transform::Mxfp4(_) => TensorType::MXFP4,
+            Transform::Decay(_) => TensorType::F32,
+            _ => self.tensor.ty,
+        }
     }
 
-    /// The bytes of a range of rows, if that is what the tensor is and its rows can be divided.
-    fn rows_data(&self) -> Option<Bytes> {
-        let Transform::Rows { range, of } = self.transform else { return None };
-        let rows = self.tensor.shape.first()?;
-        let len = self.tensor.data.len() / of.max(1);
-        let divides = rows.is_multiple_of(of) && self.tensor.data.len().is_multiple_of(of) && range < of;
-        divides.then(|| self.tensor.data.slice(range * len..(range + 1) * len)).flatten()
+    /// A tensor of the right type and shape with the wrong contents, for checks of sizes.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no room for blank contents.
+    pub(in crate::model) fn untransformed(&self) -> Result<Tensor> {
+        let (ty, shape) = (self.ty(), self.shape());
+        let data = match self.transform {
+            Transform::InputsFirst(_)
+            | Transform::ExpertVectors(_)
+            | Transform::Mxfp4(_)
+            | Transform::Rows(_)
+            | Transform::Decay(_) => {
+                let rows = shape.iter().rev().skip(1).product::<usize>();
+                let bytes = ty.row_bytes(shape.last().copied().unwrap_or(0)).map_or(0, |row| row.saturating_mul(rows));
+                // Never touched, so that it takes no memory.
+                if bytes == 0 { Bytes::new(Vec::new()) } else { Bytes::new(anonymous(bytes, "outline of a tensor")?) }
+            }
+            _ => self.tensor.data.clone(),
+        };
+        Ok(Tensor { name: self.tensor.name.clone(), ty, shape, data })
     }
 
     /// Makes the tensor; copies only where the transformation asks for it. `path` is for errors.
@@ -89,22 +150,18 @@ impl Recipe {
             let location = Location::Tensor(tensor.name.clone());
             Err(Error::malformed(path, location, expected, format!("shape {:?}", tensor.shape)))
         };
-        match self.transform {
+        match &self.transform {
             Transform::None => Ok(tensor.clone()),
             Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
-            Transform::Flatten => Ok(self.untransformed()),
-            Transform::Rows { of, .. } => match self.rows_data() {
-                Some(_) => Ok(self.untransformed()),
-                None => error(format!("a multiple of {of} rows")),
-            },
-            Transform::Rope { heads, dims } => {
+            Transform::Flatten => self.untransformed(),
+            &Transform::Rope { heads, dims } => {
                 let head_dim = rows / heads.max(1);
                 if head_dim == 0 || rows != heads * head_dim || dims > head_dim {
                     return error(format!("rows of {heads} heads of at least {dims}"));
                 }
                 Ok(self.with_rows(|row| rope_source(row, head_dim, dims)))
             }
-            Transform::Qkv { heads, kv_heads } => {
+            &Transform::Qkv { heads, kv_heads } => {
                 let all = heads + 2 * kv_heads;
                 let head_dim = rows / all.max(1);
                 let divides = kv_heads != 0 && heads.is_multiple_of(kv_heads);
@@ -122,7 +179,95 @@ impl Recipe {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
                 Ok(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
             }
+            Transform::Rows(of) => match of.rows(&tensor.data).filter(|_| rows == of.source_rows()) {
+                Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
+                None => error(format!("{} rows", of.source_rows())),
+            },
+            Transform::Columns(of) => {
+                let element = tensor.ty.block_bytes();
+                let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
+                match of.columns(&tensor.data, element).filter(|_| floats) {
+                    Some(bytes) => Ok(Tensor { data: Bytes::new(bytes), ..tensor.clone() }),
+                    None => error(format!("floats in {} columns", of.source_rows())),
+                }
+            }
+            Transform::Decay(of) => {
+                let vector = tensor.shape == [of.source_rows()] && tensor.ty.block_len() == 1 && tensor.ty.is_weight();
+                let Some(bytes) = of.rows(&tensor.data).filter(|_| vector && self.is_whole()) else {
+                    return error(format!("{} floats", of.source_rows()));
+                };
+                let mut values = vec![0.0; bytes.len() / tensor.ty.block_bytes()];
+                quant::dequantise(tensor.ty, &bytes, &mut values);
+                let bytes: Vec<u8> = values.iter().flat_map(|value| (-value.exp()).to_le_bytes()).collect();
+                Ok(Tensor { ty: TensorType::F32, shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
+            }
+            &Transform::InputsFirst(of) => match tensor.shape[..] {
+                [_, inputs, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => {
+                    Ok(self.outputs_first(inputs, outputs, of))
+                }
+                _ => error("floats [experts, inputs, outputs]".to_owned()),
+            },
+            &Transform::ExpertVectors(of) => match tensor.shape[..] {
+                [_, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => Ok(self.outputs_first(1, outputs, of)),
+                _ => error("floats [experts, outputs]".to_owned()),
+            },
+            &Transform::Mxfp4(of) => match (&tensor.shape[..], &self.scales) {
+                (&[experts, outputs, blocks, CODES], Some(scales))
+                    if scales.shape == [experts, outputs, blocks]
+                        && self.is_whole()
+                        && scales.data.len() == scales.len() =>
+                {
+                    Ok(self.mxfp4(&scales.data, (outputs, blocks), of))
+                }
+                (_, scales) => error(format!(
+                    "bytes [experts, outputs, blocks, {CODES}] for scales {:?}",
+                    scales.as_ref().map_or(&[][..], |scales| &scales.shape)
+                )),
+            },
         }
+    }
+
+    /// True if the data are as long as shape and type say.
+    fn is_whole(&self) -> bool {
+        self.tensor.len().checked_mul(self.tensor.ty.block_bytes()) == Some(self.tensor.data.len())
+    }
+
+    /// Each expert's `[inputs, outputs]` transposed, with the outputs `of` only.
+    fn outputs_first(&self, inputs: usize, outputs: usize, of: ExpertOutputs) -> Tensor {
+        let tensor = &self.tensor;
+        let element = tensor.ty.block_bytes();
+        let taken = of.count(outputs);
+        let expert = inputs * outputs * element;
+        let mut bytes = Vec::with_capacity(tensor.data.len() / outputs.max(1) * taken);
+        for expert in tensor.data.chunks_exact(expert.max(1)) {
+            for output in 0..taken {
+                let first = of.source(output) * element;
+                let row = (0..inputs).flat_map(|input| &expert[input * outputs * element + first..][..element]);
+                bytes.extend(row);
+            }
+        }
+        Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }
+    }
+
+    /// The MXFP4 blocks of the outputs `of`: scale, then codes as GGUF has them, element `j` beside element `j + 16`.
+    fn mxfp4(&self, scales: &[u8], (outputs, blocks): (usize, usize), of: ExpertOutputs) -> Tensor {
+        let shape = self.shape();
+        let taken = of.count(outputs);
+        let experts = shape.first().copied().unwrap_or(0);
+        let mut bytes = Vec::with_capacity(experts * taken * blocks * (CODES + 1));
+        let rows = (0..experts).flat_map(|expert| (0..taken).map(move |at| expert * outputs + of.source(at)));
+        for row in rows {
+            let codes = self.tensor.data[row * blocks * CODES..][..blocks * CODES].chunks_exact(CODES);
+            for (codes, scale) in codes.zip(&scales[row * blocks..]) {
+                let mut block = [*scale; 1 + CODES];
+                let (first, second) = codes.split_at(CODES / 2);
+                for ((out, a), b) in block[1..].as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+                    *out = [a & 15 | b << 4, a >> 4 | b & 0xf0];
+                }
+                bytes.extend_from_slice(&block);
+            }
+        }
+        Tensor { name: self.tensor.name.clone(), ty: TensorType::MXFP4, shape, data: Bytes::new(bytes) }
     }
 
     /// The tensor with row `i` taken from row `source(i)`; the first dimension counts rows.
@@ -167,6 +312,55 @@ mod tests {
         assert_eq!(rows, [0, 4, 1, 5, 2, 6, 3, 7]);
         let partial: Vec<_> = (8..16).map(|row| rope_source(row, 8, 4)).collect();
         assert_eq!(partial, [8, 10, 9, 11, 12, 13, 14, 15]);
+    }
+
+    fn recipe(ty: TensorType, shape: &[usize], bytes: Vec<u8>, transform: Transform) -> Recipe {
+        let data = Bytes::new(bytes);
+        Recipe { tensor: Tensor { name: "x".to_owned(), ty, shape: shape.to_vec(), data }, scales: None, transform }
+    }
+
+    #[test]
+    fn experts_are_transposed_and_parted() {
+        let bytes = (0..2 * 3 * 4).flat_map(|x| (x as f32).to_le_bytes()).collect();
+        let of = |of| Transform::InputsFirst(of);
+        let all = recipe(TensorType::F32, &[2, 3, 4], bytes, of(ExpertOutputs::All));
+        for (outputs, shape, first) in [
+            (ExpertOutputs::All, [2, 4, 3], [0.0, 4.0, 8.0, 1.0]),
+            (ExpertOutputs::Even, [2, 2, 3], [0.0, 4.0, 8.0, 2.0]),
+            (ExpertOutputs::Odd, [2, 2, 3], [1.0, 5.0, 9.0, 3.0]),
+        ] {
+            let recipe = Recipe { transform: of(outputs), ..all.clone() };
+            let made = recipe.make(Path::new("x")).unwrap();
+            let blank = recipe.untransformed().unwrap();
+            assert_eq!((&made.shape[..], made.data.len()), (&shape[..], made.len() * 4));
+            assert_eq!((blank.ty, &blank.shape, blank.data.len()), (made.ty, &made.shape, made.data.len()));
+            let floats: Vec<f32> =
+                made.data.chunks_exact(4).map(|x| f32::from_le_bytes(x.try_into().unwrap())).collect();
+            assert_eq!(floats[..4], first);
+        }
+        let flat = Recipe { tensor: Tensor { shape: vec![6, 4], ..all.tensor.clone() }, ..all };
+        assert!(flat.make(Path::new("x")).unwrap_err().to_string().contains("[experts, inputs, outputs]"));
+    }
+
+    #[test]
+    fn mxfp4_blocks_take_their_scales_and_our_order() {
+        let codes: Vec<u8> = (0..2 * 2 * 16).map(|at| (at as u8).wrapping_mul(7)).collect();
+        let mut odd = recipe(TensorType::I8, &[1, 2, 2, 16], codes.clone(), Transform::Mxfp4(ExpertOutputs::Odd));
+        assert!(odd.make(Path::new("x")).unwrap_err().to_string().contains("scales"));
+        let scales = recipe(TensorType::I8, &[1, 2, 2], vec![120, 121, 122, 123], Transform::None).tensor;
+        odd.scales = Some(scales);
+        let (made, blank) = (odd.make(Path::new("x")).unwrap(), odd.untransformed().unwrap());
+        assert_eq!((made.ty, &made.shape[..], made.data.len()), (TensorType::MXFP4, &[1, 1, 64][..], 34));
+        assert_eq!((blank.ty, &blank.shape, blank.data.len()), (made.ty, &made.shape, made.data.len()));
+        let mut values = [0.0; 64];
+        quant::dequantise(TensorType::MXFP4, &made.data, &mut values);
+        const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        for (at, value) in values.iter().enumerate() {
+            let code = codes[32 + at / 2] >> (4 * (at % 2)) & 15;
+            let sign = if code > 7 { -1.0 } else { 1.0 };
+            let scale = 2.0_f32.powi([122, 123][at / 32] - 127);
+            assert_eq!(*value, sign * scale * E2M1[usize::from(code & 7)], "{at}");
+        }
     }
 
     #[test]

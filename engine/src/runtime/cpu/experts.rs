@@ -98,8 +98,8 @@ impl MoeFfn {
         }
         let mut work = FfnWork::default();
         work.read_all(&weights.router.weight);
-        if let Some(expert) = &weights.shared {
-            work.read_all(&expert.gate.weight);
+        if let Some(gate) = weights.shared.as_ref().and_then(|expert| expert.gate.as_ref()) {
+            work.read_all(&gate.weight);
         }
         self.compute(&expert_task, ffn, out, &mut work, probe)?;
         if let Some(started) = started {

@@ -7,7 +7,7 @@ use crate::{
         ops::{softmax_in_place, top_k},
     },
     error::{Error, Result},
-    model::{ExpertWeights, Experts},
+    model::{ExpertGroups, ExpertWeights, Experts, Router, RouterScore},
     runtime::scratch::grow,
 };
 
@@ -16,6 +16,8 @@ use crate::{
 pub struct Routing {
     /// `[tokens, experts]`
     scores: Vec<f32>,
+    /// `[experts]` of one token: what experts are chosen by, where those are not the scores.
+    choice: Vec<f32>,
     /// `[tokens]`: weight of the shared expert.
     gates: Vec<f32>,
     /// `[tokens, used]`, best first, and their router weights. A number past the last expert stands for none.
@@ -41,26 +43,28 @@ impl Routing {
     ) -> Result<()> {
         let n = weights.router.weight.rows();
         grow(&mut self.scores, tokens.checked_mul(n), WHAT)?;
+        grow(&mut self.choice, Some(n), WHAT)?;
         grow(&mut self.gates, Some(tokens), WHAT)?;
         let (scores, gates) = (&mut self.scores[..tokens * n], &mut self.gates[..tokens]);
         let router = &weights.router;
         let router = MatmulJob { weight: &router.weight, bias: router.bias.as_deref(), out: &mut *scores };
-        match &weights.shared {
-            Some(shared) => {
-                let bias = shared.gate.bias.as_deref();
-                let gate = MatmulJob { weight: &shared.gate.weight, bias, out: &mut *gates };
+        match weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
+            Some(gate) => {
+                let gate = MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *gates };
                 cpu.matmul(&mut [router, gate], x, tokens);
-                gates.iter_mut().for_each(|gate| *gate = 1.0 / (1.0 + (-*gate).exp()));
+                gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
             }
-            None => cpu.matmul(&mut [router], x, tokens),
+            None => {
+                cpu.matmul(&mut [router], x, tokens);
+                gates.fill(1.0);
+            }
         }
         self.chosen.resize(tokens * experts.used, 0);
         self.router_weights.clear();
-        for (probabilities, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
-            softmax_in_place(probabilities);
-            top_k(probabilities, chosen);
-            let sum = if experts.renormalise { chosen.iter().map(|e| probabilities[*e]).sum() } else { 1.0 };
-            self.router_weights.extend(chosen.iter().map(|e| probabilities[*e] / sum));
+        let bias = weights.selection_bias.as_deref();
+        for (scores, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
+            choose(&experts.router, bias, scores, &mut self.choice[..n], chosen);
+            weigh(&experts.router, scores, chosen, &mut self.router_weights);
         }
         Ok(())
     }
@@ -95,7 +99,7 @@ impl Routing {
         &self.router_weights
     }
 
-    /// Weight of the shared expert for each token that was routed, where there is one.
+    /// Weight of the shared expert for each token that was routed, where there is one: 1 if it has no gate.
     pub fn gates(&self) -> &[f32] {
         &self.gates
     }
@@ -110,7 +114,110 @@ impl Routing {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let floats = [&self.scores, &self.gates, &self.router_weights].map(Vec::capacity);
+        let floats = [&self.scores, &self.choice, &self.gates, &self.router_weights].map(Vec::capacity);
         (floats.iter().sum::<usize>() * size_of::<f32>() + self.chosen.capacity() * size_of::<usize>()) as u64
+    }
+}
+
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
+/// Makes one token's logits, `[experts]`, its scores and chooses the experts with the largest, best first. `choice` is scratch.
+fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mut [f32], chosen: &mut [usize]) {
+    match router.score {
+        RouterScore::Softmax => softmax_in_place(scores),
+        RouterScore::SoftmaxOfChosen => {}
+        RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
+    }
+    if bias.is_none() && router.groups.is_none() {
+        return top_k(scores, chosen);
+    }
+    choice.copy_from_slice(scores);
+    if let Some(bias) = bias {
+        choice.iter_mut().zip(bias).for_each(|(choice, bias)| *choice += bias);
+    }
+    if let Some(groups) = router.groups {
+        keep_best(groups, choice);
+    }
+    top_k(choice, chosen);
+}
+
+/// Hides, as `-inf`, the experts of all groups but the best.
+fn keep_best(groups: ExpertGroups, choice: &mut [f32]) {
+    let len = choice.len() / groups.count.max(1);
+    let mut best = vec![0; groups.best.min(len)];
+    let goodness = choice.chunks_exact(len.max(1)).map(|group| {
+        top_k(group, &mut best);
+        best.iter().map(|at| group[*at]).sum::<f32>()
+    });
+    let goodness: Vec<f32> = goodness.collect();
+    let mut used = vec![0; groups.used.min(goodness.len())];
+    top_k(&goodness, &mut used);
+    let hidden = choice.chunks_exact_mut(len.max(1)).enumerate().filter(|(group, _)| !used.contains(group));
+    hidden.for_each(|(_, group)| group.fill(f32::NEG_INFINITY));
+}
+
+/// Appends the weights of the experts that were chosen by `scores` to `weights`.
+fn weigh(router: &Router, scores: &[f32], chosen: &[usize], weights: &mut Vec<f32>) {
+    let first = weights.len();
+    weights.extend(chosen.iter().map(|expert| scores[*expert]));
+    let weights = &mut weights[first..];
+    if router.score == RouterScore::SoftmaxOfChosen {
+        softmax_in_place(weights);
+    }
+    // Sigmoids can all be zero.
+    let sum = if router.renormalise { weights.iter().sum::<f32>().max(f32::MIN_POSITIVE) } else { 1.0 };
+    weights.iter_mut().for_each(|weight| *weight *= router.scale / sum);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(router: &Router, bias: Option<&[f32]>, logits: &[f32], used: usize) -> (Vec<usize>, Vec<f32>) {
+        let (mut scores, mut choice, mut chosen) = (logits.to_vec(), vec![0.0; logits.len()], vec![0; used]);
+        choose(router, bias, &mut scores, &mut choice, &mut chosen);
+        let mut weights = Vec::new();
+        weigh(router, &scores, &chosen, &mut weights);
+        (chosen, weights)
+    }
+
+    fn close(got: &[f32], wanted: &[f32]) {
+        assert!(got.len() == wanted.len() && got.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-6), "{got:?}");
+    }
+
+    #[test]
+    fn scores_are_those_of_all_of_the_chosen_or_of_each() {
+        let logits = [0.0, 3.0_f32.ln(), 2.0_f32.ln(), 2.0_f32.ln()];
+        let (chosen, weights) = route(&Router::softmax(false), None, &logits, 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[3.0 / 8.0, 2.0 / 8.0]);
+        close(&route(&Router::softmax(true), None, &logits, 2).1, &[0.6, 0.4]);
+        let of_chosen = Router { score: RouterScore::SoftmaxOfChosen, scale: 2.0, ..Router::softmax(false) };
+        close(&route(&of_chosen, None, &logits, 2).1, &[1.2, 0.8]);
+        let (chosen, weights) = route(&Router::sigmoid(false), None, &logits, 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[0.75, 2.0 / 3.0]);
+        close(&route(&Router { scale: 2.5, ..Router::sigmoid(true) }, None, &logits, 1).1, &[2.5]);
+        close(&route(&Router::sigmoid(true), None, &[-200.0; 3], 2).1, &[0.0, 0.0]);
+    }
+
+    #[test]
+    fn a_bias_chooses_and_does_not_weigh() {
+        let logits = [0.0, 3.0_f32.ln(), -1.0];
+        let (chosen, weights) = route(&Router::sigmoid(false), Some(&[1.0, 0.0, 0.0]), &logits, 2);
+        assert_eq!(chosen, [0, 1]);
+        close(&weights, &[0.5, 0.75]);
+    }
+
+    #[test]
+    fn only_experts_of_the_best_groups_are_chosen() {
+        // The best expert is alone in its group; its group is the best by one expert and the second by two.
+        let logits = [5.0, -9.0, 4.0, 3.0, 1.0, 2.0];
+        for (best, used, wanted) in [(1, 1, [0, 1]), (2, 1, [2, 3]), (2, 2, [2, 3]), (1, 2, [0, 2])] {
+            let router = Router { groups: Some(ExpertGroups { count: 3, used, best }), ..Router::sigmoid(false) };
+            assert_eq!(route(&router, None, &logits, 2).0, wanted, "{best} {used}");
+        }
     }
 }

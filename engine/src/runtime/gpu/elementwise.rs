@@ -92,5 +92,6 @@ pub(crate) const fn kind(activation: Activation) -> u32 {
         Activation::GeluTanh => 3,
         Activation::GeluErf => 4,
         Activation::DRelu => 5,
+        Activation::ClampedSwiglu => 6,
     }
 }

@@ -1,7 +1,7 @@
 //! MoE layers compared with a reference in f64.
 
 use super::*;
-use crate::model::{ExpertWeights, SharedExpert, mask};
+use crate::model::{ExpertWeights, Router, SharedExpert, mask};
 
 #[test]
 fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
@@ -10,10 +10,10 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
         [(Activation::Silu, true, false), (Activation::Silu, false, true), (Activation::Relu, true, true)]
     {
         let (router, experts) = (linear(5, D, &mut seed), (0..5).map(|_| ffn(true, 16, &mut seed)).collect());
-        let always = |seed: &mut _| Box::new(SharedExpert { gate: linear(1, D, seed), ffn: ffn(true, 32, seed) });
+        let always = |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, 32, seed) });
         let shared = with_shared.then(|| always(&mut seed));
-        let weights = ExpertWeights { router, experts, shared, file_down: Vec::new() };
-        let experts = Experts { count: 5, used: 2, renormalise, n_ff: 16 };
+        let weights = ExpertWeights { router, selection_bias: None, experts, shared, file_down: Vec::new() };
+        let experts = Experts { count: 5, used: 2, router: Router::softmax(renormalise), n_ff: 16 };
         let config = config(activation, Some(experts));
         check(&config, &Ffn::Experts(weights.clone()), Sparsity::Exact, |x| {
             let scores = times(&weights.router, x);
@@ -29,7 +29,7 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
                 }
             }
             if let Some(shared) = &weights.shared {
-                let gate = 1.0 / (1.0 + (-times(&shared.gate, x)[0]).exp());
+                let gate = 1.0 / (1.0 + (-times(shared.gate.as_ref().unwrap(), x)[0]).exp());
                 for (out, y) in out.iter_mut().zip(plain(activation, &shared.ffn, x)) {
                     *out += gate * y;
                 }
@@ -54,10 +54,13 @@ fn firing_neurons_of_chosen_experts_are_reported() {
     ] {
         let router = linear(5, D, &mut seed);
         let experts = (0..5).map(|_| ffn(true, WIDTH, &mut seed)).collect();
-        let always = |seed: &mut _| Box::new(SharedExpert { gate: linear(1, D, seed), ffn: ffn(true, shared, seed) });
+        let always =
+            |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, shared, seed) });
         let shared_expert = (shared > 0).then(|| always(&mut seed));
-        let weights = ExpertWeights { router, experts, shared: shared_expert, file_down: Vec::new() };
-        let config = config(activation, Some(Experts { count: 5, used: 2, renormalise: true, n_ff: WIDTH }));
+        let weights =
+            ExpertWeights { router, selection_bias: None, experts, shared: shared_expert, file_down: Vec::new() };
+        let config =
+            config(activation, Some(Experts { count: 5, used: 2, router: Router::softmax(true), n_ff: WIDTH }));
         let ffn = Ffn::Experts(weights.clone());
         let all = 5 * WIDTH + shared;
         assert_eq!(ffn.neurons().count(), all);
@@ -91,7 +94,9 @@ fn firing_neurons_of_chosen_experts_are_reported() {
                     let gate = times(ffn.gate.as_ref().unwrap(), &x);
                     let mut values = hidden(activation, ffn, &x);
                     let router_weight = match &weights.shared {
-                        Some(shared) if first == 5 * WIDTH => 1.0 / (1.0 + (-times(&shared.gate, &x)[0]).exp()),
+                        Some(shared) if first == 5 * WIDTH => {
+                            1.0 / (1.0 + (-times(shared.gate.as_ref().unwrap(), &x)[0]).exp())
+                        }
                         _ => scores[first / WIDTH].exp() / total,
                     };
                     for (i, value) in values.iter_mut().enumerate() {

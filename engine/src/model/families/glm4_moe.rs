@@ -1,0 +1,55 @@
+//! GLM 4.5, 4.6 and 4.5-Air: q/k norms, biases on q, k and v, half of each head rotated, and after some dense layers experts chosen
+//! by sigmoid and bias, with a shared one.
+//!
+//! GGUF's `post_attention_norm` is the FFN's norm. Layers that predict further tokens come last and are not used.
+
+use super::{Family, Loader, parts::gated_layer};
+use crate::{
+    error::Result,
+    model::{
+        LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Router,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["glm4moe"], model_types: &["glm4_moe"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
+    if config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    let further = loader.size("nextn_predict_layers", 0..=sizes.n_layer - 1)?.unwrap_or(0);
+    config.layers.truncate(sizes.n_layer - further);
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let norms = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
+    gated_layer(loader, config, n, &norms)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "glm4moe")?;
+    draft.rope(hf, &sizes, 10000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
+    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
+    draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
+    draft.router(hf, Router::sigmoid(true))?;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_experts");
+    naming.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
+    naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
+    naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.selection_bias("mlp.gate.e_score_correction_bias");
+    Ok(())
+}
