@@ -1,12 +1,12 @@
 // From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
 // rows position .. position + tokens of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed per head
-// (QK_NORM: x / sqrt(mean(x^2) + eps) * w; with QK_NORM_ALL over all heads of a token together), then the first `dims` elements rotated (ROPE, Su et al. 2021):
+// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), then the first `dims`
+// elements rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
-// Heads of q and rows of the caches are padded to a multiple of four elements,
-// with zeros; the caches hold f32 when KV_F32, else pairs of f16. One workgroup per head and token: grid
-// (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
+// Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
+// pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 

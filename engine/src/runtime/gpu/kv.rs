@@ -52,8 +52,8 @@ pub(crate) struct KvOps {
 }
 
 impl GpuKv {
-    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by `rope`, if at all. A cache of [`KvType::Q8_0`] has
-    /// [`KvType::F16`] here.
+    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by `rope`, if at all. A cache of
+    /// [`KvType::Q8_0`] has [`KvType::F16`] here.
     ///
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
