@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 31] = [
+pub const MODELS: [&str; 32] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -29,6 +29,7 @@ pub const MODELS: [&str; 31] = [
     "llama-relu",
     "llama-relu-256",
     "llama-silu-gqa",
+    "minimax-m2",
     "ministral3",
     "mistral",
     "mixtral",
