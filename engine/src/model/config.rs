@@ -1,6 +1,6 @@
 //! Sizes and variants of a model: everything that the forward pass needs beside the weights.
 
-use std::sync::Arc;
+use std::{fmt, sync::Arc};
 
 use super::{Register, Step};
 pub use crate::cpu::ops::{Activation, DeltaNetShape};
@@ -134,7 +134,24 @@ impl Router {
     }
 }
 
-/// Sizes of a mixture of experts (MoE).
+impl fmt::Display for Router {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.score {
+            RouterScore::Softmax => "softmax",
+            RouterScore::SoftmaxOfChosen => "softmax of the chosen",
+            RouterScore::Sigmoid => "sigmoid",
+        })?;
+        if let Some(groups) = self.groups {
+            write!(f, " in {} of {} groups", groups.used, groups.count)?;
+        }
+        if self.scale != 1.0 {
+            write!(f, " times {}", self.scale)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sizes of the experts of an MoE model.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Experts {
     /// Experts per layer.

@@ -259,9 +259,12 @@ impl Recipe {
         for row in rows {
             let codes = self.tensor.data[row * blocks * CODES..][..blocks * CODES].chunks_exact(CODES);
             for (codes, scale) in codes.zip(&scales[row * blocks..]) {
-                let code = |at: usize| codes[at / 2] >> (4 * (at % 2)) & 15;
-                bytes.push(*scale);
-                bytes.extend((0..CODES).map(|at| code(at) | code(at + CODES) << 4));
+                let mut block = [*scale; 1 + CODES];
+                let (first, second) = codes.split_at(CODES / 2);
+                for ((out, a), b) in block[1..].as_chunks_mut::<2>().0.iter_mut().zip(first).zip(second) {
+                    *out = [a & 15 | b << 4, a >> 4 | b & 0xf0];
+                }
+                bytes.extend_from_slice(&block);
             }
         }
         Tensor { name: self.tensor.name.clone(), ty: TensorType::MXFP4, shape, data: Bytes::new(bytes) }
@@ -341,7 +344,7 @@ mod tests {
 
     #[test]
     fn mxfp4_blocks_take_their_scales_and_our_order() {
-        let codes: Vec<u8> = (0..2 * 2 * 16).map(|at| at as u8 * 7).collect();
+        let codes: Vec<u8> = (0..2 * 2 * 16).map(|at| (at as u8).wrapping_mul(7)).collect();
         let mut odd = recipe(TensorType::I8, &[1, 2, 2, 16], codes.clone(), Transform::Mxfp4(ExpertOutputs::Odd));
         assert!(odd.make(Path::new("x")).unwrap_err().to_string().contains("scales"));
         let scales = recipe(TensorType::I8, &[1, 2, 2], vec![120, 121, 122, 123], Transform::None).tensor;
