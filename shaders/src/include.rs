@@ -27,6 +27,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("weights_bf16.wgsl", include_str!("../wgsl/include/weights_bf16.wgsl")),
     ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
+    ("weights_mxfp4.wgsl", include_str!("../wgsl/include/weights_mxfp4.wgsl")),
     ("weights_q4_0.wgsl", include_str!("../wgsl/include/weights_q4_0.wgsl")),
     ("weights_q4_k.wgsl", include_str!("../wgsl/include/weights_q4_k.wgsl")),
     ("weights_q5_k.wgsl", include_str!("../wgsl/include/weights_q5_k.wgsl")),

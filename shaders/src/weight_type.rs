@@ -12,6 +12,7 @@ use std::fmt;
 /// | F16, BF16 | 4: pairs of values | none |
 /// | Q8_0 | 2: codes, four to a word | an f16 scale; two to a word, a row padded to whole words |
 /// | Q4_0 | 1: nibbles | the same |
+/// | MXFP4 | 1: nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2); four to a word, a row padded to whole words |
 /// | Q4_K | 1: nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
 /// | Q5_K | 1: low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
 /// | Q6_K | 1: low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
@@ -30,13 +31,14 @@ pub enum WeightType {
     Q4_K,
     Q5_K,
     Q6_K,
+    MXFP4,
 }
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 8] = {
+    pub const ALL: [WeightType; 9] = {
         use WeightType::*;
-        [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K]
+        [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, MXFP4]
     };
 
     /// Those of small integers, for which there are kernels with integer products.
@@ -56,6 +58,7 @@ impl WeightType {
             WeightType::Q4_K => "Q4_K",
             WeightType::Q5_K => "Q5_K",
             WeightType::Q6_K => "Q6_K",
+            WeightType::MXFP4 => "MXFP4",
         }
     }
 
@@ -84,6 +87,7 @@ impl WeightType {
         match self {
             WeightType::F32 | WeightType::F16 | WeightType::BF16 => 0,
             WeightType::Q8_0 | WeightType::Q4_0 => blocks.div_ceil(2),
+            WeightType::MXFP4 => blocks.div_ceil(4),
             WeightType::Q4_K => blocks * 4,
             WeightType::Q5_K => blocks * 12,
             WeightType::Q6_K => blocks * 21,

@@ -1,6 +1,6 @@
 // out[t] = sum over s of router_weights[t, s] * y[t * used + s], the outputs of those experts a token used whose place is one of the
-// first `resident`; with SHARED, plus shared[t], times sigmoid(gate[t]) with GATED; with `add`, plus out[t], what the others said. Rows of y,
-// shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
+// first `resident`; with SHARED, plus shared[t], times sigmoid(gate[t]) with GATED; with `add`, plus out[t], what the others said.
+// Rows of y, shared and out are `pitch` apart, those of gate `gate_pitch`. One invocation per element, in a two-dimensional grid.
 override WORKGROUP_SIZE: u32 = 128u;
 override SHARED: bool = false;
 override GATED: bool = true;

@@ -4,7 +4,6 @@
 //! | in the file | on the device | loss |
 //! |---|---|---|
 //! | Q5_0, IQ4_NL | Q8_0 | none: their codes are small integers under one scale |
-//! | MXFP4 | Q8_0 | none while the scale is within F16 |
 //! | IQ4_XS | Q8_0 | the scale of a chunk is rounded to F16: at most 2^-11 of a weight |
 //! | Q3_K | Q6_K | none: the same two scales, codes shorter |
 //! | Q4_1, Q5_1, Q2_K | Q8_0 | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
@@ -75,14 +74,8 @@ pub(super) fn split_scales<const BYTES: usize, const CODES: usize>(row: &[u8], m
     }
 }
 
-/// Widens a type with one scale per 32 and no minima to Q8_0. Codes are multiplied by `FACTOR` and scales divided by it, for scales
-/// that would be below F16's smallest.
-pub(super) fn widen_to_q8_0<const FACTOR: i8>(
-    ty: BlockType,
-    row: &[u8],
-    main: &mut [u8],
-    aux: &mut [u8],
-) -> Result<()> {
+/// Widens a type with one scale per 32 and no minima to Q8_0.
+pub(super) fn widen_to_q8_0(ty: BlockType, row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     let format = ty.format();
     let (mut codes, mut scales) = ([0i8; 256], [0f32; 8]);
     let chunks = row.len() / format.bytes * (format.len / 32);
@@ -91,9 +84,9 @@ pub(super) fn widen_to_q8_0<const FACTOR: i8>(
     for ((blocks, main), aux) in rows {
         let codes = &mut codes[..blocks.len() / format.bytes * format.len];
         (format.unpack)(blocks, UnpackedMut { codes, scales: &mut scales, mins: &mut [] });
-        main.iter_mut().zip(&*codes).for_each(|(byte, code)| *byte = (code * FACTOR) as u8);
+        main.iter_mut().zip(&*codes).for_each(|(byte, code)| *byte = *code as u8);
         for (to, scale) in aux.as_chunks_mut::<2>().0.iter_mut().zip(&scales[..codes.len() / 32]) {
-            *to = f16_scale(format.ty, scale / f32::from(FACTOR))?;
+            *to = f16_scale(format.ty, *scale)?;
         }
     }
     Ok(())
@@ -133,7 +126,10 @@ mod tests {
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
-    use crate::quant::tests::{WEIGHTS, random_weights, widening_error};
+    use crate::quant::{
+        mxfp4,
+        tests::{WEIGHTS, random_weights, widening_error},
+    };
 
     /// Streams of a row, over bytes that were not zero.
     fn repacked(ty: TensorType, row: &[u8], cols: usize) -> (Vec<u32>, Vec<u32>) {
@@ -162,6 +158,11 @@ mod tests {
             WeightType::BF16 => bf16::from_bits((main[col / 2] >> (j % 2 * 16)) as u16).to_f32(),
             WeightType::Q8_0 => f32::from((main[col / 4] >> (j % 4 * 8)) as u8 as i8) * f16s(aux[chunk / 2])[chunk % 2],
             WeightType::Q4_0 => (nibble() - 8.0) * f16s(aux[chunk / 2])[chunk % 2],
+            WeightType::MXFP4 => {
+                let e = (aux[chunk / 4] >> (chunk % 4 * 8)) as u8;
+                let scale = if e < 2 { 0.0 } else { mxfp4::scale(e) };
+                f32::from(mxfp4::VALUES[nibble() as usize]) * scale
+            }
             WeightType::Q4_K => affine(&aux[chunk / 8 * 4..], nibble()),
             WeightType::Q5_K => {
                 let aux = &aux[chunk / 8 * 12..];
@@ -206,10 +207,12 @@ mod tests {
 
     #[test]
     fn repack_refuses_scales_beyond_f16() {
-        let mut row = random_weights(TensorType::MXFP4, 64, &mut ChaCha8Rng::seed_from_u64(1));
-        row[17] = 200;
-        let (mut main, mut aux) = (vec![0; 64], vec![0; 4]);
-        let error = repack(TensorType::MXFP4, &row, &mut main, &mut aux).unwrap_err().to_string();
-        assert!(error.contains("MXFP4") && error.contains("65504") | error.contains("6.5504e4"), "{error}");
+        let mut row = random_weights(TensorType::IQ4_XS, 256, &mut ChaCha8Rng::seed_from_u64(1));
+        row[..2].copy_from_slice(&f16::MAX.to_le_bytes());
+        // The largest of each group's scales.
+        row[2..8].fill(0xff);
+        let (mut main, mut aux) = (vec![0; 256], vec![0; 16]);
+        let error = repack(TensorType::IQ4_XS, &row, &mut main, &mut aux).unwrap_err().to_string();
+        assert!(error.contains("IQ4_XS") && error.contains("65504") | error.contains("6.5504e4"), "{error}");
     }
 }

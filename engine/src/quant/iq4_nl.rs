@@ -22,7 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     device: DeviceFormat {
         ty: WeightType::Q8_0,
         exact: true,
-        repack: |row, main, aux| device::widen_to_q8_0::<1>(BlockType::IQ4_NL, row, main, aux),
+        repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ4_NL, row, main, aux),
     },
 };
 

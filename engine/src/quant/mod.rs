@@ -83,9 +83,9 @@ fn dequantise_blocks<const LEN: usize, const MINIMA: bool>(format: &BlockFormat,
 }
 
 /// Types [`quantise`] writes.
-pub const QUANTISABLE: [TensorType; 11] = {
+pub const QUANTISABLE: [TensorType; 12] = {
     use TensorType::*;
-    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K]
+    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4]
 };
 
 /// Fails to compile where [`QUANTISABLE`] leaves out a type whose file has a quantisation.

@@ -8,7 +8,11 @@
 
 use thermocline_shaders::WeightType;
 
-use super::{BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits, block_format::unpack_32, device};
+use super::{
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
+    block_format::{quantise_blocks, unpack_32},
+    round,
+};
 
 /// Values of the sixteen codes, doubled so that they are integers.
 pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -19,12 +23,14 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     bytes: 17,
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
-    quantise: None,
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {
-        ty: WeightType::Q8_0,
+        ty: WeightType::MXFP4,
         exact: true,
-        // Scales down to 2^-24 / 8 are numbers of F16 then.
-        repack: |row, main, aux| device::widen_to_q8_0::<8>(BlockType::MXFP4, row, main, aux),
+        repack: |row, main, aux| {
+            repack(row, main, aux);
+            Ok(())
+        },
     },
 };
 
@@ -39,4 +45,43 @@ fn unpack(block: &[u8; 17], codes: &mut [i8; 32]) -> (f32, f32) {
 pub(crate) fn scale(e: u8) -> f32 {
     // 2^-128 and 2^-127 are subnormal.
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { (u32::from(e) - 1) << 23 })
+}
+
+/// Codes, as they are, and scales, four to a word.
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) {
+    aux.fill(0);
+    let blocks = row.as_chunks::<17>().0.iter().zip(main.as_chunks_mut::<16>().0).zip(aux);
+    for ((block, codes), scale) in blocks {
+        *scale = block[0];
+        codes.copy_from_slice(&block[1..]);
+    }
+}
+
+/// Codes of `x` under the scale whose byte is `e`, and the sum of their squared errors.
+fn encode(x: &[f32; 32], e: u8) -> ([u8; 17], f32) {
+    let (scale, mut block, mut error) = (scale(e), [0; 17], 0.0);
+    block[0] = e;
+    for (at, x) in x.iter().enumerate() {
+        let wanted = x.abs() / scale;
+        // The first eight values ascend; halfway between two, the larger.
+        let above = |pair: &[i8]| 2.0 * wanted >= f32::from(pair[0]) + f32::from(pair[1]);
+        let magnitude = VALUES[..8].windows(2).filter(|pair| above(pair)).count();
+        let off = wanted - f32::from(VALUES[magnitude]);
+        error += off * scale * off * scale;
+        let code = magnitude as u8 | if *x < 0.0 { 8 } else { 0 };
+        block[1 + at % 16] |= code << (4 * (at / 16));
+    }
+    (block, error)
+}
+
+/// The largest magnitude is at most 7 steps of the scale, of which it keeps 6; or half as many, if that loses less.
+fn quantise(x: &[f32; 32]) -> [u8; 17] {
+    let largest = round::extreme(x).abs();
+    if largest == 0.0 {
+        return [0; 17];
+    }
+    let power = (f64::from(largest) / 7.0).log2().ceil();
+    let finer = (power + 127.0).clamp(0.0, 253.0) as u8;
+    let [(fine, fine_error), (coarse, coarse_error)] = [encode(x, finer), encode(x, finer + 1)];
+    if fine_error <= coarse_error { fine } else { coarse }
 }

@@ -24,7 +24,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     device: DeviceFormat {
         ty: WeightType::Q8_0,
         exact: true,
-        repack: |row, main, aux| device::widen_to_q8_0::<1>(BlockType::Q5_0, row, main, aux),
+        repack: |row, main, aux| device::widen_to_q8_0(BlockType::Q5_0, row, main, aux),
     },
 };
 

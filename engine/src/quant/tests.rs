@@ -160,8 +160,10 @@ fn round_trip_keeps_zeros_and_constants() {
     for ty in QUANTISABLE {
         assert!(round_trip(ty, &[0.0; 256]).iter().all(|x| *x == 0.0), "{ty}");
         for constant in [1.0f32, -1.0, 0.01, -300.0] {
+            // A power of two as the scale of codes with one bit behind the point.
+            let most = if ty == TensorType::MXFP4 { 0.2 } else { 0.02 };
             for x in round_trip(ty, &[constant; 256]) {
-                assert!((x - constant).abs() <= 0.02 * constant.abs(), "{ty}: {constant} became {x}");
+                assert!((x - constant).abs() <= most * constant.abs(), "{ty}: {constant} became {x}");
             }
         }
     }

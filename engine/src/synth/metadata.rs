@@ -49,12 +49,22 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     }
     if shape.family != Family::Opt {
         set("rope.dimension_count", size(shape.head_dim()));
-        set("rope.freq_base", Value::F32(10000.0));
+        set("rope.freq_base", Value::F32(if shape.family == Family::GptOss { 150_000.0 } else { 10_000.0 }));
+    }
+    if shape.family == Family::GptOss {
+        set("attention.key_length", size(shape.head_dim()));
+        set("attention.value_length", size(shape.head_dim()));
+        set("attention.sliding_window", size(128));
+        set("expert_feed_forward_length", size(shape.n_ff));
+        set("rope.scaling.type", text("yarn"));
+        set("rope.scaling.factor", Value::F32(32.0));
+        set("rope.scaling.original_context_length", size(shape.context / 32));
     }
     if shape.family == Family::Falcon {
         set("tensor_data_layout", text("jploski"));
     }
     let activation = match (shape.relu, shape.family) {
+        (false, Family::GptOss) => "swiglu_oai",
         (false, _) => "silu",
         (true, Family::Bamboo) => "drelu",
         (true, _) => "relu",
@@ -123,6 +133,7 @@ fn file_type(ty: TensorType) -> u32 {
         TensorType::Q5_K => 16,
         TensorType::Q6_K => 18,
         TensorType::BF16 => 32,
+        TensorType::MXFP4 => 38,
         _ => 0,
     }
 }

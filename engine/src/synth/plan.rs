@@ -38,6 +38,8 @@ const TOKEN_VARIANCE: f64 = 0.9;
 pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
 const SILU_SECOND_MOMENT: f64 = 0.356;
+/// `mean((z sigmoid(1.702 z))^2)` over a standard normal `z`.
+const SWIGLU_SECOND_MOMENT: f64 = 0.422;
 /// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
 const SQUARED_ROUTER_WEIGHTS: f64 = 0.56;
 /// Standard deviation of the logits.
@@ -127,7 +129,11 @@ impl Plan {
         options.check()?;
         let mut shape = options.shape;
         shape.n_layer = options.layers.unwrap_or(shape.n_layer);
-        let divides = shape.n_head > 0 && shape.d_model.is_multiple_of(shape.n_head.max(1) * 2);
+        let divides = shape.n_head > 0
+            && match shape.wide_head {
+                Some(head) => head > 0 && head.is_multiple_of(2),
+                None => shape.d_model.is_multiple_of(shape.n_head * 2),
+            };
         let grouped = shape.n_kv_head > 0 && shape.n_head.is_multiple_of(shape.n_kv_head.max(1));
         if !divides || !grouped || shape.d_model < 4 * RESERVED || shape.n_ff < RESERVED || shape.n_vocab < 512 {
             let expected = "whole heads, at least 128 channels, 32 neurons and 512 tokens";
@@ -169,8 +175,14 @@ impl Plan {
 
     /// Type of a matrix with rows of `cols`.
     pub(super) fn matrix_type(&self, cols: usize) -> TensorType {
+        // As published: MXFP4 is for experts.
+        let own = if self.ty == TensorType::MXFP4 { TensorType::Q8_0 } else { self.ty };
+        self.fitting(own, cols)
+    }
+
+    fn fitting(&self, own: TensorType, cols: usize) -> TensorType {
         let fits = |ty: &TensorType| ty.row_bytes(cols).is_some();
-        [self.ty, TensorType::Q8_0].into_iter().find(fits).unwrap_or(TensorType::F16)
+        [own, TensorType::Q8_0].into_iter().find(fits).unwrap_or(TensorType::F16)
     }
 
     /// Type of the predictors: one that keeps `-x` exactly opposite to `x`, and that PowerInfer computes with where it can.
@@ -216,6 +228,9 @@ impl Plan {
         let input = gain * gain * variance * (d - RESERVED as f64) / d;
         let sum: f64 = match self.shape.relu {
             true => self.firing_bias.iter().map(|&bias| self.moment(bias, input)).sum(),
+            false if self.shape.family == Family::GptOss => {
+                self.shape.n_ff as f64 * SWIGLU_SECOND_MOMENT * input * input
+            }
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
         let squares = if self.shape.moe.is_some() { SQUARED_ROUTER_WEIGHTS } else { 1.0 };
@@ -248,7 +263,7 @@ impl Plan {
 
     /// One matrix per expert, one after the other.
     fn stacked(&mut self, name: String, layer: usize, [experts, rows, cols]: [usize; 3], content: Content) {
-        self.add(name, layer, self.matrix_type(cols), &[experts, rows, cols], content);
+        self.add(name, layer, self.fitting(self.ty, cols), &[experts, rows, cols], content);
     }
 
     /// A norm of weight `weight`, zero on the reserved channels; `constant` is what its output has in channel 0.
@@ -268,11 +283,21 @@ impl Plan {
         }
     }
 
-    /// A bias of zeros, for the family that has biases.
+    /// A bias of zeros, for the families that have biases.
     fn bias(&mut self, stem: &str, layer: usize, len: usize) {
-        if self.shape.family == Family::Opt {
-            self.add(format!("{stem}.bias"), layer, TensorType::F32, &[len], Content::Vector(vec![0.0; len]));
+        if matches!(self.shape.family, Family::Opt | Family::GptOss) {
+            self.zeros(&format!("{stem}.bias"), layer, &[len]);
         }
+    }
+
+    fn zeros(&mut self, name: &str, layer: usize, shape: &[usize]) {
+        self.constant(name, layer, shape, 0.0);
+    }
+
+    /// A tensor whose elements are all `value`.
+    fn constant(&mut self, name: &str, layer: usize, shape: &[usize], value: f32) {
+        let values = Content::Vector(vec![value; shape.iter().product()]);
+        self.add(name, layer, TensorType::F32, shape, values);
     }
 
     fn list(&mut self) {
@@ -299,7 +324,7 @@ impl Plan {
 
     fn list_attention(&mut self, layer: usize) {
         let Shape { family, d_model: d, n_layer, .. } = self.shape;
-        let kv = self.shape.kv_dim();
+        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let (norm, std) = match family {
             Family::Falcon => ("attn_norm_2", self.keeping_std()),
@@ -307,9 +332,9 @@ impl Plan {
         };
         self.norm(&at(norm), layer, 1.0, 0.0);
         let inputs: &[(&str, Purpose, usize)] = match family {
-            Family::Falcon => &[("attn_qkv", Purpose::AttentionQkv, d + 2 * kv)],
+            Family::Falcon => &[("attn_qkv", Purpose::AttentionQkv, q + 2 * kv)],
             _ => &[
-                ("attn_q", Purpose::AttentionQ, d),
+                ("attn_q", Purpose::AttentionQ, q),
                 ("attn_k", Purpose::AttentionK, kv),
                 ("attn_v", Purpose::AttentionV, kv),
             ],
@@ -318,16 +343,23 @@ impl Plan {
             self.matrix(at(stem) + ".weight", layer, rows, d, Content::Normal { purpose, std, quiet: 0 });
             self.bias(&at(stem), layer, rows);
         }
-        let std = (ATTENTION_GROWTH / n_layer as f64 / d as f64).sqrt() as f32;
+        let std = (ATTENTION_GROWTH / n_layer as f64 / q as f64).sqrt() as f32;
         let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
-        self.matrix(at("attn_output.weight"), layer, d, d, content);
+        self.matrix(at("attn_output.weight"), layer, d, q, content);
         self.bias(&at("attn_output"), layer, d);
+        if family == Family::GptOss {
+            self.zeros(&at("attn_sinks.weight"), layer, &[self.shape.n_head]);
+        }
     }
 
     fn list_ffn(&mut self, layer: usize) {
         let Shape { family, d_model: d, n_ff, relu, moe, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}");
-        let norm = if family == Family::Falcon { "attn_norm" } else { "ffn_norm" };
+        let norm = match family {
+            Family::Falcon => "attn_norm",
+            Family::GptOss => "post_attention_norm",
+            _ => "ffn_norm",
+        };
         self.norm(&at(norm), layer, 1.0, if relu || moe.is_some() { CONSTANT } else { 0.0 });
         let firing = if relu { Content::Firing } else { Content::Gate };
         if let Some(ExpertCounts { experts, .. }) = moe {
@@ -335,6 +367,13 @@ impl Plan {
             self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
             self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);
             self.stacked(at("ffn_down_exps.weight"), layer, [experts, d, n_ff], Content::DownOutputs);
+            if family == Family::GptOss {
+                self.bias(&at("ffn_gate_inp"), layer, experts);
+                self.zeros(&at("ffn_gate_exps.bias"), layer, &[experts, n_ff]);
+                // The activation adds 1, which would push the residual stream the same way at every token.
+                self.constant(&at("ffn_up_exps.bias"), layer, &[experts, n_ff], -1.0);
+                self.zeros(&at("ffn_down_exps.bias"), layer, &[experts, d]);
+            }
             return;
         }
         if family.gated() {

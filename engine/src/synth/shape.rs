@@ -15,6 +15,8 @@ pub enum Family {
     Opt,
     /// Layer norms, attention and FFN side by side, fused QKV, ungated FFN.
     Falcon,
+    /// Sinks, biases, windows, experts with a clamped SwiGLU.
+    GptOss,
 }
 
 impl Family {
@@ -25,7 +27,7 @@ impl Family {
 
     /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
-        matches!(self, Family::Llama | Family::Bamboo)
+        matches!(self, Family::Llama | Family::Bamboo | Family::GptOss)
     }
 }
 
@@ -55,6 +57,8 @@ pub struct Shape {
     pub n_head: usize,
     /// Key/value heads.
     pub n_kv_head: usize,
+    /// Elements per head where those of all heads are not `d_model`.
+    pub wide_head: Option<usize>,
     /// Neurons per layer; in MoE shapes, per expert.
     pub n_ff: usize,
     /// Size of the vocabulary.
@@ -82,6 +86,7 @@ impl Shape {
             Family::Llama | Family::Bamboo => "llama",
             Family::Opt => "opt",
             Family::Falcon => "falcon",
+            Family::GptOss => "gpt-oss",
         }
     }
 
@@ -92,7 +97,12 @@ impl Shape {
 
     /// Elements per head.
     pub fn head_dim(&self) -> usize {
-        self.d_model / self.n_head
+        self.wide_head.unwrap_or(self.d_model / self.n_head.max(1))
+    }
+
+    /// Elements of all query heads together.
+    pub(super) fn q_dim(&self) -> usize {
+        self.n_head * self.head_dim()
     }
 
     /// Elements of all key (or value) heads together.
@@ -102,16 +112,21 @@ impl Shape {
 }
 
 /// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
-/// is and with the rectified gates of TurboSparse, and tiny ones.
+/// is and with the rectified gates of TurboSparse, gpt-oss, and tiny ones.
 pub fn shapes() -> &'static [Shape] {
-    use Family::{Bamboo, Falcon, Llama, Opt};
+    use Family::{Bamboo, Falcon, GptOss, Llama, Opt};
     const fn shape(
         name: &'static str,
         family: Family,
         relu: bool,
         [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
     ) -> Shape {
-        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context, moe: None }
+        let (wide_head, moe) = (None, None);
+        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, wide_head, n_ff, n_vocab, context, moe }
+    }
+    const fn gpt_oss(name: &'static str, experts: usize, used: usize, head: usize, sizes: [usize; 7]) -> Shape {
+        let moe = Some(ExpertCounts { experts, used });
+        Shape { wide_head: Some(head), moe, ..shape(name, GptOss, false, sizes) }
     }
     const fn two_of_eight(shape: Shape) -> Shape {
         Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
@@ -133,6 +148,8 @@ pub fn shapes() -> &'static [Shape] {
         shape("llama-1b", Llama, false, [2048, 22, 32, 4, 5632, 32000, 2048]),
         two_of_eight(shape("mixtral-8x7b", Llama, false, MIXTRAL)),
         two_of_eight(shape("turbosparse-mixtral", Bamboo, true, MIXTRAL)),
+        gpt_oss("gpt-oss-20b", 32, 4, 64, [2880, 24, 64, 8, 2880, 201_088, 131_072]),
+        gpt_oss("gpt-oss-120b", 128, 4, 64, [2880, 36, 64, 8, 2880, 201_088, 131_072]),
         shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
@@ -140,6 +157,7 @@ pub fn shapes() -> &'static [Shape] {
         shape("tiny-llama", Llama, false, [256, 4, 4, 2, 768, 2048, 4096]),
         two_of_eight(shape("tiny-mixtral", Llama, false, TINY_MIXTRAL)),
         two_of_eight(shape("tiny-turbosparse-mixtral", Bamboo, true, TINY_MIXTRAL)),
+        gpt_oss("tiny-gpt-oss", 8, 2, 64, [256, 4, 8, 2, 512, 2048, 4096]),
     ];
     SHAPES
 }

@@ -25,6 +25,7 @@ fn generated_files_match_their_options() {
         ("tiny-llama", true),
         ("tiny-mixtral", true),
         ("tiny-turbosparse-mixtral", true),
+        ("tiny-gpt-oss", true),
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;

@@ -60,6 +60,8 @@ impl Weights {
             }
             WeightType::Q8_0 => aux = scales(rows * aux_row, seed, 0.02),
             WeightType::Q4_0 => aux = scales(rows * aux_row, seed, 0.2),
+            // Scales of 2^-8 to 2^-5.
+            WeightType::MXFP4 => aux.iter_mut().for_each(|word| *word = *word & 0x0303_0303 | 0x7878_7878),
             WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => {
                 let (words, at, scale) = match ty {
                     WeightType::Q4_K => (4, 0, 0.003),
@@ -83,6 +85,11 @@ impl Weights {
                     f64::from((main[j / 4] >> (j % 4 * 8)) as u8 as i8) * f16s(aux[chunk / 2])[chunk % 2]
                 }
                 WeightType::Q4_0 => (f64::from(nibble(main, j)) - 8.0) * f16s(aux[chunk / 2])[chunk % 2],
+                WeightType::MXFP4 => {
+                    let (code, e) = (nibble(main, j), aux[chunk / 4] >> (chunk % 4 * 8) & 255);
+                    let magnitude = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][code as usize & 7];
+                    (if code > 7 { -magnitude } else { magnitude }) * 2.0_f64.powi(e as i32 - 128)
+                }
                 WeightType::Q4_K => affine(&aux[chunk / 8 * 4..], chunk % 8, nibble(main, j)),
                 WeightType::Q5_K => {
                     let aux = &aux[chunk / 8 * 12..];

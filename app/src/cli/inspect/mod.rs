@@ -213,7 +213,9 @@ fn to_json(
             "recurrent": recurrent(config).into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
             "state_bytes": config.state_bytes(),
             "n_ff": config.n_ff,
-            "experts": config.experts.map(|experts| json!({ "count": experts.count, "used": experts.used })),
+            "experts": config.experts.map(|experts| {
+                json!({ "count": experts.count, "used": experts.used, "router": experts.router.to_string() })
+            }),
             "activation": config.activation.to_string(),
             "vocabulary": config.n_vocab,
             "context_length": config.context_length,
@@ -286,7 +288,10 @@ fn recurrent(config: &ModelConfig) -> Vec<(&'static str, usize)> {
 
 fn ffn(config: &ModelConfig) -> String {
     match &config.experts {
-        Some(experts) => format!("{} experts of {} neurons, {} per token", experts.count, experts.n_ff, experts.used),
+        Some(experts) => {
+            let (count, n_ff, used) = (experts.count, experts.n_ff, experts.used);
+            format!("{count} experts of {n_ff} neurons, {used} per token by {}", experts.router)
+        }
         None => format!("{} neurons", config.n_ff),
     }
 }

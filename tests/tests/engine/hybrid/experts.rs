@@ -20,6 +20,23 @@ fn expert_placements_do_not_change_logits() {
     }
 }
 
+/// Experts with biases, chosen by softmax or sigmoid, with or without bias, and a shared one with or without a gate: some resident,
+/// some not, in chunks of any length, as the reference has them.
+#[test]
+fn published_experts_in_part() {
+    for name in ["gpt-oss", "gpt-oss-mxfp4", "qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe"] {
+        let model = model(&format!("fixtures/models/{name}"));
+        let expected = Expected::read(&here(&format!("fixtures/models/{name}/expected.safetensors")));
+        let (ids, wanted) = (expected.ids("input_ids"), expected.f32("logits"));
+        for (at, (what, placement)) in placements(&model, 11).into_iter().enumerate() {
+            let chunk = [1, 5, 24][at % 3];
+            let got = logits(&mut hybrid(shared(FULL), &model, &placement, chunk), &ids, 4);
+            let error = max_diff(&got, &wanted);
+            assert!(error <= 1e-3, "{name} {what}, chunks of {chunk}: logits differ by {error}");
+        }
+    }
+}
+
 /// The same model with another activation and other activation thresholds, its experts' down projections neuron-major or as in
 /// the file.
 fn variant(model: &Model, (activation, threshold): (Activation, Option<f32>), neuron_major: bool) -> Arc<Model> {
