@@ -95,6 +95,10 @@ params! {
         capacity: u32,
         /// Added under the root of the heads' norms.
         eps: f32,
+        /// Weight of the logarithm by which queries grow with their position.
+        query_beta: f32,
+        /// Positions per step of that growth, at least 1.
+        query_length: u32,
     }
 
     /// `attention_decode` (grid: [`DecodeGrid`](crate::DecodeGrid)) and `attention_prompt` (grid: `n_head`, then groups of

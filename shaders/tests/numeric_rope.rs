@@ -15,6 +15,10 @@ struct Variant {
     neox: bool,
     rope: bool,
     qk_norm: bool,
+    /// The norms are of all heads together.
+    norm_all: bool,
+    /// Queries grow with their position.
+    grows: bool,
     kv_f32: bool,
     position: u32,
     workgroup: u32,
@@ -26,6 +30,8 @@ const PLAIN: Variant = Variant {
     neox: false,
     rope: true,
     qk_norm: false,
+    norm_all: false,
+    grows: false,
     kv_f32: false,
     position: 5,
     workgroup: 32,
@@ -39,7 +45,7 @@ const N_KV_HEAD: u32 = 2;
 const TOKENS: u32 = 4;
 
 fn check(variant: Variant) {
-    let Variant { head_dim, dims, neox, rope, qk_norm, kv_f32, position, workgroup } = variant;
+    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, grows, kv_f32, position, workgroup } = variant;
     let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
     let params = RopeAppend {
         n_head: N_HEAD,
@@ -51,12 +57,15 @@ fn check(variant: Variant) {
         position,
         capacity: position + TOKENS + 3,
         eps: 1e-5,
+        query_beta: 0.25,
+        query_length: 2,
     };
     let [tokens, capacity, qkv_pitch, q_pitch] =
         [TOKENS, params.capacity, params.qkv_pitch, params.q_pitch].map(|v| v as usize);
     let qkv: Vec<f32> = noise(tokens * qkv_pitch, 41).iter().map(|v| v * 3.0).collect();
     let table = noise(tokens * half.max(1) * 2, 42);
-    let norms = [noise(dim, 43), noise(dim, 44)];
+    let norm_len = |heads: u32| if norm_all { dim * heads as usize } else { dim };
+    let norms = [noise(norm_len(N_HEAD), 43), noise(norm_len(N_KV_HEAD), 44)];
 
     let element = |token: usize, slot: usize, i: usize| -> f64 {
         if i >= dim {
@@ -67,10 +76,17 @@ fn check(variant: Variant) {
         if slot >= (N_HEAD + N_KV_HEAD) as usize {
             return f64::from(head[i]);
         }
-        let mean = head.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / dim as f64;
+        let (first, heads) = if is_query { (0, N_HEAD as usize) } else { (N_HEAD as usize, N_KV_HEAD as usize) };
+        let (mean_of, at) = match norm_all {
+            true => (&qkv[token * qkv_pitch + first * dim..][..heads * dim], (slot - first) * dim),
+            false => (head, 0),
+        };
+        let mean = mean_of.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / mean_of.len() as f64;
+        let growth = 1.0 + f64::from(params.query_beta) * (1.0 + ((position as usize + token) / 2) as f64).ln();
+        let factor = if is_query && grows { growth } else { 1.0 };
         let normed = |i: usize| {
-            let weight = f64::from(norms[usize::from(!is_query)][i]);
-            f64::from(head[i]) * if qk_norm { weight / (mean + f64::from(params.eps)).sqrt() } else { 1.0 }
+            let norm = || f64::from(norms[usize::from(!is_query)][at + i]) / (mean + f64::from(params.eps)).sqrt();
+            f64::from(head[i]) * factor * if qk_norm { norm() } else { 1.0 }
         };
         if !rope || i >= half * 2 {
             return normed(i);
@@ -116,6 +132,8 @@ fn check(variant: Variant) {
                 switch("NEOX", neox),
                 switch("ROPE", rope),
                 switch("QK_NORM", qk_norm),
+                switch("QK_NORM_ALL", norm_all),
+                switch("QUERY_SCALE", grows),
                 switch("KV_F32", kv_f32),
             ],
             params: bytes_of(&params),
@@ -144,6 +162,16 @@ fn rope_matches_its_equation_for_both_orders_and_norms() {
     {
         for kv_f32 in [false, true] {
             check(Variant { neox, rope, qk_norm, kv_f32, ..PLAIN });
+        }
+    }
+}
+
+#[test]
+fn rope_matches_its_equation_for_norms_of_all_heads_and_growing_queries() {
+    for (norm_all, grows, rope) in [(true, false, true), (false, true, true), (true, true, false)] {
+        for neox in [false, true] {
+            check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, ..PLAIN });
+            check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, head_dim: 12, dims: 12, ..PLAIN });
         }
     }
 }

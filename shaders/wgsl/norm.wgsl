@@ -1,5 +1,5 @@
 // One workgroup per row of x [rows, cols]:
-//   add:   x += delta (when ADD_DELTA), and what follows reads the sum
+//   add:   x += DELTA_SCALE delta (when ADD_DELTA), and what follows reads the sum
 //   rms:   y = x / sqrt(mean(x^2) + eps) * w
 //   layer: y = (x - mean(x)) / sqrt(var(x) + eps) * w + b
 // x and y may be one buffer.
@@ -7,6 +7,7 @@
 #include "reduce.wgsl"
 
 override ADD_DELTA: bool = false;
+override DELTA_SCALE: f32 = 1.0;
 override LAYER: bool = false;
 override HAS_BIAS: bool = false;
 
@@ -42,7 +43,7 @@ fn norm(
     var sum = 0.0;
     for (var i = lane.index; i < params.cols; i += WORKGROUP_SIZE) {
         if ADD_DELTA {
-            x[start + i] += delta[start + i];
+            x[start + i] += DELTA_SCALE * delta[start + i];
         }
         sum += x[start + i];
     }

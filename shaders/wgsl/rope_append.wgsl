@@ -1,16 +1,20 @@
 // From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
 // rows position .. position + tokens of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed per head
-// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), then the first `dims` elements rotated (ROPE, Su et al. 2021):
+// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), then the first `dims`
+// elements rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
-// with (cos, sin) from a table [tokens, dims / 2]. Heads of q and rows of the caches are padded to a multiple of four elements,
-// with zeros; the caches hold f32 when KV_F32, else pairs of f16. One workgroup per head and token: grid
-// (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
+// with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
+//   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
+// Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
+// pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
 #include "lane.wgsl"
 #include "reduce.wgsl"
 
 override NEOX: bool = false;
 override ROPE: bool = true;
 override QK_NORM: bool = false;
+override QK_NORM_ALL: bool = false;
+override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
 const MAX_F16: f32 = 65504.0;
@@ -25,6 +29,9 @@ struct Params {
     position: u32,
     capacity: u32,
     eps: f32,
+    query_beta: f32,
+    // Positions per step of the scale of queries, at least 1.
+    query_length: u32,
 }
 
 var<immediate> params: Params;
@@ -44,6 +51,8 @@ struct Head {
     is_value: bool,
     // Scale of the norm, beside the weights.
     scale: f32,
+    // Its first element in the norm's weights.
+    weights: u32,
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
@@ -56,13 +65,25 @@ fn rope_append(
     let start = token * params.qkv_pitch + slot * params.head_dim;
     let is_query = slot < params.n_head;
     let is_value = slot >= params.n_head + params.n_kv_head;
-    var head = Head(start, token, is_query, is_value, 1.0);
+    var head = Head(start, token, is_query, is_value, 1.0, 0u);
     if QK_NORM && !is_value {
-        var squares = 0.0;
-        for (var i = lane.index; i < params.head_dim; i += WORKGROUP_SIZE) {
-            squares += qkv[start + i] * qkv[start + i];
+        var begin = start;
+        var len = params.head_dim;
+        if QK_NORM_ALL {
+            let first = select(params.n_head, 0u, is_query);
+            head.weights = (slot - first) * params.head_dim;
+            begin = start - head.weights;
+            len *= select(params.n_kv_head, params.n_head, is_query);
         }
-        head.scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.head_dim) + params.eps);
+        var squares = 0.0;
+        for (var i = lane.index; i < len; i += WORKGROUP_SIZE) {
+            squares += qkv[begin + i] * qkv[begin + i];
+        }
+        head.scale = inverseSqrt(workgroup_sum(squares, lane) / f32(len) + params.eps);
+    }
+    var query_scale = 1.0;
+    if QUERY_SCALE {
+        query_scale += params.query_beta * log(1.0 + f32((params.position + token) / params.query_length));
     }
 
     let pairs = (params.head_dim + 3u) / 4u * 2u;
@@ -71,7 +92,7 @@ fn rope_append(
     for (var i = lane.index; i < pairs; i += WORKGROUP_SIZE) {
         let pair = vec2<f32>(element(head, i * 2u), element(head, i * 2u + 1u));
         if is_query {
-            q[token * params.q_pitch / 2u + slot * pairs + i] = pair;
+            q[token * params.q_pitch / 2u + slot * pairs + i] = pair * query_scale;
         } else if KV_F32 {
             append(is_value, (row + i) * 2u, bitcast<u32>(pair.x));
             append(is_value, (row + i) * 2u + 1u, bitcast<u32>(pair.y));
@@ -95,7 +116,15 @@ fn normed(head: Head, i: u32) -> f32 {
     if !QK_NORM || head.is_value {
         return x;
     }
-    return x * head.scale * select(k_norm[i], q_norm[i], head.is_query);
+    let at = head.weights + i;
+    // Only one of them need be that long.
+    var weight = 0.0;
+    if head.is_query {
+        weight = q_norm[at];
+    } else {
+        weight = k_norm[at];
+    }
+    return x * head.scale * weight;
 }
 
 fn element(head: Head, i: u32) -> f32 {

@@ -12,27 +12,43 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 19] = [
+pub const MODELS: [&str; 32] = [
+    "arcee",
     "bamboo",
+    "cohere2",
     "ernie4_5-moe",
+    "exaone4",
     "falcon-mqa",
     "falcon-new",
     "gemma2",
     "gemma3",
     "glm4-moe",
     "gpt-oss",
+    "granite-4-dense",
+    "jais2",
     "llama-relu",
     "llama-relu-256",
     "llama-silu-gqa",
+    "minimax-m2",
+    "ministral3",
     "mistral",
     "mixtral",
+    "nemotron",
+    "olmo3",
     "opt",
     "phi3",
     "qwen2",
     "qwen2-moe",
     "qwen3",
     "qwen3-moe",
+    "seed-oss",
+    "smollm3",
+    "stablelm",
+    "starcoder2",
 ];
+
+/// The same, of models with recurrent layers, which the CPU alone computes.
+pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

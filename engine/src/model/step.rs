@@ -18,11 +18,11 @@ pub enum Register {
 pub enum NormSlot {
     /// `blk.N.attn_norm`
     Attention,
-    /// `blk.N.post_attention_norm` (Gemma)
+    /// `blk.N.post_attention_norm` (Gemma, OLMo 2)
     PostAttention,
-    /// `blk.N.ffn_norm` (Falcon 40B: `attn_norm_2` is the attention's, `attn_norm` the FFN's)
+    /// `blk.N.ffn_norm` (Falcon 40B: `attn_norm_2` is the attention's, `attn_norm` the FFN's; Seed-OSS: `post_attention_norm`)
     Ffn,
-    /// `blk.N.post_ffw_norm` (Gemma)
+    /// `blk.N.post_ffw_norm` (Gemma, OLMo 2)
     PostFfn,
 }
 
@@ -43,12 +43,17 @@ pub enum Step {
         /// Input.
         from: Register,
     },
+    /// `Out = recurrent mixer(from)`: projections, short convolution, scan, gated norm, output projection.
+    Recurrent {
+        /// Input.
+        from: Register,
+    },
     /// `Out = ffn(from)`, dense or MoE.
     Ffn {
         /// Input.
         from: Register,
     },
-    /// `Residual += Out`
+    /// `Residual += Out`, times [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
     AddOut,
 }
 
@@ -61,6 +66,31 @@ impl Step {
             Step::Attention { from: Normed },
             Step::AddOut,
             Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
+            Step::Ffn { from: Normed },
+            Step::AddOut,
+        ]
+    }
+
+    /// The layer with norms behind its blocks: attention, norm, residual; FFN, norm, residual (OLMo 2).
+    pub fn norms_after() -> Vec<Step> {
+        use Register::{Out, Residual};
+        vec![
+            Step::Attention { from: Residual },
+            Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
+            Step::AddOut,
+            Step::Ffn { from: Residual },
+            Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
+            Step::AddOut,
+        ]
+    }
+
+    /// The layer whose attention and FFN read the same norm of the residual stream (Falcon 7B, Cohere 2).
+    pub fn parallel() -> Vec<Step> {
+        use Register::{Normed, Residual};
+        vec![
+            Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+            Step::Attention { from: Normed },
+            Step::AddOut,
             Step::Ffn { from: Normed },
             Step::AddOut,
         ]

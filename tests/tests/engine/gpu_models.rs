@@ -150,9 +150,18 @@ fn models_match_the_reference_with_subgroups_and_f16() {
 #[test]
 fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
     let gpu = shared(FULL);
-    for (name, n) in
-        [("gemma3", 180), ("phi3", 170), ("falcon-new", 150), ("mistral", 200), ("opt", 60), ("gpt-oss", 150)]
-    {
+    for (name, n) in [
+        ("gemma3", 180),
+        ("phi3", 170),
+        ("falcon-new", 150),
+        ("mistral", 200),
+        ("opt", 60),
+        ("gpt-oss", 150),
+        ("olmo3", 150),
+        ("ministral3", 150),
+        ("smollm3", 90),
+        ("granite-4-dense", 70),
+    ] {
         let (model, _) = load(name);
         let ids = ids(&model, n);
         let n_vocab = model.config.n_vocab;

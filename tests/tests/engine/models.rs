@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
+    format::{Array, Checkpoint, Metadata, Opened, ReadMode, Tensor, Value, open as open_file},
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling, Router, RouterScore,
@@ -23,16 +23,18 @@ fn open(path: &str) -> Model {
 
 /// d, layers, heads, kv heads, head width, FFN width
 fn sizes(config: &ModelConfig) -> [usize; 6] {
-    [config.d_model, config.n_layer(), config.n_head, config.n_kv_head, config.head_dim, config.n_ff]
+    let attention = config.attentions().next().unwrap();
+    let (d_model, n_layer) = (config.d_model, config.n_layer());
+    [d_model, n_layer, attention.n_head, attention.n_kv_head, attention.head_dim, config.n_ff]
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
-    config.layers.iter().map(|layer| layer.window).collect()
+    config.attentions().map(|attention| attention.window).collect()
 }
 
 #[test]
 fn hugging_face_folders_have_the_expected_configuration() {
-    use Activation::{DRelu, GeluTanh, Relu, Silu};
+    use Activation::{DRelu, GeluTanh, Relu, ReluSquared, Silu};
     for (name, arch, expected, activation) in [
         ("llama-relu", "llama", [64, 3, 4, 4, 16, 192], Relu),
         ("llama-relu-256", "llama", [256, 2, 8, 8, 32, 768], Relu),
@@ -48,6 +50,18 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("gemma2", "gemma2", [64, 2, 4, 2, 24, 160], GeluTanh),
         ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
         ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
+        ("nemotron", "nemotron", [64, 3, 4, 2, 16, 160], ReluSquared),
+        ("arcee", "arcee", [48, 3, 4, 2, 16, 160], ReluSquared),
+        ("jais2", "jais2", [48, 3, 4, 4, 12, 160], ReluSquared),
+        ("smollm3", "smollm3", [48, 4, 4, 2, 12, 128], Silu),
+        ("seed-oss", "seed_oss", [48, 3, 4, 2, 32, 128], Silu),
+        ("olmo3", "olmo2", [48, 4, 4, 2, 12, 128], Silu),
+        ("exaone4", "exaone4", [48, 4, 4, 2, 16, 128], Silu),
+        ("cohere2", "cohere2", [64, 4, 4, 2, 16, 128], Silu),
+        ("ministral3", "mistral3", [48, 3, 4, 2, 32, 128], Silu),
+        ("granite-4-dense", "granite", [48, 3, 4, 2, 12, 128], Silu),
+        ("starcoder2", "starcoder2", [48, 3, 4, 2, 12, 160], GeluTanh),
+        ("stablelm", "stablelm", [64, 3, 4, 2, 16, 160], Silu),
     ] {
         let model = open(&format!("models/{name}"));
         let config = &model.config;
@@ -66,23 +80,23 @@ fn variants_reach_the_configuration() {
     assert_eq!(windows(&mistral), [Some(8); 3]);
 
     let llama = open("models/llama-silu-gqa").config;
-    let Position::Rope(rope) = &llama.position else { panic!() };
+    let rope = llama.rope(0).unwrap();
     assert_eq!((rope.dims, rope.order), (8, RopeOrder::Normal));
     let RopeScaling::Factors { short, long: None, .. } = &rope.scaling else { panic!("{:?}", rope.scaling) };
     assert_eq!((short.len(), short[0], short[3]), (4, 1.0, 8.0));
-    assert_eq!(llama.layers[0].rope_base, 500000.0);
+    assert_eq!(rope.base, 500000.0);
 
     let opt = open("models/opt");
     assert_eq!(opt.config.position, Position::Learned { offset: 2 });
     assert_eq!((opt.config.norm, opt.config.context_length), (NormKind::Layer, 64));
-    assert!(opt.weights.tied && opt.weights.layers[0].attention.q.bias.is_some());
+    assert!(opt.weights.tied && opt.weights.layers[0].attention.as_ref().unwrap().q.bias.is_some());
 
     let qwen2 = open("models/qwen2");
-    assert!(qwen2.weights.layers[0].attention.v.bias.is_some());
+    assert!(qwen2.weights.layers[0].attention.as_ref().unwrap().v.bias.is_some());
     assert_eq!(windows(&qwen2.config), [None; 3], "use_sliding_window is false");
     let qwen3 = open("models/qwen3");
-    assert!(qwen3.weights.layers[0].attention.k_norm.is_some());
-    assert_eq!(qwen3.config.layers[0].rope_base, 1e6, "rope_parameters");
+    assert!(qwen3.weights.layers[0].attention.as_ref().unwrap().k_norm.is_some());
+    assert_eq!(qwen3.config.rope(0).unwrap().base, 1e6, "rope_parameters");
 
     let mixtral = open("models/mixtral");
     let experts = mixtral.config.experts.unwrap();
@@ -90,17 +104,97 @@ fn variants_reach_the_configuration() {
     assert!(matches!(&mixtral.weights.layers[1].ffn, Ffn::Experts(experts) if experts.experts.len() == 4));
 
     let gemma2 = open("models/gemma2").config;
-    assert_eq!((gemma2.attention_softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
+    let attention = gemma2.attentions().next().unwrap();
+    assert_eq!((attention.softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
     assert_eq!((gemma2.embedding_scale, windows(&gemma2)), (8.0, vec![Some(8), None]));
-    assert_eq!(gemma2.attention_scale, 1.0 / 24f32.sqrt());
+    assert_eq!(attention.scale, 1.0 / 24f32.sqrt());
     let gemma3 = open("models/gemma3").config;
     assert_eq!(windows(&gemma3), [Some(8), Some(8), None]);
-    assert_eq!((gemma3.layers[0].rope_base, gemma3.layers[2].rope_base), (1e4, 1e6));
-    assert!(!gemma3.layers[0].rope_scaled && gemma3.layers[2].rope_scaled);
+    let [local, global] = [0, 2].map(|layer| gemma3.rope(layer).unwrap());
+    assert_eq!((local.base, global.base), (1e4, 1e6));
+    assert!(local.scaling == RopeScaling::None && global.scaling != RopeScaling::None);
 
-    assert_eq!(open("models/falcon-mqa").config.steps.len(), 5);
-    assert_eq!(open("models/falcon-new").config.steps.len(), 6);
+    assert_eq!(open("models/falcon-mqa").config.layers[0].steps.len(), 5);
+    assert_eq!(open("models/falcon-new").config.layers[1].steps.len(), 6);
     assert!(open("models/falcon-mqa").weights.tied && !open("models/falcon-new").weights.tied);
+}
+
+#[test]
+fn layers_that_differ_and_factors_reach_the_configuration() {
+    let rotated =
+        |config: &ModelConfig| config.attentions().map(|attention| attention.rope.is_some()).collect::<Vec<_>>();
+    let three = [true, true, true, false];
+    assert_eq!(rotated(&open("models/smollm3").config), three, "no_rope_layers has 1 where there is a rotation");
+
+    let olmo = open("models/olmo3");
+    assert_eq!(windows(&olmo.config), [Some(8), Some(8), Some(8), None]);
+    let stretched = |n| matches!(olmo.config.rope(n).unwrap().scaling, RopeScaling::Yarn { .. });
+    assert_eq!([0, 1, 2, 3].map(stretched), [false, false, false, true]);
+    assert_eq!(olmo.weights.layers[0].attention.q_norm.as_ref().unwrap().weight.len(), 48, "over all heads");
+    assert_eq!(olmo.weights.layers[0].attention.k_norm.as_ref().unwrap().weight.len(), 24);
+    for name in ["exaone4", "cohere2"] {
+        let config = open(&format!("models/{name}")).config;
+        assert_eq!(rotated(&config), three, "{name}");
+        assert_eq!(windows(&config), [Some(8), Some(8), Some(8), None], "{name}");
+    }
+
+    let granite = open("models/granite-4-dense").config;
+    let attention_scale = granite.attentions().next().unwrap().scale;
+    assert_eq!((granite.embedding_scale, granite.residual_scale, attention_scale), (2.0, 0.7, 0.05));
+    assert_eq!((granite.logit_scale, open("models/cohere2").config.logit_scale), (1.0 / 1.5, 0.5));
+    let ministral = open("models/ministral3").config;
+    let scale = ministral.query_scale.unwrap();
+    assert_eq!((scale.beta, scale.length, scale.at(15)), (0.1, 16, 1.0));
+    assert_eq!(scale.at(16), 1.0 + 0.1 * 2f32.ln());
+    let rope = ministral.rope(0).unwrap();
+    let RopeScaling::Yarn { attention_factor, .. } = rope.scaling else { panic!("{:?}", rope.scaling) };
+    assert!((attention_factor - 1.0).abs() < 1e-6, "mscale is mscale_all_dim");
+    for (name, dims) in [("nemotron", 8), ("stablelm", 4)] {
+        let config = open(&format!("models/{name}")).config;
+        let rope = config.rope(0).unwrap();
+        assert_eq!((rope.dims, rope.order), (dims, RopeOrder::NeoX), "{name}");
+    }
+}
+
+/// What llama.cpp has as constants of an architecture, its files need not say.
+#[test]
+fn patterns_that_files_leave_to_the_architecture() {
+    let without = |name: &str, key: &str| {
+        let path = fixtures().join("models").join(name);
+        let mut checkpoint = Model::open_checkpoint(&path, ReadMode::Map).unwrap();
+        let mut rest = Metadata::new(&path);
+        for (other, value) in checkpoint.metadata.iter().filter(|(other, _)| *other != key) {
+            rest.set(other, value.clone());
+        }
+        assert_eq!(rest.len() + 1, checkpoint.metadata.len(), "{name} has no {key}");
+        checkpoint.metadata = rest;
+        Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap().config
+    };
+    assert_eq!(without("smollm3", "smollm3.rope.layer_pattern"), open("models/smollm3").config);
+    assert_eq!(without("olmo3", "olmo2.attention.sliding_window_pattern"), open("models/olmo3").config);
+    assert_eq!(without("cohere2", "cohere2.attention.sliding_window_pattern"), open("models/cohere2").config);
+    let exaone = without("exaone4", "exaone4.attention.sliding_window_pattern");
+    assert_eq!(windows(&exaone), [None; 4], "only the larger model has windows");
+    assert!(exaone.attentions().all(|attention| attention.rope.is_some()));
+}
+
+/// Lists and factors that contradict the model are errors that name them.
+#[test]
+fn lists_that_do_not_fit_are_refused() {
+    let refused = |name: &str, key: &str, value: Value| {
+        let path = fixtures().join("models").join(name);
+        let mut checkpoint = Model::open_checkpoint(&path, ReadMode::Map).unwrap();
+        checkpoint.metadata.set(key, value);
+        let error = Model::from_checkpoint(checkpoint, &LoadOptions::default()).unwrap_err();
+        assert!(matches!(&error, Error::Malformed { location: Location::Key(at), .. } if at == key), "{error:?}");
+    };
+    refused("smollm3", "smollm3.rope.layer_pattern", Value::Array(Array::Bool(vec![true; 3])));
+    refused("smollm3", "smollm3.rope.layer_pattern", Value::Array(Array::F32(vec![1.0; 4])));
+    refused("olmo3", "olmo2.attention.sliding_window_pattern", Value::Array(Array::Bool(vec![true; 5])));
+    refused("cohere2", "cohere2.logit_scale", Value::F32(-1.0));
+    refused("granite-4-dense", "granite.residual_scale", Value::F32(f32::NAN));
+    refused("granite-4-dense", "granite.rope.scaling.finetuned", Value::U32(1));
+    refused("ministral3", "mistral3.attention.temperature_scale", Value::F32(-0.1));
 }
 
 #[test]
@@ -211,6 +305,34 @@ fn absurd_hyperparameters_are_refused() {
     let unknown = altered(&control, "general.architecture", Value::String("rwkv7".to_owned()));
     let error = Model::from_checkpoint(unknown, &LoadOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`rwkv7`") && error.contains("qwen3moe"), "{error}");
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+/// Sizes of recurrent states that contradict each other or the tensors: named before anything is allocated.
+#[test]
+fn absurd_recurrent_sizes_are_refused() {
+    let path = fixtures().join("gguf2026/qwen3_5-F16.gguf");
+    let Opened::Checkpoint(control) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
+    let refuse = |key: &str, value: Value| {
+        let shown = format!("{key} = {value:?}");
+        match Model::from_checkpoint(altered(&control, key, value), &LoadOptions::default()) {
+            Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+            other => panic!("{shown}: {:?}", other.err()),
+        }
+    };
+    for (key, values) in [
+        ("qwen35.ssm.conv_kernel", &[0, 3, 5, 1 << 40][..]),
+        ("qwen35.ssm.state_size", &[0, 15, 32, 1 << 40]),
+        ("qwen35.ssm.group_count", &[0, 1, 3, 8, 1 << 40]),
+        ("qwen35.ssm.time_step_rank", &[0, 2, 3, 8, 1 << 40]),
+        ("qwen35.ssm.inner_size", &[0, 63, 128, 1 << 40]),
+    ] {
+        values.iter().for_each(|&value| refuse(key, Value::U64(value)));
+        refuse(key, Value::String("4".to_owned()));
+    }
+    for flags in [vec![true; 3], vec![false; 4], vec![true; 4]] {
+        refuse("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(flags)));
+    }
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 

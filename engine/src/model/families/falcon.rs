@@ -4,15 +4,12 @@
 //! GGUF stores the fused rows as all queries, all keys, all values; Hugging Face keeps them by key/value group. GGUF's
 //! `attn_norm` is the FFN's norm where `attn_norm_2`, the attention's, exists.
 
-use super::{
-    Family, Loader,
-    parts::{attention, norms},
-};
+use super::{Family, Loader, parts::ungated_layer};
 use crate::{
     error::Result,
     format::Value,
     model::{
-        Activation, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
         import::{Draft, HfConfig, Transform},
         load::Sizes,
     },
@@ -31,31 +28,33 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let default = if loader.is_powerinfer() { Activation::Relu } else { Activation::GeluErf };
     config.activation = loader.activation(default)?;
     let two_norms = loader.find("blk.0.attn_norm_2.weight").is_some();
-    config.steps = steps(two_norms);
+    config.set_steps(steps(two_norms));
     Ok(config)
 }
 
 fn steps(two_norms: bool) -> Vec<Step> {
     use Register::{Normed, NormedFfn, Residual};
-    let mut steps = vec![Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed }];
-    if two_norms {
-        steps.push(Step::Norm { norm: NormSlot::Ffn, from: Residual, into: NormedFfn });
+    if !two_norms {
+        return Step::parallel();
     }
-    let ffn_input = if two_norms { NormedFfn } else { Normed };
-    steps.extend([Step::Attention { from: Normed }, Step::AddOut, Step::Ffn { from: ffn_input }, Step::AddOut]);
-    steps
+    vec![
+        Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+        Step::Norm { norm: NormSlot::Ffn, from: Residual, into: NormedFfn },
+        Step::Attention { from: Normed },
+        Step::AddOut,
+        Step::Ffn { from: NormedFfn },
+        Step::AddOut,
+    ]
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let two_norms = config.steps.iter().any(|step| matches!(step, Step::Norm { norm: NormSlot::Ffn, .. }));
+    let two_norms = config.layers[n].steps.iter().any(|step| matches!(step, Step::Norm { norm: NormSlot::Ffn, .. }));
     let stems: &[(NormSlot, &str)] = if two_norms {
         &[(NormSlot::Attention, "attn_norm_2"), (NormSlot::Ffn, "attn_norm")]
     } else {
         &[(NormSlot::Attention, "attn_norm")]
     };
-    let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
-    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
-    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+    ungated_layer(loader, config, n, stems)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

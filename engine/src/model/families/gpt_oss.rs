@@ -34,8 +34,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let norms = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
     let layer = gated_layer(loader, config, n, &norms)?;
-    if layer.attention.sinks.is_none() {
-        let expected = format!("one logit per head, shape {:?}", [config.n_head]);
+    if layer.attention.as_ref().is_none_or(|attention| attention.sinks.is_none()) {
+        let expected = "one logit per head".to_owned();
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_sinks.weight"), expected));
     }
     Ok(layer)

@@ -60,8 +60,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
-    naming.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
+    naming.rotated_pairs(&sizes);
     naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
     naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
     Ok(())

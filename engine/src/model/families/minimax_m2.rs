@@ -44,8 +44,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
-    naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
-    naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    naming.norms_of_heads();
     naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
     naming.selection_bias("block_sparse_moe.e_score_correction_bias");
     Ok(())

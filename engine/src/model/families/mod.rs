@@ -5,17 +5,28 @@
 //! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
+mod cohere;
 mod ernie;
+mod exaone;
 mod falcon;
 mod gemma;
 mod glm4_moe;
 mod gpt_oss;
+mod granite;
 mod llama;
 mod minimax_m2;
+mod mistral3;
+mod olmo;
 mod opt;
 mod parts;
 mod phi3;
 mod qwen;
+mod qwen35;
+mod relu_squared;
+mod seed_oss;
+mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use super::{
     LayerWeights, Linear, ModelConfig, Weights,
@@ -41,15 +52,26 @@ pub(super) struct Family {
 /// Every family this engine runs.
 const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
+    &mistral3::FAMILY,
     &qwen::FAMILY,
+    &qwen35::FAMILY,
     &gpt_oss::FAMILY,
+    &gemma::FAMILY,
+    &phi3::FAMILY,
+    &smollm3::FAMILY,
+    &granite::FAMILY,
+    &olmo::FAMILY,
+    &exaone::FAMILY,
+    &cohere::FAMILY,
+    &seed_oss::FAMILY,
     &glm4_moe::FAMILY,
     &minimax_m2::FAMILY,
     &ernie::FAMILY,
-    &gemma::FAMILY,
-    &phi3::FAMILY,
+    &relu_squared::FAMILY,
     &falcon::FAMILY,
     &opt::FAMILY,
+    &starcoder2::FAMILY,
+    &stablelm::FAMILY,
 ];
 
 /// The family of a GGUF architecture.
@@ -76,13 +98,17 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let token_embedding = loader.matrix("token_embd.weight", n_vocab, d)?;
     let position_embedding = opt::position_embedding(loader, config)?;
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
-    let output_norm = loader.norm("output_norm", config.norm, d)?;
+    let mut output_norm = loader.norm("output_norm", config.norm, d)?;
     let tied = loader.find("output.weight").is_none();
-    let output = if tied {
+    let mut output = if tied {
         let bias = loader.optional_vector("output.bias", n_vocab)?;
         Linear { weight: token_embedding.clone(), bias }
     } else {
         loader.linear("output", n_vocab, d)?
     };
+    if config.logit_scale != 1.0 {
+        let vectors = [Some(&mut output_norm.weight), output_norm.bias.as_mut(), output.bias.as_mut()];
+        vectors.into_iter().flatten().flatten().for_each(|x| *x *= config.logit_scale);
+    }
     Ok(Weights { token_embedding, position_embedding, layers, output_norm, output, tied })
 }

@@ -3,13 +3,13 @@
 
 use super::{
     Family, Loader,
-    parts::{USUAL_NORMS, attention, norms},
+    parts::{USUAL_NORMS, ungated_layer},
 };
 use crate::{
     error::Result,
     format::{Matrix, Value},
     model::{
-        Activation, Ffn, LayerWeights, ModelConfig, NormKind, Position, RopeOrder,
+        Activation, LayerWeights, ModelConfig, NormKind, Position, RopeOrder,
         import::{Draft, HfConfig},
         load::Sizes,
     },
@@ -23,6 +23,8 @@ const POSITION_OFFSET: usize = 2;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     config.position = Position::Learned { offset: POSITION_OFFSET };
+    config.ropes.clear();
+    config.attentions_mut().for_each(|attention| attention.rope = None);
     config.activation = loader.activation(Activation::Relu)?;
     Ok(config)
 }
@@ -41,9 +43,7 @@ pub(super) fn position_embedding(loader: &Loader<'_>, config: &mut ModelConfig) 
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);
-    let ffn = Ffn::Dense(loader.dense_ffn(n, config, false)?);
-    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+    ungated_layer(loader, config, n, USUAL_NORMS)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {

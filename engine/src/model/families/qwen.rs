@@ -70,8 +70,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     }
     let naming = &mut draft.naming;
     naming.llama_like();
-    naming.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
-    naming.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    naming.norms_of_heads();
     naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
     naming.set("model.layers.*.mlp.shared_expert_gate", "blk.*.ffn_gate_inp_shexp", Transform::Flatten);
     naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);

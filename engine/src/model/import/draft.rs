@@ -160,16 +160,7 @@ impl Draft {
         if let Some(eps) = hf.f32(&["rms_norm_eps"])? {
             self.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
         }
-        let fraction = match hf.f32(&["partial_rotary_factor"])? {
-            None => hf.rope("full_attention").f32("partial_rotary_factor")?,
-            fraction => fraction,
-        };
-        if let Some(fraction) = fraction
-            && !(0.0..=1.0).contains(&fraction)
-        {
-            return Err(hf.error("partial_rotary_factor", "a fraction from 0 to 1", fraction));
-        }
-        let rope_dims = fraction.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
+        let rope_dims = hf.rotary_fraction()?.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
         Ok(HfSizes { n_layer, n_head, n_kv_head, head_dim, rope_dims })
     }
 
@@ -216,8 +207,18 @@ impl Draft {
                     self.set("rope.scaling.yarn_truncate", Value::Bool(truncate));
                 }
                 // GGUF keeps what multiplies the magnitude that follows from the factor.
-                if let Some(magnitude) = rope.f32("attention_factor")? {
-                    self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor)));
+                let scales = [rope.f32("mscale")?, rope.f32("mscale_all_dim")?];
+                let magnitude = match (rope.f32("attention_factor")?, scales) {
+                    (None, [Some(scale), Some(all)]) if scale != 0.0 && all != 0.0 => {
+                        Some(yarn_magnitude(factor, scale) / yarn_magnitude(factor, all))
+                    }
+                    (magnitude, _) => magnitude,
+                };
+                if let Some(magnitude) = magnitude {
+                    self.set("rope.scaling.attn_factor", Value::F32(magnitude / yarn_magnitude(factor, 1.0)));
+                }
+                if let Some(beta) = rope.f32("llama_4_scaling_beta")? {
+                    self.set("attention.temperature_scale", Value::F32(beta));
                 }
             }
             "longrope" | "su" => {

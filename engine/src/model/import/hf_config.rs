@@ -120,17 +120,52 @@ impl HfConfig {
 
     /// Per layer, whether `layer_types` says it slides; `None` without that key.
     pub(in crate::model) fn sliding_layers(&self, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        self.layers_of_type("sliding_attention", &["full_attention"], n_layer)
+    }
+
+    /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
+    pub(in crate::model) fn layers_of_type(
+        &self,
+        wanted: &str,
+        others: &[&str],
+        n_layer: usize,
+    ) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         if types.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
         }
-        let slides = |value: &Value| match value.as_str() {
-            Some("sliding_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(self.error(name, "`sliding_attention` or `full_attention`", value)),
+        let is_wanted = |value: &Value| match value.as_str() {
+            Some(ty) if ty == wanted => Ok(true),
+            Some(ty) if others.contains(&ty) => Ok(false),
+            _ => Err(self.error(name, format!("`{wanted}` or `{}`", others.join("`, `")), value)),
         };
-        types.iter().map(slides).collect::<Result<_>>().map(Some)
+        types.iter().map(is_wanted).collect::<Result<_>>().map(Some)
+    }
+
+    /// The same, where without that key all layers slide but the last of every `interval`.
+    pub(in crate::model) fn sliding_layers_or(&self, n_layer: usize, interval: usize) -> Result<Vec<bool>> {
+        let slides = |n: usize| interval == 0 || n % interval != 0;
+        Ok(self.sliding_layers(n_layer)?.unwrap_or_else(|| (1..=n_layer).map(slides).collect()))
+    }
+
+    /// True if `layer_types` names `kind`.
+    pub(in crate::model) fn has_layer(&self, kind: &str) -> bool {
+        let types = self.value("layer_types").and_then(Value::as_array);
+        types.is_some_and(|types| types.iter().any(|layer| layer.as_str() == Some(kind)))
+    }
+
+    /// A list of 0 or 1 per layer.
+    pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        if flags.len() != n_layer {
+            return Err(self.error(name, format!("{n_layer} entries, one per layer"), flags.len()));
+        }
+        let flag = |value: &Value| match value.as_u64() {
+            Some(flag @ 0..=1) => Ok(flag == 1),
+            _ => Err(self.error(name, "0 or 1", value)),
+        };
+        flags.iter().map(flag).collect::<Result<_>>().map(Some)
     }
 
     /// Rotary parameters of layers of `kind` (`full_attention` or `sliding_attention`): the newer `rope_parameters`,
@@ -140,6 +175,20 @@ impl HfConfig {
         let parameters = object("rope_parameters");
         let by_kind = parameters.and_then(|parameters| parameters.get(kind)).and_then(Value::as_object);
         HfRope { config: self, values: by_kind.or(parameters).or_else(|| object("rope_scaling")) }
+    }
+
+    /// Fraction of a head's elements that are rotated, if the file says.
+    pub(in crate::model) fn rotary_fraction(&self) -> Result<Option<f32>> {
+        let fraction = match self.f32(&["partial_rotary_factor"])? {
+            None => self.rope("full_attention").f32("partial_rotary_factor")?,
+            fraction => fraction,
+        };
+        match fraction {
+            Some(fraction) if !(0.0..=1.0).contains(&fraction) => {
+                Err(self.error("partial_rotary_factor", "a fraction from 0 to 1", fraction))
+            }
+            fraction => Ok(fraction),
+        }
     }
 
     /// Base of the rotary frequencies of sliding layers, where they have their own.

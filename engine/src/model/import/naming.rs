@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::Transform;
+use super::{Transform, draft::HfSizes};
 
 /// Rules of one family. A rule is a name without its last part (`weight`, `bias`); `*` stands for a number.
 #[derive(Debug, Default)]
@@ -54,6 +54,31 @@ impl Naming {
         self.whole.entry(hf.into()).or_default().push((gguf.into(), transform));
     }
 
+    /// The norms of [`Naming::llama_like`] models that store their weights minus one.
+    pub(in crate::model) fn norms_minus_one(&mut self) {
+        self.set("model.layers.*.input_layernorm", "blk.*.attn_norm", Transform::AddOne);
+        self.set("model.layers.*.post_attention_layernorm", "blk.*.ffn_norm", Transform::AddOne);
+        self.set("model.norm", "output_norm", Transform::AddOne);
+    }
+
+    /// Norms behind attention and FFN.
+    pub(in crate::model) fn norms_after(&mut self) {
+        self.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
+        self.add("model.layers.*.post_feedforward_layernorm", "blk.*.post_ffw_norm");
+    }
+
+    /// Norms of query and key heads.
+    pub(in crate::model) fn norms_of_heads(&mut self) {
+        self.add("model.layers.*.self_attn.q_norm", "blk.*.attn_q_norm");
+        self.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
+    }
+
+    /// Makes neighbours of rotated pairs in q and k, as GGUF has them in the llama family.
+    pub(in crate::model) fn rotated_pairs(&mut self, sizes: &HfSizes) {
+        self.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());
+        self.set("model.layers.*.self_attn.k_proj", "blk.*.attn_k", sizes.rope_key());
+    }
+
     /// Experts kept one by one under `model.layers.N.{stem}.E`: gate, up and down.
     pub(in crate::model) fn experts(&mut self, stem: &str, names: [&str; 3]) {
         for (hf, gguf) in names.into_iter().zip(["ffn_gate", "ffn_up", "ffn_down"]) {
@@ -94,7 +119,10 @@ impl Naming {
         let rule = pattern.rsplit_once('.').filter(|(_, last)| matches!(*last, "weight" | "bias"));
         let translated = rule.and_then(|(stem, last)| {
             let (gguf, transform) = self.rules.get(stem)?;
-            Some((format!("{}.{last}", numbered(gguf, &numbers)?), transform.clone()))
+            // Only weights are stored minus one.
+            let plain = *transform == Transform::AddOne && last == "bias";
+            let transform = if plain { Transform::None } else { transform.clone() };
+            Some((format!("{}.{last}", numbered(gguf, &numbers)?), transform))
         });
         translated.into_iter().collect()
     }
@@ -149,5 +177,13 @@ mod tests {
         let both = ["blk.2.attn_sinks.weight", "blk.2.again.weight"];
         let names: Vec<String> = naming.translate("model.layers.2.sinks").into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, both);
+    }
+
+    #[test]
+    fn biases_are_not_stored_minus_one() {
+        let mut naming = Naming::default();
+        naming.set("model.norm", "output_norm", Transform::AddOne);
+        assert_eq!(naming.translate("model.norm.bias"), [("output_norm.bias".to_owned(), Transform::None)]);
+        assert_eq!(naming.translate("model.norm.weight"), [("output_norm.weight".to_owned(), Transform::AddOne)]);
     }
 }

@@ -1,6 +1,6 @@
 //! Norms of registers.
 
-use super::loader::Loader;
+use super::{loader::Loader, registers::residual_scale};
 use crate::{
     error::Result,
     gpu::{Buffer, Gpu, Op, Recorder, grid, params, pitch},
@@ -15,7 +15,7 @@ const WORKGROUP: u32 = 256;
 pub(crate) struct NormOp {
     gpu: Gpu,
     plain: Op,
-    /// `from += delta` first.
+    /// `from += delta`, scaled, first.
     adding: Option<Op>,
     cols: usize,
     eps: f32,
@@ -52,6 +52,7 @@ impl NormOp {
                 ("LAYER", switch(config.norm == NormKind::Layer)),
                 ("HAS_BIAS", switch(weights.bias.is_some())),
                 ("ADD_DELTA", switch(add)),
+                residual_scale(config),
             ];
             gpu.pipelines().get("norm", None, WORKGROUP, &overrides)
         };

@@ -4,14 +4,14 @@ use super::{elementwise::Elementwise, loader::Loader};
 use crate::{
     error::Result,
     gpu::{Buffer, pitch},
-    model::Register,
+    model::{ModelConfig, Register},
 };
 
 /// One buffer per [`Register`], `[chunk, pitch]` f32.
 #[derive(Debug)]
 pub(crate) struct Registers {
     buffers: [Buffer; 4],
-    /// `Residual += Out`
+    /// `Residual += Out`, scaled.
     pub add: Elementwise,
     /// Elements of a row that count.
     pub d_model: usize,
@@ -26,7 +26,8 @@ impl Registers {
         let register = || loader.scratch("a register", loader.chunk * pitch);
         let buffers = [register()?, register()?, register()?, register()?];
         let [residual, .., out] = &buffers;
-        let add = Elementwise::new(loader.gpu, "add", &[], &[residual, out], (d_model, pitch))?;
+        let add =
+            Elementwise::new(loader.gpu, "add", &[residual_scale(loader.config)], &[residual, out], (d_model, pitch))?;
         Ok(Registers { buffers, add, d_model, pitch })
     }
 
@@ -39,6 +40,11 @@ impl Registers {
     pub fn row_bytes(&self) -> u64 {
         self.pitch as u64 * 4
     }
+}
+
+/// The kernels' constant for the factor of what is added to the residual stream.
+pub(super) fn residual_scale(config: &ModelConfig) -> (&'static str, f64) {
+    ("DELTA_SCALE", f64::from(config.residual_scale))
 }
 
 /// Copies rows of `row_bytes` bytes, of which the first `cols` floats count, into `[rows, cols]`.

@@ -1,0 +1,50 @@
+//! Command R7B and Command A (Cohere 2): attention and FFN side by side behind one layer norm without a bias, scaled logits, and
+//! windows on three of four layers, of which only those are rotated, in pairs of neighbours.
+
+use super::{Family, Loader, parts::gated_layer};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder, Step,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["cohere2"], model_types: &["cohere2"], config, layer, import };
+
+/// One layer of so many has no window, the last of them.
+const INTERVAL: usize = 4;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::Normal)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    config.logit_scale = loader.switchable("logit_scale")?.unwrap_or(1.0);
+    loader.apply_window(&mut config, None, INTERVAL)?;
+    config.attentions_mut().filter(|attention| attention.window.is_none()).for_each(|attention| attention.rope = None);
+    config.set_steps(Step::parallel());
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, &[(NormSlot::Attention, "attn_norm")])
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("use_parallel_block", true, "Cohere 2 without parallel blocks")?;
+    hf.refuse_unless("use_gated_activation", true, "Cohere 2 without gates")?;
+    hf.refuse_unless("use_qk_norm", false, "Cohere 2 with norms of heads")?;
+    let sizes = draft.common(hf, "cohere2")?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["layer_norm_eps"])?.unwrap_or(1e-5)));
+    draft.set("logit_scale", Value::F32(hf.f32(&["logit_scale"])?.unwrap_or(0.0625)));
+    let interval = hf.or_default(&["sliding_window_pattern"], INTERVAL)?;
+    let slides = hf.sliding_layers_or(sizes.n_layer, interval)?;
+    draft.window(hf.or_default(&["sliding_window"], 4096)?, Some(slides))?;
+    draft.tied = true;
+    draft.naming.llama_like();
+    Ok(())
+}

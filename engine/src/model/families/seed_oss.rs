@@ -1,0 +1,35 @@
+//! Seed-OSS: Llama's layer with halves rotated, biases on q, k and v, and heads wider than the residual stream divided among them.
+
+use super::{Family, Loader, parts::gated_layer};
+use crate::{
+    error::Result,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["seed_oss"], model_types: &["seed_oss"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    // GGUF names the FFN's norm as Hugging Face does.
+    let stems = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
+    gated_layer(loader, config, n, &stems)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "seed_oss")?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.naming.llama_like();
+    draft.naming.add("model.layers.*.post_attention_layernorm", "blk.*.post_attention_norm");
+    Ok(())
+}

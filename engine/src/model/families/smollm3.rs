@@ -1,0 +1,59 @@
+//! SmolLM 3: Llama's layer, of which every fourth has no rotation.
+//!
+//! llama.cpp's files leave the interval to the architecture; files this engine writes have `rope.layer_pattern`.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["smollm3"], model_types: &["smollm3"], config, layer, import };
+
+/// One layer of so many is not rotated, the last of them.
+const INTERVAL: usize = 4;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    loader.apply_window(&mut config, None, 0)?;
+    loader.apply_rope_pattern(&mut config, INTERVAL)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "smollm3")?;
+    draft.rope(hf, &sizes, 2e6)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    if hf.bool(&["use_sliding_window"])?.unwrap_or(false)
+        && let Some(window) = hf.usize(&["sliding_window"])?
+    {
+        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
+    }
+    let rotated = match hf.layer_flags("no_rope_layers", sizes.n_layer)? {
+        // In spite of its name, the list has 1 where there is a rotation.
+        Some(rotated) => rotated,
+        None => {
+            let interval = hf.or_default(&["no_rope_layer_interval"], INTERVAL)?;
+            (1..=sizes.n_layer).map(|n| interval == 0 || n % interval != 0).collect()
+        }
+    };
+    draft.set("rope.layer_pattern", Value::Array(Array::Bool(rotated)));
+    draft.tied = true;
+    draft.naming.llama_like();
+    draft.naming.rotated_pairs(&sizes);
+    Ok(())
+}

@@ -1,0 +1,45 @@
+//! StarCoder 2: layer norms and biases everywhere, halves rotated, and an FFN of GELU without a gate.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, ungated_layer},
+};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["starcoder2"], model_types: &["starcoder2"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::GeluTanh)?;
+    // llama.cpp does not store the window; files this engine writes do.
+    loader.apply_window(&mut config, None, 0)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    ungated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "starcoder2")?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
+    draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["norm_epsilon"])?.unwrap_or(1e-5)));
+    if let Some(window) = hf.usize(&["sliding_window"])? {
+        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
+    }
+    draft.tied = true;
+    draft.naming.llama_like();
+    draft.naming.add("model.layers.*.mlp.c_fc", "blk.*.ffn_up");
+    draft.naming.add("model.layers.*.mlp.c_proj", "blk.*.ffn_down");
+    Ok(())
+}
