@@ -94,7 +94,8 @@ fn a_gpu_is_refused_by_name_and_the_cpu_answers() {
     let engine = Engine::open(&model("qwen3_5"), EngineOptions { device, ..options() }).unwrap();
     let mut request = greedy(&expected("qwen3_5", "input_ids"), 16);
     request.ignore_eos = true;
-    let events = session(&engine).generate(request);
+    let one = session(&engine);
+    let events = one.generate(request);
     let ids: Vec<u32> =
         events.iter().filter_map(|event| if let Event::Token { id, .. } = event { Some(id) } else { None }).collect();
     assert_eq!(ids, expected("qwen3_5", "greedy_ids"));
