@@ -90,7 +90,7 @@ type ExpertShape = (usize, usize, usize);
 fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
     let (gates, ups) = match gates_and_ups(loader, (count, n_ff, d), n)? {
-        Some(both) => both,
+        Some([gates, ups]) => (Some(gates), ups),
         None => {
             let first = |stem: &str| format!("blk.{n}.{stem}");
             let gated = loader.has(&first("ffn_gate_exps.weight")) || loader.has(&first("ffn_gate.0.weight"));
@@ -138,11 +138,7 @@ fn with_biases(weights: Vec<Matrix>, biases: Option<Vec<Vec<f32>>>) -> Vec<Linea
 }
 
 /// Gates and ups of the experts of layer `n` where they are one tensor, the gate's rows above the up's.
-fn gates_and_ups(
-    loader: &Loader<'_>,
-    (count, n_ff, d): ExpertShape,
-    n: usize,
-) -> Result<Option<(Option<Vec<Linear>>, Vec<Linear>)>> {
+fn gates_and_ups(loader: &Loader<'_>, (count, n_ff, d): ExpertShape, n: usize) -> Result<Option<[Vec<Linear>; 2]>> {
     let stem = format!("blk.{n}.ffn_gate_up_exps");
     let name = format!("{stem}.weight");
     let Some(both) = loader.stacked(&name, count, n_ff.saturating_mul(2), d)? else { return Ok(None) };
@@ -152,7 +148,7 @@ fn gates_and_ups(
         let biases = biases.as_ref().map(|all| all.iter().map(|bias| bias[start..start + n_ff].to_vec()).collect());
         Ok(with_biases(weights, biases))
     };
-    Ok(Some((Some(half(0)?), half(n_ff)?)))
+    Ok(Some([half(0)?, half(n_ff)?]))
 }
 
 /// The expert of layer `n` that every token uses, if there is one; its gate is a row, stored with or without its unit dimension.

@@ -25,8 +25,10 @@ fn expert_placements_do_not_change_logits() {
 #[test]
 fn published_experts_in_part() {
     for name in ["gpt-oss", "gpt-oss-mxfp4", "qwen2-moe", "qwen3-moe", "glm4-moe", "ernie4_5-moe"] {
-        let model = model(&format!("fixtures/models/{name}"));
-        let expected = Expected::read(&here(&format!("fixtures/models/{name}/expected.safetensors")));
+        let path = format!("fixtures/models/{name}");
+        // A dense layer is split by its neurons, which are rows then; floats stay what they are.
+        let model = if matches!(name, "glm4-moe" | "ernie4_5-moe") { neuron_major(&path) } else { model(&path) };
+        let expected = Expected::read(&here(&format!("{path}/expected.safetensors")));
         let (ids, wanted) = (expected.ids("input_ids"), expected.f32("logits"));
         for (at, (what, placement)) in placements(&model, 11).into_iter().enumerate() {
             let chunk = [1, 5, 24][at % 3];
