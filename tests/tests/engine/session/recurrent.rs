@@ -19,26 +19,26 @@ fn ids(n: u32) -> Vec<u32> {
 fn turns_edits_and_other_answers_are_those_of_a_fresh_session() {
     for name in NAMES {
         let engine = open(name, 7);
-        let fresh = |prompt: &[u32]| ask(&session(&engine), greedy(prompt, 12)).ids;
+        let fresh = |prompt: &[u32]| generate(&session(&engine), greedy(prompt, 12)).ids;
         let one = session(&engine);
         let prompt = expected(name, "input_ids");
-        let begun = ask(&one, greedy(&prompt, 12));
+        let begun = generate(&one, greedy(&prompt, 12));
         assert_eq!(begun.ids, expected(name, "greedy_ids")[..12], "{name}");
         // Another answer: only the prompt's last token is computed.
-        let again = ask(&one, greedy(&prompt, 12));
+        let again = generate(&one, greedy(&prompt, 12));
         assert_eq!((again.stats.reused_tokens, &again.ids), (prompt.len() - 1, &begun.ids), "{name}");
         // The next turn goes on where the answer ended; its last token was never fed back.
         let held = prompt.len() + 11;
         let turn = [&prompt[..], &begun.ids[..], &ids(9)[..]].concat();
-        let next = ask(&one, greedy(&turn, 12));
+        let next = generate(&one, greedy(&turn, 12));
         assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&turn)), "{name}");
         // The last message edited: back to the end of the answer before.
         let edited = [&prompt[..], &begun.ids[..], &ids(4)[..], &[7, 8, 9]].concat();
-        let next = ask(&one, greedy(&edited, 12));
+        let next = generate(&one, greedy(&edited, 12));
         assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&edited)), "{name}");
         // The first message edited: from its beginning.
         let other = [&prompt[..9], &[1, 2, 3]].concat();
-        let next = ask(&one, greedy(&other, 12));
+        let next = generate(&one, greedy(&other, 12));
         assert_eq!((next.stats.reused_tokens, next.ids), (0, fresh(&other)), "{name}");
     }
 }
@@ -48,12 +48,12 @@ fn a_long_prompt_is_not_read_again_from_its_beginning() {
     let engine = Engine::open(&model("qwen3_5"), EngineOptions { context: Some(1200), ..options() }).unwrap();
     let one = session(&engine);
     let prompt = ids(1000);
-    ask(&one, greedy(&prompt, 3));
+    generate(&one, greedy(&prompt, 3));
     let mut edited = prompt.clone();
     edited[800] += 1;
-    let answer = ask(&one, greedy(&edited, 8));
+    let answer = generate(&one, greedy(&edited, 8));
     assert!((500..=800).contains(&answer.stats.reused_tokens), "{}", answer.stats.reused_tokens);
-    assert_eq!(answer.ids, ask(&session(&engine), greedy(&edited, 8)).ids);
+    assert_eq!(answer.ids, generate(&session(&engine), greedy(&edited, 8)).ids);
 }
 
 proptest! {
@@ -84,7 +84,7 @@ proptest! {
                 }
             }
         }
-        prop_assert_eq!(ask(&session, greedy(&tokens, 16)).ids, expected("qwen3_5", "greedy_ids"));
+        prop_assert_eq!(generate(&session, greedy(&tokens, 16)).ids, expected("qwen3_5", "greedy_ids"));
     }
 }
 
