@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use ahash::AHashMap;
+use tokenizers::{NormalizerWrapper, normalizers::Replace};
 
 use super::{
     TokenKind, Tokenizer,
     added::{AddedToken, AddedTokens},
     bpe::{Bpe, Merges},
-    pre_tokenizer::Scheme,
+    pre_tokenizer::{GEMMA4, Scheme},
     sentence_piece::SentencePiece,
     special_ids::SpecialIds,
     tokenizer::Encoder,
@@ -33,11 +34,12 @@ pub fn build(metadata: &Metadata) -> Result<Tokenizer> {
     let model = metadata.str(key)?.ok_or_else(|| metadata.missing(key, "the tokenizer's model"))?;
     match model {
         "llama" => build_sentence_piece(metadata),
-        "gpt2" => build_bpe(metadata),
+        "gpt2" => build_bpe(metadata, scheme(metadata)?),
+        GEMMA4 => build_bpe(metadata, named(GEMMA4)?),
         other => Err(Error::Unsupported {
             what: "tokenizer model",
             got: other.to_owned(),
-            supported: "llama, gpt2".to_owned(),
+            supported: "llama, gpt2, gemma4".to_owned(),
         }),
     }
 }
@@ -71,29 +73,36 @@ fn build_sentence_piece(metadata: &Metadata) -> Result<Tokenizer> {
     Ok(Tokenizer { encoder: Encoder::SentencePiece(encoder), vocab, ids, before, after, space_prefix })
 }
 
-fn build_bpe(metadata: &Metadata) -> Result<Tokenizer> {
+fn build_bpe(metadata: &Metadata, scheme: &Scheme) -> Result<Tokenizer> {
     let tokens = tokens(metadata)?;
     let kinds = kinds(metadata, tokens)?;
-    let scheme = scheme(metadata)?;
     let mut vocab = Vocab::default();
     for (text, &kind) in tokens.iter().zip(&kinds) {
-        vocab.push(text, kind, Spelling::ByteLevel);
+        vocab.push(text, kind, scheme.spelling);
     }
+    let byte_fallback = scheme.spelling == Spelling::SentencePiece;
     let parts = Merges {
         vocab: ids_by_text(tokens),
         merges: merges(metadata)?,
         ignore_merges: scheme.ignore_merges,
+        byte_fallback,
         ..Merges::default()
     };
     let malformed = |key: &str, what: &str, got: String| {
         Error::malformed(metadata.path(), Location::Key(key.to_owned()), what, got)
     };
     let split = scheme.build().map_err(|error| malformed("tokenizer.ggml.pre", "a pre-tokeniser", error))?;
-    let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), None, Some(split))
+    let spaces = byte_fallback.then(|| Replace::new(" ", "\u{2581}").map(NormalizerWrapper::Replace)).transpose();
+    let spaces = spaces.map_err(|error| malformed("tokenizer.ggml.model", "a normaliser", error.to_string()))?;
+    let encoder = Bpe::new(parts, added(metadata, tokens, &kinds)?, AddedTokens::default(), spaces, Some(split))
         .map_err(|error| malformed(MERGES, "merges that fit the tokens", error))?;
     let mut ids = special_ids(metadata, tokens.len(), SpecialIds::default())?;
     ids.add_known_ends(|text| encoder.token_id(text));
-    let (before, after) = framing(metadata, &ids, scheme.add_bos)?;
+    let (mut before, after) = framing(metadata, &ids, scheme.add_bos)?;
+    if scheme.is_gemma4() {
+        // Published files say it begins without BOS; the model does not work so.
+        before = ids.bos.into_iter().collect();
+    }
     Ok(Tokenizer { encoder: Encoder::Bpe(Box::new(encoder)), vocab, ids, before, after, space_prefix: false })
 }
 
@@ -197,6 +206,10 @@ fn scheme(metadata: &Metadata) -> Result<&'static Scheme> {
         tracing::warn!(path = %metadata.path().display(), "no {key}: text is split as llama.cpp does by default");
         "default"
     });
+    named(name)
+}
+
+fn named(name: &str) -> Result<&'static Scheme> {
     Scheme::named(name).ok_or_else(|| Error::Unsupported {
         what: "pre-tokeniser",
         got: name.to_owned(),
@@ -260,4 +273,61 @@ fn framing(metadata: &Metadata, ids: &SpecialIds, add_bos: bool) -> Result<(Vec<
     let add_eos = metadata.bool("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
     let take = |wanted: bool, id: Option<u32>| if wanted { id.into_iter().collect() } else { Vec::new() };
     Ok((take(add_bos, ids.bos), take(add_eos, ids.eos)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{format::Value, tokenizer::EncodeOptions};
+
+    /// A vocabulary of Gemma 4's kind: spaces are U+2581, merges are of characters, the rest are byte tokens.
+    fn gemma4() -> Tokenizer {
+        let pieces = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "▁", "a", "b", "\n", "ab", "▁ab", "\n\n", "▁▁"];
+        let mut tokens: Vec<String> = pieces.map(str::to_owned).to_vec();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let kinds = (0..tokens.len()).map(|id| match id {
+            0..=4 => 3,
+            5..=12 => 1,
+            _ => 6,
+        });
+        let merges = ["a b", "▁ ab", "\n \n", "▁ ▁"].map(str::to_owned).to_vec();
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("gemma4".into()));
+        metadata.set("tokenizer.ggml.token_type", Value::Array(Array::I32(kinds.collect())));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
+        metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
+        for (role, id) in [("bos", 2), ("eos", 1), ("unknown", 3)] {
+            metadata.set(&format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
+        }
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    #[test]
+    fn gemma4_merges_characters_and_falls_back_to_bytes() {
+        let tokenizer = gemma4();
+        let byte = |byte: u32| 13 + byte;
+        for (text, ids) in [
+            ("ab ab", vec![9, 10]),
+            ("  ab\n\n\nb", vec![5, 10, 11, 8, 7]),
+            ("aé", vec![6, byte(0xc3), byte(0xa9)]),
+            ("", vec![]),
+        ] {
+            assert_eq!(tokenizer.encode(text, EncodeOptions::PLAIN).unwrap(), ids, "{text:?}");
+            assert_eq!(tokenizer.decode(&ids, true), text);
+        }
+        assert_eq!(tokenizer.encode("a<turn|>", EncodeOptions::CHAT).unwrap(), [2, 6, 4], "it always begins with BOS");
+        assert!(tokenizer.ends().eq([1, 4]));
+    }
+
+    #[test]
+    fn unknown_pre_tokenisers_are_named_with_the_known_ones() {
+        let mut metadata = Metadata::new("m.gguf");
+        metadata.set("tokenizer.ggml.model", Value::String("gpt2".into()));
+        metadata.set("tokenizer.ggml.pre", Value::String("newest".into()));
+        metadata.set("tokenizer.ggml.tokens", Value::Array(Array::String(vec!["a".to_owned()])));
+        let error = Tokenizer::from_metadata(&metadata).unwrap_err().to_string();
+        assert!(error.contains("newest"), "{error}");
+        assert!(error.contains("qwen35") && error.contains("kimi-k2"), "{error}");
+    }
 }

@@ -21,6 +21,13 @@ const ENDS: &[&str] = &[
     "<|eom|>",
     "<EOT>",
     "<end_of_utterance>",
+    "<turn|>",
+    "<|tool_response>",
+    "[EOT]",
+    "[EOS]",
+    "[e~[",
+    "<|flush|>",
+    "<|calls|>",
 ];
 
 /// Ids with a role; each is less than the number of tokens.
@@ -43,8 +50,10 @@ impl SpecialIds {
     pub fn add_known_ends(&mut self, find: impl Fn(&str) -> Option<u32>) {
         self.ends.extend(self.eos);
         self.ends.extend(ENDS.iter().filter_map(|text| find(text)));
-        // In the harmony format `<|end|>` closes a message within an answer, not the answer.
-        if let (Some(end), Some(_), Some(_)) = (find("<|end|>"), find("<|return|>"), find("<|call|>")) {
+        // In the Harmony format `<|end|>` closes a message within an answer, not the answer.
+        let harmony = ["<|return|>", "<|call|>"].iter().all(|text| find(text).is_some());
+        let solar = ["<|flush|>", "<|calls|>"].iter().all(|text| find(text).is_some());
+        if let Some(end) = find("<|end|>").filter(|_| harmony || solar) {
             self.ends.remove(&end);
         }
     }

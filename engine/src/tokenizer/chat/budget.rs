@@ -8,6 +8,8 @@ use std::{
 
 use minijinja::{Error, ErrorKind, Value, value::ValueKind};
 
+use super::json;
+
 /// Bytes a rendering may make out of nothing, and how many more for each byte of input.
 const BYTES: usize = 24 << 20;
 const BYTES_PER_INPUT_BYTE: usize = 16;
@@ -72,6 +74,10 @@ impl Budget {
 
     /// The value as a template would print it.
     pub fn text(&self, value: &Value) -> Result<String, Error> {
+        if let Some(float) = json::repr(value) {
+            self.charge(float.len())?;
+            return Ok(float);
+        }
         let mut text = Charged { budget: self, text: String::new() };
         self.admit(std::slice::from_ref(value))?;
         match write!(text, "{value}") {

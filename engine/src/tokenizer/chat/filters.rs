@@ -1,18 +1,20 @@
 //! Filters, tests, functions and methods that templates may call: the template library's, each asking the budget
 //! before and after, and a few of our own where the library's could grow without bound or differs from Hugging Face's.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use minijinja::{
-    Environment, Error, ErrorKind, State, Value, filters, functions, tests,
+    Environment, Error, ErrorKind, State, Value, filters,
+    formatting::FormatStyle,
+    functions, tests,
     value::{Kwargs, Rest, ValueKind},
 };
-use serde::Serialize;
 
 use super::{
     budget::{Budget, refused},
+    json::JsonStyle,
     sandbox::bounded,
-    strftime,
+    strftime, text_methods,
 };
 
 /// The widest range.
@@ -61,22 +63,75 @@ pub fn install(environment: &mut Environment<'_>, budget: &Arc<Budget>) {
         join(&own, items, &own.text(&separator)?)
     });
     let own = Arc::clone(budget);
-    environment.add_filter("indent", move |text: Value, width: Option<Value>, options: Kwargs| {
-        let width = width.or(options.get("width")?).and_then(|width| width.as_usize()).unwrap_or(4);
-        let (first, blank): (Option<bool>, Option<bool>) = (options.get("first")?, options.get("blank")?);
+    environment.add_filter("indent", move |text: Value, operands: Rest<Value>, options: Kwargs| {
+        let option = |at: usize, name: &str| match operands.get(at) {
+            Some(operand) => Ok(operand.clone()),
+            None => options.get::<Option<Value>>(name).map(Option::unwrap_or_default),
+        };
+        let (width, first, blank): (Value, Value, Value) =
+            (option(0, "width")?, option(1, "first")?, option(2, "blank")?);
         options.assert_all_used()?;
-        indent(&own, &own.text(&text)?, width, first.unwrap_or(false), blank.unwrap_or(false))
+        let margin = match width.as_str() {
+            Some(margin) => margin.to_owned(),
+            None => {
+                let width = width.as_usize().unwrap_or(4);
+                own.charge(width)?;
+                " ".repeat(width)
+            }
+        };
+        indent(&own, &own.text(&text)?, &margin, first.is_true(), blank.is_true())
     });
     let own = Arc::clone(budget);
     environment.add_filter("string", move |value: Value| own.text(&value));
     let own = Arc::clone(budget);
-    environment.add_filter("tojson", move |value: Value, indent: Option<Value>, options: Kwargs| {
-        let indent = indent.or(options.get("indent")?).filter(|indent| !indent.is_none());
-        for accepted in ["ensure_ascii", "separators", "sort_keys"] {
-            let _: Option<Value> = options.get(accepted)?;
-        }
+    environment.add_filter("tojson", move |value: Value, ascii: Option<Value>, options: Kwargs| {
+        let option = |name: &str| options.get::<Option<Value>>(name).map(Option::unwrap_or_default);
+        let ascii = ascii.map_or_else(|| option("ensure_ascii"), Ok)?;
+        let (indent, separators, sorted) = (option("indent")?, option("separators")?, option("sort_keys")?);
         options.assert_all_used()?;
-        to_json(&own, &value, indent.map(|indent| indent.as_usize().unwrap_or(2)))
+        JsonStyle::new(&indent, &separators, ascii.is_true(), sorted.is_true())?.write(&own, &value)
+    });
+    for (name, function) in
+        [("int", Value::from_function(filters::int)), ("float", Value::from_function(filters::float))]
+    {
+        let own = Arc::clone(budget);
+        environment.add_filter(name, move |state: &mut State, operands: Rest<Value>, options: Kwargs| {
+            own.admit(&operands)?;
+            let default = operands.get(1).cloned().or(options.get("default")?);
+            let operands = with_options(operands, options);
+            let zero = if name == "int" { Value::from(0) } else { Value::from(0.0) };
+            Ok::<_, Error>(function.call(state, &operands).unwrap_or_else(|_| default.unwrap_or(zero)))
+        });
+    }
+    for name in ["default", "d"] {
+        environment.add_filter(name, |value: Value, other: Option<Value>, all: Option<Value>, options: Kwargs| {
+            let all = all.or(options.get("boolean")?).is_some_and(|all| all.is_true());
+            let other = other.or(options.get("default_value")?);
+            options.assert_all_used()?;
+            let missing = value.is_undefined() || (all && !value.is_true());
+            Ok::<_, Error>(if missing { other.unwrap_or_else(|| "".into()) } else { value })
+        });
+    }
+    let own = Arc::clone(budget);
+    environment.add_filter("wordcount", move |text: Value| own.text(&text).map(|text| text.split_whitespace().count()));
+    let own = Arc::clone(budget);
+    environment.add_filter("format", move |text: Value, operands: Rest<Value>, options: Kwargs| {
+        let operands = with_options(operands, options);
+        text_methods::formatted(&own, FormatStyle::Printf, &own.text(&text)?, &operands)
+    });
+    for name in ["escape", "e"] {
+        let own = Arc::clone(budget);
+        environment.add_filter(name, move |text: Value| escape(&own, &own.text(&text)?));
+    }
+    for name in ["length", "count"] {
+        environment.add_filter(name, |value: Value| if value.is_undefined() { Ok(0) } else { filters::length(&value) });
+    }
+    environment.add_test("iterable", |value: Value| {
+        use ValueKind::{Iterable, Map, Seq, String, Undefined};
+        matches!(value.kind(), String | Seq | Map | Iterable | Undefined)
+    });
+    environment.add_test("sequence", |value: Value| {
+        value.as_str().is_some() || matches!(value.kind(), ValueKind::Seq | ValueKind::Map)
     });
     let own = Arc::clone(budget);
     environment.add_function("range", move |first: isize, end: Option<isize>, step: Option<isize>| {
@@ -108,19 +163,11 @@ fn library_filters() -> Vec<(&'static str, Value)> {
         ("attr", Value::from_function(filters::attr)),
         ("bool", Value::from_function(filters::bool)),
         ("capitalize", Value::from_function(filters::capitalize)),
-        ("count", Value::from_function(filters::length)),
-        ("d", Value::from_function(filters::default)),
-        ("default", Value::from_function(filters::default)),
         ("dictsort", Value::from_function(filters::dictsort)),
-        ("e", Value::from_function(filters::escape)),
-        ("escape", Value::from_function(filters::escape)),
         ("first", Value::from_function(filters::first)),
-        ("float", Value::from_function(filters::float)),
         ("groupby", Value::from_function(filters::groupby)),
-        ("int", Value::from_function(filters::int)),
         ("items", Value::from_function(filters::items)),
         ("last", Value::from_function(filters::last)),
-        ("length", Value::from_function(filters::length)),
         ("list", Value::from_function(filters::list)),
         ("lower", Value::from_function(filters::lower)),
         ("map", Value::from_function(filters::map)),
@@ -164,7 +211,6 @@ fn library_tests() -> Vec<(&'static str, Value)> {
         ("gt", Value::from_function(tests::is_gt)),
         ("in", Value::from_function(tests::is_in)),
         ("integer", Value::from_function(tests::is_integer)),
-        ("iterable", Value::from_function(tests::is_iterable)),
         ("le", Value::from_function(tests::is_le)),
         ("lessthan", Value::from_function(tests::is_lt)),
         ("lower", Value::from_function(tests::is_lower)),
@@ -175,7 +221,6 @@ fn library_tests() -> Vec<(&'static str, Value)> {
         ("number", Value::from_function(tests::is_number)),
         ("odd", Value::from_function(tests::is_odd)),
         ("sameas", Value::from_function(tests::is_sameas)),
-        ("sequence", Value::from_function(tests::is_sequence)),
         ("startingwith", Value::from_function(tests::is_startingwith)),
         ("string", Value::from_function(tests::is_string)),
         ("true", Value::from_function(tests::is_true)),
@@ -201,12 +246,16 @@ fn call_method(
         (Some(separator), "join") if operands.len() == 1 => {
             return join(budget, operands[0].try_iter()?.map(Ok), separator).map(Value::from);
         }
-        (Some(_), "format") => return Err(refused("format is not available")),
         (Some(text), "split" | "splitlines") => {
             budget.charge_elements(match argument(0).filter(|by| !by.is_empty()) {
                 Some(separator) => text.matches(separator).count(),
                 None => text.split_whitespace().count().max(text.lines().count()),
             })?
+        }
+        (Some(text), _) => {
+            if let Some(result) = text_methods::call(budget, text, method, operands) {
+                return result;
+            }
         }
         _ => {}
     }
@@ -230,19 +279,27 @@ fn join(budget: &Budget, items: impl Iterator<Item = Result<Value, Error>>, sepa
     Ok(text)
 }
 
-fn indent(budget: &Budget, text: &str, width: usize, first: bool, blank: bool) -> Result<String, Error> {
+fn indent(budget: &Budget, text: &str, margin: &str, first: bool, blank: bool) -> Result<String, Error> {
     let lines = text.split('\n');
-    budget.charge(text.len().saturating_add(lines.clone().count().saturating_mul(width)))?;
-    let margin = " ".repeat(width);
+    budget.charge(text.len().saturating_add(lines.clone().count().saturating_mul(margin.len())))?;
     let mut result = String::new();
     for (at, line) in lines.enumerate() {
         if at > 0 {
             result.push('\n');
         }
-        if (at > 0 || first) && (blank || !line.is_empty()) {
-            result.push_str(&margin);
+        if (at > 0 || first) && (blank || at == 0 || !line.is_empty()) {
+            result.push_str(margin);
         }
         result.push_str(line);
+    }
+    Ok(result)
+}
+
+/// HTML's five characters as markupsafe writes them.
+fn escape(budget: &Budget, text: &str) -> Result<String, Error> {
+    let mut result = text.to_owned();
+    for (from, to) in [("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("'", "&#39;"), ("\"", "&#34;")] {
+        result = replace(budget, &result, from, to)?;
     }
     Ok(result)
 }
@@ -260,60 +317,4 @@ fn range(budget: &Budget, first: isize, end: Option<isize>, step: Option<isize>)
     }
     budget.charge_elements(len)?;
     Ok((0..len).map(|at| start + at as isize * step).collect())
-}
-
-/// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped that need not be.
-fn to_json(budget: &Budget, value: &Value, indent: Option<usize>) -> Result<Value, Error> {
-    budget.admit(std::slice::from_ref(value))?;
-    if value.kind() == ValueKind::Undefined {
-        return Err(Error::new(ErrorKind::UndefinedError, "tojson of an undefined value"));
-    }
-    let mut bytes = ChargedBytes { budget, bytes: Vec::new() };
-    let margin = " ".repeat(indent.unwrap_or(0).min(16));
-    let written = match indent {
-        Some(_) => {
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(margin.as_bytes());
-            value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
-        }
-        None => value.serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, Spaced)),
-    };
-    match written {
-        Ok(()) => Ok(Value::from(String::from_utf8_lossy(&bytes.bytes).into_owned())),
-        Err(error) => Err(Error::new(ErrorKind::InvalidOperation, format!("tojson: {error}"))),
-    }
-}
-
-/// Python's separators.
-struct Spaced;
-
-impl serde_json::ser::Formatter for Spaced {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
-}
-
-/// Bytes that are charged as they grow.
-struct ChargedBytes<'a> {
-    budget: &'a Budget,
-    bytes: Vec<u8>,
-}
-
-impl io::Write for ChargedBytes<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.budget.charge(bytes.len()).map_err(io::Error::other)?;
-        self.bytes.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }

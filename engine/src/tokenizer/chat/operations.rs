@@ -3,9 +3,16 @@
 
 use std::sync::LazyLock;
 
-use minijinja::{Environment, Error, Expression, Value, context, value::Tuple};
+use minijinja::{
+    Environment, Error, Expression, Value, context,
+    formatting::FormatStyle,
+    value::{Tuple, ValueKind},
+};
 
-use super::budget::{Budget, refused};
+use super::{
+    budget::{Budget, refused},
+    text_methods::formatted,
+};
 
 /// An operation by the name under which compiled templates call it. No template can write such a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -112,6 +119,15 @@ impl Operation {
                     return Err(refused("its lists are too long"));
                 }
                 budget.charge(text.saturating_mul(times))?;
+            }
+            REMAINDER => {
+                if let Some(text) = a.as_str() {
+                    let operands = match b.kind() {
+                        ValueKind::Seq => b.try_iter()?.collect(),
+                        _ => vec![b],
+                    };
+                    return formatted(budget, FormatStyle::Printf, text, &operands);
+                }
             }
             CONCATENATE => {
                 for operand in [&mut a, &mut b] {
