@@ -34,6 +34,9 @@ pub const MODELS: [&str; 19] = [
     "qwen3-moe",
 ];
 
+/// The same, of models with recurrent layers, which the CPU alone computes.
+pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];
 

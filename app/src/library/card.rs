@@ -139,8 +139,10 @@ impl ModelCard {
         }
         let weight_type = by_type.iter().max_by_key(|(_, bytes)| *bytes).map_or(TensorType::F32, |(ty, _)| *ty);
         let layers = &model.weights.layers;
+        let with_ffn = || layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None));
         let neuron_major = layers.iter().all(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
+            Ffn::None => true,
             Ffn::Experts(moe) => moe.downs().all(|down| matches!(down, Down::Neurons(_))),
         });
         Ok(ModelCard {
@@ -162,11 +164,10 @@ impl ModelCard {
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
             activation: config.activation,
             prepared: !layers.is_empty()
-                && layers
-                    .iter()
+                && with_ffn()
                     .all(|it| it.frequency.is_some() || it.predictor.is_some() || it.activation_threshold.is_some()),
             recall: recall(layers),
-            predicted: layers.iter().all(|layer| layer.predictor.is_some()),
+            predicted: with_ffn().all(|layer| layer.predictor.is_some()),
             neuron_major,
             chats: checkpoint.metadata.str("tokenizer.chat_template").ok().flatten().is_some()
                 || matches!(&checkpoint.tokenizer, thermocline_engine::format::TokenizerSource::HuggingFace {

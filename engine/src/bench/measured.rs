@@ -134,7 +134,7 @@ impl Measured {
                 placement: on.placed.map(|at| at.granularity.to_string()),
                 split: on.placed.and_then(|at| at.split),
                 hot_fraction: on.hot_fraction,
-                hit_rate: on.placed.and_then(|_| recorded.reads.hit_rate(model.config.n_layer())),
+                hit_rate: on.placed.and_then(|_| recorded.reads.hit_rate(model.ffn_layers())),
                 waiting: on.placed.and_then(|_| recorded.waiting()),
                 vram_budget: on.vram_budget,
                 vram_used: on.vram_used,

@@ -23,6 +23,7 @@ fn neurons(model: &Model) -> u64 {
 /// Bytes of a neuron's row in the first FFN.
 pub(super) fn neuron_row(model: &Model) -> Option<usize> {
     model.weights.layers.iter().find_map(|layer| match &layer.ffn {
+        Ffn::None => None,
         Ffn::Dense(ffn) => Some(ffn.up.weight.row_bytes()),
         Ffn::Experts(experts) => experts.experts.first().map(|expert| expert.up.weight.row_bytes()),
     })
@@ -64,7 +65,7 @@ impl ReadCounter {
 
     /// Fraction of the neurons that fired; `None` if not all layers of `model` recorded theirs.
     pub fn active(&self, model: &Model) -> Option<f64> {
-        let complete = self.layers == self.tokens * model.config.n_layer() as u64;
+        let complete = self.layers == self.tokens * model.ffn_layers() as u64;
         let all = self.tokens * neurons(model);
         (complete && all > 0).then(|| self.fired as f64 / all as f64)
     }

@@ -144,6 +144,7 @@ impl<'a> RecallObserver<'a> {
     pub fn with_default(cpu: &'a Cpu, model: &'a Model, sparsity: Sparsity, default: Option<f32>) -> Result<Self> {
         let layers = model.weights.layers.iter().map(|layer| {
             let (ffns, moe): (Vec<_>, _) = match &layer.ffn {
+                Ffn::None => return None,
                 Ffn::Dense(ffn) => (vec![ffn], None),
                 Ffn::Experts(moe) => (moe.ffns().collect(), model.config.experts.as_ref().map(|of| (moe, of))),
             };

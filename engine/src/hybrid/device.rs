@@ -213,7 +213,7 @@ impl Device {
                         experts.add_fired(masks, entry.tokens, &mut self.fired, &mut self.chosen);
                     }
                 }
-                Some(DeviceFfn::Cold) | None => {}
+                Some(DeviceFfn::Cold | DeviceFfn::Absent) | None => {}
             }
             probe.firing(&LayerFiring {
                 layer: entry.layer,

@@ -15,8 +15,8 @@ use crate::{
     error::Result,
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
-        Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm, Predictor, PredictorKind,
-        SharedExpert,
+        AttentionConfig, AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Linear,
+        Model, ModelConfig, Norm, Predictor, PredictorKind, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -68,7 +68,8 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     // Two uploads in flight, results, timestamps, and hand-overs: the FFN's input down, the CPU's partial sum up.
     let slots = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
     let handed = 3 * floats(chunk * row) + slots;
-    let layers = weights.layers.iter().map(|layer| layer_bytes(caps, config, layer, kv_type));
+    let layers = weights.layers.iter().zip(&config.layers);
+    let layers = layers.map(|(layer, shape)| layer_bytes(caps, shape, layer, kv_type));
     Ok(DeviceBytes {
         chunk,
         scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
@@ -83,16 +84,22 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
 }
 
 /// Bytes of `layer`, resident.
-fn layer_bytes(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type: KvType) -> Result<LayerBytes> {
-    let attention = &layer.attention;
-    let linears = [&attention.q, &attention.k, &attention.v, &attention.output];
+fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: KvType) -> Result<LayerBytes> {
     let element = if kv_type == KvType::F32 { 4 } else { 2 };
-    let head = u64::from(thermocline_shaders::head_pitch(config.head_dim as u32));
+    let head = |of: &AttentionConfig| u64::from(thermocline_shaders::head_pitch(of.head_dim as u32));
+    let kv = shape.attention.as_ref().map_or(0, |of| 2 * head(of) * of.n_kv_head as u64 * element);
     let norms = layer.norms.iter().map(|(_, norm)| norm);
-    let norms = norms.chain(&attention.q_norm).chain(&attention.k_norm).map(norm_bytes).sum::<u64>();
-    let sinks = attention.sinks.as_ref().map_or(0, |sinks| vector(sinks.len()));
-    let biases = linears.iter().map(|linear| bias_bytes(linear)).sum::<u64>();
+    let of_heads = layer.attention.iter().flat_map(|attention| attention.q_norm.iter().chain(&attention.k_norm));
+    let norms = norms.chain(of_heads).map(norm_bytes).sum::<u64>();
+    let biases = layer.mixers().map(bias_bytes).sum::<u64>();
+    let attention = match &layer.attention {
+        Some(AttentionWeights { q, k, v, output, .. }) => matrix(caps, &[q, k, v])? + matrix(caps, &[output])?,
+        None => 0,
+    };
+    let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
+    let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
+        Ffn::None => (0, 0, 0, 0),
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
         Ffn::Experts(moe) => {
             let each = (0..moe.experts.len()).map(|at| expert_bytes(moe, at));
@@ -101,9 +108,9 @@ fn layer_bytes(caps: &Caps, config: &ModelConfig, layer: &LayerWeights, kv_type:
         }
     };
     Ok(LayerBytes {
-        attention: matrix(caps, &linears[..3])? + matrix(caps, &linears[3..])?,
+        attention,
         vectors: norms + sinks + biases + down_bias,
-        kv_token: 2 * head * config.n_kv_head as u64 * element,
+        kv_token: kv,
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
         // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
@@ -198,6 +205,7 @@ fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
 /// Most words of one token of a layer in the firing log.
 fn logged_words(config: &ModelConfig, ffn: &Ffn) -> usize {
     match ffn {
+        Ffn::None => 0,
         Ffn::Dense(ffn) => 2 * NeuronBuffers::slots(ffn.up.weight.rows()) / 32,
         Ffn::Experts(moe) => {
             let shared = moe.shared.as_ref().map_or(0, |shared| shared.ffn.up.weight.rows());
@@ -236,6 +244,7 @@ fn dense_scratch(caps: &Caps, config: &ModelConfig, ffn: &FfnWeights, chunk: usi
 
 fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u64 {
     match ffn {
+        Ffn::None => 0,
         Ffn::Dense(ffn) => dense_scratch(caps, config, ffn, chunk),
         Ffn::Experts(moe) => {
             let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
@@ -263,10 +272,9 @@ fn quantised_bytes(model: &Model) -> u64 {
     };
     let ffn = |ffn: &FfnWeights| ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).map(of).sum::<u64>();
     let layers = model.weights.layers.iter().map(|layer| {
-        let it = &layer.attention;
-        let attention = [&it.q, &it.k, &it.v, &it.output].map(of).iter().sum::<u64>();
-        attention
+        layer.mixers().map(of).sum::<u64>()
             + match &layer.ffn {
+                Ffn::None => 0,
                 Ffn::Dense(weights) => ffn(weights),
                 Ffn::Experts(moe) => {
                     let gate = |shared: &SharedExpert| shared.gate.as_ref().map_or(0, of);

@@ -31,6 +31,8 @@ pub(crate) enum DeviceFfn {
     Neurons(Box<ResidentNeurons>),
     /// None of it: the CPU computes the FFN.
     Cold,
+    /// The layer has no FFN.
+    Absent,
 }
 
 /// An FFN that is whole on the device, and the mask of its neurons.
@@ -56,6 +58,7 @@ impl DeviceFfn {
         let input = registers.get(from);
         let out = (registers.get(Register::Out), registers.pitch);
         match (&weights.ffn, part) {
+            (Ffn::None, _) => Ok(DeviceFfn::Absent),
             (ffn, FfnPart::None) if !Self::places_units(ffn) => Ok(DeviceFfn::Cold),
             (Ffn::Dense(ffn), part) if NeuronWeights::places_neurons(&weights.ffn) => {
                 let (several, neurons) = match part {
@@ -138,7 +141,7 @@ impl DeviceFfn {
             DeviceFfn::Neurons(neurons) => neurons.buffers.slots / 32 + mask::words(neurons.neurons()),
             DeviceFfn::Experts(experts) => experts.logged_words(),
             DeviceFfn::Whole(whole) => whole.resident.len(),
-            DeviceFfn::Cold => 0,
+            DeviceFfn::Cold | DeviceFfn::Absent => 0,
         }
     }
 
@@ -148,14 +151,14 @@ impl DeviceFfn {
             DeviceFfn::Neurons(neurons) => Some(&neurons.resident),
             DeviceFfn::Experts(experts) => Some(experts.resident_neurons()),
             DeviceFfn::Whole(whole) => Some(&whole.resident),
-            DeviceFfn::Cold => None,
+            DeviceFfn::Cold | DeviceFfn::Absent => None,
         }
     }
 
     /// True if the device computes all of it.
     pub fn is_whole(&self) -> bool {
         match self {
-            DeviceFfn::Whole(_) => true,
+            DeviceFfn::Whole(_) | DeviceFfn::Absent => true,
             DeviceFfn::Experts(experts) => experts.is_whole(),
             DeviceFfn::Neurons(neurons) => neurons.is_whole(),
             DeviceFfn::Cold => false,
@@ -168,7 +171,7 @@ impl DeviceFfn {
             DeviceFfn::Whole(whole) => whole.ffn.work(),
             DeviceFfn::Experts(experts) => experts.work(),
             DeviceFfn::Neurons(neurons) => neurons.work(),
-            DeviceFfn::Cold => 0,
+            DeviceFfn::Cold | DeviceFfn::Absent => 0,
         }
     }
 }
@@ -200,6 +203,7 @@ impl WholeFfn {
 /// Units that an FFN is placed in: its neurons, or the experts of an MoE layer.
 pub(crate) fn units(ffn: &Ffn) -> usize {
     match ffn {
+        Ffn::None => 0,
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
         Ffn::Experts(experts) => experts.experts.len(),
     }

@@ -25,6 +25,7 @@ pub(crate) fn hand_over_bytes(ffns: &[DeviceFfn], registers: &Registers, chunk: 
     let bytes = split.map(|ffn| match ffn {
         DeviceFfn::Neurons(neurons) => 2 * rows + mask::words(neurons.neurons()) as u64 * 4,
         DeviceFfn::Experts(experts) => rows + expert_choice_bytes(chunk, experts.used()),
+        DeviceFfn::Absent => 0,
         DeviceFfn::Whole(_) | DeviceFfn::Cold => 2 * rows,
     });
     bytes.max().unwrap_or(0)

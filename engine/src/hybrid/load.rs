@@ -2,9 +2,10 @@
 
 use super::{neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, resident_experts::ResidentExperts};
 use crate::{
+    error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, ModelConfig, PredictorKind, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
     runtime::gpu::{attention::AttentionBuffers, ffn::FfnBuffers},
 };
 
@@ -62,9 +63,31 @@ impl DevicePart<'_> {
     }
 }
 
+/// Refuses a model of which a layer has no kernels on a device.
+///
+/// # Errors
+/// [`Error::Unsupported`] with the layer.
+pub fn device_support(model: &Model) -> Result<()> {
+    for (at, layer) in model.config.layers.iter().enumerate() {
+        let gated = layer.attention.as_ref().is_some_and(|attention| attention.gated);
+        let what = match &layer.recurrent {
+            Some(recurrent) => recurrent.name(),
+            None if gated => "gated attention",
+            None => continue,
+        };
+        return Err(Error::Unsupported {
+            what: "layer on the GPU",
+            got: format!("{what} in layer {at}"),
+            supported: "attention without gates, FFN and experts".to_owned(),
+        });
+    }
+    Ok(())
+}
+
 /// The most tokens of a chunk, up to `wanted`, with which every buffer fits one binding.
 pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights, wanted: usize) -> usize {
     let ffn = weights.layers.iter().map(|layer| match &layer.ffn {
+        Ffn::None => 0,
         Ffn::Dense(ffn) => {
             let hidden = FfnBuffers::gate_up_pitch(NeuronBuffers::slots(ffn.up.weight.rows()), ffn.gate.is_some());
             // Two partial sums of the down projection.
@@ -77,7 +100,7 @@ pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
             routed.max(FfnBuffers::gate_up_pitch(shared, true)).max(pitch(moe.experts.len()))
         }
     });
-    let widest = ffn.chain([AttentionBuffers::widest(config), pitch(config.d_model)]).max().unwrap_or(1);
+    let widest = ffn.chain([AttentionBuffers::widest(caps, config), pitch(config.d_model)]).max().unwrap_or(1);
     let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }
@@ -95,9 +118,7 @@ fn size(matrix: &Matrix) -> u64 {
 
 /// Those of one layer.
 fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64 {
-    let attention = &layer.attention;
-    let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
-    let attention: u64 = attention.iter().map(|linear| size(&linear.weight)).sum();
+    let attention: u64 = layer.mixers().map(|linear| size(&linear.weight)).sum();
     let used = layer.predictor.as_ref().filter(|_| predictors && NeuronWeights::places_neurons(&layer.ffn));
     let predictor = match used.map(|predictor| &predictor.kind) {
         Some(PredictorKind::LowRank { fc1, fc2 }) => size(fc1) + size(fc2),
@@ -111,7 +132,7 @@ fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64
     let rows = |ffn: &FfnWeights| ffn.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + size(&ffn.up.weight);
     let ffn = |ffn: &FfnWeights| rows(ffn) + down(ffn);
     let here = match (part, &layer.ffn) {
-        (FfnPart::None, Ffn::Dense(_)) => 0,
+        (_, Ffn::None) | (FfnPart::None, Ffn::Dense(_)) => 0,
         (FfnPart::All, Ffn::Dense(weights)) => ffn(weights),
         (FfnPart::Hot(neurons), Ffn::Dense(weights)) => {
             ffn(weights) / weights.up.weight.rows().max(1) as u64 * neurons.len() as u64

@@ -37,6 +37,6 @@ mod streaming;
 mod streaming_buffer;
 
 pub use device_bytes::device_bytes;
-pub use load::GpuLoad;
+pub use load::{GpuLoad, device_support};
 pub use planner::{Moved, Planner};
 pub use processor::HybridProcessor;

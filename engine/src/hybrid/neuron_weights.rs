@@ -97,7 +97,7 @@ impl<'a> NeuronWeights<'a> {
     pub fn of_ffn(ffn: &'a Ffn) -> Result<Self> {
         let weights = match ffn {
             Ffn::Dense(ffn) => NeuronWeights::of(ffn),
-            Ffn::Experts(_) => None,
+            Ffn::Experts(_) | Ffn::None => None,
         };
         weights.ok_or_else(|| Error::Unsupported {
             what: "a part of an FFN on the GPU",

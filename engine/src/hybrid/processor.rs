@@ -15,7 +15,7 @@ use crate::{
     gpu::{Gpu, Purpose},
     model::{Ffn, Model, NormSlot, Register},
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection},
+    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection, gpu::layer::no_recurrence},
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -260,6 +260,14 @@ impl Processor for HybridProcessor {
         match self.side() {
             Side::Device(device) => device.layers.attention(layer, from, kv),
             Side::Cpu(cold) => cold.cpu.attention(model, layer, from, kv),
+        }
+    }
+
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.reach(layer)?;
+        match self.side() {
+            Side::Device(_) => Err(no_recurrence(layer)),
+            Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, kv),
         }
     }
 

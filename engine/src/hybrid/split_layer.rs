@@ -84,7 +84,7 @@ impl Device {
                 experts.record(segment, (tokens, threshold), layer, probe, split.log)?;
             }
             DeviceFfn::Experts(experts) => split.run_experts(experts)?,
-            DeviceFfn::Cold => split.run_cold()?,
+            DeviceFfn::Cold | DeviceFfn::Absent => split.run_cold()?,
         }
         let work = ffn.work() * tokens as u64;
         self.layers.segment.worked(work, tokens)

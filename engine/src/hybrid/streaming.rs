@@ -125,7 +125,7 @@ impl HybridProcessor {
         let most = device.layers.chunk;
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => self.streaming.pays(ffn, (0, ffn.up.weight.rows()), most),
-            Ffn::Experts(_) => false,
+            Ffn::Experts(_) | Ffn::None => false,
         });
         match device.fit_streaming_buffer(model, if pays { bytes } else { 0 }) {
             Err(error @ Error::Memory { .. }) => {

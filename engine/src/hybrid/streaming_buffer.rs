@@ -34,7 +34,7 @@ impl BufferSize {
         let all = || {
             layers.iter().filter_map(|layer| match &layer.ffn {
                 Ffn::Dense(ffn) => NeuronWeights::of(ffn),
-                Ffn::Experts(_) => None,
+                Ffn::Experts(_) | Ffn::None => None,
             })
         };
         let widest = |bytes: &dyn Fn(NeuronWeights<'_>) -> [u64; 3]| {

@@ -1,9 +1,9 @@
 //! Sizes and variants of a model: everything that the forward pass needs beside the weights.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{Register, Step};
-pub use crate::cpu::ops::Activation;
+pub use crate::cpu::ops::{Activation, DeltaNetShape};
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,22 +61,24 @@ pub enum RopeScaling {
     },
 }
 
-/// Rotary position embedding (Su et al. 2021).
+/// Rotary position embedding (Su et al. 2021): one table of rotations, used by any number of layers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// Rotated elements of each head; fewer than `head_dim` when partial.
+    /// Rotated elements of each head, from its first; fewer than `head_dim` when partial.
     pub dims: usize,
+    /// Base of the frequencies.
+    pub base: f32,
     /// Pairing.
     pub order: RopeOrder,
-    /// Scaling of positions, for layers that do not say otherwise.
+    /// Scaling of positions.
     pub scaling: RopeScaling,
 }
 
 /// Encoding of positions.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Position {
-    /// Queries and keys are rotated; the base is per layer ([`LayerConfig::rope_base`]).
-    Rope(Rope),
+    /// Queries and keys are rotated in the layers that name a table ([`AttentionConfig::rope`]); others see no positions.
+    Rotary,
     /// A row of `position_embd` is added to the embedding (OPT).
     Learned {
         /// Added to the position to find the row (OPT: 2).
@@ -162,15 +164,95 @@ pub struct Experts {
     pub n_ff: usize,
 }
 
+/// Attention of one layer.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionConfig {
+    /// Query heads.
+    pub n_head: usize,
+    /// Key/value heads; divides `n_head`.
+    pub n_kv_head: usize,
+    /// Elements per head (queries, keys and values alike).
+    pub head_dim: usize,
+    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
+    pub window: Option<usize>,
+    /// Table in [`ModelConfig::ropes`] by which queries and keys are rotated; `None`: they are not.
+    pub rope: Option<usize>,
+    /// Factor on query-key products (usually `1/sqrt(head_dim)`).
+    pub scale: f32,
+    /// `cap * tanh(s / cap)` on attention scores.
+    pub softcap: Option<f32>,
+    /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
+    pub gated: bool,
+}
+
+impl AttentionConfig {
+    /// Elements of all query heads together.
+    pub fn q_dim(&self) -> usize {
+        self.n_head * self.head_dim
+    }
+
+    /// Rows of the query matrix.
+    pub fn q_rows(&self) -> usize {
+        if self.gated { 2 * self.q_dim() } else { self.q_dim() }
+    }
+
+    /// Elements of all key (or value) heads together.
+    pub fn kv_dim(&self) -> usize {
+        self.n_kv_head * self.head_dim
+    }
+}
+
+/// A mixer of tokens whose memory is a state of fixed size, in place of keys and values.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecurrentConfig {
+    /// Gated delta net (Yang et al. 2024) behind a short convolution.
+    DeltaNet {
+        /// Heads and their sizes.
+        shape: DeltaNetShape,
+        /// Taps of the convolution.
+        taps: usize,
+    },
+}
+
+impl RecurrentConfig {
+    /// Its name in messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            RecurrentConfig::DeltaNet { .. } => "gated delta net",
+        }
+    }
+
+    /// Floats of its state: the last inputs of the convolution, and what the scan remembers.
+    pub fn state(&self) -> [usize; 2] {
+        match self {
+            RecurrentConfig::DeltaNet { shape, taps } => [shape.qkv() * (taps - 1), shape.state()],
+        }
+    }
+}
+
 /// Configuration of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LayerConfig {
-    /// A query sees itself and the `window - 1` keys before it; `None`: all of them.
-    pub window: Option<usize>,
-    /// Base of the rotary frequencies (unused with learned positions).
-    pub rope_base: f32,
-    /// True if [`Rope::scaling`] applies to this layer (Gemma 3: only to global layers).
-    pub rope_scaled: bool,
+    /// Program of the layer.
+    pub steps: Arc<[Step]>,
+    /// Its attention, if it has one.
+    pub attention: Option<AttentionConfig>,
+    /// Its recurrent mixer, if it has one.
+    pub recurrent: Option<RecurrentConfig>,
+    /// Neurons of its dense FFN; for MoE layers see [`Experts::n_ff`].
+    pub n_ff: usize,
+}
+
+impl LayerConfig {
+    /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
+    /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
+    pub fn early_ffn_input(&self) -> Option<Register> {
+        let ffn = self.steps.iter().position(|step| matches!(step, Step::Ffn { .. }))?;
+        let Step::Ffn { from } = self.steps[ffn] else { return None };
+        let norm = |step: &Step| matches!(step, Step::Norm { into, .. } if *into == from);
+        let norm = self.steps[..ffn].iter().rposition(norm)?;
+        self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
+    }
 }
 
 /// Sizes and variants of one model. All sizes are checked against the weights when it is loaded.
@@ -182,13 +264,7 @@ pub struct ModelConfig {
     pub name: String,
     /// Width of the residual stream, `d`.
     pub d_model: usize,
-    /// Query heads.
-    pub n_head: usize,
-    /// Key/value heads; divides `n_head`.
-    pub n_kv_head: usize,
-    /// Elements per head (queries, keys and values alike).
-    pub head_dim: usize,
-    /// Neurons per dense layer; for MoE layers see [`Experts::n_ff`].
+    /// Neurons of the widest dense layer; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
     /// Rows of the head.
     pub n_vocab: usize,
@@ -200,22 +276,18 @@ pub struct ModelConfig {
     pub norm_eps: f32,
     /// Positions.
     pub position: Position,
+    /// Tables of rotations that layers name.
+    pub ropes: Vec<Rope>,
     /// FFN activation.
     pub activation: Activation,
     /// Mixture of experts, in MoE models.
     pub experts: Option<Experts>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
-    /// Factor on query-key products (usually `1/sqrt(head_dim)`).
-    pub attention_scale: f32,
-    /// `cap * tanh(s / cap)` on attention scores.
-    pub attention_softcap: Option<f32>,
-    /// The same on logits.
+    /// `cap * tanh(x / cap)` on logits.
     pub final_softcap: Option<f32>,
     /// One per layer.
     pub layers: Vec<LayerConfig>,
-    /// Program of every layer.
-    pub steps: Vec<Step>,
 }
 
 impl ModelConfig {
@@ -224,18 +296,43 @@ impl ModelConfig {
         self.layers.len()
     }
 
-    /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
-    /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
-    pub fn early_ffn_input(&self) -> Option<Register> {
-        let ffn = self.steps.iter().position(|step| matches!(step, Step::Ffn { .. }))?;
-        let Step::Ffn { from } = self.steps[ffn] else { return None };
-        let norm = |step: &Step| matches!(step, Step::Norm { into, .. } if *into == from);
-        let norm = self.steps[..ffn].iter().rposition(norm)?;
-        self.steps[norm..ffn].contains(&Step::AddOut).then_some(from)
+    /// The attention of every layer that has one.
+    pub fn attentions(&self) -> impl Iterator<Item = &AttentionConfig> {
+        self.layers.iter().filter_map(|layer| layer.attention.as_ref())
     }
 
-    /// Elements of all key (or value) heads together.
-    pub fn kv_dim(&self) -> usize {
-        self.n_kv_head * self.head_dim
+    /// The same, to change it.
+    pub fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionConfig> {
+        self.layers.iter_mut().filter_map(|layer| layer.attention.as_mut())
+    }
+
+    /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.
+    pub fn is_recurrent(&self) -> bool {
+        self.layers.iter().any(|layer| layer.recurrent.is_some())
+    }
+
+    /// Bytes of the recurrent states of one conversation.
+    pub fn state_bytes(&self) -> u64 {
+        let states = self.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        states.flat_map(RecurrentConfig::state).map(|floats| (floats * size_of::<f32>()) as u64).sum()
+    }
+
+    /// Gives every layer the program `steps`.
+    pub fn set_steps(&mut self, steps: Vec<Step>) {
+        let steps: Arc<[Step]> = steps.into();
+        self.layers.iter_mut().for_each(|layer| layer.steps = Arc::clone(&steps));
+    }
+
+    /// Index of `rope` among [`ModelConfig::ropes`], where it is added if it is new.
+    pub fn add_rope(&mut self, rope: Rope) -> usize {
+        self.ropes.iter().position(|known| *known == rope).unwrap_or_else(|| {
+            self.ropes.push(rope);
+            self.ropes.len() - 1
+        })
+    }
+
+    /// The rotations of `layer`'s queries and keys.
+    pub fn rope(&self, layer: usize) -> Option<&Rope> {
+        self.ropes.get(self.layers.get(layer)?.attention.as_ref()?.rope?)
     }
 }

@@ -18,16 +18,16 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling,
-    Router, RouterScore,
+    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position,
+    RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor, PredictorInput,
-    PredictorKind, PredictorQuality, SharedExpert, Weights,
+    AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor,
+    PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, Weights,
 };
 
 use crate::{
@@ -82,6 +82,11 @@ impl Model {
         NeuronShape::of(self.weights.layers.iter().map(|layer| layer.ffn.neurons()))
     }
 
+    /// Number of layers that have an FFN.
+    pub fn ffn_layers(&self) -> usize {
+        self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
+    }
+
     /// The model in `checkpoint`; every size is checked against every tensor. Unknown tensors and keys are ignored.
     ///
     /// # Errors
@@ -107,15 +112,32 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
         Ffn::Dense(ffn) => ffn.gate.is_some(),
         Ffn::Experts(moe) => moe.ffns().all(|ffn| ffn.gate.is_some()),
+        Ffn::None => true,
     };
     if config.activation == Activation::DRelu && !weights.layers.iter().all(|layer| gated(&layer.ffn)) {
         return Err(Error::invalid("activation", "relu for an FFN without a gate", config.activation));
     }
-    for step in &config.steps {
-        if let Step::Norm { norm, .. } = step
-            && !weights.layers.iter().all(|layer| layer.norm(*norm).is_some())
+    for (n, (layer, shape)) in weights.layers.iter().zip(&config.layers).enumerate() {
+        for step in shape.steps.iter() {
+            let (there, wanted) = match step {
+                Step::Norm { norm, .. } => (layer.norm(*norm).is_some(), "norms"),
+                Step::Attention { .. } => (layer.attention.is_some() && shape.attention.is_some(), "attention"),
+                Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
+                Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
+                Step::AddOut => (true, ""),
+            };
+            if !there {
+                let expected = format!("{wanted} that the family loads");
+                return Err(Error::invalid("layer program", expected, format!("{step:?} in layer {n}")));
+            }
+        }
+        if shape.attention.as_ref().and_then(|attention| attention.rope).is_some_and(|rope| rope >= config.ropes.len())
         {
-            return Err(Error::invalid("layer program", "norms the family loads", format!("{norm:?}")));
+            return Err(Error::invalid(
+                "rotary table",
+                format!("one of {}", config.ropes.len()),
+                format!("layer {n}'s"),
+            ));
         }
     }
     Ok(())

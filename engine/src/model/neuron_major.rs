@@ -85,6 +85,7 @@ impl Model {
                 return Err(Error::Cancelled);
             }
             match &mut layer.ffn {
+                Ffn::None => {}
                 Ffn::Dense(ffn) => {
                     if let Some(weight) = neuron_major(&ffn.down)? {
                         let (Down::Outputs(old) | Down::Neurons(old)) = &mut ffn.down;

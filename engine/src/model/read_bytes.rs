@@ -6,11 +6,8 @@ use crate::format::Matrix;
 impl Model {
     /// Bytes of weights that every token reads: all matrices but those of FFNs, and one row of the embedding.
     pub fn always_read_bytes(&self) -> u64 {
-        let layers = self.weights.layers.iter().map(|layer| {
-            let attention = &layer.attention;
-            let attention = [&attention.q, &attention.k, &attention.v, &attention.output];
-            attention.iter().map(|linear| matrix_bytes(&linear.weight)).sum::<u64>()
-        });
+        let layers =
+            self.weights.layers.iter().flat_map(|layer| layer.mixers().map(|linear| matrix_bytes(&linear.weight)));
         let embedding = self.weights.token_embedding.row_bytes() as u64;
         layers.sum::<u64>() + matrix_bytes(&self.weights.output.weight) + embedding
     }
@@ -19,6 +16,7 @@ impl Model {
     pub fn dense_ffn_bytes(&self) -> u64 {
         let routed = self.config.experts.map_or(0, |experts| experts.used) as u64;
         let ffn = |ffn: &Ffn| match ffn {
+            Ffn::None => 0,
             Ffn::Dense(ffn) => ffn_bytes(ffn),
             Ffn::Experts(weights) => {
                 let all: u64 = weights.experts.iter().map(ffn_bytes).sum();

@@ -43,6 +43,11 @@ pub enum Step {
         /// Input.
         from: Register,
     },
+    /// `Out = recurrent mixer(from)`: projections, short convolution, scan, gated norm, output projection.
+    Recurrent {
+        /// Input.
+        from: Register,
+    },
     /// `Out = ffn(from)`, dense or MoE.
     Ffn {
         /// Input.

@@ -3,7 +3,11 @@
 use std::sync::OnceLock;
 
 use super::NormSlot;
-use crate::{cpu::InputMajor, format::Matrix, telemetry::neurons::LayerNeurons};
+use crate::{
+    cpu::{InputMajor, ops::ShortConv},
+    format::Matrix,
+    telemetry::neurons::LayerNeurons,
+};
 
 /// A linear map, `y = W x + b`.
 #[derive(Debug, Clone)]
@@ -26,7 +30,7 @@ pub struct Norm {
 /// Attention weights of one layer. `d` is the width of the residual stream, heads are `head_dim` wide.
 #[derive(Debug, Clone)]
 pub struct AttentionWeights {
-    /// `[n_head * head_dim, d]`
+    /// `[n_head * head_dim, d]`; twice the rows if heads are gated.
     pub q: Linear,
     /// `[n_kv_head * head_dim, d]`
     pub k: Linear,
@@ -40,6 +44,52 @@ pub struct AttentionWeights {
     pub k_norm: Option<Norm>,
     /// Per query head the score of a key without a value, `[n_head]` (gpt-oss).
     pub sinks: Option<Vec<f32>>,
+}
+
+impl AttentionWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> [&Linear; 4] {
+        [&self.q, &self.k, &self.v, &self.output]
+    }
+}
+
+/// Weights of a gated delta net. The state's heads are those of the values.
+#[derive(Debug, Clone)]
+pub struct DeltaNetWeights {
+    /// Queries, keys and values, `[2 * k_heads * k_dim + v_heads * v_dim, d]`.
+    pub qkv: Linear,
+    /// Gate of the outputs, `[v_heads * v_dim, d]`.
+    pub gate: Linear,
+    /// Decay's input, `[v_heads, d]`.
+    pub alpha: Linear,
+    /// Rate's input, `[v_heads, d]`.
+    pub beta: Linear,
+    /// Convolution of queries, keys and values.
+    pub conv: ShortConv,
+    /// Factor on the logarithm of the decay, `[v_heads]`, below 0: `log g = a * softplus(alpha x + dt_bias)`.
+    pub a: Vec<f32>,
+    /// `[v_heads]`
+    pub dt_bias: Vec<f32>,
+    /// Norm of a head's outputs, `[v_dim]`.
+    pub norm: Norm,
+    /// `[d, v_heads * v_dim]`
+    pub output: Linear,
+}
+
+/// Weights of a recurrent mixer.
+#[derive(Debug, Clone)]
+pub enum RecurrentWeights {
+    /// A gated delta net's.
+    DeltaNet(Box<DeltaNetWeights>),
+}
+
+impl RecurrentWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> [&Linear; 5] {
+        match self {
+            RecurrentWeights::DeltaNet(of) => [&of.qkv, &of.gate, &of.alpha, &of.beta, &of.output],
+        }
+    }
 }
 
 /// The down projection, in either orientation.
@@ -146,6 +196,8 @@ pub enum Ffn {
     Dense(FfnWeights),
     /// MoE: experts, chosen per token by a router.
     Experts(ExpertWeights),
+    /// No FFN: the layer is attention (or another mixer of tokens) alone.
+    None,
 }
 
 impl Ffn {
@@ -154,6 +206,7 @@ impl Ffn {
         match self {
             Ffn::Dense(ffn) => LayerNeurons::Dense(ffn.up.weight.rows()),
             Ffn::Experts(moe) => moe.neurons(),
+            Ffn::None => LayerNeurons::Dense(0),
         }
     }
 }
@@ -220,8 +273,10 @@ pub enum PredictorInput {
 pub struct LayerWeights {
     /// Norms the layer's program names.
     pub norms: Vec<(NormSlot, Norm)>,
-    /// Attention.
-    pub attention: AttentionWeights,
+    /// Attention, if the layer has one.
+    pub attention: Option<AttentionWeights>,
+    /// Recurrent mixer, if the layer has one.
+    pub recurrent: Option<RecurrentWeights>,
     /// FFN.
     pub ffn: Ffn,
     /// Predictor, where the file or its sidecar has one.
@@ -240,12 +295,28 @@ impl LayerWeights {
     /// The weights of a layer as its file has them, without the figures of a sidecar.
     pub fn new(
         norms: Vec<(NormSlot, Norm)>,
-        attention: AttentionWeights,
+        attention: impl Into<Option<AttentionWeights>>,
         ffn: Ffn,
         predictor: Option<Predictor>,
     ) -> Self {
+        let attention = attention.into();
         let (activation_threshold, frequency, neuron_frequency) = (None, None, None);
-        LayerWeights { norms, attention, ffn, predictor, activation_threshold, frequency, neuron_frequency }
+        LayerWeights {
+            norms,
+            attention,
+            recurrent: None,
+            ffn,
+            predictor,
+            activation_threshold,
+            frequency,
+            neuron_frequency,
+        }
+    }
+
+    /// The matrices that mix tokens: those of attention and of the recurrent mixer.
+    pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
+        let recurrent = self.recurrent.iter().flat_map(RecurrentWeights::linears);
+        self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent)
     }
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.

@@ -4,7 +4,7 @@ use super::{Assumption, DeviceBytes, LayerBytes, PlanInputs};
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    model::{Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
+    model::{AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Model, PredictorKind},
     quant::{TensorType, device_row_bytes},
     runtime::{KvType, Sparsity},
     telemetry::neurons::LayerNeurons,
@@ -169,7 +169,7 @@ impl CostProfile {
             ));
         }
         let filled = (inputs.context / 2).clamp(1, inputs.context.max(1)) as u64;
-        let kv_row = 2 * config.n_kv_head as u64 * inputs.kv_type.row_bytes(config.head_dim) as u64;
+        let kv_row = |of: &AttentionConfig| 2 * of.n_kv_head as u64 * inputs.kv_type.row_bytes(of.head_dim) as u64;
         let kv_type = match inputs.kv_type {
             KvType::F16 => TensorType::F16,
             KvType::F32 => TensorType::F32,
@@ -178,15 +178,16 @@ impl CostProfile {
         let mut profiled = true;
         let layers = weights.layers.iter().zip(&bytes.layers).zip(&config.layers).enumerate().map(|(at, it)| {
             let ((layer, bytes), shape) = it;
-            let attention = &layer.attention;
-            let mut attention_reads: Vec<ReadBytes> = [&attention.q, &attention.k, &attention.v, &attention.output]
-                .map(|linear| matrix_reads(&linear.weight))
-                .to_vec();
-            let seen = shape.window.map_or(filled, |window| filled.min(window as u64));
-            attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row * seen, device: bytes.kv_token * seen });
+            let mut attention_reads: Vec<ReadBytes> =
+                layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
+            if let Some(of) = &shape.attention {
+                let seen = of.window.map_or(filled, |window| filled.min(window as u64));
+                attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: bytes.kv_token * seen });
+            }
             let kv = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_mul(inputs.sessions as u64);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
             let neurons = match &layer.ffn {
+                Ffn::None => 0,
                 Ffn::Dense(ffn) => {
                     costs.add_dense_ffn(ffn);
                     let neurons = ffn.up.weight.rows();
@@ -224,7 +225,7 @@ impl CostProfile {
                 };
             }
             let routed = config.experts.map_or(0.0, |experts| experts.used as f32 / experts.count.max(1) as f32);
-            profiled &= layer.frequency.is_some();
+            profiled &= layer.frequency.is_some() || neurons == 0;
             let frequency = match &layer.frequency {
                 Some(frequency) if frequency.len() != neurons => {
                     let got = format!("{} in layer {at}", frequency.len());

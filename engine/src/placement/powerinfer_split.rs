@@ -45,6 +45,7 @@ impl PowerInferSplit {
     /// [`Error::Malformed`] if it has not.
     pub fn check(&self, model: &Model) -> Result<()> {
         self.check_layers(model.weights.layers.iter().map(|layer| match &layer.ffn {
+            Ffn::None => 0,
             Ffn::Dense(ffn) => ffn.up.weight.rows(),
             Ffn::Experts(experts) => experts.experts.len(),
         }))

@@ -108,7 +108,7 @@ impl StreamingBufferSize {
     pub fn new(model: &Model, bytes: &DeviceBytes, profile: &CostProfile, streaming: &Streaming) -> Self {
         let pays = model.weights.layers.iter().any(|layer| match &layer.ffn {
             Ffn::Dense(ffn) => streaming.pays(ffn, (0, ffn.up.weight.rows()), bytes.chunk),
-            Ffn::Experts(_) => false,
+            Ffn::Experts(_) | Ffn::None => false,
         });
         StreamingBufferSize {
             bytes: if pays { bytes.streaming_buffer } else { 0 },

@@ -57,7 +57,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
     let config = &model.config;
     let layers = model.weights.layers.iter().map(|layer| {
         let Ffn::Dense(ffn) = &layer.ffn else { panic!("an MoE layer") };
-        let attention = &layer.attention;
+        let (attention, shape) = (layer.attention.as_ref().unwrap(), config.attentions().next().unwrap());
         let down = match &ffn.down {
             Down::Neurons(down) => row(&down.weight),
             Down::Outputs(down) => all(&down.weight) / down.weight.cols() as u64,
@@ -68,7 +68,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
                 .iter()
                 .sum(),
             vectors: 8 * config.d_model as u64,
-            kv_token: 4 * (config.n_kv_head * config.head_dim) as u64,
+            kv_token: 4 * shape.kv_dim() as u64,
             split_tables: 16 * config.n_ff as u64,
             neuron: ffn.gate.as_ref().map_or(0, |gate| row(&gate.weight)) + row(&ffn.up.weight) + down,
             by_neuron: true,

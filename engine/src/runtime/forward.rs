@@ -114,7 +114,8 @@ impl Forward {
     }
 
     /// Appends `tokens` to the cache and returns the logits of those `outputs` asks for, `[n, n_vocab]`. The slice is
-    /// overwritten by the next call.
+    /// overwritten by the next call. With recurrent states, a chunk that is not completed takes the cache back to its latest snapshot
+    /// ([`KvCache::truncate`]).
     ///
     /// # Errors
     /// [`Error::ContextFull`] if the cache (or a learned position table) is too short, [`Error::Invalid`] for no tokens, an
@@ -131,6 +132,16 @@ impl Forward {
         };
         // Every row is overwritten.
         grow(&mut self.logits, wanted.checked_mul(n_vocab), "logits")?;
+        let done = self.compute(tokens, kv, outputs, probe);
+        if done.is_err() {
+            kv.drop_unfinished();
+        }
+        done?;
+        Ok(&self.logits[..wanted * n_vocab])
+    }
+
+    fn compute(&mut self, tokens: &[u32], kv: &mut KvCache, outputs: Outputs, probe: &mut dyn Probe) -> Result<()> {
+        let n_vocab = self.model.config.n_vocab;
         let mut written = 0;
         let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
         for (part, last) in parts(tokens, chunk) {
@@ -150,7 +161,7 @@ impl Forward {
             processor.report(probe);
             kv.advance(part.len());
         }
-        Ok(&self.logits[..wanted * n_vocab])
+        Ok(())
     }
 
     /// Appends `tokens` to the cache and returns the `k` largest logits of the last one (all, if the vocabulary is smaller):
@@ -163,8 +174,17 @@ impl Forward {
             return Err(Error::invalid("shortlist", format!("1 to {MAX_SHORTLIST} tokens"), k));
         }
         self.check(tokens, kv)?;
+        let k = k.min(self.model.config.n_vocab);
+        let done = self.compute_top(tokens, kv, k, probe);
+        if done.is_err() {
+            kv.drop_unfinished();
+        }
+        done?;
+        Ok(Shortlist { ids: &self.top.0[..k], logits: &self.top.1[..k] })
+    }
+
+    fn compute_top(&mut self, tokens: &[u32], kv: &mut KvCache, k: usize, probe: &mut dyn Probe) -> Result<()> {
         let (chunk, model, processor) = (self.chunk(), &*self.model, &mut *self.processor);
-        let k = k.min(model.config.n_vocab);
         let (ids, logits) = (&mut self.top.0[..k], &mut self.top.1[..k]);
         for (part, last) in parts(tokens, chunk) {
             layers(model, processor, part, kv, probe)?;
@@ -176,7 +196,7 @@ impl Forward {
             processor.report(probe);
             kv.advance(part.len());
         }
-        Ok(Shortlist { ids, logits })
+        Ok(())
     }
 
     fn check(&self, tokens: &[u32], kv: &KvCache) -> Result<()> {
@@ -225,13 +245,15 @@ fn layers(
     processor.time(probe.wants_firing() && probe.wants_times());
     processor.begin(model, chunk, kv)?;
     for layer in 0..model.config.n_layer() {
-        if probe.cancelled() {
+        // A recurrent state that was half advanced has to be computed again from far back: a single token is finished.
+        if (chunk.len() > 1 || !kv.is_recurrent()) && probe.cancelled() {
             return Err(Error::Cancelled);
         }
-        for step in &model.config.steps {
+        for step in model.config.layers[layer].steps.iter() {
             match *step {
                 Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
                 Step::Attention { from } => processor.attention(model, layer, from, kv)?,
+                Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
                 Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
                 Step::AddOut => processor.add_out()?,
             }

@@ -1,8 +1,9 @@
-//! The KV cache: keys and values of the tokens seen so far.
+//! The KV cache: keys and values of the tokens seen so far, and recurrent states beside them.
 
 use super::{
-    KvLayer, Rotary,
+    KvLayer, RecurrentState, Rotary,
     gpu::{GpuKv, Segment},
+    recurrent_state::RecurrentStates,
 };
 use crate::{
     cpu::{
@@ -10,17 +11,19 @@ use crate::{
         ops::{KvType, RopeRows},
     },
     error::{Error, Result},
-    model::{LayerConfig, ModelConfig, Position},
+    model::{LayerConfig, ModelConfig, Position, Rope},
 };
 
 /// Keys and values of one layer, in the memory of the processor that computes the layer.
 #[derive(Debug)]
 enum LayerRows {
+    /// The layer has no attention.
+    None,
     Ram(KvLayer),
     Device(GpuKv),
 }
 
-/// The KV cache of one conversation. Every layer's keys and values are in the memory of the processor that computes the layer, and
+/// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the memory of the processor that computes the layer, and
 /// move with it. Memory for the whole context is reserved when it is made; the system provides it as tokens arrive, and nothing is
 /// allocated per token.
 #[derive(Debug)]
@@ -28,12 +31,27 @@ pub struct KvCache {
     ty: KvType,
     capacity: usize,
     len: usize,
-    heads: usize,
-    head_dim: usize,
     layers: Vec<LayerRows>,
+    /// Recurrent states, beside keys and values.
+    states: Option<RecurrentStates>,
     rotary: Option<Rotary>,
-    /// Position encoding and layers of the model: the rotations follow from them.
-    positions: Box<(Position, Vec<LayerConfig>)>,
+    shape: Box<CacheShape>,
+}
+
+/// The parts of a model's configuration that its caches depend on.
+#[derive(Debug, PartialEq)]
+struct CacheShape {
+    position: Position,
+    ropes: Vec<Rope>,
+    layers: Vec<LayerConfig>,
+}
+
+impl CacheShape {
+    /// Key/value heads of a layer and elements of each; `None` without attention.
+    fn heads(&self, layer: usize) -> Option<(usize, usize)> {
+        let attention = self.layers.get(layer)?.attention.as_ref()?;
+        Some((attention.n_kv_head, attention.head_dim))
+    }
 }
 
 impl KvCache {
@@ -58,31 +76,29 @@ impl KvCache {
         if capacity == 0 {
             return Err(Error::invalid("context length", "at least 1", capacity));
         }
-        let rows_wanted = (2 * config.n_layer() as u64 * config.n_kv_head as u64).saturating_mul(capacity as u64);
-        let wanted = rows_wanted.saturating_mul(ty.row_bytes(config.head_dim) as u64);
-        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
+        let shape =
+            CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
+        let row = |heads: (usize, usize)| 2 * heads.0 as u64 * ty.row_bytes(heads.1) as u64;
+        let token: u64 = (0..config.n_layer()).filter_map(|layer| shape.heads(layer)).map(row).sum();
+        let wanted = token.saturating_mul(capacity as u64);
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
+            let Some(heads) = shape.heads(layer) else {
+                layers.push(LayerRows::None);
+                continue;
+            };
             layers.push(match device(layer)? {
                 Some(device) => LayerRows::Device(device),
                 None => {
-                    let rows = KvLayer::new(ty, (heads, head_dim), capacity);
+                    let rows = KvLayer::new(ty, heads, capacity);
                     let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
                     available += rows.bytes();
                     LayerRows::Ram(rows)
                 }
             });
         }
-        Ok(KvCache {
-            ty,
-            capacity,
-            len: 0,
-            heads,
-            head_dim,
-            layers,
-            rotary: Rotary::new(config, capacity),
-            positions: Box::new((config.position.clone(), config.layers.clone())),
-        })
+        let (states, rotary) = (RecurrentStates::new(config)?, Rotary::new(config, capacity));
+        Ok(KvCache { ty, capacity, len: 0, layers, states, rotary, shape: Box::new(shape) })
     }
 
     /// Encoding of the rows in RAM. A device has none of eight bits: its rows are [`KvType::F16`] instead.
@@ -105,18 +121,21 @@ impl KvCache {
         self.capacity
     }
 
-    /// Bytes reserved, to the byte.
+    /// Bytes reserved, to the byte, snapshots of recurrent states included.
     pub fn bytes(&self) -> u64 {
         let bytes = |layer: &LayerRows| match layer {
+            LayerRows::None => 0,
             LayerRows::Ram(rows) => rows.bytes(),
             LayerRows::Device(rows) => rows.bytes(),
         };
-        self.layers.iter().map(bytes).sum()
+        self.layers.iter().map(bytes).sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
 
-    /// Forgets all but the first `n` tokens.
+    /// Forgets all but the first `n` tokens. Recurrent states can only be taken back to a snapshot: then fewer are left, and
+    /// [`KvCache::len`] says how many.
     pub fn truncate(&mut self, n: usize) {
-        self.len = self.len.min(n);
+        let (n, now) = (self.len.min(n), self.len);
+        self.len = self.states.as_mut().map_or(n, |states| states.rewind(n, now));
         for layer in &mut self.layers {
             if let LayerRows::Ram(layer) = layer {
                 layer.rows_mut().for_each(|rows| rows.truncate(self.len));
@@ -124,12 +143,36 @@ impl KvCache {
         }
     }
 
+    /// True if it has recurrent states.
+    pub fn is_recurrent(&self) -> bool {
+        self.states.is_some()
+    }
+
+    /// Keeps a copy of the recurrent states, to which [`KvCache::truncate`] can go back: for the border of a message.
+    pub fn take_snapshot(&mut self) {
+        if let Some(states) = &mut self.states {
+            states.take_snapshot(self.len);
+        }
+    }
+
+    /// The recurrent state of `layer`, to be advanced by the chunk that is computed.
+    pub(crate) fn advance_state(&mut self, layer: usize) -> Option<&mut RecurrentState> {
+        self.states.as_mut()?.advance_layer(layer)
+    }
+
+    /// Takes recurrent states back that have seen a part of a chunk.
+    pub(crate) fn drop_unfinished(&mut self) {
+        if self.states.as_ref().is_some_and(RecurrentStates::is_unfinished) {
+            self.truncate(self.len);
+        }
+    }
+
     /// Forgets `discard` tokens after the first `keep` and moves the later ones down, rotating their keys to their new positions.
     /// Their values still depend on the forgotten tokens.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; or if the cache is on
-    /// a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
+    /// [`Error::Unsupported`] if positions are learned: those are in the embedding and cannot be rotated; with recurrent states, which
+    /// cannot forget tokens; or if the cache is on a device. The caller has to compute the tokens again. [`Error::Invalid`] if there are not that many tokens.
     pub fn shift(&mut self, keep: usize, discard: usize) -> Result<()> {
         let unsupported = |got: &str, supported: &str| Error::Unsupported {
             what: "context shift",
@@ -139,6 +182,9 @@ impl KvCache {
         let Some(rotary) = &self.rotary else {
             return Err(unsupported("learned positions", "rotary positions"));
         };
+        if self.states.is_some() {
+            return Err(unsupported("recurrent states", "attention in every layer"));
+        }
         if !self.on_host() {
             return Err(unsupported("a cache on a device", "a cache in RAM"));
         }
@@ -151,14 +197,19 @@ impl KvCache {
         }
         let isa = Isa::choose(None)?;
         let rotations: Vec<RopeRows> = rotary.tables().iter().map(|table| RopeRows::shift(table, discard)).collect();
-        let mut key = vec![0.0; self.head_dim];
+        let mut key = Vec::new();
         for (index, layer) in self.layers.iter_mut().enumerate() {
             let LayerRows::Ram(layer) = layer else { continue };
-            let rotation = &rotations[rotary.table_of(index)];
             for rows in layer.rows_mut() {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
+            let Some((rotation, (_, head_dim))) =
+                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.heads(index))
+            else {
+                continue;
+            };
+            key.resize(head_dim, 0.0);
             for rows in &mut layer.keys {
                 for i in keep..rows.len() {
                     rows.get(i, &mut key);
@@ -187,7 +238,12 @@ impl KvCache {
 
     /// True if all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        self.layers.iter().all(|rows| matches!(rows, LayerRows::Ram(_)))
+        !self.layers.iter().any(|rows| matches!(rows, LayerRows::Device(_)))
+    }
+
+    /// True if layer `layer` has no keys and values.
+    pub(crate) fn is_without_rows(&self, layer: usize) -> bool {
+        matches!(self.layers.get(layer), Some(LayerRows::None))
     }
 
     /// Layer `layer`, if it is on a device.
@@ -219,7 +275,8 @@ impl KvCache {
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
     pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
-        let (ty, shape, capacity, len) = (self.ty, (self.heads, self.head_dim), self.capacity, self.len);
+        let (ty, capacity, len) = (self.ty, self.capacity, self.len);
+        let Some(shape) = self.shape.heads(layer) else { return Ok(()) };
         if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
             let mut rows = KvLayer::new(ty, shape, capacity)?;
             if let LayerRows::Device(from) = place {
@@ -233,14 +290,14 @@ impl KvCache {
     /// Declares `tokens` more rows of every layer complete.
     pub(crate) fn advance(&mut self, tokens: usize) {
         self.len += tokens;
+        if let Some(states) = &mut self.states {
+            states.finish(self.len);
+        }
     }
 
     /// True if the cache was made for a model of this shape.
     pub(crate) fn fits(&self, config: &ModelConfig) -> bool {
-        self.layers.len() == config.n_layer()
-            && self.head_dim == config.head_dim
-            && self.heads == config.n_kv_head
-            && self.positions.0 == config.position
-            && self.positions.1 == config.layers
+        let shape = &self.shape;
+        shape.position == config.position && shape.ropes == config.ropes && shape.layers == config.layers
     }
 }

@@ -35,6 +35,9 @@ pub trait Processor: Debug + Send {
     /// `Out = attention(from)`; the chunk's keys and values are appended to the layer's cache.
     fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()>;
 
+    /// `Out = recurrent mixer(from)`; the layer's recurrent state is advanced by the chunk.
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()>;
+
     /// `Out = ffn(from)`
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()>;
 

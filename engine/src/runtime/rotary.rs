@@ -5,48 +5,40 @@ use crate::{
     model::{ModelConfig, Position, Rope, RopeOrder, RopeScaling},
 };
 
-/// The rotations of a model's layers in a context of a given length. Few layers differ (Gemma 3 has two kinds), so
-/// tables are shared.
+/// The rotations of a model's layers in a context of a given length: one table per entry of [`ModelConfig::ropes`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rotary {
     tables: Vec<RopeTable>,
-    of_layer: Vec<usize>,
+    of_layer: Vec<Option<usize>>,
 }
 
 impl Rotary {
     /// Tables for contexts of `context` tokens; `None` if the model's positions are learned.
     pub fn new(config: &ModelConfig, context: usize) -> Option<Self> {
-        let Position::Rope(rope) = &config.position else { return None };
-        let (mut tables, mut of_layer) = (Vec::new(), Vec::new());
-        for layer in &config.layers {
-            let unscaled = RopeScaling::None;
-            let scaling = if layer.rope_scaled { &rope.scaling } else { &unscaled };
-            let table = table(rope, scaling, layer.rope_base, context);
-            let index = tables.iter().position(|known| *known == table).unwrap_or_else(|| {
-                tables.push(table);
-                tables.len() - 1
-            });
-            of_layer.push(index);
+        if config.position != Position::Rotary {
+            return None;
         }
+        let tables = config.ropes.iter().map(|rope| table(rope, context)).collect();
+        let of_layer = config.layers.iter().map(|layer| layer.attention.as_ref()?.rope).collect();
         Some(Rotary { tables, of_layer })
     }
 
-    /// The distinct tables.
+    /// The tables.
     pub fn tables(&self) -> &[RopeTable] {
         &self.tables
     }
 
-    /// Index of `layer`'s table.
-    pub fn table_of(&self, layer: usize) -> usize {
-        self.of_layer[layer]
+    /// Index of `layer`'s table; `None` if its queries and keys are not rotated.
+    pub fn table_of(&self, layer: usize) -> Option<usize> {
+        self.of_layer.get(layer).copied().flatten()
     }
 }
 
-fn table(rope: &Rope, scaling: &RopeScaling, base: f32, context: usize) -> RopeTable {
-    let base = f64::from(base);
+fn table(rope: &Rope, context: usize) -> RopeTable {
+    let base = f64::from(rope.base);
     let dims = rope.dims as f64;
     let plain = (0..rope.dims / 2).map(|i| base.powf(-2.0 * i as f64 / dims));
-    let (frequencies, magnitude) = match scaling {
+    let (frequencies, magnitude) = match &rope.scaling {
         RopeScaling::None => (plain.collect(), 1.0),
         RopeScaling::Linear { factor } => (plain.map(|f| f / f64::from(*factor)).collect(), 1.0),
         RopeScaling::Factors { short, long, original_context, attention_factor } => {
@@ -78,12 +70,11 @@ mod tests {
     use super::*;
 
     fn rope(scaling: RopeScaling) -> Rope {
-        Rope { dims: 8, order: RopeOrder::NeoX, scaling }
+        Rope { dims: 8, base: 10_000.0, order: RopeOrder::NeoX, scaling }
     }
 
     fn frequencies(scaling: RopeScaling, context: usize) -> Vec<f64> {
-        let rope = rope(scaling);
-        table(&rope, &rope.scaling, 10_000.0, context).frequencies
+        table(&rope(scaling), context).frequencies
     }
 
     fn close(got: &[f64], wanted: &[f64]) {

@@ -13,6 +13,7 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     gpu::AdapterReport,
+    hybrid::device_support,
     model::{Model, Resident},
     placement::{Forecast, GpuUse, Machine, Placement, Plan, PlanInputs, Planner},
     runtime::Sparsity,
@@ -39,10 +40,14 @@ pub fn unopened_planner(model: &Model, options: &EngineOptions, gpu: Option<&Ada
     let opened = options.sparsity.neuron_major_outline(model, options.split.is_some());
     let model = opened.as_ref().map_or(model, |(opened, _)| opened);
     let mode = SparsityReport::new(options.sparsity, model, options.recall).mode;
+    let mut machine = known.unwrap_or_else(Machine::typical);
+    if device_support(model).is_err() {
+        machine.gpu = None;
+    }
     let inputs = PlanInputs {
         chunk: device_chunk(options.chunk),
         stream_prompts: options.stream_prompts,
-        machine: Arc::new(known.unwrap_or_else(Machine::typical)),
+        machine: Arc::new(machine),
         ..PlanInputs::new(mode, options.context_of(&model.config), options.kv_type)
     };
     planner(model, gpu.map(|gpu| gpu.caps), inputs)
@@ -63,7 +68,10 @@ impl Engine {
         let planner = state.planner.planner(&state.model)?;
         let gpu_use = state.choice.lock().gpu_use();
         let (reserved, no_gpu) = match self.device() {
-            DeviceStatus::Cpu { reason } => (0, reason.filter(|reason| matches!(**reason, Error::NoGpu { .. }))),
+            DeviceStatus::Cpu { reason } => {
+                let none = |reason: &Arc<Error>| matches!(**reason, Error::NoGpu { .. } | Error::Unsupported { .. });
+                (0, reason.filter(none))
+            }
             // The plan in force may have turned out to need more than expected.
             DeviceStatus::Gpu(memory) if memory.budget == Some(bytes) => (state.planner.reserved(), None),
             _ => (0, None),

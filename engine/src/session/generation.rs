@@ -147,7 +147,9 @@ impl<'a> Generation<'a> {
             };
         }
         let rest = self.todo.len() - self.computed;
-        let chunk = rest.min(self.chunk);
+        // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
+        let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
+        let chunk = (rest - usize::from(stops_before_last)).min(self.chunk);
         if chunk > context.room() {
             match self.on_full {
                 ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
@@ -180,11 +182,15 @@ impl<'a> Generation<'a> {
             Err(error) => return Err(error),
         };
         self.computed += chunk;
+        let before_last = stops_before_last && self.computed + 1 == self.todo.len();
         let chosen = match computed {
             ComputedLogits::Nothing => None,
             ComputedLogits::Logits(logits) => Some(self.sampler.sample(logits, context.tokens())?),
             ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
         };
+        if before_last {
+            context.take_snapshot();
+        }
         let end = match chosen {
             Some(id) if self.tokenizer.is_end(id) && !self.ignore_eos => Some(StopReason::EndOfText),
             Some(id) => self.send_token(id, events, meter),

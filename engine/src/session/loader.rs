@@ -83,6 +83,7 @@ impl DeviceLoadOptions {
 /// cancel.
 ///
 /// # Errors
+/// [`Error::Unsupported`] if a layer of the model has no kernels on a device ([`hybrid::device_support`]),
 /// [`Error::Memory`] if nothing useful fits, [`Error::NoGpu`] if there is no such GPU, [`Error::SlowGpu`] if the CPU alone is
 /// expected to be quicker and that is asked, [`Error::Gpu`] if the device is lost, [`Error::Cancelled`].
 pub fn load_on_device(
@@ -94,6 +95,7 @@ pub fn load_on_device(
     let look_up = |gpu: Option<&Gpu>| {
         planner.look_up_machine(options.speeds.as_deref(), || options.open_cpu(), gpu.map(Gpu::report));
     };
+    hybrid::device_support(model).inspect_err(|_| look_up(None))?;
     let gpu = Gpu::open(&options.gpu).inspect_err(|_| look_up(None))?;
     look_up(Some(&gpu));
     planner.set_chunk(options.chunk);

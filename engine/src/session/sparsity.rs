@@ -127,6 +127,7 @@ impl SparsityFacts {
             neuron_major: count(|layer| match &layer.ffn {
                 Ffn::Dense(ffn) => matches!(ffn.down, Down::Neurons(_)),
                 Ffn::Experts(experts) => experts.downs().all(|down| matches!(down, Down::Neurons(_))),
+                Ffn::None => true,
             }),
             predictors,
             thresholds: count(|layer| layer.activation_threshold.is_some()),

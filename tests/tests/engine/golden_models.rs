@@ -10,7 +10,7 @@ use thermocline_engine::{
     runtime::{KvType, MAX_SHORTLIST, Outputs},
 };
 use thermocline_tests::golden::{
-    Expected, MODELS, QUANTISED, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
+    Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -20,6 +20,11 @@ fn folder(name: &str) -> PathBuf {
 fn load(name: &str) -> (Arc<Model>, Expected) {
     let model = Model::open(&folder(name), &LoadOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
     (Arc::new(model), Expected::read(&folder(name).join("expected.safetensors")))
+}
+
+/// Models of every kind.
+fn all() -> impl Iterator<Item = &'static str> {
+    MODELS.into_iter().chain(RECURRENT)
 }
 
 fn setups() -> Vec<Setup> {
@@ -35,7 +40,7 @@ fn setups() -> Vec<Setup> {
 
 #[test]
 fn logits_and_hidden_states_match_the_reference() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
         let (logits, hidden) = (expected.f32("logits"), expected.f32("hidden"));
@@ -51,7 +56,7 @@ fn logits_and_hidden_states_match_the_reference() {
 
 #[test]
 fn logits_with_f16_and_q8_caches_stay_close() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let logits = expected.f32("logits");
         for (kv, tolerance) in [(KvType::F16, 0.02), (KvType::Q8_0, 0.4)] {
@@ -74,7 +79,7 @@ fn logits_with_f16_and_q8_caches_stay_close() {
 #[test]
 fn firing_neurons_match_the_reference() {
     let mut seen = 0;
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let Some(wanted) = expected.u8("ffn_active") else { continue };
         seen += 1;
@@ -95,7 +100,7 @@ fn firing_neurons_match_the_reference() {
 #[test]
 fn routing_matches_the_reference() {
     let mut seen = 0;
-    for name in MODELS.into_iter().chain(QUANTISED) {
+    for name in all().chain(QUANTISED) {
         let (model, expected) = load(name);
         let Some(experts) = model.config.experts else { continue };
         seen += 1;
@@ -107,13 +112,13 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 7);
+    assert_eq!(seen, 9);
 }
 
 /// Weights that are published in blocks: with float activations as the reference has them; with 8-bit activations a choice of
 /// experts turns over now and then.
 #[test]
-fn quantised_weights_as_published() {
+fn quantised_weights_as_published_match_the_reference() {
     for name in QUANTISED {
         let (model, expected) = load(name);
         let (ids, logits) = (expected.ids("input_ids"), expected.f32("logits"));
@@ -134,7 +139,7 @@ fn quantised_weights_as_published() {
 
 #[test]
 fn greedy_continuation_matches_the_reference() {
-    for name in MODELS {
+    for name in all() {
         let (model, expected) = load(name);
         let (ids, wanted) = (expected.ids("input_ids"), expected.ids("greedy_ids"));
         for setup in setups() {

@@ -93,7 +93,7 @@ fn shifted_keys_are_those_of_the_new_positions() {
     // Half rotations, rotated pairs, scaled frequencies, two kinds of layers, a head wider than a block.
     for name in ["models/llama-relu", "models/llama-silu-gqa", "gguf/llama-silu-gqa-256-F16.gguf", "models/gemma3"] {
         let model = open(name);
-        let dim = model.config.head_dim;
+        let dim = model.config.attentions().next().unwrap().head_dim;
         let mut forward = forward(&model, Setup::default());
         for (kv_type, tolerance) in TYPES.into_iter().zip([2e-5, 0.02, 0.12]) {
             let mut kv = KvCache::new(&model.config, 64, kv_type).unwrap();
@@ -129,11 +129,45 @@ fn learned_positions_cannot_be_shifted() {
     assert!(matches!(kv.shift(0, 0), Err(Error::Unsupported { .. })));
 }
 
+/// A recurrent state goes back to snapshots only; the cache says how far, and goes on from there as if nothing had been.
+#[test]
+fn recurrent_states_go_back_to_snapshots() {
+    for name in ["models/qwen3_5", "models/qwen3-next"] {
+        let model = open(name);
+        let mut forward = forward(&model, Setup { chunk: 16, ..Setup::default() });
+        let mut kv = forward.kv_cache(64, KvType::F32).unwrap();
+        assert!(kv.is_recurrent() && kv.bytes() > model.config.state_bytes());
+        let ids = ids(40);
+        let wanted = forward.run(&ids, &mut kv, Outputs::Last, &mut ()).unwrap().to_vec();
+        kv.truncate(0);
+        forward.run(&ids[..20], &mut kv, Outputs::None, &mut ()).unwrap();
+        let bytes = kv.bytes();
+        kv.take_snapshot();
+        assert_eq!(kv.bytes(), bytes + model.config.state_bytes());
+        for given_up in [25, 21] {
+            forward.run(&ids[20..39], &mut kv, Outputs::None, &mut ()).unwrap();
+            kv.truncate(given_up);
+            assert_eq!(kv.len(), 20, "{name}");
+        }
+        // A chunk that is stopped halfway leaves the snapshot's tokens, whatever layers have seen of it.
+        for layers in [1, 2, 3, 6] {
+            let stopped = forward.run(&ids[20..], &mut kv, Outputs::None, &mut StopAt(layers));
+            assert!(matches!(stopped, Err(Error::Cancelled)));
+            assert_eq!(kv.len(), 20, "{name}: {layers}");
+        }
+        let got = forward.run(&ids[20..], &mut kv, Outputs::Last, &mut ()).unwrap();
+        assert!(max_diff(got, &wanted) < 1e-4, "{name}: {}", max_diff(got, &wanted));
+        kv.truncate(19);
+        assert_eq!(kv.len(), 0);
+        assert!(matches!(kv.shift(0, 0), Err(Error::Unsupported { got, .. }) if got == "recurrent states"));
+    }
+}
+
 #[test]
 fn kv_cache_counts_its_bytes_and_refuses_more_than_memory() {
     let model = open("models/gemma2");
     let config = &model.config;
-    let rows = (2 * config.n_layer() * config.n_kv_head) as u64;
+    let rows = (2 * config.n_layer() * config.attentions().next().unwrap().n_kv_head) as u64;
     // Heads of 24 are padded to 32; every head's rows start on a cache line.
     for (ty, row, slack) in [(KvType::F16, 64, 64), (KvType::F32, 128, 64), (KvType::Q8_0, 34, 128)] {
         let kv = KvCache::new(config, 100, ty).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
+    format::{Array, Checkpoint, Opened, ReadMode, Tensor, Value, open as open_file},
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling, Router, RouterScore,
@@ -23,11 +23,13 @@ fn open(path: &str) -> Model {
 
 /// d, layers, heads, kv heads, head width, FFN width
 fn sizes(config: &ModelConfig) -> [usize; 6] {
-    [config.d_model, config.n_layer(), config.n_head, config.n_kv_head, config.head_dim, config.n_ff]
+    let attention = config.attentions().next().unwrap();
+    let (d_model, n_layer) = (config.d_model, config.n_layer());
+    [d_model, n_layer, attention.n_head, attention.n_kv_head, attention.head_dim, config.n_ff]
 }
 
 fn windows(config: &ModelConfig) -> Vec<Option<usize>> {
-    config.layers.iter().map(|layer| layer.window).collect()
+    config.attentions().map(|attention| attention.window).collect()
 }
 
 #[test]
@@ -66,23 +68,23 @@ fn variants_reach_the_configuration() {
     assert_eq!(windows(&mistral), [Some(8); 3]);
 
     let llama = open("models/llama-silu-gqa").config;
-    let Position::Rope(rope) = &llama.position else { panic!() };
+    let rope = llama.rope(0).unwrap();
     assert_eq!((rope.dims, rope.order), (8, RopeOrder::Normal));
     let RopeScaling::Factors { short, long: None, .. } = &rope.scaling else { panic!("{:?}", rope.scaling) };
     assert_eq!((short.len(), short[0], short[3]), (4, 1.0, 8.0));
-    assert_eq!(llama.layers[0].rope_base, 500000.0);
+    assert_eq!(rope.base, 500000.0);
 
     let opt = open("models/opt");
     assert_eq!(opt.config.position, Position::Learned { offset: 2 });
     assert_eq!((opt.config.norm, opt.config.context_length), (NormKind::Layer, 64));
-    assert!(opt.weights.tied && opt.weights.layers[0].attention.q.bias.is_some());
+    assert!(opt.weights.tied && opt.weights.layers[0].attention.as_ref().unwrap().q.bias.is_some());
 
     let qwen2 = open("models/qwen2");
-    assert!(qwen2.weights.layers[0].attention.v.bias.is_some());
+    assert!(qwen2.weights.layers[0].attention.as_ref().unwrap().v.bias.is_some());
     assert_eq!(windows(&qwen2.config), [None; 3], "use_sliding_window is false");
     let qwen3 = open("models/qwen3");
-    assert!(qwen3.weights.layers[0].attention.k_norm.is_some());
-    assert_eq!(qwen3.config.layers[0].rope_base, 1e6, "rope_parameters");
+    assert!(qwen3.weights.layers[0].attention.as_ref().unwrap().k_norm.is_some());
+    assert_eq!(qwen3.config.rope(0).unwrap().base, 1e6, "rope_parameters");
 
     let mixtral = open("models/mixtral");
     let experts = mixtral.config.experts.unwrap();
@@ -90,16 +92,18 @@ fn variants_reach_the_configuration() {
     assert!(matches!(&mixtral.weights.layers[1].ffn, Ffn::Experts(experts) if experts.experts.len() == 4));
 
     let gemma2 = open("models/gemma2").config;
-    assert_eq!((gemma2.attention_softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
+    let attention = gemma2.attentions().next().unwrap();
+    assert_eq!((attention.softcap, gemma2.final_softcap), (Some(6.0), Some(8.0)));
     assert_eq!((gemma2.embedding_scale, windows(&gemma2)), (8.0, vec![Some(8), None]));
-    assert_eq!(gemma2.attention_scale, 1.0 / 24f32.sqrt());
+    assert_eq!(attention.scale, 1.0 / 24f32.sqrt());
     let gemma3 = open("models/gemma3").config;
     assert_eq!(windows(&gemma3), [Some(8), Some(8), None]);
-    assert_eq!((gemma3.layers[0].rope_base, gemma3.layers[2].rope_base), (1e4, 1e6));
-    assert!(!gemma3.layers[0].rope_scaled && gemma3.layers[2].rope_scaled);
+    let [local, global] = [0, 2].map(|layer| gemma3.rope(layer).unwrap());
+    assert_eq!((local.base, global.base), (1e4, 1e6));
+    assert_eq!((&local.scaling, gemma3.ropes.len()), (&RopeScaling::None, 2));
 
-    assert_eq!(open("models/falcon-mqa").config.steps.len(), 5);
-    assert_eq!(open("models/falcon-new").config.steps.len(), 6);
+    assert_eq!(open("models/falcon-mqa").config.layers[0].steps.len(), 5);
+    assert_eq!(open("models/falcon-new").config.layers[1].steps.len(), 6);
     assert!(open("models/falcon-mqa").weights.tied && !open("models/falcon-new").weights.tied);
 }
 
@@ -211,6 +215,34 @@ fn absurd_hyperparameters_are_refused() {
     let unknown = altered(&control, "general.architecture", Value::String("rwkv7".to_owned()));
     let error = Model::from_checkpoint(unknown, &LoadOptions::default()).unwrap_err().to_string();
     assert!(error.contains("`rwkv7`") && error.contains("qwen3moe"), "{error}");
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+/// Sizes of recurrent states that contradict each other or the tensors: named before anything is allocated.
+#[test]
+fn absurd_recurrent_sizes_are_refused() {
+    let path = fixtures().join("gguf2026/qwen3_5-F16.gguf");
+    let Opened::Checkpoint(control) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
+    let refuse = |key: &str, value: Value| {
+        let shown = format!("{key} = {value:?}");
+        match Model::from_checkpoint(altered(&control, key, value), &LoadOptions::default()) {
+            Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+            other => panic!("{shown}: {:?}", other.err()),
+        }
+    };
+    for (key, values) in [
+        ("qwen35.ssm.conv_kernel", &[0, 3, 5, 1 << 40][..]),
+        ("qwen35.ssm.state_size", &[0, 15, 32, 1 << 40]),
+        ("qwen35.ssm.group_count", &[0, 1, 3, 8, 1 << 40]),
+        ("qwen35.ssm.time_step_rank", &[0, 2, 3, 8, 1 << 40]),
+        ("qwen35.ssm.inner_size", &[0, 63, 128, 1 << 40]),
+    ] {
+        values.iter().for_each(|&value| refuse(key, Value::U64(value)));
+        refuse(key, Value::String("4".to_owned()));
+    }
+    for flags in [vec![true; 3], vec![false; 4], vec![true; 4]] {
+        refuse("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(flags)));
+    }
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }
 

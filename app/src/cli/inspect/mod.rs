@@ -13,7 +13,7 @@ use summary::{Group, Summary};
 use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, Value},
-    model::{Model, ModelConfig},
+    model::{AttentionConfig, Model, ModelConfig},
     quant::TensorType,
     sparsity::{
         sidecar,
@@ -134,8 +134,15 @@ fn print(
         writeln!(out, "name          {}", name(&config.name))?;
         writeln!(out, "architecture  {}", name(&config.architecture))?;
         writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
-        let (heads, kv_heads, width) = (config.n_head, config.n_kv_head, config.head_dim);
-        writeln!(out, "attention     {heads} query heads on {kv_heads} key/value heads, {width} wide")?;
+        for (attention, layers) in attentions(config) {
+            let AttentionConfig { n_head, n_kv_head, head_dim, .. } = attention;
+            let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
+            writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
+        }
+        for (name, layers) in recurrent(config) {
+            let state = units::bytes(config.state_bytes());
+            writeln!(out, "recurrent     {name}, in {layers} layers, {state} of states")?;
+        }
         writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
         writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
         writeln!(out, "context       {} tokens", config.context_length)?;
@@ -195,14 +202,18 @@ fn to_json(
         groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
     };
     let architecture = config.map(|config| {
+        let attention = config.attentions().next();
         json!({
             "architecture": config.architecture,
             "name": config.name,
             "layers": config.n_layer(),
             "d_model": config.d_model,
-            "heads": config.n_head,
-            "kv_heads": config.n_kv_head,
-            "head_dim": config.head_dim,
+            "heads": attention.map(|attention| attention.n_head),
+            "kv_heads": attention.map(|attention| attention.n_kv_head),
+            "head_dim": attention.map(|attention| attention.head_dim),
+            "attention_layers": config.attentions().count(),
+            "recurrent": recurrent(config).into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "state_bytes": config.state_bytes(),
             "n_ff": config.n_ff,
             "experts": config.experts.map(|experts| {
                 json!({ "count": experts.count, "used": experts.used, "router": experts.router.to_string() })
@@ -250,6 +261,31 @@ fn container(container: Container) -> String {
         Container::PowerInfer(version) => format!("PowerInfer GGUF {version}"),
         Container::HuggingFace => "Hugging Face folder".to_owned(),
     }
+}
+
+/// The shapes of attention in the model, and the number of layers that have each.
+fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
+    let mut shapes: Vec<(&AttentionConfig, usize)> = Vec::new();
+    let shape = |of: &AttentionConfig| (of.n_head, of.n_kv_head, of.head_dim);
+    for attention in config.attentions() {
+        match shapes.iter_mut().find(|(known, _)| shape(known) == shape(attention)) {
+            Some((_, layers)) => *layers += 1,
+            None => shapes.push((attention, 1)),
+        }
+    }
+    shapes
+}
+
+/// The kinds of recurrent mixers in the model, and the number of layers that have each.
+fn recurrent(config: &ModelConfig) -> Vec<(&'static str, usize)> {
+    let mut kinds: Vec<(&str, usize)> = Vec::new();
+    for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
+        match kinds.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, layers)) => *layers += 1,
+            None => kinds.push((name, 1)),
+        }
+    }
+    kinds
 }
 
 fn ffn(config: &ModelConfig) -> String {
@@ -346,7 +382,10 @@ fn first_elements(array: &Array) -> Json {
 
 /// Bytes of the KV cache per token and for the whole training context; `None` if a head is not a whole number of blocks.
 fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
-    let head = ty.row_bytes(config.head_dim)?;
-    let token = (2 * config.n_layer() as u64).saturating_mul(config.n_kv_head as u64).saturating_mul(head as u64);
+    let layer = |attention: &AttentionConfig| {
+        let head = ty.row_bytes(attention.head_dim)? as u64;
+        Some(2 * attention.n_kv_head as u64 * head)
+    };
+    let token = config.attentions().map(layer).sum::<Option<u64>>()?;
     Some((token, token.saturating_mul(config.context_length as u64)))
 }

@@ -1,6 +1,6 @@
 //! Sums and scalings of whole buffers.
 
-use super::math::tanh;
+use super::math::{sigmoid, tanh};
 use crate::cpu::{
     Cpu,
     simd::vector::{Kernel, Vector, dispatch},
@@ -29,6 +29,28 @@ impl Kernel for AddScaled<'_> {
         }
         for (x, y) in x.into_remainder().iter_mut().zip(y.remainder()) {
             *x += self.scale * y;
+        }
+    }
+}
+
+/// `x *= sigmoid(gate)`
+struct Gate<'a> {
+    x: &'a mut [f32],
+    gate: &'a [f32],
+}
+
+impl Kernel for Gate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let mut x = self.x.chunks_exact_mut(V::LANES);
+        let mut gate = self.gate.chunks_exact(V::LANES);
+        for (x, gate) in x.by_ref().zip(gate.by_ref()) {
+            v.store(x, v.mul(v.load(x), sigmoid(v, v.load(gate))));
+        }
+        for (x, gate) in x.into_remainder().iter_mut().zip(gate.remainder()) {
+            *x /= 1.0 + (-gate).exp();
         }
     }
 }
@@ -75,6 +97,17 @@ impl Cpu {
         });
     }
 
+    /// `x *= sigmoid(gate)`, any length.
+    ///
+    /// # Panics
+    /// If the lengths differ.
+    pub fn gate(&self, x: &mut [f32], gate: &[f32]) {
+        assert_eq!(x.len(), gate.len());
+        self.for_each_chunk(x, CHUNK, 8, |i, x| {
+            dispatch(self.isa(), Gate { gate: &gate[i * CHUNK..][..x.len()], x });
+        });
+    }
+
     /// `x = cap * tanh(x / cap)`, any length.
     pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
         self.for_each_chunk(x, CHUNK, 8, |_, x| dispatch(self.isa(), SoftCap { x, cap }));
@@ -98,6 +131,19 @@ mod tests {
                 cpu.add_scaled(&mut out, &y, scale);
                 for i in 0..x.len() {
                     prop_assert!((out[i] - (x[i] + scale * y[i])).abs() < 1e-5);
+                }
+            }
+        }
+
+        #[test]
+        fn gate_agrees_with_f64(pairs in prop::collection::vec((-9f32..9.0, -20f32..20.0), 0..70)) {
+            let (x, gate): (Vec<f32>, Vec<f32>) = pairs.into_iter().unzip();
+            for cpu in each_cpu() {
+                let mut out = x.clone();
+                cpu.gate(&mut out, &gate);
+                for i in 0..x.len() {
+                    let wanted = f64::from(x[i]) / (1.0 + (-f64::from(gate[i])).exp());
+                    prop_assert!((f64::from(out[i]) - wanted).abs() < 1e-5);
                 }
             }
         }

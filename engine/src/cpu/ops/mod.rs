@@ -6,17 +6,22 @@
 mod activation;
 mod attend;
 mod attention;
+mod delta_block;
+mod delta_net;
 mod elementwise;
 mod kv_rows;
 mod math;
 mod norm;
 mod rope;
+mod short_conv;
 mod softmax;
 
 pub use activation::{Activation, SWIGLU_LIMIT};
 pub use attention::{AttentionScratch, AttentionShape};
+pub use delta_net::{DeltaNetScratch, DeltaNetShape, DeltaNetTokens};
 pub use kv_rows::{KvRows, KvType};
 pub use rope::{RopeRows, RopeTable};
+pub use short_conv::ShortConv;
 pub use softmax::{softmax_in_place, top_k};
 
 use parking_lot::Mutex;

@@ -31,7 +31,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let default = if loader.is_powerinfer() { Activation::Relu } else { Activation::GeluErf };
     config.activation = loader.activation(default)?;
     let two_norms = loader.find("blk.0.attn_norm_2.weight").is_some();
-    config.steps = steps(two_norms);
+    config.set_steps(steps(two_norms));
     Ok(config)
 }
 
@@ -47,7 +47,7 @@ fn steps(two_norms: bool) -> Vec<Step> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let two_norms = config.steps.iter().any(|step| matches!(step, Step::Norm { norm: NormSlot::Ffn, .. }));
+    let two_norms = config.layers[n].steps.iter().any(|step| matches!(step, Step::Norm { norm: NormSlot::Ffn, .. }));
     let stems: &[(NormSlot, &str)] = if two_norms {
         &[(NormSlot::Attention, "attn_norm_2"), (NormSlot::Ffn, "attn_norm")]
     } else {

@@ -8,7 +8,7 @@ use crate::{
     error::Result,
     format::Value,
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Step,
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, Rope, RopeOrder, RopeScaling, Step,
         import::{Draft, HfConfig, Transform},
         load::Sizes,
     },
@@ -26,7 +26,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
     config.activation = loader.activation(Activation::GeluTanh)?;
     config.embedding_scale = (sizes.d_model as f32).sqrt();
-    config.attention_softcap = loader.switchable("attn_logit_softcapping")?;
+    let softcap = loader.switchable("attn_logit_softcapping")?;
+    config.attentions_mut().for_each(|attention| attention.softcap = softcap);
     config.final_softcap = loader.switchable("final_logit_softcapping")?;
     // llama.cpp's files do not say how the largest models scale attention; it is known by their depth.
     let largest = match loader.arch {
@@ -34,19 +35,21 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
         _ => 62,
     };
     if loader.switchable("attention.scale")?.is_none() && sizes.n_layer == largest {
-        config.attention_scale = 1.0 / (sizes.d_model as f32 / sizes.n_head as f32).sqrt();
+        let scale = 1.0 / (sizes.d_model as f32 / sizes.n_head as f32).sqrt();
+        config.attentions_mut().for_each(|attention| attention.scale = scale);
     }
     if loader.arch == "gemma2" {
         loader.apply_window(&mut config, Some(4096), 2)?;
     } else {
         loader.apply_window(&mut config, None, 6)?;
         let local_base = loader.positive("rope.freq_base_swa")?.unwrap_or(10000.0);
-        for layer in config.layers.iter_mut().filter(|layer| layer.window.is_some()) {
-            layer.rope_base = local_base;
-            layer.rope_scaled = false;
+        let local = Rope { base: local_base, scaling: RopeScaling::None, ..config.ropes[0].clone() };
+        let local = config.add_rope(local);
+        for attention in config.attentions_mut().filter(|attention| attention.window.is_some()) {
+            attention.rope = Some(local);
         }
     }
-    config.steps = steps();
+    config.set_steps(steps());
     Ok(config)
 }
 

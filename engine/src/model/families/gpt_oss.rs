@@ -34,8 +34,9 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
     let norms = [(NormSlot::Attention, "attn_norm"), (NormSlot::Ffn, "post_attention_norm")];
     let layer = gated_layer(loader, config, n, &norms)?;
-    if layer.attention.sinks.is_none() {
-        let expected = format!("one logit per head, shape {:?}", [config.n_head]);
+    if layer.attention.as_ref().is_none_or(|attention| attention.sinks.is_none()) {
+        let heads = config.layers[n].attention.as_ref().map_or(0, |attention| attention.n_head);
+        let expected = format!("one logit per head, shape {:?}", [heads]);
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_sinks.weight"), expected));
     }
     Ok(layer)

@@ -16,6 +16,7 @@ mod opt;
 mod parts;
 mod phi3;
 mod qwen;
+mod qwen35;
 
 use super::{
     LayerWeights, Linear, ModelConfig, Weights,
@@ -42,6 +43,7 @@ pub(super) struct Family {
 const FAMILIES: &[&Family] = &[
     &llama::FAMILY,
     &qwen::FAMILY,
+    &qwen35::FAMILY,
     &gpt_oss::FAMILY,
     &glm4_moe::FAMILY,
     &minimax_m2::FAMILY,

@@ -23,6 +23,8 @@ const POSITION_OFFSET: usize = 2;
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
     config.position = Position::Learned { offset: POSITION_OFFSET };
+    config.ropes.clear();
+    config.attentions_mut().for_each(|attention| attention.rope = None);
     config.activation = loader.activation(Activation::Relu)?;
     Ok(config)
 }

@@ -28,27 +28,30 @@ pub(super) const USUAL_NORMS: &[(NormSlot, &str)] = &[(NormSlot::Attention, "att
 
 /// Attention of layer `n`, whether q, k and v are tensors of their own or one `attn_qkv` (all q, then k, then v).
 pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<AttentionWeights> {
-    let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+    let Some(shape) = config.layers.get(n).and_then(|layer| layer.attention.as_ref()) else {
+        return Err(loader.key_error("attention.head_count_kv", format!("heads for layer {n}"), 0));
+    };
+    let (d, q_rows, kv_dim) = (config.d_model, shape.q_rows(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
     let [q, k, v] = if loader.find(&format!("{fused}.weight")).is_some() {
-        split(loader, &fused, d, [q_dim, kv_dim, kv_dim])?
+        split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?
     } else {
         [
-            loader.linear(&format!("blk.{n}.attn_q"), q_dim, d)?,
+            loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?,
             loader.linear(&format!("blk.{n}.attn_k"), kv_dim, d)?,
             loader.linear(&format!("blk.{n}.attn_v"), kv_dim, d)?,
         ]
     };
     let head_norm =
-        |which: &str| loader.optional_norm(&format!("blk.{n}.attn_{which}_norm"), config.norm, config.head_dim);
+        |which: &str| loader.optional_norm(&format!("blk.{n}.attn_{which}_norm"), config.norm, shape.head_dim);
     Ok(AttentionWeights {
         q,
         k,
         v,
-        output: loader.linear(&format!("blk.{n}.attn_output"), d, q_dim)?,
+        output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
         q_norm: head_norm("q")?,
         k_norm: head_norm("k")?,
-        sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), config.n_head)?,
+        sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
     })
 }
 
@@ -146,6 +149,19 @@ fn shared_expert(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<Share
     }))
 }
 
+/// The FFN of layer `n`: a gated one, or an MoE one.
+pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<Ffn> {
+    Ok(match &config.experts {
+        // Some MoE models have dense layers in between.
+        Some(experts)
+            if config.layers[n].n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() =>
+        {
+            Ffn::Experts(moe(loader, config, experts, n)?)
+        }
+        _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
+    })
+}
+
 /// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,
@@ -153,13 +169,7 @@ pub(super) fn gated_layer(
     n: usize,
     stems: &[(NormSlot, &str)],
 ) -> Result<LayerWeights> {
-    let ffn = match &config.experts {
-        // Some MoE models have dense layers in between.
-        Some(experts) if config.n_ff == 0 || loader.find(&format!("blk.{n}.ffn_gate_inp.weight")).is_some() => {
-            Ffn::Experts(moe(loader, config, experts, n)?)
-        }
-        _ => Ffn::Dense(loader.dense_ffn(n, config, true)?),
-    };
+    let ffn = ffn(loader, config, n)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }

@@ -24,7 +24,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let (d, n_ff) = (config.d_model, loader.dense_width(config)?);
+    let (d, n_ff) = (config.d_model, loader.dense_width(config, n)?);
     let [gate, up] = split(loader, &format!("blk.{n}.ffn_up"), d, [n_ff, n_ff])?;
     let down = loader.down(n, d, n_ff)?;
     let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, attention(loader, config, n)?);

@@ -120,17 +120,27 @@ impl HfConfig {
 
     /// Per layer, whether `layer_types` says it slides; `None` without that key.
     pub(in crate::model) fn sliding_layers(&self, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        self.layers_of_type("sliding_attention", &["full_attention"], n_layer)
+    }
+
+    /// Per layer, whether `layer_types` says it is of type `wanted` rather than one of `others`; `None` without that key.
+    pub(in crate::model) fn layers_of_type(
+        &self,
+        wanted: &str,
+        others: &[&str],
+        n_layer: usize,
+    ) -> Result<Option<Vec<bool>>> {
         let name = "layer_types";
         let Some(types) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
         if types.len() != n_layer {
             return Err(self.error(name, format!("{n_layer} entries, one per layer"), types.len()));
         }
-        let slides = |value: &Value| match value.as_str() {
-            Some("sliding_attention") => Ok(true),
-            Some("full_attention") => Ok(false),
-            _ => Err(self.error(name, "`sliding_attention` or `full_attention`", value)),
+        let is_wanted = |value: &Value| match value.as_str() {
+            Some(ty) if ty == wanted => Ok(true),
+            Some(ty) if others.contains(&ty) => Ok(false),
+            _ => Err(self.error(name, format!("`{wanted}` or `{}`", others.join("`, `")), value)),
         };
-        types.iter().map(slides).collect::<Result<_>>().map(Some)
+        types.iter().map(is_wanted).collect::<Result<_>>().map(Some)
     }
 
     /// Rotary parameters of layers of `kind` (`full_attention` or `sliding_attention`): the newer `rope_parameters`,

@@ -4,11 +4,13 @@
 //! plus one. Running copies those few; converting makes them one at a time ([`Recipe`]).
 
 mod draft;
+mod gather;
 mod hf_config;
 mod naming;
 mod recipe;
 
 pub(super) use draft::Draft;
+pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
 pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
 

@@ -1,7 +1,8 @@
 //! How one GGUF tensor is made from a Hugging Face tensor.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
+use super::Gather;
 use crate::{
     error::{Error, Location, Result},
     format::{Bytes, Tensor, anonymous},
@@ -32,6 +33,12 @@ pub(in crate::model) enum Transform {
     AddOne,
     /// `[1, n]` becomes `[n]`.
     Flatten,
+    /// Some rows, or all of them in another order.
+    Rows(Arc<Gather>),
+    /// The same of columns.
+    Columns(Arc<Gather>),
+    /// The same of elements `x`, which become `-e^x`.
+    Decay(Arc<Gather>),
     /// Experts `[experts, inputs, outputs]` become `[experts, outputs, inputs]`, with these outputs only.
     InputsFirst(ExpertOutputs),
     /// Vectors of experts `[experts, outputs]`, these outputs only.
@@ -99,6 +106,7 @@ impl Recipe {
             (Transform::Mxfp4(of), &[experts, outputs, blocks, CODES]) => {
                 vec![experts, of.count(outputs), blocks * TensorType::MXFP4.block_len()]
             }
+            (Transform::Rows(of) | Transform::Decay(of), shape) => of.shape(shape),
             (_, shape) => shape.to_vec(),
         }
     }
@@ -107,6 +115,7 @@ impl Recipe {
     pub(in crate::model) fn ty(&self) -> TensorType {
         match self.transform {
             Transform::Mxfp4(_) => TensorType::MXFP4,
+            Transform::Decay(_) => TensorType::F32,
             _ => self.tensor.ty,
         }
     }
@@ -118,7 +127,11 @@ impl Recipe {
     pub(in crate::model) fn untransformed(&self) -> Result<Tensor> {
         let (ty, shape) = (self.ty(), self.shape());
         let data = match self.transform {
-            Transform::InputsFirst(_) | Transform::ExpertVectors(_) | Transform::Mxfp4(_) => {
+            Transform::InputsFirst(_)
+            | Transform::ExpertVectors(_)
+            | Transform::Mxfp4(_)
+            | Transform::Rows(_)
+            | Transform::Decay(_) => {
                 let rows = shape.iter().rev().skip(1).product::<usize>();
                 let bytes = ty.row_bytes(shape.last().copied().unwrap_or(0)).map_or(0, |row| row.saturating_mul(rows));
                 // Never touched, so that it takes no memory.
@@ -137,18 +150,18 @@ impl Recipe {
             let location = Location::Tensor(tensor.name.clone());
             Err(Error::malformed(path, location, expected, format!("shape {:?}", tensor.shape)))
         };
-        match self.transform {
+        match &self.transform {
             Transform::None => Ok(tensor.clone()),
             Transform::Qkv { kv_heads: 1, .. } => Ok(tensor.clone()),
             Transform::Flatten => self.untransformed(),
-            Transform::Rope { heads, dims } => {
+            &Transform::Rope { heads, dims } => {
                 let head_dim = rows / heads.max(1);
                 if head_dim == 0 || rows != heads * head_dim || dims > head_dim {
                     return error(format!("rows of {heads} heads of at least {dims}"));
                 }
                 Ok(self.with_rows(|row| rope_source(row, head_dim, dims)))
             }
-            Transform::Qkv { heads, kv_heads } => {
+            &Transform::Qkv { heads, kv_heads } => {
                 let all = heads + 2 * kv_heads;
                 let head_dim = rows / all.max(1);
                 let divides = kv_heads != 0 && heads.is_multiple_of(kv_heads);
@@ -166,17 +179,39 @@ impl Recipe {
                 let bytes: Vec<u8> = values.iter().flat_map(|value| (value + 1.0).to_le_bytes()).collect();
                 Ok(Tensor { ty: TensorType::F32, data: Bytes::new(bytes), ..tensor.clone() })
             }
-            Transform::InputsFirst(of) => match tensor.shape[..] {
+            Transform::Rows(of) => match of.rows(&tensor.data).filter(|_| rows == of.source_rows()) {
+                Some(bytes) => Ok(Tensor { shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() }),
+                None => error(format!("{} rows", of.source_rows())),
+            },
+            Transform::Columns(of) => {
+                let element = tensor.ty.block_bytes();
+                let floats = tensor.ty.block_len() == 1 && tensor.shape.last() == Some(&of.source_rows());
+                match of.columns(&tensor.data, element).filter(|_| floats) {
+                    Some(bytes) => Ok(Tensor { data: Bytes::new(bytes), ..tensor.clone() }),
+                    None => error(format!("floats in {} columns", of.source_rows())),
+                }
+            }
+            Transform::Decay(of) => {
+                let vector = tensor.shape == [of.source_rows()] && tensor.ty.block_len() == 1 && tensor.ty.is_weight();
+                let Some(bytes) = of.rows(&tensor.data).filter(|_| vector && self.is_whole()) else {
+                    return error(format!("{} floats", of.source_rows()));
+                };
+                let mut values = vec![0.0; bytes.len() / tensor.ty.block_bytes()];
+                quant::dequantise(tensor.ty, &bytes, &mut values);
+                let bytes: Vec<u8> = values.iter().flat_map(|value| (-value.exp()).to_le_bytes()).collect();
+                Ok(Tensor { ty: TensorType::F32, shape: self.shape(), data: Bytes::new(bytes), ..tensor.clone() })
+            }
+            &Transform::InputsFirst(of) => match tensor.shape[..] {
                 [_, inputs, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => {
                     Ok(self.outputs_first(inputs, outputs, of))
                 }
                 _ => error("floats [experts, inputs, outputs]".to_owned()),
             },
-            Transform::ExpertVectors(of) => match tensor.shape[..] {
+            &Transform::ExpertVectors(of) => match tensor.shape[..] {
                 [_, outputs] if tensor.ty.block_len() == 1 && self.is_whole() => Ok(self.outputs_first(1, outputs, of)),
                 _ => error("floats [experts, outputs]".to_owned()),
             },
-            Transform::Mxfp4(of) => match (&tensor.shape[..], &self.scales) {
+            &Transform::Mxfp4(of) => match (&tensor.shape[..], &self.scales) {
                 (&[experts, outputs, blocks, CODES], Some(scales))
                     if scales.shape == [experts, outputs, blocks]
                         && self.is_whole()

@@ -1,12 +1,14 @@
 //! The configuration every architecture has in common: sizes, positions, windows and experts, checked against each other.
 
-use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes, metadata::integers};
+use std::sync::Arc;
+
+use super::{Loader, MAX_EXPERTS, MAX_HEADS, MAX_SIZE, Sizes};
 use crate::{
     error::{Error, Location, Result},
     format::{Array, Container},
     model::{
-        Activation, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope, RopeOrder, RopeScaling,
-        Router, RouterScore, Step,
+        Activation, AttentionConfig, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position, Rope,
+        RopeOrder, RopeScaling, Router, RouterScore, Step,
     },
 };
 
@@ -16,12 +18,8 @@ impl Loader<'_> {
         let d_model = self.required_size("embedding_length", 1..=MAX_SIZE)?;
         // Every layer has tensors of its own, so a believable count is bounded by the file.
         let n_layer = self.required_size("block_count", 1..=self.checkpoint.tensors().len().max(1))?;
-        let n_head = self.required_size("attention.head_count", 1..=MAX_HEADS)?;
-        let n_kv_head = self.size("attention.head_count_kv", 1..=n_head)?.unwrap_or(n_head);
-        if !n_head.is_multiple_of(n_kv_head) {
-            let expected = format!("a divisor of head_count {n_head}");
-            return Err(self.key_error("attention.head_count_kv", expected, n_kv_head));
-        }
+        let heads = self.heads(n_layer)?;
+        let n_head = heads.iter().map(|heads| heads.0).max().unwrap_or(1);
         let head_dim = match self.size("attention.key_length", 1..=MAX_HEADS)? {
             Some(head_dim) => head_dim,
             None if d_model.is_multiple_of(n_head) => d_model / n_head,
@@ -36,7 +34,7 @@ impl Loader<'_> {
             let expected = format!("the length of a key, {head_dim}");
             return Err(self.key_error("attention.value_length", expected, value_length));
         }
-        let n_ff = self.size("feed_forward_length", 0..=MAX_SIZE)?.unwrap_or(0);
+        let n_ff = self.widths(n_layer)?.into_iter().max().unwrap_or(0);
         let context_length = self.required_size("context_length", 1..=MAX_SIZE)?;
         let embedding = self.tensor("token_embd.weight", "the embedding, [n_vocab, d_model]")?;
         let n_vocab = embedding.rows();
@@ -44,7 +42,30 @@ impl Loader<'_> {
             return Err(self.tensor_error("token_embd.weight", "at least one row", format!("{:?}", embedding.shape)));
         }
         self.check_vocabulary(n_vocab)?;
-        Ok(Sizes { d_model, n_layer, n_head, n_kv_head, head_dim, n_ff, n_vocab, context_length })
+        Ok(Sizes { d_model, n_layer, n_head, head_dim, n_ff, n_vocab, context_length })
+    }
+
+    /// Query heads and key/value heads of each layer; either may be 0 in layers without attention.
+    fn heads(&self, n_layer: usize) -> Result<Vec<(usize, usize)>> {
+        let (key, kv_key) = ("attention.head_count", "attention.head_count_kv");
+        let heads = self.per_layer(key, 1..=MAX_HEADS, n_layer)?;
+        let heads =
+            heads.ok_or_else(|| self.metadata().missing(&self.key(key), &format!("a number from 1 to {MAX_HEADS}")))?;
+        let most = heads.iter().copied().max().unwrap_or(1);
+        let kv_heads = self.per_layer(kv_key, 1..=most, n_layer)?.unwrap_or_else(|| heads.clone());
+        let heads: Vec<(usize, usize)> = heads.into_iter().zip(kv_heads).collect();
+        for (heads, kv_heads) in heads.iter().filter(|(_, kv_heads)| *kv_heads > 0) {
+            if !heads.is_multiple_of(*kv_heads) {
+                return Err(self.key_error(kv_key, format!("a divisor of head_count {heads}"), kv_heads));
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Neurons of each layer's dense FFN.
+    fn widths(&self, n_layer: usize) -> Result<Vec<usize>> {
+        let widths = self.per_layer("feed_forward_length", 0..=MAX_SIZE, n_layer)?;
+        Ok(widths.unwrap_or_else(|| vec![0; n_layer]))
     }
 
     /// A GGUF vocabulary has one token per row of the embedding. A `tokenizer.json` may have fewer, rows being padded,
@@ -76,37 +97,51 @@ impl Loader<'_> {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
-        let rope_base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
-        let layer = LayerConfig { window: None, rope_base, rope_scaled: true };
+        let rope = self.rope(sizes, order)?;
         let name = match self.metadata().str("general.name")? {
             Some(name) if !name.is_empty() => name.to_owned(),
             _ => self.checkpoint.path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
         };
-        let attention_scale = match self.switchable("attention.scale")? {
-            Some(scale) => scale,
-            None => 1.0 / (sizes.head_dim as f32).sqrt(),
+        let head_dim = sizes.head_dim;
+        let scale = self.switchable("attention.scale")?.unwrap_or(1.0 / (head_dim as f32).sqrt());
+        let attention = |(n_head, n_kv_head): (usize, usize)| {
+            let there = n_head > 0 && n_kv_head > 0;
+            let rope = Some(0);
+            there.then_some(AttentionConfig {
+                n_head,
+                n_kv_head,
+                head_dim,
+                window: None,
+                rope,
+                scale,
+                softcap: None,
+                gated: false,
+            })
         };
+        let steps: Arc<[Step]> = Step::sequential().into();
+        let layer = |(heads, n_ff)| LayerConfig {
+            steps: Arc::clone(&steps),
+            attention: attention(heads),
+            recurrent: None,
+            n_ff,
+        };
+        let layers = self.heads(sizes.n_layer)?.into_iter().zip(self.widths(sizes.n_layer)?).map(layer).collect();
         Ok(ModelConfig {
             architecture: self.arch.to_owned(),
             name,
             d_model: sizes.d_model,
-            n_head: sizes.n_head,
-            n_kv_head: sizes.n_kv_head,
-            head_dim: sizes.head_dim,
             n_ff: sizes.n_ff,
             n_vocab: sizes.n_vocab,
             context_length: sizes.context_length,
             norm,
             norm_eps,
-            position: Position::Rope(self.rope(sizes, order)?),
+            position: Position::Rotary,
+            ropes: vec![rope],
             activation: Activation::Silu,
             experts: None,
             embedding_scale: 1.0,
-            attention_scale,
-            attention_softcap: None,
             final_softcap: None,
-            layers: vec![layer; sizes.n_layer],
-            steps: Step::sequential(),
+            layers,
         })
     }
 
@@ -120,6 +155,7 @@ impl Loader<'_> {
     }
 
     fn rope(&self, sizes: &Sizes, order: RopeOrder) -> Result<Rope> {
+        let base = self.positive("rope.freq_base")?.unwrap_or(10000.0);
         let dims = self.size("rope.dimension_count", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
         if !dims.is_multiple_of(2) {
             return Err(self.key_error("rope.dimension_count", "an even number", dims));
@@ -174,7 +210,7 @@ impl Loader<'_> {
                 }
             }
         };
-        Ok(Rope { dims, order, scaling })
+        Ok(Rope { dims, base, order, scaling })
     }
 
     /// Sets the sliding window of the layers that have one. `pattern` is the default of
@@ -189,23 +225,17 @@ impl Loader<'_> {
         let Some(window) = window else { return Ok(()) };
         let key = "attention.sliding_window_pattern";
         let n_layer = config.n_layer();
-        let slides: Vec<bool> = match self.metadata().get(&self.key(key)) {
-            Some(crate::format::Value::Array(array)) => {
-                let flags = match array {
-                    Array::Bool(flags) => Some(flags.clone()),
-                    other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
-                };
-                flags
-                    .filter(|flags| flags.len() == n_layer)
-                    .ok_or_else(|| self.key_error(key, format!("{n_layer} flags, one per layer"), "another array"))?
-            }
-            _ => {
+        let slides = match self.layer_flags(key, n_layer)? {
+            Some(slides) => slides,
+            None => {
                 let pattern = self.size(key, 0..=MAX_SIZE)?.unwrap_or(pattern);
                 (0..n_layer).map(|layer| pattern == 0 || layer % pattern != pattern - 1).collect()
             }
         };
         for (layer, _) in config.layers.iter_mut().zip(slides).filter(|(_, slides)| *slides) {
-            layer.window = Some(window);
+            if let Some(attention) = &mut layer.attention {
+                attention.window = Some(window);
+            }
         }
         Ok(())
     }

@@ -44,6 +44,42 @@ impl<'a> Loader<'a> {
         self.size(suffix, range)?.ok_or_else(|| self.metadata().missing(&self.key(suffix), &expected))
     }
 
+    /// Integers under a key that holds one number for all layers or an array with one for each. A single number is in `range`; in an
+    /// array some, but not all, may be 0: layers without the part.
+    pub(in crate::model) fn per_layer(
+        &self,
+        suffix: &str,
+        range: RangeInclusive<usize>,
+        n_layer: usize,
+    ) -> Result<Option<Vec<usize>>> {
+        let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else {
+            return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
+        };
+        let numbers = integers(array).filter(|numbers| numbers.len() == n_layer);
+        let expected = || format!("{n_layer} numbers, one per layer");
+        let numbers = numbers.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
+        let sizes: Vec<usize> = numbers.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).collect();
+        let expected = || format!("numbers from {} to {}", range.start(), range.end());
+        let most = sizes.iter().copied().max().unwrap_or(0);
+        match sizes.iter().find(|size| **size != 0 && !range.contains(size)) {
+            Some(size) => Err(self.key_error(suffix, expected(), size)),
+            None if !range.contains(&most) => Err(self.key_error(suffix, expected(), most)),
+            None => Ok(Some(sizes)),
+        }
+    }
+
+    /// An array with a flag (or a number, 0 or not) for each layer; `None` for anything but an array.
+    pub(in crate::model) fn layer_flags(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
+        let Some(crate::format::Value::Array(array)) = self.metadata().get(&self.key(suffix)) else { return Ok(None) };
+        let flags = match array {
+            Array::Bool(flags) => Some(flags.clone()),
+            other => integers(other).map(|numbers| numbers.iter().map(|&number| number != 0).collect()),
+        };
+        let expected = || format!("{n_layer} flags, one per layer");
+        let flags = flags.filter(|flags: &Vec<bool>| flags.len() == n_layer);
+        flags.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
+    }
+
     /// Finite float above zero.
     pub(in crate::model) fn positive(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {

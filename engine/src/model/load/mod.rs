@@ -31,13 +31,12 @@ pub(in crate::model) struct Loader<'a> {
     used: RefCell<HashSet<String>>,
 }
 
-/// The sizes every architecture has.
+/// The sizes every architecture has; of those that differ from layer to layer, the largest.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::model) struct Sizes {
     pub(in crate::model) d_model: usize,
     pub(in crate::model) n_layer: usize,
     pub(in crate::model) n_head: usize,
-    pub(in crate::model) n_kv_head: usize,
     pub(in crate::model) head_dim: usize,
     /// 0 if the file does not say (MoE models).
     pub(in crate::model) n_ff: usize,

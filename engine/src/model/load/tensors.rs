@@ -58,9 +58,9 @@ impl<'a> Loader<'a> {
         self.as_matrix(&flat, &[1, cols])
     }
 
-    /// The error if the file does not give the width of the FFN.
-    pub(in crate::model) fn dense_width(&self, config: &ModelConfig) -> Result<usize> {
-        match config.n_ff {
+    /// Neurons of layer `n`'s dense FFN.
+    pub(in crate::model) fn dense_width(&self, config: &ModelConfig, n: usize) -> Result<usize> {
+        match config.layers.get(n).map_or(0, |layer| layer.n_ff) {
             0 => Err(self.metadata().missing(&self.key("feed_forward_length"), "the width of the FFN")),
             n_ff => Ok(n_ff),
         }
@@ -159,7 +159,7 @@ impl<'a> Loader<'a> {
 
     /// A dense FFN; `gated` says whether the architecture has a gate.
     pub(in crate::model) fn dense_ffn(&self, n: usize, config: &ModelConfig, gated: bool) -> Result<FfnWeights> {
-        let (d, n_ff) = (config.d_model, self.dense_width(config)?);
+        let (d, n_ff) = (config.d_model, self.dense_width(config, n)?);
         let gate = gated.then(|| self.linear(&format!("blk.{n}.ffn_gate"), n_ff, d)).transpose()?;
         Ok(FfnWeights { gate, up: self.linear(&format!("blk.{n}.ffn_up"), n_ff, d)?, down: self.down(n, d, n_ff)? })
     }
@@ -170,7 +170,7 @@ impl<'a> Loader<'a> {
         let Some(fc1) = self.find(&name) else { return Ok(None) };
         let rank = fc1.rows();
         let fc1 = self.as_matrix(fc1, &[rank, config.d_model])?;
-        let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), config.n_ff, rank)?;
+        let fc2 = self.matrix(&format!("blk.{n}.fc2.weight"), self.dense_width(config, n)?, rank)?;
         let threshold = self.metadata().f32("powerinfer.sparse_threshold")?.unwrap_or(0.0);
         let (kind, input) = (PredictorKind::LowRank { fc1, fc2 }, PredictorInput::Residual);
         Ok(Some(Predictor { kind, input, threshold, quality: None, by_input: Default::default() }))

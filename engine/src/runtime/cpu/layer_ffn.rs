@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, PredictionSource, experts::MoeFfn};
 use crate::{
     cpu::Cpu,
-    error::Result,
+    error::{Error, Result},
     model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Predictor, PredictorInput, mask},
     runtime::{LayerFiring, Probe, Sparsity},
 };
@@ -58,7 +58,7 @@ impl LayerTask<'_> {
         match self.ffn {
             Ffn::Dense(ffn) => cpu.prefetch(&self.ffn_task(&[FfnBlock::whole(ffn)], activation, false).first_read()),
             // Experts are not known before they are chosen.
-            Ffn::Experts(_) => cpu.prefetch(&[]),
+            Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
         }
     }
 }
@@ -84,6 +84,10 @@ impl LayerFfn {
     ) -> Result<()> {
         let weights = match task.ffn {
             Ffn::Dense(weights) => weights,
+            Ffn::None => {
+                let got = format!("none in layer {}", task.layer);
+                return Err(Error::invalid("layer program", "an FFN that the model has", got));
+            }
             Ffn::Experts(weights) => {
                 return self.moe.run(cpu, config, task, weights, &mut self.ffn, out, probe);
             }

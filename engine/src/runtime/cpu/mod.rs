@@ -8,6 +8,7 @@ mod ffn;
 mod layer_ffn;
 mod processor;
 mod products;
+mod recurrent;
 mod routing;
 mod task;
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::{
     FfnWork, WHAT,
     layer_ffn::{LayerFfn, LayerTask},
+    recurrent::RecurrentMixer,
 };
 use crate::{
     cpu::{
@@ -12,7 +13,10 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, RopeRows},
     },
     error::{Error, Result},
-    model::{Model, ModelConfig, Norm, NormKind, NormSlot, Position, Register},
+    model::{
+        AttentionConfig, Ffn, LayerWeights, Model, ModelConfig, Norm, NormKind, NormSlot, Position, RecurrentConfig,
+        RecurrentWeights, Register,
+    },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
 
@@ -36,6 +40,10 @@ pub struct CpuProcessor {
     v: Vec<f32>,
     /// `[tokens, n_head * head_dim]`
     heads: Vec<f32>,
+    /// `[tokens, n_head, query | gate]`, and `[tokens, n_head * head_dim]` gates, where heads are gated.
+    gated: Vec<f32>,
+    gates: Vec<f32>,
+    recurrent: RecurrentMixer,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
@@ -62,6 +70,9 @@ impl CpuProcessor {
             k: Vec::new(),
             v: Vec::new(),
             heads: Vec::new(),
+            gated: Vec::new(),
+            gates: Vec::new(),
+            recurrent: RecurrentMixer::default(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
@@ -143,12 +154,15 @@ impl CpuProcessor {
         for register in &mut self.registers {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
-        let q_dim = config.n_head * config.head_dim;
+        let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
+        let (q_dim, kv_dim) = (widest(AttentionConfig::q_dim), widest(AttentionConfig::kv_dim));
         for (buffer, dim) in [
             (&mut self.q, q_dim),
             (&mut self.heads, q_dim),
-            (&mut self.k, config.kv_dim()),
-            (&mut self.v, config.kv_dim()),
+            (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
+            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { 0 })),
+            (&mut self.k, kv_dim),
+            (&mut self.v, kv_dim),
         ] {
             grow(buffer, tokens.checked_mul(dim), WHAT)?;
         }
@@ -164,11 +178,18 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
     }
 }
 
+/// The error of a step that the layer has no weights for.
+fn no_attention(layer: usize) -> Error {
+    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
+}
+
 /// Prefetch of the weights that one token reads next, as soon as they are known.
 impl CpuProcessor {
     /// The FFN of a layer.
     fn expect_ffn(&self, model: &Model, layer: usize) {
-        if self.tokens == 1 {
+        if self.tokens == 1 && matches!(model.weights.layers[layer].ffn, Ffn::None) {
+            self.expect_attention(model, layer + 1);
+        } else if self.tokens == 1 {
             // The prefetch needs the weights only: inputs are empty.
             self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
         }
@@ -177,8 +198,14 @@ impl CpuProcessor {
     /// The attention of a layer, or the head after the last layer.
     fn expect_attention(&self, model: &Model, layer: usize) {
         if self.tokens == 1 {
-            match model.weights.layers.get(layer).map(|layer| &layer.attention) {
-                Some(next) => self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]),
+            match model.weights.layers.get(layer) {
+                Some(LayerWeights { attention: Some(next), .. }) => {
+                    self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]);
+                }
+                Some(LayerWeights { recurrent: Some(RecurrentWeights::DeltaNet(next)), .. }) => {
+                    self.cpu.prefetch(&[&next.qkv.weight, &next.gate.weight]);
+                }
+                Some(_) => {}
                 None => self.cpu.prefetch(&[&model.weights.output.weight]),
             }
         }
@@ -224,7 +251,7 @@ impl Processor for CpuProcessor {
             return Err(Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}")));
         };
         let n = self.tokens * model.config.d_model;
-        if model.config.early_ffn_input() == Some(into) {
+        if model.config.layers[layer].early_ffn_input() == Some(into) {
             grow(&mut self.normed_from, Some(n), WHAT)?;
             self.normed_from[..n].copy_from_slice(&self.registers[from as usize][..n]);
         }
@@ -237,16 +264,23 @@ impl Processor for CpuProcessor {
     }
 
     fn attention(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
-        let (config, weights) = (&model.config, &model.weights.layers[layer].attention);
-        let (d, q_dim, kv_dim) = (config.d_model, config.n_head * config.head_dim, config.kv_dim());
+        let config = &model.config;
+        let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
+        let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
+        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.kv_dim());
         let (q, k, v) = (
             &mut self.q[..self.tokens * q_dim],
             &mut self.k[..self.tokens * kv_dim],
             &mut self.v[..self.tokens * kv_dim],
         );
         let x = &self.registers[from as usize][..self.tokens * d];
+        let (gated, gates) = match of.gated {
+            true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
+            false => (&mut [] as &mut [f32], &mut [] as &mut [f32]),
+        };
+        let projected = if of.gated { &mut *gated } else { &mut *q };
         let mut jobs = [
-            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: q },
+            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: projected },
             MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
             MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
         ];
@@ -254,15 +288,19 @@ impl Processor for CpuProcessor {
             self.cpu.prefetch(&[&weights.output.weight]);
         }
         self.cpu.matmul(&mut jobs, x, self.tokens);
+        let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
+        for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
+            q.copy_from_slice(&both[..of.head_dim]);
+            gate.copy_from_slice(&both[of.head_dim..]);
+        }
         for (norm, x) in [(&weights.q_norm, &mut *q), (&weights.k_norm, &mut *k)] {
             if let Some(norm) = norm {
                 norm_rows(&self.cpu, config, norm, x, None);
             }
         }
-        if let Some(rotary) = kv.rotary() {
-            let rows = &self.rotations[rotary.table_of(layer)];
-            self.cpu.rope(q, q_dim, config.head_dim, rows);
-            self.cpu.rope(k, kv_dim, config.head_dim, rows);
+        if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
+            self.cpu.rope(q, q_dim, of.head_dim, rows);
+            self.cpu.rope(k, kv_dim, of.head_dim, rows);
         }
         let Some(cache) = kv.layer_mut(layer) else {
             return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
@@ -270,21 +308,42 @@ impl Processor for CpuProcessor {
         self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
         self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
         let shape = AttentionShape {
-            n_head: config.n_head,
-            n_kv_head: config.n_kv_head,
-            head_dim: config.head_dim,
-            scale: config.attention_scale,
-            softcap: config.attention_softcap,
-            window: config.layers[layer].window,
+            n_head: of.n_head,
+            n_kv_head: of.n_kv_head,
+            head_dim: of.head_dim,
+            scale: of.scale,
+            softcap: of.softcap,
+            window: of.window,
             sinks: weights.sinks.as_deref(),
         };
         let heads = &mut self.heads[..self.tokens * q_dim];
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
+        if of.gated {
+            self.cpu.gate(heads, gates);
+        }
         self.expect_ffn(model, layer);
         let heads = &self.heads[..self.tokens * q_dim];
         let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
         let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
         self.cpu.matmul(&mut job, heads, self.tokens);
+        Ok(())
+    }
+
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        let config = &model.config;
+        let parts = (&config.layers[layer].recurrent, &model.weights.layers[layer].recurrent, kv.advance_state(layer));
+        let (Some(of), Some(weights), Some(state)) = parts else {
+            let got = format!("none in layer {layer}");
+            return Err(Error::invalid("layer program", "a recurrent mixer that the model has", got));
+        };
+        let (n, tokens) = (self.tokens * config.d_model, self.tokens);
+        let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
+            return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
+        };
+        let (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) = (of, weights);
+        let part = (shape, &**weights, config.norm_eps);
+        self.recurrent.delta_net(&self.cpu, part, (&x[..n], tokens), state, &mut out[..n])?;
+        self.expect_ffn(model, layer);
         Ok(())
     }
 
@@ -296,7 +355,7 @@ impl Processor for CpuProcessor {
         let mut out = std::mem::take(&mut self.registers[Register::Out as usize]);
         let weights = &model.weights.layers[layer];
         let x = &self.registers[from as usize][..n];
-        let residual = match model.config.early_ffn_input() {
+        let residual = match model.config.layers[layer].early_ffn_input() {
             Some(_) => &self.normed_from[..n],
             None => &self.registers[Register::Residual as usize][..n],
         };
@@ -373,7 +432,8 @@ impl Processor for CpuProcessor {
     fn scratch_bytes(&self) -> u64 {
         let vectors =
             self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
+        let vectors = vectors.chain([&self.gated, &self.gates]);
         let floats: usize = vectors.map(Vec::capacity).sum();
-        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes()
+        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes() + self.recurrent.bytes()
     }
 }

@@ -6,7 +6,7 @@ use super::{kv::KvOps, loader::Loader, product::Product};
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionWeights, ModelConfig, NormKind, Position},
+    model::{AttentionConfig, AttentionWeights, ModelConfig, NormKind},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -19,153 +19,126 @@ const WORKGROUP: u32 = 128;
 /// Widest head that `attention_prompt` takes.
 const MOST_PROMPT_HEAD: usize = 256;
 
-/// Buffers and sizes that all layers share.
+/// Buffers that all layers share, large enough for any of them.
 #[derive(Debug)]
 pub(crate) struct AttentionBuffers {
-    pub n_head: usize,
-    pub n_kv_head: usize,
-    pub head_dim: usize,
-    /// Rotated elements of a head; 0 with learned positions.
-    pub dims: usize,
     /// `[chunk, q | k | v]`
     pub qkv: Buffer,
-    pub qkv_pitch: usize,
     /// `[chunk, n_head, head_pitch]`, rotated.
     pub q: Buffer,
-    pub q_pitch: usize,
     /// `[chunk, n_head * head_dim]`
     pub heads: Buffer,
-    pub heads_pitch: usize,
     /// Partial results of `attention_decode`'s splits.
     pub partials: Buffer,
     /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
     pub tables: Vec<Buffer>,
-    merge: Op,
+    eps: f32,
+}
+
+/// Sizes of one layer's attention on a device.
+#[derive(Debug, Clone)]
+pub(crate) struct AttentionLayout {
+    pub shape: AttentionConfig,
+    /// Rotated elements of a head; 0 if heads are not rotated.
+    pub dims: usize,
+    /// Row pitches in floats: of queries, keys and values together, of queries, of the heads' outputs.
+    pub qkv_pitch: usize,
+    pub q_pitch: usize,
+    pub heads_pitch: usize,
     /// Query heads per workgroup of `attention_decode`.
     pub decode_heads: u32,
     workgroups: u32,
-    scale: f32,
-    softcap: f32,
-    eps: f32,
+    /// Floats of `attention_decode`'s partial results.
+    partials: usize,
 }
 
 /// One layer's matrices and norms.
 #[derive(Debug)]
 pub(crate) struct AttentionOps {
+    pub layout: AttentionLayout,
     qkv: Product,
     output: Product,
+    merge: Op,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
     /// `[n_head]`: scores of keys without values.
     pub sinks: Option<Buffer>,
-    window: usize,
+}
+
+impl AttentionLayout {
+    /// The sizes of a layer's attention, `shape`, under the limits of `caps`.
+    pub fn new(caps: &Caps, config: &ModelConfig, shape: &AttentionConfig) -> Self {
+        let head_width = head_pitch(shape.head_dim as u32) as usize;
+        let heads = shape.q_dim();
+        let [n_head, n_kv_head, head_dim] = [shape.n_head, shape.n_kv_head, shape.head_dim].map(|n| n as u32);
+        let decode_heads = decode_heads(n_head, n_kv_head, head_dim);
+        // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
+        let partial = u64::from(decode_heads) * (head_width as u64 + 4) * 4;
+        let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
+        AttentionLayout {
+            dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
+            qkv_pitch: pitch(heads + 2 * shape.kv_dim()),
+            q_pitch: pitch(shape.n_head * head_width),
+            heads_pitch: pitch(heads),
+            decode_heads,
+            workgroups,
+            partials: DecodeGrid::max_partials_len(n_head, head_dim, decode_heads, workgroups),
+            shape: shape.clone(),
+        }
+    }
+
+    /// Invocations of a workgroup of `attention_decode`.
+    pub fn decode_workgroup(&self) -> u32 {
+        WORKGROUP.max(head_pitch(self.shape.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
+    }
+
+    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
+    pub fn rope_workgroup(&self) -> u32 {
+        (self.shape.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
+    }
 }
 
 impl AttentionBuffers {
     pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
-        let (n_head, n_kv_head, head_dim) = (config.n_head, config.n_kv_head, config.head_dim);
-        if head_dim > limits::ATTENTION_UNITS as usize * 4 {
-            let most = limits::ATTENTION_UNITS * 4;
-            return Err(unsupported("head width on the GPU", head_dim, &format!("up to {most}")));
-        }
-        let (qkv_pitch, q_pitch, heads_pitch) = pitches(config);
-        let (heads, workgroups, partials) = splits(gpu.caps(), config);
-        let partials = loader.scratch("partial attention", partials)?;
-        let (dims, tables) = rotations(config);
-        let tables = (0..tables).map(|_| loader.scratch("rotations", chunk * dims));
-        let tables = tables.collect::<Result<Vec<_>>>()?;
-        let out = loader.scratch("attention's output", chunk * heads_pitch)?;
-        let units = (head_width(config) / 4) as u32;
-        let pipeline =
-            gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[("HEAD_DIM", head_dim as f64)])?;
+        let [partials, qkv, q, heads] = Self::floats(gpu.caps(), config, chunk);
+        let tables = config.ropes.iter().map(|rope| loader.scratch("rotations", chunk * rope.dims));
         Ok(AttentionBuffers {
-            n_head,
-            n_kv_head,
-            head_dim,
-            dims,
-            qkv: loader.scratch("queries, keys and values", chunk * qkv_pitch)?,
-            qkv_pitch,
-            q: loader.scratch("queries", chunk * q_pitch)?,
-            q_pitch,
-            merge: Op::new(gpu, &pipeline, &[(&partials).into(), (&out).into()])?,
-            heads: out,
-            heads_pitch,
-            partials,
-            tables,
-            decode_heads: heads,
-            workgroups,
-            scale: config.attention_scale,
-            softcap: config.attention_softcap.unwrap_or(0.0),
+            tables: tables.collect::<Result<_>>()?,
+            partials: loader.scratch("partial attention", partials)?,
+            heads: loader.scratch("attention's output", heads)?,
+            qkv: loader.scratch("queries, keys and values", qkv)?,
+            q: loader.scratch("queries", q)?,
             eps: config.norm_eps,
         })
     }
 
+    /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
+    fn floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> [usize; 4] {
+        let layouts = config.attentions().map(|shape| AttentionLayout::new(caps, config, shape));
+        let of = |it: AttentionLayout| [it.partials, chunk * it.qkv_pitch, chunk * it.q_pitch, chunk * it.heads_pitch];
+        layouts.map(of).fold([0; 4], |most, of| std::array::from_fn(|at| most[at].max(of[at])))
+    }
+
     /// Sizes of the scratch buffers, in floats.
     pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
-        let (qkv, q, heads) = pitches(config);
-        let (dims, tables) = rotations(config);
-        let mut all = vec![splits(caps, config).2, chunk * qkv, chunk * q, chunk * heads];
-        all.resize(all.len() + tables, chunk * dims);
-        all
+        let tables = config.ropes.iter().map(|rope| chunk * rope.dims);
+        Self::floats(caps, config, chunk).into_iter().chain(tables).collect()
     }
 
     /// Elements of the longest row of a buffer.
-    pub fn widest(config: &ModelConfig) -> usize {
-        let (qkv, q, heads) = pitches(config);
-        qkv.max(q).max(heads)
-    }
-
-    /// Invocations of a workgroup of `attention_decode`.
-    pub fn decode_workgroup(&self) -> u32 {
-        WORKGROUP.max(head_pitch(self.head_dim as u32) / 4).max(16 * self.decode_heads).next_multiple_of(32)
-    }
-
-    /// Invocations of a workgroup of `rope_append`: one workgroup per head.
-    pub fn rope_workgroup(&self) -> u32 {
-        (self.head_dim as u32 / 2).next_multiple_of(32).clamp(32, WORKGROUP)
+    pub fn widest(caps: &Caps, config: &ModelConfig) -> usize {
+        let [_, rows @ ..] = Self::floats(caps, config, 1);
+        rows.into_iter().max().unwrap_or(0)
     }
 
     /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
     pub const PROMPT_WORKGROUP: u32 = 128;
 }
 
-/// Elements of a padded head.
-fn head_width(config: &ModelConfig) -> usize {
-    head_pitch(config.head_dim as u32) as usize
-}
-
-/// Row pitches in floats: of queries, keys and values together, of queries, of the heads' outputs.
-fn pitches(config: &ModelConfig) -> (usize, usize, usize) {
-    let heads = config.n_head * config.head_dim;
-    (pitch(heads + 2 * config.kv_dim()), pitch(config.n_head * head_width(config)), pitch(heads))
-}
-
-/// Division of `attention_decode`: query heads per workgroup, workgroups, and floats of the partial results.
-fn splits(caps: &Caps, config: &ModelConfig) -> (u32, u32, usize) {
-    let [n_head, n_kv_head, head_dim] = [config.n_head, config.n_kv_head, config.head_dim].map(|n| n as u32);
-    let heads = decode_heads(n_head, n_kv_head, head_dim);
-    // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
-    let partial = u64::from(heads) * (head_width(config) as u64 + 4) * 4;
-    let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
-    (heads, workgroups, DecodeGrid::max_partials_len(n_head, head_dim, heads, workgroups))
-}
-
-/// Rotated elements of a head, and number of rotation tables.
-pub(crate) fn rotations(config: &ModelConfig) -> (usize, usize) {
-    match &config.position {
-        Position::Rope(rope) => (rope.dims, kinds_of_rotation(config)),
-        Position::Learned { .. } => (0, 0),
-    }
-}
-
-/// Most rotation tables a context can have ([`crate::runtime::Rotary`]).
-fn kinds_of_rotation(config: &ModelConfig) -> usize {
-    let mut kinds: Vec<(u32, bool)> =
-        config.layers.iter().map(|layer| (layer.rope_base.to_bits(), layer.rope_scaled)).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
-    kinds.len()
+/// Rotated elements of all tables together: floats that go up with a token.
+pub(crate) fn rotated(config: &ModelConfig) -> usize {
+    config.ropes.iter().map(|rope| rope.dims).sum()
 }
 
 fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error {
@@ -176,12 +149,19 @@ impl AttentionOps {
     pub fn new(
         loader: &mut Loader<'_, '_>,
         buffers: &AttentionBuffers,
-        weights: &AttentionWeights,
-        window: Option<usize>,
+        (shape, weights): (&AttentionConfig, &AttentionWeights),
         from: &Buffer,
         (out, pitch): (&Buffer, usize),
     ) -> Result<Self> {
-        let into = (&buffers.qkv, buffers.qkv_pitch);
+        if shape.gated {
+            return Err(unsupported("attention on the GPU", "gated heads", "heads without gates"));
+        }
+        let most = limits::ATTENTION_UNITS as usize * 4;
+        if shape.head_dim > most {
+            return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
+        }
+        let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
+        let into = (&buffers.qkv, layout.qkv_pitch);
         let what = (Purpose::Attention, "attention weights");
         let qkv = Product::new(loader, what, &[&weights.q, &weights.k, &weights.v], from, into)?;
         let output = Product::new(loader, what, &[&weights.output], &buffers.heads, (out, pitch))?;
@@ -197,7 +177,10 @@ impl AttentionOps {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
-        Ok(AttentionOps { qkv, output, q_norm, k_norm, sinks, window: window.unwrap_or(0) })
+        let (units, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
+        let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[head_dim])?;
+        let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
+        Ok(AttentionOps { layout, qkv, output, merge, q_norm, k_norm, sinks })
     }
 
     /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
@@ -211,16 +194,17 @@ impl AttentionOps {
         (first, capacity): (usize, usize),
     ) {
         self.qkv.record(recorder, tokens);
+        let (layout, shape) = (&self.layout, &self.layout.shape);
         let [n_head, n_kv_head, head_dim, dims] =
-            [buffers.n_head, buffers.n_kv_head, buffers.head_dim, buffers.dims].map(|n| n as u32);
+            [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
         let [position, capacity, q_pitch, out_pitch] =
-            [first, capacity, buffers.q_pitch, buffers.heads_pitch].map(|n| n as u32);
+            [first, capacity, layout.q_pitch, layout.heads_pitch].map(|n| n as u32);
         let rope = params::RopeAppend {
             n_head,
             n_kv_head,
             head_dim,
             dims,
-            qkv_pitch: buffers.qkv_pitch as u32,
+            qkv_pitch: layout.qkv_pitch as u32,
             q_pitch,
             position,
             capacity,
@@ -235,11 +219,11 @@ impl AttentionOps {
             tokens: tokens as u32,
             position,
             capacity,
-            window: self.window as u32,
+            window: shape.window.unwrap_or(0) as u32,
             span: 0,
             splits: 1,
-            scale: buffers.scale,
-            softcap: buffers.softcap,
+            scale: shape.scale,
+            softcap: shape.softcap.unwrap_or(0.0),
         };
         match &cache.prompt {
             Some(prompt) if tokens > FEW_TOKENS => {
@@ -247,24 +231,24 @@ impl AttentionOps {
                 recorder.dispatch(prompt, &params, [n_head, groups, 1]);
             }
             _ => {
-                let workgroups = buffers.workgroups.min(gpu.caps().max_groups);
-                let grid = DecodeGrid::new(&params, buffers.decode_heads, workgroups);
+                let workgroups = layout.workgroups.min(gpu.caps().max_groups);
+                let grid = DecodeGrid::new(&params, layout.decode_heads, workgroups);
                 (params.span, params.splits) = (grid.span, grid.splits);
                 let decode = if grid.splits == 1 { &cache.decode } else { &cache.decode_split };
                 recorder.dispatch(decode, &params, grid.workgroups().into());
                 if grid.splits > 1 {
                     let merge = params::AttentionMerge { n_head, out_pitch, splits: grid.splits };
-                    recorder.dispatch(&buffers.merge, &merge, [n_head, tokens as u32, 1]);
+                    recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
                 }
             }
         }
         self.output.record(recorder, tokens);
     }
 
-    /// Multiply-adds of `tokens` tokens, each of which sees at most `seen` keys.
-    pub fn work(&self, buffers: &AttentionBuffers, tokens: usize, seen: usize) -> u64 {
-        let seen = if self.window == 0 { seen } else { seen.min(self.window) };
-        let keys = 2 * buffers.n_head * buffers.head_dim * seen;
+    /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
+    pub fn work(&self, tokens: usize, seen: usize) -> u64 {
+        let seen = self.layout.shape.window.map_or(seen, |window| seen.min(window));
+        let keys = 2 * self.layout.shape.q_dim() * seen;
         (self.qkv.work + self.output.work + keys as u64) * tokens as u64
     }
 }

@@ -27,7 +27,7 @@ impl Embedding {
     /// rows of their own, which would have to go up in place of the embedding's.
     pub fn new(loader: &Loader<'_, '_>, weights: &Weights, head: &GpuMatrix, to: &Buffer) -> Result<Option<Self>> {
         let (gpu, config) = (loader.gpu, loader.config);
-        let rotates = matches!(config.position, Position::Rope(_));
+        let rotates = config.position == Position::Rotary;
         if !(weights.tied && rotates && is_exact(weights.token_embedding.ty())) {
             return Ok(None);
         }

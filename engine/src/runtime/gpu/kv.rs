@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Usage},
-    model::{ModelConfig, Position, RopeOrder},
+    model::{AttentionConfig, Rope, RopeOrder},
     runtime::{KvLayer, KvType},
 };
 
@@ -52,21 +52,19 @@ pub(crate) struct KvOps {
 }
 
 impl GpuKv {
-    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by table `table`. A cache of
-    /// [`KvType::Q8_0`] has [`KvType::F16`] here.
+    /// Buffers and dispatches of a layer for `capacity` tokens, whose keys are rotated by `rope`. A cache of [`KvType::Q8_0`] has
+    /// [`KvType::F16`] here.
     ///
     /// # Errors
     /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
     pub(crate) fn new(
         (gpu, owner): (&Gpu, &Arc<()>),
-        config: &ModelConfig,
+        rope: Option<&Rope>,
         buffers: &AttentionBuffers,
         attention: &AttentionOps,
-        table: Option<usize>,
         (capacity, ty): (usize, KvType),
     ) -> Result<Self> {
-        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
-        let rows = DeviceRows { heads, capacity, head_dim, bytes: element_bytes(ty) };
+        let rows = DeviceRows::new(&attention.layout.shape, capacity, ty);
         let wanted = rows.all_bytes();
         let caps = gpu.caps();
         // Kernels count words, and rows of heads, in 32 bits.
@@ -76,15 +74,13 @@ impl GpuKv {
         }
         let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
         let (keys, values) = (buffer()?, buffer()?);
-        let table = table.and_then(|table| buffers.tables.get(table));
-        let ops = KvOps::new(gpu, config, buffers, attention, table, (&keys, &values), rows.bytes == 4)?;
+        let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), rows.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows })
     }
 
     /// Bytes on the device of a layer's keys and values for `capacity` tokens.
-    pub(crate) fn bytes_of(config: &ModelConfig, capacity: usize, ty: KvType) -> u64 {
-        let (heads, head_dim) = (config.n_kv_head, config.head_dim);
-        2 * DeviceRows { heads, capacity, head_dim, bytes: element_bytes(ty) }.all_bytes()
+    pub(crate) fn bytes_of(shape: &AttentionConfig, capacity: usize, ty: KvType) -> u64 {
+        2 * DeviceRows::new(shape, capacity, ty).all_bytes()
     }
 
     /// True if it was made for the layers of this identity.
@@ -166,6 +162,10 @@ fn element_bytes(ty: KvType) -> usize {
 }
 
 impl DeviceRows {
+    fn new(shape: &AttentionConfig, capacity: usize, ty: KvType) -> Self {
+        DeviceRows { heads: shape.n_kv_head, capacity, head_dim: shape.head_dim, bytes: element_bytes(ty) }
+    }
+
     /// Bytes from one row to the next.
     fn row_bytes(self) -> usize {
         head_pitch(self.head_dim as u32) as usize * self.bytes
@@ -231,17 +231,18 @@ impl DeviceRows {
 impl KvOps {
     fn new(
         gpu: &Gpu,
-        config: &ModelConfig,
+        rope: Option<&Rope>,
         buffers: &AttentionBuffers,
         attention: &AttentionOps,
-        table: Option<&Buffer>,
         (keys, values): (&Buffer, &Buffer),
         full: bool,
     ) -> Result<Self> {
         let switch = |on: bool| f64::from(u8::from(on));
-        let neox = matches!(&config.position, Position::Rope(rope) if rope.order == RopeOrder::NeoX);
+        let layout = &attention.layout;
+        let neox = rope.is_some_and(|rope| rope.order == RopeOrder::NeoX);
+        let table = layout.shape.rope.and_then(|table| buffers.tables.get(table));
         let kv_f32 = ("KV_F32", switch(full));
-        let head_dim = ("HEAD_DIM", config.head_dim as f64);
+        let head_dim = ("HEAD_DIM", layout.shape.head_dim as f64);
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
@@ -251,7 +252,7 @@ impl KvOps {
             ("QK_NORM", switch(attention.q_norm.is_some())),
             kv_f32,
         ];
-        let rope = pipelines.get("rope_append", None, buffers.rope_workgroup(), &overrides)?;
+        let rope = pipelines.get("rope_append", None, layout.rope_workgroup(), &overrides)?;
         let norm = |norm: &Option<Buffer>| norm.as_ref().unwrap_or(nothing).into();
         let rope = Op::new(
             gpu,
@@ -268,11 +269,11 @@ impl KvOps {
         )?;
         let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
         let sinks = attention.sinks.as_ref().unwrap_or(nothing);
-        let overrides = [("HEADS", f64::from(buffers.decode_heads)), head_dim, kv_f32, with_sinks];
-        let decode = pipelines.get("attention_decode", None, buffers.decode_workgroup(), &overrides)?;
+        let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, kv_f32, with_sinks];
+        let decode = pipelines.get("attention_decode", None, layout.decode_workgroup(), &overrides)?;
         let into = |out: &Buffer| Op::new(gpu, &decode, &[&buffers.q, keys, values, sinks, out].map(Into::into));
         let (direct, split) = (into(&buffers.heads)?, into(&buffers.partials)?);
-        let prompt = has_prompt_kernel(config.head_dim).then(|| {
+        let prompt = has_prompt_kernel(layout.shape.head_dim).then(|| {
             let workgroup = AttentionBuffers::PROMPT_WORKGROUP;
             let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
             Ok(direct.variant(&pipeline))

@@ -18,7 +18,7 @@ pub(crate) type NormStep = (NormSlot, Register, Register);
 #[derive(Debug)]
 pub(crate) struct GpuLayer {
     pub norms: Vec<(NormStep, NormOp)>,
-    pub attention: AttentionOps,
+    pub attention: Option<AttentionOps>,
     pub attention_from: Register,
     pub ffn_from: Register,
     /// The norm whose output the FFN reads; the predictor runs right behind it.
@@ -36,10 +36,10 @@ impl GpuLayer {
         model: &Model,
         layer: usize,
     ) -> Result<Self> {
-        let (config, weights) = (&model.config, &model.weights.layers[layer]);
+        let (shape, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
         let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
         let mut feeds_ffn: Option<NormStep> = None;
-        for step in &config.steps {
+        for step in shape.steps.iter() {
             match *step {
                 Step::Norm { norm, from, into } => {
                     let Some(of) = weights.norm(norm) else { return Err(no_norm(layer, norm)) };
@@ -50,6 +50,7 @@ impl GpuLayer {
                     norms.push(((norm, from, into), op));
                 }
                 Step::Attention { from } => attention_from = from,
+                Step::Recurrent { .. } => return Err(no_recurrence(layer)),
                 Step::Ffn { from } => {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
@@ -63,10 +64,10 @@ impl GpuLayer {
             }
         }
         let out = (registers.get(Register::Out), registers.pitch);
-        let window = config.layers[layer].window;
         let from = registers.get(attention_from);
-        let attention = AttentionOps::new(loader, attention, &weights.attention, window, from, out)?;
-        let keeps_residual = config.early_ffn_input().is_none();
+        let of = shape.attention.as_ref().zip(weights.attention.as_ref());
+        let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
+        let keeps_residual = shape.early_ffn_input().is_none();
         Ok(GpuLayer { norms, attention, attention_from, ffn_from, feeds_ffn, keeps_residual })
     }
 }
@@ -74,6 +75,20 @@ impl GpuLayer {
 /// The error of a norm that the layer does not have.
 pub(crate) fn no_norm(layer: usize, norm: NormSlot) -> Error {
     Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
+}
+
+/// The error of a recurrent mixer, for which there are no kernels.
+pub(crate) fn no_recurrence(layer: usize) -> Error {
+    Error::Unsupported {
+        what: "layer on the GPU",
+        got: format!("a recurrent mixer in layer {layer}"),
+        supported: "layers of attention and FFN".to_owned(),
+    }
+}
+
+/// The error of attention that the layer does not have.
+pub(crate) fn no_attention(layer: usize) -> Error {
+    Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
 }
 
 /// Refuses a step that reads another register than it was prepared for.

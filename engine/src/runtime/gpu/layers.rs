@@ -4,9 +4,9 @@ use std::{ops::Range, sync::Arc};
 
 use super::{
     GpuKv,
-    attention::{AttentionBuffers, rotations},
+    attention::{AttentionBuffers, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_norm, same},
+    layer::{GpuLayer, NormStep, no_attention, no_norm, same},
     loader::Loader,
     registers::{Registers, pad, unpad},
     segment::Segment,
@@ -15,7 +15,7 @@ use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
     model::{Model, ModelConfig, Position, Register, Weights},
-    runtime::{KvCache, KvType, Rotary},
+    runtime::{KvCache, KvType},
 };
 
 /// Layers from one on to the last, in a device's memory with every dispatch prepared, and the head if it is there. An FFN reads the
@@ -145,33 +145,29 @@ impl GpuLayers {
     /// # Errors
     /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
     pub fn kv_cache(&self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        let all = GpuKv::bytes_of(&model.config, capacity, ty).saturating_mul(self.layers.len() as u64);
+        let shapes = model.config.layers[self.range()].iter().filter_map(|layer| layer.attention.as_ref());
+        let all = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
         }
-        let rotary = Rotary::new(&model.config, capacity);
         KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
-            true => self.kv_layer(model, layer, rotary.as_ref(), (capacity, ty)).map(Some),
+            true => self.kv_layer(model, layer, (capacity, ty)),
             false => Ok(None),
         })
     }
 
-    fn kv_layer(
-        &self,
-        model: &Model,
-        layer: usize,
-        rotary: Option<&Rotary>,
-        capacity_and_type: (usize, KvType),
-    ) -> Result<GpuKv> {
-        let (attention, table) = (&self.layer(layer)?.attention, rotary.map(|rotary| rotary.table_of(layer)));
+    /// `None` for a layer without attention.
+    fn kv_layer(&self, model: &Model, layer: usize, capacity_and_type: (usize, KvType)) -> Result<Option<GpuKv>> {
+        let Some(attention) = &self.layer(layer)?.attention else { return Ok(None) };
         let owner = (&self.gpu, &self.identity);
-        GpuKv::new(owner, &model.config, &self.attention, attention, table, capacity_and_type)
+        GpuKv::new(owner, model.config.rope(layer), &self.attention, attention, capacity_and_type).map(Some)
     }
 
     /// True if the keys and values of the layers here are on this device, and the others in RAM.
     pub fn holds(&self, kv: &KvCache) -> bool {
-        let here = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+        let on_device = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+        let here = |layer| kv.is_without_rows(layer) || on_device(layer);
         (0..self.first_layer).all(|layer| kv.device_layer(layer).is_none()) && self.range().all(here)
     }
 
@@ -183,7 +179,7 @@ impl GpuLayers {
         if kv.device_layer(layer).is_some() {
             return Ok(());
         }
-        let to = self.kv_layer(model, layer, kv.rotary(), (kv.capacity(), kv.ty()))?;
+        let Some(to) = self.kv_layer(model, layer, (kv.capacity(), kv.ty()))? else { return Ok(()) };
         kv.move_to_device(layer, to, &mut self.segment)
     }
 
@@ -290,13 +286,13 @@ impl GpuLayers {
         self.segment.enter(Some(layer));
         self.add_due();
         same(self.layer(layer)?.attention_from, from)?;
-        let ops = &self.layers[layer - self.first_layer].attention;
+        let Some(ops) = &self.layers[layer - self.first_layer].attention else { return Err(no_attention(layer)) };
         let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
             return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
         };
         let at = (self.first, kv.capacity());
         ops.record(self.segment.recorder(), &self.gpu, &self.attention, cache, self.tokens, at);
-        self.segment.worked(ops.work(&self.attention, self.tokens, self.first + self.tokens), self.tokens)
+        self.segment.worked(ops.work(self.tokens, self.first + self.tokens), self.tokens)
     }
 
     /// Readies `from`, `[tokens, pitch(d_model)]`, as the input of the layer's FFN.
@@ -363,7 +359,6 @@ fn no_head() -> Error {
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
 pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
-    let (dims, tables) = rotations(config);
-    let begin = pitch(config.d_model) + dims * tables;
+    let begin = pitch(config.d_model) + rotated(config);
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }

@@ -183,6 +183,10 @@ impl Processor for FailingProcessor {
         self.cpu.attention(model, layer, from, kv)
     }
 
+    fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.cpu.recurrent(model, layer, from, kv)
+    }
+
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
         self.cpu.ffn(model, layer, from, probe)
     }

@@ -165,6 +165,7 @@ pub(super) fn neurons(ffn: &Ffn) -> (usize, u64) {
         (gate + 2 * ffn.up.weight.row_bytes()) as u64
     };
     match ffn {
+        Ffn::None => (0, 0),
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), row(ffn)),
         Ffn::Experts(moe) => {
             let bytes = |expert: &FfnWeights| expert.up.weight.rows() as u64 * row(expert);

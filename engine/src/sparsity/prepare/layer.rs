@@ -67,8 +67,10 @@ impl LayerWork<'_> {
         let frequency = match &self.model.weights.layers[self.n].ffn {
             Ffn::Dense(_) => profile.frequency(self.n),
             Ffn::Experts(_) => profile.experts(self.n),
+            Ffn::None => Vec::new(),
         };
-        let mut prepared = PreparedLayer { frequency: Some(frequency), ..PreparedLayer::default() };
+        let frequency = Some(frequency).filter(|frequency| !frequency.is_empty());
+        let mut prepared = PreparedLayer { frequency, ..PreparedLayer::default() };
         let mut report = LayerReport {
             layer: self.n,
             neurons: profile.counts[self.n].len(),
@@ -87,6 +89,7 @@ impl LayerWork<'_> {
         };
         let weights = &self.model.weights.layers[self.n];
         match &weights.ffn {
+            Ffn::None => report.why = "no FFN".to_owned(),
             Ffn::Experts(moe) => self.prepare_experts(moe, &mut prepared, &mut report, progress)?,
             Ffn::Dense(ffn) => {
                 let normed = self.inputs(PredictorInput::Normed)?;

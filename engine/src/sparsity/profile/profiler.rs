@@ -32,6 +32,7 @@ impl<'a> Profiler<'a> {
     pub fn new(cpu: &'a Cpu, model: &Model) -> Self {
         let activation = model.config.activation;
         let norms = |ffn: &Ffn| match ffn {
+            Ffn::None => Vec::new(),
             _ if activation.is_sparse() => Vec::new(),
             Ffn::Dense(ffn) => down_norms(ffn),
             Ffn::Experts(moe) => moe.ffns().flat_map(down_norms).collect(),
@@ -97,9 +98,9 @@ impl<'a> Profiler<'a> {
         }
     }
 
-    /// Counts the tokens of the first layer: all layers see the same.
+    /// Counts the tokens of the first layer with an FFN: all layers see the same.
     fn count_tokens(&mut self, layer: usize, tokens: usize) {
-        if layer == 0 {
+        if self.profile.counts[..layer].iter().all(Vec::is_empty) {
             self.profile.tokens += tokens as u64;
         }
     }

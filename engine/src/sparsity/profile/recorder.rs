@@ -171,7 +171,8 @@ fn inputs(model: &Model, layer: &LayerWeights) -> impl Iterator<Item = Predictor
     let dense = matches!(layer.ffn, Ffn::Dense(_));
     let asks = layer.predictor.as_ref().is_some_and(|own| own.input == PredictorInput::Residual);
     let residual = (dense && asks).then_some(PredictorInput::Residual);
-    let normed = dense || !model.config.activation.is_sparse();
+    let moe = matches!(layer.ffn, Ffn::Experts(_));
+    let normed = dense || moe && !model.config.activation.is_sparse();
     normed.then_some(PredictorInput::Normed).into_iter().chain(residual)
 }
 

@@ -44,6 +44,13 @@ impl Sidecar {
         };
         let ffn = match &weights.ffn {
             Ffn::Dense(ffn) => ffn,
+            Ffn::None => {
+                if prepared.predictor.is_some() || prepared.down.is_some() || prepared.experts.is_some() {
+                    let expected = format!("none for layer {n}, which has no FFN");
+                    return Err(self.refuse(Location::Key(keys::KIND.to_owned()), expected, "an FFN's figures"));
+                }
+                return frequencies(0);
+            }
             Ffn::Experts(moe) => {
                 if prepared.predictor.is_some() || prepared.down.is_some() {
                     let location = Location::Key(keys::KIND.to_owned());

@@ -104,6 +104,7 @@ fn neurons(model: &Model, layer: usize) -> usize {
     match &model.weights.layers[layer].ffn {
         Ffn::Dense(ffn) => ffn.up.weight.rows(),
         Ffn::Experts(moe) => moe.experts.len(),
+        Ffn::None => 0,
     }
 }
 

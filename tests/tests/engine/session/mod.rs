@@ -4,6 +4,7 @@
 
 mod answers;
 mod prompts;
+mod recurrent;
 mod turns;
 
 use std::{

@@ -87,6 +87,7 @@ fn neurons(ffn: &FfnWeights) -> Matrix {
 fn sample(model: &Model) -> Sidecar {
     let layer = |(n, weights): (usize, &thermocline_engine::model::LayerWeights)| {
         let ffn = match &weights.ffn {
+            Ffn::None => return PreparedLayer::default(),
             Ffn::Dense(ffn) => ffn,
             Ffn::Experts(moe) => {
                 let (count, width) = (moe.experts.len(), moe.experts[0].up.weight.rows());

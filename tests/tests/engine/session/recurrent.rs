@@ -1,0 +1,104 @@
+//! Sessions of models with recurrent states: stopping, editing and answering again give what an undisturbed session gives, and do not
+//! read the conversation again from its beginning.
+
+use thermocline_engine::session::{ContextPolicy, DeviceChoice, DeviceStatus};
+
+use super::*;
+
+const NAMES: [&str; 2] = ["qwen3_5", "qwen3_5-moe"];
+
+fn open(name: &str, chunk: usize) -> Engine {
+    Engine::open(&model(name), EngineOptions { chunk, ..options() }).unwrap()
+}
+
+fn ids(n: u32) -> Vec<u32> {
+    (0..n).map(|i| (i * 29 + 5) % 380).collect()
+}
+
+#[test]
+fn turns_edits_and_other_answers_are_those_of_a_fresh_session() {
+    for name in NAMES {
+        let engine = open(name, 7);
+        let fresh = |prompt: &[u32]| generate(&session(&engine), greedy(prompt, 12)).ids;
+        let one = session(&engine);
+        let prompt = expected(name, "input_ids");
+        let begun = generate(&one, greedy(&prompt, 12));
+        assert_eq!(begun.ids, expected(name, "greedy_ids")[..12], "{name}");
+        // Another answer: only the prompt's last token is computed.
+        let again = generate(&one, greedy(&prompt, 12));
+        assert_eq!((again.stats.reused_tokens, &again.ids), (prompt.len() - 1, &begun.ids), "{name}");
+        // The next turn goes on where the answer ended; its last token was never fed back.
+        let held = prompt.len() + 11;
+        let turn = [&prompt[..], &begun.ids[..], &ids(9)[..]].concat();
+        let next = generate(&one, greedy(&turn, 12));
+        assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&turn)), "{name}");
+        // The last message edited: back to the end of the answer before.
+        let edited = [&prompt[..], &begun.ids[..], &ids(4)[..], &[7, 8, 9]].concat();
+        let next = generate(&one, greedy(&edited, 12));
+        assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&edited)), "{name}");
+        // The first message edited: from its beginning.
+        let other = [&prompt[..9], &[1, 2, 3]].concat();
+        let next = generate(&one, greedy(&other, 12));
+        assert_eq!((next.stats.reused_tokens, next.ids), (0, fresh(&other)), "{name}");
+    }
+}
+
+#[test]
+fn a_long_prompt_is_not_read_again_from_its_beginning() {
+    let engine = Engine::open(&model("qwen3_5"), EngineOptions { context: Some(1200), ..options() }).unwrap();
+    let one = session(&engine);
+    let prompt = ids(1000);
+    generate(&one, greedy(&prompt, 3));
+    let mut edited = prompt.clone();
+    edited[800] += 1;
+    let answer = generate(&one, greedy(&edited, 8));
+    assert!((500..=800).contains(&answer.stats.reused_tokens), "{}", answer.stats.reused_tokens);
+    assert_eq!(answer.ids, generate(&session(&engine), greedy(&edited, 8)).ids);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 8, ..ProptestConfig::default() })]
+
+    /// Whatever happened to a session before, its answer is that of a fresh one.
+    #[test]
+    fn the_past_of_recurrent_states_does_not_show(
+        past in prop::collection::vec((0usize..24, 1usize..24, 0u8..4, 0u64..3000), 1..8),
+    ) {
+        let engine = open("qwen3_5", 5);
+        let session = session_of(&engine, 40);
+        let tokens = expected("qwen3_5", "input_ids");
+        for (from, length, how, wait) in past {
+            let prompt = &tokens[from.min(length)..];
+            // Recurrent states cannot be shifted: what is left is computed again.
+            let shift = ContextPolicy::Shift { keep: length.min(30) };
+            let request = Request { on_full: shift, ..drawn(prompt, 60, wait) };
+            match how {
+                0 => drop(session.generate(request)),
+                1 => drop(answer(session.generate(Request { on_full: ContextPolicy::Stop, ..request }))),
+                2 => drop(answer(session.generate(request))),
+                _ => {
+                    let events = session.generate(request);
+                    std::thread::sleep(Duration::from_micros(wait));
+                    session.cancel();
+                    prop_assert!(answer(events).is_ok());
+                }
+            }
+        }
+        prop_assert_eq!(generate(&session, greedy(&tokens, 16)).ids, expected("qwen3_5", "greedy_ids"));
+    }
+}
+
+#[test]
+fn a_gpu_is_refused_by_name_and_the_cpu_answers() {
+    let device = DeviceChoice::Gpu(Default::default());
+    let engine = Engine::open(&model("qwen3_5"), EngineOptions { device, ..options() }).unwrap();
+    let mut request = greedy(&expected("qwen3_5", "input_ids"), 16);
+    request.ignore_eos = true;
+    let one = session(&engine);
+    let events = one.generate(request);
+    let ids: Vec<u32> =
+        events.iter().filter_map(|event| if let Event::Token { id, .. } = event { Some(id) } else { None }).collect();
+    assert_eq!(ids, expected("qwen3_5", "greedy_ids"));
+    let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
+    assert!(reason.to_string().contains("gated delta net in layer 0"), "{reason}");
+}
