@@ -130,8 +130,9 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     assert_eq!(windows(&olmo.config), [Some(8), Some(8), Some(8), None]);
     let stretched = |n| matches!(olmo.config.rope(n).unwrap().scaling, RopeScaling::Yarn { .. });
     assert_eq!([0, 1, 2, 3].map(stretched), [false, false, false, true]);
-    assert_eq!(olmo.weights.layers[0].attention.q_norm.as_ref().unwrap().weight.len(), 48, "over all heads");
-    assert_eq!(olmo.weights.layers[0].attention.k_norm.as_ref().unwrap().weight.len(), 24);
+    let attention = olmo.weights.layers[0].attention.as_ref().unwrap();
+    let lengths = [&attention.q_norm, &attention.k_norm].map(|norm| norm.as_ref().unwrap().weight.len());
+    assert_eq!(lengths, [48, 24], "over all heads");
     for name in ["exaone4", "cohere2"] {
         let config = open(&format!("models/{name}")).config;
         assert_eq!(rotated(&config), three, "{name}");
