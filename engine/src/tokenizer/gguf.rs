@@ -298,7 +298,7 @@ mod tests {
         metadata.set("tokenizer.ggml.merges", Value::Array(Array::String(merges)));
         metadata.set("tokenizer.ggml.add_bos_token", Value::Bool(false));
         for (role, id) in [("bos", 2), ("eos", 1), ("unknown", 3)] {
-            metadata.set(&format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
+            metadata.set(format!("tokenizer.ggml.{role}_token_id"), Value::U32(id));
         }
         Tokenizer::from_metadata(&metadata).expect("valid")
     }

@@ -38,13 +38,13 @@ fn here(path: &str) -> PathBuf {
 /// Model, prompt and logits of every file.
 fn each(check: impl Fn(&str, &Arc<Model>, &[u32], &[f32], f32)) {
     let expected = Expected::read(&here("gguf2026/expected.safetensors"));
-    let json = std::fs::read_to_string(here("gguf2026/expected.json")).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = std::fs::read_to_string(here("gguf2026/expected.json")).expect("the fixture");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     for (name, reference, tolerance) in FILES {
         let model = Model::open(&here("gguf2026").join(name), &LoadOptions::default());
         let model = Arc::new(model.unwrap_or_else(|error| panic!("{error}")));
-        let ids = json["files"][name]["prompt_ids"].as_array().unwrap();
-        let ids: Vec<u32> = ids.iter().map(|id| id.as_u64().unwrap() as u32).collect();
+        let ids = json["files"][name]["prompt_ids"].as_array().expect("ids");
+        let ids: Vec<u32> = ids.iter().map(|id| id.as_u64().expect("an id") as u32).collect();
         let logits = match reference.strip_prefix('/') {
             Some(folder) => Expected::read(&here("models").join(folder).join("expected.safetensors")).f32("logits"),
             None => expected.f32(reference),

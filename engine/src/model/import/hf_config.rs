@@ -145,7 +145,7 @@ impl HfConfig {
 
     /// The same, where without that key all layers slide but the last of every `interval`.
     pub(in crate::model) fn sliding_layers_or(&self, n_layer: usize, interval: usize) -> Result<Vec<bool>> {
-        let slides = |n: usize| interval == 0 || n % interval != 0;
+        let slides = |n: usize| interval == 0 || !n.is_multiple_of(interval);
         Ok(self.sliding_layers(n_layer)?.unwrap_or_else(|| (1..=n_layer).map(slides).collect()))
     }
 

@@ -38,8 +38,8 @@ pub(super) struct Reading {
 
 /// Texts by index.
 enum TextSource {
-    Author(Author),
-    Files(TextFiles, Tokenizer),
+    Author(Box<Author>),
+    Files(TextFiles, Box<Tokenizer>),
     Tokens(Vec<Vec<u32>>),
 }
 
@@ -47,10 +47,10 @@ impl TextSource {
     fn open(model: &Model, options: &PrepareOptions, length: usize) -> Result<Self> {
         let checkpoint = &model.checkpoint;
         Ok(match &options.corpus {
-            PrepareCorpus::Generated => TextSource::Author(Author::new(checkpoint, length, options.seed)?),
+            PrepareCorpus::Generated => TextSource::Author(Box::new(Author::new(checkpoint, length, options.seed)?)),
             PrepareCorpus::Files(paths) => {
                 let files = TextFiles::open(paths, length, options.seed)?;
-                TextSource::Files(files, Tokenizer::from_checkpoint(checkpoint)?)
+                TextSource::Files(files, Box::new(Tokenizer::from_checkpoint(checkpoint)?))
             }
             PrepareCorpus::Tokens(texts) => TextSource::Tokens(texts.clone()),
         })
