@@ -157,7 +157,7 @@ fn layers_that_differ_and_factors_reach_the_configuration() {
     }
 }
 
-/// What llama.cpp has as constants of an architecture, its files need not say.
+/// Constants of an architecture in llama.cpp, which its files need not say.
 #[test]
 fn patterns_that_files_leave_to_the_architecture() {
     let without = |name: &str, key: &str| {
