@@ -140,6 +140,20 @@ params! {
         splits: u32,
     }
 
+    /// `scale`
+    Scale {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Factor on every element.
+        factor: f32,
+    }
+
     /// `soft_cap`
     SoftCap {
         /// Elements of a row that count.

@@ -1,7 +1,7 @@
 // From stacked queries, keys and values [tokens, (n_head + 2 n_kv_head) * head_dim] to queries [tokens, n_head, head_dim] and
 // rows position .. position + tokens of the caches [n_kv_head, capacity, head_dim]; queries and keys are normed per head
-// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), then the first `dims`
-// elements rotated (ROPE, Su et al. 2021):
+// (QK_NORM: x / sqrt(mean(x^2) + eps) * w), or over all heads of a token together (QK_NORM_ALL as well), values per head without
+// weights (V_NORM), then the first `dims` elements of queries and keys rotated (ROPE, Su et al. 2021):
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
@@ -14,6 +14,7 @@ override NEOX: bool = false;
 override ROPE: bool = true;
 override QK_NORM: bool = false;
 override QK_NORM_ALL: bool = false;
+override V_NORM: bool = false;
 override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
 
@@ -66,10 +67,10 @@ fn rope_append(
     let is_query = slot < params.n_head;
     let is_value = slot >= params.n_head + params.n_kv_head;
     var head = Head(start, token, is_query, is_value, 1.0, 0u);
-    if QK_NORM && !is_value {
+    if (QK_NORM && !is_value) || (V_NORM && is_value) {
         var begin = start;
         var len = params.head_dim;
-        if QK_NORM_ALL {
+        if QK_NORM_ALL && !is_value {
             let first = select(params.n_head, 0u, is_query);
             head.weights = (slot - first) * params.head_dim;
             begin = start - head.weights;
@@ -113,7 +114,10 @@ fn append(is_value: bool, at: u32, word: u32) {
 
 fn normed(head: Head, i: u32) -> f32 {
     let x = qkv[head.start + i];
-    if !QK_NORM || head.is_value {
+    if head.is_value {
+        return x * head.scale;
+    }
+    if !QK_NORM {
         return x;
     }
     let at = head.weights + i;

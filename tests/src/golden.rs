@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 32] = [
+pub const MODELS: [&str; 33] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -22,6 +22,7 @@ pub const MODELS: [&str; 32] = [
     "falcon-new",
     "gemma2",
     "gemma3",
+    "gemma4",
     "glm4-moe",
     "gpt-oss",
     "granite-4-dense",

@@ -15,8 +15,8 @@ use crate::{
     error::Result,
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
-        AttentionConfig, AttentionWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Linear,
-        Model, ModelConfig, Norm, Predictor, PredictorKind, SharedExpert,
+        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Linear, Model, ModelConfig,
+        Norm, Predictor, PredictorKind, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -93,7 +93,10 @@ fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: 
     let norms = norms.chain(of_heads).map(norm_bytes).sum::<u64>();
     let biases = layer.mixers().map(bias_bytes).sum::<u64>();
     let attention = match &layer.attention {
-        Some(AttentionWeights { q, k, v, output, .. }) => matrix(caps, &[q, k, v])? + matrix(caps, &[output])?,
+        Some(of) => {
+            let keys_again = of.k.as_ref().filter(|_| of.v.is_none());
+            matrix(caps, &of.linears().chain(keys_again).collect::<Vec<_>>())?
+        }
         None => 0,
     };
     let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());

@@ -290,6 +290,16 @@ impl Processor for HybridProcessor {
         }
     }
 
+    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => {
+                device.layers.scale(model.weights.layers[layer].output_scale.unwrap_or(1.0));
+                Ok(())
+            }
+            Side::Cpu(cold) => cold.cpu.scale(model, layer),
+        }
+    }
+
     fn residual(&mut self) -> Result<&[f32]> {
         let tokens = self.tokens;
         match self.side() {

@@ -183,6 +183,10 @@ pub struct AttentionConfig {
     pub softcap: Option<f32>,
     /// True if the query matrix also has a gate per head, `[query | gate]` for each: outputs of heads are multiplied by its sigmoid.
     pub gated: bool,
+    /// True if each head's values are divided by their root mean square (Gemma 4).
+    pub norm_values: bool,
+    /// The earlier layer whose keys and values this one reads; it has none of its own then.
+    pub shares: Option<usize>,
 }
 
 impl AttentionConfig {
@@ -199,6 +203,11 @@ impl AttentionConfig {
     /// Elements of all key (or value) heads together.
     pub fn kv_dim(&self) -> usize {
         self.n_kv_head * self.head_dim
+    }
+
+    /// Elements that are appended to its keys (or values) by a token: none where they are another layer's.
+    pub fn own_kv_dim(&self) -> usize {
+        if self.shares.is_some() { 0 } else { self.kv_dim() }
     }
 }
 

@@ -125,6 +125,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
                 Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
                 Step::AddOut => (true, ""),
+                Step::Scale => (layer.output_scale.is_some(), "a factor"),
             };
             if !there {
                 let expected = format!("{wanted} that the family loads");

@@ -55,6 +55,8 @@ pub enum Step {
     },
     /// `Residual += Out`, times [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
     AddOut,
+    /// `Residual *=` [`LayerWeights::output_scale`](super::LayerWeights::output_scale).
+    Scale,
 }
 
 impl Step {

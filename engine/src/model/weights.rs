@@ -32,10 +32,10 @@ pub struct Norm {
 pub struct AttentionWeights {
     /// `[n_head * head_dim, d]`; twice the rows if heads are gated.
     pub q: Linear,
-    /// `[n_kv_head * head_dim, d]`
-    pub k: Linear,
-    /// `[n_kv_head * head_dim, d]`
-    pub v: Linear,
+    /// `[n_kv_head * head_dim, d]`; absent where keys are another layer's.
+    pub k: Option<Linear>,
+    /// `[n_kv_head * head_dim, d]`; absent where values are what `k` yields, before norm and rotation, or another layer's.
+    pub v: Option<Linear>,
     /// `[d, n_head * head_dim]`
     pub output: Linear,
     /// Norm of queries before rope: of each head, `[head_dim]`, or of all heads together, `[n_head * head_dim]`.
@@ -48,8 +48,13 @@ pub struct AttentionWeights {
 
 impl AttentionWeights {
     /// Its matrices.
-    pub fn linears(&self) -> [&Linear; 4] {
-        [&self.q, &self.k, &self.v, &self.output]
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        self.inputs().chain([&self.output])
+    }
+
+    /// The matrices that read its input.
+    pub fn inputs(&self) -> impl Iterator<Item = &Linear> {
+        [&self.q].into_iter().chain(&self.k).chain(&self.v)
     }
 }
 
@@ -279,6 +284,8 @@ pub struct LayerWeights {
     pub recurrent: Option<RecurrentWeights>,
     /// FFN.
     pub ffn: Ffn,
+    /// Factor on the residual stream behind the layer (Gemma 4).
+    pub output_scale: Option<f32>,
     /// Predictor, where the file or its sidecar has one.
     pub predictor: Option<Predictor>,
     /// Magnitude of the gate's activation at or below which [`Sparsity::Threshold`](crate::runtime::Sparsity::Threshold) skips a
@@ -306,6 +313,7 @@ impl LayerWeights {
             attention,
             recurrent: None,
             ffn,
+            output_scale: None,
             predictor,
             activation_threshold,
             frequency,

@@ -63,10 +63,7 @@ pub(super) fn device_bytes(model: &Model, chunk: usize) -> DeviceBytes {
             Down::Outputs(down) => all(&down.weight) / down.weight.cols() as u64,
         };
         LayerBytes {
-            attention: [&attention.q, &attention.k, &attention.v, &attention.output]
-                .map(|it| all(&it.weight))
-                .iter()
-                .sum(),
+            attention: attention.linears().map(|it| all(&it.weight)).sum(),
             vectors: 8 * config.d_model as u64,
             kv_token: 4 * shape.kv_dim() as u64,
             split_tables: 16 * config.n_ff as u64,

@@ -256,6 +256,7 @@ fn layers(
                 Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
                 Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
                 Step::AddOut => processor.add_out()?,
+                Step::Scale => processor.scale(model, layer)?,
             }
         }
         if probe.wants_layer_output() {

@@ -17,7 +17,7 @@ use crate::{
 /// Keys and values of one layer, in the memory of the processor that computes the layer.
 #[derive(Debug)]
 enum LayerRows {
-    /// The layer has no attention.
+    /// The layer has no keys and values of its own.
     None,
     Ram(KvLayer),
     Device(GpuKv),
@@ -47,9 +47,9 @@ struct CacheShape {
 }
 
 impl CacheShape {
-    /// Key/value heads of a layer and elements of each; `None` without attention.
+    /// Key/value heads of a layer and elements of each; `None` without keys and values of its own.
     fn heads(&self, layer: usize) -> Option<(usize, usize)> {
-        let attention = self.layers.get(layer)?.attention.as_ref()?;
+        let attention = self.layers.get(layer)?.attention.as_ref().filter(|of| of.shares.is_none())?;
         Some((attention.n_kv_head, attention.head_dim))
     }
 }

@@ -44,6 +44,9 @@ pub trait Processor: Debug + Send {
     /// `Residual += Out`
     fn add_out(&mut self) -> Result<()>;
 
+    /// `Residual *=` the layer's factor
+    fn scale(&mut self, model: &Model, layer: usize) -> Result<()>;
+
     /// The residual stream, `[tokens, d_model]`.
     fn residual(&mut self) -> Result<&[f32]>;
 

@@ -49,6 +49,7 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("bamboo", "bamboo", [64, 3, 4, 2, 16, 192], DRelu),
         ("gemma2", "gemma2", [64, 2, 4, 2, 24, 160], GeluTanh),
         ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
+        ("gemma4", "gemma4", [64, 4, 4, 2, 16, 96], GeluTanh),
         ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
         ("nemotron", "nemotron", [64, 3, 4, 2, 16, 160], ReluSquared),
         ("arcee", "arcee", [48, 3, 4, 2, 16, 160], ReluSquared),
@@ -92,7 +93,7 @@ fn variants_reach_the_configuration() {
     assert!(opt.weights.tied && opt.weights.layers[0].attention.as_ref().unwrap().q.bias.is_some());
 
     let qwen2 = open("models/qwen2");
-    assert!(qwen2.weights.layers[0].attention.as_ref().unwrap().v.bias.is_some());
+    assert!(qwen2.weights.layers[0].attention.as_ref().unwrap().v.as_ref().unwrap().bias.is_some());
     assert_eq!(windows(&qwen2.config), [None; 3], "use_sliding_window is false");
     let qwen3 = open("models/qwen3");
     assert!(qwen3.weights.layers[0].attention.as_ref().unwrap().k_norm.is_some());

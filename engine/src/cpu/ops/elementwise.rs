@@ -55,6 +55,26 @@ impl Kernel for Gate<'_> {
     }
 }
 
+/// `x *= factor`
+struct Scale<'a> {
+    x: &'a mut [f32],
+    factor: f32,
+}
+
+impl Kernel for Scale<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        let factor = v.splat(self.factor);
+        let mut x = self.x.chunks_exact_mut(V::LANES);
+        for x in x.by_ref() {
+            v.store(x, v.mul(v.load(x), factor));
+        }
+        x.into_remainder().iter_mut().for_each(|x| *x *= self.factor);
+    }
+}
+
 /// `x = cap * tanh(x / cap)`
 struct SoftCap<'a> {
     x: &'a mut [f32],
@@ -108,6 +128,11 @@ impl Cpu {
         });
     }
 
+    /// `x *= factor`, any length.
+    pub fn scale(&self, x: &mut [f32], factor: f32) {
+        self.for_each_chunk(x, CHUNK, 1, |_, x| dispatch(self.isa(), Scale { x, factor }));
+    }
+
     /// `x = cap * tanh(x / cap)`, any length.
     pub fn soft_cap(&self, x: &mut [f32], cap: f32) {
         self.for_each_chunk(x, CHUNK, 8, |_, x| dispatch(self.isa(), SoftCap { x, cap }));
@@ -131,6 +156,17 @@ mod tests {
                 cpu.add_scaled(&mut out, &y, scale);
                 for i in 0..x.len() {
                     prop_assert!((out[i] - (x[i] + scale * y[i])).abs() < 1e-5);
+                }
+            }
+        }
+
+        #[test]
+        fn scale_agrees_with_f64(x in prop::collection::vec(-9f32..9.0, 0..70), factor in -2f32..2.0) {
+            for cpu in each_cpu() {
+                let mut out = x.clone();
+                cpu.scale(&mut out, factor);
+                for (out, x) in out.iter().zip(&x) {
+                    prop_assert!((f64::from(*out) - f64::from(*x) * f64::from(factor)).abs() < 1e-5);
                 }
             }
         }

@@ -83,7 +83,34 @@ impl Kernel for LayerNorm<'_> {
     }
 }
 
+struct DivideByRms<'a> {
+    x: &'a mut [f32],
+    len: usize,
+    eps: f32,
+}
+
+impl Kernel for DivideByRms<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<V: Vector>(self, v: V) {
+        for row in self.x.chunks_exact_mut(self.len) {
+            let scale = 1.0 / (sum_of(v, row, 0.0, true) / self.len as f32 + self.eps).sqrt();
+            row.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+}
+
 impl Cpu {
+    /// `x / sqrt(mean(x^2) + eps)` of every row of `x` in place; rows are `len` long.
+    ///
+    /// # Panics
+    /// If `x` is not a whole number of rows.
+    pub fn divide_by_rms(&self, x: &mut [f32], len: usize, eps: f32) {
+        assert!(x.len().is_multiple_of(len));
+        self.for_each_row(x, None, len, |x| dispatch(self.isa(), DivideByRms { x, len, eps }));
+    }
+
     /// `x / sqrt(mean(x^2) + eps) * weight` of every row of `from` into `x`, or of `x` in place; rows are as long as
     /// `weight`.
     ///
@@ -135,8 +162,9 @@ mod tests {
             let bias = with_bias.then_some(bias.as_slice());
             let x = &seed[..rows * n];
             for cpu in each_cpu() {
-                let (mut rms, mut layer) = (x.to_vec(), vec![f32::NAN; x.len()]);
+                let (mut rms, mut plain, mut layer) = (x.to_vec(), x.to_vec(), vec![f32::NAN; x.len()]);
                 cpu.rms_norm(&mut rms, None, &weight, 1e-5);
+                cpu.divide_by_rms(&mut plain, n, 1e-5);
                 cpu.layer_norm(&mut layer, Some(x), &weight, bias, 1e-5);
                 for (r, row) in x.chunks(n).enumerate() {
                     let wide: Vec<f64> = row.iter().map(|x| f64::from(*x)).collect();
@@ -147,6 +175,8 @@ mod tests {
                         let w = f64::from(weight[i]);
                         let wanted = wide[i] / (square + 1e-5).sqrt() * w;
                         prop_assert!((f64::from(rms[r * n + i]) - wanted).abs() < 1e-5);
+                        let wanted = wide[i] / (square + 1e-5).sqrt();
+                        prop_assert!((f64::from(plain[r * n + i]) - wanted).abs() < 1e-5);
                         let wanted = (wide[i] - mean) / (variance + 1e-5).sqrt() * w + bias.map_or(0.0, |b| f64::from(b[i]));
                         prop_assert!((f64::from(layer[r * n + i]) - wanted).abs() < 2e-4, "{} {}", layer[r * n + i], wanted);
                     }

@@ -10,6 +10,7 @@ mod ernie;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
@@ -57,6 +58,7 @@ const FAMILIES: &[&Family] = &[
     &qwen35::FAMILY,
     &gpt_oss::FAMILY,
     &gemma::FAMILY,
+    &gemma4::FAMILY,
     &phi3::FAMILY,
     &smollm3::FAMILY,
     &granite::FAMILY,

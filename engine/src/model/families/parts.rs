@@ -37,14 +37,18 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     };
     let (d, q_rows, kv_dim) = (config.d_model, shape.q_rows(), shape.kv_dim());
     let fused = format!("blk.{n}.attn_qkv");
-    let [q, k, v] = if loader.find(&format!("{fused}.weight")).is_some() {
-        split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?
+    let (q, k, v) = if loader.find(&format!("{fused}.weight")).is_some() {
+        let [q, k, v] = split(loader, &fused, d, [q_rows, kv_dim, kv_dim])?;
+        (q, Some(k), Some(v))
     } else {
-        [
-            loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?,
-            loader.linear(&format!("blk.{n}.attn_k"), kv_dim, d)?,
-            loader.linear(&format!("blk.{n}.attn_v"), kv_dim, d)?,
-        ]
+        let own = |which: &str| loader.linear(&format!("blk.{n}.attn_{which}"), kv_dim, d);
+        let keys_are_values = shape.norm_values && !loader.has(&format!("blk.{n}.attn_v.weight"));
+        let (k, v) = match shape.shares {
+            Some(_) => (None, None),
+            None if keys_are_values => (Some(own("k")?), None),
+            None => (Some(own("k")?), Some(own("v")?)),
+        };
+        (loader.linear(&format!("blk.{n}.attn_q"), q_rows, d)?, k, v)
     };
     // Of each head, or of all together: the length tells.
     let head_norm = |which: &str, all: usize| {
@@ -58,7 +62,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         v,
         output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
         q_norm: head_norm("q", shape.q_dim())?,
-        k_norm: head_norm("k", kv_dim)?,
+        k_norm: if shape.shares.is_none() { head_norm("k", kv_dim)? } else { None },
         sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
     })
 }

@@ -13,6 +13,9 @@ use crate::{
 /// Layers, or elements of a head, that are believed.
 const LARGEST: usize = 1 << 16;
 
+/// Divisor of the frequency of a pair that does not turn.
+const NO_ROTATION: f32 = 1e30;
+
 /// GGUF metadata and tensor names that a family fills in from a `config.json`.
 #[derive(Debug)]
 pub(in crate::model) struct Draft {
@@ -181,6 +184,12 @@ impl Draft {
         match rope.kind() {
             // NTK-aware scaling only changes anything beyond the trained length.
             "default" | "dynamic" | "mrope" => {}
+            // Frequencies of the whole head, of which the first turn.
+            "proportional" => {
+                let factor = |pair| if pair < sizes.rope_dims / 2 { 1.0 } else { NO_ROTATION };
+                self.set_size("rope.dimension_count", sizes.head_dim)?;
+                self.vector("rope_freqs.weight", &(0..sizes.head_dim / 2).map(factor).collect::<Vec<_>>());
+            }
             "linear" => {
                 let factor = rope.f32("factor")?.unwrap_or(1.0);
                 self.set("rope.scaling.type", Value::String("linear".to_owned()));
@@ -242,7 +251,7 @@ impl Draft {
                 return Err(Error::Unsupported {
                     what: "rope scaling",
                     got: other.to_owned(),
-                    supported: "default, linear, dynamic, llama3, yarn, longrope".to_owned(),
+                    supported: "default, linear, dynamic, llama3, yarn, longrope, proportional".to_owned(),
                 });
             }
         }

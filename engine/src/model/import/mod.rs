@@ -9,7 +9,7 @@ mod hf_config;
 mod naming;
 mod recipe;
 
-pub(super) use draft::Draft;
+pub(super) use draft::{Draft, HfSizes};
 pub(super) use gather::Gather;
 pub(super) use hf_config::HfConfig;
 pub(super) use recipe::{ExpertOutputs, Recipe, Transform};

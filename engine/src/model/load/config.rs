@@ -116,6 +116,8 @@ impl Loader<'_> {
                 scale,
                 softcap: None,
                 gated: false,
+                norm_values: false,
+                shares: None,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::{
     FfnWork, WHAT,
     layer_ffn::{LayerFfn, LayerTask},
@@ -13,9 +15,10 @@ use crate::{
         ops::{AttentionScratch, AttentionShape, RopeRows},
     },
     error::{Error, Result},
+    format::Matrix,
     model::{
-        AttentionConfig, Ffn, LayerWeights, Model, ModelConfig, Norm, NormKind, NormSlot, Position, RecurrentConfig,
-        RecurrentWeights, Register,
+        AttentionConfig, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot, Position,
+        RecurrentConfig, RecurrentWeights, Register,
     },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
@@ -182,6 +185,11 @@ fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: 
     }
 }
 
+/// The product with `linear` into `out`.
+fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
+    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
+}
+
 /// The error of a step that the layer has no weights for.
 fn no_attention(layer: usize) -> Error {
     Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
@@ -204,7 +212,8 @@ impl CpuProcessor {
         if self.tokens == 1 {
             match model.weights.layers.get(layer) {
                 Some(LayerWeights { attention: Some(next), .. }) => {
-                    self.cpu.prefetch(&[&next.q.weight, &next.k.weight, &next.v.weight]);
+                    let inputs: SmallVec<[&Matrix; 3]> = next.inputs().map(|linear| &linear.weight).collect();
+                    self.cpu.prefetch(&inputs);
                 }
                 Some(LayerWeights { recurrent: Some(RecurrentWeights::DeltaNet(next)), .. }) => {
                     self.cpu.prefetch(&[&next.qkv.weight, &next.gate.weight]);
@@ -271,7 +280,7 @@ impl Processor for CpuProcessor {
         let config = &model.config;
         let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
         let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
-        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.kv_dim());
+        let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.own_kv_dim());
         let (q, k, v) = (
             &mut self.q[..self.tokens * q_dim],
             &mut self.k[..self.tokens * kv_dim],
@@ -283,15 +292,16 @@ impl Processor for CpuProcessor {
             false => (&mut [] as &mut [f32], &mut [] as &mut [f32]),
         };
         let projected = if of.gated { &mut *gated } else { &mut *q };
-        let mut jobs = [
-            MatmulJob { weight: &weights.q.weight, bias: weights.q.bias.as_deref(), out: projected },
-            MatmulJob { weight: &weights.k.weight, bias: weights.k.bias.as_deref(), out: k },
-            MatmulJob { weight: &weights.v.weight, bias: weights.v.bias.as_deref(), out: v },
-        ];
+        let outputs = [projected, &mut *k, &mut *v];
+        let mut jobs: SmallVec<[MatmulJob<'_>; 3]> = weights.inputs().zip(outputs).map(job).collect();
         if self.tokens == 1 {
             self.cpu.prefetch(&[&weights.output.weight]);
         }
         self.cpu.matmul(&mut jobs, x, self.tokens);
+        drop(jobs);
+        if weights.v.is_none() {
+            v.copy_from_slice(k);
+        }
         let heads = q.chunks_exact_mut(of.head_dim).zip(gates.chunks_exact_mut(of.head_dim));
         for ((q, gate), both) in heads.zip(gated.chunks_exact(2 * of.head_dim)) {
             q.copy_from_slice(&both[..of.head_dim]);
@@ -302,9 +312,14 @@ impl Processor for CpuProcessor {
                 norm_rows(&self.cpu, config, norm, x, None);
             }
         }
+        if of.norm_values {
+            self.cpu.divide_by_rms(v, of.head_dim, config.norm_eps);
+        }
         if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
             self.cpu.rope(q, q_dim, of.head_dim, rows);
-            self.cpu.rope(k, kv_dim, of.head_dim, rows);
+            if of.shares.is_none() {
+                self.cpu.rope(k, kv_dim, of.head_dim, rows);
+            }
         }
         if let Some(scale) = config.query_scale {
             for (i, q) in q.chunks_exact_mut(q_dim).enumerate() {
@@ -312,11 +327,14 @@ impl Processor for CpuProcessor {
                 q.iter_mut().for_each(|q| *q *= factor);
             }
         }
-        let Some(cache) = kv.layer_mut(layer) else {
-            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
+        let source = of.shares.unwrap_or(layer);
+        let Some(cache) = kv.layer_mut(source) else {
+            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {source}"), "another"));
         };
-        self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
-        self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
+        if of.shares.is_none() {
+            self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
+            self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
+        }
         let shape = AttentionShape {
             n_head: of.n_head,
             n_kv_head: of.n_kv_head,
@@ -394,6 +412,13 @@ impl Processor for CpuProcessor {
         let [residual, .., out] = &mut self.registers;
         let n = self.tokens * self.d_model;
         self.cpu.add_scaled(&mut residual[..n], &out[..n], self.residual_scale);
+        Ok(())
+    }
+
+    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
+        let factor = model.weights.layers[layer].output_scale.unwrap_or(1.0);
+        let n = self.tokens * self.d_model;
+        self.cpu.scale(&mut self.registers[Register::Residual as usize][..n], factor);
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use super::{kv::KvOps, loader::Loader, product::Product};
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, AttentionWeights, ModelConfig, NormKind},
+    model::{AttentionConfig, AttentionWeights, Linear, ModelConfig, NormKind},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -81,7 +81,7 @@ impl AttentionLayout {
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
         AttentionLayout {
             dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
-            qkv_pitch: pitch(heads + 2 * shape.kv_dim()),
+            qkv_pitch: pitch(heads + 2 * shape.own_kv_dim()),
             q_pitch: pitch(shape.n_head * head_width),
             heads_pitch: pitch(heads),
             decode_heads,
@@ -173,7 +173,9 @@ impl AttentionOps {
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
         let into = (&buffers.qkv, layout.qkv_pitch);
         let what = (Purpose::Attention, "attention weights");
-        let qkv = Product::new(loader, what, &[&weights.q, &weights.k, &weights.v], from, into)?;
+        // Values that are projected as keys are have the keys' matrix once more.
+        let qkv: Vec<&Linear> = weights.inputs().chain(weights.k.as_ref().filter(|_| weights.v.is_none())).collect();
+        let qkv = Product::new(loader, what, &qkv, from, into)?;
         let output = Product::new(loader, what, &[&weights.output], &buffers.heads, (out, pitch))?;
         let mut norm = |norm: &Option<crate::model::Norm>| match norm {
             Some(_) if loader.config.norm == NormKind::Layer => {
@@ -183,7 +185,7 @@ impl AttentionOps {
             None => Ok(None),
         };
         let (q_norm, k_norm) = (norm(&weights.q_norm)?, norm(&weights.k_norm)?);
-        if q_norm.is_some() != k_norm.is_some() {
+        if q_norm.is_some() != k_norm.is_some() && shape.shares.is_none() {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         // A single head is all of them.
@@ -225,7 +227,8 @@ impl AttentionOps {
             query_beta: buffers.query_scale.0,
             query_length: buffers.query_scale.1,
         };
-        recorder.dispatch(&cache.rope, &rope, [n_head + 2 * n_kv_head, tokens as u32, 1]);
+        let appended = if shape.shares.is_some() { 0 } else { 2 * n_kv_head };
+        recorder.dispatch(&cache.rope, &rope, [n_head + appended, tokens as u32, 1]);
         let mut params = params::Attention {
             n_head,
             n_kv_head,

@@ -251,6 +251,7 @@ impl KvOps {
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
             ("QK_NORM_ALL", switch(attention.norms_all)),
+            ("V_NORM", switch(layout.shape.norm_values)),
             ("QUERY_SCALE", switch(buffers.grows())),
             kv_f32,
         ];

@@ -55,7 +55,7 @@ impl GpuLayer {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
                 }
-                Step::AddOut => {}
+                Step::AddOut | Step::Scale => {}
             }
         }
         for from in [attention_from, ffn_from] {

@@ -308,6 +308,13 @@ impl GpuLayers {
         self.due = true;
     }
 
+    /// `Residual *= factor`
+    pub fn scale(&mut self, factor: f32) {
+        let add = std::mem::take(&mut self.due);
+        let (registers, recorder) = (&self.registers, self.segment.recorder());
+        registers.record_scale(&self.gpu, recorder, self.tokens, add, factor);
+    }
+
     /// Records the addition that was put off.
     fn add_due(&mut self) {
         if std::mem::take(&mut self.due) {

@@ -1,9 +1,12 @@
 //! Registers: the forward pass's activations of width `d_model` on a device.
 
-use super::{elementwise::Elementwise, loader::Loader};
+use super::{
+    elementwise::{Elementwise, WORKGROUP, flat_grid},
+    loader::Loader,
+};
 use crate::{
     error::Result,
-    gpu::{Buffer, pitch},
+    gpu::{Buffer, Gpu, Op, Recorder, params, pitch},
     model::{ModelConfig, Register},
 };
 
@@ -13,6 +16,8 @@ pub(crate) struct Registers {
     buffers: [Buffer; 4],
     /// `Residual += Out`, scaled.
     pub add: Elementwise,
+    /// `Residual *= factor`, and the same behind that addition.
+    scale: [Op; 2],
     /// Elements of a row that count.
     pub d_model: usize,
     /// Elements from one row to the next.
@@ -28,7 +33,20 @@ impl Registers {
         let [residual, .., out] = &buffers;
         let add =
             Elementwise::new(loader.gpu, "add", &[residual_scale(loader.config)], &[residual, out], (d_model, pitch))?;
-        Ok(Registers { buffers, add, d_model, pitch })
+        let scale = |add: bool| {
+            let overrides = [("ADD_DELTA", f64::from(u8::from(add))), residual_scale(loader.config)];
+            let pipeline = loader.gpu.pipelines().get("scale", None, WORKGROUP, &overrides)?;
+            Op::new(loader.gpu, &pipeline, &[residual.into(), out.into()])
+        };
+        let scale = [scale(false)?, scale(true)?];
+        Ok(Registers { buffers, add, scale, d_model, pitch })
+    }
+
+    /// Records `Residual *= factor` of the first `rows`; `add` says whether `Out` is added first.
+    pub fn record_scale(&self, gpu: &Gpu, recorder: &mut Recorder, rows: usize, add: bool, factor: f32) {
+        let (groups, stride) = flat_grid(gpu, rows * self.d_model, WORKGROUP);
+        let [cols, pitch, rows] = [self.d_model, self.pitch, rows].map(|n| n as u32);
+        recorder.dispatch(&self.scale[usize::from(add)], &params::Scale { cols, pitch, rows, stride, factor }, groups);
     }
 
     /// The buffer of `register`.

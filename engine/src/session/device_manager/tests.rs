@@ -195,6 +195,10 @@ impl Processor for FailingProcessor {
         self.cpu.add_out()
     }
 
+    fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
+        self.cpu.scale(model, layer)
+    }
+
     fn residual(&mut self) -> Result<&[f32]> {
         self.cpu.residual()
     }

@@ -62,9 +62,18 @@ fn exact_mode_keeps_the_logits_of_every_relu_model() {
 #[test]
 fn placements_do_not_change_logits_of_other_models() {
     let gpu = shared(FULL);
-    for name in
-        ["llama-silu-gqa", "gemma2", "qwen2", "phi3", "falcon-new", "olmo3", "cohere2", "granite-4-dense", "ministral3"]
-    {
+    for name in [
+        "llama-silu-gqa",
+        "gemma2",
+        "gemma4",
+        "qwen2",
+        "phi3",
+        "falcon-new",
+        "olmo3",
+        "cohere2",
+        "granite-4-dense",
+        "ministral3",
+    ] {
         let model = neuron_major(&format!("fixtures/models/{name}"));
         // Longer than a tile of keys.
         let ids = ids(&model, 150);

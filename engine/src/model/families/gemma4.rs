@@ -1,0 +1,127 @@
+//! Gemma 4: layers with a window and layers without differ in head size, key/value heads and rotation; values are divided by their
+//! root mean square, attention scores are not scaled, and a factor per layer scales the residual stream behind it.
+//!
+//! Layers without a window rotate the first pairs of a head only, by frequencies of the whole head; `rope_freqs.weight` has 1e30 for
+//! the others. In some models their values are their keys, before norm and rotation.
+
+use super::{Family, Loader, parts::gated_layer};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, Rope, RopeOrder, RopeScaling, Step,
+        import::{Draft, HfConfig, HfSizes, Transform},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["gemma4"], model_types: &["gemma4", "gemma4_text"], config, layer, import };
+
+/// One layer of so many has no window, the last of them.
+const INTERVAL: usize = 6;
+/// Base of the frequencies in layers with a window.
+const LOCAL_BASE: f32 = 10_000.0;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::GeluTanh)?;
+    config.embedding_scale = (sizes.d_model as f32).sqrt();
+    config.final_softcap = loader.switchable("final_logit_softcapping")?;
+    loader.apply_window(&mut config, None, INTERVAL)?;
+    let head_dim = loader.size("attention.key_length_swa", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
+    match loader.size("attention.value_length_swa", 0..=usize::MAX)? {
+        Some(len) if len != head_dim => {
+            let expected = format!("the length of a key, {head_dim}");
+            return Err(loader.key_error("attention.value_length_swa", expected, len));
+        }
+        _ => {}
+    }
+    let dims = loader.size("rope.dimension_count_swa", 2..=head_dim)?.unwrap_or(head_dim);
+    if !dims.is_multiple_of(2) {
+        return Err(loader.key_error("rope.dimension_count_swa", "an even number", dims));
+    }
+    let base = loader.positive("rope.freq_base_swa")?.unwrap_or(LOCAL_BASE);
+    let local = config.add_rope(Rope { dims, base, order: RopeOrder::NeoX, scaling: RopeScaling::None });
+    for attention in config.attentions_mut() {
+        (attention.scale, attention.norm_values) = (1.0, true);
+        if attention.window.is_some() {
+            (attention.head_dim, attention.rope) = (head_dim, Some(local));
+        }
+    }
+    config.set_steps(steps());
+    Ok(config)
+}
+
+fn steps() -> Vec<Step> {
+    use Register::{Normed, Out, Residual};
+    vec![
+        Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
+        Step::Attention { from: Normed },
+        Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
+        Step::AddOut,
+        Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
+        Step::Ffn { from: Normed },
+        Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
+        Step::AddOut,
+        Step::Scale,
+    ]
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let mut layer = gated_layer(
+        loader,
+        config,
+        n,
+        &[
+            (NormSlot::Attention, "attn_norm"),
+            (NormSlot::PostAttention, "post_attention_norm"),
+            (NormSlot::Ffn, "ffn_norm"),
+            (NormSlot::PostFfn, "post_ffw_norm"),
+        ],
+    )?;
+    let windowed = config.layers[n].attention.as_ref().filter(|of| of.window.is_some() && of.shares.is_none());
+    if let (Some(of), Some(attention)) = (windowed, &layer.attention)
+        && attention.v.is_none()
+    {
+        let expected = format!("values of a layer with a window, shape {:?}", [of.kv_dim(), config.d_model]);
+        return Err(loader.missing_tensor(&format!("blk.{n}.attn_v.weight"), expected));
+    }
+    layer.output_scale = Some(loader.vector(&format!("blk.{n}.layer_output_scale.weight"), 1)?[0]);
+    Ok(layer)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let common = draft.common(hf, "gemma4")?;
+    let (n_layer, local_dim) = (common.n_layer, common.head_dim);
+    let head_dim = hf.usize(&["global_head_dim"])?.filter(|dim| *dim > 0).unwrap_or(local_dim);
+    let rope_dims = hf.rotary_fraction()?.map_or(head_dim, |fraction| (fraction * head_dim as f32) as usize);
+    draft.rope(hf, &HfSizes { head_dim, rope_dims, ..common }, 1e6)?;
+    draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(LOCAL_BASE)));
+    draft.set_size("rope.dimension_count_swa", local_dim)?;
+    for key in ["attention.key_length", "attention.value_length"] {
+        draft.set_size(key, head_dim)?;
+        draft.set_size(&format!("{key}_swa"), local_dim)?;
+    }
+    let slides = hf.sliding_layers_or(n_layer, INTERVAL)?;
+    if hf.bool(&["attention_k_eq_v"])?.unwrap_or(false)
+        && let Some(global) = hf.usize(&["num_global_key_value_heads"])?
+    {
+        let heads = |slides: &bool| u32::try_from(if *slides { common.n_kv_head } else { global }).unwrap_or(u32::MAX);
+        let heads = slides.iter().map(heads).collect();
+        draft.set("attention.head_count_kv", Value::Array(Array::U32(heads)));
+    }
+    draft.window(hf.or_default(&["sliding_window"], 512)?, Some(slides))?;
+    draft.activation(hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
+    if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {
+        draft.set("final_logit_softcapping", Value::F32(cap));
+    }
+    draft.tied = true;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.norms_of_heads();
+    naming.norms_after();
+    naming.add("model.layers.*.pre_feedforward_layernorm", "blk.*.ffn_norm");
+    naming.whole("model.layers.*.layer_scalar", "blk.*.layer_output_scale.weight", Transform::None);
+    Ok(())
+}
