@@ -58,6 +58,7 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Read, Write, Write, Write],
         include_str!("../wgsl/rope_append.wgsl"),
     ),
+    kernel::<params::GatedInput>("gated_input", &[Read, Read, Write], include_str!("../wgsl/gated_input.wgsl")),
     kernel::<params::Scale>("scale", &[Write, Read], include_str!("../wgsl/scale.wgsl")),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
     typed(kernel::<params::Embedding>("embedding", &[Read, Read, Read, Write], include_str!("../wgsl/embedding.wgsl"))),

@@ -140,6 +140,20 @@ params! {
         splits: u32,
     }
 
+    /// `gated_input`
+    GatedInput {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row of the gates, or of the result, to the next.
+        pitch: u32,
+        /// Rows.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// The first element of the inputs.
+        first: u32,
+    }
+
     /// `scale`
     Scale {
         /// Elements of a row that count.

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 33] = [
+pub const MODELS: [&str; 34] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -23,6 +23,7 @@ pub const MODELS: [&str; 33] = [
     "gemma2",
     "gemma3",
     "gemma4",
+    "gemma4-e2b",
     "glm4-moe",
     "gpt-oss",
     "granite-4-dense",

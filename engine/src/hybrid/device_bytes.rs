@@ -15,8 +15,8 @@ use crate::{
     error::Result,
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
-        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerConfig, LayerWeights, Linear, Model, ModelConfig,
-        Norm, Predictor, PredictorKind, SharedExpert,
+        AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
+        PerLayerWeights, Predictor, PredictorKind, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -29,6 +29,7 @@ use crate::{
             head::{self, Head},
             layers::upload_bytes,
             neuron_rows::PartialSumBuffer,
+            per_layer::PerLayerBuffers,
             segment::timestamp_bytes,
         },
     },
@@ -68,11 +69,13 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     // Two uploads in flight, results, timestamps, and hand-overs: the FFN's input down, the CPU's partial sum up.
     let slots = config.experts.map_or(0, |experts| expert_choice_bytes(chunk, experts.used));
     let handed = 3 * floats(chunk * row) + slots;
-    let layers = weights.layers.iter().zip(&config.layers);
-    let layers = layers.map(|(layer, shape)| layer_bytes(caps, shape, layer, kv_type));
+    let inputs = PerLayerBuffers::scratch_floats(config, chunk).map(floats).iter().sum::<u64>();
+    let inputs = if config.per_layer_input.is_some() { inputs } else { 0 };
+    let layers = weights.layers.iter().enumerate();
+    let layers = layers.map(|(at, layer)| layer_bytes(caps, (config, at), layer, kv_type));
     Ok(DeviceBytes {
         chunk,
-        scratch: registers + attention + ffn + sparse + quantised + ROUNDED,
+        scratch: registers + attention + inputs + ffn + sparse + quantised + ROUNDED,
         staging: 2 * up + logits + handed + logged + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
         streaming_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
         layers: layers.collect::<Result<_>>()?,
@@ -84,10 +87,19 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
 }
 
 /// Bytes of `layer`, resident.
-fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: KvType) -> Result<LayerBytes> {
+fn layer_bytes(
+    caps: &Caps,
+    (config, at): (&ModelConfig, usize),
+    layer: &LayerWeights,
+    kv_type: KvType,
+) -> Result<LayerBytes> {
+    let shape = &config.layers[at];
     let element = if kv_type == KvType::F32 { 4 } else { 2 };
     let head = |of: &AttentionConfig| u64::from(thermocline_shaders::head_pitch(of.head_dim as u32));
-    let kv = shape.attention.as_ref().map_or(0, |of| 2 * head(of) * of.n_kv_head as u64 * element);
+    // Keys and values that several layers read are there, as themselves or as a copy, as soon as the last of these layers is.
+    let source = config.kv_source(at);
+    let is_last = !(at + 1..config.n_layer()).any(|later| config.kv_source(later) == source);
+    let kv = shape.attention.as_ref().filter(|_| is_last).map_or(0, |of| 2 * head(of) * of.n_kv_head as u64 * element);
     let norms = layer.norms.iter().map(|(_, norm)| norm);
     let of_heads = layer.attention.iter().flat_map(|attention| attention.q_norm.iter().chain(&attention.k_norm));
     let norms = norms.chain(of_heads).map(norm_bytes).sum::<u64>();
@@ -99,6 +111,8 @@ fn layer_bytes(caps: &Caps, shape: &LayerConfig, layer: &LayerWeights, kv_type: 
         }
         None => 0,
     };
+    let inputs = layer.per_layer.iter().flat_map(PerLayerWeights::linears);
+    let attention = attention + matrix(caps, &inputs.collect::<Vec<_>>())?;
     let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
     let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
@@ -306,7 +320,7 @@ mod tests {
     #[test]
     fn device_bytes_match_the_allocations_of_whole_models() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
-        for name in ["llama-relu", "mixtral", "gemma2", "opt", "falcon-mqa"] {
+        for name in ["llama-relu", "mixtral", "gemma2", "gemma4", "gemma4-e2b", "opt", "falcon-mqa"] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
             let bytes = device_bytes(gpu.caps(), &model, 24, KvType::F32).unwrap();

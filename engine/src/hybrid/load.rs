@@ -100,7 +100,8 @@ pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
             routed.max(FfnBuffers::gate_up_pitch(shared, true)).max(pitch(moe.experts.len()))
         }
     });
-    let widest = ffn.chain([AttentionBuffers::widest(caps, config), pitch(config.d_model)]).max().unwrap_or(1);
+    let others = [AttentionBuffers::widest(caps, config), pitch(config.d_model), config.per_layer_inputs()];
+    let widest = ffn.chain(others).max().unwrap_or(1);
     let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }

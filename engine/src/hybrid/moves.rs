@@ -39,9 +39,9 @@ impl Device {
     }
 
     /// Frees the layers before `first`, whose keys and values move to RAM.
-    pub(super) fn drop_layers(&mut self, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
+    pub(super) fn drop_layers(&mut self, model: &Model, first: usize, caches: &mut [&mut KvCache]) -> Result<()> {
         while self.layers.range().start < first && !self.layers.range().is_empty() {
-            self.layers.pop_front(caches)?;
+            self.layers.pop_front(model, caches)?;
             self.ffns.remove(0);
         }
         Ok(())
@@ -96,7 +96,7 @@ impl Device {
         match DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::None, false), registers) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
-                self.layers.pop_front(&mut [])?;
+                self.layers.pop_front(model, &mut [])?;
                 return Err(error);
             }
         }
@@ -104,7 +104,7 @@ impl Device {
             .fit_buffers(model)
             .and_then(|()| caches.iter_mut().try_for_each(|kv| self.layers.kv_to_device(model, layer, kv)));
         if moved.is_err() {
-            self.drop_layers(layer + 1, caches)?;
+            self.drop_layers(model, layer + 1, caches)?;
         }
         moved
     }

@@ -136,7 +136,8 @@ impl HybridProcessor {
             && !self.crossed
             && layer >= device.layers.range().start
         {
-            device.layers.begin_with(self.cold.cpu.residual()?)?;
+            let range = device.layers.range();
+            device.layers.begin_with(self.cold.cpu.current_residual(), self.cold.cpu.per_layer_inputs(range))?;
             self.crossed = true;
         }
         Ok(())
@@ -235,7 +236,8 @@ impl Processor for HybridProcessor {
         self.tokens = tokens.len();
         self.crossed = false;
         match &mut self.device {
-            Some(device) if device.layers.range().start == 0 => {
+            // The CPU computes the inputs that layers have of their own: their table is not on the device.
+            Some(device) if device.layers.range().start == 0 && model.config.per_layer_input.is_none() => {
                 self.crossed = true;
                 device.begin(model, tokens, kv)
             }
@@ -259,7 +261,10 @@ impl Processor for HybridProcessor {
         self.reach(layer)?;
         match self.side() {
             Side::Device(device) => device.layers.attention(layer, from, kv),
-            Side::Cpu(cold) => cold.cpu.attention(model, layer, from, kv),
+            Side::Cpu(cold) => {
+                cold.cpu.attention(model, layer, from, kv)?;
+                self.device.as_mut().map_or(Ok(()), |device| device.layers.update_copy(layer, kv))
+            }
         }
     }
 
@@ -287,6 +292,13 @@ impl Processor for HybridProcessor {
                 Ok(())
             }
             Side::Cpu(cold) => cold.cpu.add_out(),
+        }
+    }
+
+    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => device.layers.per_layer_input(layer),
+            Side::Cpu(cold) => cold.cpu.per_layer_input(model, layer),
         }
     }
 

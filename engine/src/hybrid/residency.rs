@@ -45,7 +45,7 @@ impl HybridProcessor {
         let n_layer = model.config.n_layer();
         let predictors = self.wants_predictors();
         let Some(device) = &mut self.device else { return Ok(()) };
-        device.drop_layers(placement.first_resident, caches)?;
+        device.drop_layers(model, placement.first_resident, caches)?;
         if device.layers.range().is_empty() {
             self.device = None;
         } else {
@@ -67,7 +67,7 @@ impl HybridProcessor {
             }
             match device.make_room(model) {
                 Err(Error::Memory { .. }) => {
-                    device.drop_layers(n_layer, caches)?;
+                    device.drop_layers(model, n_layer, caches)?;
                     self.device = None;
                 }
                 done => done?,

@@ -186,7 +186,7 @@ pub struct AttentionConfig {
     /// True if each head's values are divided by their root mean square (Gemma 4).
     pub norm_values: bool,
     /// The earlier layer whose keys and values this one reads; it has none of its own then.
-    pub shares: Option<usize>,
+    pub kv_from: Option<usize>,
 }
 
 impl AttentionConfig {
@@ -207,7 +207,7 @@ impl AttentionConfig {
 
     /// Elements that are appended to its keys (or values) by a token: none where they are another layer's.
     pub fn own_kv_dim(&self) -> usize {
-        if self.shares.is_some() { 0 } else { self.kv_dim() }
+        if self.kv_from.is_some() { 0 } else { self.kv_dim() }
     }
 }
 
@@ -308,6 +308,8 @@ pub struct ModelConfig {
     pub activation: Activation,
     /// Mixture of experts, in MoE models.
     pub experts: Option<Experts>,
+    /// Elements of the input that each layer has of its own beside the residual stream ([`PerLayerTable`](super::PerLayerTable)).
+    pub per_layer_input: Option<usize>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
     /// Factor on the outputs of attention and FFN where they are added to the residual stream (Granite).
@@ -336,6 +338,17 @@ impl ModelConfig {
     /// The same, to change it.
     pub fn attentions_mut(&mut self) -> impl Iterator<Item = &mut AttentionConfig> {
         self.layers.iter_mut().filter_map(|layer| layer.attention.as_mut())
+    }
+
+    /// Elements of the inputs that the layers have of their own, of a token and all layers together.
+    pub fn per_layer_inputs(&self) -> usize {
+        self.per_layer_input.map_or(0, |width| width * self.n_layer())
+    }
+
+    /// The layer whose keys and values `layer` reads: itself, or the one it shares them with; `None` without attention.
+    pub fn kv_source(&self, layer: usize) -> Option<usize> {
+        let attention = self.layers.get(layer)?.attention.as_ref()?;
+        Some(attention.kv_from.unwrap_or(layer))
     }
 
     /// True if a layer has a recurrent state, which cannot be taken back to an earlier token.

@@ -26,8 +26,9 @@ pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, Predictor,
-    PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, Weights,
+    AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, PerLayerTable,
+    PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert,
+    Weights,
 };
 
 use crate::{
@@ -125,11 +126,22 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
                 Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
                 Step::AddOut => (true, ""),
+                Step::PerLayerInput => (layer.per_layer.is_some() && weights.per_layer.is_some(), "inputs of layers"),
                 Step::Scale => (layer.output_scale.is_some(), "a factor"),
             };
             if !there {
                 let expected = format!("{wanted} that the family loads");
                 return Err(Error::invalid("layer program", expected, format!("{step:?} in layer {n}")));
+            }
+        }
+        if let Some(source) = shape.attention.as_ref().and_then(|attention| attention.kv_from) {
+            let rows = |at: usize| {
+                let of = config.layers[at].attention.as_ref()?;
+                Some((of.n_kv_head, of.head_dim))
+            };
+            if source >= n || config.kv_source(source) != Some(source) || rows(source) != rows(n) {
+                let expected = format!("an earlier layer with keys of its own and the shape of layer {n}'s");
+                return Err(Error::invalid("shared keys and values", expected, format!("layer {source}")));
             }
         }
         if shape.attention.as_ref().and_then(|attention| attention.rope).is_some_and(|rope| rope >= config.ropes.len())

@@ -24,6 +24,8 @@ pub enum NormSlot {
     Ffn,
     /// `blk.N.post_ffw_norm` (Gemma, OLMo 2)
     PostFfn,
+    /// `blk.N.post_norm`, of what the layer's own input yields (Gemma 3n and 4)
+    PostPerLayer,
 }
 
 /// One coarse operation of a layer.
@@ -55,6 +57,8 @@ pub enum Step {
     },
     /// `Residual += Out`, times [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
     AddOut,
+    /// `Out =` what [`PerLayerWeights`](super::PerLayerWeights) make of the layer's own input and `Residual`.
+    PerLayerInput,
     /// `Residual *=` [`LayerWeights::output_scale`](super::LayerWeights::output_scale).
     Scale,
 }

@@ -273,6 +273,34 @@ pub enum PredictorInput {
     Normed,
 }
 
+/// The use that a layer makes of its own input `p`, `[w]`: `output (activation(gate x) * p)` of the residual stream `x`.
+#[derive(Debug, Clone)]
+pub struct PerLayerWeights {
+    /// `[w, d]`
+    pub gate: Linear,
+    /// `[d, w]`
+    pub output: Linear,
+}
+
+impl PerLayerWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> [&Linear; 2] {
+        [&self.gate, &self.output]
+    }
+}
+
+/// The inputs that layers have of their own, `w` elements each (Gemma 3n and 4): for a token with the embedding `e`, `[d]`,
+/// `(norm(projection e / sqrt(d)) + sqrt(w) row) / sqrt(2)`, normed layer by layer.
+#[derive(Debug, Clone)]
+pub struct PerLayerTable {
+    /// A row per token, `[n_vocab, n_layer * w]`. It is read row by row and stays in the file.
+    pub rows: Matrix,
+    /// `[n_layer * w, d]`
+    pub projection: Linear,
+    /// `[w]`
+    pub norm: Norm,
+}
+
 /// Weights of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerWeights {
@@ -284,6 +312,8 @@ pub struct LayerWeights {
     pub recurrent: Option<RecurrentWeights>,
     /// FFN.
     pub ffn: Ffn,
+    /// Use of the layer's own input, if it has one.
+    pub per_layer: Option<PerLayerWeights>,
     /// Factor on the residual stream behind the layer (Gemma 4).
     pub output_scale: Option<f32>,
     /// Predictor, where the file or its sidecar has one.
@@ -313,6 +343,7 @@ impl LayerWeights {
             attention,
             recurrent: None,
             ffn,
+            per_layer: None,
             output_scale: None,
             predictor,
             activation_threshold,
@@ -321,10 +352,11 @@ impl LayerWeights {
         }
     }
 
-    /// The matrices that mix tokens: those of attention and of the recurrent mixer.
+    /// The matrices beside those of the FFN: of attention, of the recurrent mixer, and of the layer's own input.
     pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
         let recurrent = self.recurrent.iter().flat_map(RecurrentWeights::linears);
-        self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent)
+        let per_layer = self.per_layer.iter().flat_map(PerLayerWeights::linears);
+        self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent).chain(per_layer)
     }
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.
@@ -340,6 +372,8 @@ pub struct Weights {
     pub token_embedding: Matrix,
     /// `[positions + offset, d]`, learned positions only.
     pub position_embedding: Option<Matrix>,
+    /// The inputs that layers have of their own.
+    pub per_layer: Option<PerLayerTable>,
     /// Weights per layer.
     pub layers: Vec<LayerWeights>,
     /// Norm before the head.

@@ -182,7 +182,9 @@ impl CostProfile {
                 layer.mixers().map(|linear| matrix_reads(&linear.weight)).collect();
             if let Some(of) = &shape.attention {
                 let seen = of.window.map_or(filled, |window| filled.min(window as u64));
-                attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: bytes.kv_token * seen });
+                // Where they are counted to another layer.
+                let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
+                attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: device * seen });
             }
             let kv = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_mul(inputs.sessions as u64);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);

@@ -256,6 +256,7 @@ fn layers(
                 Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
                 Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
                 Step::AddOut => processor.add_out()?,
+                Step::PerLayerInput => processor.per_layer_input(model, layer)?,
                 Step::Scale => processor.scale(model, layer)?,
             }
         }

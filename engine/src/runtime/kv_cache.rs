@@ -21,6 +21,8 @@ enum LayerRows {
     None,
     Ram(KvLayer),
     Device(GpuKv),
+    /// In RAM, where they are appended to, and a copy on a device for the layers there that read them.
+    Both(KvLayer, GpuKv),
 }
 
 /// The KV cache of one conversation, with the recurrent states of models that have them. Every layer's keys and values are in the memory of the processor that computes the layer, and
@@ -49,7 +51,7 @@ struct CacheShape {
 impl CacheShape {
     /// Key/value heads of a layer and elements of each; `None` without keys and values of its own.
     fn heads(&self, layer: usize) -> Option<(usize, usize)> {
-        let attention = self.layers.get(layer)?.attention.as_ref().filter(|of| of.shares.is_none())?;
+        let attention = self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())?;
         Some((attention.n_kv_head, attention.head_dim))
     }
 }
@@ -127,6 +129,7 @@ impl KvCache {
             LayerRows::None => 0,
             LayerRows::Ram(rows) => rows.bytes(),
             LayerRows::Device(rows) => rows.bytes(),
+            LayerRows::Both(rows, copy) => rows.bytes() + copy.bytes(),
         };
         self.layers.iter().map(bytes).sum::<u64>() + self.states.as_ref().map_or(0, RecurrentStates::bytes)
     }
@@ -137,7 +140,7 @@ impl KvCache {
         let (n, now) = (self.len.min(n), self.len);
         self.len = self.states.as_mut().map_or(n, |states| states.rewind(n, now));
         for layer in &mut self.layers {
-            if let LayerRows::Ram(layer) = layer {
+            if let LayerRows::Ram(layer) | LayerRows::Both(layer, _) = layer {
                 layer.rows_mut().for_each(|rows| rows.truncate(self.len));
             }
         }
@@ -231,19 +234,66 @@ impl KvCache {
     /// complete.
     pub fn layer_mut(&mut self, layer: usize) -> Option<&mut KvLayer> {
         match self.layers.get_mut(layer) {
-            Some(LayerRows::Ram(rows)) => Some(rows),
+            Some(LayerRows::Ram(rows) | LayerRows::Both(rows, _)) => Some(rows),
             _ => None,
         }
     }
 
     /// True if all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        !self.layers.iter().any(|rows| matches!(rows, LayerRows::Device(_)))
+        !self.layers.iter().any(|rows| matches!(rows, LayerRows::Device(_) | LayerRows::Both(..)))
     }
 
-    /// True if layer `layer` has no keys and values.
-    pub(crate) fn is_without_rows(&self, layer: usize) -> bool {
-        matches!(self.layers.get(layer), Some(LayerRows::None))
+    /// Takes away what layers on a device share: copies of keys and values that are in RAM, and the use of others'.
+    pub(crate) fn unbind_kv(&mut self) {
+        for (layer, shape) in self.layers.iter_mut().zip(&self.shape.layers) {
+            let reads_others = shape.attention.as_ref().is_some_and(|attention| attention.kv_from.is_some());
+            *layer = match std::mem::replace(layer, LayerRows::None) {
+                LayerRows::Both(rows, _) => LayerRows::Ram(rows),
+                LayerRows::Device(_) if reads_others => LayerRows::None,
+                other => other,
+            };
+        }
+    }
+
+    /// The keys and values of `layer` on a device, be it only as a copy.
+    pub(crate) fn on_device(&self, layer: usize) -> Option<&GpuKv> {
+        match self.layers.get(layer) {
+            Some(LayerRows::Device(rows) | LayerRows::Both(_, rows)) => Some(rows),
+            _ => None,
+        }
+    }
+
+    /// Makes `to` the copy of `layer`'s keys and values, which are in RAM.
+    pub(crate) fn copy_to_device(&mut self, layer: usize, to: GpuKv, segment: &mut Segment) -> Result<()> {
+        let Some(place) = self.layers.get_mut(layer) else { return Ok(()) };
+        *place = match std::mem::replace(place, LayerRows::None) {
+            LayerRows::Ram(rows) => {
+                let filled = to.fill(&rows, 0..self.len, segment);
+                if filled.is_err() {
+                    *place = LayerRows::Ram(rows);
+                    return filled;
+                }
+                LayerRows::Both(rows, to)
+            }
+            other => other,
+        };
+        Ok(())
+    }
+
+    /// Brings `tokens` rows behind the last ones to the copy of `layer`, if there is one.
+    pub(crate) fn update_copy(&self, layer: usize, tokens: usize, segment: &mut Segment) -> Result<()> {
+        match self.layers.get(layer) {
+            Some(LayerRows::Both(rows, copy)) => copy.fill(rows, self.len..self.len + tokens, segment),
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets `layer`, which has no keys and values of its own, use others' on a device.
+    pub(crate) fn bind_on_device(&mut self, layer: usize, rows: GpuKv) {
+        if let Some(place @ LayerRows::None) = self.layers.get_mut(layer) {
+            *place = LayerRows::Device(rows);
+        }
     }
 
     /// Layer `layer`, if it is on a device.
@@ -263,7 +313,7 @@ impl KvCache {
         let len = self.len;
         if let Some(place @ LayerRows::Ram(_)) = self.layers.get_mut(layer) {
             if let LayerRows::Ram(rows) = place {
-                to.fill(rows, len, segment)?;
+                to.fill(rows, 0..len, segment)?;
             }
             *place = LayerRows::Device(to);
         }

@@ -44,6 +44,9 @@ pub trait Processor: Debug + Send {
     /// `Residual += Out`
     fn add_out(&mut self) -> Result<()>;
 
+    /// `Out =` what the layer makes of its own input and `Residual`.
+    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()>;
+
     /// `Residual *=` the layer's factor
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()>;
 

@@ -153,6 +153,7 @@ fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
     for (name, n) in [
         ("gemma3", 180),
         ("gemma4", 90),
+        ("gemma4-e2b", 90),
         ("phi3", 170),
         ("falcon-new", 150),
         ("mistral", 200),

@@ -443,3 +443,41 @@ fn routing_reaches_the_configuration() {
         (Activation::ClampedSwiglu, vec![Some(8), None, Some(8)])
     );
 }
+
+/// Counts of shared layers, inputs of layers and head sizes that contradict each other or the tensors.
+#[test]
+fn gemma4_files_that_contradict_themselves_are_refused() {
+    let file = "gguf2026/gemma4-e2b-F16.gguf";
+    let Opened::Checkpoint(control) = open_file(&fixtures().join(file), ReadMode::Map).unwrap() else { panic!() };
+    for (key, values) in [
+        // Of four layers that share, one finds no earlier layer of its kind.
+        ("attention.shared_kv_layers", &[4, 6, 1 << 40][..]),
+        ("embedding_length_per_layer_input", &[15, 32, 1 << 40]),
+        ("attention.key_length_swa", &[0, 8, 64, 1 << 40]),
+        ("attention.value_length_swa", &[0, 8]),
+        ("rope.dimension_count_swa", &[0, 7, 32]),
+        ("rope.dimension_count", &[0, 16, 64]),
+    ] {
+        for &value in values {
+            let changed = altered(&control, &format!("gemma4.{key}"), Value::U64(value));
+            match Model::from_checkpoint(changed, &LoadOptions::default()) {
+                Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+                other => panic!("{key} = {value}: {:?}", other.err()),
+            }
+        }
+    }
+    assert!(changed(file, |_| ()).is_ok());
+    for (name, expected) in [
+        ("per_layer_token_embd.weight", "[384, 96]"),
+        ("per_layer_model_proj.weight", "[96, 64]"),
+        ("per_layer_proj_norm.weight", "[16]"),
+        ("blk.4.inp_gate.weight", "[16, 64]"),
+        ("blk.2.post_norm.weight", "[64]"),
+        ("blk.5.layer_output_scale.weight", "[1]"),
+        ("blk.0.attn_v.weight", "values of a layer with a window, shape [16, 64]"),
+    ] {
+        let without = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name));
+        let error = without.unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+}

@@ -386,6 +386,7 @@ fn kv_bytes(config: &ModelConfig, ty: TensorType) -> Option<(u64, u64)> {
         let head = ty.row_bytes(attention.head_dim)? as u64;
         Some(2 * attention.n_kv_head as u64 * head)
     };
-    let token = config.attentions().map(layer).sum::<Option<u64>>()?;
+    let own = config.attentions().filter(|attention| attention.kv_from.is_none());
+    let token = own.map(layer).sum::<Option<u64>>()?;
     Some((token, token.saturating_mul(config.context_length as u64)))
 }

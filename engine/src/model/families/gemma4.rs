@@ -1,15 +1,20 @@
 //! Gemma 4: layers with a window and layers without differ in head size, key/value heads and rotation; values are divided by their
-//! root mean square, attention scores are not scaled, and a factor per layer scales the residual stream behind it.
+//! root mean square, attention scores are not scaled, and a factor per layer scales the residual stream behind it. In small models
+//! (E2B, E4B) each layer has an input of its own, and the last layers read keys and values of earlier ones.
 //!
 //! Layers without a window rotate the first pairs of a head only, by frequencies of the whole head; `rope_freqs.weight` has 1e30 for
 //! the others. In some models their values are their keys, before norm and rotation.
 
-use super::{Family, Loader, parts::gated_layer};
+use super::{
+    Family, Loader,
+    parts::{gated_layer, per_layer_weights},
+};
 use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, Register, Rope, RopeOrder, RopeScaling, Step,
+        Activation, LayerConfig, LayerWeights, ModelConfig, NormKind, NormSlot, Register, Rope, RopeOrder, RopeScaling,
+        Step,
         import::{Draft, HfConfig, HfSizes, Transform},
         load::Sizes,
     },
@@ -20,6 +25,8 @@ pub(super) const FAMILY: Family =
 
 /// One layer of so many has no window, the last of them.
 const INTERVAL: usize = 6;
+/// Largest input of a layer's own that is believed.
+const MOST_INPUT: usize = 1 << 16;
 /// Base of the frequencies in layers with a window.
 const LOCAL_BASE: f32 = 10_000.0;
 
@@ -49,13 +56,37 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
             (attention.head_dim, attention.rope) = (head_dim, Some(local));
         }
     }
-    config.set_steps(steps());
+    share_keys_and_values(loader, &mut config)?;
+    let width = loader.size("embedding_length_per_layer_input", 0..=MOST_INPUT)?.unwrap_or(0);
+    config.per_layer_input = (width > 0).then_some(width);
+    config.set_steps(steps(&config));
     Ok(config)
 }
 
-fn steps() -> Vec<Step> {
+/// The last `attention.shared_kv_layers` layers read keys and values of the last layer before them that has a window if they have one,
+/// and none if they have none.
+pub(super) fn share_keys_and_values(loader: &Loader<'_>, config: &mut ModelConfig) -> Result<()> {
+    let (key, n_layer) = ("attention.shared_kv_layers", config.n_layer());
+    let own = n_layer - loader.size(key, 0..=n_layer - 1)?.unwrap_or(0);
+    let windowed = |layer: &LayerConfig| layer.attention.as_ref().is_some_and(|attention| attention.window.is_some());
+    let (first, last) = config.layers.split_at_mut(own);
+    for layer in last {
+        let source = first.iter().rposition(|before| windowed(before) == windowed(layer));
+        let Some(source) = source else {
+            let kind = if windowed(layer) { "with" } else { "without" };
+            let expected = format!("few enough that a layer {kind} a window comes before them");
+            return Err(loader.key_error(key, expected, n_layer - own));
+        };
+        if let Some(attention) = &mut layer.attention {
+            attention.kv_from = Some(source);
+        }
+    }
+    Ok(())
+}
+
+fn steps(config: &ModelConfig) -> Vec<Step> {
     use Register::{Normed, Out, Residual};
-    vec![
+    let mut steps = vec![
         Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
         Step::Attention { from: Normed },
         Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
@@ -64,23 +95,26 @@ fn steps() -> Vec<Step> {
         Step::Ffn { from: Normed },
         Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
         Step::AddOut,
-        Step::Scale,
-    ]
+    ];
+    if config.per_layer_input.is_some() {
+        let norm = Step::Norm { norm: NormSlot::PostPerLayer, from: Out, into: Out };
+        steps.extend([Step::PerLayerInput, norm, Step::AddOut]);
+    }
+    steps.push(Step::Scale);
+    steps
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    let mut layer = gated_layer(
-        loader,
-        config,
-        n,
-        &[
-            (NormSlot::Attention, "attn_norm"),
-            (NormSlot::PostAttention, "post_attention_norm"),
-            (NormSlot::Ffn, "ffn_norm"),
-            (NormSlot::PostFfn, "post_ffw_norm"),
-        ],
-    )?;
-    let windowed = config.layers[n].attention.as_ref().filter(|of| of.window.is_some() && of.shares.is_none());
+    let mut norms = vec![
+        (NormSlot::Attention, "attn_norm"),
+        (NormSlot::PostAttention, "post_attention_norm"),
+        (NormSlot::Ffn, "ffn_norm"),
+        (NormSlot::PostFfn, "post_ffw_norm"),
+    ];
+    norms.extend(config.per_layer_input.map(|_| (NormSlot::PostPerLayer, "post_norm")));
+    let mut layer = gated_layer(loader, config, n, &norms)?;
+    layer.per_layer = per_layer_weights(loader, config, n)?;
+    let windowed = config.layers[n].attention.as_ref().filter(|of| of.window.is_some() && of.kv_from.is_none());
     if let (Some(of), Some(attention)) = (windowed, &layer.attention)
         && attention.v.is_none()
     {
@@ -112,6 +146,15 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         draft.set("attention.head_count_kv", Value::Array(Array::U32(heads)));
     }
     draft.window(hf.or_default(&["sliding_window"], 512)?, Some(slides))?;
+    let shared = hf.or_default(&["num_kv_shared_layers"], 0)?;
+    draft.set_size("attention.shared_kv_layers", shared)?;
+    draft.set_size("embedding_length_per_layer_input", hf.or_default(&["hidden_size_per_layer_input"], 0)?)?;
+    if hf.bool(&["use_double_wide_mlp"])?.unwrap_or(false) {
+        let width = hf.size(&["intermediate_size"])?;
+        let width = |n: usize| if n + shared >= n_layer { width.saturating_mul(2) } else { width };
+        let widths = (0..n_layer).map(|n| u32::try_from(width(n)).unwrap_or(u32::MAX)).collect();
+        draft.set("feed_forward_length", Value::Array(Array::U32(widths)));
+    }
     draft.activation(hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
     if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {
         draft.set("final_logit_softcapping", Value::F32(cap));
@@ -122,6 +165,7 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.norms_of_heads();
     naming.norms_after();
     naming.add("model.layers.*.pre_feedforward_layernorm", "blk.*.ffn_norm");
+    naming.per_layer_inputs();
     naming.whole("model.layers.*.layer_scalar", "blk.*.layer_output_scale.weight", Transform::None);
     Ok(())
 }

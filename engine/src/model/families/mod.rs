@@ -99,6 +99,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let (d, n_vocab) = (config.d_model, config.n_vocab);
     let token_embedding = loader.matrix("token_embd.weight", n_vocab, d)?;
     let position_embedding = opt::position_embedding(loader, config)?;
+    let per_layer = parts::per_layer_table(loader, config)?;
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
     let mut output_norm = loader.norm("output_norm", config.norm, d)?;
     let tied = loader.find("output.weight").is_none();
@@ -112,5 +113,5 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
         let vectors = [Some(&mut output_norm.weight), output_norm.bias.as_mut(), output.bias.as_mut()];
         vectors.into_iter().flatten().flatten().for_each(|x| *x *= config.logit_scale);
     }
-    Ok(Weights { token_embedding, position_embedding, layers, output_norm, output, tied })
+    Ok(Weights { token_embedding, position_embedding, per_layer, layers, output_norm, output, tied })
 }

@@ -6,7 +6,7 @@ use crate::{
     format::{Matrix, Tensor},
     model::{
         AttentionWeights, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm,
-        NormSlot, SharedExpert,
+        NormSlot, PerLayerTable, PerLayerWeights, SharedExpert,
     },
 };
 
@@ -43,7 +43,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     } else {
         let own = |which: &str| loader.linear(&format!("blk.{n}.attn_{which}"), kv_dim, d);
         let keys_are_values = shape.norm_values && !loader.has(&format!("blk.{n}.attn_v.weight"));
-        let (k, v) = match shape.shares {
+        let (k, v) = match shape.kv_from {
             Some(_) => (None, None),
             None if keys_are_values => (Some(own("k")?), None),
             None => (Some(own("k")?), Some(own("v")?)),
@@ -62,7 +62,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         v,
         output: loader.linear(&format!("blk.{n}.attn_output"), d, shape.q_dim())?,
         q_norm: head_norm("q", shape.q_dim())?,
-        k_norm: if shape.shares.is_none() { head_norm("k", kv_dim)? } else { None },
+        k_norm: if shape.kv_from.is_none() { head_norm("k", kv_dim)? } else { None },
         sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
     })
 }
@@ -112,6 +112,30 @@ fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -
         shared: shared_expert(loader, d, n)?.map(Box::new),
         file_down: Vec::new(),
     })
+}
+
+/// The inputs that layers have of their own, if the model has them.
+pub(super) fn per_layer_table(loader: &Loader<'_>, config: &ModelConfig) -> Result<Option<PerLayerTable>> {
+    let Some(width) = config.per_layer_input else { return Ok(None) };
+    let all = config.per_layer_inputs();
+    Ok(Some(PerLayerTable {
+        rows: loader.matrix("per_layer_token_embd.weight", config.n_vocab, all)?,
+        projection: loader.linear("per_layer_model_proj", all, config.d_model)?,
+        norm: loader.norm("per_layer_proj_norm", config.norm, width)?,
+    }))
+}
+
+/// The use that layer `n` makes of its own input, if it has one.
+pub(super) fn per_layer_weights(
+    loader: &Loader<'_>,
+    config: &ModelConfig,
+    n: usize,
+) -> Result<Option<PerLayerWeights>> {
+    let Some(width) = config.per_layer_input else { return Ok(None) };
+    Ok(Some(PerLayerWeights {
+        gate: loader.linear(&format!("blk.{n}.inp_gate"), width, config.d_model)?,
+        output: loader.linear(&format!("blk.{n}.proj"), config.d_model, width)?,
+    }))
 }
 
 /// A layer of norms, attention and an FFN without a gate.

@@ -73,6 +73,16 @@ impl Naming {
         self.add("model.layers.*.self_attn.k_norm", "blk.*.attn_k_norm");
     }
 
+    /// Inputs that layers have of their own (Gemma 3n and 4).
+    pub(in crate::model) fn per_layer_inputs(&mut self) {
+        self.add("model.embed_tokens_per_layer", "per_layer_token_embd");
+        self.add("model.per_layer_model_projection", "per_layer_model_proj");
+        self.add("model.per_layer_projection_norm", "per_layer_proj_norm");
+        self.add("model.layers.*.per_layer_input_gate", "blk.*.inp_gate");
+        self.add("model.layers.*.per_layer_projection", "blk.*.proj");
+        self.add("model.layers.*.post_per_layer_input_norm", "blk.*.post_norm");
+    }
+
     /// Makes neighbours of rotated pairs in q and k, as GGUF has them in the llama family.
     pub(in crate::model) fn rotated_pairs(&mut self, sizes: &HfSizes) {
         self.set("model.layers.*.self_attn.q_proj", "blk.*.attn_q", sizes.rope_query());

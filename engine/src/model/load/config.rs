@@ -117,7 +117,7 @@ impl Loader<'_> {
                 softcap: None,
                 gated: false,
                 norm_values: false,
-                shares: None,
+                kv_from: None,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();
@@ -141,6 +141,7 @@ impl Loader<'_> {
             ropes: vec![rope],
             activation: Activation::Silu,
             experts: None,
+            per_layer_input: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,

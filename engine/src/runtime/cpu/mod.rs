@@ -6,6 +6,7 @@ mod expert_firing;
 mod experts;
 mod ffn;
 mod layer_ffn;
+mod per_layer;
 mod processor;
 mod products;
 mod recurrent;

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     FfnWork, WHAT,
     layer_ffn::{LayerFfn, LayerTask},
+    per_layer::PerLayerInputs,
     recurrent::RecurrentMixer,
 };
 use crate::{
@@ -49,6 +50,7 @@ pub struct CpuProcessor {
     gated: Vec<f32>,
     gates: Vec<f32>,
     recurrent: RecurrentMixer,
+    per_layer: PerLayerInputs,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
@@ -79,6 +81,7 @@ impl CpuProcessor {
             gated: Vec::new(),
             gates: Vec::new(),
             recurrent: RecurrentMixer::default(),
+            per_layer: PerLayerInputs::default(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
@@ -100,6 +103,16 @@ impl CpuProcessor {
         (self.tokens, self.d_model) = (tokens, model.config.d_model);
         self.registers[Register::Residual as usize][..residual.len()].copy_from_slice(residual);
         Ok(())
+    }
+
+    /// The residual stream, `[tokens, d_model]`.
+    pub(crate) fn current_residual(&self) -> &[f32] {
+        &self.registers[Register::Residual as usize][..self.tokens * self.d_model]
+    }
+
+    /// The inputs that `layers` have of their own for the current chunk, `[layers, tokens, w]`; empty if the model has none.
+    pub(crate) fn per_layer_inputs(&self, layers: Range<usize>) -> &[f32] {
+        self.per_layer.of(layers)
     }
 
     /// `out = ffn(x)` of a layer that is otherwise computed elsewhere, both `[tokens, d_model]`. Without `residual`, the input of the norm
@@ -256,6 +269,10 @@ impl Processor for CpuProcessor {
                 self.cpu.add(x, position);
             }
         }
+        if let Some(table) = &weights.per_layer {
+            let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
+            self.per_layer.fill(&self.cpu, config, table, tokens, residual)?;
+        }
         Ok(())
     }
 
@@ -317,7 +334,7 @@ impl Processor for CpuProcessor {
         }
         if let Some(rows) = of.rope.and_then(|table| self.rotations.get(table)) {
             self.cpu.rope(q, q_dim, of.head_dim, rows);
-            if of.shares.is_none() {
+            if of.kv_from.is_none() {
                 self.cpu.rope(k, kv_dim, of.head_dim, rows);
             }
         }
@@ -327,11 +344,11 @@ impl Processor for CpuProcessor {
                 q.iter_mut().for_each(|q| *q *= factor);
             }
         }
-        let source = of.shares.unwrap_or(layer);
+        let source = of.kv_from.unwrap_or(layer);
         let Some(cache) = kv.layer_mut(source) else {
             return Err(Error::invalid("KV cache", format!("one in RAM with a layer {source}"), "another"));
         };
-        if of.shares.is_none() {
+        if of.kv_from.is_none() {
             self.cpu.push_rows(&mut cache.keys, self.first, k, kv_dim);
             self.cpu.push_rows(&mut cache.values, self.first, v, kv_dim);
         }
@@ -415,6 +432,16 @@ impl Processor for CpuProcessor {
         Ok(())
     }
 
+    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
+        let Some(weights) = &model.weights.layers[layer].per_layer else {
+            let got = format!("none in layer {layer}");
+            return Err(Error::invalid("layer program", "an input of the layer's own that the model has", got));
+        };
+        let n = self.tokens * self.d_model;
+        let [residual, .., out] = &mut self.registers;
+        self.per_layer.apply(&self.cpu, &model.config, (layer, weights), &residual[..n], &mut out[..n])
+    }
+
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
         let factor = model.weights.layers[layer].output_scale.unwrap_or(1.0);
         let n = self.tokens * self.d_model;
@@ -423,7 +450,7 @@ impl Processor for CpuProcessor {
     }
 
     fn residual(&mut self) -> Result<&[f32]> {
-        Ok(&self.registers[Register::Residual as usize][..self.tokens * self.d_model])
+        Ok(self.current_residual())
     }
 
     fn head(&mut self, model: &Model, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
@@ -469,6 +496,10 @@ impl Processor for CpuProcessor {
             self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
         let vectors = vectors.chain([&self.gated, &self.gates]);
         let floats: usize = vectors.map(Vec::capacity).sum();
-        (floats * size_of::<f32>()) as u64 + self.attention.bytes() + self.ffn.bytes() + self.recurrent.bytes()
+        (floats * size_of::<f32>()) as u64
+            + self.attention.bytes()
+            + self.ffn.bytes()
+            + self.recurrent.bytes()
+            + self.per_layer.bytes()
     }
 }

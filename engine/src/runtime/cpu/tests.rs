@@ -65,6 +65,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         ropes: Vec::new(),
         activation,
         experts,
+        per_layer_input: None,
         embedding_scale: 1.0,
         residual_scale: 1.0,
         logit_scale: 1.0,

@@ -185,7 +185,7 @@ impl AttentionOps {
             None => Ok(None),
         };
         let (q_norm, k_norm) = (norm(&weights.q_norm)?, norm(&weights.k_norm)?);
-        if q_norm.is_some() != k_norm.is_some() && shape.shares.is_none() {
+        if q_norm.is_some() != k_norm.is_some() && shape.kv_from.is_none() {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         // A single head is all of them.
@@ -227,7 +227,7 @@ impl AttentionOps {
             query_beta: buffers.query_scale.0,
             query_length: buffers.query_scale.1,
         };
-        let appended = if shape.shares.is_some() { 0 } else { 2 * n_kv_head };
+        let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };
         recorder.dispatch(&cache.rope, &rope, [n_head + appended, tokens as u32, 1]);
         let mut params = params::Attention {
             n_head,

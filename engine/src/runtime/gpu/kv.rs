@@ -26,6 +26,8 @@ pub(crate) struct GpuKv {
     keys: Buffer,
     values: Buffer,
     rows: DeviceRows,
+    /// True if the buffers are another layer's.
+    shared: bool,
 }
 
 /// The layout of keys (or values) on the device: `[heads, capacity, head_pitch(head_dim)]`.
@@ -75,7 +77,23 @@ impl GpuKv {
         let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
         let (keys, values) = (buffer()?, buffer()?);
         let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), rows.bytes == 4)?;
-        Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows })
+        Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows, shared: false })
+    }
+
+    /// The same buffers with the dispatches of a layer that reads them and has none of its own.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub(crate) fn shared_with(
+        &self,
+        gpu: &Gpu,
+        rope: Option<&Rope>,
+        buffers: &AttentionBuffers,
+        attention: &AttentionOps,
+    ) -> Result<Self> {
+        let (keys, values) = (self.keys.clone(), self.values.clone());
+        let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), self.rows.bytes == 4)?;
+        Ok(GpuKv { owner: Arc::clone(&self.owner), ops, keys, values, rows: self.rows, shared: true })
     }
 
     /// Bytes on the device of a layer's keys and values for `capacity` tokens.
@@ -88,9 +106,9 @@ impl GpuKv {
         Arc::ptr_eq(&self.owner, owner)
     }
 
-    /// Bytes of both buffers.
+    /// Bytes of both buffers; 0 if they are another layer's.
     pub(crate) fn bytes(&self) -> u64 {
-        2 * self.rows.all_bytes()
+        if self.shared { 0 } else { 2 * self.rows.all_bytes() }
     }
 
     /// The dispatches that read and write it.
@@ -98,11 +116,11 @@ impl GpuKv {
         &self.ops
     }
 
-    /// Uploads the first `len` rows of every head of `from`, in loads of the size of `segment`'s ring.
-    pub(crate) fn fill(&self, from: &KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
+    /// Uploads `rows` of every head of `from`, in loads of the size of `segment`'s ring.
+    pub(crate) fn fill(&self, from: &KvLayer, rows: Range<usize>, segment: &mut Segment) -> Result<()> {
         let (at, mut row, mut bytes) = (self.rows, vec![0.0; self.rows.head_dim], Vec::new());
         let heads = [(&self.keys, &from.keys), (&self.values, &from.values)];
-        for load in at.loads(len, segment.room_up())? {
+        for load in at.loads(rows, segment.room_up())? {
             bytes.clear();
             for Run { values, head, rows } in &load {
                 for i in rows.clone() {
@@ -125,7 +143,7 @@ impl GpuKv {
     /// Reads the first `len` rows of every head back into `into`, which has none yet.
     pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
-        for load in at.loads(len, segment.room_down())? {
+        for load in at.loads(0..len, segment.room_down())? {
             let pieces = load.iter().map(|Run { values, head, rows }| {
                 let buffer = if *values { &self.values } else { &self.keys };
                 (buffer, at.offset(*head, rows.start), (rows.len() * at.row_bytes()) as u64)
@@ -180,8 +198,8 @@ impl DeviceRows {
         (head * self.capacity + row) as u64 * self.row_bytes() as u64
     }
 
-    /// The first `len` rows of every head's keys and values in loads of `room` bytes.
-    fn loads(self, len: usize, room: u64) -> Result<Vec<Vec<Run>>> {
+    /// The rows `all` of every head's keys and values in loads of `room` bytes.
+    fn loads(self, all: Range<usize>, room: u64) -> Result<Vec<Vec<Run>>> {
         let wanted = self.row_bytes() as u64;
         if room < wanted {
             return Err(Error::Memory { what: "staging of one row of the KV cache", wanted, available: room });
@@ -190,9 +208,9 @@ impl DeviceRows {
         let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);
         for values in [false, true] {
             for head in 0..self.heads {
-                let mut start = 0;
-                while start < len {
-                    let end = len.min(start + left);
+                let mut start = all.start;
+                while start < all.end {
+                    let end = all.end.min(start + left);
                     left -= end - start;
                     load.push(Run { values, head, rows: start..end });
                     start = end;
@@ -295,7 +313,7 @@ mod tests {
         for room in [16, 40, 16 * 7, 1 << 20] {
             for len in [0, 1, 13] {
                 let mut seen = Vec::new();
-                for load in rows.loads(len, room).unwrap() {
+                for load in rows.loads(0..len, room).unwrap() {
                     let count: usize = load.iter().map(|run| run.rows.len()).sum();
                     assert!(count > 0 && (count * rows.row_bytes()) as u64 <= room);
                     seen.extend(load.into_iter().flat_map(|run| run.rows.map(move |row| (run.values, run.head, row))));
@@ -306,6 +324,6 @@ mod tests {
                 assert_eq!(seen, all.collect::<Vec<_>>(), "{len} rows, {room} bytes");
             }
         }
-        assert!(matches!(rows.loads(1, 15), Err(Error::Memory { wanted: 16, available: 15, .. })));
+        assert!(matches!(rows.loads(0..1, 15), Err(Error::Memory { wanted: 16, available: 15, .. })));
     }
 }

@@ -4,6 +4,7 @@ use super::{
     attention::{AttentionBuffers, AttentionOps},
     loader::Loader,
     norm::{NormOp, NormWeights},
+    per_layer::{PerLayerBuffers, PerLayerOps},
     registers::Registers,
 };
 use crate::{
@@ -19,6 +20,7 @@ pub(crate) type NormStep = (NormSlot, Register, Register);
 pub(crate) struct GpuLayer {
     pub norms: Vec<(NormStep, NormOp)>,
     pub attention: Option<AttentionOps>,
+    pub per_layer: Option<PerLayerOps>,
     pub attention_from: Register,
     pub ffn_from: Register,
     /// The norm whose output the FFN reads; the predictor runs right behind it.
@@ -32,7 +34,7 @@ impl GpuLayer {
     pub fn new(
         loader: &mut Loader<'_, '_>,
         registers: &Registers,
-        attention: &AttentionBuffers,
+        (attention, per_layer): (&AttentionBuffers, Option<&PerLayerBuffers>),
         model: &Model,
         layer: usize,
     ) -> Result<Self> {
@@ -55,7 +57,7 @@ impl GpuLayer {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
                 }
-                Step::AddOut | Step::Scale => {}
+                Step::AddOut | Step::PerLayerInput | Step::Scale => {}
             }
         }
         for from in [attention_from, ffn_from] {
@@ -67,8 +69,12 @@ impl GpuLayer {
         let from = registers.get(attention_from);
         let of = shape.attention.as_ref().zip(weights.attention.as_ref());
         let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
+        let residual = registers.get(Register::Residual);
+        let per_layer = per_layer.zip(weights.per_layer.as_ref());
+        let per_layer =
+            per_layer.map(|(buffers, of)| PerLayerOps::new(loader, buffers, of, residual, out)).transpose()?;
         let keeps_residual = shape.early_ffn_input().is_none();
-        Ok(GpuLayer { norms, attention, attention_from, ffn_from, feeds_ffn, keeps_residual })
+        Ok(GpuLayer { norms, attention, per_layer, attention_from, ffn_from, feeds_ffn, keeps_residual })
     }
 }
 
@@ -89,6 +95,11 @@ pub(crate) fn no_recurrence(layer: usize) -> Error {
 /// The error of attention that the layer does not have.
 pub(crate) fn no_attention(layer: usize) -> Error {
     Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
+}
+
+/// The error of an input of its own that the layer does not have.
+pub(crate) fn no_per_layer(layer: usize) -> Error {
+    Error::invalid("layer program", "an input of the layer's own that the model has", format!("none in layer {layer}"))
 }
 
 /// Refuses a step that reads another register than it was prepared for.

@@ -1,13 +1,14 @@
 //! The last layers of a model on a device, but for their FFNs: embedding, norms, attention, residual stream and head.
 
-use std::{ops::Range, sync::Arc};
+use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
     GpuKv,
-    attention::{AttentionBuffers, rotated},
+    attention::{AttentionBuffers, AttentionOps, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_attention, no_norm, same},
+    layer::{GpuLayer, NormStep, no_attention, no_norm, no_per_layer, same},
     loader::Loader,
+    per_layer::PerLayerBuffers,
     registers::{Registers, pad, unpad},
     segment::Segment,
 };
@@ -29,6 +30,7 @@ pub(crate) struct GpuLayers {
     pub chunk: usize,
     pub registers: Registers,
     attention: AttentionBuffers,
+    per_layer: Option<PerLayerBuffers>,
     first_layer: usize,
     layers: Vec<GpuLayer>,
     head: Option<Head>,
@@ -57,6 +59,7 @@ impl GpuLayers {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let registers = Registers::new(loader)?;
         let attention = AttentionBuffers::new(loader)?;
+        let per_layer = PerLayerBuffers::new(loader)?;
         let rotations = vec![Vec::new(); attention.tables.len()];
         let rings = (upload_bytes(config, chunk), registers.row_bytes());
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
@@ -66,6 +69,7 @@ impl GpuLayers {
             chunk,
             registers,
             attention,
+            per_layer,
             first_layer,
             layers: Vec::new(),
             head: None,
@@ -82,23 +86,35 @@ impl GpuLayers {
     /// Uploads the layer behind the last one; returns its number.
     pub fn push(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<usize> {
         let layer = self.first_layer + self.layers.len();
-        self.layers.push(GpuLayer::new(loader, &self.registers, &self.attention, model, layer)?);
+        self.layers.push(GpuLayer::new(
+            loader,
+            &self.registers,
+            (&self.attention, self.per_layer.as_ref()),
+            model,
+            layer,
+        )?);
         Ok(layer)
     }
 
     /// Uploads `layer`, which is the one before the first.
     pub fn push_front(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        self.layers.insert(0, GpuLayer::new(loader, &self.registers, &self.attention, model, layer)?);
+        self.layers.insert(
+            0,
+            GpuLayer::new(loader, &self.registers, (&self.attention, self.per_layer.as_ref()), model, layer)?,
+        );
         self.first_layer = layer;
         Ok(())
     }
 
     /// Frees the first layer, whose keys and values move to RAM in all `caches`.
-    pub fn pop_front(&mut self, caches: &mut [&mut KvCache]) -> Result<()> {
-        caches.iter_mut().try_for_each(|kv| kv.move_to_ram(self.first_layer, &mut self.segment))?;
+    pub fn pop_front(&mut self, model: &Model, caches: &mut [&mut KvCache]) -> Result<()> {
+        for kv in caches.iter_mut() {
+            kv.unbind_kv();
+            kv.move_to_ram(self.first_layer, &mut self.segment)?;
+        }
         self.layers.remove(0);
         self.first_layer += 1;
-        Ok(())
+        caches.iter_mut().try_for_each(|kv| self.bind_kv(model, kv))
     }
 
     /// The layers that are here.
@@ -144,22 +160,52 @@ impl GpuLayers {
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room, [`Error::Invalid`] for a capacity of 0, [`Error::Gpu`] if the device is lost.
-    pub fn kv_cache(&self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
-        let shapes = model.config.layers[self.range()].iter().filter_map(|layer| layer.attention.as_ref());
+    pub fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
+        // A layer before these whose keys and values they read has a copy of them here.
+        let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
+        let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
         let all = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
         }
-        KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
+        let mut kv = KvCache::split(&model.config, capacity, ty, |layer| match self.range().contains(&layer) {
             true => self.kv_layer(model, layer, (capacity, ty)),
             false => Ok(None),
-        })
+        })?;
+        self.bind_kv(model, &mut kv)?;
+        Ok(kv)
+    }
+
+    /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a copy of
+    /// those in RAM.
+    fn bind_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        for layer in self.range() {
+            let Some(source) = model.config.kv_source(layer).filter(|source| *source != layer) else { continue };
+            let Some(attention) = &self.layers[layer - self.first_layer].attention else { continue };
+            let rope = model.config.rope(layer);
+            if kv.on_device(source).is_none() {
+                let size = (kv.capacity(), kv.ty());
+                let copy = GpuKv::new((&self.gpu, &self.identity), rope, &self.attention, attention, size)?;
+                kv.copy_to_device(source, copy, &mut self.segment)?;
+            }
+            if let Some(rows) = kv.on_device(source) {
+                let shared = rows.shared_with(&self.gpu, rope, &self.attention, attention)?;
+                kv.bind_on_device(layer, shared);
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings the chunk's keys and values of `layer`, which the CPU has appended, to their copy on the device, if there is one.
+    pub fn update_copy(&mut self, layer: usize, kv: &KvCache) -> Result<()> {
+        kv.update_copy(layer, self.tokens, &mut self.segment)
     }
 
     /// `None` for a layer without attention.
     fn kv_layer(&self, model: &Model, layer: usize, capacity_and_type: (usize, KvType)) -> Result<Option<GpuKv>> {
-        let Some(attention) = &self.layer(layer)?.attention else { return Ok(None) };
+        let own = |attention: &&AttentionOps| attention.layout.shape.kv_from.is_none();
+        let Some(attention) = self.layer(layer)?.attention.as_ref().filter(own) else { return Ok(None) };
         let owner = (&self.gpu, &self.identity);
         GpuKv::new(owner, model.config.rope(layer), &self.attention, attention, capacity_and_type).map(Some)
     }
@@ -167,7 +213,7 @@ impl GpuLayers {
     /// True if the keys and values of the layers here are on this device, and the others in RAM.
     pub fn holds(&self, kv: &KvCache) -> bool {
         let on_device = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
-        let here = |layer| kv.is_without_rows(layer) || on_device(layer);
+        let here = |layer: usize| self.layers[layer - self.first_layer].attention.is_none() || on_device(layer);
         (0..self.first_layer).all(|layer| kv.device_layer(layer).is_none()) && self.range().all(here)
     }
 
@@ -176,6 +222,12 @@ impl GpuLayers {
     /// # Errors
     /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
     pub fn kv_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
+        kv.unbind_kv();
+        self.move_to_device(model, layer, kv)?;
+        self.bind_kv(model, kv)
+    }
+
+    fn move_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
         if kv.device_layer(layer).is_some() {
             return Ok(());
         }
@@ -188,6 +240,7 @@ impl GpuLayers {
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost.
     pub fn kv_to_ram(&mut self, kv: &mut KvCache) -> Result<()> {
+        kv.unbind_kv();
         for layer in 0..self.range().end {
             if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
                 kv.move_to_ram(layer, &mut self.segment)?;
@@ -201,10 +254,12 @@ impl GpuLayers {
     /// # Errors
     /// As [`GpuLayers::kv_to_device`] and [`GpuLayers::kv_to_ram`].
     pub fn take_kv(&mut self, model: &Model, kv: &mut KvCache) -> Result<()> {
+        kv.unbind_kv();
         for layer in 0..self.first_layer {
             kv.move_to_ram(layer, &mut self.segment)?;
         }
-        self.range().try_for_each(|layer| self.kv_to_device(model, layer, kv))
+        self.range().try_for_each(|layer| self.move_to_device(model, layer, kv))?;
+        self.bind_kv(model, kv)
     }
 
     /// Announces a chunk of `tokens` tokens at the end of `kv`, of which the first layers are computed elsewhere.
@@ -222,7 +277,7 @@ impl GpuLayers {
         let (config, weights) = (&model.config, &model.weights);
         self.announce(tokens.len(), kv);
         if let Some(embedding) = self.head.as_ref().and_then(|head| head.embedding.clone()) {
-            self.upload_inputs(Some((tokens, &embedding.ids)))?;
+            self.upload_inputs(Some((tokens, &embedding.ids)), &[])?;
             embedding.record(self.segment.recorder(), tokens.len());
             return Ok(());
         }
@@ -242,17 +297,18 @@ impl GpuLayers {
                 row.iter_mut().zip(position).for_each(|(x, position)| *x += *position);
             }
         }
-        self.upload_inputs(None)
+        self.upload_inputs(None, &[])
     }
 
-    /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was announced.
-    pub fn begin_with(&mut self, residual: &[f32]) -> Result<()> {
+    /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was announced, with the inputs that the layers here have of their
+    /// own, `[layers, tokens, w]`.
+    pub fn begin_with(&mut self, residual: &[f32], per_layer: &[f32]) -> Result<()> {
         pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
-        self.upload_inputs(None)
+        self.upload_inputs(None, per_layer)
     }
 
-    /// Uploads the residual stream's rows or the ids of `tokens`, and the chunk's rotations.
-    fn upload_inputs(&mut self, tokens: Option<(&[u32], &Buffer)>) -> Result<()> {
+    /// Uploads the residual stream's rows or the ids of `tokens`, the chunk's rotations, and inputs of layers.
+    fn upload_inputs(&mut self, tokens: Option<(&[u32], &Buffer)>, per_layer: &[f32]) -> Result<()> {
         let (input, to) = match tokens {
             Some((ids, to)) => (bytemuck::cast_slice(ids), to),
             None => (bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual)),
@@ -260,6 +316,9 @@ impl GpuLayers {
         let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(input, to, 0)];
         let rotations = self.rotations.iter().zip(&self.attention.tables);
         pieces.extend(rotations.map(|(rotations, table)| (bytemuck::cast_slice(rotations), table, 0)));
+        if let Some(buffers) = self.per_layer.as_ref().filter(|_| !per_layer.is_empty()) {
+            pieces.push((bytemuck::cast_slice(per_layer), &buffers.inputs, 0));
+        }
         self.segment.begin(&pieces)
     }
 
@@ -306,6 +365,17 @@ impl GpuLayers {
     pub fn add_out(&mut self) {
         self.add_due();
         self.due = true;
+    }
+
+    /// `Out =` what `layer` makes of its own input and `Residual`.
+    pub fn per_layer_input(&mut self, layer: usize) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        self.layer(layer)?;
+        let at = layer - self.first_layer;
+        let Some(ops) = &self.layers[at].per_layer else { return Err(no_per_layer(layer)) };
+        ops.record(&self.gpu, self.segment.recorder(), self.tokens, at);
+        self.segment.worked(ops.work() * self.tokens as u64, self.tokens)
     }
 
     /// `Residual *= factor`
@@ -366,6 +436,6 @@ fn no_head() -> Error {
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
 pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
-    let begin = pitch(config.d_model) + rotated(config);
+    let begin = pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }

@@ -19,6 +19,7 @@ pub(crate) mod layers;
 pub(crate) mod loader;
 pub(crate) mod neuron_rows;
 pub(crate) mod norm;
+pub(crate) mod per_layer;
 pub(crate) mod predictor;
 pub(crate) mod product;
 pub(crate) mod registers;

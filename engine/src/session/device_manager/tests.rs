@@ -195,6 +195,10 @@ impl Processor for FailingProcessor {
         self.cpu.add_out()
     }
 
+    fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
+        self.cpu.per_layer_input(model, layer)
+    }
+
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
         self.cpu.scale(model, layer)
     }

@@ -66,6 +66,7 @@ fn placements_do_not_change_logits_of_other_models() {
         "llama-silu-gqa",
         "gemma2",
         "gemma4",
+        "gemma4-e2b",
         "qwen2",
         "phi3",
         "falcon-new",

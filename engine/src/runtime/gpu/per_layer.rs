@@ -1,0 +1,88 @@
+//! The inputs that layers have of their own beside the residual stream, on the device.
+
+use super::{
+    elementwise::{WORKGROUP, flat_grid, kind},
+    loader::Loader,
+    product::Product,
+};
+use crate::{
+    error::Result,
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    model::{ModelConfig, PerLayerWeights},
+};
+
+/// Buffers that all layers share.
+#[derive(Debug)]
+pub(crate) struct PerLayerBuffers {
+    /// `[layers, tokens, w]`, of the layers on the device.
+    pub inputs: Buffer,
+    /// `[chunk, pitch(w)]`: gates, and what comes of gates and inputs.
+    gate: Buffer,
+    hidden: Buffer,
+    width: usize,
+}
+
+/// The use that one layer makes of its input: `output (activation(gate x) * input)`.
+#[derive(Debug)]
+pub(crate) struct PerLayerOps {
+    gate: Product,
+    gated: Op,
+    output: Product,
+    width: usize,
+}
+
+impl PerLayerBuffers {
+    /// `None` for a model whose layers have no inputs of their own.
+    pub fn new(loader: &Loader<'_, '_>) -> Result<Option<Self>> {
+        let Some(width) = loader.config.per_layer_input else { return Ok(None) };
+        let [inputs, gate, hidden] = Self::scratch_floats(loader.config, loader.chunk);
+        Ok(Some(PerLayerBuffers {
+            inputs: loader.scratch("inputs of layers", inputs)?,
+            gate: loader.scratch("gates of layers' inputs", gate)?,
+            hidden: loader.scratch("gated inputs of layers", hidden)?,
+            width,
+        }))
+    }
+
+    /// Sizes of the buffers, in floats.
+    pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> [usize; 3] {
+        let row = config.per_layer_input.map_or(0, pitch);
+        [chunk * config.per_layer_inputs(), chunk * row, chunk * row]
+    }
+}
+
+impl PerLayerOps {
+    /// Uploads `weights`; `x` is the residual stream.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &PerLayerBuffers,
+        weights: &PerLayerWeights,
+        x: &Buffer,
+        out: (&Buffer, usize),
+    ) -> Result<Self> {
+        let what = (Purpose::Attention, "weights of a layer's own input");
+        let row = pitch(buffers.width);
+        let gate = Product::new(loader, what, &[&weights.gate], x, (&buffers.gate, row))?;
+        let overrides = [("KIND", f64::from(kind(loader.config.activation)))];
+        let pipeline = loader.gpu.pipelines().get("gated_input", None, WORKGROUP, &overrides)?;
+        let bindings = [(&buffers.gate).into(), (&buffers.inputs).into(), (&buffers.hidden).into()];
+        let gated = Op::new(loader.gpu, &pipeline, &bindings)?;
+        let output = Product::new(loader, what, &[&weights.output], &buffers.hidden, out)?;
+        Ok(PerLayerOps { gate, gated, output, width: buffers.width })
+    }
+
+    /// Records it for `tokens` tokens of the layer that is the `at`-th of those on the device.
+    pub fn record(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, at: usize) {
+        self.gate.record(recorder, tokens);
+        let (groups, stride) = flat_grid(gpu, tokens * self.width, WORKGROUP);
+        let [cols, pitch, rows, first] =
+            [self.width, pitch(self.width), tokens, at * tokens * self.width].map(|n| n as u32);
+        recorder.dispatch(&self.gated, &params::GatedInput { cols, pitch, rows, stride, first }, groups);
+        self.output.record(recorder, tokens);
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        self.gate.work + self.output.work
+    }
+}

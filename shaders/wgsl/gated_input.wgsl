@@ -1,0 +1,29 @@
+// hidden = f(gate) * input for gate and hidden [rows, cols], `pitch` apart, and input [rows, cols] without gaps from `first` on; f by
+// KIND, see include/activation.wgsl. One invocation per element, in a two-dimensional grid.
+#include "activation.wgsl"
+#include "lane.wgsl"
+
+struct Params {
+    cols: u32,
+    // Elements from one row to the next.
+    pitch: u32,
+    rows: u32,
+    // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
+    stride: u32,
+    first: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> gate: array<f32>;
+@group(0) @binding(1) var<storage, read> input: array<f32>;
+@group(0) @binding(2) var<storage, read_write> hidden: array<f32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn gated_input(@builtin(global_invocation_id) id: vec3<u32>) {
+    let i = id.y * params.stride + id.x;
+    let row = i / params.cols;
+    if row < params.rows {
+        let at = row * params.pitch + i % params.cols;
+        hidden[at] = activate_gated(gate[at], input[params.first + i]);
+    }
+}
