@@ -42,7 +42,7 @@ python3 -c 'import sys, xml.etree.ElementTree as xml; xml.parse(sys.argv[1])' pa
 if [[ -z $deb ]]; then
   packager=$PWD/target/tools/bin/cargo-packager
   if [[ $("$packager" --version 2>/dev/null) != "cargo-packager $PACKAGER" ]]; then
-    cargo install --quiet --locked --root target/tools --version "$PACKAGER" cargo-packager
+    cargo install --quiet --locked --debug --root target/tools --version "$PACKAGER" cargo-packager
   fi
   # In app, because the packager looks through every folder below for configurations.
   (cd app && "$packager" --formats deb,app --out-dir "$work/out")

@@ -1,31 +1,33 @@
 #!/usr/bin/env bash
-# Measures the CPU and writes the tables of docs/benchmarks.md.
-# Usage: bash tests/bench.sh [--quick] [--peer LLAMA_BENCH] [--page FILE] [PROGRAM]
+# Measures the CPU; writes the tables of docs/benchmarks.md, their values as CSV, and the chart.
+# Usage: bash tests/bench.sh [--quick] [--peer LLAMA_BENCH] [--out FOLDER] [PROGRAM]
 #   PROGRAM  default target/release/thermocline, built if it is missing
 #   --peer   llama.cpp's llama-bench; runs in turns with ours and gives the ratios
-#   --page   the page to write into [docs/benchmarks.md]
+#   --out    the folder of benchmarks.md, benchmarks.csv and benchmarks.svg [docs]
 #   --quick  small shapes and one repetition, to try the script
-# Environment: WORK, a folder for the models [a temporary one, 12 GB]; THREADS [2].
+# Environment: WORK, a folder for the models [a temporary one, 12 GB]; THREADS [2]; REPETITIONS [6]. Needs Python 3.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-quick=0 peer= page=docs/benchmarks.md
+quick=0 peer= out=docs
 while [[ ${1:-} == --* ]]; do
   case $1 in
     --quick) quick=1 ;;
     --peer) shift; peer=$(realpath "${1:?--peer needs a path}") ;;
-    --page) shift; page=${1:?--page needs a file} ;;
+    --out) shift; out=${1:?--out needs a folder} ;;
     *) echo "bench.sh: unknown option $1" >&2; exit 2 ;;
   esac
   shift
 done
-[[ -f $page ]] || { echo "bench.sh: no page at $page" >&2; exit 2; }
+[[ -f $out/benchmarks.md ]] || { echo "bench.sh: no page at $out/benchmarks.md" >&2; exit 2; }
 program=${1:-target/release/thermocline}
 [[ -n ${1:-} || -x $program ]] || cargo build --release
 program=$(realpath "$program")
 work=${WORK:-$(mktemp -d)}
-mkdir -p "$work"
 [[ -n ${WORK:-} ]] || trap 'rm -rf "$work"' EXIT
+results=$work/results
+rm -rf "$results"
+mkdir -p "$results"
 threads=${THREADS:-2}
 
 # model NAME ARGS...: makes a model with `synth`, unless it is there.
@@ -35,52 +37,45 @@ model() {
   [[ -f $work/$name ]] || "$program" synth "$@" --out "$work/$name" >/dev/null
 }
 
-# bench ARGS...: one result table, without the line about the machine below it.
-bench() {
-  local peer_args=("$@")
-  [[ -n $peer ]] && peer_args+=(--peer "$peer") || peer_args=("$@")
-  "$program" bench --device cpu -t "$threads" "${peer_args[@]}" | grep '^|'
-}
-
-# rows: joins the tables on standard input into one: the first header, then the rows of all.
-rows() { awk 'NR <= 2 { print; next } /^\| *model / { skip = 2 } skip > 0 { skip--; next } { print }'; }
-
-# section NAME: replaces what stands between the page's markers of that name by standard input.
-section() {
-  local name=$1 new=$work/section
-  cat > "$new"
-  [[ -s $new ]] || { echo "bench.sh: no result for $name" >&2; exit 1; }
-  grep -q "<!-- begin $name -->" "$page" || { echo "bench.sh: $page has no place for $name" >&2; exit 1; }
-  awk -v name="$name" -v new="$new" '
-    $0 == "<!-- begin " name " -->" { print; while ((getline line < new) > 0) print line; inside = 1; next }
-    $0 == "<!-- end " name " -->" { inside = 0 }
-    !inside { print }' "$page" > "$page.new"
-  mv "$page.new" "$page"
+# measure SECTION LABEL MODEL PEER_MODEL ARGS...: adds a result to a section of the page, under a label of its own. Without a
+# PEER_MODEL the peer reads MODEL.
+number=100
+measure() {
+  local section=$1 label=$2 model=$3 peer_model=$4 against=()
+  shift 4
+  [[ -n $peer ]] && against=(--peer "$peer")
+  [[ -n $peer && -n $peer_model ]] && against+=(--peer-model "$work/$peer_model")
+  number=$((number + 1))
+  echo "bench.sh: $section, $label" >&2
+  printf '%s\n%s\n' "$section" "$label" > "$results/$number.label"
+  "$program" bench --device cpu -t "$threads" -r "$repetitions" -m "$work/$model" -o json "${against[@]}" "$@" > "$results/$number.json"
 }
 
 if ((quick)); then
-  layers=(--layers 1) prompt=32 n=4 r=1 types="q4_0 q8_0" sparse_layers=(--layers 1) moe_layers=(--layers 1)
+  layers=(--layers 1) few=(--layers 1) prompt=32 n=4 repetitions=1 types="q4_0 q8_0" depth=64
 else
-  layers=(--layers 8) prompt=512 n=32 r=6 types="q4_0 q8_0 q4_k q5_k f16" sparse_layers=() moe_layers=(--layers 4)
+  layers=(--layers 8) few=(--layers 4) prompt=512 n=32 repetitions=${REPETITIONS:-6} types="q4_0 q8_0 q4_k q5_k q6_k f16" depth=2000
 fi
 
 for type in $types; do
   model "dense-$type.gguf" --shape llama-7b "${layers[@]}" --type "$type"
-  bench -m "$work/dense-$type.gguf" -p "$prompt" -n "$n" -r "$r"
-done | rows | section dense
+  measure dense "${type^^}" "dense-$type.gguf" "" -p "$prompt" -n "$n"
+done
+measure dense "Q4_0, after $depth tokens" dense-q4_0.gguf "" -p 0 -n "$n" -d "$depth"
 
-model relu.gguf --shape relu-llama-7b --active 0.1 "${sparse_layers[@]}"
-model relu-dense.gguf --shape relu-llama-7b --no-predictor "${sparse_layers[@]}"
-against=()
-[[ -n $peer ]] && against=(--peer-model "$work/relu-dense.gguf")
-bench -m "$work/relu.gguf" -p 0 -n "$n" -r "$r" --sparsity predicted,exact,dense "${against[@]}" | rows | section sparse
+model relu-dense.gguf --shape relu-llama-7b --no-predictor "${layers[@]}"
+for active in 10 30 50; do
+  case $active in 10) hot=() ;; 30) hot=(--hot-share 0.43) ;; 50) hot=(--hot-share 0.65) ;; esac
+  model "relu-$active.gguf" --shape relu-llama-7b --active "0.$active" "${hot[@]}" "${layers[@]}"
+  measure sparse "$active %" "relu-$active.gguf" relu-dense.gguf -p 0 -n "$n" --sparsity predicted,exact,dense
+  rm "$work/relu-$active.gguf"
+done
 
-model moe.gguf --shape turbosparse-mixtral "${moe_layers[@]}"
-against=()
-if [[ -n $peer ]]; then
-  model mixtral.gguf --shape mixtral-8x7b "${moe_layers[@]}"
-  against=(--peer-model "$work/mixtral.gguf")
-fi
-bench -m "$work/moe.gguf" -p 0 -n "$n" -r "$r" --sparsity exact,dense "${against[@]}" | rows | section moe
+model moe.gguf --shape turbosparse-mixtral "${few[@]}"
+model mixtral.gguf --shape mixtral-8x7b "${few[@]}"
+measure moe "10 %" moe.gguf mixtral.gguf -p 0 -n "$n" --sparsity exact,dense
 
-echo "bench.sh: $page written; read it before you commit"
+python3 tests/bench_page.py "$results" "$out"
+"$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \
+  || echo "bench.sh: no chart without --peer" >&2
+echo "bench.sh: $out/benchmarks.md written; read it before you commit"

@@ -20,6 +20,9 @@ step() {
   results+=("$result, $((SECONDS - started)) s")
 }
 
+# no_warnings LOG: the compiler and clippy had nothing to say.
+no_warnings() { ! grep -E '^(warning|error)' "$1"; }
+
 if ! command -v cargo >/dev/null; then
   # A fresh login shell may not have read rustup's profile yet.
   export PATH="$HOME/.cargo/bin:$PATH"
@@ -53,8 +56,10 @@ fuzz() {
 }
 
 step "format" cargo fmt --all -- --check
-step "lints" cargo clippy --workspace --all-targets --locked -- -D warnings
-step "build" cargo build --workspace --locked
+# Clippy compiles while it lints, so everything is compiled once. Cargo repeats the lints of what it has compiled before.
+export RUSTC_WORKSPACE_WRAPPER=clippy-driver
+step "build" cargo build --workspace --all-targets --locked
+step "lints" no_warnings "$logs/build"
 step "tests" cargo test --workspace --locked --no-fail-fast
 # Published vocabularies are large and under other licences, so the repository does not hold them.
 beside=../shared
@@ -72,6 +77,7 @@ if bash tests/direct3d.sh --fetch; then
 else
   echo; echo "==> direct3d: no compiler, so the kernels' HLSL is not compiled; the tests have looked at its entry points"
 fi
+unset RUSTC_WORKSPACE_WRAPPER
 # Also builds cargo-packager, once, into target/tools.
 if command -v apt-get >/dev/null; then
   step "packaging" bash packaging/test.sh

@@ -1,0 +1,105 @@
+"""Writes the results of tests/bench.sh into the page of benchmarks and its CSV.
+
+Usage: python3 bench_page.py RESULTS FOLDER
+  RESULTS  N.json (`thermocline bench -o json`) beside N.label (the section of the page, and the label of the rows)
+  FOLDER   of benchmarks.md, whose tables stand between `<!-- begin SECTION -->` and `<!-- end SECTION -->`, and benchmarks.csv
+"""
+
+import csv
+import json
+import pathlib
+import sys
+
+
+def speed(mean, deviation):
+    digits = 1 if mean >= 10 else 2
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
+
+
+def peer_cells(record):
+    """The peer's speed and the ratio with the least and the most; empty without a peer."""
+    peer = record["thermocline"].get("peer")
+    if peer is None:
+        return ["", ""]
+    ratios = peer["ratios"]
+    return [speed(peer["avg_ts"], peer["stddev_ts"]), f"{peer['ratio']:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"]
+
+
+def fraction(value):
+    return "" if value is None else f"{value * 100:.0f} %"
+
+
+def dense_rows(label, records):
+    """One row per weight type: generated tokens and the prompt side by side."""
+    tokens = next(r for r in records if r["n_gen"] > 0)
+    prompt = next((r for r in records if r["n_prompt"] > 0), None)
+    row = [label, speed(tokens["avg_ts"], tokens["stddev_ts"]), *peer_cells(tokens)]
+    row.append(fraction(tokens["thermocline"]["bandwidth_share"]))
+    row += [speed(prompt["avg_ts"], prompt["stddev_ts"]), *peer_cells(prompt)] if prompt else ["", "", ""]
+    return [row]
+
+
+def sparse_rows(label, records):
+    """One row per sparsity mode; the label stands in the first."""
+    rows = []
+    for record in records:
+        mode = f"`{record['thermocline']['sparsity']}`"
+        cells = [speed(record["avg_ts"], record["stddev_ts"]), *peer_cells(record)]
+        rows.append(["" if rows else label, mode, *cells, fraction(record["thermocline"]["bandwidth_share"])])
+    return rows
+
+
+DENSE_HEADS = ["weights", "decoding, t/s", "llama.cpp", "ratio", "of read bandwidth", "prompt, t/s", "llama.cpp", "ratio"]
+SPARSE_HEADS = ["neurons that fire", "mode", "t/s", "llama.cpp", "ratio", "of read bandwidth"]
+# Heads, the function that makes rows, columns of text.
+SECTIONS = {
+    "dense": (DENSE_HEADS, dense_rows, 1),
+    "sparse": (SPARSE_HEADS, sparse_rows, 2),
+    "moe": (SPARSE_HEADS, sparse_rows, 2),
+}
+
+
+def table(heads, rows, texts):
+    rule = ["---"] * texts + ["---:"] * (len(heads) - texts)
+    lines = ["| " + " | ".join(heads) + " |", "|" + "|".join(rule) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def replace_section(page, name, text):
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    if page.count(begin) != 1 or page.count(end) != 1:
+        sys.exit(f"bench_page.py: benchmarks.md: expected one '{begin}' and one '{end}'")
+    head, rest = page.split(begin)
+    return f"{head}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+
+
+def main(results, folder):
+    sections = {name: [] for name in SECTIONS}
+    chart = []
+    for path in sorted(pathlib.Path(results).glob("*.json")):
+        section, label = path.with_suffix(".label").read_text().splitlines()
+        records = json.loads(path.read_text())
+        sections[section] += SECTIONS[section][1](label, records)
+        for record in (r for r in records if r["n_gen"] > 0):
+            mode = record["thermocline"]["sparsity"]
+            name = label if section == "dense" else f"{'MoE, ' if section == 'moe' else ''}{label} fire, {mode}"
+            ratio = record["thermocline"].get("peer", {}).get("ratio", "")
+            chart.append([name, f"{record['avg_ts']:.2f}", f"{ratio:.2f}" if ratio else ""])
+
+    page_path = pathlib.Path(folder, "benchmarks.md")
+    page = page_path.read_text()
+    for name, rows in sections.items():
+        if not rows:
+            sys.exit(f"bench_page.py: no result for the section {name}")
+        heads, _, texts = SECTIONS[name]
+        page = replace_section(page, name, table(heads, rows, texts))
+    page_path.write_text(page)
+    with open(pathlib.Path(folder, "benchmarks.csv"), "w", newline="") as file:
+        out = csv.writer(file, lineterminator="\n")
+        out.writerow(["weights and mode", "tokens per second", "times llama.cpp"])
+        out.writerows(chart)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
