@@ -96,6 +96,19 @@ pub(crate) fn unpack_256<const BYTES: usize, const GROUPS: usize>(
     }
 }
 
+/// Unpacks blocks of `LEN` with `GROUPS` groups and no minima: `block(bytes, codes, scales)`.
+#[inline(always)]
+pub(crate) fn unpack_chunks<const BYTES: usize, const LEN: usize, const GROUPS: usize>(
+    src: &[u8],
+    to: UnpackedMut<'_>,
+    block: impl Fn(&[u8; BYTES], &mut [i8; LEN], &mut [f32; GROUPS]),
+) {
+    let blocks = src.as_chunks::<BYTES>().0.iter().zip(to.codes.as_chunks_mut::<LEN>().0);
+    for ((bytes, codes), scales) in blocks.zip(to.scales.as_chunks_mut::<GROUPS>().0) {
+        block(bytes, codes, scales);
+    }
+}
+
 /// Quantises numbers block by block.
 pub(super) fn quantise_blocks<const BYTES: usize, const LEN: usize>(
     src: &[f32],

@@ -6,7 +6,10 @@
 //! | Q5_0, IQ4_NL | Q8_0 | none: their codes are small integers under one scale |
 //! | IQ4_XS | Q8_0 | the scale of a chunk is rounded to F16: at most 2^-11 of a weight |
 //! | Q3_K | Q6_K | none: the same two scales, codes shorter |
-//! | Q4_1, Q5_1, Q2_K | Q8_0 | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
+//! | TQ1_0, TQ2_0 | Q8_0 | none |
+//! | Q1_0, Q2_0 | Q4_0 | none |
+//! | IQ1_S, IQ2_XXS, IQ3_XXS, IQ3_S | Q8_0 | as IQ4_XS |
+//! | Q4_1, Q5_1, Q2_K, IQ1_M, IQ2_XS, IQ2_S, NVFP4 | Q8_0 | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
 //!
 //! Each type's file has its repacking; this file has the dispatch and the encodings that several types are widened to.
 
@@ -90,6 +93,25 @@ pub(super) fn widen_to_q8_0(ty: BlockType, row: &[u8], main: &mut [u8], aux: &mu
         }
     }
     Ok(())
+}
+
+/// Widens blocks behind an F16 scale, whose codes are in `-8..8`, to Q4_0: `unpack(block, codes, scales)` decodes one.
+pub(super) fn widen_to_q4_0<const BYTES: usize, const LEN: usize, const CHUNKS: usize>(
+    row: &[u8],
+    main: &mut [u8],
+    aux: &mut [u8],
+    unpack: fn(&[u8; BYTES], &mut [i8; LEN], &mut [f32; CHUNKS]),
+) {
+    let blocks = row.as_chunks::<BYTES>().0;
+    aux[2 * CHUNKS * blocks.len()..].fill(0);
+    let (mut codes, mut scales) = ([0; LEN], [0.0; CHUNKS]);
+    let out = main.chunks_exact_mut(LEN / 2).zip(aux.chunks_exact_mut(2 * CHUNKS));
+    for (block, (main, aux)) in blocks.iter().zip(out) {
+        unpack(block, &mut codes, &mut scales);
+        let chunks = codes.as_chunks::<32>().0.iter().zip(main.as_chunks_mut::<16>().0);
+        chunks.for_each(|(codes, main)| *main = nibbles(&codes.map(|code| (code + 8) as u8)));
+        aux.as_chunks_mut::<2>().0.fill([block[0], block[1]]);
+    }
 }
 
 /// Decodes blocks and quantises them again, to Q8_0.

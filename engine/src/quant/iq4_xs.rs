@@ -33,7 +33,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
 
 #[inline(always)]
 fn unpack(block: &[u8; 136], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {
-    unpack_scales(block, scales);
+    *scales = unpack_scales(block);
     for (sub, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         nibbles(bytes(block, 8 + 16 * sub), codes, |q| VALUES[usize::from(q)]);
     }
@@ -41,16 +41,14 @@ fn unpack(block: &[u8; 136], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &m
 
 /// `d * (scale - 32)` of the eight sub-blocks.
 #[inline(always)]
-pub(crate) fn unpack_scales(block: &[u8; 136], scales: &mut [f32; 8]) {
+pub(crate) fn unpack_scales(block: &[u8; 136]) -> [f32; 8] {
     let d = f16_at(block, 0);
-    for (scale, q) in scales.iter_mut().zip(scale_codes(block)) {
-        *scale = d * (f32::from(q) - 32.0);
-    }
+    scale_codes(block).map(|q| d * (f32::from(q) - 32.0))
 }
 
 /// The eight 6-bit scales, one byte each, 32 too large.
 #[inline(always)]
-pub(crate) fn scale_codes(block: &[u8; 136]) -> [u8; 8] {
+fn scale_codes(block: &[u8; 136]) -> [u8; 8] {
     // Nibbles, and pairs of bits, are moved apart to bytes: halves first.
     let mut low = u64::from(u32::from_le_bytes(*bytes(block, 4)));
     low = (low | low << 16) & 0x0000_ffff_0000_ffff;

@@ -14,10 +14,21 @@ mod block_format;
 mod device;
 mod f16;
 mod fit;
+pub(crate) mod grids;
+pub(crate) mod iq1_m;
+pub(crate) mod iq1_s;
+pub(crate) mod iq2_s;
+pub(crate) mod iq2_xs;
+pub(crate) mod iq2_xxs;
+pub(crate) mod iq3_s;
+pub(crate) mod iq3_xxs;
 pub(crate) mod iq4_nl;
 pub(crate) mod iq4_xs;
 pub(crate) mod k_scales;
 pub(crate) mod mxfp4;
+pub(crate) mod nvfp4;
+mod q1_0;
+mod q2_0;
 pub(crate) mod q2_k;
 pub(crate) mod q3_k;
 mod q4_0;
@@ -30,6 +41,8 @@ pub(crate) mod q6_k;
 mod q8_0;
 mod round;
 mod tensor_type;
+pub(crate) mod tq1_0;
+mod tq2_0;
 
 pub(crate) use bits::{f16_at, f16_to_f32};
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
@@ -83,9 +96,9 @@ fn dequantise_blocks<const LEN: usize, const MINIMA: bool>(format: &BlockFormat,
 }
 
 /// Types [`quantise`] writes.
-pub const QUANTISABLE: [TensorType; 12] = {
+pub const QUANTISABLE: [TensorType; 15] = {
     use TensorType::*;
-    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, MXFP4]
+    [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, TQ1_0, TQ2_0, MXFP4, Q1_0]
 };
 
 /// Fails to compile where [`QUANTISABLE`] leaves out a type whose file has a quantisation.

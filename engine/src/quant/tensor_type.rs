@@ -22,15 +22,27 @@ pub enum TensorType {
     Q4_K = 12,
     Q5_K = 13,
     Q6_K = 14,
+    IQ2_XXS = 16,
+    IQ2_XS = 17,
+    IQ3_XXS = 18,
+    IQ1_S = 19,
     IQ4_NL = 20,
+    IQ3_S = 21,
+    IQ2_S = 22,
     IQ4_XS = 23,
     I8 = 24,
     I16 = 25,
     I32 = 26,
     I64 = 27,
     F64 = 28,
+    IQ1_M = 29,
     BF16 = 30,
+    TQ1_0 = 34,
+    TQ2_0 = 35,
     MXFP4 = 39,
+    NVFP4 = 40,
+    Q1_0 = 41,
+    Q2_0 = 42,
 }
 
 /// Encoding of weights: the two kinds of arithmetic that kernels have.
@@ -65,18 +77,30 @@ pub enum BlockType {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ3_XXS,
+    IQ1_S,
     IQ4_NL,
+    IQ3_S,
+    IQ2_S,
     IQ4_XS,
+    IQ1_M,
+    TQ1_0,
+    TQ2_0,
     MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
 }
 
 impl TensorType {
     /// Every type, in GGUF's order.
-    pub const ALL: [TensorType; 21] = {
+    pub const ALL: [TensorType; 33] = {
         use TensorType::*;
         [
-            F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ4_NL, IQ4_XS, I8, I16, I32, I64,
-            F64, BF16, MXFP4,
+            F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S,
+            IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, I8, I16, I32, I64, F64, IQ1_M, BF16, TQ1_0, TQ2_0, MXFP4, NVFP4, Q1_0, Q2_0,
         ]
     };
 
@@ -102,9 +126,21 @@ impl TensorType {
             TensorType::Q4_K => Blocks(BlockType::Q4_K),
             TensorType::Q5_K => Blocks(BlockType::Q5_K),
             TensorType::Q6_K => Blocks(BlockType::Q6_K),
+            TensorType::IQ2_XXS => Blocks(BlockType::IQ2_XXS),
+            TensorType::IQ2_XS => Blocks(BlockType::IQ2_XS),
+            TensorType::IQ3_XXS => Blocks(BlockType::IQ3_XXS),
+            TensorType::IQ1_S => Blocks(BlockType::IQ1_S),
             TensorType::IQ4_NL => Blocks(BlockType::IQ4_NL),
+            TensorType::IQ3_S => Blocks(BlockType::IQ3_S),
+            TensorType::IQ2_S => Blocks(BlockType::IQ2_S),
             TensorType::IQ4_XS => Blocks(BlockType::IQ4_XS),
+            TensorType::IQ1_M => Blocks(BlockType::IQ1_M),
+            TensorType::TQ1_0 => Blocks(BlockType::TQ1_0),
+            TensorType::TQ2_0 => Blocks(BlockType::TQ2_0),
             TensorType::MXFP4 => Blocks(BlockType::MXFP4),
+            TensorType::NVFP4 => Blocks(BlockType::NVFP4),
+            TensorType::Q1_0 => Blocks(BlockType::Q1_0),
+            TensorType::Q2_0 => Blocks(BlockType::Q2_0),
             TensorType::I8 | TensorType::I16 | TensorType::I32 | TensorType::I64 | TensorType::F64 => return None,
         })
     }
@@ -164,9 +200,21 @@ impl TensorType {
             Q4_K => "Q4_K",
             Q5_K => "Q5_K",
             Q6_K => "Q6_K",
+            IQ2_XXS => "IQ2_XXS",
+            IQ2_XS => "IQ2_XS",
+            IQ3_XXS => "IQ3_XXS",
+            IQ1_S => "IQ1_S",
             IQ4_NL => "IQ4_NL",
+            IQ3_S => "IQ3_S",
+            IQ2_S => "IQ2_S",
             IQ4_XS => "IQ4_XS",
+            IQ1_M => "IQ1_M",
+            TQ1_0 => "TQ1_0",
+            TQ2_0 => "TQ2_0",
             MXFP4 => "MXFP4",
+            NVFP4 => "NVFP4",
+            Q1_0 => "Q1_0",
+            Q2_0 => "Q2_0",
         }
     }
 }
@@ -212,9 +260,21 @@ impl BlockType {
             BlockType::Q4_K => &super::q4_k::FORMAT,
             BlockType::Q5_K => &super::q5_k::FORMAT,
             BlockType::Q6_K => &super::q6_k::FORMAT,
+            BlockType::IQ2_XXS => &super::iq2_xxs::FORMAT,
+            BlockType::IQ2_XS => &super::iq2_xs::FORMAT,
+            BlockType::IQ3_XXS => &super::iq3_xxs::FORMAT,
+            BlockType::IQ1_S => &super::iq1_s::FORMAT,
             BlockType::IQ4_NL => &super::iq4_nl::FORMAT,
+            BlockType::IQ3_S => &super::iq3_s::FORMAT,
+            BlockType::IQ2_S => &super::iq2_s::FORMAT,
             BlockType::IQ4_XS => &super::iq4_xs::FORMAT,
+            BlockType::IQ1_M => &super::iq1_m::FORMAT,
+            BlockType::TQ1_0 => &super::tq1_0::FORMAT,
+            BlockType::TQ2_0 => &super::tq2_0::FORMAT,
             BlockType::MXFP4 => &super::mxfp4::FORMAT,
+            BlockType::NVFP4 => &super::nvfp4::FORMAT,
+            BlockType::Q1_0 => &super::q1_0::FORMAT,
+            BlockType::Q2_0 => &super::q2_0::FORMAT,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! All types against the fixture `tests/fixtures/quants`: reference bytes and reference values of one 8 x 512 matrix.
+//! All types against the fixtures in `tests/fixtures/quants`: reference bytes and reference values of 8 x 512 matrices.
 
 use std::{collections::HashMap, path::PathBuf};
 
@@ -12,8 +12,8 @@ const ROWS: usize = 8;
 const COLS: usize = 512;
 
 /// Every type of weights, floats first.
-pub(crate) const WEIGHTS: [TensorType; 16] = {
-    let (mut types, mut len) = ([TensorType::F32; 16], 0);
+pub(crate) const WEIGHTS: [TensorType; 28] = {
+    let (mut types, mut len) = ([TensorType::F32; 28], 0);
     let (mut floats, mut at) = (true, 0);
     while len < types.len() {
         if at == TensorType::ALL.len() {
@@ -63,6 +63,19 @@ pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Ve
             }
             Encoding::Blocks(BlockType::Q3_K) => put(108, -0.02, 0.02),
             Encoding::Blocks(BlockType::Q6_K) => put(208, -0.001, 0.001),
+            Encoding::Blocks(BlockType::IQ2_XXS | BlockType::IQ2_XS | BlockType::IQ2_S) => put(0, 0.001, 0.005),
+            Encoding::Blocks(BlockType::IQ3_XXS | BlockType::IQ3_S) => put(0, 0.001, 0.003),
+            Encoding::Blocks(BlockType::IQ1_S) => put(0, 0.01, 0.1),
+            Encoding::Blocks(BlockType::IQ1_M) => {
+                let bits = half::f16::from_f32(rng.random_range(0.01..0.1)).to_bits();
+                for (at, byte) in block[49..].iter_mut().step_by(2).enumerate() {
+                    *byte = *byte & 15 | ((bits >> (4 * at) & 15) << 4) as u8;
+                }
+            }
+            Encoding::Blocks(BlockType::TQ1_0) => put(52, -1.0, 1.0),
+            Encoding::Blocks(BlockType::TQ2_0) => put(64, -1.0, 1.0),
+            Encoding::Blocks(BlockType::Q1_0 | BlockType::Q2_0) => put(0, -1.0, 1.0),
+            Encoding::Blocks(BlockType::NVFP4) => block[..4].fill_with(|| rng.random_range(0x10..0x38)),
             Encoding::Blocks(BlockType::MXFP4) => block[0] = rng.random_range(120..128),
         }
     }
@@ -72,9 +85,17 @@ pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Ve
 /// Largest error of widening to the GPU's encoding, relative to the largest weight of a chunk.
 pub(crate) fn widening_error(ty: TensorType) -> f64 {
     match ty {
-        TensorType::IQ4_XS => 1.0 / 2048.0,
+        TensorType::IQ4_XS | TensorType::IQ1_S | TensorType::IQ2_XXS | TensorType::IQ3_XXS | TensorType::IQ3_S => {
+            1.0 / 2048.0
+        }
         // Half a step of the codes, and the scale's rounding.
-        TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q2_K => 1.0 / 254.0 + 1.0 / 2048.0,
+        TensorType::Q4_1
+        | TensorType::Q5_1
+        | TensorType::Q2_K
+        | TensorType::IQ1_M
+        | TensorType::IQ2_XS
+        | TensorType::IQ2_S
+        | TensorType::NVFP4 => 1.0 / 254.0 + 1.0 / 2048.0,
         _ => 0.0,
     }
 }
@@ -83,11 +104,14 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name)
 }
 
-/// Reference bytes per type.
+/// Reference bytes per type: written by llama.cpp's quantiser, or random blocks.
 fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
-    let Opened::Checkpoint(file) = open(&fixture("quants.gguf"), ReadMode::Map).unwrap() else { panic!("not a GGUF") };
+    let files = ["quants.gguf", "blocks.gguf"].map(|name| match open(&fixture(name), ReadMode::Map).unwrap() {
+        Opened::Checkpoint(file) => file,
+        _ => panic!("not a GGUF"),
+    });
     let bytes = |ty: TensorType| {
-        let tensor = file.tensor(&format!("q.{ty}")).unwrap();
+        let tensor = files.iter().find_map(|file| file.tensor(&format!("q.{ty}"))).unwrap();
         assert_eq!((tensor.ty, &tensor.shape[..]), (ty, &[ROWS, COLS][..]));
         (ty, tensor.data.to_vec())
     };
@@ -96,11 +120,14 @@ fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
 
 /// A tensor of the expected values.
 fn expected(name: &str) -> Vec<f32> {
-    let file = std::fs::read(fixture("quants_expected.safetensors")).unwrap();
-    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
-    let tensor = tensors.tensor(name).unwrap();
-    assert_eq!(tensor.shape(), [ROWS, COLS]);
-    tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
+    let values = ["quants_expected.safetensors", "blocks_expected.safetensors"].into_iter().find_map(|path| {
+        let file = std::fs::read(fixture(path)).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+        let tensor = tensors.tensor(name).ok()?;
+        assert_eq!(tensor.shape(), [ROWS, COLS]);
+        Some(tensor.data().as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect())
+    });
+    values.unwrap()
 }
 
 fn rms(a: &[f32], b: &[f32]) -> f64 {
@@ -125,6 +152,16 @@ fn dequantise_equals_the_reference_values() {
             assert!(*got == want, "{ty} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
         }
     }
+}
+
+#[test]
+fn ternary_types_keep_ternary_weights() {
+    let x: Vec<f32> = (0..512).map(|i| 0.75 * ((i * i / 3) % 3) as f32 - 0.75).collect();
+    for ty in [TensorType::TQ1_0, TensorType::TQ2_0] {
+        assert_eq!(round_trip(ty, &x), x, "{ty}");
+    }
+    let signs: Vec<f32> = x.iter().map(|x| if *x < 0.0 { -0.5 } else { 0.5 }).collect();
+    assert_eq!(round_trip(TensorType::Q1_0, &signs), signs);
 }
 
 #[test]
@@ -214,6 +251,9 @@ proptest! {
                 TensorType::F32 => 0.0,
                 TensorType::F16 => 1.0 / 2048.0,
                 TensorType::BF16 => 1.0 / 256.0,
+                // Three values, and two.
+                TensorType::TQ1_0 | TensorType::TQ2_0 => 0.51,
+                TensorType::Q1_0 => 1.0,
                 TensorType::Q8_0 => 1.0 / 200.0,
                 TensorType::Q6_K => 1.0 / 24.0,
                 TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5_K => 1.0 / 10.0,

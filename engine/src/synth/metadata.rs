@@ -133,7 +133,10 @@ fn file_type(ty: TensorType) -> u32 {
         TensorType::Q5_K => 16,
         TensorType::Q6_K => 18,
         TensorType::BF16 => 32,
+        TensorType::TQ1_0 => 36,
+        TensorType::TQ2_0 => 37,
         TensorType::MXFP4 => 38,
+        TensorType::Q1_0 => 40,
         _ => 0,
     }
 }

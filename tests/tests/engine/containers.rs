@@ -44,12 +44,14 @@ fn malformed_files_are_refused() {
 #[test]
 fn every_tensor_type_opens() {
     for mode in [ReadMode::Map, ReadMode::Read] {
-        let file = checkpoint(&fixtures().join("quants/quants.gguf"), mode);
-        assert_eq!(file.container, Container::Gguf(3));
-        assert_eq!(file.metadata.str("general.architecture").unwrap(), Some("quant-fixture"));
+        let files = ["quants", "blocks"].map(|name| checkpoint(&fixtures().join(format!("quants/{name}.gguf")), mode));
+        for file in &files {
+            assert_eq!(file.container, Container::Gguf(3));
+            assert_eq!(file.metadata.str("general.architecture").unwrap(), Some("quant-fixture"));
+        }
         let types = TensorType::ALL.into_iter().filter(|ty| ty.is_weight());
         for ty in types {
-            let tensor = file.tensor(&format!("q.{ty}")).unwrap();
+            let tensor = files.iter().find_map(|file| file.tensor(&format!("q.{ty}"))).unwrap();
             assert_eq!((tensor.ty, tensor.shape.as_slice()), (ty, &[8, 512][..]));
             assert_eq!(tensor.data.len(), 8 * ty.row_bytes(512).unwrap());
         }

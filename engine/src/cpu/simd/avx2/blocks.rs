@@ -5,14 +5,14 @@ use std::arch::x86_64::*;
 
 use super::{
     codes::{five_bits, head, look_up, nibbles, q3_k, q4_k, q5_k, q6_k, two_bits},
-    dot::{E8M0, F16, MINIMA, SIGNED, row_k, row_k16, rows32, signed4, six_bits},
-    load_ps, load64, load256, prefetch, reduce, store_ps, store256,
+    dot::{E8M0, F16, MINIMA, SIGNED, row_k, row_k16, row_signed, rows32, six_bits},
+    load64, load256, points, store256,
 };
 use crate::{
-    cpu::simd::{BlockWork, GatheredRow, QuantisedInput, part, part_mut, portable::rows},
+    cpu::simd::{BlockWork, GatheredRow, part, part_mut, portable::rows},
     quant::{
-        BlockType, Encoding, f16_at, iq4_nl, iq4_xs, k_scales, mxfp4, q2_k as q2_k_format, q3_k as q3_k_format,
-        q6_k as q6_k_format, unpack_32, unpack_256,
+        BlockType, Encoding, f16_at, iq1_m, iq1_s, iq2_s, iq2_xs, iq2_xxs, iq3_s, iq3_xxs, iq4_nl, iq4_xs, k_scales,
+        mxfp4, nvfp4, q2_k as q2_k_format, q3_k as q3_k_format, q6_k as q6_k_format, unpack_32, unpack_256,
     },
 };
 
@@ -29,7 +29,21 @@ pub(in crate::cpu::simd) fn run(ty: BlockType, work: BlockWork<'_>) {
             blocks32::<18, F16, SIGNED>(ty, work, |b| look_up(&iq4_nl::VALUES, nibbles(part(b, 2))));
         }
         BlockType::MXFP4 => blocks32::<17, E8M0, SIGNED>(ty, work, |b| look_up(&mxfp4::VALUES, nibbles(part(b, 1)))),
-        BlockType::IQ4_XS => iq4_xs_blocks(ty, work),
+        BlockType::IQ4_XS => blocks_signed::<136, 8, 8>(ty, work, iq4_xs::unpack_scales, |b, i| {
+            look_up(&iq4_nl::VALUES, nibbles(part(b, 8 + 16 * i)))
+        }),
+        BlockType::IQ1_S => blocks_signed::<50, 8, 8>(ty, work, iq1_s::unpack_scales, |b, i| points::iq1_s(b, i)),
+        BlockType::IQ1_M => blocks_signed::<56, 8, 16>(ty, work, iq1_m::unpack_scales, |b, i| points::iq1_m(b, i)),
+        BlockType::IQ2_XXS => blocks_signed::<66, 8, 8>(ty, work, iq2_xxs::unpack_scales, |b, i| points::iq2_xxs(b, i)),
+        BlockType::IQ2_XS => blocks_signed::<74, 8, 16>(ty, work, iq2_xs::unpack_scales, |b, i| points::iq2_xs(b, i)),
+        BlockType::IQ2_S => blocks_signed::<82, 8, 16>(ty, work, iq2_s::unpack_scales, |b, i| points::iq2_s(b, i)),
+        BlockType::IQ3_XXS => blocks_signed::<98, 8, 8>(ty, work, iq3_xxs::unpack_scales, |b, i| points::iq3_xxs(b, i)),
+        BlockType::IQ3_S => blocks_signed::<110, 8, 8>(ty, work, iq3_s::unpack_scales, |b, i| points::iq3_s(b, i)),
+        BlockType::TQ1_0 => blocks_signed::<54, 8, 8>(ty, work, |b| [f16_at(b, 52); 8], |b, i| points::tq1_0(b, i)),
+        BlockType::TQ2_0 => blocks_signed::<66, 8, 8>(ty, work, |b| [f16_at(b, 64); 8], |b, i| points::tq2_0(b, i)),
+        BlockType::Q1_0 => blocks_signed::<18, 4, 4>(ty, work, |b| [f16_at(b, 0); 4], |b, i| points::q1_0(b, i)),
+        BlockType::Q2_0 => blocks_signed::<18, 2, 2>(ty, work, |b| [f16_at(b, 0); 2], |b, i| points::q2_0(b, i)),
+        BlockType::NVFP4 => blocks_signed::<36, 2, 4>(ty, work, nvfp4::unpack_scales, |b, i| points::nvfp4(b, i)),
         BlockType::Q4_K => blocks_k::<144>(ty, work, |b, i| q4_k(b, i)),
         BlockType::Q5_K => blocks_k::<176>(ty, work, |b, i| q5_k(b, i)),
         BlockType::Q2_K => blocks_k16::<84, 0>(
@@ -144,39 +158,26 @@ fn blocks_k16<const BYTES: usize, const OFFSET: i8>(
     }
 }
 
-/// IQ4_XS.
+/// Blocks of chunks of 32 signed codes: see [`row_signed`].
 #[target_feature(enable = "avx2,fma,f16c")]
-fn iq4_xs_blocks(ty: BlockType, work: BlockWork<'_>) {
+fn blocks_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
+    ty: BlockType,
+    work: BlockWork<'_>,
+    scales: impl Fn(&[u8; BYTES]) -> [f32; GROUPS],
+    codes: impl Fn(&[u8; BYTES], usize) -> __m256i,
+) {
     match work {
         BlockWork::Dot { weights, x, ahead, out } => {
             let rows = rows(Encoding::Blocks(ty), weights, x.codes.len(), out);
-            rows.for_each(|(row, out)| *out = iq4_xs_row(row, x, ahead));
+            rows.for_each(|(row, out)| *out = row_signed::<BYTES, CHUNKS, GROUPS>(row, x, ahead, &scales, &codes));
         }
-        BlockWork::Unpack { src, to } => unpack_256::<136, 8>(src, to, |block, codes, scales, _| {
-            iq4_xs::unpack_scales(block, scales);
-            for (i, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-                store256(codes, look_up(&iq4_nl::VALUES, nibbles(part(block, 8 + 16 * i))));
+        BlockWork::Unpack { src, to } => {
+            let chunks = to.codes.as_chunks_mut::<32>().0.as_chunks_mut::<CHUNKS>().0;
+            let blocks = src.as_chunks::<BYTES>().0.iter().zip(chunks);
+            for ((block, chunks), to) in blocks.zip(to.scales.as_chunks_mut::<GROUPS>().0) {
+                *to = scales(block);
+                chunks.iter_mut().enumerate().for_each(|(i, chunk)| store256(chunk, codes(block, i)));
             }
-        }),
-    }
-}
-
-/// Row of IQ4_XS blocks.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn iq4_xs_row(row: &[u8], x: QuantisedInput<'_>, ahead: isize) -> f32 {
-    let blocks = row.as_chunks::<136>().0.iter().zip(x.codes.as_chunks::<256>().0).zip(x.scales.as_chunks::<8>().0);
-    let mut acc = [_mm256_setzero_ps(); 2];
-    for ((block, codes), scales) in blocks {
-        prefetch(block, ahead);
-        let d = _mm256_mul_ps(_mm256_set1_ps(f16_at(block, 0)), load_ps(scales));
-        let mut s8 = [0.0; 8];
-        store_ps(&mut s8, _mm256_mul_ps(six_bits(iq4_xs::scale_codes(block)), d));
-        for (i, codes) in codes.as_chunks::<32>().0.iter().enumerate() {
-            let weights = look_up(&iq4_nl::VALUES, nibbles(part(block, 8 + 16 * i)));
-            let dot = _mm256_cvtepi32_ps(signed4(weights, load256(codes)));
-            acc[i % 2] = _mm256_fmadd_ps(dot, _mm256_set1_ps(s8[i]), acc[i % 2]);
         }
     }
-    reduce(_mm256_add_ps(acc[0], acc[1]))
 }

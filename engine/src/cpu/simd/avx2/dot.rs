@@ -214,3 +214,34 @@ pub(super) fn row_k16<const BYTES: usize>(
     }
     reduce(_mm256_add_ps(_mm256_add_ps(acc[0], acc[1]), offset))
 }
+
+/// Row of blocks of `CHUNKS` chunks of 32 signed codes, each with one scale or two, as there are `GROUPS`: `codes(block, i)` widens
+/// chunk `i`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn row_signed<const BYTES: usize, const CHUNKS: usize, const GROUPS: usize>(
+    row: &[u8],
+    x: QuantisedInput<'_>,
+    ahead: isize,
+    scales: impl Fn(&[u8; BYTES]) -> [f32; GROUPS],
+    codes: impl Fn(&[u8; BYTES], usize) -> __m256i,
+) -> f32 {
+    const { assert!(GROUPS == CHUNKS || GROUPS == 2 * CHUNKS) };
+    let inputs = x.codes.as_chunks::<32>().0.as_chunks::<CHUNKS>().0.iter().zip(x.scales.as_chunks::<CHUNKS>().0);
+    let mut acc = [_mm256_setzero_ps(); 2];
+    for (block, (inputs, x_scales)) in row.as_chunks::<BYTES>().0.iter().zip(inputs) {
+        prefetch(block, ahead);
+        let scales = scales(block);
+        for i in 0..CHUNKS {
+            let dot = _mm256_cvtepi32_ps(signed4(codes(block, i), load256(&inputs[i])));
+            let factor = if GROUPS == CHUNKS {
+                _mm256_set1_ps(scales[i] * x_scales[i])
+            } else {
+                let (low, high) = (scales[2 * i] * x_scales[i], scales[2 * i + 1] * x_scales[i]);
+                _mm256_set_m128(_mm_set1_ps(high), _mm_set1_ps(low))
+            };
+            acc[i % 2] = _mm256_fmadd_ps(dot, factor, acc[i % 2]);
+        }
+    }
+    reduce(_mm256_add_ps(acc[0], acc[1]))
+}

@@ -7,6 +7,7 @@ pub(super) mod blocks;
 mod codes;
 mod dot;
 mod inputs;
+mod points;
 mod tile;
 
 use std::arch::x86_64::*;

@@ -28,7 +28,19 @@ pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
         | BlockType::Q3_K
         | BlockType::IQ4_NL
         | BlockType::IQ4_XS
-        | BlockType::MXFP4 => avx2::blocks::run(ty, work),
+        | BlockType::MXFP4
+        | BlockType::NVFP4
+        | BlockType::IQ1_S
+        | BlockType::IQ1_M
+        | BlockType::IQ2_XXS
+        | BlockType::IQ2_XS
+        | BlockType::IQ2_S
+        | BlockType::IQ3_XXS
+        | BlockType::IQ3_S
+        | BlockType::TQ1_0
+        | BlockType::TQ2_0
+        | BlockType::Q1_0
+        | BlockType::Q2_0 => avx2::blocks::run(ty, work),
     }
 }
 

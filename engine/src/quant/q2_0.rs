@@ -1,0 +1,35 @@
+//! Q2_0: 64 two-bit elements in 18 bytes. `x = d * (q - 1)`.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..2 | `d`, F16 |
+//! | 2..18 | `q`: bits `2s..2s+2` of byte `i` belong to element `4 i + s` |
+
+use thermocline_shaders::WeightType;
+
+use super::{BlockFormat, DeviceFormat, Grouping, TensorType, bits::f16_at, block_format::unpack_chunks, device};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::Q2_0,
+    len: 64,
+    bytes: 18,
+    grouping: Grouping { len: 32, minima: false, wide: false },
+    unpack: |src, to| unpack_chunks(src, to, unpack),
+    quantise: None,
+    device: DeviceFormat {
+        ty: WeightType::Q4_0,
+        exact: true,
+        repack: |row, main, aux| {
+            device::widen_to_q4_0(row, main, aux, unpack);
+            Ok(())
+        },
+    },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 18], codes: &mut [i8; 64], scales: &mut [f32; 2]) {
+    *scales = [f16_at(block, 0); 2];
+    for (at, code) in codes.iter_mut().enumerate() {
+        *code = (block[2 + at / 4] >> (2 * (at % 4)) & 3) as i8 - 1;
+    }
+}

@@ -1,0 +1,68 @@
+//! TQ1_0: 256 weights of -1, 0 or 1 in 54 bytes. `x = d * (digit - 1)`. A byte holds five ternary digits as a fraction of 256:
+//! the first is what `3 byte` carries into the ninth bit and up, the next that of three times the byte, modulo 256.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..32 | digit `n` of byte `l` is element `32 n + l` |
+//! | 32..48 | digit `n` of byte `32 + l` is element `160 + 16 n + l` |
+//! | 48..52 | digits 0 to 3: digit `n` of byte `48 + l` is element `240 + 4 n + l` |
+//! | 52..54 | `d`, F16 |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    bits::f16_at,
+    block_format::{quantise_blocks, unpack_256},
+    device, tq2_0,
+};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::TQ1_0,
+    len: 256,
+    bytes: 54,
+    grouping: Grouping { len: 32, minima: false, wide: false },
+    unpack: |src, to| unpack_256(src, to, unpack),
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
+    device: DeviceFormat {
+        ty: WeightType::Q8_0,
+        exact: true,
+        repack: |row, main, aux| device::widen_to_q8_0(BlockType::TQ1_0, row, main, aux),
+    },
+};
+
+/// Powers of three that bring a digit to the front of its byte.
+pub(crate) const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
+
+/// Byte and digit of an element.
+const fn place(element: usize) -> (usize, usize) {
+    match element {
+        0..160 => (element % 32, element / 32),
+        160..240 => (32 + element % 16, (element - 160) / 16),
+        _ => (48 + element % 4, (element - 240) / 4),
+    }
+}
+
+#[inline(always)]
+fn unpack(block: &[u8; 54], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {
+    *scales = [f16_at(block, 52); 8];
+    for (element, code) in codes.iter_mut().enumerate() {
+        let (byte, digit) = place(element);
+        let front = block[byte].wrapping_mul(POWERS[digit]);
+        *code = ((u16::from(front) * 3) >> 8) as i8 - 1;
+    }
+}
+
+fn quantise(x: &[f32; 256]) -> [u8; 54] {
+    let (d, digits) = tq2_0::ternary(x);
+    let mut numbers = [0u16; 52];
+    for (element, digit) in digits.iter().enumerate() {
+        let (byte, at) = place(element);
+        numbers[byte] += u16::from(*digit) * u16::from(POWERS[4 - at]);
+    }
+    let mut block = [0; 54];
+    // Numbers below 243, as fractions of 256, rounded up.
+    block.iter_mut().zip(numbers).for_each(|(byte, number)| *byte = (number * 256).div_ceil(243) as u8);
+    block[52..].copy_from_slice(&d);
+    block
+}

@@ -1,0 +1,56 @@
+//! TQ2_0: 256 weights of -1, 0 or 1 in 66 bytes. `x = d * (q - 1)`.
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 0..64 | `q`, 2 bits: each half of 128 elements has 32 bytes; bits `2s..2s+2` of byte `l` belong to element `32 s + l` |
+//! | 64..66 | `d`, F16 |
+
+use thermocline_shaders::WeightType;
+
+use super::{
+    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    bits::{self, f16_at},
+    block_format::{quantise_blocks, unpack_256},
+    device, round,
+};
+
+pub(super) const FORMAT: BlockFormat = BlockFormat {
+    ty: TensorType::TQ2_0,
+    len: 256,
+    bytes: 66,
+    grouping: Grouping { len: 32, minima: false, wide: false },
+    unpack: |src, to| unpack_256(src, to, unpack),
+    quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
+    device: DeviceFormat {
+        ty: WeightType::Q8_0,
+        exact: true,
+        repack: |row, main, aux| device::widen_to_q8_0(BlockType::TQ2_0, row, main, aux),
+    },
+};
+
+#[inline(always)]
+fn unpack(block: &[u8; 66], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mut [f32; 8]) {
+    *scales = [f16_at(block, 64); 8];
+    for (i, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        for (code, byte) in codes.iter_mut().zip(&block[i / 4 * 32..]) {
+            *code = (byte >> (2 * (i % 4)) & 3) as i8 - 1;
+        }
+    }
+}
+
+/// The largest magnitude as F16, and every element as the nearest of -1, 0 and 1 times it, plus one.
+pub(super) fn ternary(x: &[f32; 256]) -> ([u8; 2], [u8; 256]) {
+    let largest = round::extreme(x).abs();
+    let inverse = round::inverse(largest);
+    (bits::to_f16(largest).0, x.map(|x| (round::nearest_away(x * inverse) + 1) as u8))
+}
+
+fn quantise(x: &[f32; 256]) -> [u8; 66] {
+    let (d, codes) = ternary(x);
+    let mut block = [0; 66];
+    for (element, code) in codes.iter().enumerate() {
+        block[element / 128 * 32 + element % 32] |= code << (2 * (element % 128 / 32));
+    }
+    block[64..].copy_from_slice(&d);
+    block
+}
