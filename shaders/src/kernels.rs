@@ -93,7 +93,11 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Quantise>("quantise_q8", &[Read, Write], include_str!("../wgsl/quantise_q8.wgsl")),
     kernel::<params::Combine>("combine", &[Read, Read, Read, Read, Read, Write], include_str!("../wgsl/combine.wgsl")),
     kernel::<params::Stream>("read_bandwidth", &[Read, Write], include_str!("../wgsl/read_bandwidth.wgsl")),
-    kernel::<params::Route>("route", &[Read, Read, Read, Write, Write, Write], include_str!("../wgsl/route.wgsl")),
+    kernel::<params::Route>(
+        "route",
+        &[Read, Read, Read, Write, Write, Write, Read],
+        include_str!("../wgsl/route.wgsl"),
+    ),
     kernel::<params::CountFired>("count_fired", &[Read, Write], include_str!("../wgsl/count_fired.wgsl")),
     kernel::<params::SlotList>("slot_list", &[Read, Read, Write, Write, Write], include_str!("../wgsl/slot_list.wgsl")),
     typed(kernel::<params::SparseDown>(

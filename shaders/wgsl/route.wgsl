@@ -2,7 +2,7 @@
 //   0 softmax over all experts   1 softmax over the chosen experts (the logits themselves choose)   2 sigmoid
 // The `used` largest of score (+ bias, with BIAS) are chosen, largest first, the first of equals, NaN last; with `groups` only
 // among the experts of the `groups_used` groups whose `groups_best` best have the largest sums. Weights are scores without bias;
-// with `renormalise` divided by their sum; times `scale`. ids, places and router_weights are [tokens, used]; an expert's place, of
+// with `renormalise` divided by their sum; times `scale`, and with SCALED times the expert's own factor. ids, places and router_weights are [tokens, used]; an expert's place, of
 // `place_of`, is where products find its weights. One workgroup per token.
 // Every expert counts those that go before it; its place is their number.
 #include "lane.wgsl"
@@ -11,6 +11,7 @@
 
 override SCORE: u32 = 0u;
 override BIAS: bool = false;
+override SCALED: bool = false;
 const MOST_EXPERTS: u32 = 512u;
 const MOST_USED: u32 = 32u;
 const MOST_GROUPS: u32 = 64u;
@@ -37,6 +38,8 @@ var<immediate> params: Params;
 @group(0) @binding(3) var<storage, read_write> ids: array<u32>;
 @group(0) @binding(4) var<storage, read_write> places: array<u32>;
 @group(0) @binding(5) var<storage, read_write> router_weights: array<f32>;
+// Per expert, with SCALED.
+@group(0) @binding(6) var<storage, read> scale_of: array<f32>;
 
 var<workgroup> choices: array<f32, MOST_EXPERTS>;
 var<workgroup> keys: array<u32, MOST_EXPERTS>;
@@ -171,7 +174,11 @@ fn route(
     for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
         ids[token * params.used + s] = chosen[s];
         places[token * params.used + s] = place_of[chosen[s]];
-        router_weights[token * params.used + s] = unscaled(scores[start + chosen[s]], top) / sum * params.scale;
+        var weight = unscaled(scores[start + chosen[s]], top) / sum * params.scale;
+        if SCALED {
+            weight *= scale_of[chosen[s]];
+        }
+        router_weights[token * params.used + s] = weight;
     }
 }
 

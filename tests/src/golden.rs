@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 34] = [
+pub const MODELS: [&str; 35] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -24,6 +24,7 @@ pub const MODELS: [&str; 34] = [
     "gemma3",
     "gemma4",
     "gemma4-e2b",
+    "gemma4-moe",
     "glm4-moe",
     "gpt-oss",
     "granite-4-dense",

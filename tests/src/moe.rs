@@ -35,6 +35,8 @@ pub fn wide() -> Model {
         let router = FfnWeights { gate: None, ..expert(COUNT) }.up;
         let experts = (0..COUNT).map(|_| expert(WIDTH)).collect();
         layer.ffn = Ffn::Experts(ExpertWeights {
+            router_norm: None,
+            scale: None,
             router,
             selection_bias: None,
             experts,

@@ -57,6 +57,9 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
             ffn += ffn_scratch(caps, config, &layer.ffn, chunk);
         }
     }
+    // Layers reuse the buffers of dense FFNs beside experts.
+    let beside = weights.layers.iter().filter_map(|layer| layer.beside_experts.as_ref());
+    ffn += beside.map(|ffn| dense_scratch(caps, config, ffn, chunk)).max().unwrap_or(0);
     let neurons = weights.layers.iter().map(|layer| units(&layer.ffn)).max().unwrap_or(0);
     // Scores, masks and lists of one token, and the firing log: one token's in every layer, or a chunk's in one.
     let words = weights.layers.iter().map(|layer| logged_words(config, &layer.ffn)).max().unwrap_or(0);
@@ -121,7 +124,9 @@ fn layer_bytes(
         Ffn::Experts(moe) => {
             let each = (0..moe.experts.len()).map(|at| expert_bytes(moe, at));
             let expert = each.max().unwrap_or(0);
-            (moe.experts.len(), expert, routing_bytes(caps, moe)?, 0)
+            let beside = layer.beside_experts.iter().flat_map(FfnWeights::linears);
+            let beside = beside.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?;
+            (moe.experts.len(), expert, routing_bytes(caps, moe)? + beside, 0)
         }
     };
     Ok(LayerBytes {
@@ -215,7 +220,9 @@ fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
         }
         None => 0,
     };
-    let bias = moe.selection_bias.as_ref().map_or(0, |bias| vector(bias.len()));
+    let vectors = moe.selection_bias.iter().chain(&moe.scale).map(|vector| vector.len());
+    let vectors = vectors.chain(moe.router_norm.as_ref().map(|norm| norm.weight.len()));
+    let bias = vectors.map(vector).sum::<u64>();
     Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + bias + shared)
 }
 
@@ -270,7 +277,9 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             let shared = moe.shared.as_ref().map_or(0, |shared| {
                 floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
             });
-            floats(chunk * pitch(moe.experts.len()))
+            let router_input = if moe.router_norm.is_some() { floats(chunk * row) } else { 0 };
+            router_input
+                + floats(chunk * pitch(moe.experts.len()))
                 + 3 * floats(slots)
                 + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, moe.gated())
@@ -320,7 +329,7 @@ mod tests {
     #[test]
     fn device_bytes_match_the_allocations_of_whole_models() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
-        for name in ["llama-relu", "mixtral", "gemma2", "gemma4", "gemma4-e2b", "opt", "falcon-mqa"] {
+        for name in ["llama-relu", "mixtral", "gemma2", "gemma4", "gemma4-e2b", "gemma4-moe", "opt", "falcon-mqa"] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
             let bytes = device_bytes(gpu.caps(), &model, 24, KvType::F32).unwrap();

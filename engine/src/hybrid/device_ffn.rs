@@ -99,8 +99,8 @@ impl DeviceFfn {
                     FfnPart::None => Vec::new(),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
-                let experts =
-                    ResidentExperts::new(loader, before, (ffn, weights.activation_threshold), &hot, input, out)?;
+                let with = (ffn, weights.activation_threshold);
+                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input))?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))
             }
         }

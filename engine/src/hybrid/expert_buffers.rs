@@ -33,6 +33,8 @@ pub(crate) struct ExpertBuffers {
     /// Elements of a row of outputs.
     pub row: usize,
     pub shared: Option<SharedBuffers>,
+    /// `[chunk, pitch(d_model)]`: the router's input, where it is not the experts'.
+    pub router_input: Option<Buffer>,
     shape: ExpertShape,
     combine: Op,
     experts: Experts,
@@ -45,6 +47,8 @@ pub(crate) struct ExpertShape {
     /// True if the routed experts have gates.
     pub gated: bool,
     pub shared: Option<SharedShape>,
+    /// True if the router has an input of its own.
+    pub router_input: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +66,7 @@ impl ExpertShape {
             gated: shared.ffn.gate.is_some(),
             weighed: shared.gate.is_some(),
         });
-        ExpertShape { gated: weights.gated(), shared }
+        ExpertShape { gated: weights.gated(), shared, router_input: weights.router_norm.is_some() }
     }
 }
 
@@ -97,6 +101,8 @@ impl ExpertBuffers {
             })
         });
         let shared: Option<SharedBuffers> = shared.transpose()?;
+        let router_input =
+            shape.router_input.then(|| loader.scratch("input of the router", chunk * row)).transpose()?;
         let switch = |on: bool| f64::from(u8::from(on));
         let weighed = shape.shared.is_some_and(|shared| shared.weighed);
         let with_shared = [("SHARED", switch(shared.is_some())), ("GATED", switch(weighed))];
@@ -117,6 +123,7 @@ impl ExpertBuffers {
             outputs,
             row,
             shared,
+            router_input,
             shape,
             combine,
             experts,
@@ -129,17 +136,20 @@ impl ExpertBuffers {
         self.shape == shape
     }
 
-    /// The router's choice of experts, whose places are in `table`, prepared; with the bias that is added where it chooses.
-    pub fn route_op(&self, gpu: &Gpu, table: &Buffer, bias: Option<&Buffer>) -> Result<Op> {
+    /// The router's choice of experts, whose places are in `table`, prepared; with the bias that is added where it chooses, and factors
+    /// on the weights of experts.
+    pub fn route_op(&self, gpu: &Gpu, table: &Buffer, (bias, scale): (Option<&Buffer>, Option<&Buffer>)) -> Result<Op> {
         let score = match self.experts.router.score {
             RouterScore::Softmax => 0.0,
             RouterScore::SoftmaxOfChosen => 1.0,
             RouterScore::Sigmoid => 2.0,
         };
-        let overrides = [("SCORE", score), ("BIAS", f64::from(u8::from(bias.is_some())))];
+        let switch = |on: bool| f64::from(u8::from(on));
+        let overrides = [("SCORE", score), ("BIAS", switch(bias.is_some())), ("SCALED", switch(scale.is_some()))];
         let route = gpu.pipelines().get("route", None, ROUTE_WORKGROUP, &overrides)?;
-        let (bias, out) = (bias.unwrap_or(gpu.nothing()), &self.router_weights);
-        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.places, out].map(Into::into))
+        let (bias, scale) = (bias.unwrap_or(gpu.nothing()), scale.unwrap_or(gpu.nothing()));
+        let out = &self.router_weights;
+        Op::new(gpu, &route, &[&self.scores, bias, table, &self.ids, &self.places, out, scale].map(Into::into))
     }
 
     /// Records that choice.

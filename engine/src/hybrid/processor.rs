@@ -285,6 +285,20 @@ impl Processor for HybridProcessor {
         }
     }
 
+    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => device.layers.dense_ffn(layer),
+            Side::Cpu(cold) => cold.cpu.dense_ffn(model, layer, from),
+        }
+    }
+
+    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
+        match self.side() {
+            Side::Device(device) => device.layers.add(layer, from, into),
+            Side::Cpu(cold) => cold.cpu.add(layer, from, into),
+        }
+    }
+
     fn add_out(&mut self) -> Result<()> {
         match self.side() {
             Side::Device(device) => {

@@ -13,10 +13,16 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, pitch},
-    model::{ExpertWeights, Experts, Ffn, mask},
+    model::{ExpertWeights, Experts, Ffn, Register, mask},
     runtime::{
         Probe, Sparsity,
-        gpu::{Loader, Segment, ffn::DenseFfn, product::Product},
+        gpu::{
+            Loader, Segment,
+            ffn::DenseFfn,
+            norm::{NormOp, NormWeights},
+            product::Product,
+            registers::Registers,
+        },
     },
     telemetry::neurons::LayerNeurons,
 };
@@ -33,6 +39,8 @@ pub(crate) struct ResidentExperts {
     gpu: Gpu,
     experts: Experts,
     pub buffers: ExpertBuffers,
+    /// Norm of the residual stream, where the router reads it.
+    router_norm: Option<NormOp>,
     router: Product,
     /// `[experts]` u32: the place of every expert, [`NO_NEURON`] if it is not resident.
     table: Buffer,
@@ -71,9 +79,9 @@ impl ResidentExperts {
         before: Option<&ResidentExperts>,
         (weights, threshold): (&ExpertWeights, Option<f32>),
         hot: &[u32],
-        from: &Buffer,
-        (out, out_pitch): (&Buffer, usize),
+        (registers, from): (&Registers, &Buffer),
     ) -> Result<Self> {
+        let (out, out_pitch) = (registers.get(Register::Out), registers.pitch);
         let (gpu, d_model) = (loader.gpu, loader.config.d_model);
         let Some(experts) = loader.config.experts else {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
@@ -96,8 +104,19 @@ impl ResidentExperts {
         let table = gpu.arena().buffer(Purpose::Ffn, "places of experts", bytes, Usage::Storage)?;
         let bias = weights.selection_bias.as_ref();
         let bias = bias.map(|bias| loader.vector("selection bias of experts", bias)).transpose()?;
-        let route = buffers.route_op(gpu, &table, bias.as_ref())?;
-        let router = Product::new(loader, WHAT, &[&weights.router], from, (&buffers.scores, pitch(experts.count)))?;
+        let scale = weights.scale.as_ref();
+        let scale = scale.map(|scale| loader.vector("factors of experts", scale)).transpose()?;
+        let route = buffers.route_op(gpu, &table, (bias.as_ref(), scale.as_ref()))?;
+        let router_norm = match (&weights.router_norm, &buffers.router_input) {
+            (Some(norm), Some(into)) => {
+                let norm = NormWeights::new(loader, norm)?;
+                Some(NormOp::new(loader, &norm, registers.get(Register::Residual), None, into)?)
+            }
+            _ => None,
+        };
+        let router_from = buffers.router_input.as_ref().unwrap_or(from);
+        let scores = (&buffers.scores, pitch(experts.count));
+        let router = Product::new(loader, WHAT, &[&weights.router], router_from, scores)?;
         let shared = match (&weights.shared, &buffers.shared) {
             (Some(shared), Some(buffers)) => {
                 let gate = shared.gate.as_ref().zip(buffers.gate.as_ref());
@@ -117,6 +136,7 @@ impl ResidentExperts {
             gpu: gpu.clone(),
             experts,
             buffers,
+            router_norm,
             router,
             table,
             route,
@@ -316,6 +336,9 @@ impl ResidentExperts {
 
     /// Records the router's choice for the first `tokens` rows.
     pub fn route(&self, recorder: &mut Recorder, tokens: usize) {
+        if let Some(norm) = &self.router_norm {
+            norm.record(recorder, tokens, false);
+        }
         self.router.record(recorder, tokens);
         self.buffers.route(recorder, &self.route, tokens);
     }

@@ -125,7 +125,8 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Step::Attention { .. } => (layer.attention.is_some() && shape.attention.is_some(), "attention"),
                 Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
                 Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
-                Step::AddOut => (true, ""),
+                Step::DenseFfn { .. } => (layer.beside_experts.is_some(), "a dense FFN beside experts"),
+                Step::Add { .. } | Step::AddOut => (true, ""),
                 Step::PerLayerInput => (layer.per_layer.is_some() && weights.per_layer.is_some(), "inputs of layers"),
                 Step::Scale => (layer.output_scale.is_some(), "a factor"),
             };

@@ -24,6 +24,12 @@ pub enum NormSlot {
     Ffn,
     /// `blk.N.post_ffw_norm` (Gemma, OLMo 2)
     PostFfn,
+    /// `blk.N.post_ffw_norm_1`, of the dense FFN beside experts (Gemma 4)
+    PostDense,
+    /// `blk.N.pre_ffw_norm_2`, before the experts beside a dense FFN (Gemma 4)
+    Experts,
+    /// `blk.N.post_ffw_norm_2`, of the experts beside a dense FFN (Gemma 4)
+    PostExperts,
     /// `blk.N.post_norm`, of what the layer's own input yields (Gemma 3n and 4)
     PostPerLayer,
 }
@@ -54,6 +60,18 @@ pub enum Step {
     Ffn {
         /// Input.
         from: Register,
+    },
+    /// `Out = dense FFN(from)`: the one beside the experts.
+    DenseFfn {
+        /// Input.
+        from: Register,
+    },
+    /// `into += from`
+    Add {
+        /// The summand.
+        from: Register,
+        /// The sum.
+        into: Register,
     },
     /// `Residual += Out`, times [`ModelConfig::residual_scale`](super::ModelConfig::residual_scale).
     AddOut,

@@ -117,11 +117,23 @@ pub struct FfnWeights {
     pub down: Down,
 }
 
+impl FfnWeights {
+    /// Its matrices.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        let (Down::Outputs(down) | Down::Neurons(down)) = &self.down;
+        self.gate.iter().chain([&self.up, down])
+    }
+}
+
 /// Weights of a mixture-of-experts (MoE) layer.
 #[derive(Debug, Clone)]
 pub struct ExpertWeights {
     /// Router, `[experts, d]`.
     pub router: Linear,
+    /// Norm of the residual stream by which the router reads it; without one it reads the experts' input.
+    pub router_norm: Option<Norm>,
+    /// Factors on the weights of chosen experts, `[experts]` (Gemma 4).
+    pub scale: Option<Vec<f32>>,
     /// Added to the router's scores where experts are chosen, `[experts]`; weights are without it.
     pub selection_bias: Option<Vec<f32>>,
     /// One FFN per expert.
@@ -312,6 +324,8 @@ pub struct LayerWeights {
     pub recurrent: Option<RecurrentWeights>,
     /// FFN.
     pub ffn: Ffn,
+    /// Dense FFN beside the experts, with norms of its own, if the layer has one (Gemma 4).
+    pub beside_experts: Option<FfnWeights>,
     /// Use of the layer's own input, if it has one.
     pub per_layer: Option<PerLayerWeights>,
     /// Factor on the residual stream behind the layer (Gemma 4).
@@ -343,6 +357,7 @@ impl LayerWeights {
             attention,
             recurrent: None,
             ffn,
+            beside_experts: None,
             per_layer: None,
             output_scale: None,
             predictor,
@@ -352,11 +367,13 @@ impl LayerWeights {
         }
     }
 
-    /// The matrices beside those of the FFN: of attention, of the recurrent mixer, and of the layer's own input.
+    /// The matrices that are where the layer's attention is, whatever becomes of its FFN: of attention, of the recurrent mixer, of the
+    /// layer's own input, and of the dense FFN beside experts.
     pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
         let recurrent = self.recurrent.iter().flat_map(RecurrentWeights::linears);
-        let per_layer = self.per_layer.iter().flat_map(PerLayerWeights::linears);
-        self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent).chain(per_layer)
+        let others = self.per_layer.iter().flat_map(PerLayerWeights::linears);
+        let others = others.chain(self.beside_experts.iter().flat_map(FfnWeights::linears));
+        self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent).chain(others)
     }
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.

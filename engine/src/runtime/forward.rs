@@ -255,6 +255,8 @@ fn layers(
                 Step::Attention { from } => processor.attention(model, layer, from, kv)?,
                 Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
                 Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
+                Step::DenseFfn { from } => processor.dense_ffn(model, layer, from)?,
+                Step::Add { from, into } => processor.add(layer, from, into)?,
                 Step::AddOut => processor.add_out()?,
                 Step::PerLayerInput => processor.per_layer_input(model, layer)?,
                 Step::Scale => processor.scale(model, layer)?,

@@ -41,6 +41,12 @@ pub trait Processor: Debug + Send {
     /// `Out = ffn(from)`
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()>;
 
+    /// `Out = dense FFN(from)`, of the one beside the layer's experts.
+    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()>;
+
+    /// `into += from`, two registers.
+    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()>;
+
     /// `Residual += Out`
     fn add_out(&mut self) -> Result<()>;
 

@@ -18,11 +18,13 @@ use thermocline_tests::{
 
 /// File, tensor of its reference and largest RMS difference with 8-bit activations. A reference beginning with `/` is the `logits` of
 /// a folder of `fixtures/models`.
-const FILES: [(&str, &str, f32); 11] = [
+const FILES: [(&str, &str, f32); 13] = [
     // 8-bit activations turn over a choice of experts now and then, llama.cpp's by 0.19.
     ("gpt-oss-mxfp4-MXFP4-F16.gguf", "transformers.gpt-oss-mxfp4", 0.4),
     ("gemma4-e2b-F16.gguf", "/gemma4-e2b", 1e-3),
     ("gemma4-e2b-Q8_0.gguf", "exact.gemma4-e2b-Q8_0.gguf", 0.2),
+    ("gemma4-moe-F16.gguf", "/gemma4-moe", 1e-3),
+    ("gemma4-moe-Q8_0.gguf", "exact.gemma4-moe-Q8_0.gguf", 1.1),
     ("glm4-moe-F16.gguf", "/glm4-moe", 1e-3),
     ("glm4-moe-Q8_0.gguf", "exact.glm4-moe-Q8_0.gguf", 0.9),
     ("qwen3_5-F16.gguf", "/qwen3_5", 1e-3),

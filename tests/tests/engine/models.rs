@@ -481,3 +481,29 @@ fn gemma4_files_that_contradict_themselves_are_refused() {
         assert!(error.contains(name) && error.contains(expected), "{error}");
     }
 }
+
+/// A mixture without what stands beside its experts, or with one expert too few.
+#[test]
+fn gemma4_moe_files_that_lack_parts_are_refused() {
+    let file = "gguf2026/gemma4-moe-F16.gguf";
+    assert!(changed(file, |_| ()).is_ok());
+    for (name, expected) in [
+        ("blk.0.ffn_gate_inp.weight", "a router, shape [4, 64]"),
+        ("blk.1.ffn_gate_inp.scale", "[64]"),
+        ("blk.2.ffn_down_exps.scale", "[4]"),
+        ("blk.3.ffn_gate.weight", "[64, 64]"),
+        ("blk.3.pre_ffw_norm_2.weight", "[64]"),
+        ("blk.2.attn_v.weight", "values of a layer with a window, shape [32, 64]"),
+    ] {
+        let without = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name));
+        let error = without.unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+    let odd = changed(file, |tensors| {
+        let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.1.ffn_gate_up_exps.weight").unwrap();
+        let bytes = tensor.data.len() / 4 * 3;
+        (tensor.shape[0], tensor.data) = (3, tensor.data.slice(0..bytes).unwrap());
+    });
+    let error = odd.unwrap_err().to_string();
+    assert!(error.contains("blk.1.ffn_gate_up_exps.weight") && error.contains("[4, 64, 64]"), "{error}");
+}

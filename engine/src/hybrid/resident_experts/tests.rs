@@ -58,6 +58,8 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
     for (activation, renormalise, with_shared, activation_threshold) in forms {
         let weights = ExpertWeights {
             router: linear(5, D, &mut seed),
+            router_norm: None,
+            scale: (!with_shared).then(|| vec![0.5, 2.0, 1.0, 1.5, 0.25]),
             selection_bias: None,
             experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
             shared: with_shared
@@ -70,15 +72,14 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
         let mut progress = |_, _| ControlFlow::Continue(());
         let uploader = Uploader::new(&gpu, &mut progress).unwrap();
         let mut loader = Loader { gpu: &gpu, config: &config, chunk: 20, uploader };
-        let from = loader.scratch("from", 20 * pitch(D)).unwrap();
-        let out = loader.scratch("out", 20 * pitch(D)).unwrap();
+        let registers = Registers::new(&loader).unwrap();
+        let [from, out] = [Register::Normed, Register::Out].map(|register| registers.get(register).clone());
         let ops = ResidentExperts::new(
             &mut loader,
             None,
             (&weights, activation_threshold),
             &[3, 0, 4, 1, 2],
-            &from,
-            (&out, pitch(D)),
+            (&registers, &from),
         )
         .unwrap();
         loader.uploader.finish().unwrap();

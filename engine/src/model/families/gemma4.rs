@@ -1,6 +1,7 @@
 //! Gemma 4: layers with a window and layers without differ in head size, key/value heads and rotation; values are divided by their
 //! root mean square, attention scores are not scaled, and a factor per layer scales the residual stream behind it. In small models
-//! (E2B, E4B) each layer has an input of its own, and the last layers read keys and values of earlier ones.
+//! (E2B, E4B) each layer has an input of its own, and the last layers read keys and values of earlier ones; in 26B-A4B a dense FFN and
+//! experts, with norms of their own, are beside each other.
 //!
 //! Layers without a window rotate the first pairs of a head only, by frequencies of the whole head; `rope_freqs.weight` has 1e30 for
 //! the others. In some models their values are their keys, before norm and rotation.
@@ -13,8 +14,8 @@ use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, LayerConfig, LayerWeights, ModelConfig, NormKind, NormSlot, Register, Rope, RopeOrder, RopeScaling,
-        Step,
+        Activation, Ffn, LayerConfig, LayerWeights, ModelConfig, Norm, NormKind, NormSlot, Register, Rope, RopeOrder,
+        RopeScaling, Router, Step,
         import::{Draft, HfConfig, HfSizes, Transform},
         load::Sizes,
     },
@@ -59,6 +60,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     share_keys_and_values(loader, &mut config)?;
     let width = loader.size("embedding_length_per_layer_input", 0..=MOST_INPUT)?.unwrap_or(0);
     config.per_layer_input = (width > 0).then_some(width);
+    config.experts = loader.experts(Router::softmax(true), |_| 0)?;
     config.set_steps(steps(&config));
     Ok(config)
 }
@@ -85,17 +87,26 @@ pub(super) fn share_keys_and_values(loader: &Loader<'_>, config: &mut ModelConfi
 }
 
 fn steps(config: &ModelConfig) -> Vec<Step> {
-    use Register::{Normed, Out, Residual};
+    use Register::{Normed, NormedFfn, Out, Residual};
     let mut steps = vec![
         Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed },
         Step::Attention { from: Normed },
         Step::Norm { norm: NormSlot::PostAttention, from: Out, into: Out },
         Step::AddOut,
         Step::Norm { norm: NormSlot::Ffn, from: Residual, into: Normed },
-        Step::Ffn { from: Normed },
-        Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out },
-        Step::AddOut,
     ];
+    match config.experts {
+        None => steps.push(Step::Ffn { from: Normed }),
+        Some(_) => steps.extend([
+            Step::DenseFfn { from: Normed },
+            Step::Norm { norm: NormSlot::PostDense, from: Out, into: NormedFfn },
+            Step::Norm { norm: NormSlot::Experts, from: Residual, into: Normed },
+            Step::Ffn { from: Normed },
+            Step::Norm { norm: NormSlot::PostExperts, from: Out, into: Out },
+            Step::Add { from: NormedFfn, into: Out },
+        ]),
+    }
+    steps.extend([Step::Norm { norm: NormSlot::PostFfn, from: Out, into: Out }, Step::AddOut]);
     if config.per_layer_input.is_some() {
         let norm = Step::Norm { norm: NormSlot::PostPerLayer, from: Out, into: Out };
         steps.extend([Step::PerLayerInput, norm, Step::AddOut]);
@@ -111,6 +122,13 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
         (NormSlot::Ffn, "ffn_norm"),
         (NormSlot::PostFfn, "post_ffw_norm"),
     ];
+    if config.experts.is_some() {
+        norms.extend([
+            (NormSlot::PostDense, "post_ffw_norm_1"),
+            (NormSlot::Experts, "pre_ffw_norm_2"),
+            (NormSlot::PostExperts, "post_ffw_norm_2"),
+        ]);
+    }
     norms.extend(config.per_layer_input.map(|_| (NormSlot::PostPerLayer, "post_norm")));
     let mut layer = gated_layer(loader, config, n, &norms)?;
     layer.per_layer = per_layer_weights(loader, config, n)?;
@@ -120,6 +138,19 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     {
         let expected = format!("values of a layer with a window, shape {:?}", [of.kv_dim(), config.d_model]);
         return Err(loader.missing_tensor(&format!("blk.{n}.attn_v.weight"), expected));
+    }
+    if let Some(experts) = &config.experts {
+        let Ffn::Experts(weights) = &mut layer.ffn else {
+            let expected = format!("a router, shape {:?}", [experts.count, config.d_model]);
+            return Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_inp.weight"), expected));
+        };
+        // The router reads the residual stream divided by its root mean square, times a vector, over sqrt(d).
+        let mut weight = loader.vector(&format!("blk.{n}.ffn_gate_inp.scale"), config.d_model)?;
+        let factor = 1.0 / (config.d_model as f32).sqrt();
+        weight.iter_mut().for_each(|x| *x *= factor);
+        weights.router_norm = Some(Norm { weight, bias: None });
+        weights.scale = Some(loader.vector(&format!("blk.{n}.ffn_down_exps.scale"), experts.count)?);
+        layer.beside_experts = Some(loader.dense_ffn(n, config, true)?);
     }
     layer.output_scale = Some(loader.vector(&format!("blk.{n}.layer_output_scale.weight"), 1)?[0]);
     Ok(layer)
@@ -155,6 +186,11 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         let widths = (0..n_layer).map(|n| u32::try_from(width(n)).unwrap_or(u32::MAX)).collect();
         draft.set("feed_forward_length", Value::Array(Array::U32(widths)));
     }
+    if hf.bool(&["enable_moe_block"])?.unwrap_or(false) {
+        draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
+        draft.set_size("expert_used_count", hf.size(&["top_k_experts"])?)?;
+        draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    }
     draft.activation(hf.str(&["hidden_activation", "hidden_act"])?.unwrap_or("gelu_pytorch_tanh").parse()?);
     if let Some(cap) = hf.f32(&["final_logit_softcapping"])? {
         draft.set("final_logit_softcapping", Value::F32(cap));
@@ -166,6 +202,18 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     naming.norms_after();
     naming.add("model.layers.*.pre_feedforward_layernorm", "blk.*.ffn_norm");
     naming.per_layer_inputs();
+    naming.add("model.layers.*.pre_feedforward_layernorm_2", "blk.*.pre_ffw_norm_2");
+    naming.add("model.layers.*.post_feedforward_layernorm_1", "blk.*.post_ffw_norm_1");
+    naming.add("model.layers.*.post_feedforward_layernorm_2", "blk.*.post_ffw_norm_2");
+    naming.add("model.layers.*.router.proj", "blk.*.ffn_gate_inp");
+    for (hf, gguf) in [
+        ("router.scale", "ffn_gate_inp.scale"),
+        ("router.per_expert_scale", "ffn_down_exps.scale"),
+        ("experts.gate_up_proj", "ffn_gate_up_exps.weight"),
+        ("experts.down_proj", "ffn_down_exps.weight"),
+    ] {
+        naming.whole(format!("model.layers.*.{hf}"), format!("blk.*.{gguf}"), Transform::None);
+    }
     naming.whole("model.layers.*.layer_scalar", "blk.*.layer_output_scale.weight", Transform::None);
     Ok(())
 }

@@ -107,6 +107,8 @@ fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -
     let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
     Ok(ExpertWeights {
         router: loader.linear(&format!("blk.{n}.ffn_gate_inp"), count, d)?,
+        router_norm: None,
+        scale: None,
         selection_bias: loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?,
         experts: ups.into_iter().zip(downs).map(ffn).collect(),
         shared: shared_expert(loader, d, n)?.map(Box::new),

@@ -88,7 +88,14 @@ impl MoeFfn {
             return Err(Error::invalid("model", "a configuration of its experts", "none"));
         };
         let started = probe.wants_firing().then(Instant::now);
-        self.routing.route(cpu, experts, weights, task.x, task.tokens)?;
+        let mut x = task.x;
+        if let Some(norm) = &weights.router_norm {
+            grow(&mut self.gathered, Some(task.residual.len()), WHAT)?;
+            let normed = &mut self.gathered[..task.residual.len()];
+            cpu.rms_norm(normed, Some(task.residual), &norm.weight, config.norm_eps);
+            x = normed;
+        }
+        self.routing.route_by(cpu, experts, weights, (task.x, x), task.tokens)?;
         if probe.wants_router() {
             probe.router(task.layer, self.routing.chosen());
         }

@@ -109,6 +109,30 @@ impl LayerFfn {
         Ok(())
     }
 
+    /// `out = ffn(x)` of a dense FFN beside a layer's experts, both `[tokens, d_model]`.
+    pub(crate) fn dense(
+        &mut self,
+        cpu: &Cpu,
+        (ffn, activation): (&FfnWeights, Activation),
+        (x, tokens): (&[f32], usize),
+        out: &mut [f32],
+    ) -> Result<()> {
+        let task = FfnTask {
+            blocks: &[FfnBlock::whole(ffn)],
+            activation,
+            sparsity: Sparsity::Dense,
+            prediction: None,
+            recall_check: false,
+            activation_threshold: None,
+            x,
+            tokens,
+            observed: false,
+        };
+        self.ffn.partial(cpu, &task, out)?;
+        add_bias(ffn, 1.0, out);
+        Ok(())
+    }
+
     /// The weighted sum of experts of an MoE layer that were chosen elsewhere ([`MoeFfn::run_chosen`]).
     pub(crate) fn experts(
         &mut self,

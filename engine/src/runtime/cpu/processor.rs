@@ -425,6 +425,29 @@ impl Processor for CpuProcessor {
         done
     }
 
+    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        let Some(weights) = &model.weights.layers[layer].beside_experts else {
+            let got = format!("none in layer {layer}");
+            return Err(Error::invalid("layer program", "a dense FFN that the model has", got));
+        };
+        let n = self.tokens * self.d_model;
+        let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
+            return Err(Error::invalid("layer program", "an FFN that does not read `Out`", format!("{from:?}")));
+        };
+        let of = (weights, model.config.activation);
+        self.ffn.dense(&self.cpu, of, (&x[..n], self.tokens), &mut out[..n])
+    }
+
+    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
+        let n = self.tokens * self.d_model;
+        let Ok([from, into]) = self.registers.get_disjoint_mut([from as usize, into as usize]) else {
+            let got = format!("{from:?} twice in layer {layer}");
+            return Err(Error::invalid("layer program", "a sum of two registers", got));
+        };
+        self.cpu.add(&mut into[..n], &from[..n]);
+        Ok(())
+    }
+
     fn add_out(&mut self) -> Result<()> {
         let [residual, .., out] = &mut self.registers;
         let n = self.tokens * self.d_model;

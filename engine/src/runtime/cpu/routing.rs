@@ -26,10 +26,10 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// Computes the router of `weights` for inputs `[tokens, d]`.
+    /// Computes the router of `weights` for inputs `[tokens, d]` of the experts.
     ///
     /// # Errors
-    /// [`Error::Memory`] if the buffers cannot grow.
+    /// [`Error::Memory`] if the buffers cannot grow, [`Error::Unsupported`] for a router that does not read the experts' input.
     ///
     /// # Panics
     /// If shapes disagree.
@@ -39,6 +39,25 @@ impl Routing {
         experts: &Experts,
         weights: &ExpertWeights,
         x: &[f32],
+        tokens: usize,
+    ) -> Result<()> {
+        if weights.router_norm.is_some() {
+            return Err(Error::Unsupported {
+                what: "router",
+                got: "one that reads the residual stream".to_owned(),
+                supported: "routers that read the experts' input".to_owned(),
+            });
+        }
+        self.route_by(cpu, experts, weights, (x, x), tokens)
+    }
+
+    /// The same for a router that reads `router_x`, `[tokens, d]`.
+    pub(crate) fn route_by(
+        &mut self,
+        cpu: &Cpu,
+        experts: &Experts,
+        weights: &ExpertWeights,
+        (x, router_x): (&[f32], &[f32]),
         tokens: usize,
     ) -> Result<()> {
         let n = weights.router.weight.rows();
@@ -51,11 +70,12 @@ impl Routing {
         match weights.shared.as_ref().and_then(|shared| shared.gate.as_ref()) {
             Some(gate) => {
                 let gate = MatmulJob { weight: &gate.weight, bias: gate.bias.as_deref(), out: &mut *gates };
-                cpu.matmul(&mut [router, gate], x, tokens);
+                cpu.matmul(&mut [router], router_x, tokens);
+                cpu.matmul(&mut [gate], x, tokens);
                 gates.iter_mut().for_each(|gate| *gate = sigmoid(*gate));
             }
             None => {
-                cpu.matmul(&mut [router], x, tokens);
+                cpu.matmul(&mut [router], router_x, tokens);
                 gates.fill(1.0);
             }
         }
@@ -64,7 +84,12 @@ impl Routing {
         let bias = weights.selection_bias.as_deref();
         for (scores, chosen) in scores.chunks_exact_mut(n).zip(self.chosen.chunks_exact_mut(experts.used)) {
             choose(&experts.router, bias, scores, &mut self.choice[..n], chosen);
+            let first = self.router_weights.len();
             weigh(&experts.router, scores, chosen, &mut self.router_weights);
+            if let Some(scale) = &weights.scale {
+                let all = self.router_weights[first..].iter_mut().zip(&*chosen);
+                all.for_each(|(weight, expert)| *weight *= scale.get(*expert).copied().unwrap_or(1.0));
+            }
         }
         Ok(())
     }

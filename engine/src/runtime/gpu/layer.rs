@@ -2,6 +2,8 @@
 
 use super::{
     attention::{AttentionBuffers, AttentionOps},
+    elementwise::Elementwise,
+    ffn::{DenseFfn, FfnBuffers},
     loader::Loader,
     norm::{NormOp, NormWeights},
     per_layer::{PerLayerBuffers, PerLayerOps},
@@ -21,6 +23,10 @@ pub(crate) struct GpuLayer {
     pub norms: Vec<(NormStep, NormOp)>,
     pub attention: Option<AttentionOps>,
     pub per_layer: Option<PerLayerOps>,
+    /// Dense FFN beside the experts.
+    pub dense: Option<DenseFfn>,
+    /// Sums of registers, the second of which is the sum.
+    pub sums: Vec<((Register, Register), Elementwise)>,
     pub attention_from: Register,
     pub ffn_from: Register,
     /// The norm whose output the FFN reads; the predictor runs right behind it.
@@ -30,16 +36,19 @@ pub(crate) struct GpuLayer {
 }
 
 impl GpuLayer {
-    /// Uploads `layer` of `model` and prepares its steps.
+    /// Uploads `layer` of `model` and prepares its steps. `before` is another layer's dense FFN, whose buffers are reused where they
+    /// fit.
     pub fn new(
         loader: &mut Loader<'_, '_>,
         registers: &Registers,
         (attention, per_layer): (&AttentionBuffers, Option<&PerLayerBuffers>),
         model: &Model,
-        layer: usize,
+        (layer, before): (usize, Option<&DenseFfn>),
     ) -> Result<Self> {
         let (shape, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
         let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
+        let (mut sums, mut dense_from) = (Vec::new(), Register::Normed);
+        let out = (registers.get(Register::Out), registers.pitch);
         let mut feeds_ffn: Option<NormStep> = None;
         for step in shape.steps.iter() {
             match *step {
@@ -57,15 +66,19 @@ impl GpuLayer {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
                 }
+                Step::DenseFfn { from } => dense_from = from,
+                Step::Add { from, into } => {
+                    let (of, row) = ([registers.get(into), registers.get(from)], (registers.d_model, registers.pitch));
+                    sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, row)?));
+                }
                 Step::AddOut | Step::PerLayerInput | Step::Scale => {}
             }
         }
-        for from in [attention_from, ffn_from] {
+        for from in [attention_from, ffn_from, dense_from] {
             if from == Register::Out {
                 return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
             }
         }
-        let out = (registers.get(Register::Out), registers.pitch);
         let from = registers.get(attention_from);
         let of = shape.attention.as_ref().zip(weights.attention.as_ref());
         let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
@@ -73,8 +86,19 @@ impl GpuLayer {
         let per_layer = per_layer.zip(weights.per_layer.as_ref());
         let per_layer =
             per_layer.map(|(buffers, of)| PerLayerOps::new(loader, buffers, of, residual, out)).transpose()?;
+        let dense = match &weights.beside_experts {
+            Some(ffn) => {
+                let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
+                let buffers = match before.map(|before| &before.buffers).filter(|buffers| buffers.fits(n_ff, gated)) {
+                    Some(buffers) => buffers.clone(),
+                    None => FfnBuffers::new(loader, loader.chunk, n_ff, gated)?,
+                };
+                Some(DenseFfn::new(loader, before, &buffers, ffn, registers.get(dense_from), out)?)
+            }
+            None => None,
+        };
         let keeps_residual = shape.early_ffn_input().is_none();
-        Ok(GpuLayer { norms, attention, per_layer, attention_from, ffn_from, feeds_ffn, keeps_residual })
+        Ok(GpuLayer { norms, attention, per_layer, dense, sums, attention_from, ffn_from, feeds_ffn, keeps_residual })
     }
 }
 
@@ -100,6 +124,12 @@ pub(crate) fn no_attention(layer: usize) -> Error {
 /// The error of an input of its own that the layer does not have.
 pub(crate) fn no_per_layer(layer: usize) -> Error {
     Error::invalid("layer program", "an input of the layer's own that the model has", format!("none in layer {layer}"))
+}
+
+/// The error of a dense FFN beside experts that the layer does not have.
+pub(crate) fn no_dense_ffn(layer: usize) -> Error {
+    let got = format!("none in layer {layer}");
+    Error::invalid("layer program", "a dense FFN beside experts that the model has", got)
 }
 
 /// Refuses a step that reads another register than it was prepared for.

@@ -6,7 +6,7 @@ use super::{
     GpuKv,
     attention::{AttentionBuffers, AttentionOps, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_attention, no_norm, no_per_layer, same},
+    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, same},
     loader::Loader,
     per_layer::PerLayerBuffers,
     registers::{Registers, pad, unpad},
@@ -86,22 +86,21 @@ impl GpuLayers {
     /// Uploads the layer behind the last one; returns its number.
     pub fn push(&mut self, loader: &mut Loader<'_, '_>, model: &Model) -> Result<usize> {
         let layer = self.first_layer + self.layers.len();
-        self.layers.push(GpuLayer::new(
-            loader,
-            &self.registers,
-            (&self.attention, self.per_layer.as_ref()),
-            model,
-            layer,
-        )?);
+        let built = self.build(loader, model, layer)?;
+        self.layers.push(built);
         Ok(layer)
+    }
+
+    fn build(&self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
+        let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
+        let buffers = (&self.attention, self.per_layer.as_ref());
+        GpuLayer::new(loader, &self.registers, buffers, model, (layer, before))
     }
 
     /// Uploads `layer`, which is the one before the first.
     pub fn push_front(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        self.layers.insert(
-            0,
-            GpuLayer::new(loader, &self.registers, (&self.attention, self.per_layer.as_ref()), model, layer)?,
-        );
+        let built = self.build(loader, model, layer)?;
+        self.layers.insert(0, built);
         self.first_layer = layer;
         Ok(())
     }
@@ -359,6 +358,30 @@ impl GpuLayers {
         self.segment.enter(Some(layer));
         self.add_due();
         same(self.layer(layer)?.ffn_from, from)
+    }
+
+    /// `Out = dense FFN(from)`, of the one beside the layer's experts.
+    pub fn dense_ffn(&mut self, layer: usize) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        self.layer(layer)?;
+        let Some(ffn) = &self.layers[layer - self.first_layer].dense else { return Err(no_dense_ffn(layer)) };
+        ffn.record_gate_up(self.segment.recorder(), self.tokens);
+        ffn.record_down(self.segment.recorder(), self.tokens, None);
+        self.segment.worked(ffn.work() * self.tokens as u64, self.tokens)
+    }
+
+    /// `into += from`
+    pub fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
+        self.add_due();
+        self.layer(layer)?;
+        let sums = &self.layers[layer - self.first_layer].sums;
+        let Some((_, sum)) = sums.iter().find(|(of, _)| *of == (from, into)) else {
+            let got = format!("{into:?} += {from:?} in layer {layer}");
+            return Err(Error::invalid("layer program", "a sum that was prepared", got));
+        };
+        sum.record(self.segment.recorder(), self.tokens);
+        Ok(())
     }
 
     /// `Residual += Out`, put off until a step reads the stream: usually the next norm, which adds on the way.

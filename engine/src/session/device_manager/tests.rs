@@ -191,6 +191,14 @@ impl Processor for FailingProcessor {
         self.cpu.ffn(model, layer, from, probe)
     }
 
+    fn dense_ffn(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        self.cpu.dense_ffn(model, layer, from)
+    }
+
+    fn add(&mut self, layer: usize, from: Register, into: Register) -> Result<()> {
+        self.cpu.add(layer, from, into)
+    }
+
     fn add_out(&mut self) -> Result<()> {
         self.cpu.add_out()
     }

@@ -12,7 +12,15 @@ fn moe_output_is_the_weighted_sum_with_and_without_a_shared_expert() {
         let (router, experts) = (linear(5, D, &mut seed), (0..5).map(|_| ffn(true, 16, &mut seed)).collect());
         let always = |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, 32, seed) });
         let shared = with_shared.then(|| always(&mut seed));
-        let weights = ExpertWeights { router, selection_bias: None, experts, shared, file_down: Vec::new() };
+        let weights = ExpertWeights {
+            router,
+            router_norm: None,
+            scale: None,
+            selection_bias: None,
+            experts,
+            shared,
+            file_down: Vec::new(),
+        };
         let experts = Experts { count: 5, used: 2, router: Router::softmax(renormalise), n_ff: 16 };
         let config = config(activation, Some(experts));
         check(&config, &Ffn::Experts(weights.clone()), Sparsity::Exact, |x| {
@@ -57,8 +65,15 @@ fn firing_neurons_of_chosen_experts_are_reported() {
         let always =
             |seed: &mut _| Box::new(SharedExpert { gate: Some(linear(1, D, seed)), ffn: ffn(true, shared, seed) });
         let shared_expert = (shared > 0).then(|| always(&mut seed));
-        let weights =
-            ExpertWeights { router, selection_bias: None, experts, shared: shared_expert, file_down: Vec::new() };
+        let weights = ExpertWeights {
+            router,
+            router_norm: None,
+            scale: None,
+            selection_bias: None,
+            experts,
+            shared: shared_expert,
+            file_down: Vec::new(),
+        };
         let config =
             config(activation, Some(Experts { count: 5, used: 2, router: Router::softmax(true), n_ff: WIDTH }));
         let ffn = Ffn::Experts(weights.clone());
