@@ -48,12 +48,35 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         set("attention.layer_norm_rms_epsilon", Value::F32(NORM_EPS));
     }
     if shape.family != Family::Opt {
-        set("rope.dimension_count", size(shape.head_dim()));
-        set("rope.freq_base", Value::F32(if shape.family == Family::GptOss { 150_000.0 } else { 10_000.0 }));
+        let (dims, base) = match shape.family {
+            Family::GptOss => (shape.head_dim(), 150_000.0),
+            Family::Qwen35 => (shape.head_dim() / 4, 10_000_000.0),
+            _ => (shape.head_dim(), 10_000.0),
+        };
+        set("rope.dimension_count", size(dims));
+        set("rope.freq_base", Value::F32(base));
     }
-    if shape.family == Family::GptOss {
+    if shape.wide_head.is_some() {
         set("attention.key_length", size(shape.head_dim()));
         set("attention.value_length", size(shape.head_dim()));
+    }
+    if let Some(shared) = shape.shared_ff {
+        set("expert_feed_forward_length", size(shape.n_ff));
+        set("expert_shared_feed_forward_length", size(shared));
+    }
+    if let Some(sizes) = shape.delta_net {
+        set("full_attention_interval", size(sizes.interval));
+        set("ssm.conv_kernel", size(sizes.taps));
+        set("ssm.state_size", size(sizes.head_dim));
+        set("ssm.group_count", size(sizes.k_heads));
+        set("ssm.time_step_rank", size(sizes.v_heads));
+        set("ssm.inner_size", size(sizes.values()));
+        // Rotated pairs of text, height and width, a third each, for pictures.
+        let pairs = shape.head_dim() / 8;
+        let sections = [pairs.div_ceil(3), pairs.div_ceil(3), pairs - 2 * pairs.div_ceil(3), 0];
+        set("rope.dimension_sections", Value::Array(Array::I32(sections.map(|pairs| pairs as i32).to_vec())));
+    }
+    if shape.family == Family::GptOss {
         set("attention.sliding_window", size(128));
         set("expert_feed_forward_length", size(shape.n_ff));
         set("rope.scaling.type", text("yarn"));

@@ -14,7 +14,7 @@ use super::{
     firing::{power_law, quantile, relu_mean, relu_second_moment},
     options::SynthOptions,
     random::Purpose,
-    shape::{ExpertCounts, Family, Shape},
+    shape::{DeltaNetSizes, ExpertCounts, Family, Shape},
 };
 use crate::{
     error::{Error, Result},
@@ -42,6 +42,8 @@ const SILU_SECOND_MOMENT: f64 = 0.356;
 const SWIGLU_SECOND_MOMENT: f64 = 0.422;
 /// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
 const SQUARED_ROUTER_WEIGHTS: f64 = 0.56;
+/// Rate at which a delta net forgets: the state decays by `e^(DECAY softplus(alpha))` per token.
+const DECAY: f32 = -0.1;
 /// Standard deviation of the logits.
 const LOGITS: f64 = 2.0;
 /// Epsilon of every norm.
@@ -308,23 +310,27 @@ impl Plan {
             self.matrix("position_embd.weight", 0, context + 2, d, Content::Positions);
         }
         for layer in 0..n_layer {
-            self.list_attention(layer);
+            match self.shape.delta_net_of(layer) {
+                Some(sizes) => self.list_delta_net(layer, sizes),
+                None => self.list_attention(layer),
+            }
             self.list_ffn(layer);
         }
         let logits = self.keeping_std() * LOGITS as f32;
-        match family {
-            Family::Opt => self.norm("output_norm", 0, logits, 0.0),
-            _ => {
-                self.norm("output_norm", 0, 1.0, 0.0);
-                let content = Content::Normal { purpose: Purpose::Output, std: logits, quiet: 0 };
-                self.matrix("output.weight", 0, n_vocab, d, content);
-            }
+        if self.shape.tied {
+            self.norm("output_norm", 0, logits, 0.0);
+        } else {
+            self.norm("output_norm", 0, 1.0, 0.0);
+            let content = Content::Normal { purpose: Purpose::Output, std: logits, quiet: 0 };
+            self.matrix("output.weight", 0, n_vocab, d, content);
         }
     }
 
     fn list_attention(&mut self, layer: usize) {
         let Shape { family, d_model: d, n_layer, .. } = self.shape;
         let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        // A gate behind each query.
+        let q_rows = if family == Family::Qwen35 { 2 * q } else { q };
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let (norm, std) = match family {
             Family::Falcon => ("attn_norm_2", self.keeping_std()),
@@ -334,7 +340,7 @@ impl Plan {
         let inputs: &[(&str, Purpose, usize)] = match family {
             Family::Falcon => &[("attn_qkv", Purpose::AttentionQkv, q + 2 * kv)],
             _ => &[
-                ("attn_q", Purpose::AttentionQ, q),
+                ("attn_q", Purpose::AttentionQ, q_rows),
                 ("attn_k", Purpose::AttentionK, kv),
                 ("attn_v", Purpose::AttentionV, kv),
             ],
@@ -347,9 +353,54 @@ impl Plan {
         let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
         self.matrix(at("attn_output.weight"), layer, d, q, content);
         self.bias(&at("attn_output"), layer, d);
-        if family == Family::GptOss {
-            self.zeros(&at("attn_sinks.weight"), layer, &[self.shape.n_head]);
+        match family {
+            Family::GptOss => self.zeros(&at("attn_sinks.weight"), layer, &[self.shape.n_head]),
+            Family::Qwen35 => {
+                for norm in ["attn_q_norm.weight", "attn_k_norm.weight"] {
+                    self.constant(&at(norm), layer, &[self.shape.head_dim()], 1.0);
+                }
+            }
+            _ => {}
         }
+    }
+
+    /// A gated delta net: its decay halves the state in some tokens, its convolution averages the last inputs.
+    fn list_delta_net(&mut self, layer: usize, sizes: DeltaNetSizes) {
+        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let at = |stem: &str| format!("blk.{layer}.{stem}");
+        let std = self.keeping_std();
+        self.norm(&at("attn_norm"), layer, 1.0, 0.0);
+        for (stem, purpose, rows) in [
+            ("attn_qkv", Purpose::AttentionQkv, sizes.qkv()),
+            ("attn_gate", Purpose::AttentionQ, sizes.values()),
+            ("ssm_alpha", Purpose::AttentionK, sizes.v_heads),
+            ("ssm_beta", Purpose::AttentionV, sizes.v_heads),
+        ] {
+            self.matrix(at(stem) + ".weight", layer, rows, d, Content::Normal { purpose, std, quiet: 0 });
+        }
+        self.constant(&at("ssm_conv1d.weight"), layer, &[sizes.qkv(), sizes.taps], 1.0 / (sizes.taps as f32).sqrt());
+        self.constant(&at("ssm_a"), layer, &[sizes.v_heads], DECAY);
+        self.zeros(&at("ssm_dt.bias"), layer, &[sizes.v_heads]);
+        self.constant(&at("ssm_norm.weight"), layer, &[sizes.head_dim], 1.0);
+        let growth = ATTENTION_GROWTH / n_layer as f64;
+        let std = (growth / (sizes.values() as f64 * SILU_SECOND_MOMENT)).sqrt() as f32;
+        let content = Content::Normal { purpose: Purpose::AttentionOutput, std, quiet: RESERVED };
+        self.matrix(at("ssm_out.weight"), layer, d, sizes.values(), content);
+    }
+
+    /// The expert of every token, `shared` neurons, and its gate.
+    fn list_shared_expert(&mut self, layer: usize, shared: usize) {
+        let Shape { d_model: d, n_layer, .. } = self.shape;
+        let at = |stem: &str| format!("blk.{layer}.{stem}_shexp.weight");
+        let std = self.keeping_std();
+        self.zeros(&at("ffn_gate_inp"), layer, &[d]);
+        for (stem, purpose) in [("ffn_gate", Purpose::SharedGate), ("ffn_up", Purpose::SharedUp)] {
+            self.matrix(at(stem), layer, shared, d, Content::Normal { purpose, std, quiet: 0 });
+        }
+        let growth = FFN_GROWTH / n_layer as f64;
+        let std = (growth / (shared as f64 * SILU_SECOND_MOMENT)).sqrt() as f32;
+        let content = Content::Normal { purpose: Purpose::SharedDown, std, quiet: RESERVED };
+        self.matrix(at("ffn_down"), layer, d, shared, content);
     }
 
     fn list_ffn(&mut self, layer: usize) {
@@ -357,7 +408,7 @@ impl Plan {
         let at = |stem: &str| format!("blk.{layer}.{stem}");
         let norm = match family {
             Family::Falcon => "attn_norm",
-            Family::GptOss => "post_attention_norm",
+            Family::GptOss | Family::Qwen35 => "post_attention_norm",
             _ => "ffn_norm",
         };
         self.norm(&at(norm), layer, 1.0, if relu || moe.is_some() { CONSTANT } else { 0.0 });
@@ -373,6 +424,9 @@ impl Plan {
                 // The activation adds 1, which would push the residual stream the same way at every token.
                 self.constant(&at("ffn_up_exps.bias"), layer, &[experts, n_ff], -1.0);
                 self.zeros(&at("ffn_down_exps.bias"), layer, &[experts, d]);
+            }
+            if let Some(shared) = self.shape.shared_ff {
+                self.list_shared_expert(layer, shared);
             }
             return;
         }

@@ -28,6 +28,9 @@ pub(super) enum Purpose {
     SampleNoise,
     Router,
     Experts,
+    SharedGate,
+    SharedUp,
+    SharedDown,
 }
 
 /// Source of random rows: a seed and a layer.

@@ -17,6 +17,8 @@ pub enum Family {
     Falcon,
     /// Sinks, biases, windows, experts with a clamped SwiGLU.
     GptOss,
+    /// Gated delta nets, and attention with gated heads in every fourth layer.
+    Qwen35,
 }
 
 impl Family {
@@ -27,7 +29,7 @@ impl Family {
 
     /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
-        matches!(self, Family::Llama | Family::Bamboo | Family::GptOss)
+        matches!(self, Family::Llama | Family::Bamboo | Family::GptOss | Family::Qwen35)
     }
 }
 
@@ -38,6 +40,33 @@ pub struct ExpertCounts {
     pub experts: usize,
     /// Experts per token.
     pub used: usize,
+}
+
+/// Sizes of the gated delta nets of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DeltaNetSizes {
+    /// Key heads.
+    pub k_heads: usize,
+    /// Value heads, a multiple of the key heads.
+    pub v_heads: usize,
+    /// Elements of a head, of keys and values alike.
+    pub head_dim: usize,
+    /// Taps of the convolution.
+    pub taps: usize,
+    /// Every so many layers one has attention instead.
+    pub interval: usize,
+}
+
+impl DeltaNetSizes {
+    /// Elements of all value heads together.
+    pub(super) fn values(&self) -> usize {
+        self.v_heads * self.head_dim
+    }
+
+    /// Elements of queries, keys and values together.
+    pub(super) fn qkv(&self) -> usize {
+        2 * self.k_heads * self.head_dim + self.values()
+    }
 }
 
 /// The sizes of a model.
@@ -67,6 +96,12 @@ pub struct Shape {
     pub context: usize,
     /// Experts, in MoE shapes (gated families only).
     pub moe: Option<ExpertCounts>,
+    /// Neurons of the expert that every token uses besides, where there is one.
+    pub shared_ff: Option<usize>,
+    /// Delta nets of the layers without attention, where there are such.
+    pub delta_net: Option<DeltaNetSizes>,
+    /// True if the embedding is the output matrix too.
+    pub tied: bool,
 }
 
 impl Shape {
@@ -87,7 +122,14 @@ impl Shape {
             Family::Opt => "opt",
             Family::Falcon => "falcon",
             Family::GptOss => "gpt-oss",
+            Family::Qwen35 if self.moe.is_some() => "qwen35moe",
+            Family::Qwen35 => "qwen35",
         }
+    }
+
+    /// The delta net of layer `layer`, counted from 0; `None` where it has attention.
+    pub(super) fn delta_net_of(&self, layer: usize) -> Option<DeltaNetSizes> {
+        self.delta_net.filter(|sizes| !(layer + 1).is_multiple_of(sizes.interval))
     }
 
     /// Experts per layer; 1 for dense shapes.
@@ -112,26 +154,58 @@ impl Shape {
 }
 
 /// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
-/// is and with the rectified gates of TurboSparse, gpt-oss, and tiny ones.
+/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, and tiny ones.
 pub fn shapes() -> &'static [Shape] {
-    use Family::{Bamboo, Falcon, GptOss, Llama, Opt};
+    use Family::{Bamboo, Falcon, GptOss, Llama, Opt, Qwen35};
     const fn shape(
         name: &'static str,
         family: Family,
         relu: bool,
         [d_model, n_layer, n_head, n_kv_head, n_ff, n_vocab, context]: [usize; 7],
     ) -> Shape {
-        let (wide_head, moe) = (None, None);
-        Shape { name, family, relu, d_model, n_layer, n_head, n_kv_head, wide_head, n_ff, n_vocab, context, moe }
+        let (wide_head, moe, shared_ff, delta_net, tied) = (None, None, None, None, matches!(family, Opt));
+        Shape {
+            name,
+            family,
+            relu,
+            d_model,
+            n_layer,
+            n_head,
+            n_kv_head,
+            wide_head,
+            n_ff,
+            n_vocab,
+            context,
+            moe,
+            shared_ff,
+            delta_net,
+            tied,
+        }
     }
     const fn gpt_oss(name: &'static str, experts: usize, used: usize, head: usize, sizes: [usize; 7]) -> Shape {
         let moe = Some(ExpertCounts { experts, used });
         Shape { wide_head: Some(head), moe, ..shape(name, GptOss, false, sizes) }
     }
+    const fn qwen35(
+        name: &'static str,
+        [k_heads, v_heads, head_dim]: [usize; 3],
+        head: usize,
+        sizes: [usize; 7],
+    ) -> Shape {
+        let delta_net = Some(DeltaNetSizes { k_heads, v_heads, head_dim, taps: 4, interval: 4 });
+        Shape { wide_head: Some(head), delta_net, ..shape(name, Qwen35, false, sizes) }
+    }
+    const fn with_experts(shape: Shape, experts: usize, used: usize, shared: usize) -> Shape {
+        Shape { moe: Some(ExpertCounts { experts, used }), shared_ff: Some(shared), ..shape }
+    }
     const fn two_of_eight(shape: Shape) -> Shape {
         Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
     const MIXTRAL: [usize; 7] = [4096, 32, 32, 8, 14336, 32000, 32768];
+    const QWEN35_4B: Shape = qwen35("qwen3.5-4b", [16, 32, 128], 256, [2560, 32, 16, 4, 9216, 248_320, 262_144]);
+    const QWEN35_35B: Shape = qwen35("qwen3.5-35b-a3b", [16, 32, 128], 256, [2048, 40, 16, 2, 512, 248_320, 262_144]);
+    const TINY_QWEN35: Shape = qwen35("tiny-qwen3.5", [2, 4, 32], 64, [256, 4, 4, 2, 512, 2048, 4096]);
+    const TINY_QWEN35_MOE: Shape = Shape { name: "tiny-qwen3.5-moe", n_ff: 128, ..TINY_QWEN35 };
     const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];
     const SHAPES: &[Shape] = &[
         shape("relu-llama-7b", Llama, true, [4096, 32, 32, 32, 11008, 32000, 4096]),
@@ -150,6 +224,8 @@ pub fn shapes() -> &'static [Shape] {
         two_of_eight(shape("turbosparse-mixtral", Bamboo, true, MIXTRAL)),
         gpt_oss("gpt-oss-20b", 32, 4, 64, [2880, 24, 64, 8, 2880, 201_088, 131_072]),
         gpt_oss("gpt-oss-120b", 128, 4, 64, [2880, 36, 64, 8, 2880, 201_088, 131_072]),
+        Shape { tied: true, ..QWEN35_4B },
+        with_experts(QWEN35_35B, 256, 8, 512),
         shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
@@ -158,6 +234,8 @@ pub fn shapes() -> &'static [Shape] {
         two_of_eight(shape("tiny-mixtral", Llama, false, TINY_MIXTRAL)),
         two_of_eight(shape("tiny-turbosparse-mixtral", Bamboo, true, TINY_MIXTRAL)),
         gpt_oss("tiny-gpt-oss", 8, 2, 64, [256, 4, 8, 2, 512, 2048, 4096]),
+        TINY_QWEN35,
+        with_experts(TINY_QWEN35_MOE, 8, 2, 128),
     ];
     SHAPES
 }

@@ -26,6 +26,8 @@ fn generated_files_match_their_options() {
         ("tiny-mixtral", true),
         ("tiny-turbosparse-mixtral", true),
         ("tiny-gpt-oss", true),
+        ("tiny-qwen3.5", true),
+        ("tiny-qwen3.5-moe", true),
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;
@@ -52,8 +54,9 @@ fn generated_files_match_their_options() {
         if let Some(ExpertCounts { experts, used }) = moe {
             let sizes = |stem: &str| file.tensor(&format!("blk.1.ffn_{stem}.weight")).unwrap().shape.clone();
             assert_eq!(sizes("gate_inp"), [experts, 256]);
-            assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, 512, 256], [experts, 512, 256]]);
-            assert_eq!(sizes("down_exps"), [experts, 256, 512]);
+            let n_ff = options.shape.n_ff;
+            assert_eq!([sizes("gate_exps"), sizes("up_exps")], [[experts, n_ff, 256], [experts, n_ff, 256]]);
+            assert_eq!(sizes("down_exps"), [experts, 256, n_ff]);
             for frequencies in &report.chosen {
                 assert!((frequencies.iter().sum::<f32>() - used as f32).abs() < 1e-3, "{frequencies:?}");
             }

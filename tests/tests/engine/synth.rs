@@ -186,13 +186,13 @@ fn falcon_meets_the_requested_activity() {
 #[test]
 fn dense_shapes_run() {
     let folder = tempfile::tempdir().unwrap();
-    for shape in ["tiny-llama", "tiny-mixtral"] {
+    for shape in ["tiny-llama", "tiny-mixtral", "tiny-qwen3.5", "tiny-qwen3.5-moe"] {
         let options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
         generate(&options, &mut |_| {}).unwrap();
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
         assert_eq!(model.config.activation, Activation::Silu);
-        let mut kv = KvCache::new(&model.config, 16, KvType::F16).unwrap();
         let mut forward = Forward::new(model, Cpu::new(&CpuOptions::default()).unwrap());
+        let mut kv = forward.kv_cache(16, KvType::F16).unwrap();
         let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
         assert!(logits.len() == 4 * 2048 && logits.iter().all(|x| x.is_finite()));
         let spread = (logits.iter().map(|x| x * x).sum::<f32>() / logits.len() as f32).sqrt();
@@ -234,6 +234,7 @@ fn expert_choice_and_firing_meet_the_request() {
         ("tiny-turbosparse-mixtral", TensorType::Q8_0, Some(0.20)),
         ("tiny-mixtral", TensorType::Q4_K, None),
         ("tiny-gpt-oss", TensorType::MXFP4, None),
+        ("tiny-qwen3.5-moe", TensorType::Q4_0, None),
     ] {
         let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
         (options.ty, options.active, options.seed) = (ty, active.unwrap_or(0.10), 3);
@@ -262,7 +263,8 @@ fn expert_choice_and_firing_meet_the_request() {
             }
             // As often as if every token chose every expert.
             let often = |(at, fired): (usize, &u32)| (f64::from(*fired) / got[at / experts.n_ff]) as u32;
-            let counts: Vec<u32> = fired.iter().enumerate().map(often).collect();
+            let routed = &fired[..8 * experts.n_ff];
+            let counts: Vec<u32> = routed.iter().enumerate().map(often).collect();
             let mean = counts.iter().map(|count| f64::from(*count)).sum::<f64>() / (counts.len() * ALL) as f64;
             println!("{shape} {ty} layer {layer}: {mean:.4} active, hot {:.4}", hot_fraction(&counts));
             near("activity", layer, mean, active.unwrap_or(1.0));
