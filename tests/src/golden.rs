@@ -7,7 +7,7 @@ use std::{path::Path, sync::Arc};
 use safetensors::SafeTensors;
 use thermocline_engine::{
     cpu::{Cpu, CpuOptions, InputPrecision, Isa},
-    model::{Activation, Model},
+    model::{Activation, LayerConfig, Model},
     runtime::{Forward, KvType, Outputs, Probe},
 };
 
@@ -50,8 +50,8 @@ pub const MODELS: [&str; 35] = [
     "starcoder2",
 ];
 
-/// The same, of models with recurrent layers, which the CPU alone computes.
-pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+/// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
+pub const RECURRENT: [&str; 4] = ["gemma3n", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];
@@ -102,6 +102,8 @@ pub struct Run {
 
 struct Recorder<'a> {
     activation: Activation,
+    /// Layers all of whose neurons fire, in models of which other layers' are silenced by their gates.
+    dense: Vec<bool>,
     run: &'a mut Run,
 }
 
@@ -124,6 +126,7 @@ impl Probe for Recorder<'_> {
 
     fn ffn_hidden(&mut self, layer: usize, _: usize, gate: &[f32], up: &[f32]) {
         let fires = |i: usize| match (gate.get(i), self.activation) {
+            _ if self.dense[layer] => true,
             (Some(gate), Activation::DRelu) => *gate > 0.0 && up[i] > 0.0,
             (Some(gate), _) => *gate > 0.0,
             (None, _) => up[i] > 0.0,
@@ -161,7 +164,10 @@ pub fn observed(forward: &mut Forward, kv: KvType, ids: &[u32]) -> Run {
         logits: Vec::new(),
     };
     let mut kv = forward.kv_cache(ids.len(), kv).unwrap();
-    let mut probe = Recorder { activation: model.config.activation, run: &mut run };
+    let silences = |layer: &LayerConfig| layer.gate_deviations.is_some();
+    let some = model.config.layers.iter().any(silences);
+    let dense = model.config.layers.iter().map(|layer| some && !silences(layer)).collect();
+    let mut probe = Recorder { activation: model.config.activation, dense, run: &mut run };
     let logits = forward.run(ids, &mut kv, Outputs::All, &mut probe).unwrap().to_vec();
     run.logits = logits;
     run

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
     runtime::gpu::{attention::AttentionBuffers, ffn::FfnBuffers},
 };
 
@@ -73,12 +73,14 @@ pub fn device_support(model: &Model) -> Result<()> {
         let what = match &layer.recurrent {
             Some(recurrent) => recurrent.name(),
             None if gated => "gated attention",
+            None if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
+            None if layer.gate_deviations.is_some() => "gates above the mean of a token's",
             None => continue,
         };
         return Err(Error::Unsupported {
             what: "layer on the GPU",
             got: format!("{what} in layer {at}"),
-            supported: "attention without gates, FFN and experts".to_owned(),
+            supported: "attention without gates, FFN and experts, in one stream".to_owned(),
         });
     }
     Ok(())

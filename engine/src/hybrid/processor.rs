@@ -13,9 +13,12 @@ use crate::{
     cpu::Cpu,
     error::{Error, Result},
     gpu::{Gpu, Purpose},
-    model::{Ffn, Model, NormSlot, Register},
+    model::{AltupStep, Ffn, Model, NormSlot, Register},
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection, gpu::layer::no_recurrence},
+    runtime::{
+        KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection,
+        gpu::layer::{no_recurrence, no_streams},
+    },
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -313,6 +316,13 @@ impl Processor for HybridProcessor {
         match self.side() {
             Side::Device(device) => device.layers.per_layer_input(layer),
             Side::Cpu(cold) => cold.cpu.per_layer_input(model, layer),
+        }
+    }
+
+    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
+        match self.side() {
+            Side::Device(_) => Err(no_streams(layer)),
+            Side::Cpu(cold) => cold.cpu.altup(model, layer, step),
         }
     }
 

@@ -250,6 +250,9 @@ pub struct LayerConfig {
     pub recurrent: Option<RecurrentConfig>,
     /// Neurons of its dense FFN; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
+    /// Standard deviations above the mean of a token's gates that a gate has to exceed for its neuron to fire; the excess is activated
+    /// (Gemma 3n). `None`: every gate is activated as it is.
+    pub gate_deviations: Option<f32>,
 }
 
 impl LayerConfig {

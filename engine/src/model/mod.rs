@@ -24,11 +24,11 @@ pub use config::{
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
-pub use step::{NormSlot, Register, Step};
+pub use step::{AltupStep, NormSlot, Register, Step};
 pub use weights::{
-    AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Norm, PerLayerTable,
-    PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert,
-    Weights,
+    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights,
+    Linear, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality,
+    RecurrentWeights, SharedExpert, Weights,
 };
 
 use crate::{
@@ -128,6 +128,7 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Step::DenseFfn { .. } => (layer.beside_experts.is_some(), "a dense FFN beside experts"),
                 Step::Add { .. } | Step::AddOut => (true, ""),
                 Step::PerLayerInput => (layer.per_layer.is_some() && weights.per_layer.is_some(), "inputs of layers"),
+                Step::Altup(_) => (layer.altup.is_some() && weights.altup.is_some(), "several streams"),
                 Step::Scale => (layer.output_scale.is_some(), "a factor"),
             };
             if !there {

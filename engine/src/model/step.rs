@@ -77,8 +77,23 @@ pub enum Step {
     AddOut,
     /// `Out =` what [`PerLayerWeights`](super::PerLayerWeights) make of the layer's own input and `Residual`.
     PerLayerInput,
+    /// A step of a model with several streams.
+    Altup(AltupStep),
     /// `Residual *=` [`LayerWeights::output_scale`](super::LayerWeights::output_scale).
     Scale,
+}
+
+/// A step between the streams of a model that has several, of which a layer computes one, the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AltupStep {
+    /// Every stream is predicted from all; `Residual =` the first's prediction.
+    Predict,
+    /// `NormedFfn = Normed + norm(low-rank map of Normed)`
+    Laurel,
+    /// Every prediction is corrected by the difference between `Residual` and the first's; `Residual =` the first, scaled.
+    Correct,
+    /// Every stream but the first `+= Out`; `Residual =` the first.
+    AddOut,
 }
 
 impl Step {

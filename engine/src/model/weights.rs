@@ -313,6 +313,35 @@ pub struct PerLayerTable {
     pub norm: Norm,
 }
 
+/// Weights by which a layer predicts and corrects the streams of a model that has several (AltUp, Baykal et al. 2023), `n` of them,
+/// and those of its low-rank path beside attention (LAuReL, Menghani et al. 2024).
+#[derive(Debug, Clone)]
+pub struct AltupWeights {
+    /// Norm before the router, `[d]`.
+    pub router_norm: Norm,
+    /// `[n, d]`: `tanh` of its product is what coefficients are made of.
+    pub router: Linear,
+    /// Coefficients of the prediction, `[n * n, n]`: row `to * n + from`.
+    pub predict: Linear,
+    /// Coefficients of the correction, less 1, `[n, n]`.
+    pub correct: Linear,
+    /// Factors on the corrected active stream where the layer's own input meets it, `[d]`.
+    pub scale: Vec<f32>,
+    /// `[rank, d]` and `[d, rank]`.
+    pub laurel: [Linear; 2],
+    /// `[d]`
+    pub laurel_norm: Norm,
+}
+
+/// Maps between the embedding, or the head's input, and the streams of a model that has several.
+#[derive(Debug, Clone)]
+pub struct AltupTable {
+    /// `[d, d]`, from the embedding to every stream but the first.
+    pub projections: Vec<Linear>,
+    /// `[d, d]`, from every stream but the first to what the head reads the mean of.
+    pub unembed: Vec<Linear>,
+}
+
 /// Weights of one layer.
 #[derive(Debug, Clone)]
 pub struct LayerWeights {
@@ -328,7 +357,9 @@ pub struct LayerWeights {
     pub beside_experts: Option<FfnWeights>,
     /// Use of the layer's own input, if it has one.
     pub per_layer: Option<PerLayerWeights>,
-    /// Factor on the residual stream behind the layer (Gemma 4).
+    /// Use of several streams, if the model has them.
+    pub altup: Option<Box<AltupWeights>>,
+    /// Factor of [`Step::Scale`](super::Step::Scale) on the residual stream.
     pub output_scale: Option<f32>,
     /// Predictor, where the file or its sidecar has one.
     pub predictor: Option<Predictor>,
@@ -359,6 +390,7 @@ impl LayerWeights {
             ffn,
             beside_experts: None,
             per_layer: None,
+            altup: None,
             output_scale: None,
             predictor,
             activation_threshold,
@@ -391,6 +423,8 @@ pub struct Weights {
     pub position_embedding: Option<Matrix>,
     /// The inputs that layers have of their own.
     pub per_layer: Option<PerLayerTable>,
+    /// Streams beside the first, in models that have several.
+    pub altup: Option<AltupTable>,
     /// Weights per layer.
     pub layers: Vec<LayerWeights>,
     /// Norm before the head.

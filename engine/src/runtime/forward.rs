@@ -259,6 +259,7 @@ fn layers(
                 Step::Add { from, into } => processor.add(layer, from, into)?,
                 Step::AddOut => processor.add_out()?,
                 Step::PerLayerInput => processor.per_layer_input(model, layer)?,
+                Step::Altup(step) => processor.altup(model, layer, step)?,
                 Step::Scale => processor.scale(model, layer)?,
             }
         }

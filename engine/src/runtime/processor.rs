@@ -5,7 +5,7 @@ use std::{fmt::Debug, ops::Range};
 use super::{KvCache, KvType, Probe, Residency, Sparsity, ThresholdCorrection};
 use crate::{
     error::Result,
-    model::{Model, NormSlot, Register},
+    model::{AltupStep, Model, NormSlot, Register},
 };
 
 /// Computes the coarse operations of a model's program. A processor owns the registers, `[tokens, d_model]` each, and its scratch
@@ -52,6 +52,9 @@ pub trait Processor: Debug + Send {
 
     /// `Out =` what the layer makes of its own input and `Residual`.
     fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()>;
+
+    /// A step between the streams of a model that has several.
+    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()>;
 
     /// `Residual *=` the layer's factor
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()>;

@@ -6,8 +6,8 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{InputPrecision, Isa},
-    model::{Activation, LoadOptions, Model},
-    runtime::{KvType, MAX_SHORTLIST, Outputs},
+    model::{Activation, LoadOptions, Model, mask},
+    runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, Sparsity},
 };
 use thermocline_tests::golden::{
     Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
@@ -99,7 +99,7 @@ fn firing_neurons_match_the_reference() {
             }
         }
     }
-    assert_eq!(seen, 9);
+    assert_eq!(seen, 10);
 }
 
 #[test]
@@ -152,6 +152,50 @@ fn greedy_continuation_matches_the_reference() {
         }
         let setup = Setup { kv: KvType::F16, ..Setup::default() };
         assert_eq!(greedy(&model, setup, &ids, wanted.len()), wanted, "{name} {setup:?}");
+    }
+}
+
+/// The neurons that fired, layer by layer.
+#[derive(Default)]
+struct Fired(Vec<Vec<Vec<u32>>>);
+
+impl Probe for Fired {
+    fn wants_firing(&mut self) -> bool {
+        true
+    }
+
+    fn firing(&mut self, firing: &LayerFiring<'_>) {
+        self.0.resize(self.0.len().max(firing.layer + 1), Vec::new());
+        self.0[firing.layer].push(firing.fired.to_vec());
+    }
+}
+
+/// Gates far above the mean of a token's gates alone fire: `exact` gives what `dense` gives, and records them.
+#[test]
+fn gates_above_the_mean_alone_are_computed_in_exact_mode() {
+    let (model, expected) = load("gemma3n");
+    let (ids, logits) = (expected.ids("input_ids"), expected.f32("logits"));
+    let wanted = expected.u8("ffn_active").expect("the fixture's firing neurons");
+    let near: HashSet<usize> =
+        expected.i32("ffn_near_zero").unwrap_or_default().into_iter().map(|i| i as usize).collect();
+    let n_ff = model.config.n_ff;
+    for isa in Isa::available() {
+        let mut forward = forward(&model, Setup { isa: Some(isa), chunk: 1, ..Setup::default() });
+        forward.set_sparsity(Sparsity::Exact);
+        let (mut kv, mut fired) = (forward.kv_cache(ids.len(), KvType::F32).unwrap(), Fired::default());
+        let error = max_diff(forward.run(&ids, &mut kv, Outputs::All, &mut fired).unwrap(), &logits);
+        assert!(error <= 1e-3, "{isa}: logits differ by {error}");
+        let mut silent = 0;
+        for i in (0..wanted.len()).filter(|i| !near.contains(i)) {
+            let (layer, token) = (i / n_ff / ids.len(), i / n_ff % ids.len());
+            if model.config.layers[layer].gate_deviations.is_none() {
+                continue;
+            }
+            let fires = mask::contains(&fired.0[layer][token], i % n_ff);
+            assert_eq!(fires, wanted[i] != 0, "{isa}: neuron {} of layer {layer}, token {token}", i % n_ff);
+            silent += usize::from(!fires);
+        }
+        assert!(silent > 2 * ids.len() * n_ff * 8 / 10, "{isa}: {silent} are silent");
     }
 }
 

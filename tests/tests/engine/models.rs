@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use thermocline_engine::{
     Error, Location,
     format::{Array, Checkpoint, Metadata, Opened, ReadMode, Tensor, Value, open as open_file},
+    hybrid::device_support,
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling, Router, RouterScore,
@@ -506,4 +507,36 @@ fn gemma4_moe_files_that_lack_parts_are_refused() {
     });
     let error = odd.unwrap_err().to_string();
     assert!(error.contains("blk.1.ffn_gate_up_exps.weight") && error.contains("[4, 64, 64]"), "{error}");
+}
+
+/// Folders of several streams that lack a part, or have another number of streams, and the reason why the GPU does not compute them.
+#[test]
+fn gemma3n_folders_that_contradict_themselves_are_refused() {
+    let folder = "models/gemma3n";
+    let model = changed(folder, |_| ()).unwrap();
+    let error = device_support(&model).unwrap_err().to_string();
+    assert!(error.contains("several streams (AltUp) in layer 0"), "{error}");
+    for (name, expected) in [
+        ("altup_proj.1.weight", "[48, 48]"),
+        ("blk.3.altup_predict_coef.weight", "[16, 4]"),
+        ("blk.0.altup_correct_scale.weight", "[48]"),
+        ("blk.5.laurel_post_norm.weight", "[48]"),
+        ("per_layer_token_embd.weight", "[384, 96]"),
+    ] {
+        let without = changed(folder, |tensors| tensors.retain(|tensor| tensor.name != name));
+        let error = without.unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+    }
+    let control = Model::open_checkpoint(&fixtures().join(folder), ReadMode::Map).unwrap();
+    for (key, value) in [
+        ("altup.num_inputs", Value::U32(3)),
+        ("altup.active_idx", Value::U32(1)),
+        ("activation_sparsity_scale", Value::Array(Array::F32(vec![1.0; 5]))),
+        ("activation_sparsity_scale", Value::Array(Array::F32(vec![f32::NAN; 6]))),
+        ("attention.shared_kv_layers", Value::U32(6)),
+    ] {
+        let changed = altered(&control, &format!("gemma3n.{key}"), value);
+        let error = Model::from_checkpoint(changed, &LoadOptions::default()).unwrap_err().to_string();
+        assert!(error.contains(key), "{error}");
+    }
 }

@@ -202,7 +202,26 @@ fn each<V: Vector>(v: V, g: &mut [f32], u: Option<&[f32]>, form: Activation) {
     }
 }
 
+/// `x = max(x - (mean + deviations * standard deviation), 0)` of one row.
+fn excess(row: &mut [f32], deviations: f32) {
+    let n = row.len().max(1) as f64;
+    let mean = row.iter().map(|x| f64::from(*x)).sum::<f64>() / n;
+    let variance = row.iter().map(|x| (f64::from(*x) - mean).powi(2)).sum::<f64>() / n;
+    let threshold = (mean + f64::from(deviations) * variance.sqrt()) as f32;
+    row.iter_mut().for_each(|x| *x = (*x - threshold).max(0.0));
+}
+
 impl Cpu {
+    /// The excess of every element over the mean and `deviations` standard deviations of its row, in place; 0 where there is none. Rows
+    /// are `len` long. The standard deviation is that of all elements: `sqrt(mean((x - mean)^2))`.
+    ///
+    /// # Panics
+    /// If `g` is not a whole number of rows.
+    pub fn gate_excess(&self, g: &mut [f32], len: usize, deviations: f32) {
+        assert!(g.len().is_multiple_of(len.max(1)));
+        self.for_each_chunk(g, len.max(1), 4, |_, row| excess(row, deviations));
+    }
+
     /// `g = act(g) * u` (just `act(g)` when there is no `u`), in place, any length.
     ///
     /// # Panics
@@ -257,6 +276,26 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn gate_excess_agrees_with_f64(
+            rows in 1usize..4,
+            x in prop::collection::vec(-5f32..5.0, 3 * 40),
+            deviations in 0f32..2.0,
+        ) {
+            for cpu in each_cpu() {
+                let mut out = x[..rows * 40].to_vec();
+                cpu.gate_excess(&mut out, 40, deviations);
+                for (out, x) in out.chunks(40).zip(x.chunks(40)) {
+                    let mean = x.iter().map(|x| f64::from(*x)).sum::<f64>() / 40.0;
+                    let square = x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / 40.0;
+                    let threshold = mean + f64::from(deviations) * (square - mean * mean).max(0.0).sqrt();
+                    for (out, x) in out.iter().zip(x) {
+                        prop_assert!((f64::from(*out) - (f64::from(*x) - threshold).max(0.0)).abs() < 1e-5);
+                    }
+                }
+            }
+        }
 
         #[test]
         fn activate_agrees_with_f64(pairs in prop::collection::vec((-5f32..9.0, -9f32..9.0), 0..70), gated: bool) {

@@ -10,6 +10,7 @@ mod ernie;
 mod exaone;
 mod falcon;
 mod gemma;
+mod gemma3n;
 mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
@@ -58,6 +59,7 @@ const FAMILIES: &[&Family] = &[
     &qwen35::FAMILY,
     &gpt_oss::FAMILY,
     &gemma::FAMILY,
+    &gemma3n::FAMILY,
     &gemma4::FAMILY,
     &phi3::FAMILY,
     &smollm3::FAMILY,
@@ -100,6 +102,7 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let token_embedding = loader.matrix("token_embd.weight", n_vocab, d)?;
     let position_embedding = opt::position_embedding(loader, config)?;
     let per_layer = parts::per_layer_table(loader, config)?;
+    let altup = gemma3n::streams(loader, config)?;
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
     let mut output_norm = loader.norm("output_norm", config.norm, d)?;
     let tied = loader.find("output.weight").is_none();
@@ -113,5 +116,5 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
         let vectors = [Some(&mut output_norm.weight), output_norm.bias.as_mut(), output.bias.as_mut()];
         vectors.into_iter().flatten().flatten().for_each(|x| *x *= config.logit_scale);
     }
-    Ok(Weights { token_embedding, position_embedding, per_layer, layers, output_norm, output, tied })
+    Ok(Weights { token_embedding, position_embedding, per_layer, altup, layers, output_norm, output, tied })
 }

@@ -155,6 +155,28 @@ impl HfConfig {
         types.is_some_and(|types| types.iter().any(|layer| layer.as_str() == Some(kind)))
     }
 
+    /// One or more numbers of at least 1: a number or a list.
+    pub(in crate::model) fn numbers(&self, name: &str) -> Result<Vec<usize>> {
+        let number = |value: &Value| value.as_u64().filter(|value| *value > 0)?.try_into().ok();
+        let numbers = self.typed(&[name], "a number of at least 1, or a list of them", |value| match value {
+            Value::Array(all) if !all.is_empty() => all.iter().map(number).collect(),
+            value => Some(vec![number(value)?]),
+        })?;
+        numbers
+            .ok_or_else(|| self.error(name, "a number of at least 1, or a list of them", "nothing: the key is missing"))
+    }
+
+    /// A fraction per layer, below 1: a list, or one for all.
+    pub(in crate::model) fn fractions(&self, name: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+        let fraction = |value: &Value| finite(value).filter(|value| (0.0..1.0).contains(value));
+        let expected = format!("{n_layer} fractions from 0 to below 1, one per layer, or one for all");
+        self.typed(&[name], &expected, |value| match value {
+            Value::Array(all) if all.len() == n_layer => all.iter().map(fraction).collect(),
+            Value::Array(_) => None,
+            value => Some(vec![fraction(value)?; n_layer]),
+        })
+    }
+
     /// A list of 0 or 1 per layer.
     pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };

@@ -80,6 +80,21 @@ impl<'a> Loader<'a> {
         flags.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
     }
 
+    /// An array with a number for each layer; NaN is refused.
+    pub(in crate::model) fn floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+        let key = self.key(suffix);
+        let expected = || format!("{n_layer} numbers, one per layer");
+        match self.metadata().get(&key) {
+            None => Ok(None),
+            Some(crate::format::Value::Array(Array::F32(all)))
+                if all.len() == n_layer && !all.iter().any(|x| x.is_nan()) =>
+            {
+                Ok(Some(all.clone()))
+            }
+            Some(_) => Err(self.key_error(suffix, expected(), "something else")),
+        }
+    }
+
     /// Finite float above zero.
     pub(in crate::model) fn positive(&self, suffix: &str) -> Result<Option<f32>> {
         match self.metadata().f32(&self.key(suffix))? {

@@ -158,6 +158,9 @@ impl CpuFfn {
                 }
                 cpu.matmul_rows(&mut jobs, task.x, tokens);
                 drop(jobs);
+                if let Some(deviations) = task.gate_deviations() {
+                    cpu.gate_excess(hidden, all, deviations);
+                }
                 before(hidden, up);
                 if let Some(threshold) = task.activation_threshold
                     && task.observed
@@ -210,6 +213,9 @@ impl CpuFfn {
         let n = firing.clone().map(len).sum();
         grow(hidden, Some(n), WHAT)?;
         some_rows(cpu, firing.clone(), task.x, &mut hidden[..n], wide, &mut work)?;
+        if let Some(deviations) = task.gate_deviations() {
+            cpu.gate_excess(&mut hidden[..n], n, deviations);
+        }
         let threshold = task.activation_threshold.filter(|_| mode == Sparsity::Threshold);
         if threshold.is_some() {
             grow(up, Some(n), WHAT)?;

@@ -53,10 +53,19 @@ impl LayerTask<'_> {
         }
     }
 
+    /// All of the dense FFN `ffn`.
+    fn block<'a>(&self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
+        let gate_deviations = config.layers.get(self.layer).and_then(|layer| layer.gate_deviations);
+        FfnBlock { gate_deviations, ..FfnBlock::whole(ffn) }
+    }
+
     /// Has idle threads prefetch the weights that it reads first.
-    pub(crate) fn expect(&self, cpu: &Cpu, activation: Activation) {
+    pub(crate) fn expect(&self, cpu: &Cpu, config: &ModelConfig) {
         match self.ffn {
-            Ffn::Dense(ffn) => cpu.prefetch(&self.ffn_task(&[FfnBlock::whole(ffn)], activation, false).first_read()),
+            Ffn::Dense(ffn) => {
+                let block = [self.block(ffn, config)];
+                cpu.prefetch(&self.ffn_task(&block, config.activation, false).first_read());
+            }
             // Experts are not known before they are chosen.
             Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
         }
@@ -94,7 +103,7 @@ impl LayerFfn {
         };
         let observed = probe.wants_firing();
         let started = (observed && probe.wants_times()).then(Instant::now);
-        let blocks = [FfnBlock::whole(weights)];
+        let blocks = [task.block(weights, config)];
         let part = task.ffn_task(&blocks, config.activation, observed);
         let hidden = probe.wants_ffn_hidden();
         let work = self.ffn.run(cpu, &part, out, &mut |gate, up| {

@@ -2,6 +2,7 @@
 //! part of some of its neurons, and skips the neurons that a [`Sparsity`](super::Sparsity) mode allows; a hybrid processor
 //! calls it for the neurons that are not on the device.
 
+mod altup;
 mod expert_firing;
 mod experts;
 mod ffn;

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     FfnWork, WHAT,
+    altup::AltupStreams,
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
     recurrent::RecurrentMixer,
@@ -18,7 +19,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{
-        AttentionConfig, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot, Position,
+        AltupStep, AttentionConfig, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot, Position,
         RecurrentConfig, RecurrentWeights, Register,
     },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
@@ -51,6 +52,7 @@ pub struct CpuProcessor {
     gates: Vec<f32>,
     recurrent: RecurrentMixer,
     per_layer: PerLayerInputs,
+    altup: AltupStreams,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
@@ -82,6 +84,7 @@ impl CpuProcessor {
             gates: Vec::new(),
             recurrent: RecurrentMixer::default(),
             per_layer: PerLayerInputs::default(),
+            altup: AltupStreams::default(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
@@ -216,7 +219,7 @@ impl CpuProcessor {
             self.expect_attention(model, layer + 1);
         } else if self.tokens == 1 {
             // The prefetch needs the weights only: inputs are empty.
-            self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, model.config.activation);
+            self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, &model.config);
         }
     }
 
@@ -272,6 +275,10 @@ impl Processor for CpuProcessor {
         if let Some(table) = &weights.per_layer {
             let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
             self.per_layer.fill(&self.cpu, config, table, tokens, residual)?;
+        }
+        if let Some(table) = &weights.altup {
+            let residual = &self.registers[Register::Residual as usize][..tokens.len() * d];
+            self.altup.begin(&self.cpu, table, (residual, d))?;
         }
         Ok(())
     }
@@ -465,6 +472,25 @@ impl Processor for CpuProcessor {
         self.per_layer.apply(&self.cpu, &model.config, (layer, weights), &residual[..n], &mut out[..n])
     }
 
+    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
+        let Some(weights) = &model.weights.layers[layer].altup else {
+            let got = format!("one in layer {layer}");
+            return Err(Error::invalid("layer program", "several streams that the model has", got));
+        };
+        let n = self.tokens * self.d_model;
+        let [residual, normed, normed_ffn, out] = &mut self.registers;
+        let (cpu, eps) = (&self.cpu, model.config.norm_eps);
+        match step {
+            AltupStep::Predict => self.altup.predict(cpu, weights, eps, &mut residual[..n]),
+            AltupStep::Laurel => self.altup.laurel(cpu, weights, eps, &normed[..n], &mut normed_ffn[..n]),
+            AltupStep::Correct => self.altup.correct(cpu, weights, eps, &mut residual[..n]),
+            AltupStep::AddOut => {
+                self.altup.add_out(cpu, &out[..n], &mut residual[..n]);
+                Ok(())
+            }
+        }
+    }
+
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
         let factor = model.weights.layers[layer].output_scale.unwrap_or(1.0);
         let n = self.tokens * self.d_model;
@@ -482,6 +508,9 @@ impl Processor for CpuProcessor {
         // The next read is most likely layer 0 of the next token.
         self.expect_attention(model, 0);
         let x = &mut self.registers[Register::Residual as usize][rows];
+        if let Some(table) = &weights.altup {
+            self.altup.merge(&self.cpu, table, tokens.clone(), x)?;
+        }
         norm_rows(&self.cpu, config, &weights.output_norm, x, None);
         let output = &weights.output;
         let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out: &mut *logits }];
@@ -524,5 +553,6 @@ impl Processor for CpuProcessor {
             + self.ffn.bytes()
             + self.recurrent.bytes()
             + self.per_layer.bytes()
+            + self.altup.bytes()
     }
 }

@@ -210,7 +210,7 @@ mod tests {
             ] {
                 let factor = |at: usize| 0.25 + 0.5 * at as f32;
                 let neurons = |at: usize| (listed && at != 1).then_some(&some[..]);
-                let block = |(at, ffn)| FfnBlock { ffn, factor: factor(at), neurons: neurons(at) };
+                let block = |(at, ffn)| FfnBlock { factor: factor(at), neurons: neurons(at), ..FfnBlock::whole(ffn) };
                 let blocks: Vec<FfnBlock<'_>> = ffns.iter().enumerate().map(block).collect();
                 let run = |blocks: &[FfnBlock<'_>]| {
                     let (activation, prediction, activation_threshold, recall_check) =

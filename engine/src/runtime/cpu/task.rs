@@ -19,12 +19,14 @@ pub struct FfnBlock<'a> {
     pub factor: f32,
     /// The neurons to compute, ascending; `None` for all.
     pub neurons: Option<&'a [u32]>,
+    /// As [`LayerConfig::gate_deviations`](crate::model::LayerConfig::gate_deviations); all neurons of an FFN alone are computed then.
+    pub gate_deviations: Option<f32>,
 }
 
 impl<'a> FfnBlock<'a> {
     /// All of `ffn`, with factor 1.
     pub fn whole(ffn: &'a FfnWeights) -> Self {
-        FfnBlock { ffn, factor: 1.0, neurons: None }
+        FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None }
     }
 }
 
@@ -73,6 +75,7 @@ impl<'a> FfnTask<'a> {
     pub(crate) fn mode(&self) -> Sparsity {
         match self.sparsity {
             _ if self.tokens != 1 => Sparsity::Dense,
+            Sparsity::Exact | Sparsity::Predicted if self.gate_deviations().is_some() => Sparsity::Exact,
             Sparsity::Exact | Sparsity::Predicted if !self.activation.is_sparse() => Sparsity::Dense,
             Sparsity::Predicted if self.prediction.is_none() || self.blocks.len() != 1 => Sparsity::Exact,
             Sparsity::Threshold if !self.gated() || self.activation_threshold.is_none() => Sparsity::Dense,
@@ -92,6 +95,16 @@ impl<'a> FfnTask<'a> {
             }
             (Sparsity::Dense, _, Some(gate)) => [&gate.weight, &up.weight].into_iter().collect(),
             (_, _, gate) => [&gate.as_ref().unwrap_or(up).weight].into_iter().collect(),
+        }
+    }
+
+    /// Standard deviations above the mean of all gates that a gate of a single FFN has to exceed.
+    pub(crate) fn gate_deviations(&self) -> Option<f32> {
+        match self.blocks {
+            [FfnBlock { ffn: FfnWeights { gate: Some(_), .. }, neurons: None, gate_deviations, .. }] => {
+                *gate_deviations
+            }
+            _ => None,
         }
     }
 

@@ -71,6 +71,7 @@ impl GpuLayer {
                     let (of, row) = ([registers.get(into), registers.get(from)], (registers.d_model, registers.pitch));
                     sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, row)?));
                 }
+                Step::Altup(_) => return Err(no_streams(layer)),
                 Step::AddOut | Step::PerLayerInput | Step::Scale => {}
             }
         }
@@ -130,6 +131,15 @@ pub(crate) fn no_per_layer(layer: usize) -> Error {
 pub(crate) fn no_dense_ffn(layer: usize) -> Error {
     let got = format!("none in layer {layer}");
     Error::invalid("layer program", "a dense FFN beside experts that the model has", got)
+}
+
+/// The error of several streams, for which there are no kernels.
+pub(crate) fn no_streams(layer: usize) -> Error {
+    Error::Unsupported {
+        what: "layer on the GPU",
+        got: format!("several streams (AltUp) in layer {layer}"),
+        supported: "layers of one residual stream".to_owned(),
+    }
 }
 
 /// Refuses a step that reads another register than it was prepared for.

@@ -11,7 +11,7 @@ use super::*;
 use crate::{
     cpu::{Cpu, CpuOptions},
     gpu::Purpose,
-    model::{LoadOptions, Model, NormSlot, Register, Resident},
+    model::{AltupStep, LoadOptions, Model, NormSlot, Register, Resident},
     placement::Machine,
     runtime::{CpuProcessor, KvType, Probe, Residency, Sparsity},
     session::{
@@ -205,6 +205,10 @@ impl Processor for FailingProcessor {
 
     fn per_layer_input(&mut self, model: &Model, layer: usize) -> Result<()> {
         self.cpu.per_layer_input(model, layer)
+    }
+
+    fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
+        self.cpu.altup(model, layer, step)
     }
 
     fn scale(&mut self, model: &Model, layer: usize) -> Result<()> {
