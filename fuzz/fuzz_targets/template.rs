@@ -27,7 +27,7 @@ fuzz_target!(|source: &str| {
     let start = Instant::now();
     let template = ChatTemplate::from_source(source, "fuzz", &TOKENIZER, "");
     let messages = [("system", "Be brief."), ("user", "Hello"), ("assistant", " Hi "), ("user", "Bye")]
-        .map(|(role, content)| ChatMessage { role, content });
+        .map(|(role, content)| ChatMessage::new(role, content));
     let _ = template.render(&messages, true);
     assert!(start.elapsed() < Duration::from_secs(5));
 });

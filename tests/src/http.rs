@@ -91,6 +91,9 @@ impl Client {
     /// `POST` of anything.
     pub fn send(&self, method: &str, path: &str, body: &str) -> Reply {
         let mut request = ureq::http::Request::builder().method(method).uri(format!("http://{}{path}", self.address));
+        if method == "POST" && !self.headers.iter().any(|(name, _)| name == "content-type") {
+            request = request.header("content-type", "application/json");
+        }
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
@@ -116,7 +119,7 @@ impl Client {
     pub fn begin(&self, path: &str, body: &Value) -> Raw {
         let body = body.to_string();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         self.raw((head + &body).as_bytes())

@@ -326,7 +326,7 @@ fn request(
     let choices = SamplingOverrides::from_json(about.sampling.as_deref());
     let mut turns = Vec::new();
     if !about.system_prompt.trim().is_empty() {
-        turns.push(Turn { role: Role::System, content: about.system_prompt });
+        turns.push(Turn::new(Role::System, about.system_prompt));
     }
     turns.extend(before.into_iter().map(turn));
     let begun = own.map_or("", |message| &message.content);
@@ -334,7 +334,7 @@ fn request(
     let prompt = if begun.is_empty() {
         Prompt::Chat(turns)
     } else {
-        turns.push(Turn { role: Role::Assistant, content: begun.to_owned() });
+        turns.push(Turn::new(Role::Assistant, begun));
         Prompt::Continue(turns)
     };
     let mut sampling = choices.apply_to(SamplingOverrides::model_defaults(model));
@@ -351,7 +351,7 @@ fn turn(message: &Message) -> Turn {
         Speaker::User => Role::User,
         Speaker::Assistant => Role::Assistant,
     };
-    Turn { role, content: message.content.clone() }
+    Turn::new(role, message.content.clone())
 }
 
 #[cfg(test)]

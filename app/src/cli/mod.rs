@@ -31,6 +31,7 @@ mod run;
 mod serve;
 mod synth;
 mod table;
+mod termination;
 mod text_input;
 mod tokenize;
 

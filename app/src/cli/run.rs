@@ -60,8 +60,8 @@ pub fn run(args: &RunArgs) -> Outcome {
     let engine = args.how.open()?;
     let chat = !args.raw && (args.chat || args.system.is_some() || engine.has_chat_template());
     let prompt = if chat {
-        let system = args.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
-        Prompt::Chat(system.chain([Message { role: Role::User, content: text }]).collect())
+        let system = args.system.iter().map(|text| Message::new(Role::System, text));
+        Prompt::Chat(system.chain([Message::new(Role::User, text)]).collect())
     } else {
         Prompt::Text(text)
     };

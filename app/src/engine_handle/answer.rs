@@ -174,7 +174,7 @@ mod tests {
     }
 
     fn request() -> Request {
-        let question = Message { role: Role::User, content: "Tell me a story about a frog.".to_owned() };
+        let question = Message::new(Role::User, "Tell me a story about a frog.");
         Request { sampling: Sampling::greedy(), ..Request::new(Prompt::Chat(vec![question])) }
     }
 

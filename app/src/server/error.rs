@@ -85,6 +85,17 @@ impl ApiError {
         ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "invalid_request_error", message)
     }
 
+    /// 415: the body is not in a form that is read.
+    pub fn media_type(message: impl Into<String>) -> Self {
+        ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "invalid_request_error", message)
+    }
+
+    /// 431: the headers are longer than `limit` bytes.
+    pub fn headers_too_large(limit: usize) -> Self {
+        let message = format!("the request's headers are longer than {}", crate::units::bytes(limit as u64));
+        ApiError::new(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "invalid_request_error", message)
+    }
+
     /// 429: the queue is full.
     pub fn queue_full(waiting: usize) -> Self {
         let message = format!("{waiting} requests wait for the model already; try again later");

@@ -1,75 +1,118 @@
 //! Answers sent while they are generated, as server-sent events.
 
-use std::{convert::Infallible, iter};
+use std::{convert::Infallible, iter, pin::Pin, time::Duration};
 
-use axum::response::sse::{Event, Sse};
-use futures_util::{
-    StreamExt,
-    stream::{self, Stream},
+use axum::response::{
+    IntoResponse, Response,
+    sse::{Event, Sse},
 };
+use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use super::{
+    connections::ActiveAnswer,
+    error::ApiError,
     generation::{Generation, GenerationUpdate},
     response::{AnswerFields, CompletionFormat},
 };
 
+/// Time a request may wait before its response begins: until then a refusal has a status of its own.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Time without an event after which a comment is sent, so that clients and proxies do not give up.
+const COMMENT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A generation that has begun, its first update, and the mark of its connection.
+pub type StartedGeneration = (Generation, GenerationUpdate, ActiveAnswer);
+
+type Start = Pin<Box<dyn Future<Output = Result<StartedGeneration, ApiError>> + Send>>;
+
 /// One answer being sent. When the client disconnects it is dropped, and with it the generation.
 struct AnswerStream {
-    generation: Generation,
+    state: StreamState,
     format: CompletionFormat,
     fields: AnswerFields,
     include_usage: bool,
-    /// Update received before the response started.
-    first: Option<GenerationUpdate>,
 }
 
-/// Builds the response. `first` comes from [`Generation::started`]; with `include_usage` the stream ends with token counts.
-pub fn event_stream(
-    generation: Generation,
-    first: GenerationUpdate,
+enum StreamState {
+    /// It waits for the model.
+    Waiting(Start),
+    /// It is being generated; with the update that arrived before the response began.
+    Running { generation: Generation, first: Option<GenerationUpdate>, _active: ActiveAnswer },
+}
+
+/// Builds the response to a request that `start` begins to answer; with `include_usage` the stream ends with token counts. Where the
+/// model is busy the response begins before the answer.
+pub async fn event_stream(
+    start: impl Future<Output = Result<StartedGeneration, ApiError>> + Send + 'static,
     format: CompletionFormat,
     include_usage: bool,
-) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let answer =
-        AnswerStream { generation, format, fields: AnswerFields::default(), include_usage, first: Some(first) };
+) -> Result<Response, ApiError> {
+    let mut start: Start = Box::pin(start);
+    let state = match tokio::time::timeout(PATIENCE, &mut start).await {
+        Ok(started) => {
+            let (generation, first, active) = started?;
+            StreamState::Running { generation, first: Some(first), _active: active }
+        }
+        Err(_) => StreamState::Waiting(start),
+    };
+    let answer = AnswerStream { state, format, fields: AnswerFields::default(), include_usage };
     let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
-    Sse::new(events.flat_map(|events| stream::iter(events.into_iter().map(|data| Ok(Event::default().data(data))))))
+    let events = events.flat_map(|events| stream::iter(events.into_iter().map(Ok::<_, Infallible>)));
+    Ok(Sse::new(events).into_response())
 }
 
 impl AnswerStream {
-    /// Data of the next events, and the stream if more follow.
-    async fn next_events(mut self) -> (Vec<String>, Option<Self>) {
-        let first = self.first.take();
-        let mut events: Vec<String> = Vec::new();
-        if first.is_some() {
-            events.extend(self.format.first_chunk().map(|chunk| self.event(chunk)));
-        }
-        let update = match first {
-            Some(update) => update,
-            None => self.generation.next_update().await,
+    /// The next events, and the stream if more follow.
+    async fn next_events(mut self) -> (Vec<Event>, Option<Self>) {
+        let mut data: Vec<String> = Vec::new();
+        let update = match self.state {
+            StreamState::Waiting(mut start) => match tokio::time::timeout(COMMENT_INTERVAL, &mut start).await {
+                Err(_) => {
+                    self.state = StreamState::Waiting(start);
+                    return (vec![Event::default().comment("waiting for the model")], Some(self));
+                }
+                Ok(Err(error)) => return (vec![Event::default().data(error.json().to_string())], None),
+                Ok(Ok((generation, first, active))) => {
+                    self.state = StreamState::Running { generation, first: Some(first), _active: active };
+                    return (Vec::new(), Some(self));
+                }
+            },
+            StreamState::Running { ref mut generation, ref mut first, .. } => match first.take() {
+                Some(first) => {
+                    data.extend(self.format.first_chunk().map(|chunk| event_text(self.include_usage, chunk)));
+                    first
+                }
+                None => match tokio::time::timeout(COMMENT_INTERVAL, generation.next_update()).await {
+                    Ok(update) => update,
+                    Err(_) => return (vec![Event::default().comment("computing")], Some(self)),
+                },
+            },
         };
         for (part, piece) in update.text.pieces() {
             if let Some((field, piece)) = self.fields.push(part, piece) {
-                events.push(self.event(self.format.text_chunk(field, piece)));
+                data.push(event_text(self.include_usage, self.format.text_chunk(field, piece)));
             }
         }
+        let ends = update.end.is_some();
         match update.end {
-            None => return (events, Some(self)),
+            None => {}
             Some(Ok((reason, stats))) => {
-                events.push(self.event(self.format.final_chunk(&reason)));
-                events.extend(self.include_usage.then(|| self.format.usage_chunk(&stats).to_string()));
-                events.extend(iter::once("[DONE]".to_owned()));
+                data.push(event_text(self.include_usage, self.format.final_chunk(&reason)));
+                data.extend(self.include_usage.then(|| self.format.usage_chunk(&stats).to_string()));
+                data.extend(iter::once("[DONE]".to_owned()));
             }
-            Some(Err(error)) => events.push(error.json().to_string()),
+            Some(Err(error)) => data.push(error.json().to_string()),
         }
-        (events, None)
+        (data.into_iter().map(|data| Event::default().data(data)).collect(), (!ends).then_some(self))
     }
+}
 
-    fn event(&self, mut chunk: Value) -> String {
-        if self.include_usage {
-            chunk["usage"] = Value::Null;
-        }
-        chunk.to_string()
+/// The text of a chunk, which says that counts follow where they do.
+fn event_text(include_usage: bool, mut chunk: Value) -> String {
+    if include_usage {
+        chunk["usage"] = Value::Null;
     }
+    chunk.to_string()
 }

@@ -2,32 +2,30 @@
 //! origin must be allowed; and a page whose own name was made to resolve to this computer (DNS rebinding) has no other origin, but
 //! names that host.
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
 use axum::http::{
-    HeaderMap, HeaderValue, Method,
-    header::{ACCESS_CONTROL_REQUEST_METHOD, HOST, ORIGIN},
+    HeaderMap, HeaderName, HeaderValue, Method, Uri,
+    header::{ACCESS_CONTROL_REQUEST_METHOD, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN},
 };
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
-use super::{error::ApiError, options::ServerOptions};
+use super::{error::ApiError, host, options::ServerOptions};
+
+/// Bytes of the longest headers that are accepted.
+pub const LARGEST_HEADERS: usize = 16 << 10;
 
 /// Time for which a browser may remember a permission.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// Refuses a request that names a foreign host or comes from a page whose origin is not allowed, and an `OPTIONS` request that is
-/// not the preflight of an allowed page.
-pub fn check(options: &ServerOptions, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), ApiError> {
-    let mut hosts = headers.get_all(HOST).iter();
-    if let Some(host) = hosts.next() {
-        let name = host.to_str().map(host_name).unwrap_or_default();
-        if hosts.next().is_some() || !is_known_host(options, name) {
-            let host = String::from_utf8_lossy(host.as_bytes());
-            return Err(ApiError::forbidden(format!(
-                "`{host}` is not this computer: expected localhost, an IP address, its own name, or one that `thermocline serve --allow-host` was given"
-            )));
-        }
+/// Refuses a request that names a foreign host or comes from a page whose origin is not allowed, one whose headers are long or whose
+/// body is not JSON, and an `OPTIONS` request that is not the preflight of an allowed page.
+pub fn check(options: &ServerOptions, method: &Method, uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
+    let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if size > LARGEST_HEADERS {
+        return Err(ApiError::headers_too_large(LARGEST_HEADERS));
     }
+    host::check(options, uri, headers)?;
     let origin = headers.get(ORIGIN);
     if let Some(origin) = origin.filter(|origin| !is_allowed_origin(&options.origins, origin)) {
         let origin = String::from_utf8_lossy(origin.as_bytes());
@@ -35,10 +33,38 @@ pub fn check(options: &ServerOptions, method: &Method, path: &str, headers: &Hea
             "pages of `{origin}` may not ask; `thermocline serve --allow-origin {origin}` lets them"
         )));
     }
+    // Browsers say where a request without an origin comes from. (Programs send `sec-fetch-mode`, but never this.)
+    let site = headers.get("sec-fetch-site").map(HeaderValue::as_bytes);
+    if origin.is_none() && site.is_some_and(|site| site == b"cross-site" || site == b"same-site") {
+        return Err(ApiError::forbidden(
+            "pages of other sites may not ask; `thermocline serve --allow-origin` lets them",
+        ));
+    }
     if method == Method::OPTIONS && (origin.is_none() || !headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)) {
-        return Err(ApiError::method(method, path, "GET, HEAD, POST"));
+        return Err(ApiError::method(method, uri.path(), "GET, HEAD, POST"));
+    }
+    if method == Method::POST {
+        check_body_form(headers)?;
     }
     Ok(())
+}
+
+/// Refuses a body that is not plain JSON. Pages can send other types without a preflight.
+fn check_body_form(headers: &HeaderMap) -> Result<(), ApiError> {
+    let text = |name: HeaderName| headers.get(name).map(|value| String::from_utf8_lossy(value.as_bytes()));
+    let media_type = text(CONTENT_TYPE);
+    let essence = media_type.as_deref().and_then(|it| it.split(';').next()).unwrap_or_default().trim();
+    let is_json = essence.eq_ignore_ascii_case("application/json") || essence.to_ascii_lowercase().ends_with("+json");
+    if !is_json {
+        let got = media_type.as_deref().unwrap_or("none");
+        return Err(ApiError::media_type(format!("Content-Type: expected application/json, got {got}")));
+    }
+    match text(CONTENT_ENCODING) {
+        Some(encoding) if !encoding.trim().eq_ignore_ascii_case("identity") => Err(ApiError::media_type(format!(
+            "Content-Encoding: expected none, got {encoding}: compressed bodies are not read"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The layer that answers preflights and lets allowed pages read responses.
@@ -60,22 +86,10 @@ fn is_allowed_origin(origins: &[String], origin: &HeaderValue) -> bool {
     origins.iter().any(matches)
 }
 
-/// Host name of a `Host` header, without its port.
-fn host_name(host: &str) -> &str {
-    match host.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').map_or("", |(name, _)| name),
-        None => host.split_once(':').map_or(host, |(name, _)| name),
-    }
-}
-
-fn is_known_host(options: &ServerOptions, name: &str) -> bool {
-    name.parse::<IpAddr>().is_ok()
-        || name.eq_ignore_ascii_case("localhost")
-        || options.hosts.iter().any(|it| it.eq_ignore_ascii_case(name))
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::header::HOST;
+
     use super::*;
 
     fn checked(options: &ServerOptions, host: &str, origin: Option<&str>) -> bool {
@@ -84,30 +98,51 @@ mod tests {
         if let Some(origin) = origin {
             headers.insert(ORIGIN, origin.parse().unwrap());
         }
-        check(options, &Method::GET, "/", &headers).is_ok()
+        check(options, &Method::GET, &Uri::from_static("/"), &headers).is_ok()
+    }
+
+    fn json_headers() -> HeaderMap {
+        let headers = [(HOST, "localhost"), (CONTENT_TYPE, "application/json; charset=utf-8")];
+        headers.into_iter().map(|(name, value)| (name, HeaderValue::from_static(value))).collect()
     }
 
     #[test]
-    fn check_accepts_ip_addresses_and_given_host_names_only() {
-        let mut options = ServerOptions::at(([127, 0, 0, 1], 0).into());
-        for host in ["127.0.0.1:8080", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:8080", "192.168.1.7:80"] {
-            assert!(checked(&options, host, None), "{host}");
-        }
-        for host in
-            ["evil.example:8080", "localhost.evil.example", "", ":80", "[evil]:1", "[::1", "127.0.0.1.evil.example"]
+    fn check_accepts_plain_json_bodies_only() {
+        let options = ServerOptions::at(([127, 0, 0, 1], 0).into());
+        let status = |name: &'static str, value: &str| {
+            let mut headers = json_headers();
+            headers.insert(name, value.parse().unwrap());
+            check(&options, &Method::POST, &Uri::from_static("/"), &headers).map_err(|it| it.status.as_u16())
+        };
+        assert_eq!(status("accept", "*/*"), Ok(()));
+        assert_eq!(status("content-type", "Application/problem+JSON"), Ok(()));
+        for other in ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data; a=application/json"]
         {
-            assert!(!checked(&options, host, None), "{host}");
+            assert_eq!(status("content-type", other), Err(415), "{other}");
         }
-        for own in &options.hosts {
-            assert!(checked(&options, &format!("{own}:8080"), None), "{own}");
+        assert_eq!((status("content-encoding", "identity"), status("content-encoding", "gzip")), (Ok(()), Err(415)));
+        let none = HeaderMap::from_iter([(HOST, HeaderValue::from_static("localhost"))]);
+        assert!(check(&options, &Method::POST, &Uri::from_static("/"), &none).is_err());
+        assert!(check(&options, &Method::GET, &Uri::from_static("/"), &none).is_ok());
+    }
+
+    #[test]
+    fn check_refuses_pages_of_other_sites_and_long_headers() {
+        let mut options = ServerOptions::at(([127, 0, 0, 1], 0).into());
+        let status = |options: &ServerOptions, more: &[(&'static str, &str)]| {
+            let mut headers = json_headers();
+            for (name, value) in more {
+                headers.insert(*name, value.parse().unwrap());
+            }
+            check(options, &Method::POST, &Uri::from_static("/"), &headers).map_err(|it| it.status.as_u16())
+        };
+        for site in ["cross-site", "same-site"] {
+            assert_eq!(status(&options, &[("sec-fetch-site", site)]), Err(403), "{site}");
         }
-        options.hosts.push("den.lan".to_owned());
-        assert!(checked(&options, "Den.lan:8080", None));
-        let mut twice = HeaderMap::new();
-        twice.append(HOST, "localhost".parse().unwrap());
-        twice.append(HOST, "evil.example".parse().unwrap());
-        assert!(check(&options, &Method::GET, "/", &twice).is_err());
-        assert!(check(&options, &Method::GET, "/", &HeaderMap::new()).is_ok());
+        assert_eq!(status(&options, &[("sec-fetch-site", "none"), ("sec-fetch-mode", "cors")]), Ok(()));
+        options.origins.push("http://a.example".to_owned());
+        assert_eq!(status(&options, &[("sec-fetch-site", "cross-site"), ("origin", "http://a.example")]), Ok(()));
+        assert_eq!(status(&options, &[("x-long", &"x".repeat(LARGEST_HEADERS))]), Err(431));
     }
 
     #[test]
@@ -127,9 +162,10 @@ mod tests {
     fn check_refuses_options_requests_that_are_no_preflight() {
         let mut options = ServerOptions::at(([127, 0, 0, 1], 0).into());
         options.origins.push("http://localhost:3000".to_owned());
-        let mut headers = HeaderMap::new();
-        let status =
-            |headers: &HeaderMap| check(&options, &Method::OPTIONS, "/", headers).map_err(|it| it.status.as_u16());
+        let mut headers = json_headers();
+        let status = |headers: &HeaderMap| {
+            check(&options, &Method::OPTIONS, &Uri::from_static("/"), headers).map_err(|it| it.status.as_u16())
+        };
         assert_eq!(status(&headers), Err(405));
         headers.insert(ACCESS_CONTROL_REQUEST_METHOD, "POST".parse().unwrap());
         assert_eq!(status(&headers), Err(405), "no page");

@@ -44,6 +44,13 @@ impl JsonFields {
         self.map.remove(field).filter(|value| !is_absent(value))
     }
 
+    /// Removes a field if it has this value.
+    pub fn remove_if(&mut self, field: &str, value: &Value) {
+        if self.map.get(field) == Some(value) {
+            self.map.remove(field);
+        }
+    }
+
     fn read<T>(
         &mut self,
         field: &str,

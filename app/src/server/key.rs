@@ -5,19 +5,28 @@ use sha2::{Digest, Sha256};
 
 use super::error::ApiError;
 
+/// The header by which Anthropic's clients present a key.
+const API_KEY: &str = "x-api-key";
+
 /// Refuses `headers` that do not present `key`; without a key everything passes.
 pub fn check(key: Option<&str>, headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(key) = key else { return Ok(()) };
-    let Some(given) = headers.get(header::AUTHORIZATION) else {
-        return Err(ApiError::unauthorized("this server wants its key, as `Authorization: Bearer KEY`"));
+    let bearer = headers.get(header::AUTHORIZATION).map(|value| bearer_token(value.as_bytes()).unwrap_or_default());
+    let Some(given) = bearer.or_else(|| headers.get(API_KEY).map(|value| value.as_bytes().trim_ascii())) else {
+        let message = "this server wants its key, as `Authorization: Bearer KEY` or `x-api-key: KEY`";
+        return Err(ApiError::unauthorized(message));
     };
-    let given = given.as_bytes();
-    let is_bearer = given.len() >= 7 && given[..7].eq_ignore_ascii_case(b"bearer ");
     // Digests are compared: the time it takes reveals nothing about the key.
-    if is_bearer && Sha256::digest(given[7..].trim_ascii()) == Sha256::digest(key.as_bytes()) {
+    if Sha256::digest(given) == Sha256::digest(key.as_bytes()) {
         return Ok(());
     }
     Err(ApiError::unauthorized("the key is not this server's"))
+}
+
+/// The token of an `Authorization` header of the scheme `Bearer`.
+fn bearer_token(header: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = header.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 #[cfg(test)]
@@ -34,5 +43,8 @@ mod tests {
             assert_eq!(check(Some("geheim"), &with(wrong)).unwrap_err().status, 401, "{wrong}");
         }
         assert_eq!(check(Some("geheim"), &HeaderMap::new()).unwrap_err().status, 401);
+        let api_key = |value: &str| HeaderMap::from_iter([(API_KEY.parse().unwrap(), value.parse().unwrap())]);
+        assert!(check(Some("geheim"), &api_key("geheim")).is_ok());
+        assert!(check(Some("geheim"), &api_key("falsch")).is_err() && check(Some("geheim"), &api_key("")).is_err());
     }
 }

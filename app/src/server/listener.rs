@@ -10,20 +10,23 @@ use std::{
 };
 
 use futures_util::future::{Either, select};
-use hyper::server::conn::http1;
+use hyper::{
+    body::Incoming,
+    server::conn::http1,
+    service::{Service, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::GracefulShutdown,
     service::TowerToHyperService,
 };
+use socket2::SockRef;
 use thermocline_engine::session::Engine;
-use tokio::{
-    runtime,
-    sync::{Semaphore, watch},
-};
+use tokio::{runtime, sync::watch};
 use tokio_io_timeout::TimeoutStream;
 
 use super::{
+    connections::Connections,
     context::{ServerContext, ServerEvent, ServerStatus},
     options::ServerOptions,
     routes::routes,
@@ -31,8 +34,14 @@ use super::{
 };
 use crate::engine_handle::EndSignal;
 
-/// Connections that are open at a time; more wait until one is closed.
-const MAX_CONNECTIONS: usize = 128;
+/// Headers of a request beyond which it is refused.
+const MAX_HEADERS: usize = 100;
+
+/// Bytes of a request's head that are kept; the guard accepts fewer.
+const HEAD_BUFFER: usize = 64 << 10;
+
+/// Bytes the system keeps of an answer that the client does not read; beyond them its time limit runs.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// Pause after the system has refused a connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -69,6 +78,14 @@ impl Server {
     ) -> Result<Self, String> {
         let listener =
             TcpListener::bind(&options.addresses[..]).map_err(|error| bind_error(&options.addresses, &error))?;
+        let network = options.addresses.iter().any(|address| !address.ip().is_loopback());
+        if network && options.key.is_none() {
+            return Err("a server that other computers can reach needs a key".to_owned());
+        }
+        // Accepted connections inherit it; without it, they have the system's default.
+        if let Err(error) = SockRef::from(&listener).set_send_buffer_size(SEND_BUFFER) {
+            tracing::debug!(%error, "the send buffer keeps its size");
+        }
         let prepared = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
         let runtime = runtime::Builder::new_current_thread().enable_all().build();
         let failed = |error: io::Error| format!("the server cannot start: {error}");
@@ -164,15 +181,11 @@ async fn listen(
     mut phase: watch::Receiver<Phase>,
 ) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let connections = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let connections = Connections::new(context.options.max_connections);
     let (graceful, timeout) = (GracefulShutdown::new(), context.options.timeout);
     let service = TowerToHyperService::new(routes(context));
     loop {
-        let accept = async {
-            let permit = Arc::clone(&connections).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = match select(pin!(accept), pin!(phase.changed())).await {
+        let accepted = match select(pin!(listener.accept()), pin!(phase.changed())).await {
             Either::Left((accepted, _)) => accepted,
             Either::Right(_) => break,
         };
@@ -185,18 +198,28 @@ async fn listen(
                 continue;
             }
         };
+        let Some(place) = connections.add() else {
+            tracing::warn!("a connection was refused: answers are being made for all that may be open");
+            continue;
+        };
         // Pieces of an answer are small and are wanted at once.
         let _ = stream.set_nodelay(true);
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(timeout));
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(timeout);
-        let connection = graceful.watch(http.serve_connection(TokioIo::new(Box::pin(stream)), service.clone()));
+        http.timer(TokioTimer::new()).header_read_timeout(timeout).max_headers(MAX_HEADERS).max_buf_size(HEAD_BUFFER);
+        let (service, connection) = (service.clone(), Arc::clone(&place.connection));
+        let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+            request.extensions_mut().insert(Arc::clone(&connection));
+            service.call(request)
+        });
+        let serving = graceful.watch(http.serve_connection(TokioIo::new(Box::pin(stream)), service));
         tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "a connection broke off");
+            match select(pin!(serving), pin!(place.connection.closed())).await {
+                Either::Left((Err(error), _)) => tracing::debug!(%error, "a connection broke off"),
+                Either::Left((Ok(()), _)) => {}
+                Either::Right(_) => tracing::debug!("a connection was closed to make room"),
             }
-            drop(permit);
         });
     }
     drop(listener);

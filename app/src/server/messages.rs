@@ -1,6 +1,6 @@
 //! Parsing of the `messages` of a chat.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thermocline_engine::{
     session::{Message, Role},
     tokenizer::reasoning::{AnswerPart, transcript::TranscriptWriter},
@@ -11,18 +11,19 @@ use super::{
     json_fields::{JsonFields, invalid},
 };
 
-/// Parses `messages`.
-pub fn parse_messages(value: Option<Value>) -> Result<Vec<Message>, ApiError> {
+/// Parses `messages`. If not `strict`, a message may be without content, and a function that was called may be named.
+pub fn parse_messages(value: Option<Value>, strict: bool) -> Result<Vec<Message>, ApiError> {
     match value {
         None => Err(ApiError::invalid_field("messages", "messages: expected at least one message, got none")),
         Some(Value::Array(list)) => {
-            list.into_iter().enumerate().map(|(at, it)| parse_message(it, &format!("messages[{at}]"))).collect()
+            let list = list.into_iter().enumerate();
+            list.map(|(at, it)| parse_message(it, &format!("messages[{at}]"), strict)).collect()
         }
         Some(other) => Err(invalid("messages", "a list of messages", &other)),
     }
 }
 
-fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
+fn parse_message(value: Value, path: &str, strict: bool) -> Result<Message, ApiError> {
     let mut fields = JsonFields::from_value(value, path)?;
     let path = fields.path("role");
     let role = fields.string("role")?.unwrap_or_default();
@@ -30,8 +31,21 @@ fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
         "system" | "developer" => Role::System,
         "user" => Role::User,
         "assistant" => Role::Assistant,
-        other => return Err(invalid(&path, "system, developer, user or assistant", &other.into())),
+        "tool" | "function" => Role::Tool,
+        other => return Err(invalid(&path, "system, developer, user, assistant or tool", &other.into())),
     };
+    let mut more = Map::new();
+    if role == Role::Assistant
+        && let Some(calls) = fields.remove("tool_calls")
+    {
+        more.insert("tool_calls".to_owned(), parse_calls(calls, &fields.path("tool_calls"))?);
+    }
+    if role == Role::Tool {
+        more.extend(fields.string("tool_call_id")?.map(|id| ("tool_call_id".to_owned(), id.into())));
+    }
+    if !strict || role == Role::Tool {
+        more.extend(fields.string("name")?.map(|name| ("name".to_owned(), name.into())));
+    }
     let path = fields.path("content");
     let content = match fields.remove("content") {
         Some(Value::String(text)) => text,
@@ -40,9 +54,11 @@ fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
             parts.map(|(at, it)| parse_text_part(it, &format!("{path}[{at}]"))).collect::<Result<Vec<_>, _>>()?.concat()
         }
         Some(other) => return Err(invalid(&path, "a string or a list of text parts", &other)),
+        None if !strict || more.contains_key("tool_calls") => String::new(),
         None => return Err(ApiError::invalid_field(&path, format!("{path}: expected text, got none"))),
     };
-    let thoughts = fields.string("reasoning_content")?.filter(|text| !text.is_empty() && role == Role::Assistant);
+    let reasoning = fields.string("reasoning_content")?.or(if strict { None } else { fields.string("reasoning")? });
+    let thoughts = reasoning.filter(|text| !text.is_empty() && role == Role::Assistant);
     fields.finish()?;
     let content = match thoughts {
         Some(thoughts) => {
@@ -51,7 +67,21 @@ fn parse_message(value: Value, path: &str) -> Result<Message, ApiError> {
         }
         None => content,
     };
-    Ok(Message { role, content })
+    Ok(Message { role, content, fields: more })
+}
+
+/// Checks the calls of an assistant's message.
+fn parse_calls(value: Value, path: &str) -> Result<Value, ApiError> {
+    let Value::Array(calls) = &value else { return Err(invalid(path, "a list of calls", &value)) };
+    for (at, call) in calls.iter().enumerate() {
+        let function = &call["function"];
+        let arguments = &function["arguments"];
+        if !function["name"].is_string() || !(arguments.is_string() || arguments.is_object() || arguments.is_null()) {
+            let expected = "an object with `function`: {`name`, `arguments`}";
+            return Err(invalid(&format!("{path}[{at}]"), expected, call));
+        }
+    }
+    Ok(value)
 }
 
 fn parse_text_part(value: Value, path: &str) -> Result<String, ApiError> {
@@ -77,12 +107,15 @@ mod tests {
 
     #[test]
     fn parse_messages_reads_every_role_and_both_forms_of_content() {
-        let read = parse_messages(Some(json!([
-            { "role": "developer", "content": "Be brief." },
-            { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
-            { "role": "assistant", "content": "c", "refusal": null, "tool_calls": [], "audio": null },
-            { "role": "assistant", "content": "d", "reasoning_content": "Hm." },
-        ])));
+        let read = parse_messages(
+            Some(json!([
+                { "role": "developer", "content": "Be brief." },
+                { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }] },
+                { "role": "assistant", "content": "c", "refusal": null, "tool_calls": [], "audio": null },
+                { "role": "assistant", "content": "d", "reasoning_content": "Hm." },
+            ])),
+            true,
+        );
         let read: Vec<_> = read.unwrap().into_iter().map(|it| (it.role, it.content)).collect();
         let thought = (Role::Assistant, "<think>\nHm.\n</think>\n\nd");
         let want = [(Role::System, "Be brief."), (Role::User, "ab"), (Role::Assistant, "c"), thought];
@@ -96,16 +129,35 @@ mod tests {
             (json!("hi"), "messages: expected a list"),
             (json!(["hi"]), "messages[0]: expected an object"),
             (json!([{ "content": "hi" }]), "messages[0].role: expected system"),
-            (json!([{ "role": "tool", "content": "hi" }]), "got \"tool\""),
+            (json!([{ "role": "robot", "content": "hi" }]), "got \"robot\""),
+            (json!([{ "role": "assistant", "tool_calls": [{ "id": "a" }] }]), "messages[0].tool_calls[0]: expected"),
             (json!([{ "role": "user" }]), "messages[0].content: expected text"),
             (user(json!(7)), "messages[0].content: expected a string or a list"),
             (user(json!([{ "type": "image_url", "image_url": {} }])), "messages[0].content[0].type: expected text"),
             (user(json!([{ "type": "text" }])), "messages[0].content[0].text: expected text"),
             (json!([{ "role": "user", "content": "hi", "name": "Ann" }]), "`messages[0].name` is not supported"),
         ] {
-            let error = parse_messages(Some(list)).unwrap_err();
+            let error = parse_messages(Some(list), true).unwrap_err();
             assert!(error.message.contains(says) && error.status == 400, "{error:?}");
         }
-        assert!(parse_messages(None).is_err());
+        assert!(parse_messages(None, true).is_err());
+    }
+    #[test]
+    fn calls_and_results_of_tools_are_fields_of_their_messages() {
+        let calls = json!([{ "id": "a", "type": "function", "function": { "name": "f", "arguments": "{}" } }]);
+        let list = json!([
+            { "role": "assistant", "content": null, "tool_calls": calls },
+            { "role": "tool", "tool_call_id": "a", "content": "7" },
+        ]);
+        let read = parse_messages(Some(list), true).unwrap();
+        assert_eq!((&read[0].fields["tool_calls"], &*read[0].content), (&calls, ""));
+        assert_eq!((read[1].role, &read[1].fields["tool_call_id"]), (Role::Tool, &json!("a")));
+    }
+
+    #[test]
+    fn names_and_missing_content_are_accepted_unless_strict() {
+        let list = || Some(json!([{ "role": "user", "content": null, "name": "Ann" }]));
+        assert_eq!(parse_messages(list(), false).unwrap()[0].fields["name"], "Ann");
+        assert!(parse_messages(list(), true).is_err());
     }
 }

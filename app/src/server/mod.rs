@@ -1,18 +1,20 @@
 //! An HTTP server that speaks OpenAI's protocol. A [`Server`] listens as its [`ServerOptions`] say and answers with the model that a
 //! [`ModelSource`] names at the moment, so that the terminal and the window share it; a [`ServerSwitch`] is the window's.
 //!
-//! A request passes the `guard` (hosts and origins), the `key` and the `routes`; `read_body` reads its body within limits, and
+//! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
 //! `request` (with `json_fields` and `messages`) parses it, naming every field that the engine cannot honour. Then it waits in the
 //! `queue` for the one session; a `generation` is the engine's work for it. `response` formats the answer, `event_stream` sends it while
 //! it is generated, `error` is every refusal, and `engine_status` reports what the engine is doing. The `context` is shared by all of
-//! them. All of it runs on one thread of its own, and nothing in it blocks.
+//! them. All of it runs on one thread of its own, and nothing in it blocks; large bodies are parsed on others.
 
+mod connections;
 mod context;
 mod engine_status;
 mod error;
 mod event_stream;
 mod generation;
 mod guard;
+mod host;
 mod json_fields;
 mod key;
 mod listener;

@@ -9,7 +9,7 @@ use sysinfo::System;
 pub struct ServerOptions {
     /// Addresses to listen at; the first that can be bound is used. Port 0 is any free one.
     pub addresses: Vec<SocketAddr>,
-    /// Key that clients must present as `Authorization: Bearer KEY`; `None`: no key.
+    /// Key that clients must present as `Authorization: Bearer KEY` or `x-api-key: KEY`; `None`: no key.
     pub key: Option<String>,
     /// Allowed origins of web pages, like `http://localhost:3000`; `*` allows every one.
     pub origins: Vec<String>,
@@ -19,6 +19,10 @@ pub struct ServerOptions {
     pub max_waiting: usize,
     /// Time limit for the head of a request, for its body, and for the client to accept what is sent to it.
     pub timeout: Duration,
+    /// Refuse what OpenAI's own server refuses, where real clients are let pass otherwise: another model's name, unknown hints.
+    pub strict: bool,
+    /// Connections that are open at a time; beyond them the one that has waited longest for its client is closed.
+    pub max_connections: usize,
 }
 
 impl ServerOptions {
@@ -27,6 +31,9 @@ impl ServerOptions {
 
     /// Default of [`ServerOptions::max_waiting`].
     pub const MAX_WAITING: usize = 16;
+
+    /// Default of [`ServerOptions::max_connections`].
+    pub const MAX_CONNECTIONS: usize = 128;
 
     /// Default of [`ServerOptions::timeout`].
     pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +47,8 @@ impl ServerOptions {
             hosts: own_names(),
             max_waiting: Self::MAX_WAITING,
             timeout: Self::TIMEOUT,
+            strict: false,
+            max_connections: Self::MAX_CONNECTIONS,
         }
     }
 }

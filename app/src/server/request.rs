@@ -1,7 +1,7 @@
 //! Parsing of requests for answers.
 
-use serde_json::{Value, json};
-use thermocline_engine::session::{Prompt, Request, Sampling};
+use serde_json::{Map, Value, json};
+use thermocline_engine::session::{Prompt, Request, Role, Sampling};
 
 use super::{
     error::ApiError,
@@ -10,11 +10,25 @@ use super::{
     served_model::ServedModel,
 };
 
-/// Largest number of stop strings of a request.
-const MAX_STOPS: usize = 4;
+/// Largest number of stop strings of a request, and of one to a strict server.
+const MAX_STOPS: usize = 64;
+const STRICT_STOPS: usize = 4;
 
 /// JSON fields that change nothing about an answer.
 const IGNORED: [&str; 4] = ["user", "safety_identifier", "prompt_cache_key", "metadata"];
+
+/// Those that only a server that is not strict lets pass: hints of other servers' clients.
+const HINTS: [&str; 9] = [
+    "store",
+    "service_tier",
+    "keep_alive",
+    "cache_prompt",
+    "id_slot",
+    "verbosity",
+    "prediction",
+    "timings_per_token",
+    "prompt_cache_retention",
+];
 
 /// The route a request came by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,27 +52,41 @@ pub struct CompletionRequest {
 
 impl CompletionRequest {
     /// Parses a request's body. Missing fields have the values of `model.defaults`; a field that cannot be honoured is refused by name.
-    pub fn parse(endpoint: Endpoint, body: &[u8], model: &ServedModel) -> Result<Self, ApiError> {
+    /// If not `strict`, another model's name is accepted, and what clients of other servers send beside OpenAI's fields.
+    pub fn parse(endpoint: Endpoint, body: &[u8], model: &ServedModel, strict: bool) -> Result<Self, ApiError> {
         let mut fields = JsonFields::parse(body)?;
         if let Some(name) = fields.string("model")?
+            && strict
             && name != model.name
         {
             return Err(ApiError::model_not_found(&name, &model.name));
         }
         let prompt = match endpoint {
-            Endpoint::Chat => Prompt::Chat(parse_messages(fields.remove("messages"))?),
+            Endpoint::Chat => {
+                let messages = parse_messages(fields.remove("messages"), strict)?;
+                let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
+                if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }
+            }
             Endpoint::Completion => parse_prompt(fields.remove("prompt"))?,
         };
         let defaults = &model.defaults;
         let sampling = parse_sampling(&mut fields, defaults.sampling.clone())?;
         sampling.validate(model.engine.config().n_vocab).map_err(|error| ApiError::from(&error))?;
-        let stop = parse_stop(fields.remove("stop"))?.unwrap_or_else(|| defaults.stop.clone());
-        let max_tokens = parse_max_tokens(&mut fields)?.or(defaults.max_tokens);
+        let most = if strict { STRICT_STOPS } else { MAX_STOPS };
+        let stop = parse_stop(fields.remove("stop"), most)?.unwrap_or_else(|| defaults.stop.clone());
+        let max_tokens = parse_max_tokens(&mut fields, strict)?.or(defaults.max_tokens);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = parse_stream_options(&mut fields, stream)?;
+        let mut chat = defaults.chat.clone();
+        if endpoint == Endpoint::Chat && !strict {
+            chat.variables.extend(parse_template_variables(&mut fields)?);
+        }
+        if !strict {
+            HINTS.iter().for_each(|field| drop(fields.remove(field)));
+        }
         check_neutral(&mut fields, endpoint)?;
         fields.finish()?;
-        let request = Request { prompt, sampling, stop, max_tokens, ..defaults.clone() };
+        let request = Request { prompt, sampling, stop, max_tokens, chat, ..defaults.clone() };
         Ok(CompletionRequest { request, stream, include_usage })
     }
 }
@@ -107,18 +135,44 @@ fn parse_logit_bias(value: Option<Value>) -> Result<Option<Vec<(u32, f32)>>, Api
     pairs.map(Some).ok_or_else(|| invalid("logit_bias", "an object of token ids and numbers", &value))
 }
 
-fn parse_stop(value: Option<Value>) -> Result<Option<Vec<String>>, ApiError> {
+/// Variables of the chat template: `chat_template_kwargs`, and `reasoning_effort` under the names that templates have for it.
+fn parse_template_variables(fields: &mut JsonFields) -> Result<Map<String, Value>, ApiError> {
+    let mut variables = match fields.remove("chat_template_kwargs") {
+        None => Map::new(),
+        Some(Value::Object(map)) => map,
+        Some(other) => return Err(invalid("chat_template_kwargs", "an object", &other)),
+    };
+    if let Some(effort) = fields.string("reasoning_effort")? {
+        const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
+        if !EFFORTS.contains(&&*effort) {
+            return Err(invalid("reasoning_effort", &EFFORTS.join(", "), &effort.into()));
+        }
+        variables.entry("enable_thinking").or_insert((effort != "none").into());
+        variables.entry("reasoning_effort").or_insert(match &*effort {
+            "none" | "minimal" => "low".into(),
+            "xhigh" => "high".into(),
+            _ => effort.into(),
+        });
+    }
+    Ok(variables)
+}
+
+fn parse_stop(value: Option<Value>, most: usize) -> Result<Option<Vec<String>>, ApiError> {
     let Some(value) = value else { return Ok(None) };
     let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
     let stops = match &value {
-        Value::Array(list) if list.len() <= MAX_STOPS => list.iter().map(text).collect(),
+        Value::Array(list) if list.len() <= most => list.iter().map(text).collect(),
         other => text(other).map(|stop| vec![stop]),
     };
-    let expected = format!("a string that is not empty, or up to {MAX_STOPS} of them");
+    let expected = format!("a string that is not empty, or up to {most} of them");
     stops.map(Some).ok_or_else(|| invalid("stop", &expected, &value))
 }
 
-fn parse_max_tokens(fields: &mut JsonFields) -> Result<Option<usize>, ApiError> {
+fn parse_max_tokens(fields: &mut JsonFields, strict: bool) -> Result<Option<usize>, ApiError> {
+    if !strict {
+        // For other servers -1 is no limit.
+        ["max_completion_tokens", "max_tokens"].iter().for_each(|field| fields.remove_if(field, &json!(-1)));
+    }
     let (new, old) = (fields.count("max_completion_tokens")?, fields.count("max_tokens")?);
     match (new, old) {
         (Some(new), Some(old)) if new != old => {

@@ -3,20 +3,24 @@
 use std::sync::Arc;
 
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Body,
     extract::{Path, Request, State, rejection::PathRejection},
     handler::Handler,
-    http::{Method, StatusCode, Uri},
+    http::{
+        HeaderName, HeaderValue, Method, StatusCode, Uri,
+        header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS},
+    },
     middleware::{Next, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
 use serde_json::{Value, json};
 use thermocline_engine::session::AnswerText;
-use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath};
+use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, set_header::SetResponseHeaderLayer};
 
 use super::{
+    connections::Connection,
     context::ServerContext,
     engine_status::engine_status,
     error::ApiError,
@@ -29,6 +33,9 @@ use super::{
     served_model::ServedModel,
 };
 
+/// Bytes of a body above which it is parsed on another thread.
+const LONG_BODY: usize = 64 << 10;
+
 type Context = State<Arc<ServerContext>>;
 
 /// Builds the service that answers every request. Slashes at the end of a path are ignored.
@@ -37,19 +44,26 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/v1/models", get_only(models))
         .route("/v1/models/{*name}", get_only(model))
         .route("/v1/thermocline", get_only(status))
-        .route("/v1/chat/completions", post_only(|context, body| complete(Endpoint::Chat, context, body)))
-        .route("/v1/completions", post_only(|context, body| complete(Endpoint::Completion, context, body)))
+        .route("/v1/chat/completions", post_only(|it, by, body| complete(Endpoint::Chat, it, by, body)))
+        .route("/v1/completions", post_only(|it, by, body| complete(Endpoint::Completion, it, by, body)))
         .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
         .layer(from_fn_with_state(Arc::clone(&context), check_key));
     let router = key_required
         .route("/health", get_only(health))
         .layer(RequestBodyLimitLayer::new(LARGEST_DRAINED_BODY))
         .layer(map_response(as_json))
+        .layer(fixed_header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .layer(fixed_header(CACHE_CONTROL, "no-store"))
         .layer(guard::cors(&context.options))
         .layer(from_fn_with_state(Arc::clone(&context), check_origin))
         .layer(from_fn_with_state(Arc::clone(&context), record))
         .with_state(context);
     NormalizePath::trim_trailing_slash(router)
+}
+
+/// The layer that gives every response a header.
+fn fixed_header(name: HeaderName, value: &'static str) -> SetResponseHeaderLayer<HeaderValue> {
+    SetResponseHeaderLayer::overriding(name, HeaderValue::from_static(value))
 }
 
 /// `GET` and `HEAD` by `handler`; 405 for other methods.
@@ -75,7 +89,7 @@ async fn record(State(context): Context, request: Request, next: Next) -> Respon
 
 /// Refuses foreign host names and web pages whose origin is not allowed.
 async fn check_origin(State(context): Context, request: Request, next: Next) -> Result<Response, ApiError> {
-    guard::check(&context.options, request.method(), request.uri().path(), request.headers())?;
+    guard::check(&context.options, request.method(), request.uri(), request.headers())?;
     Ok(next.run(request).await)
 }
 
@@ -118,20 +132,29 @@ async fn status(State(context): Context) -> Result<Json<Value>, ApiError> {
     Ok(Json(engine_status(&context, &context.model()?)))
 }
 
-async fn complete(endpoint: Endpoint, State(context): Context, body: Body) -> Result<Response, ApiError> {
+async fn complete(
+    endpoint: Endpoint,
+    State(context): Context,
+    Extension(connection): Extension<Arc<Connection>>,
+    body: Body,
+) -> Result<Response, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
-    let (completion, name) = {
-        // Released before the request waits: a model that is held cannot be closed.
-        let model = context.model()?;
-        (CompletionRequest::parse(endpoint, &body, &model)?, model.name)
+    let active = connection.answer();
+    let (completion, name) = parse(endpoint, body, &context).await?;
+    let format = CompletionFormat::new(endpoint, name.clone());
+    let (stream, include_usage) = (completion.stream, completion.include_usage);
+    let start = {
+        let context = Arc::clone(&context);
+        async move {
+            let mut generation = Generation::start(&context, &name, completion.request).await?;
+            let update = generation.started().await?;
+            Ok((generation, update, active))
+        }
     };
-    drop(body);
-    let mut generation = Generation::start(&context, &name, completion.request).await?;
-    let mut update = generation.started().await?;
-    let format = CompletionFormat::new(endpoint, name);
-    if completion.stream {
-        return Ok(event_stream(generation, update, format, completion.include_usage).into_response());
+    if stream {
+        return event_stream(start, format, include_usage).await;
     }
+    let (mut generation, mut update, _active) = start.await?;
     let mut text = AnswerText::default();
     loop {
         text.append(&update.text);
@@ -141,6 +164,23 @@ async fn complete(endpoint: Endpoint, State(context): Context, body: Body) -> Re
         }
         update = generation.next_update().await;
     }
+}
+
+/// Parses a body for the model that is open, whose name is returned. Large bodies are parsed on another thread: parsing 8 MB takes
+/// a second, in which no other answer would go on.
+async fn parse(
+    endpoint: Endpoint,
+    body: Vec<u8>,
+    context: &Arc<ServerContext>,
+) -> Result<(CompletionRequest, String), ApiError> {
+    // Released before the request waits: a model that is held cannot be closed.
+    let (model, strict, long) = (context.model()?, context.options.strict, body.len() > LONG_BODY);
+    let parse = move || Ok((CompletionRequest::parse(endpoint, &body, &model, strict)?, model.name));
+    if !long {
+        return parse();
+    }
+    let parsed = tokio::task::spawn_blocking(parse).await;
+    parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
 }
 
 /// Entry of the list of models.

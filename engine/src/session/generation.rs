@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
+    ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, StopReason,
     context::{ComputedLogits, Context, WantedLogits},
     engine::EngineState,
     neurons::{GenerationProbe, HotSetAdaptation},
@@ -19,7 +19,7 @@ use crate::{
     runtime::{Forward, Probe},
     telemetry::Meter,
     tokenizer::{
-        ChatMessage, EncodeOptions, Tokenizer,
+        ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
         reasoning::{AnswerParser, transcript::Thoughts},
     },
 };
@@ -83,7 +83,9 @@ impl<'a> Generation<'a> {
             Prompt::Text(_) | Prompt::Tokens(_) => &[],
         };
         let stops = StopStrings::new(request.stop, turn_ends);
-        let EncodedPrompt { tokens: prompt, starts_text, parser } = encode(state, request.prompt)?;
+        let limit = (request.on_full == ContextPolicy::Stop).then(|| context.capacity());
+        let EncodedPrompt { tokens: prompt, starts_text, parser } =
+            encode(state, request.prompt, &request.chat, limit)?;
         if let Some(id) = prompt.iter().find(|id| **id as usize >= vocab) {
             return Err(Error::invalid("prompt", format!("token ids below {vocab}"), id));
         }
@@ -287,22 +289,29 @@ struct EncodedPrompt {
     parser: Option<AnswerParser>,
 }
 
-fn encode(state: &EngineState, prompt: Prompt) -> Result<EncodedPrompt> {
+/// Encodes a prompt. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.
+fn encode(state: &EngineState, prompt: Prompt, chat: &ChatOptions, limit: Option<usize>) -> Result<EncodedPrompt> {
     let tokenizer = &state.tokenizer;
+    let encode = |text: &str| {
+        if let Some(limit) = limit {
+            refuse_long_text(tokenizer, text, limit)?;
+        }
+        tokenizer.encode(text, EncodeOptions::CHAT)
+    };
     let (mut tokens, starts_text, parser) = match prompt {
-        Prompt::Text(text) => (tokenizer.encode(&text, EncodeOptions::CHAT)?, text.is_empty(), None),
+        Prompt::Text(text) => (encode(&text)?, text.is_empty(), None),
         Prompt::Tokens(tokens) => (tokens, false, None),
         Prompt::Chat(messages) => {
-            let (text, parser) = render(state, &messages, None)?;
-            (tokenizer.encode(&text, EncodeOptions::CHAT)?, true, Some(parser))
+            let (text, parser) = render(state, &messages, chat, None)?;
+            (encode(&text)?, true, Some(parser))
         }
         Prompt::Continue(messages) => {
-            let Some((Message { role: Role::Assistant, content }, before)) = messages.split_last() else {
+            let Some((Message { role: Role::Assistant, content, .. }, before)) = messages.split_last() else {
                 return Err(Error::invalid("prompt", "a message of the assistant to continue", "none at the end"));
             };
             let begun = (!content.is_empty()).then(|| Thoughts::of(content));
-            let (text, parser) = render(state, before, begun.as_ref())?;
-            (tokenizer.encode(&text, EncodeOptions::CHAT)?, begun.is_none(), Some(parser))
+            let (text, parser) = render(state, before, chat, begun.as_ref())?;
+            (encode(&text)?, begun.is_none(), Some(parser))
         }
     };
     if tokens.is_empty() {
@@ -312,10 +321,28 @@ fn encode(state: &EngineState, prompt: Prompt) -> Result<EncodedPrompt> {
     Ok(EncodedPrompt { tokens, starts_text, parser })
 }
 
+/// Refuses a text that has more than `limit` tokens even if each were the longest of the vocabulary. Encoding megabytes takes seconds.
+fn refuse_long_text(tokenizer: &Tokenizer, text: &str, limit: usize) -> Result<()> {
+    // Shorter texts are encoded at once.
+    const SHORT: usize = 1 << 16;
+    if text.len() <= SHORT {
+        return Ok(());
+    }
+    let longest = (0..tokenizer.vocab_len() as u32).map(|id| tokenizer.token_bytes(id).len()).max().unwrap_or(1).max(1);
+    let least = text.len() / longest;
+    if least > limit { Err(Error::ContextFull { wanted: least, available: limit }) } else { Ok(()) }
+}
+
 /// The text of a chat up to where the assistant speaks, or goes on after `begun`, and the parser of what it says.
-fn render(state: &EngineState, messages: &[Message], begun: Option<&Thoughts<'_>>) -> Result<(String, AnswerParser)> {
+fn render(
+    state: &EngineState,
+    messages: &[Message],
+    chat: &ChatOptions,
+    begun: Option<&Thoughts<'_>>,
+) -> Result<(String, AnswerParser)> {
     let messages: Vec<ChatMessage<'_>> = messages.iter().map(chat_message).collect();
-    let mut text = state.template.render(&messages, true)?;
+    let options = RenderOptions { add_generation_prompt: true, tools: &chat.tools, variables: Some(&chat.variables) };
+    let mut text = state.template.render_with(&messages, options)?;
     let format = state.template.reasoning();
     let parser = format.parser(&text, begun);
     if let Some(begun) = begun {
@@ -325,12 +352,14 @@ fn render(state: &EngineState, messages: &[Message], begun: Option<&Thoughts<'_>
 }
 
 fn chat_message(message: &Message) -> ChatMessage<'_> {
+    let fields = Some(&message.fields).filter(|fields| !fields.is_empty());
     let role = match message.role {
         Role::System => "system",
         Role::User => "user",
         Role::Assistant => "assistant",
+        Role::Tool => "tool",
     };
-    ChatMessage { role, content: &message.content }
+    ChatMessage { role, content: &message.content, fields }
 }
 
 /// Shortens a prompt that is longer than the context as a shift would: to the first `keep` tokens, and as many of the last as fill

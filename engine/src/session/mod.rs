@@ -37,7 +37,8 @@ pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};
 pub use neurons::{FrequencySource, NeuronFrequencies};
 pub use request::{
-    AnswerText, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling, StopReason,
+    AnswerText, ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
+    StopReason,
 };
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use serde_json::{Map, Value};
+
 use super::DeviceEvent;
 use crate::{
     error::{Error, Result},
@@ -21,6 +23,8 @@ pub enum Role {
     System,
     User,
     Assistant,
+    /// The result of a tool's call.
+    Tool,
 }
 
 /// One turn of a chat.
@@ -30,6 +34,24 @@ pub struct Message {
     pub role: Role,
     /// Its text; of the assistant a [transcript](crate::tokenizer::reasoning::transcript).
     pub content: String,
+    /// Further fields for the template, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
+    pub fields: Map<String, Value>,
+}
+
+impl Message {
+    /// A message without further fields.
+    pub fn new(role: Role, content: impl Into<String>) -> Self {
+        Message { role, content: content.into(), fields: Map::new() }
+    }
+}
+
+/// Values that a chat template is given beside the messages.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct ChatOptions {
+    /// Definitions of the tools that the model may call, in OpenAI's form.
+    pub tools: Vec<Value>,
+    /// Further variables of the template, like `enable_thinking`.
+    pub variables: Map<String, Value>,
 }
 
 /// The beginning that a generation continues.
@@ -213,6 +235,8 @@ pub struct Request {
     pub on_full: ContextPolicy,
     /// Go on past the end-of-text token (benchmarks).
     pub ignore_eos: bool,
+    /// Values for the chat template; used by [`Prompt::Chat`] and [`Prompt::Continue`].
+    pub chat: ChatOptions,
 }
 
 impl Request {
@@ -225,6 +249,7 @@ impl Request {
             stop: Vec::new(),
             on_full: ContextPolicy::Stop,
             ignore_eos: false,
+            chat: ChatOptions::default(),
         }
     }
 }

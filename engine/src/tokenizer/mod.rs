@@ -5,7 +5,7 @@
 //! merge in [`sentence_piece`]. Special tokens are split off the text beforehand ([`added`]), so that they are
 //! recognised only when the caller asks. Going back, every token is a string of bytes ([`vocab`]); a [`Detokeniser`]
 //! joins them without ever splitting a UTF-8 character. A [`ChatTemplate`] turns messages into prompt text;
-//! [`reasoning`] tells thoughts and answer apart in what comes back.
+//! [`reasoning`] tells thoughts and answer apart in what comes back, [`tools`] text and calls.
 
 mod added;
 mod bpe;
@@ -21,9 +21,10 @@ mod sentence_piece;
 mod special_ids;
 #[expect(clippy::module_inception, reason = "the noun of this module")]
 mod tokenizer;
+pub mod tools;
 mod vocab;
 
-pub use chat::{ChatMessage, ChatTemplate, TemplateOrigin};
+pub use chat::{ChatMessage, ChatTemplate, RenderOptions, TemplateOrigin};
 pub use detokeniser::Detokeniser;
 pub use export::export_metadata;
 pub use tokenizer::{EncodeOptions, Tokenizer};

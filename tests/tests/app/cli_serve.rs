@@ -35,7 +35,11 @@ impl Serving {
     }
 
     fn interrupt(&self) {
-        let sent = std::process::Command::new("kill").args(["-INT", &self.child.id().to_string()]).status();
+        self.signal("-INT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = std::process::Command::new("kill").args([signal, &self.child.id().to_string()]).status();
         assert!(sent.unwrap().success());
     }
 
@@ -143,4 +147,41 @@ fn unusable_addresses_and_models_are_refused() {
     thermocline(&["serve", "--api-key", ""]).refusal();
     let none = thermocline(&["serve", "nowhere.gguf", "--port", "0"]).refusal();
     assert!(none.contains("nowhere.gguf"), "{none}");
+}
+
+#[test]
+#[cfg(unix)]
+fn termination_completes_the_answer_within_the_time_limit() {
+    let body = chat(QUESTION, json!({ "stream": true, "max_tokens": 60 }));
+    let serving = Serving::with(&[]);
+    let mut caller = serving.client.begin(CHAT, &body);
+    assert!(caller.line_with("content\":\"").is_some());
+    serving.signal("-TERM");
+    assert!(caller.line_with("[DONE]").is_some());
+    assert_eq!(serving.end().1, Some(0));
+
+    let serving = Serving::with(&["--on-full", "shift", "--drain", "1"]);
+    let endless = chat("Tell me a story.", json!({ "logit_bias": { "1": -1e6 }, "stream": true }));
+    let mut caller = serving.client.begin(CHAT, &endless);
+    assert!(caller.line_with("content\":\"").is_some());
+    serving.signal("-TERM");
+    let (said, code) = serving.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("within 1 s") && !caller.rest().contains("[DONE]"), "{said}");
+}
+
+#[test]
+#[cfg(unix)]
+fn the_key_comes_from_a_file_and_the_network_requires_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "geheim\n").unwrap();
+    let serving = Serving::with(&["--api-key-file", file.to_str().unwrap()]);
+    serving.client.get("/v1/models").error(401);
+    serving.client.with("x-api-key", "geheim").get("/v1/models").json(200);
+    let refused = thermocline(&["serve", "--host", "0.0.0.0", "--port", "0"]).refusal();
+    assert!(refused.contains("no key") && refused.contains("--api-key-file"), "{refused}");
+    std::fs::write(&file, "\n").unwrap();
+    let empty = thermocline(&["serve", "--api-key-file", file.to_str().unwrap()]).refusal();
+    assert!(empty.contains("first line is empty"), "{empty}");
 }

@@ -32,7 +32,11 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
     let error = client.post(CHAT, &chat("Hi", json!({ "temperature": "hot" }))).error(400);
     assert_eq!(error["message"], "temperature: expected a number, got \"hot\"");
     assert_eq!(error["param"], "temperature");
-    assert_eq!(client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404)["code"], "model_not_found");
+    let other = client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o", "max_tokens": 1 }))).json(200);
+    assert_eq!(other["model"], "Storyteller", "the reply says which model answers");
+    let strict = Served::with(|options| options.strict = true);
+    let error = strict.client.post(CHAT, &chat("Hi", json!({ "model": "gpt-4o" }))).error(404);
+    assert_eq!(error["code"], "model_not_found");
     assert_eq!(client.post(TEXT, &json!({ "prompt": [999_999_999] })).error(400)["param"], "prompt");
     client.get("/").error(404);
     client.get("/v1/embeddings").error(404);
@@ -282,4 +286,92 @@ fn a_client_that_does_not_read_is_disconnected() {
     assert!(taken.starts_with("HTTP/1.1 200") && taken.len() < name.len(), "{} bytes", taken.len());
     let mut listens = served.client.raw(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     assert!(listens.rest().len() > name.len());
+}
+
+#[test]
+fn every_response_forbids_sniffing_and_storing() {
+    let served = Served::new();
+    for reply in [served.client.get("/health"), served.client.get("/nowhere"), served.client.post(CHAT, &small())] {
+        assert_eq!(
+            (&reply.headers["x-content-type-options"], &reply.headers["cache-control"]),
+            (&"nosniff".parse().unwrap(), &"no-store".parse().unwrap())
+        );
+    }
+}
+
+#[test]
+fn requests_that_pages_could_forge_are_refused_without_work() {
+    let served = Served::new();
+    let head = |line: &str, headers: &str| {
+        let body = small().to_string();
+        let request =
+            format!("{line} HTTP/1.1\r\n{headers}Connection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+        let reply = served.client.raw(request.as_bytes()).rest();
+        reply.get(9..12).unwrap_or_default().to_owned()
+    };
+    let json = "Content-Type: application/json\r\n";
+    let post = "POST /v1/chat/completions";
+    for (line, headers, status) in [
+        (post, json.to_owned(), "400"),
+        (post, format!("Host: localhost:abc\r\n{json}"), "403"),
+        (post, format!("Host: [::1]evil.example\r\n{json}"), "403"),
+        (post, format!("Host: localhost\r\nHost: localhost\r\n{json}"), "403"),
+        ("POST http://evil.example/v1/chat/completions", format!("Host: localhost\r\n{json}"), "403"),
+        (post, "Host: localhost\r\nContent-Type: text/plain\r\n".to_owned(), "415"),
+        (post, "Host: localhost\r\n".to_owned(), "415"),
+        (post, format!("Host: localhost\r\nContent-Encoding: gzip\r\n{json}"), "415"),
+        (post, format!("Host: localhost\r\nSec-Fetch-Site: cross-site\r\n{json}"), "403"),
+        (post, format!("Host: localhost\r\nX: {}\r\n{json}", "x".repeat(20_000)), "431"),
+        (post, format!("Host: localhost\r\nX: {}\r\n{json}", "x".repeat(70_000)), "431"),
+        (post, format!("Host: localhost\r\n{}{json}", "X: y\r\n".repeat(120)), "431"),
+    ] {
+        assert_eq!(head(line, &headers), status, "{line} {}", &headers[..headers.len().min(80)]);
+    }
+    assert_eq!(served.engine.telemetry().generated_tokens, 0);
+    assert_eq!(head(post, &format!("Host: localhost\r\n{json}")), "200");
+}
+
+#[test]
+fn half_sent_heads_and_idle_connections_do_not_keep_others_out() {
+    let served = Served::with(|options| options.max_connections = 8).endless();
+    let mut busy = served.client.begin(CHAT, &endless(json!({ "stream": true })));
+    assert!(busy.line_with("content\":\"").is_some());
+    let half: Vec<_> = (0..30).map(|_| served.client.raw(b"GET /health HTTP/1.1\r\nHost: local")).collect();
+    let idle: Vec<_> = (0..30).map(|_| served.client.raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")).collect();
+    let asked = std::time::Instant::now();
+    served.client.get("/health").json(200);
+    assert!(asked.elapsed() < Duration::from_secs(5), "{:?}", asked.elapsed());
+    assert!(busy.line_with("content\":\"").is_some(), "an answer is not interrupted");
+    drop((half, idle));
+}
+
+#[test]
+fn a_stream_that_waits_has_its_headers_and_comments() {
+    let served = Served::new().endless();
+    let mut first = served.client.begin(CHAT, &endless(json!({ "stream": true })));
+    assert!(first.line_with("content\":\"").is_some());
+    let mut second = served.client.begin(CHAT, &chat("Hi", json!({ "stream": true, "max_tokens": 2 })));
+    assert!(second.line_with("HTTP/1.1 200").is_some());
+    assert!(second.line_with(": waiting").is_some());
+    drop(first);
+    assert!(second.line_with("content\":\"").is_some() && second.line_with("[DONE]").is_some());
+}
+
+#[test]
+fn a_server_for_the_network_without_a_key_does_not_start() {
+    let source = || Arc::new(|| Err("no model is open".to_owned()));
+    let address = (Ipv4Addr::UNSPECIFIED, 0).into();
+    let why = Server::start(ServerOptions::at(address), source(), |_| ()).unwrap_err();
+    assert!(why.contains("needs a key"), "{why}");
+    let options = ServerOptions { key: Some("geheim".to_owned()), ..ServerOptions::at(address) };
+    Server::start(options, source(), |_| ()).unwrap();
+}
+
+#[test]
+fn a_huge_prompt_is_refused_before_it_is_encoded() {
+    let served = Served::new();
+    let asked = std::time::Instant::now();
+    let error = served.client.post(TEXT, &text(&"word ".repeat(1 << 20), json!({}))).error(400);
+    assert_eq!(error["code"], "context_length_exceeded");
+    assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
 }

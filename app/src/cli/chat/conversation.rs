@@ -51,7 +51,7 @@ impl Conversation {
     pub fn say(&mut self, text: String) -> Outcome {
         // `//` at the start escapes a slash.
         let text = if text.starts_with("//") { text[1..].to_owned() } else { text };
-        self.messages.push(Message { role: Role::User, content: text });
+        self.messages.push(Message::new(Role::User, text));
         self.regenerations = 0;
         let answered = self.answer();
         if answered.is_err() {
@@ -87,13 +87,13 @@ impl Conversation {
         if super::shows_figures() {
             eprintln!("{}", answer::stats_line(&answered.stats, &answered.reason));
         }
-        self.messages.push(Message { role: Role::Assistant, content: answered.text });
+        self.messages.push(Message::new(Role::Assistant, answered.text));
         self.last = Some((answered.stats, answered.reason));
         Ok(())
     }
 
     fn transcript(&self) -> Vec<Message> {
-        let system = self.system.iter().map(|text| Message { role: Role::System, content: text.clone() });
+        let system = self.system.iter().map(|text| Message::new(Role::System, text));
         system.chain(self.messages.iter().cloned()).collect()
     }
 
@@ -193,7 +193,7 @@ impl Conversation {
     fn to_markdown(&self) -> String {
         let said = self.messages.iter().filter_map(|message| {
             let speaker = match message.role {
-                Role::System => return None,
+                Role::System | Role::Tool => return None,
                 Role::User => Speaker::User,
                 Role::Assistant => Speaker::Assistant,
             };
@@ -216,5 +216,6 @@ fn role_name(role: Role) -> &'static str {
         Role::System => "system",
         Role::User => "user",
         Role::Assistant => "assistant",
+        Role::Tool => "tool",
     }
 }

@@ -19,7 +19,7 @@ fn served_model() -> ServedModel {
 }
 
 fn parse(endpoint: Endpoint, body: Value, model: &ServedModel) -> Result<CompletionRequest, ApiError> {
-    CompletionRequest::parse(endpoint, body.to_string().as_bytes(), model)
+    CompletionRequest::parse(endpoint, body.to_string().as_bytes(), model, true)
 }
 
 /// Body of a chat request with the fields of `more`.
@@ -33,7 +33,7 @@ fn chat(more: Value) -> Value {
 fn parse_takes_missing_fields_from_the_defaults() {
     let model = served_model();
     let completion = parse(Endpoint::Chat, chat(json!({})), &model).unwrap();
-    let hello = vec![Message { role: Role::User, content: "Hello!".to_owned() }];
+    let hello = vec![Message::new(Role::User, "Hello!")];
     let request = Request { prompt: Prompt::Chat(hello), ..model.defaults.clone() };
     assert_eq!(completion, CompletionRequest { request, stream: false, include_usage: false });
 }
@@ -126,4 +126,47 @@ fn completion_prompt_is_one_string_or_one_token_list() {
         let error = parse(Endpoint::Completion, json!({ "prompt": "a", field: value }), &model).unwrap_err();
         assert_eq!(error.json()["error"]["param"], field);
     }
+}
+
+#[test]
+fn parse_lets_other_servers_fields_pass_unless_strict() {
+    let model = served_model();
+    let lenient =
+        |more: Value| CompletionRequest::parse(Endpoint::Chat, chat(more).to_string().as_bytes(), &model, false);
+    let stops: Vec<String> = (0..20).map(|at| at.to_string()).collect();
+    for more in [
+        json!({ "model": "gpt-4o" }),
+        json!({ "max_tokens": -1 }),
+        json!({ "stop": stops }),
+        json!({ "store": true, "keep_alive": "5m", "cache_prompt": true }),
+        json!({ "chat_template_kwargs": { "enable_thinking": false } }),
+        json!({ "reasoning_effort": "low" }),
+    ] {
+        lenient(more.clone()).unwrap();
+        assert!(parse(Endpoint::Chat, chat(more.clone()), &model).is_err(), "{more}");
+    }
+    assert_eq!(lenient(json!({ "max_tokens": -1 })).unwrap().request.max_tokens, Some(9), "the default");
+    let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().request.chat.variables;
+    assert_eq!((&variables["enable_thinking"], &variables["reasoning_effort"]), (&json!(false), &json!("low")));
+    let own = json!({ "reasoning_effort": "high", "chat_template_kwargs": { "enable_thinking": false } });
+    assert_eq!(lenient(own).unwrap().request.chat.variables["enable_thinking"], false);
+    for (more, param) in [
+        (json!({ "reasoning_effort": "huge" }), "reasoning_effort"),
+        (json!({ "chat_template_kwargs": 7 }), "chat_template_kwargs"),
+        (json!({ "max_tokens": -2 }), "max_tokens"),
+        (json!({ "unknown": 1 }), "unknown"),
+    ] {
+        assert_eq!(lenient(more).unwrap_err().json()["error"]["param"], param);
+    }
+}
+
+#[test]
+fn parse_continues_a_trailing_assistant_message_unless_strict() {
+    let model = served_model();
+    let body = json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "Once" }] });
+    let parse = |strict| {
+        let body = body.to_string();
+        CompletionRequest::parse(Endpoint::Chat, body.as_bytes(), &model, strict).unwrap().request.prompt
+    };
+    assert!(matches!(parse(false), Prompt::Continue(_)) && matches!(parse(true), Prompt::Chat(_)));
 }

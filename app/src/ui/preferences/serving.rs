@@ -52,7 +52,7 @@ impl Serving {
             .on_hover_text("Those that can reach this one over the network");
         if settings.on && settings.network && settings.key.is_empty() {
             let palette = Palette::of(ui);
-            let warning = "Everybody in the network can use the model: a key keeps others out.";
+            let warning = "Other computers may ask only with a key: write one.";
             ui.label(widgets::small(warning, palette.amber));
         }
         match shell.serving.state() {

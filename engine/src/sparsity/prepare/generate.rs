@@ -118,7 +118,7 @@ impl Author {
         match &self.template {
             None => self.tokenizer.encode(&text, EncodeOptions::TEXT),
             Some(template) => {
-                let rendered = template.render(&[ChatMessage { role: "user", content: &text }], true)?;
+                let rendered = template.render(&[ChatMessage::new("user", &text)], true)?;
                 self.tokenizer.encode(&rendered, EncodeOptions::CHAT)
             }
         }

@@ -4,7 +4,8 @@
 //! library; [`scan`] looks at
 //! its text and [`sandbox`] compiles it with every operation that can make data grow replaced by one that asks the
 //! [`budget`] first, so that no template can take more than bounded time and memory. [`operations`] and [`filters`] are
-//! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`fallback`] the templates for models that bring none, or a broken one.
+//! what a template may call, [`json`] and [`text_methods`] what differs from the library there, [`fallback`] the templates for models that bring none, or a broken one;
+//! [`tool_text`] writes tools as text for templates that know none.
 
 mod budget;
 mod fallback;
@@ -18,5 +19,6 @@ mod template;
 #[cfg(test)]
 mod tests;
 mod text_methods;
+mod tool_text;
 
-pub use template::{ChatMessage, ChatTemplate, TemplateOrigin};
+pub use template::{ChatMessage, ChatTemplate, RenderOptions, TemplateOrigin};

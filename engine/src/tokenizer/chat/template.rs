@@ -1,8 +1,9 @@
 //! The chat template of one checkpoint.
 
-use minijinja::{Value, context};
+use minijinja::{Value, context, value::Serde};
+use serde_json::{Map, Value as Json};
 
-use super::{fallback, sandbox};
+use super::{fallback, sandbox, tool_text};
 use crate::{
     error::{Error, Result},
     format::{Checkpoint, TokenizerSource},
@@ -13,12 +14,39 @@ use crate::{
 };
 
 /// One turn of a conversation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ChatMessage<'a> {
-    /// Role: `system`, `user` or `assistant`.
+    /// Role: `system`, `user`, `assistant` or `tool`.
     pub role: &'a str,
     /// Text of the message.
     pub content: &'a str,
+    /// Further fields, in OpenAI's form: `tool_calls`, `tool_call_id`, `name`.
+    pub fields: Option<&'a Map<String, Json>>,
+}
+
+impl<'a> ChatMessage<'a> {
+    /// A message without further fields.
+    pub const fn new(role: &'a str, content: &'a str) -> Self {
+        ChatMessage { role, content, fields: None }
+    }
+}
+
+/// Values of a rendering beside the messages.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RenderOptions<'a> {
+    /// End where the model's answer begins.
+    pub add_generation_prompt: bool,
+    /// Definitions of tools, in OpenAI's form.
+    pub tools: &'a [Json],
+    /// Further variables of the template.
+    pub variables: Option<&'a Map<String, Json>>,
+}
+
+impl RenderOptions<'_> {
+    /// A rendering without tools and variables.
+    pub const fn new(add_generation_prompt: bool) -> Self {
+        RenderOptions { add_generation_prompt, tools: &[], variables: None }
+    }
 }
 
 /// Where a template came from.
@@ -87,7 +115,7 @@ impl ChatTemplate {
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, source),
         };
-        match template.render(&[ChatMessage { role: "user", content: "Hello" }], true) {
+        match template.render(&[ChatMessage::new("user", "Hello")], true) {
             Ok(text) if text.contains("Hello") => template,
             Ok(_) => Self::fallback(tokenizer, model, &format!("the one under `{key}` leaves out what the user says")),
             Err(error) => Self::fallback(tokenizer, model, &format!("the one under `{key}` fails: {error}")),
@@ -135,7 +163,29 @@ impl ChatTemplate {
     /// A template that knows no system role gets the system message in front of the first user message. Errors are
     /// [`Error::Template`]: what the template raised, or what it asked too much of.
     pub fn render(&self, messages: &[ChatMessage<'_>], add_generation_prompt: bool) -> Result<String> {
-        let plain = self.render_as_is(messages, add_generation_prompt);
+        self.render_with(messages, RenderOptions::new(add_generation_prompt))
+    }
+
+    /// [`ChatTemplate::render`] with the definitions of tools and further variables. A template that writes no definitions, or fails
+    /// on them, gets messages in which the definitions, calls and results are [text](tool_text).
+    pub fn render_with(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
+        let about_tools = |message: &ChatMessage<'_>| {
+            message.role == "tool" || message.fields.is_some_and(|fields| fields.contains_key("tool_calls"))
+        };
+        if options.tools.is_empty() && !messages.iter().any(about_tools) {
+            return self.render_with_system(messages, options);
+        }
+        let native = self.render_with_system(messages, options);
+        if native.as_ref().is_ok_and(|text| tool_text::mentions_all(text, options.tools, messages)) {
+            return native;
+        }
+        let plain = tool_text::as_text(messages, options.tools);
+        let plain: Vec<_> = plain.iter().map(|(role, content)| ChatMessage::new(role, content)).collect();
+        self.render_with_system(&plain, RenderOptions { tools: &[], ..options })
+    }
+
+    fn render_with_system(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
+        let plain = self.render_as_is(messages, options);
         let Some((system, rest)) = messages.split_first().filter(|(first, _)| first.role == "system") else {
             return plain;
         };
@@ -146,19 +196,45 @@ impl ChatTemplate {
         let joined = format!("{}\n\n{}", system.content.trim(), rest[at].content);
         let mut merged = rest.to_vec();
         merged[at].content = &joined;
-        self.render_as_is(&merged, add_generation_prompt).or(plain)
+        self.render_as_is(&merged, options).or(plain)
     }
 
-    fn render_as_is(&self, messages: &[ChatMessage<'_>], add_generation_prompt: bool) -> Result<String> {
-        let input = messages.iter().map(|message| message.role.len() + message.content.len()).sum();
+    fn render_as_is(&self, messages: &[ChatMessage<'_>], options: RenderOptions<'_>) -> Result<String> {
+        let rendered = self.render_in_form(messages, options, ArgumentsForm::Objects);
+        let has_calls =
+            |message: &ChatMessage<'_>| message.fields.is_some_and(|fields| fields.contains_key("tool_calls"));
+        if rendered.is_err() && messages.iter().any(has_calls) {
+            return self.render_in_form(messages, options, ArgumentsForm::Texts).or(rendered);
+        }
+        rendered
+    }
+
+    fn render_in_form(
+        &self,
+        messages: &[ChatMessage<'_>],
+        options: RenderOptions<'_>,
+        form: ArgumentsForm,
+    ) -> Result<String> {
+        let RenderOptions { add_generation_prompt, tools, variables } = options;
+        let fields = |message: &ChatMessage<'_>| message.fields.map_or(0, |fields| json_size(fields.values()));
+        let said: usize =
+            messages.iter().map(|message| message.role.len() + message.content.len() + fields(message)).sum();
+        let input = said + json_size(tools) + variables.map_or(0, |map| json_size(map.values()));
         let messages: Vec<Value> = messages
             .iter()
-            .map(|&ChatMessage { role, content }| match Thoughts::of(content) {
-                Thoughts { thinking: Some(thinking), answer, .. } if role == "assistant" => {
-                    let (thinking, content) = (thinking.trim_matches('\n'), answer.trim_start_matches('\n'));
-                    context! { role, content, reasoning_content => thinking, thinking }
+            .map(|message| {
+                let ChatMessage { role, content, .. } = *message;
+                let base = match Thoughts::of(content) {
+                    Thoughts { thinking: Some(thinking), answer, .. } if role == "assistant" => {
+                        let (thinking, content) = (thinking.trim_matches('\n'), answer.trim_start_matches('\n'));
+                        context! { role, content, reasoning_content => thinking, thinking }
+                    }
+                    _ => context! { role, content },
+                };
+                match message.fields.filter(|fields| !fields.is_empty()) {
+                    Some(fields) => context! { ..base, ..Value::from(Serde(with_arguments(fields, form))) },
+                    None => base,
                 }
-                _ => context! { role, content },
             })
             .collect();
         let context = context! {
@@ -167,11 +243,50 @@ impl ChatTemplate {
             bos_token => self.tokens.bos.as_str(),
             eos_token => self.tokens.eos.as_str(),
             pad_token => self.tokens.padding.as_str(),
-            tools => Value::from(()),
+            tools => if tools.is_empty() { Value::from(()) } else { Value::from(Serde(tools)) },
             documents => Value::from(()),
+            ..variables.map(|map| Value::from(Serde(map))).unwrap_or_default(),
         };
         sandbox::render(&self.source, &context, input).map_err(Error::Template)
     }
+}
+
+/// Form in which a template is given the arguments of calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ArgumentsForm {
+    /// Most templates' form.
+    Objects,
+    /// JSON texts: OpenAI's form, for templates that append them to other text.
+    Texts,
+}
+
+/// `fields` with the arguments of its calls in a form.
+fn with_arguments(fields: &Map<String, Json>, form: ArgumentsForm) -> Map<String, Json> {
+    let mut fields = fields.clone();
+    let calls = fields.get_mut("tool_calls").and_then(Json::as_array_mut).into_iter().flatten();
+    for arguments in calls.filter_map(|call| call.get_mut("function")?.get_mut("arguments")) {
+        match (form, &*arguments) {
+            (ArgumentsForm::Objects, Json::String(text)) => {
+                if let Ok(object @ Json::Object(_)) = serde_json::from_str(text) {
+                    *arguments = object;
+                }
+            }
+            (ArgumentsForm::Texts, Json::Object(_)) => *arguments = Json::String(arguments.to_string()),
+            _ => {}
+        }
+    }
+    fields
+}
+
+/// Bytes of text in JSON values, about.
+fn json_size<'a>(values: impl IntoIterator<Item = &'a Json>) -> usize {
+    let size = |value: &Json| match value {
+        Json::String(text) => text.len(),
+        Json::Array(list) => 2 + json_size(list),
+        Json::Object(map) => 2 + map.keys().map(|key| key.len() + 4).sum::<usize>() + json_size(map.values()),
+        _ => 8,
+    };
+    values.into_iter().map(size).sum()
 }
 
 impl SpecialTexts {
@@ -243,10 +358,10 @@ mod tests {
     }
 
     const TALK: [ChatMessage<'static>; 4] = [
-        ChatMessage { role: "system", content: "Be brief." },
-        ChatMessage { role: "user", content: "Hi" },
-        ChatMessage { role: "assistant", content: "Hello." },
-        ChatMessage { role: "user", content: "Bye" },
+        ChatMessage::new("system", "Be brief."),
+        ChatMessage::new("user", "Hi"),
+        ChatMessage::new("assistant", "Hello."),
+        ChatMessage::new("user", "Bye"),
     ];
 
     #[test]
@@ -276,7 +391,7 @@ mod tests {
         let source = "{% for m in messages %}<{{ m.role }}>{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}{% endfor %}";
         let template = template(&["<s>", "</s>"], Some(source));
         let render = |role, content| {
-            let messages = [ChatMessage { role: "user", content: "Hello" }, ChatMessage { role, content }];
+            let messages = [ChatMessage::new("user", "Hello"), ChatMessage::new(role, content)];
             template.render(&messages, false).expect("renders")
         };
         assert_eq!(render("assistant", "<think>\nHm\n</think>\n\nYes"), "<user>Hello<assistant>(Hm)Yes");
@@ -364,9 +479,8 @@ mod tests {
         let source = "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{{ m.role + ': ' + (m.content | trim) + '\n' }}{% endfor %}";
         let template = template(&["<s>", "</s>"], Some(source));
         let long = "word ".repeat(20_000);
-        let messages: Vec<ChatMessage<'_>> = (0..1000)
-            .map(|at| ChatMessage { role: "user", content: if at % 50 == 0 { &long } else { "short" } })
-            .collect();
+        let messages: Vec<ChatMessage<'_>> =
+            (0..1000).map(|at| ChatMessage::new("user", if at % 50 == 0 { &long } else { "short" })).collect();
         assert!(template.render(&messages, true).expect("renders").len() > 20 * long.len() - 100);
     }
 }

@@ -43,7 +43,7 @@ fn text_and_chats_are_prompts_too() {
     let tokens = engine.tokenizer().encode(text, thermocline_engine::tokenizer::EncodeOptions::CHAT).unwrap();
     let got = generate(&session, Request { prompt: Prompt::Text(text.to_owned()), ..greedy(&[], 8) });
     assert_eq!(got.ids, generate(&session, greedy(&tokens, 8)).ids);
-    let message = |role, content: &str| Message { role, content: content.to_owned() };
+    let message = |role, content: &str| Message::new(role, content);
     let mut chat = vec![message(Role::User, "Hello")];
     let first = generate(&session, Request { prompt: Prompt::Chat(chat.clone()), ..greedy(&[], 4) });
     chat.extend([message(Role::Assistant, &first.text), message(Role::User, "More")]);
