@@ -10,10 +10,11 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use super::{
+    answer_reader::AnswerReader,
     connections::ActiveAnswer,
     error::ApiError,
     generation::{Generation, GenerationUpdate},
-    response::{AnswerFields, CompletionFormat},
+    response::CompletionFormat,
 };
 
 /// Time a request may wait before its response begins: until then a refusal has a status of its own.
@@ -31,15 +32,22 @@ type Start = Pin<Box<dyn Future<Output = Result<StartedGeneration, ApiError>> + 
 struct AnswerStream {
     state: StreamState,
     format: CompletionFormat,
-    fields: AnswerFields,
+    reader: AnswerReader,
     include_usage: bool,
+}
+
+/// A generation that has begun.
+struct RunningStream {
+    generation: Generation,
+    first: Option<GenerationUpdate>,
+    _active: ActiveAnswer,
 }
 
 enum StreamState {
     /// It waits for the model.
     Waiting(Start),
     /// It is being generated; with the update that arrived before the response began.
-    Running { generation: Generation, first: Option<GenerationUpdate>, _active: ActiveAnswer },
+    Running(Box<RunningStream>),
 }
 
 /// Builds the response to a request that `start` begins to answer; with `include_usage` the stream ends with token counts. Where the
@@ -47,17 +55,18 @@ enum StreamState {
 pub async fn event_stream(
     start: impl Future<Output = Result<StartedGeneration, ApiError>> + Send + 'static,
     format: CompletionFormat,
+    reader: AnswerReader,
     include_usage: bool,
 ) -> Result<Response, ApiError> {
     let mut start: Start = Box::pin(start);
     let state = match tokio::time::timeout(PATIENCE, &mut start).await {
         Ok(started) => {
             let (generation, first, active) = started?;
-            StreamState::Running { generation, first: Some(first), _active: active }
+            StreamState::Running(Box::new(RunningStream { generation, first: Some(first), _active: active }))
         }
         Err(_) => StreamState::Waiting(start),
     };
-    let answer = AnswerStream { state, format, fields: AnswerFields::default(), include_usage };
+    let answer = AnswerStream { state, format, reader, include_usage };
     let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
     let events = events.flat_map(|events| stream::iter(events.into_iter().map(Ok::<_, Infallible>)));
     Ok(Sse::new(events).into_response())
@@ -75,31 +84,35 @@ impl AnswerStream {
                 }
                 Ok(Err(error)) => return (vec![Event::default().data(error.json().to_string())], None),
                 Ok(Ok((generation, first, active))) => {
-                    self.state = StreamState::Running { generation, first: Some(first), _active: active };
+                    self.state = StreamState::Running(Box::new(RunningStream {
+                        generation,
+                        first: Some(first),
+                        _active: active,
+                    }));
                     return (Vec::new(), Some(self));
                 }
             },
-            StreamState::Running { ref mut generation, ref mut first, .. } => match first.take() {
+            StreamState::Running(ref mut running) => match running.first.take() {
                 Some(first) => {
                     data.extend(self.format.first_chunk().map(|chunk| event_text(self.include_usage, chunk)));
                     first
                 }
-                None => match tokio::time::timeout(COMMENT_INTERVAL, generation.next_update()).await {
+                None => match tokio::time::timeout(COMMENT_INTERVAL, running.generation.next_update()).await {
                     Ok(update) => update,
                     Err(_) => return (vec![Event::default().comment("computing")], Some(self)),
                 },
             },
         };
-        for (part, piece) in update.text.pieces() {
-            if let Some((field, piece)) = self.fields.push(part, piece) {
-                data.push(event_text(self.include_usage, self.format.text_chunk(field, piece)));
-            }
-        }
         let ends = update.end.is_some();
+        let mut pieces = self.reader.push(&update.text);
+        if ends {
+            pieces.extend(self.reader.finish());
+        }
+        data.extend(pieces.iter().map(|piece| event_text(self.include_usage, self.format.piece_chunk(piece))));
         match update.end {
             None => {}
             Some(Ok((reason, stats))) => {
-                data.push(event_text(self.include_usage, self.format.final_chunk(&reason)));
+                data.push(event_text(self.include_usage, self.format.final_chunk(&reason, self.reader.calls() > 0)));
                 data.extend(self.include_usage.then(|| self.format.usage_chunk(&stats).to_string()));
                 data.extend(iter::once("[DONE]".to_owned()));
             }

@@ -3,10 +3,11 @@
 //!
 //! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
 //! `request` (with `json_fields` and `messages`) parses it, naming every field that the engine cannot honour. Then it waits in the
-//! `queue` for the one session; a `generation` is the engine's work for it. `response` formats the answer, `event_stream` sends it while
-//! it is generated, `error` is every refusal, and `engine_status` reports what the engine is doing. The `context` is shared by all of
+//! `queue` for the one session; a `generation` is the engine's work for it. `answer_reader` tells its reasoning, content and calls of tools apart, `response` formats them, `event_stream` sends it while
+//! it is generated, `error` is every refusal, and `engine_status` and `metrics` report what the engine is doing; `tokens` encodes and decodes. The `context` is shared by all of
 //! them. All of it runs on one thread of its own, and nothing in it blocks; large bodies are parsed on others.
 
+mod answer_reader;
 mod connections;
 mod context;
 mod engine_status;
@@ -19,6 +20,7 @@ mod json_fields;
 mod key;
 mod listener;
 mod messages;
+mod metrics;
 mod options;
 mod queue;
 mod read_body;
@@ -27,6 +29,8 @@ mod response;
 mod routes;
 mod served_model;
 mod switch;
+mod tokens;
+mod tool_fields;
 
 pub use context::{ServerEvent, ServerStatus};
 pub use listener::Server;

@@ -4,10 +4,12 @@ use serde_json::{Map, Value, json};
 use thermocline_engine::session::{Prompt, Request, Role, Sampling};
 
 use super::{
+    answer_reader::RequestedTools,
     error::ApiError,
     json_fields::{JsonFields, invalid},
     messages::parse_messages,
     served_model::ServedModel,
+    tool_fields::{AnswerForm, parse_answer_form, with_fixed_spaces},
 };
 
 /// Largest number of stop strings of a request, and of one to a strict server.
@@ -48,6 +50,8 @@ pub struct CompletionRequest {
     pub stream: bool,
     /// End a stream with token counts.
     pub include_usage: bool,
+    /// Tools that the model may call.
+    pub tools: Option<RequestedTools>,
 }
 
 impl CompletionRequest {
@@ -81,13 +85,26 @@ impl CompletionRequest {
         if endpoint == Endpoint::Chat && !strict {
             chat.variables.extend(parse_template_variables(&mut fields)?);
         }
+        let form = match endpoint {
+            Endpoint::Chat => parse_answer_form(&mut fields, model.engine.chat_template().tools())?,
+            Endpoint::Completion => AnswerForm::default(),
+        };
+        chat.tools = form.tools.as_ref().map(|tools| tools.definitions.clone()).unwrap_or_default();
         if !strict {
             HINTS.iter().for_each(|field| drop(fields.remove(field)));
         }
         check_neutral(&mut fields, endpoint)?;
         fields.finish()?;
-        let request = Request { prompt, sampling, stop, max_tokens, chat, ..defaults.clone() };
-        Ok(CompletionRequest { request, stream, include_usage })
+        let request = Request {
+            prompt,
+            sampling,
+            stop,
+            max_tokens,
+            chat,
+            grammar: form.grammar.map(with_fixed_spaces),
+            ..defaults.clone()
+        };
+        Ok(CompletionRequest { request, stream, include_usage, tools: form.tools })
     }
 }
 
@@ -207,11 +224,7 @@ fn check_neutral(fields: &mut JsonFields, endpoint: Endpoint) -> Result<(), ApiE
         Endpoint::Chat => {
             fields.accept_only("logprobs", &[json!(false)])?;
             fields.accept_only("top_logprobs", &[json!(0)])?;
-            fields.accept_only("response_format", &[json!({ "type": "text" })])?;
-            fields.accept_only("modalities", &[json!(["text"])])?;
-            // Without tools there is nothing to choose.
-            fields.accept_only("tool_choice", &[json!("none"), json!("auto")])?;
-            fields.accept_only("parallel_tool_calls", &[json!(false), json!(true)])
+            fields.accept_only("modalities", &[json!(["text"])])
         }
         Endpoint::Completion => {
             fields.accept_only("best_of", &[json!(1)])?;

@@ -6,12 +6,9 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use thermocline_engine::{
-    session::{AnswerText, GenerationStats, StopReason},
-    tokenizer::reasoning::AnswerPart,
-};
+use thermocline_engine::session::{GenerationStats, StopReason};
 
-use super::request::Endpoint;
+use super::{answer_reader::AnswerPiece, request::Endpoint};
 
 /// Formatter of one answer: its id, time and model are the same in every chunk.
 #[derive(Debug)]
@@ -36,20 +33,26 @@ impl CompletionFormat {
     }
 
     /// The complete answer.
-    pub fn whole(&self, text: &AnswerText, reason: &StopReason, stats: &GenerationStats) -> Value {
+    pub fn whole(&self, pieces: &[AnswerPiece], reason: &StopReason, stats: &GenerationStats) -> Value {
+        let content: String = pieces.iter().filter_map(AnswerPiece::content).collect();
+        let calls = whole_calls(pieces);
+        let finish = finish_reason(reason, !calls.is_empty());
         let (object, content) = match self.endpoint {
             Endpoint::Chat => {
-                let mut fields = AnswerFields::default();
-                let mut message = json!({ "role": "assistant", "content": "", "refusal": null });
-                for (field, piece) in text.pieces().filter_map(|(part, piece)| fields.push(part, piece)) {
-                    let before = message[field].as_str().unwrap_or_default();
-                    message[field] = format!("{before}{piece}").into();
+                let reasoning: String = pieces.iter().filter_map(AnswerPiece::reasoning).collect();
+                let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
+                let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+                if !reasoning.is_empty() {
+                    message["reasoning_content"] = reasoning.into();
+                }
+                if !calls.is_empty() {
+                    message["tool_calls"] = calls.into();
                 }
                 ("chat.completion", ("message", message))
             }
-            Endpoint::Completion => ("text_completion", ("text", (**text).into())),
+            Endpoint::Completion => ("text_completion", ("text", content.into())),
         };
-        let mut whole = self.frame(object, content, Some(reason));
+        let mut whole = self.frame(object, content, Some(finish));
         whole["usage"] = usage(stats);
         whole
     }
@@ -60,61 +63,70 @@ impl CompletionFormat {
         (self.endpoint == Endpoint::Chat).then(|| self.frame("chat.completion.chunk", ("delta", role), None))
     }
 
-    /// A chunk of text for a field of the message.
-    pub fn text_chunk(&self, field: &'static str, text: &str) -> Value {
-        match self.endpoint {
-            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({ field: text })), None),
-            Endpoint::Completion => self.frame("text_completion", ("text", text.into()), None),
+    /// The chunk of a piece.
+    pub fn piece_chunk(&self, piece: &AnswerPiece) -> Value {
+        if self.endpoint == Endpoint::Completion {
+            let text = piece.content().or(piece.reasoning()).unwrap_or_default();
+            return self.frame("text_completion", ("text", text.into()), None);
         }
+        let delta = match piece {
+            AnswerPiece::Reasoning(text) => json!({ "reasoning_content": text }),
+            AnswerPiece::Content(text) => json!({ "content": text }),
+            AnswerPiece::Call { index, id, name } => {
+                let function = json!({ "name": name, "arguments": "" });
+                json!({ "tool_calls": [{ "index": index, "id": id, "type": "function", "function": function }] })
+            }
+            AnswerPiece::Arguments { index, text } => {
+                json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
+            }
+        };
+        self.frame("chat.completion.chunk", ("delta", delta), None)
     }
 
-    /// The chunk that says why the answer has ended.
-    pub fn final_chunk(&self, reason: &StopReason) -> Value {
+    /// The chunk that says why the answer has ended; `called`: with calls of tools.
+    pub fn final_chunk(&self, reason: &StopReason, called: bool) -> Value {
+        let finish = Some(finish_reason(reason, called));
         match self.endpoint {
-            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({})), Some(reason)),
-            Endpoint::Completion => self.frame("text_completion", ("text", "".into()), Some(reason)),
+            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({})), finish),
+            Endpoint::Completion => self.frame("text_completion", ("text", "".into()), finish),
         }
     }
 
     /// The chunk of token counts.
     pub fn usage_chunk(&self, stats: &GenerationStats) -> Value {
-        let mut chunk = self.final_chunk(&StopReason::EndOfText);
+        let mut chunk = self.final_chunk(&StopReason::EndOfText, false);
         chunk["choices"] = json!([]);
         chunk["usage"] = usage(stats);
         chunk
     }
 
-    fn frame(&self, object: &str, (name, content): (&str, Value), reason: Option<&StopReason>) -> Value {
-        let finish = reason.map(|reason| match reason {
-            StopReason::EndOfText | StopReason::StopString(_) | StopReason::Cancelled => "stop",
-            StopReason::MaxTokens | StopReason::ContextFull => "length",
-        });
+    fn frame(&self, object: &str, (name, content): (&str, Value), finish: Option<&str>) -> Value {
         let choice = json!({ "index": 0, name: content, "logprobs": null, "finish_reason": finish });
         let CompletionFormat { id, created, model, .. } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": [choice] })
     }
 }
 
-/// Fields of a message by the parts of an answer: thoughts are `reasoning_content`. Line ends at the beginning of thoughts, and
-/// between thoughts and answer, are left out.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct AnswerFields {
-    thought: bool,
-    spoke: bool,
+fn finish_reason(reason: &StopReason, called: bool) -> &'static str {
+    match reason {
+        StopReason::EndOfText | StopReason::StopString(_) | StopReason::Cancelled if called => "tool_calls",
+        StopReason::EndOfText | StopReason::StopString(_) | StopReason::Cancelled => "stop",
+        StopReason::MaxTokens | StopReason::ContextFull => "length",
+    }
 }
 
-impl AnswerFields {
-    /// The field for the next piece, and its text; `None` if nothing of it is left.
-    pub fn push<'a>(&mut self, part: AnswerPart, piece: &'a str) -> Option<(&'static str, &'a str)> {
-        let thinking = part == AnswerPart::Thinking;
-        let begins = if thinking { !self.thought } else { self.thought && !self.spoke };
-        let piece = if begins { piece.trim_start_matches('\n') } else { piece };
-        if piece.is_empty() {
-            return None;
+/// The calls of a complete answer.
+fn whole_calls(pieces: &[AnswerPiece]) -> Vec<Value> {
+    let mut calls: Vec<(&str, &str, String)> = Vec::new();
+    for piece in pieces {
+        match (piece, calls.last_mut()) {
+            (AnswerPiece::Call { id, name, .. }, _) => calls.push((id, name, String::new())),
+            (AnswerPiece::Arguments { text, .. }, Some((_, _, arguments))) => arguments.push_str(text),
+            _ => {}
         }
-        *if thinking { &mut self.thought } else { &mut self.spoke } = true;
-        Some((if thinking { "reasoning_content" } else { "content" }, piece))
     }
+    let call = |(id, name, arguments)| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+    calls.into_iter().map(call).collect()
 }
 
 fn usage(stats: &GenerationStats) -> Value {
@@ -132,26 +144,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn thoughts_have_a_field_of_their_own() {
-        let mut text = AnswerText::default();
-        for (part, piece) in [
-            (AnswerPart::Thinking, "\n"),
-            (AnswerPart::Thinking, "Hm.\n"),
-            (AnswerPart::Answer, "\n\nYes"),
-            (AnswerPart::Answer, "\n."),
-        ] {
-            text.push(part, piece);
-        }
+    fn reasoning_and_calls_have_fields_of_their_own() {
+        let call = |index| AnswerPiece::Call { index, id: format!("id{index}"), name: "f".to_owned() };
+        let arguments = |index, text: &str| AnswerPiece::Arguments { index, text: text.to_owned() };
+        let pieces = [
+            AnswerPiece::Reasoning("Hm.".to_owned()),
+            call(0),
+            arguments(0, "{"),
+            arguments(0, "}"),
+            call(1),
+            arguments(1, "{\"x\": 1}"),
+        ];
         let format = CompletionFormat::new(Endpoint::Chat, "m".to_owned());
-        let whole = format.whole(&text, &StopReason::EndOfText, &GenerationStats::default());
-        let message = &whole["choices"][0]["message"];
-        assert_eq!((&message["reasoning_content"], &message["content"]), (&"Hm.\n".into(), &"Yes\n.".into()));
-        let chunk = format.text_chunk("reasoning_content", "Hm");
-        assert_eq!(chunk["choices"][0]["delta"], json!({ "reasoning_content": "Hm" }));
-        let mut plain = AnswerText::default();
-        plain.push(AnswerPart::Answer, "\nYes");
-        let whole = format.whole(&plain, &StopReason::EndOfText, &GenerationStats::default());
-        let message = &whole["choices"][0]["message"];
-        assert_eq!((&message["content"], message.get("reasoning_content")), (&"\nYes".into(), None));
+        let whole = format.whole(&pieces, &StopReason::EndOfText, &GenerationStats::default());
+        let choice = &whole["choices"][0];
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        assert_eq!(choice["message"]["reasoning_content"], "Hm.");
+        let second = json!({ "id": "id1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } });
+        assert_eq!(choice["message"]["tool_calls"][1], second);
+        assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{}");
+        let chunk = format.piece_chunk(&pieces[2]);
+        let delta = json!({ "tool_calls": [{ "index": 0, "function": { "arguments": "{" } }] });
+        assert_eq!(chunk["choices"][0]["delta"], delta);
+        let plain = format.whole(
+            &[AnswerPiece::Content("Yes".to_owned())],
+            &StopReason::MaxTokens,
+            &GenerationStats::default(),
+        );
+        let choice = &plain["choices"][0];
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("Yes")));
+        assert!(choice["message"].get("tool_calls").is_none() && choice["message"].get("reasoning_content").is_none());
     }
 }

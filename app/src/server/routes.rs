@@ -9,17 +9,17 @@ use axum::{
     handler::Handler,
     http::{
         HeaderName, HeaderValue, Method, StatusCode, Uri,
-        header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS},
+        header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     },
     middleware::{Next, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
 use serde_json::{Value, json};
-use thermocline_engine::session::AnswerText;
 use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, set_header::SetResponseHeaderLayer};
 
 use super::{
+    answer_reader::AnswerReader,
     connections::Connection,
     context::ServerContext,
     engine_status::engine_status,
@@ -27,10 +27,12 @@ use super::{
     event_stream::event_stream,
     generation::Generation,
     guard, key,
+    metrics::{MEDIA_TYPE, metrics},
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
     request::{CompletionRequest, Endpoint},
     response::CompletionFormat,
     served_model::ServedModel,
+    tokens,
 };
 
 /// Bytes of a body above which it is parsed on another thread.
@@ -46,17 +48,22 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         .route("/v1/thermocline", get_only(status))
         .route("/v1/chat/completions", post_only(|it, by, body| complete(Endpoint::Chat, it, by, body)))
         .route("/v1/completions", post_only(|it, by, body| complete(Endpoint::Completion, it, by, body)))
+        .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
+        .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
+        .route("/tokenizer_info", get_only(tokenizer_info))
+        .route("/props", get_only(props))
+        .route("/metrics", get_only(metrics_text))
         .fallback(async |uri: Uri| ApiError::not_found(uri.path()))
         .layer(from_fn_with_state(Arc::clone(&context), check_key));
     let router = key_required
         .route("/health", get_only(health))
         .layer(RequestBodyLimitLayer::new(LARGEST_DRAINED_BODY))
         .layer(map_response(as_json))
-        .layer(fixed_header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
-        .layer(fixed_header(CACHE_CONTROL, "no-store"))
         .layer(guard::cors(&context.options))
         .layer(from_fn_with_state(Arc::clone(&context), check_origin))
         .layer(from_fn_with_state(Arc::clone(&context), record))
+        .layer(fixed_header(X_CONTENT_TYPE_OPTIONS, "nosniff"))
+        .layer(fixed_header(CACHE_CONTROL, "no-store"))
         .with_state(context);
     NormalizePath::trim_trailing_slash(router)
 }
@@ -132,6 +139,31 @@ async fn status(State(context): Context) -> Result<Json<Value>, ApiError> {
     Ok(Json(engine_status(&context, &context.model()?)))
 }
 
+async fn tokenizer_info(State(context): Context) -> Result<Json<Value>, ApiError> {
+    Ok(Json(tokens::tokenizer_info(&context.model()?)))
+}
+
+async fn props(State(context): Context) -> Result<Json<Value>, ApiError> {
+    Ok(Json(tokens::props(&context.model()?, 1)))
+}
+
+async fn metrics_text(State(context): Context) -> Result<Response, ApiError> {
+    let text = metrics(&context, &context.model()?);
+    Ok(([(CONTENT_TYPE, MEDIA_TYPE)], text).into_response())
+}
+
+/// Answers about tokens, on another thread: long texts take seconds.
+async fn about_tokens(
+    answer: fn(&[u8], &ServedModel) -> Result<Value, ApiError>,
+    State(context): Context,
+    body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let body = read_body(body, context.options.timeout).await?;
+    let model = context.model()?;
+    let answered = tokio::task::spawn_blocking(move || answer(&body, &model)).await;
+    answered.unwrap_or_else(|_| Err(ApiError::unavailable("the tokenizer failed"))).map(Json)
+}
+
 async fn complete(
     endpoint: Endpoint,
     State(context): Context,
@@ -142,6 +174,7 @@ async fn complete(
     let active = connection.answer();
     let (completion, name) = parse(endpoint, body, &context).await?;
     let format = CompletionFormat::new(endpoint, name.clone());
+    let mut reader = AnswerReader::new(completion.tools.as_ref());
     let (stream, include_usage) = (completion.stream, completion.include_usage);
     let start = {
         let context = Arc::clone(&context);
@@ -152,15 +185,16 @@ async fn complete(
         }
     };
     if stream {
-        return event_stream(start, format, include_usage).await;
+        return event_stream(start, format, reader, include_usage).await;
     }
     let (mut generation, mut update, _active) = start.await?;
-    let mut text = AnswerText::default();
+    let mut pieces = Vec::new();
     loop {
-        text.append(&update.text);
+        pieces.extend(reader.push(&update.text));
         if let Some(end) = update.end {
             let (reason, stats) = end?;
-            return Ok(Json(format.whole(&text, &reason, &stats)).into_response());
+            pieces.extend(reader.finish());
+            return Ok(Json(format.whole(&pieces, &reason, &stats)).into_response());
         }
         update = generation.next_update().await;
     }

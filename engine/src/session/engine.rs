@@ -3,7 +3,7 @@
 use std::{
     path::Path,
     sync::{
-        Arc, Weak,
+        Arc, OnceLock, Weak,
         atomic::{
             AtomicU64,
             Ordering::{Relaxed, SeqCst},
@@ -25,6 +25,7 @@ use super::{
     live_planner::device_chunk,
     loader::{DeviceSource, device_source},
     request::{EventSender, StopMessage, stopped_error},
+    sampling::{Grammar, GrammarCompiler, GrammarState},
     settings::{RequestedSettings, SettingsMailbox},
     sparsity,
     worker::{self, Command, QueuedRequest},
@@ -73,9 +74,24 @@ pub(super) struct EngineState {
     pub recall: f32,
     pub sparsity: Mutex<SparsityReport>,
     pub stopped: StopMessage,
+    /// Made for the first request with a grammar.
+    pub grammars: OnceLock<GrammarCompiler>,
 }
 
 impl EngineState {
+    /// The state of `grammar` before an answer's first token.
+    pub fn compile_grammar(&self, grammar: &Grammar) -> Result<GrammarState> {
+        if self.grammars.get().is_none() {
+            let compiler = GrammarCompiler::new(&self.tokenizer, self.model.config.n_vocab)?;
+            // Another thread may have been faster.
+            let _ = self.grammars.set(compiler);
+        }
+        match self.grammars.get() {
+            Some(compiler) => compiler.compile(grammar),
+            None => Err(Error::invalid("grammar", "a compiler for it", "none")),
+        }
+    }
+
     /// The conditions under which tokens are decoded now, in `mode`.
     pub fn decode_conditions(&self, mode: Sparsity) -> DecodeConditions {
         let device = match self.device.read() {
@@ -246,6 +262,7 @@ impl Engine {
             recall: options.recall,
             sparsity: Mutex::new(sparsity),
             stopped,
+            grammars: OnceLock::new(),
         });
         let (commands, inbox) = mpsc::channel();
         let thread = {

@@ -2,6 +2,7 @@
 
 use std::{
     sync::atomic::AtomicU64,
+    thread::ScopedJoinHandle,
     time::{Duration, Instant},
 };
 
@@ -11,7 +12,7 @@ use super::{
     engine::EngineState,
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
-    sampling::{Breakers, Sampler},
+    sampling::{Breakers, GrammarState, Sampler},
     text::{StopStrings, TextStream, TokenOutcome},
 };
 use crate::{
@@ -39,6 +40,9 @@ pub(super) struct Generation<'a> {
     on_full: ContextPolicy,
     ignore_eos: bool,
     sampler: Sampler,
+    grammar: Option<GrammarState>,
+    /// Logits that the grammar has changed.
+    masked: Vec<f32>,
     text: TextStream<'a>,
     /// Tokens to compute, and the number of them that are computed.
     todo: Vec<u32>,
@@ -78,11 +82,13 @@ impl<'a> Generation<'a> {
         };
         let sampler = Sampler::new(&request.sampling, vocab, breakers)?;
 
+        let grammar = request.grammar.as_ref().map(|grammar| state.compile_grammar(grammar)).transpose()?;
         let turn_ends = match request.prompt {
             Prompt::Chat(_) | Prompt::Continue(_) => state.template.stop_strings(),
             Prompt::Text(_) | Prompt::Tokens(_) => &[],
         };
         let stops = StopStrings::new(request.stop, turn_ends);
+        let markers = if request.chat.tools.is_empty() { &[] } else { state.template.tools().markers() };
         let limit = (request.on_full == ContextPolicy::Stop).then(|| context.capacity());
         let EncodedPrompt { tokens: prompt, starts_text, parser } =
             encode(state, request.prompt, &request.chat, limit)?;
@@ -111,7 +117,9 @@ impl<'a> Generation<'a> {
             on_full: request.on_full,
             ignore_eos: request.ignore_eos,
             sampler,
-            text: TextStream::new(detokeniser, stops, parser),
+            grammar,
+            masked: Vec::new(),
+            text: TextStream::new(detokeniser, stops, parser).with_markers(markers),
             todo,
             computed: 0,
             requested_at,
@@ -166,7 +174,7 @@ impl<'a> Generation<'a> {
         let tokens = &self.todo[self.computed..self.computed + chunk];
         let wanted = if chunk < rest || self.max_tokens == Some(0) {
             WantedLogits::Nothing
-        } else if context.on_device() {
+        } else if context.on_device() && self.grammar.is_none() {
             // Reading back all logits takes long.
             self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
         } else {
@@ -175,7 +183,13 @@ impl<'a> Generation<'a> {
         let neurons = meter.neurons();
         neurons.begin(self.session, context.tokens().len(), tokens, !in_prompt);
         let mut probe = cancel.with_recorder(neurons).with_adaptation(adaptation);
-        let computed = context.compute(forward, tokens, wanted, &mut probe);
+        let mut grammar = self.grammar.as_mut().filter(|_| chunk == rest && self.text.is_answering());
+        let (computed, masked) = std::thread::scope(|scope| {
+            // The mask depends on the tokens so far, as the logits do: both are computed at once.
+            let mask = grammar.as_mut().map(|grammar| scope.spawn(|| grammar.compute_mask()));
+            let computed = context.compute(forward, tokens, wanted, &mut probe);
+            (computed, mask.map(ScopedJoinHandle::join))
+        });
         meter.neurons().end();
         adaptation.record_tokens(chunk);
         let computed = match computed {
@@ -183,11 +197,28 @@ impl<'a> Generation<'a> {
             Err(Error::Cancelled) => return Ok(Some(StopReason::Cancelled)),
             Err(error) => return Err(error),
         };
+        match masked {
+            None => {}
+            Some(Ok(mask)) => mask?,
+            Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
+        }
         self.computed += chunk;
         let before_last = stops_before_last && self.computed + 1 == self.todo.len();
         let chosen = match computed {
             ComputedLogits::Nothing => None,
-            ComputedLogits::Logits(logits) => Some(self.sampler.sample(logits, context.tokens())?),
+            ComputedLogits::Logits(logits) => Some(match grammar {
+                Some(grammar) => {
+                    self.masked.clear();
+                    self.masked.extend_from_slice(logits);
+                    grammar.apply(&mut self.masked)?;
+                    let id = self.sampler.sample(&self.masked, context.tokens())?;
+                    if !self.tokenizer.is_end(id) {
+                        grammar.accept(id)?;
+                    }
+                    id
+                }
+                None => self.sampler.sample(logits, context.tokens())?,
+            }),
             ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
         };
         if before_last {

@@ -43,5 +43,7 @@ pub use request::{
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};
 
+pub use sampling::Grammar;
+
 /// Devices and their memory, as a user of the engine sees them.
 pub use crate::gpu::{AdapterChoice, AdapterKind, AdapterReport, GpuOptions, Purpose, VramReading, adapters};

@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::DeviceEvent;
+use super::{DeviceEvent, sampling::Grammar};
 use crate::{
     error::{Error, Result},
     tokenizer::reasoning::AnswerPart,
@@ -237,6 +237,8 @@ pub struct Request {
     pub ignore_eos: bool,
     /// Values for the chat template; used by [`Prompt::Chat`] and [`Prompt::Continue`].
     pub chat: ChatOptions,
+    /// Grammar of the answer, thoughts before it excepted.
+    pub grammar: Option<Grammar>,
 }
 
 impl Request {
@@ -250,6 +252,7 @@ impl Request {
             on_full: ContextPolicy::Stop,
             ignore_eos: false,
             chat: ChatOptions::default(),
+            grammar: None,
         }
     }
 }

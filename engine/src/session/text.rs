@@ -32,16 +32,28 @@ pub(super) struct TextStream<'a> {
     /// Absent: all is the answer.
     parser: Option<AnswerParser>,
     kept: Option<(u32, AnswerText)>,
+    /// Tokens that are hidden from texts but part of calls of tools.
+    markers: Vec<(u32, &'static str)>,
 }
 
 impl<'a> TextStream<'a> {
     pub fn new(detokeniser: Detokeniser<'a>, stops: StopStrings, parser: Option<AnswerParser>) -> Self {
-        TextStream { detokeniser, stops, parser, kept: None }
+        TextStream { detokeniser, stops, parser, kept: None, markers: Vec::new() }
+    }
+
+    /// Shows the texts of these tokens, too.
+    pub fn with_markers(self, markers: &[(u32, &'static str)]) -> Self {
+        TextStream { markers: markers.to_vec(), ..self }
     }
 
     /// Adds the next token of the answer.
     pub fn push(&mut self, id: u32, events: &EventSender) -> TokenOutcome {
-        let piece = self.detokeniser.push(id);
+        let mut piece = self.detokeniser.push(id);
+        if let Some((_, text)) = self.markers.iter().find(|(marker, _)| *marker == id)
+            && !piece.ends_with(text)
+        {
+            piece.push_str(text);
+        }
         let mut text = AnswerText::default();
         let stop = match &self.parser {
             Some(parser) if parser.is_marker(id) => {
@@ -109,6 +121,11 @@ impl<'a> TextStream<'a> {
         if let Some(parser) = &mut self.parser {
             parser.finish().iter().for_each(|(part, piece)| text.push(*part, piece));
         }
+    }
+
+    /// True if the next token belongs to the answer rather than to thoughts or a header.
+    pub fn is_answering(&self) -> bool {
+        self.parser.as_ref().is_none_or(AnswerParser::is_answering)
     }
 
     fn is_holding(&self) -> bool {

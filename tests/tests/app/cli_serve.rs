@@ -180,7 +180,7 @@ fn the_key_comes_from_a_file_and_the_network_requires_one() {
     serving.client.get("/v1/models").error(401);
     serving.client.with("x-api-key", "geheim").get("/v1/models").json(200);
     let refused = thermocline(&["serve", "--host", "0.0.0.0", "--port", "0"]).refusal();
-    assert!(refused.contains("no key") && refused.contains("--api-key-file"), "{refused}");
+    assert!(refused.contains("no key"), "{refused}");
     std::fs::write(&file, "\n").unwrap();
     let empty = thermocline(&["serve", "--api-key-file", file.to_str().unwrap()]).refusal();
     assert!(empty.contains("first line is empty"), "{empty}");

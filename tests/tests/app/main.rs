@@ -18,3 +18,5 @@ mod icons;
 mod portable;
 mod server_answers;
 mod server_limits;
+mod server_tokens;
+mod server_tools;

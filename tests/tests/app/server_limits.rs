@@ -143,7 +143,7 @@ fn malformed_and_slow_requests_do_not_affect_others() {
     client.raw(b"GET /health HT").rest();
     client.raw(b"").rest();
     let half =
-        client.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{").rest();
+        client.raw(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{").rest();
     assert!(half.starts_with("HTTP/1.1 408"), "{half}");
     client.post(CHAT, &small()).json(200);
 }
@@ -153,7 +153,7 @@ fn a_body_over_the_limit_is_refused() {
     let served = Served::new();
     let error = served.client.send("POST", CHAT, &"x".repeat(9 << 20)).error(413);
     assert!(error["message"].as_str().unwrap().contains("8.0 MiB"), "{error}");
-    let huge = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
+    let huge = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99999999999\r\n\r\n";
     let answer = served.client.raw(huge).rest();
     assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
     let fits = "x".repeat(1 << 20);
@@ -291,7 +291,13 @@ fn a_client_that_does_not_read_is_disconnected() {
 #[test]
 fn every_response_forbids_sniffing_and_storing() {
     let served = Served::new();
-    for reply in [served.client.get("/health"), served.client.get("/nowhere"), served.client.post(CHAT, &small())] {
+    let evil = served.client.with("origin", "http://evil.example");
+    for reply in [
+        served.client.get("/health"),
+        served.client.get("/nowhere"),
+        served.client.post(CHAT, &small()),
+        evil.get("/health"),
+    ] {
         assert_eq!(
             (&reply.headers["x-content-type-options"], &reply.headers["cache-control"]),
             (&"nosniff".parse().unwrap(), &"no-store".parse().unwrap())

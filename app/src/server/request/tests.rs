@@ -35,7 +35,7 @@ fn parse_takes_missing_fields_from_the_defaults() {
     let completion = parse(Endpoint::Chat, chat(json!({})), &model).unwrap();
     let hello = vec![Message::new(Role::User, "Hello!")];
     let request = Request { prompt: Prompt::Chat(hello), ..model.defaults.clone() };
-    assert_eq!(completion, CompletionRequest { request, stream: false, include_usage: false });
+    assert_eq!(completion, CompletionRequest { request, stream: false, include_usage: false, tools: None });
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn parse_reads_every_supported_field() {
         "n": 1, "user": "me", "metadata": { "a": "b" }, "tools": [], "tool_choice": "none", "logprobs": false,
         "response_format": { "type": "text" }, "store": false, "service_tier": "auto", "functions": null,
     }));
-    let CompletionRequest { request, stream, include_usage } = parse(Endpoint::Chat, body, &model).unwrap();
+    let CompletionRequest { request, stream, include_usage, .. } = parse(Endpoint::Chat, body, &model).unwrap();
     assert!(stream && include_usage);
     let mut bias = request.sampling.logit_bias.clone();
     bias.sort_by_key(|(id, _)| *id);
@@ -80,9 +80,9 @@ fn parse_names_the_field_it_refuses() {
         (json!({ "n": 2 }), "n"),
         (json!({ "logprobs": true }), "logprobs"),
         (json!({ "top_logprobs": 5 }), "top_logprobs"),
-        (json!({ "tools": [{ "type": "function" }] }), "tools"),
+        (json!({ "tools": [{ "type": "function" }] }), "tools[0].function.name"),
         (json!({ "tool_choice": "required" }), "tool_choice"),
-        (json!({ "response_format": { "type": "json_object" } }), "response_format"),
+        (json!({ "response_format": { "type": "xml" } }), "response_format.type"),
         (json!({ "reasoning_effort": "low" }), "reasoning_effort"),
         (json!({ "temperature": "hot" }), "temperature"),
         (json!({ "temperature": -1 }), "temperature"),

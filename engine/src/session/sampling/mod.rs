@@ -4,12 +4,15 @@
 //!
 //! The same logits, history, settings and seed give the same token on every platform: the generator is ChaCha12, ties
 //! go to the lower id, sums have a fixed order, and the exponential is computed here, since the system's
-//! differs between platforms. Threads play no part here. (Logits themselves are only promised to be equal
+//! differs between platforms. Threads play no part here. [`Grammar`]s come before all of it: they ban the tokens that may not follow.
+//! (Logits themselves are only promised to be equal
 //! on the same instruction set.)
 
 mod candidates;
+mod grammar;
 mod penalties;
 mod sampler;
 
+pub use grammar::{Grammar, GrammarCompiler, GrammarState};
 pub use penalties::Breakers;
 pub use sampler::{Sampler, argmax};

@@ -10,6 +10,7 @@ use crate::{
     tokenizer::{
         Tokenizer,
         reasoning::{ReasoningFormat, transcript::Thoughts},
+        tools::ToolFormat,
     },
 };
 
@@ -80,6 +81,7 @@ pub struct ChatTemplate {
     stops: &'static [&'static str],
     tokens: SpecialTexts,
     reasoning: ReasoningFormat,
+    tools: ToolFormat,
 }
 
 /// Texts of the special tokens templates refer to; empty where the model has none.
@@ -114,6 +116,7 @@ impl ChatTemplate {
             stops: &[],
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, source),
+            tools: ToolFormat::detect(tokenizer, source),
         };
         match template.render(&[ChatMessage::new("user", "Hello")], true) {
             Ok(text) if text.contains("Hello") => template,
@@ -131,6 +134,7 @@ impl ChatTemplate {
             stops: format.stops,
             tokens: SpecialTexts::of(tokenizer),
             reasoning: ReasoningFormat::detect(tokenizer, format.source),
+            tools: ToolFormat::detect(tokenizer, format.source),
         }
     }
 
@@ -152,6 +156,11 @@ impl ChatTemplate {
     /// How the model marks its thoughts.
     pub fn reasoning(&self) -> &ReasoningFormat {
         &self.reasoning
+    }
+
+    /// How the model writes calls of tools.
+    pub fn tools(&self) -> &ToolFormat {
+        &self.tools
     }
 
     /// The text of a conversation, to be encoded with [`EncodeOptions::CHAT`](crate::tokenizer::EncodeOptions::CHAT);

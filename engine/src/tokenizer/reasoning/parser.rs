@@ -100,6 +100,11 @@ impl AnswerParser {
         out
     }
 
+    /// True if words for the user may come next.
+    pub fn is_answering(&self) -> bool {
+        matches!(self.state, State::Beginning | State::Body(AnswerPart::Answer))
+    }
+
     /// True if [`AnswerParser::finish`] would return something.
     pub fn is_holding(&self) -> bool {
         let header = matches!(&self.state, State::Header { text, marked: false } if !text.is_empty());

@@ -175,8 +175,9 @@ impl ToolParser {
             State::Closing(brackets) => {
                 let brackets = *brackets;
                 let rest = self.held.trim_start_matches([' ', '\n', '\r', '\t', ',', ';']);
-                if !brackets.close.is_empty() && rest.starts_with(brackets.close) {
-                    self.held = rest[brackets.close.len()..].to_owned();
+                let behind = rest.strip_prefix(brackets.close).filter(|_| !brackets.close.is_empty());
+                if let Some(behind) = behind {
+                    self.held = behind.to_owned();
                     self.state = State::Text;
                 } else if rest.is_empty() || brackets.close.starts_with(rest) {
                     return false;

@@ -39,9 +39,9 @@ impl XmlCall {
                 Tags::Function => "</function>",
                 Tags::Keys => self.close,
             };
-            if rest.starts_with(end) {
+            if let Some(behind) = rest.strip_prefix(end) {
                 if self.tags == Tags::Function {
-                    *held = rest[end.len()..].to_owned();
+                    *held = behind.to_owned();
                 }
                 self.finish(out);
                 return true;

@@ -136,9 +136,9 @@ fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
         let want: Vec<(String, Value)> =
             calls.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
         assert_eq!(parse(open, &[answer]), (text.to_owned(), want.clone()), "{answer}");
-        let cuts = answer.char_indices().map(|(at, _)| at);
-        for cut in cuts {
-            let (left, right) = answer.split_at(cut);
+        let places = answer.char_indices().map(|(at, _)| at);
+        for at in places {
+            let (left, right) = answer.split_at(at);
             assert_eq!(parse(open, &[left, right]), (text.to_owned(), want.clone()), "{left} | {right}");
         }
         let single: Vec<&str> = answer.split_inclusive(|_| true).collect();

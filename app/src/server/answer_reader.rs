@@ -1,0 +1,200 @@
+//! Reads an answer for clients: reasoning, content and calls of tools.
+
+use thermocline_engine::{
+    session::AnswerText,
+    tokenizer::{
+        reasoning::AnswerPart,
+        tools::{ToolEvent, ToolFormat, ToolParser},
+    },
+};
+
+/// Letters of an identifier of a call. Mistral's templates accept no more and no fewer.
+const ID_LENGTH: usize = 9;
+
+/// One piece of an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AnswerPiece {
+    /// The model's reasoning.
+    Reasoning(String),
+    /// Words for the user.
+    Content(String),
+    /// A call of a tool begins.
+    Call {
+        /// Its number in the answer.
+        index: usize,
+        /// Its identifier.
+        id: String,
+        /// Name of the function.
+        name: String,
+    },
+    /// More of the JSON of a call's arguments.
+    Arguments {
+        /// Number of the call.
+        index: usize,
+        /// The text.
+        text: String,
+    },
+}
+
+impl AnswerPiece {
+    /// Its words for the user.
+    pub fn content(&self) -> Option<&str> {
+        if let AnswerPiece::Content(text) = self { Some(text) } else { None }
+    }
+
+    /// Its reasoning.
+    pub fn reasoning(&self) -> Option<&str> {
+        if let AnswerPiece::Reasoning(text) = self { Some(text) } else { None }
+    }
+}
+
+/// The tools of a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RequestedTools {
+    /// Format in which the model calls them.
+    pub format: ToolFormat,
+    /// Their definitions, in OpenAI's form.
+    pub definitions: Vec<serde_json::Value>,
+}
+
+/// The reader of one answer. Line ends at the beginning of reasoning, and between reasoning and content, are left out.
+#[derive(Debug)]
+pub struct AnswerReader {
+    parser: Option<ToolParser>,
+    calls: usize,
+    thought: bool,
+    spoke: bool,
+}
+
+impl AnswerReader {
+    /// A reader of the answer to a request with `tools`.
+    pub fn new(tools: Option<&RequestedTools>) -> Self {
+        let parser = tools.map(|tools| ToolParser::new(tools.format.clone(), &tools.definitions));
+        AnswerReader { parser, calls: 0, thought: false, spoke: false }
+    }
+
+    /// Number of calls so far.
+    pub fn calls(&self) -> usize {
+        self.calls
+    }
+
+    /// Reads new text.
+    pub fn push(&mut self, text: &AnswerText) -> Vec<AnswerPiece> {
+        let mut out = Vec::new();
+        for (part, piece) in text.pieces() {
+            if part == AnswerPart::Thinking {
+                let piece = if self.thought { piece } else { piece.trim_start_matches('\n') };
+                if !piece.is_empty() {
+                    self.thought = true;
+                    out.push(AnswerPiece::Reasoning(piece.to_owned()));
+                }
+                continue;
+            }
+            match &mut self.parser {
+                Some(parser) => {
+                    let events = parser.push(piece);
+                    self.convert(events, &mut out);
+                }
+                None => self.push_content(piece, &mut out),
+            }
+        }
+        out
+    }
+
+    /// The pieces held back; no more text follows.
+    pub fn finish(&mut self) -> Vec<AnswerPiece> {
+        let mut out = Vec::new();
+        let events = self.parser.as_mut().map(ToolParser::finish).unwrap_or_default();
+        self.convert(events, &mut out);
+        out
+    }
+
+    fn push_content(&mut self, piece: &str, out: &mut Vec<AnswerPiece>) {
+        let piece = if self.thought && !self.spoke { piece.trim_start_matches('\n') } else { piece };
+        if !piece.is_empty() {
+            self.spoke = true;
+            out.push(AnswerPiece::Content(piece.to_owned()));
+        }
+    }
+
+    fn convert(&mut self, events: Vec<ToolEvent>, out: &mut Vec<AnswerPiece>) {
+        for event in events {
+            match event {
+                ToolEvent::Text(text) => self.push_content(&text, out),
+                ToolEvent::Begin { name } => {
+                    out.push(AnswerPiece::Call { index: self.calls, id: new_id(), name });
+                    self.calls += 1;
+                }
+                ToolEvent::Arguments(text) => {
+                    out.push(AnswerPiece::Arguments { index: self.calls.saturating_sub(1), text });
+                }
+                ToolEvent::End => {}
+            }
+        }
+    }
+}
+
+/// A new identifier of a call: letters and digits.
+fn new_id() -> String {
+    const LETTERS: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
+    static COUNT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos() as u64;
+    let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    // An odd factor: different numbers stay different.
+    let mut number = time.wrapping_add(count << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let letter = |_| {
+        number = number.rotate_left(5);
+        char::from(LETTERS[(number & 31) as usize])
+    };
+    (0..ID_LENGTH).map(letter).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use thermocline_engine::tokenizer::tools::ToolFormat;
+
+    use super::*;
+
+    fn text(pieces: &[(AnswerPart, &str)]) -> AnswerText {
+        let mut text = AnswerText::default();
+        pieces.iter().for_each(|(part, piece)| text.push(*part, piece));
+        text
+    }
+
+    #[test]
+    fn reasoning_and_content_are_apart_without_the_line_ends_between() {
+        let mut reader = AnswerReader::new(None);
+        let answer = text(&[
+            (AnswerPart::Thinking, "\n"),
+            (AnswerPart::Thinking, "Hm.\n"),
+            (AnswerPart::Answer, "\n\nYes"),
+            (AnswerPart::Answer, "\n."),
+        ]);
+        let pieces = reader.push(&answer);
+        let want = [AnswerPiece::Reasoning("Hm.\n".to_owned()), AnswerPiece::Content("Yes\n.".to_owned())];
+        assert_eq!(pieces, want);
+        let plain = AnswerReader::new(None).push(&text(&[(AnswerPart::Answer, "\nYes")]));
+        assert_eq!(plain, [AnswerPiece::Content("\nYes".to_owned())]);
+    }
+
+    #[test]
+    fn calls_have_numbers_and_identifiers_of_their_own() {
+        let tools = RequestedTools { format: ToolFormat::forced(), definitions: vec![json!({})] };
+        let mut reader = AnswerReader::new(Some(&tools));
+        let calls = "[{\"name\": \"a\", \"arguments\": {\"x\": 1}}, {\"name\": \"b\"}]";
+        let mut pieces = reader.push(&text(&[(AnswerPart::Answer, calls)]));
+        pieces.extend(reader.finish());
+        let [
+            AnswerPiece::Call { index: 0, id: first, name: a },
+            AnswerPiece::Arguments { index: 0, text: arguments },
+            AnswerPiece::Call { index: 1, id: second, name: b },
+            AnswerPiece::Arguments { index: 1, text: none },
+        ] = &pieces[..]
+        else {
+            panic!("{pieces:?}")
+        };
+        assert_eq!((&**a, &**b, &**arguments, &**none, reader.calls()), ("a", "b", "{\"x\": 1}", "{}", 2));
+        assert!(first != second && first.len() == 9 && first.chars().all(char::is_alphanumeric), "{first} {second}");
+    }
+}

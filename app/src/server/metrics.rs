@@ -1,0 +1,32 @@
+//! Counters and gauges, as `GET /metrics` reports them in Prometheus' text format.
+
+use std::fmt::Write;
+
+use super::{context::ServerContext, served_model::ServedModel};
+
+/// Media type of the format.
+pub const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// State of the server and the open model. Sizes are in bytes, rates in tokens per second.
+pub fn metrics(context: &ServerContext, model: &ServedModel) -> String {
+    let (now, status) = (model.engine.telemetry(), context.status());
+    let mut text = String::new();
+    let mut write = |name: &str, kind: &str, help: &str, value: f64| {
+        // Writing to a string cannot fail.
+        let _ = write!(
+            text,
+            "# HELP thermocline_{name} {help}\n# TYPE thermocline_{name} {kind}\nthermocline_{name} {value}\n"
+        );
+    };
+    write("requests_total", "counter", "Requests received.", status.requests as f64);
+    write("requests_processing", "gauge", "Requests being answered.", f64::from(u8::from(status.answering)));
+    write("requests_deferred", "gauge", "Requests that wait for the model.", status.waiting as f64);
+    write("prompt_tokens_total", "counter", "Prompt tokens computed.", now.prompt_tokens as f64);
+    write("prompt_tokens_reused_total", "counter", "Prompt tokens that were in the cache.", now.reused_tokens as f64);
+    write("tokens_predicted_total", "counter", "Tokens generated.", now.generated_tokens as f64);
+    write("prompt_tokens_seconds", "gauge", "Prompt tokens per second.", now.prompt_rate);
+    write("predicted_tokens_seconds", "gauge", "Generated tokens per second.", now.decode_rate);
+    write("kv_cache_bytes", "gauge", "Bytes of the KV caches.", now.kv_bytes as f64);
+    write("weight_bytes", "gauge", "Bytes of the model's weights.", now.weight_bytes as f64);
+    text
+}

@@ -1,0 +1,78 @@
+//! Texts to token ids and back, for clients that count or score: both vLLM's and llama.cpp's field names are read and written.
+
+use serde_json::{Value, json};
+use thermocline_engine::tokenizer::EncodeOptions;
+
+use super::{
+    error::ApiError,
+    json_fields::{JsonFields, invalid},
+    served_model::ServedModel,
+};
+
+/// `POST /tokenize`: the ids of `prompt` or `content`; with `add_special_tokens` or `add_special` as at the beginning of a text.
+pub fn tokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
+    let mut fields = JsonFields::parse(body)?;
+    fields.remove("model");
+    let (prompt, content) = (fields.string("prompt")?, fields.string("content")?);
+    let Some(text) = prompt.or(content) else {
+        return Err(ApiError::invalid_field("prompt", "prompt: expected a text, got none"));
+    };
+    let vllm = fields.boolean("add_special_tokens")?;
+    let add_special = vllm.or(fields.boolean("add_special")?).unwrap_or(false);
+    let parse_special = fields.boolean("parse_special")?.unwrap_or(true);
+    fields.finish()?;
+    let options = EncodeOptions { special: parse_special, add_bos: add_special };
+    let tokens = model.engine.tokenizer().encode(&text, options).map_err(|error| ApiError::from(&error))?;
+    Ok(json!({ "tokens": tokens, "count": tokens.len(), "max_model_len": model.engine.context() }))
+}
+
+/// `POST /detokenize`: the text of `tokens`.
+pub fn detokenize(body: &[u8], model: &ServedModel) -> Result<Value, ApiError> {
+    let mut fields = JsonFields::parse(body)?;
+    fields.remove("model");
+    let value = fields.remove("tokens").unwrap_or_else(|| json!([]));
+    fields.finish()?;
+    let vocab = model.engine.tokenizer().vocab_len() as u64;
+    let id = |value: &Value| value.as_u64().filter(|id| *id < vocab).and_then(|id| u32::try_from(id).ok());
+    let ids: Option<Vec<u32>> = value.as_array().and_then(|list| list.iter().map(id).collect());
+    let ids = ids.ok_or_else(|| invalid("tokens", &format!("a list of token ids below {vocab}"), &value))?;
+    let text = model.engine.tokenizer().decode(&ids, false);
+    Ok(json!({ "prompt": text, "content": text }))
+}
+
+/// `GET /tokenizer_info`: the special tokens by text, and the chat template.
+pub fn tokenizer_info(model: &ServedModel) -> Value {
+    let tokenizer = model.engine.tokenizer();
+    let text = |id: Option<u32>| id.map(|id| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned());
+    json!({
+        "bos_token": text(tokenizer.bos()),
+        "eos_token": text(tokenizer.eos()),
+        "pad_token": text(tokenizer.padding()),
+        "vocab_size": tokenizer.vocab_len(),
+        "chat_template": model.engine.chat_template().source(),
+    })
+}
+
+/// `GET /props`: the model and the values for fields that a request leaves out.
+pub fn props(model: &ServedModel, slots: usize) -> Value {
+    let sampling = &model.defaults.sampling;
+    json!({
+        "model_alias": model.name,
+        "model_path": model.name,
+        "total_slots": slots,
+        "chat_template": model.engine.chat_template().source(),
+        "build_info": concat!("thermocline ", env!("CARGO_PKG_VERSION")),
+        "default_generation_settings": {
+            "n_ctx": model.engine.context(),
+            "params": {
+                "temperature": sampling.temperature,
+                "top_k": sampling.top_k,
+                "top_p": sampling.top_p,
+                "min_p": sampling.min_p,
+                "typical_p": sampling.typical_p,
+                "repeat_penalty": sampling.repeat_penalty,
+                "n_predict": model.defaults.max_tokens,
+            },
+        },
+    })
+}

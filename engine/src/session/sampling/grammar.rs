@@ -1,0 +1,227 @@
+//! Grammars that an answer has to follow, as masks over the vocabulary. The automata are those of the `llguidance` library.
+
+use std::{fmt, sync::Arc};
+
+use llguidance::{Matcher, ParserFactory, api::TopLevelGrammar};
+use serde_json::Value;
+use toktrie::{ApproximateTokEnv, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+
+use crate::{
+    error::{Error, Result},
+    tokenizer::{TokenKind, Tokenizer},
+};
+
+/// Byte before the text of a token that is not text; it is in no text.
+const CONTROL: u8 = 0xff;
+
+/// Most symbols of a grammar: larger ones take seconds to compile.
+const MAX_SYMBOLS: usize = 100_000;
+
+/// The form of an answer.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Grammar {
+    /// A JSON value that a schema describes.
+    JsonSchema(Value),
+    /// A text that a regular expression matches as a whole.
+    Regex(String),
+    /// A text of this grammar in Lark's notation, whose first rule is `start`.
+    Lark(String),
+}
+
+/// Compiles grammars for one vocabulary.
+pub struct GrammarCompiler {
+    factory: ParserFactory,
+    vocab: usize,
+}
+
+/// The state of a grammar after the tokens so far.
+pub struct GrammarState {
+    matcher: Matcher,
+    /// Tokens that may follow, once computed.
+    mask: Option<SimpleVob>,
+}
+
+impl fmt::Debug for GrammarCompiler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarCompiler").field("vocab", &self.vocab).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for GrammarState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GrammarState").finish_non_exhaustive()
+    }
+}
+
+/// The error of a grammar that cannot be used.
+fn refused(why: impl fmt::Display) -> Error {
+    // The library's messages go on with its state, line by line.
+    let text = why.to_string();
+    let why = text.lines().next().unwrap_or_default().to_owned();
+    Error::invalid("grammar", "one that can be followed", why)
+}
+
+impl GrammarCompiler {
+    /// A compiler for the `vocab` tokens of `tokenizer`.
+    pub fn new(tokenizer: &Tokenizer, vocab: usize) -> Result<Self> {
+        let ends: Vec<u32> = tokenizer.ends().collect();
+        let Some(&end) = ends.first() else {
+            return Err(refused("the vocabulary has no token that ends a text"));
+        };
+        let words: Vec<Vec<u8>> = (0..vocab as u32)
+            .map(|id| {
+                let bytes = tokenizer.token_bytes(id);
+                match tokenizer.token_kind(id) {
+                    _ if tokenizer.is_end(id) || tokenizer.is_special(id) => [&[CONTROL], bytes].concat(),
+                    None => Vec::new(),
+                    Some(TokenKind::Unused) => Vec::new(),
+                    Some(_) => bytes.to_vec(),
+                }
+            })
+            .collect();
+        let trie = TokTrie::from(&TokRxInfo::new(vocab as u32, end), &words).with_eos_tokens(&ends);
+        let environment: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&environment).map_err(refused)?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.verbose_errors = false;
+        limits.max_grammar_size = MAX_SYMBOLS;
+        Ok(GrammarCompiler { factory, vocab })
+    }
+
+    /// The state of `grammar` before the first token. [`Error::Invalid`] if it is no grammar, or one that is too large.
+    pub fn compile(&self, grammar: &Grammar) -> Result<GrammarState> {
+        let grammar = match grammar {
+            Grammar::JsonSchema(schema) => TopLevelGrammar::from_json_schema(schema.clone()),
+            Grammar::Regex(regex) => TopLevelGrammar::from_regex(regex),
+            Grammar::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        };
+        let matcher = Matcher::new(self.factory.create_parser(grammar));
+        match matcher.get_error() {
+            Some(why) => Err(refused(why)),
+            None => Ok(GrammarState { matcher, mask: None }),
+        }
+    }
+}
+
+impl GrammarState {
+    /// Computes the mask of the tokens that may follow.
+    pub fn compute_mask(&mut self) -> Result<()> {
+        if self.mask.is_none() {
+            self.mask = Some(self.matcher.compute_mask_or_eos().map_err(refused)?);
+        }
+        Ok(())
+    }
+
+    /// Bans, in `logits` `[vocab]`, the tokens that may not follow.
+    pub fn apply(&mut self, logits: &mut [f32]) -> Result<()> {
+        self.compute_mask()?;
+        if let Some(mask) = &self.mask {
+            for (id, logit) in logits.iter_mut().enumerate() {
+                if id >= mask.len() || !mask.get(id) {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves on behind a token, which the mask allowed.
+    pub fn accept(&mut self, id: u32) -> Result<()> {
+        self.mask = None;
+        self.matcher.consume_token(id).map_err(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::format::{Array, Metadata, Value as Meta};
+
+    /// Bytes, and an end token.
+    fn tokenizer() -> Tokenizer {
+        let mut metadata = Metadata::new("m.gguf");
+        let mut tokens = ["<s>", "</s>", "true", "\"a\""].map(str::to_owned).to_vec();
+        tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let types = (0..tokens.len()).map(|id| [3, 3, 1, 1].get(id).copied().unwrap_or(6)).collect();
+        metadata.set("tokenizer.ggml.model", Meta::String("llama".into()));
+        metadata.set("tokenizer.ggml.scores", Meta::Array(Array::F32(vec![0.0; tokens.len()])));
+        metadata.set("tokenizer.ggml.tokens", Meta::Array(Array::String(tokens)));
+        metadata.set("tokenizer.ggml.token_type", Meta::Array(Array::I32(types)));
+        metadata.set("tokenizer.ggml.eos_token_id", Meta::U32(1));
+        Tokenizer::from_metadata(&metadata).expect("valid")
+    }
+
+    fn compiler() -> (GrammarCompiler, usize) {
+        let tokenizer = tokenizer();
+        // Models may have more logits than their vocabulary has tokens.
+        let vocab = tokenizer.vocab_len() + 4;
+        (GrammarCompiler::new(&tokenizer, vocab).expect("a vocabulary"), vocab)
+    }
+
+    fn allowed(state: &mut GrammarState, vocab: usize) -> Vec<u32> {
+        let mut logits = vec![0.0; vocab];
+        state.apply(&mut logits).expect("a mask");
+        (0..vocab as u32).filter(|id| logits[*id as usize] == 0.0).collect()
+    }
+
+    fn byte(byte: u8) -> u32 {
+        4 + u32::from(byte)
+    }
+
+    #[test]
+    fn masks_allow_what_the_schema_allows_and_the_end_when_it_is_complete() {
+        let (compiler, vocab) = compiler();
+        let mut state = compiler.compile(&Grammar::JsonSchema(json!({ "type": "boolean" }))).expect("a schema");
+        let first = allowed(&mut state, vocab);
+        assert!(first.contains(&2) && first.contains(&byte(b't')) && first.contains(&byte(b'f')), "{first:?}");
+        assert!(!first.contains(&1) && !first.contains(&3) && !first.contains(&byte(b'x')), "{first:?}");
+        state.accept(2).expect("true");
+        assert_eq!(allowed(&mut state, vocab), [1]);
+    }
+
+    #[test]
+    fn every_kind_of_grammar_is_followed() {
+        let (compiler, vocab) = compiler();
+        for grammar in [Grammar::Regex("ab?".to_owned()), Grammar::Lark("start: \"a\" \"b\"?".to_owned())] {
+            let mut state = compiler.compile(&grammar).expect("a grammar");
+            assert_eq!(allowed(&mut state, vocab), [byte(b'a')], "{grammar:?}");
+            state.accept(byte(b'a')).expect("a");
+            assert_eq!(allowed(&mut state, vocab), [1, byte(b'b')], "{grammar:?}");
+        }
+    }
+
+    #[test]
+    fn local_references_of_schemas_are_followed() {
+        let (compiler, vocab) = compiler();
+        let schema = json!({ "$ref": "#/$defs/yes", "$defs": { "yes": { "const": true } } });
+        let mut state = compiler.compile(&Grammar::JsonSchema(schema)).expect("a schema");
+        assert_eq!(allowed(&mut state, vocab), [2, byte(b't')]);
+    }
+
+    #[test]
+    fn invalid_and_huge_grammars_are_refused_in_time() {
+        let (compiler, _) = compiler();
+        let many: Vec<Value> = (0..200_000).map(|at| json!({ "const": format!("{at}x") })).collect();
+        for grammar in [
+            Grammar::JsonSchema(json!({ "type": "nonsense" })),
+            Grammar::JsonSchema(json!({ "$ref": "http://example.org/x" })),
+            Grammar::JsonSchema(json!({ "anyOf": many })),
+            Grammar::Regex("(".to_owned()),
+            Grammar::Regex("(a{1,1000}){1,1000}b{1,100000}".to_owned()),
+            Grammar::Lark("nonsense".to_owned()),
+            Grammar::Lark("start: start".to_owned()),
+        ] {
+            let began = std::time::Instant::now();
+            let error = compiler.compile(&grammar).err();
+            assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+            if let Some(error) = error {
+                assert!(matches!(error, Error::Invalid { what: "grammar", .. }), "{error}");
+            }
+        }
+        let error = compiler.compile(&Grammar::Lark("nonsense".to_owned())).expect_err("no rule");
+        assert!(matches!(error, Error::Invalid { what: "grammar", .. }), "{error}");
+    }
+}

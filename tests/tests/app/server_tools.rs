@@ -1,0 +1,133 @@
+//! Tools and structured output over real connections, with the built-in model: a grammar makes it call and write JSON.
+
+#![allow(clippy::unwrap_used)]
+
+use serde_json::{Value, json};
+use thermocline_tests::{
+    http::Reply,
+    served::{CHAT, Served, chat},
+};
+
+fn weather() -> Value {
+    json!({ "type": "function", "function": {
+        "name": "weather",
+        "description": "Tells the weather.",
+        "parameters": {
+            "type": "object",
+            "properties": { "city": { "enum": ["Ulm", "Rome"] }, "days": { "type": "integer", "minimum": 1, "maximum": 9 } },
+            "required": ["city", "days"],
+            "additionalProperties": false,
+        },
+    } })
+}
+
+/// The call of a stream, joined from its deltas, and the reason of its end.
+fn joined_call(reply: &Reply) -> (String, String, Value, usize) {
+    let (mut id, mut arguments, mut reason, mut pieces) = (String::new(), String::new(), Value::Null, 0);
+    for event in reply.events() {
+        let choice = &event["choices"][0];
+        let call = &choice["delta"]["tool_calls"][0];
+        if let Some(given) = call["id"].as_str() {
+            assert_eq!((&call["index"], &call["function"]["name"]), (&json!(0), &json!("weather")));
+            id.push_str(given);
+        } else if let Some(more) = call["function"]["arguments"].as_str() {
+            arguments.push_str(more);
+            pieces += 1;
+        }
+        if !choice["finish_reason"].is_null() {
+            reason = choice["finish_reason"].clone();
+        }
+    }
+    (id, arguments, reason, pieces)
+}
+
+#[test]
+fn a_forced_call_follows_the_schema_whole_and_streamed_and_its_result_is_answered() {
+    let served = Served::new();
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    for choice in [json!("required"), named] {
+        let more = json!({ "tools": [weather()], "tool_choice": choice, "max_tokens": 200 });
+        let whole = served.client.post(CHAT, &chat("How is the weather?", more.clone())).json(200);
+        let choice = &whole["choices"][0];
+        assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+        let call = &choice["message"]["tool_calls"][0];
+        assert_eq!((&call["type"], &call["function"]["name"]), (&json!("function"), &json!("weather")));
+        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+        assert!(["Ulm", "Rome"].contains(&arguments["city"].as_str().unwrap()), "{arguments}");
+        assert!((1..=9).contains(&arguments["days"].as_i64().unwrap()), "{arguments}");
+
+        let mut body = chat("How is the weather?", more);
+        body["stream"] = json!(true);
+        let (id, streamed, reason, pieces) = joined_call(&served.client.post(CHAT, &body));
+        assert_eq!((serde_json::from_str::<Value>(&streamed).unwrap(), reason), (arguments, json!("tool_calls")));
+        assert!(id.len() == 9 && pieces > 0, "{id} {pieces}");
+
+        // The second step of an agent: the result goes back, and the model answers.
+        let messages = json!([
+            { "role": "user", "content": "How is the weather?" },
+            choice["message"],
+            { "role": "tool", "tool_call_id": call["id"], "content": "It rains." },
+        ]);
+        let body = json!({ "messages": messages, "tools": [weather()], "temperature": 0, "max_tokens": 5 });
+        let answer = served.client.post(CHAT, &body).json(200);
+        assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
+        assert!(answer["usage"]["prompt_tokens"].as_u64() > whole["usage"]["prompt_tokens"].as_u64());
+    }
+}
+
+#[test]
+fn tools_that_are_not_called_leave_the_answer_as_it_is() {
+    let served = Served::new();
+    let without = served.client.post(CHAT, &chat("Hi", json!({ "max_tokens": 9 }))).json(200);
+    let none = json!({ "tools": [weather()], "tool_choice": "none", "max_tokens": 9 });
+    let none = served.client.post(CHAT, &chat("Hi", none)).json(200);
+    assert_eq!(none["choices"], without["choices"]);
+    let auto = served.client.post(CHAT, &chat("Hi", json!({ "tools": [weather()], "max_tokens": 9 }))).json(200);
+    assert!(auto["usage"]["prompt_tokens"].as_u64() > none["usage"]["prompt_tokens"].as_u64(), "definitions are told");
+    let error = served.client.post(CHAT, &chat("Hi", json!({ "tool_choice": "required" }))).error(400);
+    assert_eq!(error["param"], "tool_choice");
+}
+
+#[test]
+fn answers_follow_schemas_patterns_and_grammars() {
+    let served = Served::new();
+    let schema = json!({
+        "type": "object",
+        "properties": { "name": { "enum": ["cat", "dog"] }, "legs": { "type": "integer", "minimum": 2, "maximum": 4 } },
+        "required": ["name", "legs"],
+        "additionalProperties": false,
+    });
+    let text = |format: Value, more: Value| {
+        let mut body = chat("Which animal?", more);
+        body["response_format"] = format;
+        body["max_tokens"] = json!(100);
+        let answer = served.client.post(CHAT, &body).json(200);
+        assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+        answer["choices"][0]["message"]["content"].as_str().unwrap().to_owned()
+    };
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "animal", "strict": true, "schema": schema } });
+    for seed in 0..4 {
+        let said = text(format.clone(), json!({ "temperature": 1.5, "seed": seed }));
+        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        assert!(value["name"] == "cat" || value["name"] == "dog", "{said}");
+        assert!((2..=4).contains(&value["legs"].as_i64().unwrap()), "{said}");
+    }
+    let said = text(json!({ "type": "regex", "pattern": "[0-9]{3}-[a-f]{2}" }), json!({}));
+    assert!(said.len() == 6 && said.as_bytes()[3] == b'-' && said[..3].bytes().all(|c| c.is_ascii_digit()), "{said}");
+    let lark = "start: animal \" and \" animal\nanimal: \"cat\" | \"dog\"";
+    let said = text(json!({ "type": "grammar", "grammar": lark }), json!({}));
+    assert!(["cat and cat", "cat and dog", "dog and cat", "dog and dog"].contains(&&*said), "{said}");
+}
+
+#[test]
+fn schemas_that_cannot_be_followed_are_refused_by_name() {
+    let served = Served::new();
+    for schema in [json!({ "type": "nonsense" }), json!({ "$ref": "http://example.org/schema" })] {
+        let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+        let error = served.client.post(CHAT, &chat("Hi", json!({ "response_format": format }))).error(400);
+        assert!(error["message"].as_str().unwrap().contains("grammar"), "{error}");
+    }
+    let fine = chat("Hi", json!({ "max_tokens": 3 }));
+    served.client.post(CHAT, &fine).json(200);
+}
