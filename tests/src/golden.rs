@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 35] = [
+pub const MODELS: [&str; 36] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -45,6 +45,7 @@ pub const MODELS: [&str; 35] = [
     "qwen3",
     "qwen3-moe",
     "seed-oss",
+    "smallthinker",
     "smollm3",
     "stablelm",
     "starcoder2",
@@ -52,6 +53,9 @@ pub const MODELS: [&str; 35] = [
 
 /// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
 pub const RECURRENT: [&str; 4] = ["gemma3n", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
+/// The same, of models with latent attention or SparseMixer routing, which the CPU alone computes.
+pub const CPU_ONLY: [&str; 4] = ["deepseek-v2-lite", "glm4-moe-lite", "phimoe", "plm"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

@@ -67,7 +67,7 @@ impl Device {
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {
             let layer = layers.push(&mut loader, model)?;
-            let from = (&layers.registers, layers.layer(layer)?.ffn_from);
+            let from = (&layers.registers, layers.layer(layer)?);
             let part = (*ffn, part.predictors);
             ffns.push(DeviceFfn::new(&mut loader, &ffns, &weights.layers[layer], part, from)?);
         }

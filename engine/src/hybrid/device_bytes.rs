@@ -102,7 +102,7 @@ fn layer_bytes(
     // Keys and values that several layers read are there, as themselves or as a copy, as soon as the last of these layers is.
     let source = config.kv_source(at);
     let is_last = !(at + 1..config.n_layer()).any(|later| config.kv_source(later) == source);
-    let kv = shape.attention.as_ref().filter(|_| is_last).map_or(0, |of| 2 * head(of) * of.n_kv_head as u64 * element);
+    let kv = shape.attention.as_ref().filter(|_| is_last).map_or(0, |of| head(of) * of.cached_rows() as u64 * element);
     let norms = layer.norms.iter().map(|(_, norm)| norm);
     let of_heads = layer.attention.iter().flat_map(|attention| attention.q_norm.iter().chain(&attention.k_norm));
     let norms = norms.chain(of_heads).map(norm_bytes).sum::<u64>();

@@ -15,6 +15,7 @@ use crate::{
         gpu::{
             Loader, Segment,
             ffn::{DenseFfn, FfnBuffers},
+            layer::GpuLayer,
             registers::Registers,
         },
     },
@@ -46,15 +47,16 @@ pub(crate) struct WholeFfn {
 }
 
 impl DeviceFfn {
-    /// Uploads `part` of a layer's FFN, which reads register `from` and writes `Out`, and the layer's predictor if `with_predictor`.
+    /// Uploads `part` of a layer's FFN, which reads the register that `layer` says and writes `Out`, and the layer's predictor if `with_predictor`.
     /// `before` are other layers', whose buffers are shared where they fit.
     pub fn new(
         loader: &mut Loader<'_, '_>,
         before: &[DeviceFfn],
         weights: &LayerWeights,
         (part, with_predictor): (FfnPart<'_>, bool),
-        (registers, from): (&Registers, Register),
+        (registers, layer): (&Registers, &GpuLayer),
     ) -> Result<Self> {
+        let from = layer.ffn_from;
         let input = registers.get(from);
         let out = (registers.get(Register::Out), registers.pitch);
         match (&weights.ffn, part) {
@@ -99,8 +101,9 @@ impl DeviceFfn {
                     FfnPart::None => Vec::new(),
                 };
                 let before = before.iter().rev().find_map(DeviceFfn::experts);
+                let router_from = layer.router_from.map(|from| registers.get(from));
                 let with = (ffn, weights.activation_threshold);
-                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input))?;
+                let experts = ResidentExperts::new(loader, before, with, &hot, (registers, input, router_from))?;
                 Ok(DeviceFfn::Experts(Box::new(experts)))
             }
         }

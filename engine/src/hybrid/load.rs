@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, RouterScore, Step, Weights},
     runtime::gpu::{attention::AttentionBuffers, ffn::FfnBuffers},
 };
 
@@ -70,8 +70,12 @@ impl DevicePart<'_> {
 pub fn device_support(model: &Model) -> Result<()> {
     for (at, layer) in model.config.layers.iter().enumerate() {
         let gated = layer.attention.as_ref().is_some_and(|attention| attention.gated);
+        let latent = layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
+        let mixed = model.config.experts.is_some_and(|experts| experts.router.score == RouterScore::SparseMixer);
         let what = match &layer.recurrent {
             Some(recurrent) => recurrent.name(),
+            None if mixed => "SparseMixer routing",
+            None if latent => "latent attention",
             None if gated => "gated attention",
             None if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
             None if layer.gate_deviations.is_some() => "gates above the mean of a token's",

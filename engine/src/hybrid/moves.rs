@@ -92,7 +92,7 @@ impl Device {
         let Some(layer) = self.layers.range().start.checked_sub(1) else { return Ok(()) };
         self.layers.push_front(loader, model, layer)?;
         let weights = &model.weights.layers[layer];
-        let registers = (&self.layers.registers, self.layers.layer(layer)?.ffn_from);
+        let registers = (&self.layers.registers, self.layers.layer(layer)?);
         match DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::None, false), registers) {
             Ok(ffn) => self.ffns.insert(0, ffn),
             Err(error) => {
@@ -130,7 +130,7 @@ impl Device {
 
     /// Uploads the FFN of a layer that cannot be resident in part.
     pub(super) fn add_ffn(&mut self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<()> {
-        let registers = (&self.layers.registers, self.layers.layer(layer)?.ffn_from);
+        let registers = (&self.layers.registers, self.layers.layer(layer)?);
         let weights = &model.weights.layers[layer];
         let ffn = DeviceFfn::new(loader, &self.ffns, weights, (FfnPart::All, true), registers)?;
         *self.ffn_mut(layer)? = ffn;

@@ -279,6 +279,14 @@ impl Processor for HybridProcessor {
         }
     }
 
+    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        self.reach(layer)?;
+        match &mut self.device {
+            Some(device) if self.crossed => device.route(model, layer, from, &mut self.cold),
+            _ => self.cold.cpu.route(model, layer, from),
+        }
+    }
+
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
         self.reach(layer)?;
         let streams = self.streams(model, layer);

@@ -45,6 +45,8 @@ pub(crate) struct ResidentExperts {
     /// `[experts]` u32: the place of every expert, [`NO_NEURON`] if it is not resident.
     table: Buffer,
     route: Op,
+    /// True if experts are chosen ahead of the FFN.
+    routes_early: bool,
     /// Hottest first.
     blocks: Vec<ExpertBlock>,
     /// The expert that is being uploaded.
@@ -72,14 +74,15 @@ impl ResidentExperts {
         matches!(ffn, Ffn::Experts(weights) if ExpertMatrices::exist(weights))
     }
 
-    /// Uploads the router, the shared expert and the experts `hot`, hottest first. With the weights comes the layer's activation
+    /// Uploads the router, the shared expert and the experts `hot`, hottest first. They read `from`; a router that chooses ahead of them
+    /// reads `router_from`. With the weights comes the layer's activation
     /// threshold. `before` is another layer's, whose buffers are shared where they fit.
     pub fn new(
         loader: &mut Loader<'_, '_>,
         before: Option<&ResidentExperts>,
         (weights, threshold): (&ExpertWeights, Option<f32>),
         hot: &[u32],
-        (registers, from): (&Registers, &Buffer),
+        (registers, from, router_from): (&Registers, &Buffer, Option<&Buffer>),
     ) -> Result<Self> {
         let (out, out_pitch) = (registers.get(Register::Out), registers.pitch);
         let (gpu, d_model) = (loader.gpu, loader.config.d_model);
@@ -114,7 +117,8 @@ impl ResidentExperts {
             }
             _ => None,
         };
-        let router_from = buffers.router_input.as_ref().unwrap_or(from);
+        let routes_early = router_from.is_some();
+        let router_from = router_from.or(buffers.router_input.as_ref()).unwrap_or(from);
         let scores = (&buffers.scores, pitch(experts.count));
         let router = Product::new(loader, WHAT, &[&weights.router], router_from, scores)?;
         let shared = match (&weights.shared, &buffers.shared) {
@@ -140,6 +144,7 @@ impl ResidentExperts {
             router,
             table,
             route,
+            routes_early,
             blocks: Vec::new(),
             upload: None,
             shared,
@@ -316,7 +321,7 @@ impl ResidentExperts {
         probe: &mut dyn Probe,
         log: &mut FiringLog,
     ) -> Result<()> {
-        self.route(segment.recorder(), tokens);
+        self.route_late(segment.recorder(), tokens);
         if probe.wants_router() {
             let slots = tokens * self.experts.used;
             let chosen = segment.read(&[(&self.buffers.ids, 0, (slots * 4) as u64)], |read| {
@@ -341,6 +346,13 @@ impl ResidentExperts {
         }
         self.router.record(recorder, tokens);
         self.buffers.route(recorder, &self.route, tokens);
+    }
+
+    /// The same as a part of the FFN, unless it was recorded ahead of it.
+    pub fn route_late(&self, recorder: &mut Recorder, tokens: usize) {
+        if !self.routes_early {
+            self.route(recorder, tokens);
+        }
     }
 
     /// Records the chosen experts that are resident, and the shared expert, without neurons below `threshold`.

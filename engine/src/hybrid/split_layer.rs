@@ -45,6 +45,18 @@ pub(crate) struct SplitLayer<'a> {
 }
 
 impl Device {
+    /// Chooses the experts of `layer` by `from`, ahead of its FFN: on the device, or with `cold` if that computes all of the FFN.
+    pub fn route(&mut self, model: &Model, layer: usize, from: Register, cold: &mut ColdSide) -> Result<()> {
+        self.layers.router_input(layer, from)?;
+        let (at, tokens) = (layer - self.layers.range().start, self.layers.tokens());
+        if let DeviceFfn::Experts(experts) = &self.ffns[at] {
+            experts.route(self.layers.segment.recorder(), tokens);
+            return Ok(());
+        }
+        self.layers.read_register(from, 0..tokens)?;
+        cold.cpu.route_of(model, layer, self.layers.residual(), tokens)
+    }
+
     /// `Out = ffn(from)`, with `cold` for the part that is not resident. `streams`: the layer's cold neurons are to be streamed to the
     /// device, if they can be.
     pub fn run_ffn(
@@ -184,7 +196,7 @@ impl SplitLayer<'_> {
         let registers = &self.layers.registers;
         let (d_model, row_bytes) = (registers.d_model, registers.row_bytes());
         let (rows_bytes, slot_bytes) = (tokens as u64 * row_bytes, (tokens * experts.used() * 4) as u64);
-        experts.route(segment.recorder(), tokens);
+        experts.route_late(segment.recorder(), tokens);
         let buffers = &experts.buffers;
         let pieces = [
             (registers.get(self.from), 0, rows_bytes),

@@ -95,6 +95,9 @@ pub enum RouterScore {
     SoftmaxOfChosen,
     /// `sigmoid` of each (DeepSeek V3, GLM 4.5).
     Sigmoid,
+    /// The logits themselves choose; each of the two chosen is weighted by the `softmax` over itself and the experts not chosen before it
+    /// whose logits are within 2 % of its own (SparseMixer, Liu et al. 2023; Phi-3.5-MoE).
+    SparseMixer,
 }
 
 /// Experts in groups of equal size, of which the best groups are chosen first (DeepSeek).
@@ -140,6 +143,7 @@ impl fmt::Display for Router {
             RouterScore::Softmax => "softmax",
             RouterScore::SoftmaxOfChosen => "softmax of the chosen",
             RouterScore::Sigmoid => "sigmoid",
+            RouterScore::SparseMixer => "SparseMixer",
         })?;
         if let Some(groups) = self.groups {
             write!(f, " in {} of {} groups", groups.used, groups.count)?;
@@ -162,6 +166,18 @@ pub struct Experts {
     pub router: Router,
     /// Neurons per expert.
     pub n_ff: usize,
+}
+
+/// Multi-head latent attention (DeepSeek V2): keys and values of all heads are products of one latent, which is what is cached. Queries
+/// are brought to the latent's width, attend to it, and each head's values are a product of the latents' weighted sum.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// Elements of the latent.
+    pub rank: usize,
+    /// Elements of a head's query that are not rotated.
+    pub nope_dim: usize,
+    /// Elements of a head's value.
+    pub v_dim: usize,
 }
 
 /// Attention of one layer.
@@ -187,6 +203,8 @@ pub struct AttentionConfig {
     pub norm_values: bool,
     /// The earlier layer whose keys and values this one reads; it has none of its own then.
     pub kv_from: Option<usize>,
+    /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
+    pub latent: Option<LatentConfig>,
 }
 
 impl AttentionConfig {
@@ -195,8 +213,31 @@ impl AttentionConfig {
         self.n_head * self.head_dim
     }
 
+    /// Elements of a key that are rotated ahead of its latent.
+    pub fn latent_rope_dim(&self) -> usize {
+        self.head_dim - self.latent.map_or(self.head_dim, |latent| latent.rank)
+    }
+
+    /// Columns of the output matrix.
+    pub fn output_cols(&self) -> usize {
+        self.latent.map_or(self.q_dim(), |latent| self.n_head * latent.v_dim)
+    }
+
+    /// Heads whose values are cached beside the keys: none where keys are their own values.
+    pub fn value_heads(&self) -> usize {
+        if self.latent.is_some() { 0 } else { self.n_kv_head }
+    }
+
+    /// Rows of keys and values that a token caches.
+    pub fn cached_rows(&self) -> usize {
+        self.n_kv_head + self.value_heads()
+    }
+
     /// Rows of the query matrix.
     pub fn q_rows(&self) -> usize {
+        if let Some(latent) = self.latent {
+            return self.n_head * (latent.nope_dim + self.latent_rope_dim());
+        }
         if self.gated { 2 * self.q_dim() } else { self.q_dim() }
     }
 
@@ -256,6 +297,14 @@ pub struct LayerConfig {
 }
 
 impl LayerConfig {
+    /// The register that the router reads ahead of the FFN; `None` if it reads the FFN's input.
+    pub fn early_router_input(&self) -> Option<Register> {
+        self.steps.iter().find_map(|step| match step {
+            Step::Route { from } => Some(*from),
+            _ => None,
+        })
+    }
+
     /// The register that the program's FFN reads, if the residual stream changes between its norm and the FFN, as in layers with
     /// attention and FFN in parallel: the norm's input is then overwritten before the FFN runs.
     pub fn early_ffn_input(&self) -> Option<Register> {

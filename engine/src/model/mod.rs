@@ -18,17 +18,17 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LayerConfig, ModelConfig, NormKind, Position,
-    QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
+    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig, ModelConfig,
+    NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{AltupStep, NormSlot, Register, Step};
 pub use weights::{
-    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights,
-    Linear, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind, PredictorQuality,
-    RecurrentWeights, SharedExpert, Weights,
+    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LatentWeights,
+    LayerWeights, Linear, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind,
+    PredictorQuality, RecurrentWeights, SharedExpert, Weights,
 };
 
 use crate::{
@@ -108,6 +108,15 @@ impl Model {
     }
 }
 
+/// True if experts can be chosen ahead of the FFN: by one router, before they are computed, with no gate that reads the same input.
+fn routes_early(steps: &[Step], ffn: &Ffn) -> bool {
+    let routers = steps.iter().filter(|step| matches!(step, Step::Route { .. })).count();
+    let find = |wanted: fn(&Step) -> bool| steps.iter().position(wanted);
+    let ahead = find(|step| matches!(step, Step::Route { .. })) < find(|step| matches!(step, Step::Ffn { .. }));
+    let gated = |moe: &ExpertWeights| moe.shared.as_ref().is_some_and(|shared| shared.gate.is_some());
+    routers == 1 && ahead && matches!(ffn, Ffn::Experts(moe) if !gated(moe))
+}
+
 /// Checks further assumptions of the forward pass than sizes.
 fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
     let gated = |ffn: &Ffn| match ffn {
@@ -124,6 +133,9 @@ fn check_program(config: &ModelConfig, weights: &Weights) -> Result<()> {
                 Step::Norm { norm, .. } => (layer.norm(*norm).is_some(), "norms"),
                 Step::Attention { .. } => (layer.attention.is_some() && shape.attention.is_some(), "attention"),
                 Step::Recurrent { .. } => (layer.recurrent.is_some() && shape.recurrent.is_some(), "a recurrent mixer"),
+                Step::Route { .. } => {
+                    (routes_early(&shape.steps, &layer.ffn), "a router ahead of experts without a gated one")
+                }
                 Step::Ffn { .. } => (!matches!(layer.ffn, Ffn::None), "an FFN"),
                 Step::DenseFfn { .. } => (layer.beside_experts.is_some(), "a dense FFN beside experts"),
                 Step::Add { .. } | Step::AddOut => (true, ""),

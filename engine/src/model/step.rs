@@ -56,6 +56,11 @@ pub enum Step {
         /// Input.
         from: Register,
     },
+    /// Chooses the experts of the layer's FFN by `from`; without this step, the FFN chooses them by its own input.
+    Route {
+        /// Input of the router.
+        from: Register,
+    },
     /// `Out = ffn(from)`, dense or MoE.
     Ffn {
         /// Input.
@@ -108,6 +113,14 @@ impl Step {
             Step::Ffn { from: Normed },
             Step::AddOut,
         ]
+    }
+
+    /// The usual layer whose experts are chosen by the residual stream before attention (SmallThinker). The router comes behind the
+    /// norm, which does not change what it reads.
+    pub fn sequential_routed_early() -> Vec<Step> {
+        let mut steps = Step::sequential();
+        steps.insert(1, Step::Route { from: Register::Residual });
+        steps
     }
 
     /// The layer with norms behind its blocks: attention, norm, residual; FFN, norm, residual (OLMo 2).

@@ -44,18 +44,39 @@ pub struct AttentionWeights {
     pub k_norm: Option<Norm>,
     /// Per query head the score of a key without a value, `[n_head]` (gpt-oss).
     pub sinks: Option<Vec<f32>>,
+    /// The rest of latent attention: `q` is `[n_head * (nope_dim + rope), d or q_rank]`, `k` is `[rank + rope, d]`, `output` is
+    /// `[d, n_head * v_dim]`.
+    pub latent: Option<Box<LatentWeights>>,
 }
 
 impl AttentionWeights {
     /// Its matrices.
     pub fn linears(&self) -> impl Iterator<Item = &Linear> {
-        self.inputs().chain([&self.output])
+        let behind = self.latent.iter().flat_map(|latent| {
+            let q = latent.low_q.as_ref().map(|_| &self.q);
+            q.into_iter().chain(&latent.keys).chain(&latent.values)
+        });
+        self.inputs().chain(behind).chain([&self.output])
     }
 
     /// The matrices that read its input.
     pub fn inputs(&self) -> impl Iterator<Item = &Linear> {
-        [&self.q].into_iter().chain(&self.k).chain(&self.v)
+        let low = self.latent.as_ref().and_then(|latent| latent.low_q.as_ref()).map(|(low, _)| low);
+        [low.unwrap_or(&self.q)].into_iter().chain(&self.k).chain(&self.v)
     }
+}
+
+/// Weights of latent attention beside those of all attention.
+#[derive(Debug, Clone)]
+pub struct LatentWeights {
+    /// Where queries are low-rank: `[q_rank, d]`, and the norm behind it, `[q_rank]`.
+    pub low_q: Option<(Linear, Norm)>,
+    /// Norm of the latent, `[rank]`.
+    pub norm: Norm,
+    /// Per head, from its query to the latent's width: `[rank, nope_dim]`.
+    pub keys: Vec<Linear>,
+    /// Per head, from the latent to its value: `[v_dim, rank]`.
+    pub values: Vec<Linear>,
 }
 
 /// Weights of a gated delta net. The state's heads are those of the values.

@@ -254,6 +254,7 @@ fn layers(
                 Step::Norm { norm, from, into } => processor.norm(model, layer, norm, from, into)?,
                 Step::Attention { from } => processor.attention(model, layer, from, kv)?,
                 Step::Recurrent { from } => processor.recurrent(model, layer, from, kv)?,
+                Step::Route { from } => processor.route(model, layer, from)?,
                 Step::Ffn { from } => processor.ffn(model, layer, from, probe)?,
                 Step::DenseFfn { from } => processor.dense_ffn(model, layer, from)?,
                 Step::Add { from, into } => processor.add(layer, from, into)?,

@@ -11,7 +11,7 @@ use crate::{
         ops::{KvType, RopeRows},
     },
     error::{Error, Result},
-    model::{LayerConfig, ModelConfig, Position, Rope},
+    model::{AttentionConfig, LayerConfig, ModelConfig, Position, Rope},
 };
 
 /// Keys and values of one layer, in the memory of the processor that computes the layer.
@@ -49,10 +49,9 @@ struct CacheShape {
 }
 
 impl CacheShape {
-    /// Key/value heads of a layer and elements of each; `None` without keys and values of its own.
-    fn heads(&self, layer: usize) -> Option<(usize, usize)> {
-        let attention = self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())?;
-        Some((attention.n_kv_head, attention.head_dim))
+    /// Attention of a layer; `None` without keys and values of its own.
+    fn attention(&self, layer: usize) -> Option<&AttentionConfig> {
+        self.layers.get(layer)?.attention.as_ref().filter(|of| of.kv_from.is_none())
     }
 }
 
@@ -80,19 +79,19 @@ impl KvCache {
         }
         let shape =
             CacheShape { position: config.position, ropes: config.ropes.clone(), layers: config.layers.clone() };
-        let row = |heads: (usize, usize)| 2 * heads.0 as u64 * ty.row_bytes(heads.1) as u64;
-        let token: u64 = (0..config.n_layer()).filter_map(|layer| shape.heads(layer)).map(row).sum();
+        let row = |of: &AttentionConfig| of.cached_rows() as u64 * ty.row_bytes(of.head_dim) as u64;
+        let token: u64 = (0..config.n_layer()).filter_map(|layer| shape.attention(layer)).map(row).sum();
         let wanted = token.saturating_mul(capacity as u64);
         let (mut layers, mut available) = (Vec::with_capacity(config.n_layer()), 0);
         for layer in 0..config.n_layer() {
-            let Some(heads) = shape.heads(layer) else {
+            let Some(of) = shape.attention(layer) else {
                 layers.push(LayerRows::None);
                 continue;
             };
             layers.push(match device(layer)? {
                 Some(device) => LayerRows::Device(device),
                 None => {
-                    let rows = KvLayer::new(ty, heads, capacity);
+                    let rows = KvLayer::new(ty, of, capacity);
                     let rows = rows.map_err(|_| Error::Memory { what: "KV cache", wanted, available })?;
                     available += rows.bytes();
                     LayerRows::Ram(rows)
@@ -207,12 +206,12 @@ impl KvCache {
                 rows.truncate(self.len);
                 rows.remove(keep, discard);
             }
-            let Some((rotation, (_, head_dim))) =
-                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.heads(index))
+            let Some((rotation, of)) =
+                rotary.table_of(index).and_then(|table| rotations.get(table)).zip(self.shape.attention(index))
             else {
                 continue;
             };
-            key.resize(head_dim, 0.0);
+            key.resize(of.head_dim, 0.0);
             for rows in &mut layer.keys {
                 for i in keep..rows.len() {
                     rows.get(i, &mut key);
@@ -326,7 +325,7 @@ impl KvCache {
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
     pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
         let (ty, capacity, len) = (self.ty, self.capacity, self.len);
-        let Some(shape) = self.shape.heads(layer) else { return Ok(()) };
+        let Some(shape) = self.shape.attention(layer) else { return Ok(()) };
         if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
             let mut rows = KvLayer::new(ty, shape, capacity)?;
             if let LayerRows::Device(from) = place {

@@ -3,6 +3,7 @@
 use crate::{
     cpu::ops::{KvRows, KvType},
     error::Result,
+    model::AttentionConfig,
 };
 
 /// Keys and values of one layer in RAM: one set of rows per key/value head.
@@ -10,15 +11,15 @@ use crate::{
 pub struct KvLayer {
     /// Keys, rotated.
     pub keys: Vec<KvRows>,
-    /// Values.
+    /// Values; none where keys are their own values.
     pub values: Vec<KvRows>,
 }
 
 impl KvLayer {
-    /// No rows yet, with room for `capacity`, per head `head_dim` wide.
-    pub(crate) fn new(ty: KvType, (heads, head_dim): (usize, usize), capacity: usize) -> Result<Self> {
-        let rows = || (0..heads).map(|_| KvRows::new(ty, head_dim, capacity)).collect::<Result<_>>();
-        Ok(KvLayer { keys: rows()?, values: rows()? })
+    /// No rows yet, with room for `capacity` of every head of `shape`.
+    pub(crate) fn new(ty: KvType, shape: &AttentionConfig, capacity: usize) -> Result<Self> {
+        let rows = |heads| (0..heads).map(|_| KvRows::new(ty, shape.head_dim, capacity)).collect::<Result<_>>();
+        Ok(KvLayer { keys: rows(shape.n_kv_head)?, values: rows(shape.value_heads())? })
     }
 
     /// Keys and values of every head.

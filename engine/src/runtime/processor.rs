@@ -38,6 +38,9 @@ pub trait Processor: Debug + Send {
     /// `Out = recurrent mixer(from)`; the layer's recurrent state is advanced by the chunk.
     fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()>;
 
+    /// Chooses the experts of the layer's FFN by `from`.
+    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()>;
+
     /// `Out = ffn(from)`
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()>;
 

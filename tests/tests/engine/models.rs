@@ -52,6 +52,11 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
         ("gemma4", "gemma4", [64, 4, 4, 2, 16, 96], GeluTanh),
         ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
+        ("plm", "plm", [48, 3, 4, 1, 32, 160], ReluSquared),
+        ("phimoe", "phimoe", [48, 3, 4, 2, 12, 32], Silu),
+        ("smallthinker", "smallthinker", [64, 5, 4, 2, 16, 32], Relu),
+        ("glm4-moe-lite", "deepseek2", [64, 3, 4, 1, 48, 96], Silu),
+        ("deepseek-v2-lite", "deepseek2", [48, 3, 4, 1, 48, 96], Silu),
         ("nemotron", "nemotron", [64, 3, 4, 2, 16, 160], ReluSquared),
         ("arcee", "arcee", [48, 3, 4, 2, 16, 160], ReluSquared),
         ("jais2", "jais2", [48, 3, 4, 4, 12, 160], ReluSquared),
@@ -335,6 +340,72 @@ fn absurd_recurrent_sizes_are_refused() {
     }
     for flags in [vec![true; 3], vec![false; 4], vec![true; 4]] {
         refuse("qwen35.attention.recurrent_layers", Value::Array(Array::Bool(flags)));
+    }
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+/// Sizes of latent attention that contradict each other or the tensors, and matrices of heads that are missing or of another number.
+#[test]
+fn latent_attention_of_absurd_sizes_is_refused() {
+    let file = "gguf2026/glm4-moe-lite-F16.gguf";
+    let Opened::Checkpoint(control) = open_file(&fixtures().join(file), ReadMode::Map).unwrap() else { panic!() };
+    for (key, values) in [
+        ("deepseek2.attention.kv_lora_rank", &[0, 31, 64, 1 << 40][..]),
+        ("deepseek2.attention.q_lora_rank", &[31, 64, 1 << 40]),
+        ("deepseek2.attention.key_length_mla", &[0, 15, 16, 41, 1 << 40]),
+        ("deepseek2.attention.value_length_mla", &[0, 31, 1 << 40]),
+        ("deepseek2.rope.dimension_count", &[0, 1, 15, 40, 1 << 40]),
+        ("deepseek2.leading_dense_block_count", &[]),
+        ("deepseek2.expert_used_count", &[0, 7]),
+    ] {
+        for value in values {
+            match Model::from_checkpoint(altered(&control, key, Value::U64(*value)), &LoadOptions::default()) {
+                Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+                other => panic!("{key} = {value}: {:?}", other.err()),
+            }
+        }
+    }
+    for (name, expected) in [
+        ("blk.0.attn_k_b.weight", "[4, 32, 24]"),
+        ("blk.1.attn_v_b.weight", "[4, 32, 32]"),
+        ("blk.2.attn_kv_a_norm.weight", "[32]"),
+        ("blk.0.attn_kv_a_mqa.weight", "[48, 64]"),
+        ("blk.1.attn_q_a.weight", "blk.1.attn_q.weight"),
+        ("blk.1.attn_q_b.weight", "[160, 32]"),
+    ] {
+        let error = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{name}: {error}");
+    }
+    // One head too few.
+    let odd = changed(file, |tensors| {
+        let tensor = tensors.iter_mut().find(|tensor| tensor.name == "blk.1.attn_k_b.weight").unwrap();
+        let bytes = tensor.data.len() / 4 * 3;
+        (tensor.shape[0], tensor.data) = (3, tensor.data.slice(0..bytes).unwrap());
+    });
+    let error = odd.unwrap_err().to_string();
+    assert!(error.contains("blk.1.attn_k_b.weight") && error.contains("[4, 32, 24]"), "{error}");
+    Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+#[test]
+fn smallthinker_files_without_what_they_need_are_refused() {
+    let file = "gguf2026/smallthinker-F16.gguf";
+    let Opened::Checkpoint(control) = open_file(&fixtures().join(file), ReadMode::Map).unwrap() else { panic!() };
+    for (key, value) in [
+        ("smallthinker.expert_count", Value::U32(0)),
+        ("smallthinker.expert_count", Value::U32(5)),
+        ("smallthinker.expert_used_count", Value::U32(5)),
+        ("smallthinker.attention.sliding_window_pattern", Value::Array(Array::Bool(vec![true; 4]))),
+        ("smallthinker.rope.layer_pattern", Value::Array(Array::Bool(vec![true; 6]))),
+    ] {
+        match Model::from_checkpoint(altered(&control, key, value), &LoadOptions::default()) {
+            Err(Error::Malformed { location: Location::Key(_) | Location::Tensor(_), .. }) => {}
+            other => panic!("{key}: {:?}", other.err()),
+        }
+    }
+    for name in ["blk.0.ffn_gate_inp.weight", "blk.3.ffn_gate_exps.weight"] {
+        let error = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name)).unwrap_err().to_string();
+        assert!(error.contains("blk."), "{name}: {error}");
     }
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
 }

@@ -138,8 +138,12 @@ impl Kernel for Attend<'_> {
                 let out = &mut out[row * width..][..width];
                 soften(v, scores, seen, self.softcap, &mut max[row], &mut sum[row], out);
             }
-            let values = decode(v, self.values.view(), start, n, width, tile);
-            weigh(v, scores, values, width, rows, n, out);
+            if std::ptr::eq(self.keys, self.values) {
+                weigh(v, scores, k, width, rows, n, out);
+            } else {
+                let values = decode(v, self.values.view(), start, n, width, tile);
+                weigh(v, scores, values, width, rows, n, out);
+            }
             start += TILE;
         }
     }

@@ -66,7 +66,7 @@ const PROMPT_ROWS: usize = 64;
 
 impl Cpu {
     /// Attention of the queries `q` `[tokens, n_head * head_dim]`, at positions `first..`, to `keys` and `values`: one set of rows
-    /// per key/value head, which include the queries' own positions. `out` has the shape of `q` and is overwritten.
+    /// per key/value head, which include the queries' own positions; both may be the same rows, which are then read once. `out` has the shape of `q` and is overwritten.
     ///
     /// # Panics
     /// If sizes disagree.

@@ -79,7 +79,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             None,
             (&weights, activation_threshold),
             &[3, 0, 4, 1, 2],
-            (&registers, &from),
+            (&registers, &from, None),
         )
         .unwrap();
         loader.uploader.finish().unwrap();

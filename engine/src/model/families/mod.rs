@@ -6,6 +6,7 @@
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
 mod cohere;
+mod deepseek2;
 mod ernie;
 mod exaone;
 mod falcon;
@@ -15,6 +16,7 @@ mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod latent;
 mod llama;
 mod minimax_m2;
 mod mistral3;
@@ -22,10 +24,13 @@ mod olmo;
 mod opt;
 mod parts;
 mod phi3;
+mod phimoe;
+mod plm;
 mod qwen;
 mod qwen35;
 mod relu_squared;
 mod seed_oss;
+mod smallthinker;
 mod smollm3;
 mod stablelm;
 mod starcoder2;
@@ -62,6 +67,8 @@ const FAMILIES: &[&Family] = &[
     &gemma3n::FAMILY,
     &gemma4::FAMILY,
     &phi3::FAMILY,
+    &phimoe::FAMILY,
+    &plm::FAMILY,
     &smollm3::FAMILY,
     &granite::FAMILY,
     &olmo::FAMILY,
@@ -69,9 +76,11 @@ const FAMILIES: &[&Family] = &[
     &cohere::FAMILY,
     &seed_oss::FAMILY,
     &glm4_moe::FAMILY,
+    &deepseek2::FAMILY,
     &minimax_m2::FAMILY,
     &ernie::FAMILY,
     &relu_squared::FAMILY,
+    &smallthinker::FAMILY,
     &falcon::FAMILY,
     &opt::FAMILY,
     &starcoder2::FAMILY,

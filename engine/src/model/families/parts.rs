@@ -64,6 +64,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         q_norm: head_norm("q", shape.q_dim())?,
         k_norm: if shape.kv_from.is_none() { head_norm("k", kv_dim)? } else { None },
         sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
+        latent: None,
     })
 }
 
@@ -212,6 +213,16 @@ pub(super) fn ffn(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result
     })
 }
 
+/// Refuses experts of layer `n` without gates, for architectures whose experts have them.
+pub(super) fn check_gates(loader: &Loader<'_>, ffn: &Ffn, n: usize) -> Result<()> {
+    match ffn {
+        Ffn::Experts(moe) if !moe.ffns().all(|ffn| ffn.gate.is_some()) => {
+            Err(loader.missing_tensor(&format!("blk.{n}.ffn_gate_exps.weight"), "a gate of every expert"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// A layer of the usual shape: norms, attention, and a gated FFN or an MoE one.
 pub(super) fn gated_layer(
     loader: &Loader<'_>,
@@ -220,6 +231,7 @@ pub(super) fn gated_layer(
     stems: &[(NormSlot, &str)],
 ) -> Result<LayerWeights> {
     let ffn = ffn(loader, config, n)?;
+    check_gates(loader, &ffn, n)?;
     let (norms, attention) = (norms(loader, config, n, stems)?, attention(loader, config, n)?);
     Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
 }

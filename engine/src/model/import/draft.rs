@@ -92,6 +92,8 @@ impl Draft {
             RouterScore::Softmax => 1,
             RouterScore::Sigmoid => 2,
             RouterScore::SoftmaxOfChosen => 3,
+            // A family's own, which has no number.
+            RouterScore::SparseMixer => 0,
         };
         self.set_size("expert_gating_func", number)?;
         let renormalise = hf.bool(&["norm_topk_prob"])?.unwrap_or(default.renormalise);
@@ -140,10 +142,13 @@ impl Draft {
         let d_model = hf.size(&["hidden_size"])?;
         let n_layer = hf.size(&["num_hidden_layers", "n_layer"])?;
         let n_head = hf.size(&["num_attention_heads", "n_head"])?;
-        let head_dim = match hf.usize(&["head_dim"])? {
-            Some(head_dim) => head_dim,
-            None if d_model.is_multiple_of(n_head) => d_model / n_head,
-            None => return Err(hf.error("num_attention_heads", format!("a divisor of {d_model}"), n_head)),
+        // Heads of latent attention have a part that is rotated and one that is not.
+        let parts = (hf.usize(&["qk_nope_head_dim"])?, hf.usize(&["qk_rope_head_dim"])?);
+        let head_dim = match (hf.usize(&["head_dim"])?, parts) {
+            (_, (Some(plain), Some(rotated))) => plain.saturating_add(rotated),
+            (Some(head_dim), _) => head_dim,
+            _ if d_model.is_multiple_of(n_head) => d_model / n_head,
+            _ => return Err(hf.error("num_attention_heads", format!("a divisor of {d_model}"), n_head)),
         };
         // Lists of these lengths are made below, so they are checked before the tensors are there to check them against.
         for (name, value) in [("num_hidden_layers", n_layer), ("head_dim", head_dim)] {
@@ -233,7 +238,11 @@ impl Draft {
             "longrope" | "su" => {
                 let original = original.unwrap_or(context);
                 let scale = context as f64 / original.max(2) as f64;
-                let magnitude = match rope.f32("attention_factor")? {
+                let given = match rope.f32("attention_factor")? {
+                    None => rope.f32("short_mscale")?,
+                    given => given,
+                };
+                let magnitude = match given {
                     Some(magnitude) => magnitude,
                     None if scale <= 1.0 => 1.0,
                     None => (1.0 + scale.ln() / (original.max(2) as f64).ln()).sqrt() as f32,

@@ -199,6 +199,15 @@ impl HfConfig {
         HfRope { config: self, values: by_kind.or(parameters).or_else(|| object("rope_scaling")) }
     }
 
+    /// Factor of YaRN scaling, and the weights of its logarithm in the magnitude of rotations and in that of all elements, where the
+    /// file names the latter.
+    pub(in crate::model) fn yarn_scales(&self) -> Result<Option<(f32, f32, f32)>> {
+        let rope = self.rope("full_attention");
+        let all = rope.f32("mscale_all_dim")?.filter(|all| *all != 0.0);
+        let (Some(all), "yarn", Some(factor)) = (all, rope.kind(), rope.f32("factor")?) else { return Ok(None) };
+        Ok(Some((factor, rope.f32("mscale")?.unwrap_or(1.0), all)))
+    }
+
     /// Fraction of a head's elements that are rotated, if the file says.
     pub(in crate::model) fn rotary_fraction(&self) -> Result<Option<f32>> {
         let fraction = match self.f32(&["partial_rotary_factor"])? {

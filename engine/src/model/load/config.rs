@@ -30,6 +30,8 @@ impl Loader<'_> {
         };
         if let Some(value_length) = self.size("attention.value_length", 1..=MAX_HEADS)?
             && value_length != head_dim
+            // Lengths of latent attention differ.
+            && !self.has_key("attention.kv_lora_rank")
         {
             let expected = format!("the length of a key, {head_dim}");
             return Err(self.key_error("attention.value_length", expected, value_length));
@@ -95,6 +97,13 @@ impl Loader<'_> {
     pub(in crate::model) fn base_config(&self, sizes: &Sizes, norm: NormKind, order: RopeOrder) -> Result<ModelConfig> {
         let norm_eps = self.norm_eps(match norm {
             NormKind::Rms => "attention.layer_norm_rms_epsilon",
+            // Files of Phi-3.5-MoE have it under the other's name.
+            NormKind::Layer
+                if !self.has_key("attention.layer_norm_epsilon")
+                    && self.has_key("attention.layer_norm_rms_epsilon") =>
+            {
+                "attention.layer_norm_rms_epsilon"
+            }
             NormKind::Layer => "attention.layer_norm_epsilon",
         })?;
         let rope = self.rope(sizes, order)?;
@@ -118,6 +127,7 @@ impl Loader<'_> {
                 gated: false,
                 norm_values: false,
                 kv_from: None,
+                latent: None,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();

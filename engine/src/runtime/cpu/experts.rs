@@ -9,6 +9,7 @@ use super::{
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
+    format::Matrix,
     model::{ExpertWeights, Ffn, FfnWeights, ModelConfig},
     runtime::{Probe, Sparsity, scratch::grow},
 };
@@ -73,7 +74,35 @@ impl ExpertTask<'_> {
 }
 
 impl MoeFfn {
-    /// `out = sum over chosen experts`, `[tokens, d_model]` as the input; `ffn` computes the experts.
+    /// Chooses the experts of `task`, whose `x` is the router's input.
+    pub(crate) fn route(
+        &mut self,
+        cpu: &Cpu,
+        config: &ModelConfig,
+        task: &LayerTask<'_>,
+        weights: &ExpertWeights,
+    ) -> Result<()> {
+        let Some(experts) = &config.experts else {
+            return Err(Error::invalid("model", "a configuration of its experts", "none"));
+        };
+        let mut x = task.x;
+        if let Some(norm) = &weights.router_norm {
+            grow(&mut self.gathered, Some(task.residual.len()), WHAT)?;
+            let normed = &mut self.gathered[..task.residual.len()];
+            cpu.rms_norm(normed, Some(task.residual), &norm.weight, config.norm_eps);
+            x = normed;
+        }
+        self.routing.route_by(cpu, experts, weights, (task.x, x), task.tokens)
+    }
+
+    /// The matrices that the chosen experts of a single token read first.
+    pub(crate) fn first_read<'a>(&self, weights: &'a ExpertWeights) -> Few<&'a Matrix> {
+        let chosen = self.routing.chosen().iter().filter_map(|at| weights.experts.get(*at));
+        chosen.map(|expert| &expert.gate.as_ref().unwrap_or(&expert.up).weight).collect()
+    }
+
+    /// `out = sum over chosen experts`, `[tokens, d_model]` as the input; `ffn` computes the experts. They are chosen by that input
+    /// unless they were before ([`LayerTask::routed`]).
     pub(crate) fn run(
         &mut self,
         cpu: &Cpu,
@@ -84,18 +113,10 @@ impl MoeFfn {
         out: &mut [f32],
         probe: &mut dyn Probe,
     ) -> Result<()> {
-        let Some(experts) = &config.experts else {
-            return Err(Error::invalid("model", "a configuration of its experts", "none"));
-        };
         let started = probe.wants_firing().then(Instant::now);
-        let mut x = task.x;
-        if let Some(norm) = &weights.router_norm {
-            grow(&mut self.gathered, Some(task.residual.len()), WHAT)?;
-            let normed = &mut self.gathered[..task.residual.len()];
-            cpu.rms_norm(normed, Some(task.residual), &norm.weight, config.norm_eps);
-            x = normed;
+        if !task.routed {
+            self.route(cpu, config, task, weights)?;
         }
-        self.routing.route_by(cpu, experts, weights, (task.x, x), task.tokens)?;
         if probe.wants_router() {
             probe.router(task.layer, self.routing.chosen());
         }

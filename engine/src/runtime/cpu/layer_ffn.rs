@@ -28,6 +28,8 @@ pub(crate) struct LayerTask<'a> {
     /// Input of the norm before it, `[tokens, d_model]`.
     pub residual: &'a [f32],
     pub tokens: usize,
+    /// True if the layer's experts were chosen before ([`LayerFfn::route`]).
+    pub routed: bool,
 }
 
 impl LayerTask<'_> {
@@ -58,18 +60,6 @@ impl LayerTask<'_> {
         let gate_deviations = config.layers.get(self.layer).and_then(|layer| layer.gate_deviations);
         FfnBlock { gate_deviations, ..FfnBlock::whole(ffn) }
     }
-
-    /// Has idle threads prefetch the weights that it reads first.
-    pub(crate) fn expect(&self, cpu: &Cpu, config: &ModelConfig) {
-        match self.ffn {
-            Ffn::Dense(ffn) => {
-                let block = [self.block(ffn, config)];
-                cpu.prefetch(&self.ffn_task(&block, config.activation, false).first_read());
-            }
-            // Experts are not known before they are chosen.
-            Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
-        }
-    }
 }
 
 /// Computes FFNs of layers, dense or MoE. Its buffers grow to the largest chunk and stay.
@@ -82,6 +72,31 @@ pub(crate) struct LayerFfn {
 }
 
 impl LayerFfn {
+    /// Has idle threads prefetch the weights that `task` reads first.
+    pub(crate) fn expect(&self, cpu: &Cpu, task: &LayerTask<'_>, config: &ModelConfig) {
+        match task.ffn {
+            Ffn::Dense(ffn) => {
+                let block = [task.block(ffn, config)];
+                cpu.prefetch(&task.ffn_task(&block, config.activation, false).first_read());
+            }
+            Ffn::Experts(experts) if task.routed => cpu.prefetch(&self.moe.first_read(experts)),
+            // Experts are not known before they are chosen.
+            Ffn::Experts(_) | Ffn::None => cpu.prefetch(&[]),
+        }
+    }
+
+    /// Chooses the experts of `task`, whose `x` is the router's input, for the [`LayerFfn::run`] that follows.
+    pub(crate) fn route(&mut self, cpu: &Cpu, config: &ModelConfig, task: &LayerTask<'_>) -> Result<()> {
+        match task.ffn {
+            Ffn::Experts(weights) => self.moe.route(cpu, config, task, weights),
+            _ => Err(Error::invalid(
+                "layer program",
+                "a router that the model has",
+                format!("none in layer {}", task.layer),
+            )),
+        }
+    }
+
     /// `out = ffn(x)`, both `[tokens, d_model]`.
     pub(crate) fn run(
         &mut self,

@@ -6,6 +6,7 @@ mod altup;
 mod expert_firing;
 mod experts;
 mod ffn;
+mod latent;
 mod layer_ffn;
 mod per_layer;
 mod processor;

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 use super::{
     FfnWork, WHAT,
     altup::AltupStreams,
+    latent::{LatentAttention, LatentTask},
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
     recurrent::RecurrentMixer,
@@ -19,8 +20,8 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     model::{
-        AltupStep, AttentionConfig, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind, NormSlot, Position,
-        RecurrentConfig, RecurrentWeights, Register,
+        AltupStep, AttentionConfig, AttentionWeights, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind,
+        NormSlot, Position, RecurrentConfig, RecurrentWeights, Register,
     },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
@@ -53,6 +54,7 @@ pub struct CpuProcessor {
     recurrent: RecurrentMixer,
     per_layer: PerLayerInputs,
     altup: AltupStreams,
+    latent: LatentAttention,
     /// One per table of the cache's rotations, for the chunk's positions.
     rotations: Vec<RopeRows>,
     attention: AttentionScratch,
@@ -85,6 +87,7 @@ impl CpuProcessor {
             recurrent: RecurrentMixer::default(),
             per_layer: PerLayerInputs::default(),
             altup: AltupStreams::default(),
+            latent: LatentAttention::default(),
             rotations: Vec::new(),
             attention: AttentionScratch::default(),
             ffn: LayerFfn::default(),
@@ -133,6 +136,12 @@ impl CpuProcessor {
         self.ffn.run(&self.cpu, &model.config, &task, out, probe)
     }
 
+    /// Chooses the experts of a layer that is otherwise computed elsewhere by `x`, `[tokens, d_model]`, for [`CpuProcessor::ffn_of`].
+    pub(crate) fn route_of(&mut self, model: &Model, layer: usize, x: &[f32], tokens: usize) -> Result<()> {
+        let task = self.task(model, layer, (x, None), tokens);
+        self.ffn.route(&self.cpu, &model.config, &task)
+    }
+
     /// `out =` the weighted sum of experts of an MoE layer that were chosen elsewhere: `chosen` are ids and router weights,
     /// `[tokens, used]` each, ids past the last expert are skipped, `out` and `x` are `[tokens, d_model]`. Neurons that fired are
     /// added to `fired`, `[tokens, words(neurons)]`.
@@ -168,6 +177,7 @@ impl CpuProcessor {
             x,
             residual: residual.unwrap_or(x),
             tokens,
+            routed: model.config.layers[layer].early_router_input().is_some(),
         }
     }
 
@@ -178,10 +188,12 @@ impl CpuProcessor {
             grow(register, tokens.checked_mul(config.d_model), WHAT)?;
         }
         let widest = |of: fn(&AttentionConfig) -> usize| config.attentions().map(of).max().unwrap_or(0);
-        let (q_dim, kv_dim) = (widest(AttentionConfig::q_dim), widest(AttentionConfig::kv_dim));
+        let plain = |of: &AttentionConfig, dim: usize| if of.latent.is_some() { 0 } else { dim };
+        let q_dim = config.attentions().map(|of| plain(of, of.q_dim())).max().unwrap_or(0);
+        let kv_dim = config.attentions().map(|of| plain(of, of.kv_dim())).max().unwrap_or(0);
         for (buffer, dim) in [
             (&mut self.q, q_dim),
-            (&mut self.heads, q_dim),
+            (&mut self.heads, widest(AttentionConfig::output_cols)),
             (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
             (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { 0 })),
             (&mut self.k, kv_dim),
@@ -194,7 +206,7 @@ impl CpuProcessor {
 }
 
 /// `x = norm(from)`, or `norm(x)` without `from`, row by row; rows are as long as the norm's weight.
-fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
+pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f32], from: Option<&[f32]>) {
     match config.norm {
         NormKind::Rms => cpu.rms_norm(x, from, &norm.weight, config.norm_eps),
         NormKind::Layer => cpu.layer_norm(x, from, &norm.weight, norm.bias.as_deref(), config.norm_eps),
@@ -211,6 +223,38 @@ fn no_attention(layer: usize) -> Error {
     Error::invalid("layer program", "attention that the model has", format!("attention in layer {layer}"))
 }
 
+impl CpuProcessor {
+    /// Latent attention: [`Processor::attention`] of layers that have it.
+    fn latent_attention(
+        &mut self,
+        model: &Model,
+        layer: usize,
+        (of, weights): (&AttentionConfig, &AttentionWeights),
+        from: Register,
+        kv: &mut KvCache,
+    ) -> Result<()> {
+        let Some(cache) = kv.layer_mut(layer) else {
+            return Err(Error::invalid("KV cache", format!("one in RAM with a layer {layer}"), "another"));
+        };
+        let (first, tokens) = (self.first, self.tokens);
+        let rotation = of.rope.and_then(|table| self.rotations.get(table));
+        let task = LatentTask { config: &model.config, shape: of, weights, first, tokens, rotation };
+        let x = &self.registers[from as usize][..tokens * model.config.d_model];
+        let heads = &mut self.heads[..tokens * of.output_cols()];
+        self.latent.run(&self.cpu, &task, x, cache, &mut self.attention, heads)?;
+        self.project_heads(model, layer, (of, weights));
+        Ok(())
+    }
+
+    /// `Out = ` the output projection of the heads.
+    fn project_heads(&mut self, model: &Model, layer: usize, (of, weights): (&AttentionConfig, &AttentionWeights)) {
+        self.expect_ffn(model, layer);
+        let heads = &self.heads[..self.tokens * of.output_cols()];
+        let out = &mut self.registers[Register::Out as usize][..self.tokens * model.config.d_model];
+        self.cpu.matmul(&mut [job((&weights.output, out))], heads, self.tokens);
+    }
+}
+
 /// Prefetch of the weights that one token reads next, as soon as they are known.
 impl CpuProcessor {
     /// The FFN of a layer.
@@ -219,7 +263,8 @@ impl CpuProcessor {
             self.expect_attention(model, layer + 1);
         } else if self.tokens == 1 {
             // The prefetch needs the weights only: inputs are empty.
-            self.task(model, layer, (&[], Some(&[])), 1).expect(&self.cpu, &model.config);
+            let task = self.task(model, layer, (&[], Some(&[])), 1);
+            self.ffn.expect(&self.cpu, &task, &model.config);
         }
     }
 
@@ -304,6 +349,9 @@ impl Processor for CpuProcessor {
         let config = &model.config;
         let parts = (&config.layers[layer].attention, &model.weights.layers[layer].attention);
         let (Some(of), Some(weights)) = parts else { return Err(no_attention(layer)) };
+        if of.latent.is_some() {
+            return self.latent_attention(model, layer, (of, weights), from, kv);
+        }
         let (d, q_dim, kv_dim) = (config.d_model, of.q_dim(), of.own_kv_dim());
         let (q, k, v) = (
             &mut self.q[..self.tokens * q_dim],
@@ -373,11 +421,7 @@ impl Processor for CpuProcessor {
         if of.gated {
             self.cpu.gate(heads, gates);
         }
-        self.expect_ffn(model, layer);
-        let heads = &self.heads[..self.tokens * q_dim];
-        let out = &mut self.registers[Register::Out as usize][..self.tokens * d];
-        let mut job = [MatmulJob { weight: &weights.output.weight, bias: weights.output.bias.as_deref(), out }];
-        self.cpu.matmul(&mut job, heads, self.tokens);
+        self.project_heads(model, layer, (of, weights));
         Ok(())
     }
 
@@ -397,6 +441,13 @@ impl Processor for CpuProcessor {
         self.recurrent.delta_net(&self.cpu, part, (&x[..n], tokens), state, &mut out[..n])?;
         self.expect_ffn(model, layer);
         Ok(())
+    }
+
+    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        let x = std::mem::take(&mut self.registers[from as usize]);
+        let done = self.route_of(model, layer, &x[..self.tokens * model.config.d_model], self.tokens);
+        self.registers[from as usize] = x;
+        done
     }
 
     fn ffn(&mut self, model: &Model, layer: usize, from: Register, probe: &mut dyn Probe) -> Result<()> {
@@ -425,6 +476,7 @@ impl Processor for CpuProcessor {
             x,
             residual,
             tokens: self.tokens,
+            routed: model.config.layers[layer].early_router_input().is_some(),
         };
         let done = self.ffn.run(&self.cpu, &model.config, &task, &mut out[..n], probe);
         self.registers[Register::Out as usize] = out;
@@ -548,11 +600,14 @@ impl Processor for CpuProcessor {
             self.registers.iter().chain([&self.q, &self.k, &self.v, &self.heads, &self.logits, &self.normed_from]);
         let vectors = vectors.chain([&self.gated, &self.gates]);
         let floats: usize = vectors.map(Vec::capacity).sum();
-        (floats * size_of::<f32>()) as u64
-            + self.attention.bytes()
-            + self.ffn.bytes()
-            + self.recurrent.bytes()
-            + self.per_layer.bytes()
-            + self.altup.bytes()
+        let parts = [
+            self.attention.bytes(),
+            self.ffn.bytes(),
+            self.recurrent.bytes(),
+            self.latent.bytes(),
+            self.per_layer.bytes(),
+            self.altup.bytes(),
+        ];
+        (floats * size_of::<f32>()) as u64 + parts.iter().sum::<u64>()
     }
 }

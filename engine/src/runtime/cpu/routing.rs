@@ -152,7 +152,7 @@ fn sigmoid(x: f32) -> f32 {
 fn choose(router: &Router, bias: Option<&[f32]>, scores: &mut [f32], choice: &mut [f32], chosen: &mut [usize]) {
     match router.score {
         RouterScore::Softmax => softmax_in_place(scores),
-        RouterScore::SoftmaxOfChosen => {}
+        RouterScore::SoftmaxOfChosen | RouterScore::SparseMixer => {}
         RouterScore::Sigmoid => scores.iter_mut().for_each(|score| *score = sigmoid(*score)),
     }
     if bias.is_none() && router.groups.is_none() {
@@ -188,13 +188,29 @@ fn weigh(router: &Router, scores: &[f32], chosen: &[usize], weights: &mut Vec<f3
     let first = weights.len();
     weights.extend(chosen.iter().map(|expert| scores[*expert]));
     let weights = &mut weights[first..];
-    if router.score == RouterScore::SoftmaxOfChosen {
-        softmax_in_place(weights);
+    match router.score {
+        RouterScore::SoftmaxOfChosen => softmax_in_place(weights),
+        RouterScore::SparseMixer => mix(scores, chosen, weights),
+        RouterScore::Softmax | RouterScore::Sigmoid => {}
     }
     // Sigmoids can all be zero.
     let sum = if router.renormalise { weights.iter().sum::<f32>().max(f32::MIN_POSITIVE) } else { 1.0 };
     weights.iter_mut().for_each(|weight| *weight *= router.scale / sum);
 }
+
+/// Weights of SparseMixer: the `softmax` of each of `chosen`, best first, over the experts not chosen before it that are nearly as
+/// good.
+fn mix(scores: &[f32], chosen: &[usize], weights: &mut [f32]) {
+    for (at, (weight, expert)) in weights.iter_mut().zip(chosen).enumerate() {
+        let best = scores[*expert];
+        let near = |score: f32| best - score <= NEARLY * score.abs().max(best);
+        let others = scores.iter().enumerate().filter(|(other, score)| !chosen[..at].contains(other) && near(**score));
+        *weight = 1.0 / others.map(|(_, score)| (score - best).exp()).sum::<f32>();
+    }
+}
+
+/// How much worse an expert may be for SparseMixer, relative to its score: twice the jitter of training.
+const NEARLY: f32 = 0.02;
 
 #[cfg(test)]
 mod tests {
@@ -234,6 +250,23 @@ mod tests {
         let (chosen, weights) = route(&Router::sigmoid(false), Some(&[1.0, 0.0, 0.0]), &logits, 2);
         assert_eq!(chosen, [0, 1]);
         close(&weights, &[0.5, 0.75]);
+    }
+
+    #[test]
+    fn sparse_mixer_weighs_experts_against_those_nearly_as_good() {
+        let router = Router { score: RouterScore::SparseMixer, ..Router::softmax(false) };
+        // Alone; then with one other that is within 2 %.
+        let (chosen, weights) = route(&router, None, &[1.0, 3.0, 2.0, 1.98], 2);
+        assert_eq!(chosen, [1, 2]);
+        close(&weights, &[1.0, 1.0 / (1.0 + (-0.02f32).exp())]);
+        // The first is compared with the second, the second not with the first.
+        let (chosen, weights) = route(&router, None, &[5.0, 5.05, -1.0], 2);
+        assert_eq!(chosen, [1, 0]);
+        close(&weights, &[1.0 / (1.0 + (-0.05f32).exp()), 1.0]);
+        // Scores below 0 have a magnitude too.
+        let (chosen, weights) = route(&router, None, &[-2.0, -2.03, -4.0], 2);
+        assert_eq!(chosen, [0, 1]);
+        close(&weights, &[1.0 / (1.0 + (-0.03f32).exp()), 1.0]);
     }
 
     #[test]

@@ -179,6 +179,7 @@ pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a>
     let tokens = x.len() / D;
     let (predictor, activation_threshold) = (None, None);
     LayerTask {
+        routed: false,
         layer: 0,
         ffn,
         predictor,

@@ -163,6 +163,9 @@ impl AttentionOps {
         from: &Buffer,
         (out, pitch): (&Buffer, usize),
     ) -> Result<Self> {
+        if shape.latent.is_some() {
+            return Err(unsupported("attention on the GPU", "keys and values of a latent", "keys and values of heads"));
+        }
         if shape.gated {
             return Err(unsupported("attention on the GPU", "gated heads", "heads without gates"));
         }

@@ -29,6 +29,8 @@ pub(crate) struct GpuLayer {
     pub sums: Vec<((Register, Register), Elementwise)>,
     pub attention_from: Register,
     pub ffn_from: Register,
+    /// Input of the router, where experts are chosen ahead of the FFN.
+    pub router_from: Option<Register>,
     /// The norm whose output the FFN reads; the predictor runs right behind it.
     pub feeds_ffn: Option<NormStep>,
     /// True if the residual stream is still the input of that norm when the FFN begins.
@@ -72,10 +74,11 @@ impl GpuLayer {
                     sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, row)?));
                 }
                 Step::Altup(_) => return Err(no_streams(layer)),
-                Step::AddOut | Step::PerLayerInput | Step::Scale => {}
+                Step::Route { .. } | Step::AddOut | Step::PerLayerInput | Step::Scale => {}
             }
         }
-        for from in [attention_from, ffn_from, dense_from] {
+        let router_from = shape.early_router_input();
+        for from in [attention_from, ffn_from, dense_from].into_iter().chain(router_from) {
             if from == Register::Out {
                 return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
             }
@@ -99,7 +102,18 @@ impl GpuLayer {
             None => None,
         };
         let keeps_residual = shape.early_ffn_input().is_none();
-        Ok(GpuLayer { norms, attention, per_layer, dense, sums, attention_from, ffn_from, feeds_ffn, keeps_residual })
+        Ok(GpuLayer {
+            norms,
+            attention,
+            per_layer,
+            dense,
+            sums,
+            attention_from,
+            ffn_from,
+            router_from,
+            feeds_ffn,
+            keeps_residual,
+        })
     }
 }
 

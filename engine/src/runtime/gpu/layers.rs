@@ -384,6 +384,13 @@ impl GpuLayers {
         Ok(())
     }
 
+    /// Readies `from` as the input of the router that chooses ahead of the layer's FFN.
+    pub fn router_input(&mut self, layer: usize, from: Register) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        same(self.layer(layer)?.router_from.unwrap_or(Register::Out), from)
+    }
+
     /// `Residual += Out`, put off until a step reads the stream: usually the next norm, which adds on the way.
     pub fn add_out(&mut self) {
         self.add_due();
@@ -418,14 +425,19 @@ impl GpuLayers {
     /// Reads back the residual stream of some of the chunk's tokens.
     pub fn read_residual(&mut self, tokens: Range<usize>) -> Result<()> {
         self.add_due();
+        self.read_register(Register::Residual, tokens)
+    }
+
+    /// Reads back a register of some of the chunk's tokens, in place of the residual stream.
+    pub fn read_register(&mut self, register: Register, tokens: Range<usize>) -> Result<()> {
         let (d_model, row_bytes) = (self.registers.d_model, self.registers.row_bytes());
         let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
         let read_back = &mut self.read_back;
-        let piece = (self.registers.get(Register::Residual), start, bytes);
+        let piece = (self.registers.get(register), start, bytes);
         self.segment.read(&[piece], |read| unpad(read, row_bytes as usize, d_model, read_back))
     }
 
-    /// The residual stream that was last read back, `[tokens, d_model]`.
+    /// The rows that were last read back, `[tokens, d_model]`.
     pub fn residual(&self) -> &[f32] {
         &self.read_back
     }

@@ -163,6 +163,10 @@ impl Residency for FailingProcessor {
 }
 
 impl Processor for FailingProcessor {
+    fn route(&mut self, model: &Model, layer: usize, from: Register) -> Result<()> {
+        self.cpu.route(model, layer, from)
+    }
+
     fn kv_cache(&mut self, model: &Model, capacity: usize, ty: KvType) -> Result<KvCache> {
         self.cpu.kv_cache(model, capacity, ty)
     }

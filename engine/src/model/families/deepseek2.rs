@@ -1,0 +1,76 @@
+//! DeepSeek V2, V2-Lite, V3 and R1, Kimi K2, GLM 4.7 Flash: latent attention, some dense layers, then experts with shared ones. Experts are
+//! chosen by a softmax (V2) or by sigmoid and bias, from the best groups in the large models.
+//!
+//! Layers that predict further tokens come last and are not used.
+
+use super::{
+    Family, Loader, latent,
+    parts::{USUAL_NORMS, check_gates, ffn, norms},
+};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        ExpertGroups, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family = Family {
+    architectures: &["deepseek2"],
+    model_types: &["deepseek_v2", "deepseek_v3", "glm4_moe_lite", "kimi_k2"],
+    config,
+    layer,
+    import,
+};
+
+/// Vocabulary and layers (with and without the one that predicts further tokens) of GLM 4.7 Flash, whose first files do not say how
+/// experts are chosen.
+const GLM_VOCABULARY: usize = 154_880;
+const GLM_LAYERS: std::ops::RangeInclusive<usize> = 47..=48;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
+    latent::configure(loader, &mut config)?;
+    let biased = (0..sizes.n_layer).any(|n| loader.has(&format!("blk.{n}.exp_probs_b.bias")));
+    let glm = sizes.n_vocab == GLM_VOCABULARY && GLM_LAYERS.contains(&sizes.n_layer);
+    let router = if glm { Router::sigmoid(true) } else { Router::softmax(false) };
+    // A group of V2 is as good as its best expert, one of V3 as its two best.
+    let groups = ExpertGroups { count: 1, used: 1, best: if biased { 2 } else { 1 } };
+    config.experts = loader.experts(Router { groups: Some(groups), ..router }, |_| 0)?;
+    let further = loader.size("nextn_predict_layers", 0..=sizes.n_layer - 1)?.unwrap_or(0);
+    config.layers.truncate(sizes.n_layer - further);
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let ffn = ffn(loader, config, n)?;
+    check_gates(loader, &ffn, n)?;
+    let (norms, attention) = (norms(loader, config, n, USUAL_NORMS)?, latent::attention(loader, config, n)?);
+    Ok(LayerWeights::new(norms, attention, ffn, loader.predictor(n, config)?))
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("attention_bias", false, "latent attention with biases")?;
+    hf.refuse_unless("rope_interleave", true, "latent attention that rotates halves")?;
+    latent::import(hf, draft, "deepseek2", 10_000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    draft.set_size("expert_count", hf.or_default(&["n_routed_experts"], 0)?)?;
+    draft.set_size("expert_used_count", hf.or_default(&["num_experts_per_tok"], 0)?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
+    draft.set_size("leading_dense_block_count", hf.or_default(&["first_k_dense_replace"], 0)?)?;
+    let v2 = hf.model_type() == "deepseek_v2";
+    draft.router(hf, if v2 { Router::softmax(false) } else { Router::sigmoid(true) })?;
+    if v2 {
+        // V2 never divides by the sum, whatever its files say.
+        draft.set("expert_weights_norm", Value::Bool(false));
+    }
+    let naming = &mut draft.naming;
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_experts");
+    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    naming.selection_bias("mlp.gate.e_score_correction_bias");
+    Ok(())
+}

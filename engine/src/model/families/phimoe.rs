@@ -1,0 +1,65 @@
+//! Phi-3.5-MoE: layer norms and biases, long-context divisors, and two experts per token whose weights are those of a softmax over the
+//! experts that are nearly as good (SparseMixer).
+//!
+//! llama.cpp weighs the experts of its files by a plain softmax instead.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::Value,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router, RouterScore,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["phimoe"], model_types: &["phimoe"], config, layer, import };
+
+/// How much better the best expert may be than another, relative to the other's magnitude, for that to count.
+const JITTER: f32 = 0.01;
+const ROUTER: Router = Router { score: RouterScore::SparseMixer, ..Router::softmax(false) };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    // llama.cpp's files have the layer norm's epsilon under the RMS norm's key.
+    let mut config = loader.base_config(sizes, NormKind::Layer, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::Silu)?;
+    config.experts = loader.experts(ROUTER, |_| sizes.n_ff)?;
+    match config.experts.map(|experts| experts.used) {
+        Some(2) => {}
+        used => return Err(loader.key_error("expert_used_count", "2, as SparseMixer has it", used.unwrap_or(0))),
+    }
+    loader.apply_window(&mut config, None, 0)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let sizes = draft.common(hf, "phimoe")?;
+    draft.rope(hf, &sizes, 1e6)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    if let Some(jitter) = hf.f32(&["router_jitter_noise"])?
+        && jitter != JITTER
+    {
+        return Err(hf.error("router_jitter_noise", JITTER.to_string(), jitter));
+    }
+    if let Some(window) = hf.usize(&["sliding_window"])? {
+        draft.window(window, hf.sliding_layers(sizes.n_layer)?)?;
+    }
+    draft.set("attention.layer_norm_epsilon", Value::F32(hf.f32(&["rms_norm_eps"])?.unwrap_or(1e-5)));
+    draft.set_size("expert_count", hf.size(&["num_local_experts"])?)?;
+    draft.set_size("expert_used_count", hf.or_default(&["num_experts_per_tok"], 2)?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.experts("block_sparse_moe.experts", ["w1", "w3", "w2"]);
+    naming.add("model.layers.*.block_sparse_moe.gate", "blk.*.ffn_gate_inp");
+    Ok(())
+}

@@ -1,0 +1,87 @@
+//! SmallThinker: experts with a ReLU in their gate, chosen by the residual stream before attention, so that they are known early;
+//! three of four layers have a window and rotations, the first of every four has neither.
+//!
+//! llama.cpp's files name the window alone; files this engine writes have `rope.layer_pattern` and the window's pattern.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder, Router, Step,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["smallthinker"], model_types: &["smallthinker"], config, layer, import };
+
+/// One layer of so many has neither window nor rotations, the first of them.
+const INTERVAL: usize = 4;
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::Relu)?;
+    config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
+    if config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    config.set_steps(Step::sequential_routed_early());
+    let slides = loader.layer_flags("attention.sliding_window_pattern", sizes.n_layer)?;
+    loader.apply_window(&mut config, None, 0)?;
+    let windowed = config.attentions().any(|attention| attention.window.is_some());
+    let rotated = loader.layer_flags("rope.layer_pattern", sizes.n_layer)?;
+    for (n, attention) in
+        config.layers.iter_mut().enumerate().filter_map(|(n, layer)| Some((n, layer.attention.as_mut()?)))
+    {
+        let usual = !windowed || n % INTERVAL != 0;
+        attention.window = attention.window.filter(|_| slides.is_some() || usual);
+        attention.rope = attention.rope.filter(|_| rotated.as_ref().map_or(usual, |rotated| rotated[n]));
+    }
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("moe_enable_early_router", true, "SmallThinker that routes behind attention")?;
+    hf.refuse_unless("moe_enable_secondary_experts", false, "SmallThinker with secondary experts")?;
+    let n_head = hf.size(&["num_attention_heads"])?;
+    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
+    let n_ff = hf.size(&["moe_ffn_hidden_size"])?;
+    let sizes = draft.common_with(hf, "smallthinker", n_kv_head, n_ff)?;
+    draft.rope(hf, &sizes, 10_000.0)?;
+    draft.activation(Activation::Relu);
+    if let Some(layout) = hf.layer_flags("moe_layer_layout", sizes.n_layer)?
+        && let Some(dense) = layout.iter().position(|experts| !experts)
+    {
+        return Err(hf.error("moe_layer_layout", "experts in every layer", format!("none in layer {dense}")));
+    }
+    // Of windows and rotations, each layer may have one without the other.
+    let windows = hf.layer_flags("sliding_window_layout", sizes.n_layer)?;
+    let windows = windows.unwrap_or_else(|| vec![false; sizes.n_layer]);
+    if windows.contains(&true) {
+        draft.window(hf.size(&["sliding_window_size", "sliding_window"])?, Some(windows))?;
+    }
+    let rotated = hf.layer_flags("rope_layout", sizes.n_layer)?.unwrap_or_else(|| vec![true; sizes.n_layer]);
+    draft.set("rope.layer_pattern", Value::Array(Array::Bool(rotated)));
+    draft.set_size("expert_count", hf.size(&["moe_num_primary_experts"])?)?;
+    draft.set_size("expert_used_count", hf.size(&["moe_num_active_primary_experts"])?)?;
+    draft.set_size("expert_feed_forward_length", n_ff)?;
+    let router = match hf.bool(&["moe_primary_router_apply_softmax"])? {
+        Some(false) => Router::sigmoid(true),
+        _ => Router::softmax(true),
+    };
+    draft.router(hf, router)?;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.experts("block_sparse_moe.experts", ["gate", "up", "down"]);
+    naming.add("model.layers.*.block_sparse_moe.primary_router", "blk.*.ffn_gate_inp");
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! Multi-head latent attention (DeepSeek V2) on the CPU, absorbed: queries are brought to the latent's width by each head's key matrix,
+//! attend to the cached latents, and each head's value matrix is applied to their weighted sum.
+//!
+//! A cached row is `[rotated key | latent]` and serves as key and value, so that the cache holds `rope + rank` elements per token.
+
+use smallvec::SmallVec;
+
+use super::{WHAT, processor::norm_rows};
+use crate::{
+    cpu::{
+        Cpu, MatmulJob, RowsJob,
+        ops::{AttentionScratch, AttentionShape, RopeRows},
+    },
+    error::{Error, Result},
+    model::{AttentionConfig, AttentionWeights, LatentConfig, LatentWeights, Linear, ModelConfig},
+    runtime::{KvLayer, scratch::grow},
+};
+
+/// Buffers of latent attention; they grow to the largest chunk and stay.
+#[derive(Debug, Default)]
+pub(super) struct LatentAttention {
+    /// `[tokens, q_rank]`
+    low: Vec<f32>,
+    /// `[tokens, n_head, nope_dim + rope]`
+    queries: Vec<f32>,
+    /// `[tokens, latent | rotated]`, as projected.
+    projected: Vec<f32>,
+    /// `[n_head, tokens, nope_dim]`, then `[n_head, tokens, rank]` of attention's output.
+    inputs: Vec<f32>,
+    /// `[n_head, tokens, rank]` of queries, then `[n_head, tokens, v_dim]`.
+    outputs: Vec<f32>,
+    /// `[tokens, rotated | latent]`
+    keys: Vec<f32>,
+    /// `[tokens, n_head, rotated | latent]`
+    wide_queries: Vec<f32>,
+    /// `[tokens, n_head, rotated | latent]`, of which the latent is used.
+    wide_out: Vec<f32>,
+}
+
+/// The layer and chunk that are computed.
+pub(super) struct LatentTask<'a> {
+    pub config: &'a ModelConfig,
+    pub shape: &'a AttentionConfig,
+    pub weights: &'a AttentionWeights,
+    /// Position of the first token.
+    pub first: usize,
+    pub tokens: usize,
+    pub rotation: Option<&'a RopeRows>,
+}
+
+impl LatentAttention {
+    /// `heads = ` each head's values, `[tokens, n_head * v_dim]`, for the input `x`, `[tokens, d_model]`; the chunk's latents are
+    /// appended to `cache`.
+    pub(super) fn run(
+        &mut self,
+        cpu: &Cpu,
+        task: &LatentTask<'_>,
+        x: &[f32],
+        cache: &mut KvLayer,
+        scratch: &mut AttentionScratch,
+        heads: &mut [f32],
+    ) -> Result<()> {
+        let LatentTask { shape, weights, tokens, first, .. } = *task;
+        let (Some(latent), Some(behind)) = (shape.latent, weights.latent.as_deref()) else {
+            return Err(Error::invalid("layer program", "latent attention that the model has", "other attention"));
+        };
+        let width = shape.head_dim;
+        let room = tokens.checked_mul(shape.n_head * width);
+        grow(&mut self.wide_queries, room, WHAT)?;
+        grow(&mut self.wide_out, room, WHAT)?;
+        self.project(cpu, task, (latent, behind), x)?;
+        self.absorb(cpu, shape, (latent, behind), tokens)?;
+        let (queries, keys) =
+            (&mut self.wide_queries[..tokens * shape.n_head * width], &mut self.keys[..tokens * width]);
+        if let Some(rotation) = task.rotation {
+            cpu.rope(queries, shape.n_head * width, width, rotation);
+            cpu.rope(keys, width, width, rotation);
+        }
+        cpu.push_rows(&mut cache.keys, first, keys, width);
+        let attention = AttentionShape {
+            n_head: shape.n_head,
+            n_kv_head: 1,
+            head_dim: width,
+            scale: shape.scale,
+            softcap: shape.softcap,
+            window: shape.window,
+            sinks: weights.sinks.as_deref(),
+        };
+        let out = &mut self.wide_out[..queries.len()];
+        cpu.attention(&attention, queries, &cache.keys, &cache.keys, first, out, scratch);
+        self.values(cpu, shape, (latent, behind), tokens, heads)
+    }
+
+    /// Queries `[tokens, n_head, nope_dim + rope]`, and keys `[tokens, rotated | latent]` with the latent's norm.
+    fn project(
+        &mut self,
+        cpu: &Cpu,
+        task: &LatentTask<'_>,
+        (latent, behind): (LatentConfig, &LatentWeights),
+        x: &[f32],
+    ) -> Result<()> {
+        let LatentTask { config, shape, weights, tokens, .. } = *task;
+        let (width, rope) = (shape.head_dim, shape.latent_rope_dim());
+        grow(&mut self.queries, tokens.checked_mul(shape.q_rows()), WHAT)?;
+        grow(&mut self.projected, tokens.checked_mul(width), WHAT)?;
+        grow(&mut self.keys, tokens.checked_mul(width), WHAT)?;
+        let low_rank = behind.low_q.as_ref().map_or(0, |(low, _)| low.weight.rows());
+        grow(&mut self.low, tokens.checked_mul(low_rank), WHAT)?;
+        let (low, queries) = (&mut self.low[..tokens * low_rank], &mut self.queries[..tokens * shape.q_rows()]);
+        let projected = &mut self.projected[..tokens * width];
+        let first = if behind.low_q.is_some() { &mut *low } else { &mut *queries };
+        let outputs = [first, &mut *projected];
+        let mut jobs: SmallVec<[MatmulJob<'_>; 2]> = weights.inputs().zip(outputs).map(job).collect();
+        cpu.matmul(&mut jobs, x, tokens);
+        drop(jobs);
+        if let Some((_, norm)) = &behind.low_q {
+            norm_rows(cpu, config, norm, low, None);
+            cpu.matmul(&mut [job((&weights.q, queries))], low, tokens);
+        }
+        let keys = &mut self.keys[..tokens * width];
+        for (key, row) in keys.chunks_exact_mut(width).zip(projected.chunks_exact(width)) {
+            let (rotated, of_latent) = key.split_at_mut(rope);
+            rotated.copy_from_slice(&row[latent.rank..]);
+            norm_rows(cpu, config, &behind.norm, of_latent, Some(&row[..latent.rank]));
+        }
+        Ok(())
+    }
+
+    /// Queries as wide as keys, `[tokens, n_head, rotated | latent]`.
+    fn absorb(
+        &mut self,
+        cpu: &Cpu,
+        shape: &AttentionConfig,
+        (latent, behind): (LatentConfig, &LatentWeights),
+        tokens: usize,
+    ) -> Result<()> {
+        let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
+        let (nope, rank) = (latent.nope_dim, latent.rank);
+        grow(&mut self.inputs, tokens.checked_mul(n_head * nope), WHAT)?;
+        grow(&mut self.outputs, tokens.checked_mul(n_head * rank), WHAT)?;
+        for (i, query) in self.queries[..tokens * n_head * (nope + rope)].chunks_exact(nope + rope).enumerate() {
+            let (token, head) = (i / n_head, i % n_head);
+            self.inputs[(head * tokens + token) * nope..][..nope].copy_from_slice(&query[..nope]);
+            self.wide_queries[i * width..][..rope].copy_from_slice(&query[nope..]);
+        }
+        by_head(cpu, &behind.keys, (&self.inputs, nope), (&mut self.outputs, rank), tokens);
+        for (i, query) in self.wide_queries[..tokens * n_head * width].chunks_exact_mut(width).enumerate() {
+            let (token, head) = (i / n_head, i % n_head);
+            query[rope..].copy_from_slice(&self.outputs[(head * tokens + token) * rank..][..rank]);
+        }
+        Ok(())
+    }
+
+    /// `heads = ` the values of attention's output.
+    fn values(
+        &mut self,
+        cpu: &Cpu,
+        shape: &AttentionConfig,
+        (latent, behind): (LatentConfig, &LatentWeights),
+        tokens: usize,
+        heads: &mut [f32],
+    ) -> Result<()> {
+        let (n_head, width, rope) = (shape.n_head, shape.head_dim, shape.latent_rope_dim());
+        let (rank, v_dim) = (latent.rank, latent.v_dim);
+        grow(&mut self.inputs, tokens.checked_mul(n_head * rank), WHAT)?;
+        grow(&mut self.outputs, tokens.checked_mul(n_head * v_dim), WHAT)?;
+        for (i, out) in self.wide_out[..tokens * n_head * width].chunks_exact(width).enumerate() {
+            let (token, head) = (i / n_head, i % n_head);
+            self.inputs[(head * tokens + token) * rank..][..rank].copy_from_slice(&out[rope..]);
+        }
+        by_head(cpu, &behind.values, (&self.inputs, rank), (&mut self.outputs, v_dim), tokens);
+        for (i, value) in heads.chunks_exact_mut(v_dim).enumerate() {
+            let (token, head) = (i / n_head, i % n_head);
+            value.copy_from_slice(&self.outputs[(head * tokens + token) * v_dim..][..v_dim]);
+        }
+        Ok(())
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> u64 {
+        let buffers = [&self.low, &self.queries, &self.projected, &self.inputs, &self.outputs];
+        let wide = [&self.keys, &self.wide_queries, &self.wide_out];
+        let floats: usize = buffers.into_iter().chain(wide).map(Vec::capacity).sum();
+        (floats * size_of::<f32>()) as u64
+    }
+}
+
+fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
+    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
+}
+
+/// `out[head] = linears[head] inputs[head]`, `[n_head, tokens, cols]` to `[n_head, tokens, rows]`.
+fn by_head(
+    cpu: &Cpu,
+    linears: &[Linear],
+    (inputs, cols): (&[f32], usize),
+    (outputs, rows): (&mut [f32], usize),
+    tokens: usize,
+) {
+    let inputs: SmallVec<[&[f32]; 32]> = inputs.chunks_exact(tokens * cols).take(linears.len()).collect();
+    let outputs = outputs.chunks_exact_mut(tokens * rows);
+    let jobs = linears.iter().zip(outputs).map(|(linear, out)| RowsJob {
+        weight: &linear.weight,
+        bias: linear.bias.as_deref(),
+        rows: None,
+        out,
+    });
+    let mut jobs: SmallVec<[RowsJob<'_>; 32]> = jobs.collect();
+    cpu.matmul_each(&mut jobs, &inputs, tokens);
+}
