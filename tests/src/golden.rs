@@ -51,7 +51,17 @@ pub const MODELS: [&str; 35] = [
 ];
 
 /// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
-pub const RECURRENT: [&str; 4] = ["gemma3n", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
+pub const RECURRENT: [&str; 9] = [
+    "gemma3n",
+    "granite-4-h",
+    "lfm2",
+    "lfm2-moe",
+    "nemotron-3-nano",
+    "nemotron-h",
+    "qwen3-next",
+    "qwen3_5",
+    "qwen3_5-moe",
+];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

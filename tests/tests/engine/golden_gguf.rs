@@ -18,7 +18,7 @@ use thermocline_tests::{
 
 /// File, tensor of its reference and largest RMS difference with 8-bit activations. A reference beginning with `/` is the `logits` of
 /// a folder of `fixtures/models`.
-const FILES: [(&str, &str, f32); 13] = [
+const FILES: &[(&str, &str, f32)] = &[
     // 8-bit activations turn over a choice of experts now and then, llama.cpp's by 0.19.
     ("gpt-oss-mxfp4-MXFP4-F16.gguf", "transformers.gpt-oss-mxfp4", 0.4),
     ("gemma4-e2b-F16.gguf", "/gemma4-e2b", 1e-3),
@@ -27,6 +27,12 @@ const FILES: [(&str, &str, f32); 13] = [
     ("gemma4-moe-Q8_0.gguf", "exact.gemma4-moe-Q8_0.gguf", 1.1),
     ("glm4-moe-F16.gguf", "/glm4-moe", 1e-3),
     ("glm4-moe-Q8_0.gguf", "exact.glm4-moe-Q8_0.gguf", 0.9),
+    ("granite-4-h-F16.gguf", "/granite-4-h", 1e-3),
+    ("granite-4-h-Q8_0.gguf", "exact.granite-4-h-Q8_0.gguf", 0.9),
+    ("lfm2-F16.gguf", "/lfm2", 1e-3),
+    ("lfm2-Q8_0.gguf", "exact.lfm2-Q8_0.gguf", 0.2),
+    ("nemotron-3-nano-F16.gguf", "/nemotron-3-nano", 1e-3),
+    ("nemotron-3-nano-Q8_0.gguf", "exact.nemotron-3-nano-Q8_0.gguf", 1.1),
     ("qwen3_5-F16.gguf", "/qwen3_5", 1e-3),
     ("qwen3_5-Q8_0.gguf", "exact.qwen3_5-Q8_0.gguf", 0.2),
     ("qwen3_5-moe-F16.gguf", "/qwen3_5-moe", 1e-3),
@@ -44,7 +50,7 @@ fn each(check: impl Fn(&str, &Arc<Model>, &[u32], &[f32], f32)) {
     let expected = Expected::read(&here("gguf2026/expected.safetensors"));
     let json = std::fs::read_to_string(here("gguf2026/expected.json")).expect("the fixture");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
-    for (name, reference, tolerance) in FILES {
+    for &(name, reference, tolerance) in FILES {
         let model = Model::open(&here("gguf2026").join(name), &LoadOptions::default());
         let model = Arc::new(model.unwrap_or_else(|error| panic!("{error}")));
         let ids = json["files"][name]["prompt_ids"].as_array().expect("ids");
@@ -76,10 +82,10 @@ fn files_of_2026_on_the_cpu() {
 #[test]
 fn files_of_2026_on_the_gpu() {
     each(|name, model, ids, logits, _| {
-        if model.config.is_recurrent() {
+        if let Some(recurrent) = &model.config.layers[0].recurrent {
             // Refused before anything is uploaded, and named.
             let error = device_support(model).unwrap_err().to_string();
-            assert!(error.contains("gated delta net in layer 0"), "{name}: {error}");
+            assert!(error.contains(&format!("{} in layer 0", recurrent.name())), "{name}: {error}");
             return;
         }
         let mut forward = forward(shared(FULL), model, 64);
