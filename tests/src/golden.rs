@@ -52,7 +52,17 @@ pub const MODELS: [&str; 36] = [
 ];
 
 /// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
-pub const RECURRENT: [&str; 4] = ["gemma3n", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
+pub const RECURRENT: [&str; 9] = [
+    "gemma3n",
+    "granite-4-h",
+    "lfm2",
+    "lfm2-moe",
+    "nemotron-3-nano",
+    "nemotron-h",
+    "qwen3-next",
+    "qwen3_5",
+    "qwen3_5-moe",
+];
 
 /// The same, of models with latent attention or SparseMixer routing, which the CPU alone computes.
 pub const CPU_ONLY: [&str; 4] = ["deepseek-v2-lite", "glm4-moe-lite", "phimoe", "plm"];

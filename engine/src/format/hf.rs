@@ -164,8 +164,34 @@ fn text(folder: &Path, name: &str) -> Result<Option<String>> {
 /// `name` in `folder`, parsed; `None` if there is no such file.
 fn json(folder: &Path, name: &str) -> Result<Option<Value>> {
     let Some(text) = text(folder, name)? else { return Ok(None) };
-    let parsed = serde_json::from_str(&text);
+    let parsed = match serde_json::from_str(&text) {
+        Err(error) => serde_json::from_str(&quote_non_numbers(&text)).map_err(|_| error),
+        parsed => parsed,
+    };
     parsed.map(Some).map_err(|error| Error::malformed(folder.join(name), Location::File, "JSON", error))
+}
+
+/// `text` with quotes around `Infinity`, `-Infinity` and `NaN`, which are no JSON but which Python writes.
+fn quote_non_numbers(text: &str) -> String {
+    let (mut quoted, mut in_string, mut escaped) = (String::with_capacity(text.len() + 16), false, false);
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let word = ["Infinity", "-Infinity", "NaN"].into_iter().find(|word| !in_string && rest.starts_with(word));
+        let len = match word {
+            Some(word) => {
+                quoted.extend(["\"", word, "\""]);
+                word.len()
+            }
+            None => {
+                quoted.push(first);
+                in_string ^= first == '"' && !escaped;
+                escaped = first == '\\' && !escaped;
+                first.len_utf8()
+            }
+        };
+        rest = &rest[len..];
+    }
+    quoted
 }
 
 fn kind(value: &Value) -> &'static str {
@@ -242,6 +268,17 @@ mod tests {
             assert_eq!((found(name).ty, &found(name).shape[..]), (ty, &[2, 2][..]));
             assert!(found(name).data.iter().copied().eq(0..4 * ty.block_bytes() as u8));
         }
+    }
+
+    #[test]
+    fn configurations_may_hold_infinity_as_python_writes_it() {
+        let text = r#"{"a": [0.0, Infinity], "b": "x\\\" Infinity NaN", "c": -Infinity, "d": [NaN]}"#;
+        let folder = folder(&[(CONFIG, text)]);
+        weights(folder.path(), WEIGHTS, &[("a", Dtype::F32)]);
+        let config = open(&folder).unwrap().config;
+        let wanted = json!({"a": [0.0, "Infinity"], "b": "x\\\" Infinity NaN", "c": "-Infinity", "d": ["NaN"]});
+        assert_eq!(config, wanted);
+        refused(&self::folder(&[(CONFIG, r#"{"a": Infinite}"#)]), "expected JSON");
     }
 
     #[test]

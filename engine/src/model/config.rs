@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use super::{Register, Step};
-pub use crate::cpu::ops::{Activation, DeltaNetShape};
+pub use crate::cpu::ops::{Activation, DeltaNetShape, Mamba2Shape};
 
 /// Kind of norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -262,6 +262,22 @@ pub enum RecurrentConfig {
         /// Taps of the convolution.
         taps: usize,
     },
+    /// Mamba-2 (Dao and Gu 2024): a selective state space behind a short convolution.
+    Mamba2 {
+        /// Heads and their sizes.
+        shape: Mamba2Shape,
+        /// Taps of the convolution.
+        taps: usize,
+        /// Least and largest step of a token.
+        step_limits: [f32; 2],
+    },
+    /// A short convolution between two gates (LFM2).
+    ShortConv {
+        /// Channels, each with its own filter.
+        channels: usize,
+        /// Taps of the convolution.
+        taps: usize,
+    },
 }
 
 impl RecurrentConfig {
@@ -269,6 +285,8 @@ impl RecurrentConfig {
     pub fn name(&self) -> &'static str {
         match self {
             RecurrentConfig::DeltaNet { .. } => "gated delta net",
+            RecurrentConfig::Mamba2 { .. } => "Mamba-2",
+            RecurrentConfig::ShortConv { .. } => "short convolution",
         }
     }
 
@@ -276,6 +294,8 @@ impl RecurrentConfig {
     pub fn state(&self) -> [usize; 2] {
         match self {
             RecurrentConfig::DeltaNet { shape, taps } => [shape.qkv() * (taps - 1), shape.state()],
+            RecurrentConfig::Mamba2 { shape, taps, .. } => [shape.channels() * (taps - 1), shape.state_len()],
+            RecurrentConfig::ShortConv { channels, taps } => [channels * (taps - 1), 0],
         }
     }
 }

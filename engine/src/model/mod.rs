@@ -18,8 +18,8 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig, ModelConfig,
-    NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
+    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig, Mamba2Shape,
+    ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
@@ -27,8 +27,8 @@ pub use resident::Resident;
 pub use step::{AltupStep, NormSlot, Register, Step};
 pub use weights::{
     AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LatentWeights,
-    LayerWeights, Linear, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput, PredictorKind,
-    PredictorQuality, RecurrentWeights, SharedExpert, Weights,
+    LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,
+    PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, ShortConvWeights, Weights,
 };
 
 use crate::{

@@ -2,6 +2,8 @@
 
 use std::sync::OnceLock;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::NormSlot;
 use crate::{
     cpu::{InputMajor, ops::ShortConv},
@@ -102,18 +104,63 @@ pub struct DeltaNetWeights {
     pub output: Linear,
 }
 
+/// Weights of Mamba-2. The first three matrices are one in files.
+#[derive(Debug, Clone)]
+pub struct Mamba2Weights {
+    /// Gate of the outputs, `[heads * head_dim, d]`.
+    pub gate: Linear,
+    /// Inputs of all heads, then `B` and `C` of all groups, `[heads * head_dim + 2 * groups * state, d]`.
+    pub xbc: Linear,
+    /// Steps before their bias and softplus, `[heads, d]`.
+    pub dt: Linear,
+    /// Convolution of the inputs, `B` and `C`.
+    pub conv: ShortConv,
+    /// Logarithm of the decay per unit of a step, `[heads]`, at most 0.
+    pub a: Vec<f32>,
+    /// Part of the inputs that is added to the outputs, `[heads]`.
+    pub d: Vec<f32>,
+    /// `[heads]`
+    pub dt_bias: Vec<f32>,
+    /// Norm of the gated outputs of each group, `[heads * head_dim]`.
+    pub norm: Vec<f32>,
+    /// `[d, heads * head_dim]`
+    pub output: Linear,
+}
+
+/// Weights of a short convolution between two gates: `y = output (output_gate x * conv(input_gate x * input x))`. The first three
+/// matrices are one in files.
+#[derive(Debug, Clone)]
+pub struct ShortConvWeights {
+    /// `[channels, d]`
+    pub input_gate: Linear,
+    /// `[channels, d]`
+    pub output_gate: Linear,
+    /// `[channels, d]`
+    pub input: Linear,
+    /// The convolution of gated inputs.
+    pub conv: ShortConv,
+    /// `[d, channels]`
+    pub output: Linear,
+}
+
 /// Weights of a recurrent mixer.
 #[derive(Debug, Clone)]
 pub enum RecurrentWeights {
     /// A gated delta net's.
     DeltaNet(Box<DeltaNetWeights>),
+    /// Mamba-2's.
+    Mamba2(Box<Mamba2Weights>),
+    /// A short convolution's.
+    ShortConv(Box<ShortConvWeights>),
 }
 
 impl RecurrentWeights {
-    /// Its matrices.
-    pub fn linears(&self) -> [&Linear; 5] {
+    /// Its matrices, those first that are read first.
+    pub fn linears(&self) -> SmallVec<[&Linear; 5]> {
         match self {
-            RecurrentWeights::DeltaNet(of) => [&of.qkv, &of.gate, &of.alpha, &of.beta, &of.output],
+            RecurrentWeights::DeltaNet(of) => smallvec![&of.qkv, &of.gate, &of.alpha, &of.beta, &of.output],
+            RecurrentWeights::Mamba2(of) => smallvec![&of.gate, &of.xbc, &of.dt, &of.output],
+            RecurrentWeights::ShortConv(of) => smallvec![&of.input_gate, &of.input, &of.output_gate, &of.output],
         }
     }
 }

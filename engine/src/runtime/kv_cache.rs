@@ -157,6 +157,11 @@ impl KvCache {
         }
     }
 
+    /// The recurrent state of `layer` behind the tokens seen so far, if it has one and it is in RAM.
+    pub fn state(&self, layer: usize) -> Option<&RecurrentState> {
+        self.states.as_ref()?.layer(layer)
+    }
+
     /// The recurrent state of `layer`, to be advanced by the chunk that is computed.
     pub(crate) fn advance_state(&mut self, layer: usize) -> Option<&mut RecurrentState> {
         self.states.as_mut()?.advance_layer(layer)

@@ -23,7 +23,7 @@ const NEWEST: usize = 2;
 pub struct RecurrentState {
     /// Last inputs of the short convolution, `[taps - 1, channels]`, the newest last.
     pub conv: Vec<f32>,
-    /// Memory of the scan, `[heads, k_dim, v_dim]`.
+    /// Memory of the scan: `[heads, k_dim, v_dim]` of a delta net, `[heads, state, head_dim]` of Mamba-2.
     pub scan: Vec<f32>,
 }
 
@@ -86,6 +86,11 @@ impl RecurrentStates {
         let layers = states.collect::<Result<Vec<_>>>()?;
         let floats = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).map(|of| of.state()).collect();
         Ok(Some(RecurrentStates { layers, floats, snapshots: Vec::new(), unfinished: false }))
+    }
+
+    /// The state of `layer`.
+    pub fn layer(&self, layer: usize) -> Option<&RecurrentState> {
+        self.layers.get(layer)?.as_ref()
     }
 
     /// The state of `layer`, to be advanced by the chunk that is computed.

@@ -6,8 +6,8 @@ use std::{collections::HashSet, path::PathBuf, sync::Arc};
 use thermocline_engine::{
     Error,
     cpu::{InputPrecision, Isa},
-    model::{Activation, Ffn, LoadOptions, Model, mask},
-    runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, Sparsity},
+    model::{Activation, Ffn, LoadOptions, Model, RecurrentConfig, mask},
+    runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, RecurrentState, Sparsity},
 };
 use thermocline_tests::golden::{
     CPU_ONLY, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
@@ -106,7 +106,7 @@ fn firing_neurons_match_the_reference() {
             }
         }
     }
-    assert_eq!(seen, 11);
+    assert_eq!(seen, 12);
 }
 
 /// Firing of each layer's neurons, `[tokens, words]` token after token.
@@ -179,7 +179,68 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 15);
+    assert_eq!(seen, 18);
+}
+
+/// Conversations' states behind a prompt are the reference's, however the prompt is divided.
+#[test]
+fn recurrent_states_match_the_reference() {
+    for name in RECURRENT {
+        let (model, expected) = load(name);
+        let ids = expected.ids("input_ids");
+        for setup in setups() {
+            let mut forward = forward(&model, setup);
+            let mut kv = forward.kv_cache(ids.len(), setup.kv).unwrap();
+            forward.run(&ids, &mut kv, Outputs::None, &mut ()).unwrap();
+            for (n, layer) in model.config.layers.iter().enumerate() {
+                let Some(of) = &layer.recurrent else { continue };
+                let state = kv.state(n).unwrap();
+                let (conv, scan) = reference_order(of, state);
+                let [taps, all_taps] = [state.conv.len(), expected.f32(&format!("conv.{n}")).len()];
+                let wanted = expected.f32(&format!("conv.{n}"));
+                // The reference keeps one input more than the next token needs.
+                let channels = all_taps - taps;
+                let wanted: Vec<f32> =
+                    wanted.chunks(all_taps / channels).flat_map(|taps| taps[1..].iter().copied()).collect();
+                let error = max_diff(&conv, &wanted);
+                assert!(error <= 1e-3, "{name} {setup:?}: inputs of layer {n} differ by {error}");
+                if !scan.is_empty() {
+                    let error = max_diff(&scan, &expected.f32(&format!("state.{n}")));
+                    assert!(error <= 1e-3, "{name} {setup:?}: state of layer {n} differs by {error}");
+                }
+            }
+        }
+    }
+}
+
+/// A state in the reference's order: inputs of the convolution `[channels, taps - 1]`, and of Mamba-2 `[heads, head_dim, state]`; value
+/// heads of delta nets in the order of their key heads.
+fn reference_order(of: &RecurrentConfig, state: &RecurrentState) -> (Vec<f32>, Vec<f32>) {
+    let by_channel = |channels: usize| -> Vec<f32> {
+        let taps = state.conv.len() / channels;
+        (0..state.conv.len()).map(|i| state.conv[i % taps * channels + i / taps]).collect()
+    };
+    match of {
+        RecurrentConfig::Mamba2 { shape, .. } => {
+            let (dim, size) = (shape.head_dim, shape.state);
+            let heads = state.scan.chunks(dim * size);
+            let scan = heads.flat_map(|head| (0..dim * size).map(|i| head[i % size * dim + i / size]));
+            (by_channel(shape.channels()), scan.collect())
+        }
+        RecurrentConfig::ShortConv { channels, .. } => (by_channel(*channels), Vec::new()),
+        RecurrentConfig::DeltaNet { shape, .. } => {
+            let group = shape.v_heads / shape.k_heads;
+            let ours = |head: usize| if shape.interleaved { head % group * shape.k_heads + head / group } else { head };
+            let conv = by_channel(shape.qkv());
+            let taps = conv.len() / shape.qkv();
+            let (keys, values) = conv.split_at((shape.qkv() - shape.values()) * taps);
+            let of_heads = |values: &[f32], len: usize| -> Vec<f32> {
+                (0..shape.v_heads).flat_map(|head| values[ours(head) * len..][..len].to_vec()).collect()
+            };
+            let conv = [keys, &of_heads(values, shape.v_dim * taps)].concat();
+            (conv, of_heads(&state.scan, shape.k_dim * shape.v_dim))
+        }
+    }
 }
 
 /// Weights that are published in blocks: with float activations as the reference has them; with 8-bit activations a choice of

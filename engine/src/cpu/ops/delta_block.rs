@@ -8,7 +8,10 @@
 //!
 //! All sums over elements of keys are matrix products; only the deltas follow one another. Every exponent is at most 0.
 
-use super::delta_net::{BLOCK, HeadBuffers};
+use super::{
+    block_product::{Strided, add_scaled, multiply, rows},
+    delta_net::{BLOCK, HeadBuffers},
+};
 use crate::cpu::simd::vector::{Kernel, Vector};
 
 /// A block of at most [`BLOCK`] tokens of one head.
@@ -20,93 +23,6 @@ pub(super) struct Block<'a> {
     pub beta: &'a [f32],
     /// `k_dim` and `v_dim`.
     pub sizes: (usize, usize),
-}
-
-/// A matrix read by rows and columns.
-#[derive(Clone, Copy)]
-struct Strided<'a> {
-    data: &'a [f32],
-    row: usize,
-    col: usize,
-}
-
-impl Strided<'_> {
-    #[inline(always)]
-    fn at(&self, row: usize, col: usize) -> f32 {
-        self.data[row * self.row + col * self.col]
-    }
-}
-
-/// Rows of `cols` elements.
-fn rows(data: &[f32], cols: usize) -> Strided<'_> {
-    Strided { data, row: cols, col: 1 }
-}
-
-/// Rows of a register tile, and its vectors in each.
-const TILE_ROWS: usize = 4;
-const TILE_VECTORS: usize = 2;
-
-/// `out = scale[row] * out + a b`: `a` is `[rows, depth]`, `b` `[depth, cols]` and `out` `[rows, cols]` with rows of `out_row`
-/// elements; `scale` of `None` overwrites.
-#[inline(always)]
-fn multiply<V: Vector>(
-    v: V,
-    (rows, depth, cols): (usize, usize, usize),
-    a: Strided<'_>,
-    (b, b_row): (&[f32], usize),
-    (out, out_row): (&mut [f32], usize),
-    scale: Option<f32>,
-) {
-    let wide = TILE_VECTORS * V::LANES;
-    let keep = scale.unwrap_or(0.0);
-    for first in (0..rows).step_by(TILE_ROWS) {
-        let count = TILE_ROWS.min(rows - first);
-        let mut col = 0;
-        while col + wide <= cols {
-            let mut sums = [[v.splat(0.0); TILE_VECTORS]; TILE_ROWS];
-            for d in 0..depth {
-                let b = &b[d * b_row + col..][..wide];
-                let b = [v.load(b), v.load(&b[V::LANES..])];
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    // A row behind the last is computed again and not stored.
-                    let a = v.splat(a.at(first + r.min(count - 1), d));
-                    for (sum, b) in sums.iter_mut().zip(b) {
-                        *sum = v.mul_add(a, b, *sum);
-                    }
-                }
-            }
-            for (r, sums) in sums.into_iter().enumerate().take(count) {
-                let out = &mut out[(first + r) * out_row + col..][..wide];
-                for (i, sum) in sums.into_iter().enumerate() {
-                    let out = &mut out[i * V::LANES..];
-                    let sum = if scale.is_some() { v.mul_add(v.load(out), v.splat(keep), sum) } else { sum };
-                    v.store(out, sum);
-                }
-            }
-            col += wide;
-        }
-        for col in col..cols {
-            for r in first..first + count {
-                let sum: f32 = (0..depth).map(|d| a.at(r, d) * b[d * b_row + col]).sum();
-                let out = &mut out[r * out_row + col];
-                *out = if scale.is_some() { *out * keep + sum } else { sum };
-            }
-        }
-    }
-}
-
-/// `x += factor * y`
-#[inline(always)]
-fn add_scaled<V: Vector>(v: V, x: &mut [f32], y: &[f32], factor: f32) {
-    let whole = x.len() / V::LANES * V::LANES;
-    let by = v.splat(factor);
-    for i in (0..whole).step_by(V::LANES) {
-        let sum = v.mul_add(v.load(&y[i..]), by, v.load(&x[i..]));
-        v.store(&mut x[i..], sum);
-    }
-    for i in whole..x.len() {
-        x[i] += factor * y[i];
-    }
 }
 
 impl Kernel for Block<'_> {

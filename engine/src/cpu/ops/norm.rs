@@ -46,6 +46,8 @@ fn apply<V: Vector>(v: V, x: &mut [f32], shift: f32, scale: f32, weight: &[f32],
 struct RmsNorm<'a> {
     x: &'a mut [f32],
     weight: &'a [f32],
+    /// Equal parts of a row that are normed on their own.
+    groups: usize,
     eps: f32,
 }
 
@@ -54,10 +56,12 @@ impl Kernel for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<V: Vector>(self, v: V) {
-        let n = self.weight.len();
-        for row in self.x.chunks_exact_mut(n) {
-            let mean = sum_of(v, row, 0.0, true) / n as f32;
-            apply(v, row, 0.0, 1.0 / (mean + self.eps).sqrt(), self.weight, None);
+        let n = self.weight.len() / self.groups;
+        for row in self.x.chunks_exact_mut(n * self.groups) {
+            for (part, weight) in row.chunks_exact_mut(n).zip(self.weight.chunks_exact(n)) {
+                let mean = sum_of(v, part, 0.0, true) / n as f32;
+                apply(v, part, 0.0, 1.0 / (mean + self.eps).sqrt(), weight, None);
+            }
         }
     }
 }
@@ -117,7 +121,16 @@ impl Cpu {
     /// # Panics
     /// If `x` is not a whole number of rows, or `from` is of another length.
     pub fn rms_norm(&self, x: &mut [f32], from: Option<&[f32]>, weight: &[f32], eps: f32) {
-        self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, eps }));
+        self.for_each_row(x, from, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, groups: 1, eps }));
+    }
+
+    /// [`Cpu::rms_norm`] in place of `groups` equal parts of every row, each with its own mean.
+    ///
+    /// # Panics
+    /// If `x` is not a whole number of rows, or a row not as many equal parts.
+    pub fn rms_norm_groups(&self, x: &mut [f32], weight: &[f32], groups: usize, eps: f32) {
+        assert!(groups > 0 && weight.len().is_multiple_of(groups) && !weight.is_empty());
+        self.for_each_row(x, None, weight.len(), |x| dispatch(self.isa(), RmsNorm { x, weight, groups, eps }));
     }
 
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` of every row of `from` into `x`, or of `x` in place; rows are

@@ -1,24 +1,30 @@
-//! Granite 3 and the dense Granite 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the
-//! residual stream, and (as a divisor) on logits.
+//! Granite 3 and 4: Llama's layer with four factors, on embeddings, on attention scores, on what is added to the residual stream, and
+//! (as a divisor) on logits. Granite 4 H has Mamba-2 in place of most attention, the rest without positions, and mostly experts beside
+//! a shared one.
 
 use std::sync::Arc;
 
 use super::{
-    Family, Loader,
-    parts::{USUAL_NORMS, gated_layer},
+    Family, Loader, mamba2,
+    parts::{USUAL_NORMS, attention, ffn, norms, recurrent_without_attention},
 };
 use crate::{
     error::Result,
-    format::Value,
+    format::{Array, Value},
     model::{
-        Activation, LayerWeights, ModelConfig, NormKind, RopeOrder,
+        Activation, AttentionWeights, LayerWeights, ModelConfig, NormKind, RopeOrder, Router,
         import::{Draft, Gather, HfConfig, Transform},
         load::Sizes,
     },
 };
 
-pub(super) const FAMILY: Family =
-    Family { architectures: &["granite"], model_types: &["granite", "granitemoehybrid"], config, layer, import };
+pub(super) const FAMILY: Family = Family {
+    architectures: &["granite", "granitehybrid"],
+    model_types: &["granite", "granitemoehybrid"],
+    config,
+    layer,
+    import,
+};
 
 fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::Normal)?;
@@ -30,24 +36,58 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     if loader.flag("rope.scaling.finetuned")? == Some(false) {
         config.attentions_mut().for_each(|attention| attention.rope = None);
     }
+    if loader.arch == "granitehybrid" {
+        config.experts = loader.experts(Router::softmax(true), |_| sizes.n_ff)?;
+        if config.attentions().count() < sizes.n_layer {
+            recurrent_without_attention(&mut config, &mamba2::config(loader)?);
+        }
+    }
     Ok(config)
 }
 
 fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
-    gated_layer(loader, config, n, USUAL_NORMS)
+    let (norms, ffn) = (norms(loader, config, n, USUAL_NORMS)?, ffn(loader, config, n)?);
+    let recurrent = mamba2::weights(loader, config, n)?;
+    let attention = recurrent.is_none().then(|| attention(loader, config, n)).transpose()?;
+    let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, loader.predictor(n, config)?);
+    (layer.attention, layer.recurrent) = (attention, recurrent);
+    Ok(layer)
 }
 
 fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
-    if let Some(experts @ 1..) = hf.usize(&["num_local_experts"])? {
+    let hybrid = hf.model_type() == "granitemoehybrid";
+    let experts = hf.or_default(&["num_local_experts"], 0)?;
+    if experts > 0 && !hybrid {
         return Err(hf.unsupported("Granite with experts", "num_local_experts", experts));
     }
-    if hf.model_type() == "granitemoehybrid" && hf.has_layer("mamba") {
-        return Err(hf.unsupported("Granite with recurrent layers", "layer_types", "mamba"));
-    }
+    let recurrent = hybrid && hf.has_layer("mamba");
+    let arch = if recurrent || experts > 0 { "granitehybrid" } else { "granite" };
     let n_head = hf.size(&["num_attention_heads"])?;
     let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
     let n_ff = hf.size(&["shared_intermediate_size", "intermediate_size"])?;
-    let sizes = draft.common_with(hf, "granite", n_kv_head, n_ff)?;
+    let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
+    if recurrent {
+        let layers = hf.layers_of_type("attention", &["mamba"], sizes.n_layer)?.unwrap_or_default();
+        let heads = layers.into_iter().map(|attention| if attention { n_kv_head as u32 } else { 0 });
+        draft.set("attention.head_count_kv", Value::Array(Array::U32(heads.collect())));
+        let of = mamba2::HfMamba2 {
+            heads: hf.size(&["mamba_n_heads"])?,
+            head_dim: hf.size(&["mamba_d_head"])?,
+            groups: hf.size(&["mamba_n_groups"])?,
+            state: hf.size(&["mamba_d_state"])?,
+            taps: hf.size(&["mamba_d_conv"])?,
+        };
+        if of.groups > 1 {
+            return Err(hf.unsupported("Granite with several groups", "mamba_n_groups", of.groups));
+        }
+        of.draft(hf, draft, "mamba")?;
+    }
+    if experts > 0 {
+        draft.set_size("expert_count", experts)?;
+        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+        draft.set_size("expert_feed_forward_length", hf.size(&["intermediate_size"])?)?;
+        draft.set_size("expert_shared_feed_forward_length", n_ff)?;
+    }
     draft.rope(hf, &sizes, 10_000.0)?;
     let rotates = hf.model_type() == "granite" || hf.str(&["position_embedding_type"])? == Some("rope");
     draft.set("rope.scaling.finetuned", Value::Bool(rotates));
@@ -63,11 +103,17 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
     let naming = &mut draft.naming;
     naming.llama_like();
     naming.rotated_pairs(&sizes);
+    // The FFN of dense models is the shared expert of the others.
+    let end = if experts > 0 { "_shexp" } else { "" };
     for (first, role) in [(0, "gate"), (n_ff, "up")] {
         let rows = Arc::new(Gather::new(n_ff.saturating_mul(2), [(first, n_ff)]));
-        let (from, to) = ("model.layers.*.shared_mlp.input_linear.weight", format!("blk.*.ffn_{role}.weight"));
+        let (from, to) = ("model.layers.*.shared_mlp.input_linear.weight", format!("blk.*.ffn_{role}{end}.weight"));
         naming.whole(from, to, Transform::Rows(rows));
     }
-    naming.add("model.layers.*.shared_mlp.output_linear", "blk.*.ffn_down");
+    naming.add("model.layers.*.shared_mlp.output_linear", format!("blk.*.ffn_down{end}"));
+    naming.add("model.layers.*.block_sparse_moe.router.layer", "blk.*.ffn_gate_inp");
+    for (hf, gguf) in [("input_linear", "ffn_gate_up_exps"), ("output_linear", "ffn_down_exps")] {
+        naming.add(format!("model.layers.*.block_sparse_moe.{hf}"), format!("blk.*.{gguf}"));
+    }
     Ok(())
 }

@@ -17,9 +17,12 @@ mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod latent;
+mod lfm2;
 mod llama;
+mod mamba2;
 mod minimax_m2;
 mod mistral3;
+mod nemotron_h;
 mod olmo;
 mod opt;
 mod parts;
@@ -71,6 +74,7 @@ const FAMILIES: &[&Family] = &[
     &plm::FAMILY,
     &smollm3::FAMILY,
     &granite::FAMILY,
+    &lfm2::FAMILY,
     &olmo::FAMILY,
     &exaone::FAMILY,
     &cohere::FAMILY,
@@ -81,6 +85,7 @@ const FAMILIES: &[&Family] = &[
     &ernie::FAMILY,
     &relu_squared::FAMILY,
     &smallthinker::FAMILY,
+    &nemotron_h::FAMILY,
     &falcon::FAMILY,
     &opt::FAMILY,
     &starcoder2::FAMILY,
@@ -113,7 +118,10 @@ pub(super) fn weights(loader: &Loader<'_>, config: &mut ModelConfig, family: &Fa
     let per_layer = parts::per_layer_table(loader, config)?;
     let altup = gemma3n::streams(loader, config)?;
     let layers = (0..config.n_layer()).map(|n| (family.layer)(loader, config, n)).collect::<Result<Vec<_>>>()?;
-    let mut output_norm = loader.norm("output_norm", config.norm, d)?;
+    // LFM2's files call it by another name.
+    let renamed = loader.has("token_embd_norm.weight") && !loader.has("output_norm.weight");
+    let stem = if renamed { "token_embd_norm" } else { "output_norm" };
+    let mut output_norm = loader.norm(stem, config.norm, d)?;
     let tied = loader.find("output.weight").is_none();
     let mut output = if tied {
         let bias = loader.optional_vector("output.bias", n_vocab)?;

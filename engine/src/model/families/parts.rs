@@ -1,14 +1,35 @@
 //! Weights of the usual layer parts, for families to combine: norms, attention, MoE, a whole gated layer.
 
+use std::sync::Arc;
+
 use super::Loader;
 use crate::{
+    cpu::ops::ShortConv,
     error::Result,
     format::{Matrix, Tensor},
     model::{
         AttentionWeights, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm,
-        NormSlot, PerLayerTable, PerLayerWeights, SharedExpert,
+        NormSlot, PerLayerTable, PerLayerWeights, RecurrentConfig, Register, SharedExpert, Step,
     },
 };
+
+/// Gives layers without attention the usual program, with `recurrent` in attention's place.
+pub(super) fn recurrent_without_attention(config: &mut ModelConfig, recurrent: &RecurrentConfig) {
+    let mut steps = Step::sequential();
+    steps[1] = Step::Recurrent { from: Register::Normed };
+    let steps: Arc<[Step]> = steps.into();
+    for layer in config.layers.iter_mut().filter(|layer| layer.attention.is_none()) {
+        (layer.recurrent, layer.steps) = (Some(recurrent.clone()), Arc::clone(&steps));
+    }
+}
+
+/// The short convolution `{stem}` of `taps` taps of each channel.
+pub(super) fn short_conv(loader: &Loader<'_>, stem: &str, channels: usize, taps: usize) -> Result<ShortConv> {
+    let Linear { weight, bias } = loader.linear(stem, channels, taps)?;
+    let mut taps_of = vec![0.0; channels * taps];
+    taps_of.chunks_exact_mut(taps).enumerate().for_each(|(channel, taps)| weight.dequantise_row(channel, taps));
+    Ok(ShortConv::new(&taps_of, taps, bias))
+}
 
 /// Norms of layer `n` by slot and tensor stem (`blk.{n}.{stem}`).
 pub(super) fn norms(
@@ -92,7 +113,7 @@ type ExpertShape = (usize, usize, usize);
 
 /// The experts of layer `n`: stacked, gate and up apart (`ffn_gate_exps`, `ffn_up_exps`) or one above the other
 /// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
-fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
+pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
     let (gates, ups) = match gates_and_ups(loader, (count, n_ff, d), n)? {
         Some([gates, ups]) => (Some(gates), ups),

@@ -8,10 +8,9 @@ use std::sync::Arc;
 
 use super::{
     Family, Loader,
-    parts::{attention, ffn, norms},
+    parts::{attention, ffn, norms, short_conv},
 };
 use crate::{
-    cpu::ops::ShortConv,
     error::Result,
     format::{Array, Bytes, Matrix, Value},
     model::{
@@ -116,16 +115,12 @@ fn delta_net_weights(
         true => rates_and_decays(loader, &both, shape, d)?,
         false => [loader.linear(&stem("ssm_beta"), heads, d)?, loader.linear(&stem("ssm_alpha"), heads, d)?],
     };
-    let conv = loader.matrix(&stem("ssm_conv1d.weight"), shape.qkv(), taps)?;
-    let mut taps_of = vec![0.0; shape.qkv() * taps];
-    taps_of.chunks_exact_mut(taps).enumerate().for_each(|(channel, taps)| conv.dequantise_row(channel, taps));
-    let bias = loader.optional_vector(&stem("ssm_conv1d.bias"), shape.qkv())?;
     Ok(DeltaNetWeights {
         qkv: loader.linear(&stem("attn_qkv"), shape.qkv(), d)?,
         gate: loader.linear(&stem("attn_gate"), shape.values(), d)?,
         alpha,
         beta,
-        conv: ShortConv::new(&taps_of, taps, bias),
+        conv: short_conv(loader, &stem("ssm_conv1d"), shape.qkv(), taps)?,
         a: loader.vector(&stem("ssm_a"), heads)?,
         dt_bias: loader.vector(&stem("ssm_dt.bias"), heads)?,
         norm: loader.norm(&stem("ssm_norm"), NormKind::Rms, shape.v_dim)?,

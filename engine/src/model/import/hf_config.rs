@@ -177,6 +177,31 @@ impl HfConfig {
         })
     }
 
+    /// A list of strings.
+    pub(in crate::model) fn strings(&self, name: &str) -> Result<Option<Vec<&str>>> {
+        self.typed(&[name], "a list of strings", |value| value.as_array()?.iter().map(Value::as_str).collect())
+    }
+
+    /// A list of unsigned integers.
+    pub(in crate::model) fn sizes(&self, name: &str) -> Result<Option<Vec<usize>>> {
+        let size = |value: &Value| value.as_u64()?.try_into().ok();
+        self.typed(&[name], "a list of unsigned integers", |value| value.as_array()?.iter().map(size).collect())
+    }
+
+    /// Two numbers under `name`, the second of which may be infinite, as Python writes it.
+    pub(in crate::model) fn limits(&self, name: &str) -> Result<Option<[f32; 2]>> {
+        let Some(list) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        let limits = match &list[..] {
+            [least, most] if most.as_str() == Some("Infinity") => Some([finite(least), Some(f32::INFINITY)]),
+            [least, most] => Some([finite(least), finite(most)]),
+            _ => None,
+        };
+        match limits {
+            Some([Some(least), Some(most)]) if least <= most => Ok(Some([least, most])),
+            _ => Err(self.error(name, "two ascending numbers", Value::Array(list.clone()))),
+        }
+    }
+
     /// A list of 0 or 1 per layer.
     pub(in crate::model) fn layer_flags(&self, name: &str, n_layer: usize) -> Result<Option<Vec<bool>>> {
         let Some(flags) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };

@@ -111,6 +111,15 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// An array of floats.
+    pub(in crate::model) fn floats(&self, suffix: &str) -> Result<Option<&'a [f32]>> {
+        match self.metadata().get(&self.key(suffix)) {
+            None => Ok(None),
+            Some(crate::format::Value::Array(Array::F32(values))) => Ok(Some(values)),
+            Some(_) => Err(self.key_error(suffix, "an array of floats", "another value")),
+        }
+    }
+
     /// True if there is anything under the key.
     pub(in crate::model) fn has_key(&self, suffix: &str) -> bool {
         self.metadata().get(&self.key(suffix)).is_some()

@@ -120,6 +120,19 @@ impl<'a> Loader<'a> {
         self.optional_vector(name, len)?.ok_or_else(|| self.missing_tensor(name, format!("shape {:?}", [len])))
     }
 
+    /// A vector that files store in one of these `shapes`, of equally many elements.
+    pub(in crate::model) fn vector_of_shape(&self, name: &str, shapes: &[&[usize]]) -> Result<Vec<f32>> {
+        let expected = || shapes.iter().map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(" or ");
+        let tensor = self.find(name).ok_or_else(|| self.missing_tensor(name, format!("shape {}", expected())))?;
+        if !shapes.contains(&&tensor.shape[..]) {
+            return Err(self.tensor_error(name, format!("shape {}", expected()), format!("{:?}", tensor.shape)));
+        }
+        let row = self.row(tensor, tensor.len())?;
+        let mut values = vec![0.0; tensor.len()];
+        row.dequantise_row(0, &mut values);
+        Ok(values)
+    }
+
     /// `{stem}.weight` and, where there is one, `{stem}.bias`.
     pub(in crate::model) fn linear(&self, stem: &str, rows: usize, cols: usize) -> Result<Linear> {
         let weight = self.matrix(&format!("{stem}.weight"), rows, cols)?;

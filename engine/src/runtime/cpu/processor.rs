@@ -21,7 +21,7 @@ use crate::{
     format::Matrix,
     model::{
         AltupStep, AttentionConfig, AttentionWeights, Ffn, LayerWeights, Linear, Model, ModelConfig, Norm, NormKind,
-        NormSlot, Position, RecurrentConfig, RecurrentWeights, Register,
+        NormSlot, Position, Register,
     },
     runtime::{KvCache, KvType, Probe, Processor, Sparsity, ThresholdCorrection, scratch::grow, shortlist},
 };
@@ -276,9 +276,12 @@ impl CpuProcessor {
                     let inputs: SmallVec<[&Matrix; 3]> = next.inputs().map(|linear| &linear.weight).collect();
                     self.cpu.prefetch(&inputs);
                 }
-                Some(LayerWeights { recurrent: Some(RecurrentWeights::DeltaNet(next)), .. }) => {
-                    self.cpu.prefetch(&[&next.qkv.weight, &next.gate.weight]);
+                Some(LayerWeights { recurrent: Some(next), .. }) => {
+                    let first = next.linears();
+                    self.cpu.prefetch(&[&first[0].weight, &first[1].weight]);
                 }
+                // A layer that is an FFN alone.
+                Some(LayerWeights { ffn: Ffn::Dense(_), .. }) => self.expect_ffn(model, layer),
                 Some(_) => {}
                 None => self.cpu.prefetch(&[&model.weights.output.weight]),
             }
@@ -436,9 +439,7 @@ impl Processor for CpuProcessor {
         let Ok([x, out]) = self.registers.get_disjoint_mut([from as usize, Register::Out as usize]) else {
             return Err(Error::invalid("layer program", "a mixer that does not read `Out`", format!("{from:?}")));
         };
-        let (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) = (of, weights);
-        let part = (shape, &**weights, config.norm_eps);
-        self.recurrent.delta_net(&self.cpu, part, (&x[..n], tokens), state, &mut out[..n])?;
+        self.recurrent.run(&self.cpu, (of, weights, config.norm_eps), (&x[..n], tokens), state, &mut out[..n])?;
         self.expect_ffn(model, layer);
         Ok(())
     }

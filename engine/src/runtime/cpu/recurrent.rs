@@ -4,31 +4,57 @@ use super::WHAT;
 use crate::{
     cpu::{
         Cpu, MatmulJob,
-        ops::{Activation, DeltaNetScratch, DeltaNetTokens},
+        ops::{Activation, DeltaNetScratch, DeltaNetTokens, Mamba2Scratch, Mamba2Tokens},
     },
-    error::Result,
-    model::{DeltaNetShape, DeltaNetWeights},
+    error::{Error, Result},
+    model::{
+        DeltaNetShape, DeltaNetWeights, Linear, Mamba2Shape, Mamba2Weights, RecurrentConfig, RecurrentWeights,
+        ShortConvWeights,
+    },
     runtime::{RecurrentState, scratch::grow},
 };
 
 /// Buffers of recurrent mixers, which grow to the largest chunk and stay.
 #[derive(Debug, Default)]
 pub(crate) struct RecurrentMixer {
-    /// `[tokens, q | k | v]`, before and behind the convolution.
+    /// `[tokens, channels]`, before and behind the convolution: q, k and v of a delta net; x, B and C of Mamba-2.
     projected: Vec<f32>,
-    qkv: Vec<f32>,
-    /// `[tokens, v_heads * v_dim]`: gate, and outputs of the heads.
+    convolved: Vec<f32>,
+    /// Gate, and outputs of the heads, `[tokens, heads * size]`.
     gate: Vec<f32>,
     heads: Vec<f32>,
-    /// `[tokens, v_heads]`
+    /// Decays (of Mamba-2: steps), and rates, `[tokens, heads]`.
     decay: Vec<f32>,
     rate: Vec<f32>,
-    scan: DeltaNetScratch,
+    delta_net: DeltaNetScratch,
+    mamba2: Mamba2Scratch,
 }
 
 impl RecurrentMixer {
-    /// `out = delta net(x)`, both `[tokens, d_model]`; `state` is advanced by the tokens.
-    pub fn delta_net(
+    /// `out = mixer(x)`, both `[tokens, d_model]`; `state` is advanced by the tokens.
+    pub fn run(
+        &mut self,
+        cpu: &Cpu,
+        (config, weights, eps): (&RecurrentConfig, &RecurrentWeights, f32),
+        x: (&[f32], usize),
+        state: &mut RecurrentState,
+        out: &mut [f32],
+    ) -> Result<()> {
+        match (config, weights) {
+            (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
+                self.delta_net(cpu, (shape, weights, eps), x, state, out)
+            }
+            (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
+                self.mamba2(cpu, (shape, *step_limits, weights, eps), x, state, out)
+            }
+            (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(weights)) => {
+                self.short_conv(cpu, weights, x, state, out)
+            }
+            (config, _) => Err(Error::invalid("recurrent mixer", format!("weights of a {}", config.name()), "others")),
+        }
+    }
+
+    fn delta_net(
         &mut self,
         cpu: &Cpu,
         (shape, weights, eps): (&DeltaNetShape, &DeltaNetWeights, f32),
@@ -39,7 +65,7 @@ impl RecurrentMixer {
         let (qkv, values, heads) = (tokens * shape.qkv(), tokens * shape.values(), tokens * shape.v_heads);
         for (buffer, len) in [
             (&mut self.projected, qkv),
-            (&mut self.qkv, qkv),
+            (&mut self.convolved, qkv),
             (&mut self.gate, values),
             (&mut self.heads, values),
             (&mut self.decay, heads),
@@ -47,14 +73,14 @@ impl RecurrentMixer {
         ] {
             grow(buffer, Some(len), WHAT)?;
         }
-        let (projected, convolved) = (&mut self.projected[..qkv], &mut self.qkv[..qkv]);
+        let (projected, convolved) = (&mut self.projected[..qkv], &mut self.convolved[..qkv]);
         let (gate, mixed) = (&mut self.gate[..values], &mut self.heads[..values]);
         let (decay, rate) = (&mut self.decay[..heads], &mut self.rate[..heads]);
         let mut jobs = [
-            MatmulJob { weight: &weights.qkv.weight, bias: weights.qkv.bias.as_deref(), out: projected },
-            MatmulJob { weight: &weights.gate.weight, bias: weights.gate.bias.as_deref(), out: gate },
-            MatmulJob { weight: &weights.alpha.weight, bias: weights.alpha.bias.as_deref(), out: decay },
-            MatmulJob { weight: &weights.beta.weight, bias: weights.beta.bias.as_deref(), out: rate },
+            job(&weights.qkv, projected),
+            job(&weights.gate, gate),
+            job(&weights.alpha, decay),
+            job(&weights.beta, rate),
         ];
         cpu.matmul(&mut jobs, x, tokens);
         if tokens == 1 {
@@ -68,20 +94,92 @@ impl RecurrentMixer {
             rate.iter_mut().for_each(|rate| *rate = 1.0 / (1.0 + (-*rate).exp()));
         }
         let scanned = DeltaNetTokens { qkv: convolved, log_decay: decay, beta: rate };
-        cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, &mut self.scan);
+        cpu.gated_delta_net(shape, &scanned, &mut state.scan, mixed, &mut self.delta_net);
         cpu.rms_norm(mixed, None, &weights.norm.weight, eps);
         cpu.activate(Activation::Silu, gate, Some(mixed));
-        let output = &weights.output;
-        let mut job = [MatmulJob { weight: &output.weight, bias: output.bias.as_deref(), out }];
-        cpu.matmul(&mut job, gate, tokens);
+        cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
+        Ok(())
+    }
+
+    fn mamba2(
+        &mut self,
+        cpu: &Cpu,
+        (shape, limits, weights, eps): (&Mamba2Shape, [f32; 2], &Mamba2Weights, f32),
+        (x, tokens): (&[f32], usize),
+        state: &mut RecurrentState,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (channels, inner, heads) = (tokens * shape.channels(), tokens * shape.inner(), tokens * shape.heads);
+        for (buffer, len) in [
+            (&mut self.projected, channels),
+            (&mut self.convolved, channels),
+            (&mut self.gate, inner),
+            (&mut self.heads, inner),
+            (&mut self.decay, heads),
+        ] {
+            grow(buffer, Some(len), WHAT)?;
+        }
+        let (projected, convolved) = (&mut self.projected[..channels], &mut self.convolved[..channels]);
+        let (gate, mixed, dt) = (&mut self.gate[..inner], &mut self.heads[..inner], &mut self.decay[..heads]);
+        let mut jobs = [job(&weights.gate, gate), job(&weights.xbc, projected), job(&weights.dt, dt)];
+        cpu.matmul(&mut jobs, x, tokens);
+        if tokens == 1 {
+            cpu.prefetch(&[&weights.output.weight]);
+        }
+        cpu.short_conv(&weights.conv, projected, &mut state.conv, convolved, true);
+        for dt in dt.chunks_exact_mut(shape.heads) {
+            dt.iter_mut().zip(&weights.dt_bias).for_each(|(dt, bias)| {
+                *dt = softplus(*dt + bias).max(limits[0]).min(limits[1]);
+            });
+        }
+        let scanned = Mamba2Tokens { xbc: convolved, dt, a: &weights.a, d: &weights.d };
+        cpu.mamba2_scan(shape, &scanned, &mut state.scan, mixed, &mut self.mamba2);
+        cpu.activate(Activation::Silu, gate, Some(mixed));
+        cpu.rms_norm_groups(gate, &weights.norm, shape.groups, eps);
+        cpu.matmul(&mut [job(&weights.output, out)], gate, tokens);
+        Ok(())
+    }
+
+    fn short_conv(
+        &mut self,
+        cpu: &Cpu,
+        weights: &ShortConvWeights,
+        (x, tokens): (&[f32], usize),
+        state: &mut RecurrentState,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let n = tokens * weights.conv.channels();
+        for buffer in [&mut self.projected, &mut self.convolved, &mut self.gate, &mut self.heads] {
+            grow(buffer, Some(n), WHAT)?;
+        }
+        let (inputs, convolved) = (&mut self.projected[..n], &mut self.convolved[..n]);
+        let (input_gates, output_gates) = (&mut self.heads[..n], &mut self.gate[..n]);
+        let mut jobs = [
+            job(&weights.input_gate, input_gates),
+            job(&weights.input, inputs),
+            job(&weights.output_gate, output_gates),
+        ];
+        cpu.matmul(&mut jobs, x, tokens);
+        if tokens == 1 {
+            cpu.prefetch(&[&weights.output.weight]);
+        }
+        inputs.iter_mut().zip(input_gates).for_each(|(x, gate)| *x *= *gate);
+        cpu.short_conv(&weights.conv, inputs, &mut state.conv, convolved, false);
+        output_gates.iter_mut().zip(convolved).for_each(|(gate, x)| *gate *= *x);
+        cpu.matmul(&mut [job(&weights.output, out)], output_gates, tokens);
         Ok(())
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
-        let all = [&self.projected, &self.qkv, &self.gate, &self.heads, &self.decay, &self.rate];
-        all.iter().map(|buffer| (buffer.capacity() * size_of::<f32>()) as u64).sum::<u64>() + self.scan.bytes()
+        let all = [&self.projected, &self.convolved, &self.gate, &self.heads, &self.decay, &self.rate];
+        let floats: usize = all.into_iter().map(Vec::capacity).sum();
+        (floats * size_of::<f32>()) as u64 + self.delta_net.bytes() + self.mamba2.bytes()
     }
+}
+
+fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
+    MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
 }
 
 /// `ln(1 + e^x)`

@@ -5,7 +5,7 @@ use thermocline_engine::session::{ContextPolicy, DeviceChoice, DeviceStatus};
 
 use super::*;
 
-const NAMES: [&str; 2] = ["qwen3_5", "qwen3_5-moe"];
+const NAMES: [&str; 6] = ["qwen3_5", "qwen3_5-moe", "nemotron-h", "nemotron-3-nano", "granite-4-h", "lfm2"];
 
 fn open(name: &str, chunk: usize) -> Engine {
     Engine::open(&model(name), EngineOptions { chunk, ..options() }).unwrap()

@@ -1,0 +1,206 @@
+//! Nemotron-H, Nemotron Nano 2 and Nemotron 3: every layer is one mixer behind a norm, Mamba-2, attention without positions, an FFN
+//! that has no gate and squares its ReLU, or experts of that kind, chosen by sigmoid and bias, with a shared one.
+//!
+//! GGUF tells the kind of a layer by its sizes: key/value heads for attention, FFN neurons for an FFN or experts, neither for Mamba-2.
+
+use std::sync::Arc;
+
+use super::{
+    Family, Loader, mamba2,
+    parts::{attention, moe, norms},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        Activation, AttentionWeights, Ffn, LayerWeights, ModelConfig, NormKind, NormSlot, Register, RopeOrder, Router,
+        Step,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["nemotron_h", "nemotron_h_moe"], model_types: &["nemotron_h"], config, layer, import };
+
+/// A layer's mixer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mixer {
+    Mamba2,
+    Attention,
+    Ffn,
+    Experts,
+}
+
+impl Mixer {
+    /// From a letter of `hybrid_override_pattern`.
+    fn from_letter(letter: char) -> Option<Self> {
+        Some(match letter {
+            'M' => Mixer::Mamba2,
+            '*' => Mixer::Attention,
+            '-' => Mixer::Ffn,
+            'E' => Mixer::Experts,
+            _ => return None,
+        })
+    }
+
+    /// From a word of `layers_block_type`.
+    fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "mamba" | "mamba2" => Mixer::Mamba2,
+            "attention" | "full_attention" => Mixer::Attention,
+            "mlp" => Mixer::Ffn,
+            "moe" => Mixer::Experts,
+            _ => return None,
+        })
+    }
+
+    /// The layer's program.
+    fn steps(self) -> Arc<[Step]> {
+        use Register::{Normed, Residual};
+        let mixer = match self {
+            Mixer::Mamba2 => Step::Recurrent { from: Normed },
+            Mixer::Attention => Step::Attention { from: Normed },
+            Mixer::Ffn | Mixer::Experts => Step::Ffn { from: Normed },
+        };
+        Arc::new([Step::Norm { norm: NormSlot::Attention, from: Residual, into: Normed }, mixer, Step::AddOut])
+    }
+}
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.activation = loader.activation(Activation::ReluSquared)?;
+    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
+    let recurrent = mamba2::config(loader)?;
+    config.n_ff = 0;
+    for (n, layer) in config.layers.iter_mut().enumerate() {
+        let dense = config.experts.is_none() || loader.has(&format!("blk.{n}.ffn_up.weight"));
+        let mixer = match (layer.attention.is_some(), layer.n_ff) {
+            (true, 0) => Mixer::Attention,
+            (false, 0) => Mixer::Mamba2,
+            (false, _) if dense => Mixer::Ffn,
+            (false, _) => Mixer::Experts,
+            (true, n_ff) => {
+                let expected = format!("0 in layer {n}, which has attention");
+                return Err(loader.key_error("feed_forward_length", expected, n_ff));
+            }
+        };
+        if mixer == Mixer::Mamba2 {
+            layer.recurrent = Some(recurrent.clone());
+        }
+        if mixer != Mixer::Ffn {
+            layer.n_ff = 0;
+        }
+        config.n_ff = config.n_ff.max(layer.n_ff);
+        layer.steps = mixer.steps();
+    }
+    // Positions come from the recurrent layers; keys of rotation in files have no meaning.
+    config.attentions_mut().for_each(|attention| attention.rope = None);
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let of = &config.layers[n];
+    let norms = norms(loader, config, n, &[(NormSlot::Attention, "attn_norm")])?;
+    let has_ffn = of.steps.iter().any(|step| matches!(step, Step::Ffn { .. }));
+    let ffn = match &config.experts {
+        _ if !has_ffn => Ffn::None,
+        Some(experts) if of.n_ff == 0 => Ffn::Experts(moe(loader, config, experts, n)?),
+        _ => Ffn::Dense(loader.dense_ffn(n, config, false)?),
+    };
+    let attention = of.attention.as_ref().map(|_| attention(loader, config, n)).transpose()?;
+    let predictor = if has_ffn { loader.predictor(n, config)? } else { None };
+    let mut layer = LayerWeights::new(norms, None::<AttentionWeights>, ffn, predictor);
+    layer.attention = attention;
+    layer.recurrent = mamba2::weights(loader, config, n)?;
+    Ok(layer)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    let mixers = mixers(hf)?;
+    let has_experts = mixers.contains(&Mixer::Experts);
+    let n_head = hf.size(&["num_attention_heads"])?;
+    let n_kv_head = hf.or_default(&["num_key_value_heads"], n_head)?;
+    let arch = if has_experts { "nemotron_h_moe" } else { "nemotron_h" };
+    let n_ff = if mixers.contains(&Mixer::Ffn) { hf.size(&["intermediate_size"])? } else { 0 };
+    let n_ff_experts = if has_experts { hf.size(&["moe_intermediate_size"])? } else { 0 };
+    let sizes = draft.common_with(hf, arch, n_kv_head, n_ff)?;
+    if mixers.len() != sizes.n_layer {
+        return Err(hf.error("hybrid_override_pattern", format!("{} layers", sizes.n_layer), mixers.len()));
+    }
+    let per_layer = |size: &dyn Fn(Mixer) -> usize| {
+        let sizes = mixers.iter().map(|mixer| u32::try_from(size(*mixer)).unwrap_or(u32::MAX));
+        Value::Array(Array::U32(sizes.collect()))
+    };
+    let heads = |mixer: Mixer| if mixer == Mixer::Attention { n_kv_head } else { 0 };
+    draft.set("attention.head_count_kv", per_layer(&heads));
+    draft.set(
+        "feed_forward_length",
+        per_layer(&|mixer| match mixer {
+            Mixer::Ffn => n_ff,
+            Mixer::Experts => n_ff_experts,
+            _ => 0,
+        }),
+    );
+    let eps = hf.f32(&["layer_norm_epsilon", "norm_eps", "rms_norm_eps"])?.unwrap_or(1e-5);
+    draft.set("attention.layer_norm_rms_epsilon", Value::F32(eps));
+    draft.set("rope.scaling.finetuned", Value::Bool(false));
+    draft.activation(hf.str(&["mlp_hidden_act"])?.unwrap_or("relu2").parse()?);
+    if has_experts {
+        draft.set_size("expert_count", hf.size(&["n_routed_experts"])?)?;
+        draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+        draft.set_size("expert_feed_forward_length", n_ff_experts)?;
+        draft.set_size("expert_shared_count", hf.or_default(&["n_shared_experts"], 0)?)?;
+        if let Some(n_ff) = hf.usize(&["moe_shared_expert_intermediate_size"])? {
+            draft.set_size("expert_shared_feed_forward_length", n_ff)?;
+        }
+        draft.router(hf, Router::sigmoid(true))?;
+        if let Some(size @ 1..) = hf.usize(&["moe_latent_size"])? {
+            return Err(hf.unsupported("latent experts", "moe_latent_size", size));
+        }
+    }
+    let mamba2 = mamba2::HfMamba2 {
+        heads: hf.size(&["mamba_num_heads"])?,
+        head_dim: hf.size(&["mamba_head_dim"])?,
+        groups: hf.size(&["n_groups"])?,
+        state: hf.size(&["ssm_state_size"])?,
+        taps: hf.or_default(&["conv_kernel"], 4)?,
+    };
+    mamba2.draft(hf, draft, "mixer")?;
+    let naming = &mut draft.naming;
+    naming.alias("backbone.", "model.");
+    naming.add("model.embeddings", "token_embd");
+    naming.add("model.norm_f", "output_norm");
+    naming.add("lm_head", "output");
+    naming.add("model.layers.*.norm", "blk.*.attn_norm");
+    for (hf, gguf) in [
+        ("q_proj", "attn_q"),
+        ("k_proj", "attn_k"),
+        ("v_proj", "attn_v"),
+        ("o_proj", "attn_output"),
+        ("up_proj", "ffn_up"),
+        ("down_proj", "ffn_down"),
+        ("gate", "ffn_gate_inp"),
+    ] {
+        naming.add(format!("model.layers.*.mixer.{hf}"), format!("blk.*.{gguf}"));
+    }
+    naming.experts("mixer.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mixer.shared_experts");
+    naming.selection_bias("mixer.gate.e_score_correction_bias");
+    Ok(())
+}
+
+/// The mixers of a folder's layers.
+fn mixers(hf: &HfConfig) -> Result<Vec<Mixer>> {
+    let (pattern, types) = ("hybrid_override_pattern", "layers_block_type");
+    if let Some(letters) = hf.str(&[pattern])? {
+        let expected = "letters of M (Mamba-2), * (attention), - (FFN), E (experts)";
+        let mixer = |letter| Mixer::from_letter(letter).ok_or_else(|| hf.error(pattern, expected, letter));
+        return letters.chars().map(mixer).collect();
+    }
+    let Some(words) = hf.strings(types)? else {
+        return Err(hf.error(pattern, "a letter per layer", "nothing: the key is missing"));
+    };
+    let expected = "`mamba`, `attention`, `mlp` or `moe`";
+    words.into_iter().map(|word| Mixer::from_word(word).ok_or_else(|| hf.error(types, expected, word))).collect()
+}
