@@ -50,8 +50,11 @@ pub const MODELS: [&str; 35] = [
     "starcoder2",
 ];
 
-/// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
-pub const RECURRENT: [&str; 4] = ["gemma3n", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
+/// The same, of models with recurrent layers.
+pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
+/// The same, of models that the CPU alone computes: of several streams.
+pub const CPU_ALONE: [&str; 1] = ["gemma3n"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

@@ -7,7 +7,6 @@ use std::{
 
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
-    hybrid::device_support,
     model::{LoadOptions, Model},
     runtime::KvType,
 };
@@ -76,15 +75,12 @@ fn files_of_2026_on_the_cpu() {
 #[test]
 fn files_of_2026_on_the_gpu() {
     each(|name, model, ids, logits, _| {
-        if model.config.is_recurrent() {
-            // Refused before anything is uploaded, and named.
-            let error = device_support(model).unwrap_err().to_string();
-            assert!(error.contains("gated delta net in layer 0"), "{name}: {error}");
-            return;
-        }
         let mut forward = forward(shared(FULL), model, 64);
-        let error = max_diff(&observed(&mut forward, KvType::F32, ids).logits, logits);
-        assert!(error <= 2e-3, "{name}: logits differ by {error}");
+        for chunk in [1, 5, 24] {
+            forward.set_chunk(chunk);
+            let error = max_diff(&observed(&mut forward, KvType::F32, ids).logits, logits);
+            assert!(error <= 2e-3, "{name}, chunks of {chunk}: logits differ by {error}");
+        }
         let first = argmax(&logits[logits.len() - model.config.n_vocab..]);
         assert_eq!(continued(&mut forward, KvType::F32, ids, 1), [first], "{name}");
     });
