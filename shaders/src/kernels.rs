@@ -52,6 +52,14 @@ pub const KERNELS: &[Kernel] = &[
         &[Read, Read, Read, Read, Write],
         include_str!("../wgsl/attention_prompt.wgsl"),
     ),
+    kernel::<params::DeltaInputs>(
+        "delta_inputs",
+        &[Write, Write, Read, Read],
+        include_str!("../wgsl/delta_inputs.wgsl"),
+    ),
+    kernel::<params::DeltaNet>("delta_net", &[Read, Read, Write, Write], include_str!("../wgsl/delta_net.wgsl")),
+    kernel::<params::GateHeads>("gate_heads", &[Write, Read], include_str!("../wgsl/gate_heads.wgsl")),
+    kernel::<params::GatedNorm>("gated_norm", &[Write, Read, Read], include_str!("../wgsl/gated_norm.wgsl")),
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     kernel::<params::RopeAppend>(
         "rope_append",
@@ -60,6 +68,11 @@ pub const KERNELS: &[Kernel] = &[
     ),
     kernel::<params::GatedInput>("gated_input", &[Read, Read, Write], include_str!("../wgsl/gated_input.wgsl")),
     kernel::<params::Scale>("scale", &[Write, Read], include_str!("../wgsl/scale.wgsl")),
+    kernel::<params::ShortConv>(
+        "short_conv",
+        &[Read, Read, Read, Write, Write],
+        include_str!("../wgsl/short_conv.wgsl"),
+    ),
     kernel::<params::SoftCap>("soft_cap", &[Write], include_str!("../wgsl/soft_cap.wgsl")),
     typed(kernel::<params::Embedding>("embedding", &[Read, Read, Read, Write], include_str!("../wgsl/embedding.wgsl"))),
     typed(kernel::<params::ExpertMatmul>(

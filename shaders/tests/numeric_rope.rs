@@ -17,6 +17,7 @@ struct Variant {
     qk_norm: bool,
     /// The norms are of all heads together.
     norm_all: bool,
+    gated: bool,
     /// Queries grow with their position.
     grows: bool,
     kv_f32: bool,
@@ -31,6 +32,7 @@ const PLAIN: Variant = Variant {
     rope: true,
     qk_norm: false,
     norm_all: false,
+    gated: false,
     grows: false,
     kv_f32: false,
     position: 5,
@@ -45,14 +47,14 @@ const N_KV_HEAD: u32 = 2;
 const TOKENS: u32 = 4;
 
 fn check(variant: Variant) {
-    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, grows, kv_f32, position, workgroup } = variant;
+    let Variant { head_dim, dims, neox, rope, qk_norm, norm_all, gated, grows, kv_f32, position, workgroup } = variant;
     let [dim, half, pitch] = [head_dim, dims / 2, head_pitch(head_dim)].map(|v| v as usize);
     let params = RopeAppend {
         n_head: N_HEAD,
         n_kv_head: N_KV_HEAD,
         head_dim,
         dims,
-        qkv_pitch: ((N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
+        qkv_pitch: ((2 * N_HEAD + 2 * N_KV_HEAD) * head_dim).next_multiple_of(32) + 32,
         q_pitch: (N_HEAD * head_pitch(head_dim)).next_multiple_of(32) + 32,
         position,
         capacity: position + TOKENS + 3,
@@ -71,7 +73,8 @@ fn check(variant: Variant) {
         if i >= dim {
             return 0.0;
         }
-        let head = &qkv[token * qkv_pitch + slot * dim..][..dim];
+        let at = if gated { slot + slot.min(N_HEAD as usize) } else { slot };
+        let head = &qkv[token * qkv_pitch + at * dim..][..dim];
         let is_query = slot < N_HEAD as usize;
         if slot >= (N_HEAD + N_KV_HEAD) as usize {
             return f64::from(head[i]);
@@ -133,6 +136,7 @@ fn check(variant: Variant) {
                 switch("ROPE", rope),
                 switch("QK_NORM", qk_norm),
                 switch("QK_NORM_ALL", norm_all),
+                switch("GATED", gated),
                 switch("QUERY_SCALE", grows),
                 switch("KV_F32", kv_f32),
             ],
@@ -173,6 +177,14 @@ fn rope_matches_its_equation_for_norms_of_all_heads_and_growing_queries() {
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, ..PLAIN });
             check(Variant { norm_all, grows, rope, neox, qk_norm: norm_all, head_dim: 12, dims: 12, ..PLAIN });
         }
+    }
+}
+
+#[test]
+fn rope_leaves_the_gates_of_queries() {
+    for qk_norm in [false, true] {
+        check(Variant { gated: true, neox: true, qk_norm, ..PLAIN });
+        check(Variant { gated: true, qk_norm, head_dim: 7, dims: 6, kv_f32: true, ..PLAIN });
     }
 }
 

@@ -5,6 +5,7 @@
 //   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + dims / 2) when NEOX, else (2 i, 2 i + 1)
 // with (cos, sin) from a table [tokens, dims / 2]. Queries at position p are then scaled (QUERY_SCALE):
 //   q <- q (1 + query_beta ln(1 + floor(p / query_length)))
+// With GATED each query head is followed by its gate, head_dim elements that are left where they are.
 // Heads of q and rows of the caches are padded to a multiple of four elements, with zeros; the caches hold f32 when KV_F32, else
 // pairs of f16. One workgroup per head and token: grid (n_head + 2 n_kv_head; tokens), any WORKGROUP_SIZE, best is head_dim / 2.
 #include "lane.wgsl"
@@ -14,6 +15,7 @@ override NEOX: bool = false;
 override ROPE: bool = true;
 override QK_NORM: bool = false;
 override QK_NORM_ALL: bool = false;
+override GATED: bool = false;
 override V_NORM: bool = false;
 override QUERY_SCALE: bool = false;
 override KV_F32: bool = false;
@@ -63,8 +65,12 @@ fn rope_append(
     let lane = lane_of(builtins);
     let slot = builtins.workgroup.x;
     let token = builtins.workgroup.y;
-    let start = token * params.qkv_pitch + slot * params.head_dim;
     let is_query = slot < params.n_head;
+    var at = slot;
+    if GATED {
+        at += min(slot, params.n_head);
+    }
+    let start = token * params.qkv_pitch + at * params.head_dim;
     let is_value = slot >= params.n_head + params.n_kv_head;
     var head = Head(start, token, is_query, is_value, 1.0, 0u);
     if (QK_NORM && !is_value) || (V_NORM && is_value) {

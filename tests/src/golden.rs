@@ -51,21 +51,22 @@ pub const MODELS: [&str; 36] = [
     "starcoder2",
 ];
 
-/// The same, of models that the CPU alone computes: with recurrent layers, or several streams.
-pub const RECURRENT: [&str; 9] = [
+/// The same, of models with recurrent layers.
+pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+
+/// The same, of models that the CPU alone computes: with Mamba-2, convolutions, latent attention, SparseMixer routing or several streams.
+pub const CPU_ONLY: [&str; 10] = [
+    "deepseek-v2-lite",
     "gemma3n",
+    "glm4-moe-lite",
     "granite-4-h",
     "lfm2",
     "lfm2-moe",
     "nemotron-3-nano",
     "nemotron-h",
-    "qwen3-next",
-    "qwen3_5",
-    "qwen3_5-moe",
+    "phimoe",
+    "plm",
 ];
-
-/// The same, of models with latent attention or SparseMixer routing, which the CPU alone computes.
-pub const CPU_ONLY: [&str; 4] = ["deepseek-v2-lite", "glm4-moe-lite", "phimoe", "plm"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

@@ -16,7 +16,7 @@ use crate::{
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
         AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
-        PerLayerWeights, Predictor, PredictorKind, SharedExpert,
+        PerLayerWeights, Predictor, PredictorKind, RecurrentWeights, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -30,7 +30,9 @@ use crate::{
             layers::upload_bytes,
             neuron_rows::PartialSumBuffer,
             per_layer::PerLayerBuffers,
+            recurrent::RecurrentBuffers,
             segment::timestamp_bytes,
+            state::{GpuState, StateCopies},
         },
     },
 };
@@ -50,6 +52,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let row = pitch(config.d_model);
     let registers = 4 * floats(chunk * row);
     let attention = AttentionBuffers::scratch_floats(caps, config, chunk).into_iter().map(floats).sum::<u64>();
+    let recurrent = RecurrentBuffers::scratch_floats(config, chunk).into_iter().map(floats).sum::<u64>();
     let mut ffn = 0;
     for (at, layer) in weights.layers.iter().enumerate() {
         let shared = at > 0 && same_scratch(&weights.layers[at - 1], layer);
@@ -78,8 +81,12 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let layers = layers.map(|(at, layer)| layer_bytes(caps, (config, at), layer, kv_type));
     Ok(DeviceBytes {
         chunk,
-        scratch: registers + attention + inputs + ffn + sparse + quantised + ROUNDED,
-        staging: 2 * up + logits + handed + logged + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
+        scratch: registers + attention + recurrent + inputs + ffn + sparse + quantised + ROUNDED,
+        staging: 2 * (up + StateCopies::ring_bytes(config))
+            + logits
+            + handed
+            + logged
+            + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
         streaming_buffer: streaming_buffer_bytes(caps, &weights.layers, GpuLoad::default().streaming_buffer),
         layers: layers.collect::<Result<_>>()?,
         head: matrix(caps, &[&weights.output])?,
@@ -116,6 +123,17 @@ fn layer_bytes(
     };
     let inputs = layer.per_layer.iter().flat_map(PerLayerWeights::linears);
     let attention = attention + matrix(caps, &inputs.collect::<Vec<_>>())?;
+    // A recurrent mixer's projections are stacked.
+    let (mixer, mixer_vectors) = match &layer.recurrent {
+        Some(RecurrentWeights::DeltaNet(of)) => {
+            let stacked = matrix(caps, &[&of.qkv, &of.gate, &of.alpha, &of.beta])?;
+            let bias = of.conv.bias().map_or(0, |bias| vector(bias.len()));
+            let vectors = [of.conv.weight().len(), of.a.len(), of.dt_bias.len()].map(vector);
+            (stacked + matrix(caps, &[&of.output])?, vectors.iter().sum::<u64>() + bias + norm_bytes(&of.norm))
+        }
+        // Others have no kernels.
+        Some(RecurrentWeights::Mamba2(_) | RecurrentWeights::ShortConv(_)) | None => (0, 0),
+    };
     let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
     let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
@@ -130,9 +148,10 @@ fn layer_bytes(
         }
     };
     Ok(LayerBytes {
-        attention,
-        vectors: norms + sinks + biases + down_bias,
+        attention: attention + mixer,
+        vectors: norms + sinks + biases + mixer_vectors + down_bias,
         kv_token: kv,
+        state: shape.recurrent.as_ref().map_or(0, GpuState::bytes_of),
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
         routing,
         // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
@@ -329,7 +348,18 @@ mod tests {
     #[test]
     fn device_bytes_match_the_allocations_of_whole_models() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models");
-        for name in ["llama-relu", "mixtral", "gemma2", "gemma4", "gemma4-e2b", "gemma4-moe", "opt", "falcon-mqa"] {
+        for name in [
+            "llama-relu",
+            "mixtral",
+            "gemma2",
+            "gemma4",
+            "gemma4-e2b",
+            "gemma4-moe",
+            "opt",
+            "falcon-mqa",
+            "qwen3_5",
+            "qwen3_5-moe",
+        ] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
             let bytes = device_bytes(gpu.caps(), &model, 24, KvType::F32).unwrap();
@@ -350,7 +380,7 @@ mod tests {
             let mut total = with_vectors;
             for (purpose, reckoned) in [
                 (Purpose::Attention, sum(|layer| layer.attention)),
-                (Purpose::Kv, sum(|layer| layer.kv_token) * 40),
+                (Purpose::Kv, sum(|layer| layer.kv_token) * 40 + sum(|layer| layer.state)),
                 (Purpose::Head, bytes.head),
                 (Purpose::Scratch, bytes.scratch + bytes.head_scratch),
                 (Purpose::Staging, bytes.staging),

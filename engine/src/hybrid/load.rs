@@ -6,7 +6,11 @@ use crate::{
     format::Matrix,
     gpu::{Caps, pitch},
     model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, RouterScore, Step, Weights},
-    runtime::gpu::{attention::AttentionBuffers, ffn::FfnBuffers},
+    runtime::gpu::{
+        attention::AttentionBuffers,
+        ffn::FfnBuffers,
+        recurrent::{self, RecurrentBuffers},
+    },
 };
 
 /// Settings of a model on a device.
@@ -66,25 +70,23 @@ impl DevicePart<'_> {
 /// Refuses a model of which a layer has no kernels on a device.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the layer.
+/// [`Error::Unsupported`] with what the kernels lack.
 pub fn device_support(model: &Model) -> Result<()> {
     for (at, layer) in model.config.layers.iter().enumerate() {
-        let gated = layer.attention.as_ref().is_some_and(|attention| attention.gated);
+        layer.recurrent.as_ref().map_or(Ok(()), recurrent::check)?;
         let latent = layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
         let mixed = model.config.experts.is_some_and(|experts| experts.router.score == RouterScore::SparseMixer);
-        let what = match &layer.recurrent {
-            Some(recurrent) => recurrent.name(),
-            None if mixed => "SparseMixer routing",
-            None if latent => "latent attention",
-            None if gated => "gated attention",
-            None if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
-            None if layer.gate_deviations.is_some() => "gates above the mean of a token's",
-            None => continue,
+        let what = match layer {
+            _ if mixed => "SparseMixer routing",
+            _ if latent => "latent attention",
+            _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
+            _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",
+            _ => continue,
         };
         return Err(Error::Unsupported {
             what: "layer on the GPU",
             got: format!("{what} in layer {at}"),
-            supported: "attention without gates, FFN and experts, in one stream".to_owned(),
+            supported: "attention, recurrent mixers, FFN and experts, in one stream".to_owned(),
         });
     }
     Ok(())
@@ -106,8 +108,9 @@ pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
             routed.max(FfnBuffers::gate_up_pitch(shared, true)).max(pitch(moe.experts.len()))
         }
     });
-    let others = [AttentionBuffers::widest(caps, config), pitch(config.d_model), config.per_layer_inputs()];
-    let widest = ffn.chain(others).max().unwrap_or(1);
+    let mixers = [AttentionBuffers::widest(caps, config), RecurrentBuffers::widest(config)];
+    let others = [pitch(config.d_model), config.per_layer_inputs()];
+    let widest = ffn.chain(mixers).chain(others).max().unwrap_or(1);
     let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }

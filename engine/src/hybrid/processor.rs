@@ -15,10 +15,7 @@ use crate::{
     gpu::{Gpu, Purpose},
     model::{AltupStep, Ffn, Model, NormSlot, Register},
     placement::{Placement, Streaming},
-    runtime::{
-        KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection,
-        gpu::layer::{no_recurrence, no_streams},
-    },
+    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection, gpu::layer::no_streams},
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -274,7 +271,7 @@ impl Processor for HybridProcessor {
     fn recurrent(&mut self, model: &Model, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
         self.reach(layer)?;
         match self.side() {
-            Side::Device(_) => Err(no_recurrence(layer)),
+            Side::Device(device) => device.layers.recurrent(layer, from, kv),
             Side::Cpu(cold) => cold.cpu.recurrent(model, layer, from, kv),
         }
     }

@@ -186,7 +186,13 @@ impl CostProfile {
                 let device = if bytes.kv_token == 0 { kv_row(of) } else { bytes.kv_token };
                 attention_reads.push(ReadBytes { ty: kv_type, cpu: kv_row(of) * seen, device: device * seen });
             }
-            let kv = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_mul(inputs.sessions as u64);
+            if let Some(of) = &shape.recurrent {
+                // Read and written.
+                let both = 2 * of.state().iter().sum::<usize>() as u64 * size_of::<f32>() as u64;
+                attention_reads.push(ReadBytes { ty: TensorType::F32, cpu: both, device: both });
+            }
+            let conversation = bytes.kv_token.saturating_mul(inputs.context as u64).saturating_add(bytes.state);
+            let kv = conversation.saturating_mul(inputs.sessions as u64);
             let mut costs = LayerCosts::without_ffn(bytes, kv, attention_reads);
             let neurons = match &layer.ffn {
                 Ffn::None => 0,

@@ -25,12 +25,14 @@ pub struct DeviceBytes {
 /// Device bytes of a resident layer's parts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LayerBytes {
-    /// Query, key, value and output matrices.
+    /// Query, key, value and output matrices, or those of a recurrent mixer.
     pub attention: u64,
     /// Norms and biases.
     pub vectors: u64,
     /// Keys and values of one token.
     pub kv_token: u64,
+    /// The recurrent state of one conversation.
+    pub state: u64,
     /// The predictor.
     pub predictor: u64,
     /// The router and the shared expert.

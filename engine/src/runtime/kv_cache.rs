@@ -2,7 +2,7 @@
 
 use super::{
     KvLayer, RecurrentState, Rotary,
-    gpu::{GpuKv, Segment},
+    gpu::{GpuKv, GpuState, Segment},
     recurrent_state::RecurrentStates,
 };
 use crate::{
@@ -167,6 +167,21 @@ impl KvCache {
         self.states.as_mut()?.advance_layer(layer)
     }
 
+    /// The same on a device.
+    pub(crate) fn advance_device_state(&mut self, layer: usize) -> Option<&GpuState> {
+        self.states.as_mut()?.advance_device_layer(layer)
+    }
+
+    /// The recurrent state of `layer`, if it is on a device.
+    pub(crate) fn device_state(&self, layer: usize) -> Option<&GpuState> {
+        self.states.as_ref()?.device_layer(layer)
+    }
+
+    /// True if `layer` has a recurrent state.
+    pub(crate) fn has_state(&self, layer: usize) -> bool {
+        self.states.as_ref().is_some_and(|states| states.has_layer(layer))
+    }
+
     /// Takes recurrent states back that have seen a part of a chunk.
     pub(crate) fn drop_unfinished(&mut self) {
         if self.states.as_ref().is_some_and(RecurrentStates::is_unfinished) {
@@ -245,7 +260,8 @@ impl KvCache {
 
     /// True if all of it is in RAM.
     pub fn on_host(&self) -> bool {
-        !self.layers.iter().any(|rows| matches!(rows, LayerRows::Device(_) | LayerRows::Both(..)))
+        let on_device = |rows: &LayerRows| matches!(rows, LayerRows::Device(_) | LayerRows::Both(..));
+        !self.states.as_ref().is_some_and(RecurrentStates::on_device) && !self.layers.iter().any(on_device)
     }
 
     /// Takes away what layers on a device share: copies of keys and values that are in RAM, and the use of others'.
@@ -324,12 +340,23 @@ impl KvCache {
         Ok(())
     }
 
-    /// Moves layer `layer` from the device into RAM and frees its place there.
+    /// Moves the recurrent state of `layer` from RAM to the device, into `to`. One that is on a device already stays where it is.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost; the state is then still in RAM.
+    pub(crate) fn move_state_to_device(&mut self, layer: usize, to: GpuState) -> Result<()> {
+        self.states.as_mut().map_or(Ok(()), |states| states.move_to_device(layer, to))
+    }
+
+    /// Moves layer `layer`, keys and values or recurrent state, from the device into RAM and frees its place there.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room in RAM, [`Error::Gpu`] if the device is lost; the layer is then still there.
     pub(crate) fn move_to_ram(&mut self, layer: usize, segment: &mut Segment) -> Result<()> {
         let (ty, capacity, len) = (self.ty, self.capacity, self.len);
+        if let Some(states) = &mut self.states {
+            states.move_to_ram(layer)?;
+        }
         let Some(shape) = self.shape.attention(layer) else { return Ok(()) };
         if let Some(place @ LayerRows::Device(_)) = self.layers.get_mut(layer) {
             let mut rows = KvLayer::new(ty, shape, capacity)?;

@@ -1,9 +1,11 @@
-//! Recurrent states of a conversation in RAM, and the snapshots to which they can be taken back.
+//! Recurrent states of a conversation, and the snapshots to which they can be taken back. A layer's state is in the memory of the
+//! processor that computes the layer; snapshots are in RAM.
 //!
 //! A state holds all earlier tokens and cannot forget the last of them. So copies are kept: at the borders of messages, where the next
 //! prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a conversation back to any token restores the snapshot before
 //! it; the tokens in between are computed again.
 
+use super::gpu::GpuState;
 use crate::{
     error::{Error, Result},
     model::ModelConfig,
@@ -42,10 +44,37 @@ impl RecurrentState {
         self.conv.copy_from_slice(&from.conv);
         self.scan.copy_from_slice(&from.scan);
     }
+}
 
-    fn clear(&mut self) {
-        self.conv.fill(0.0);
-        self.scan.fill(0.0);
+/// A layer's state where the layer is computed.
+#[derive(Debug)]
+enum LayerState {
+    Ram(RecurrentState),
+    Device(GpuState),
+}
+
+impl LayerState {
+    fn save(&self, to: &mut RecurrentState) -> Result<()> {
+        match self {
+            LayerState::Ram(state) => {
+                to.copy_from(state);
+                Ok(())
+            }
+            LayerState::Device(state) => state.drain(to),
+        }
+    }
+
+    /// Brings it back to `saved`. A state that its device does not take any more is in RAM from then on.
+    fn restore(&mut self, saved: &RecurrentState) {
+        match self {
+            LayerState::Ram(state) => state.copy_from(saved),
+            LayerState::Device(state) => {
+                if let Err(error) = state.fill(saved) {
+                    tracing::warn!(%error, "a recurrent state is taken back to RAM");
+                    *self = LayerState::Ram(saved.clone());
+                }
+            }
+        }
     }
 }
 
@@ -60,7 +89,7 @@ struct Snapshot {
 #[derive(Debug)]
 pub(crate) struct RecurrentStates {
     /// By layer.
-    layers: Vec<Option<RecurrentState>>,
+    layers: Vec<Option<LayerState>>,
     /// Floats of each layer's state.
     floats: Vec<[usize; 2]>,
     /// By number of tokens, ascending.
@@ -80,7 +109,7 @@ impl RecurrentStates {
         }
         let no_room = || Error::Memory { what: "recurrent states", wanted: config.state_bytes(), available: 0 };
         let states = config.layers.iter().map(|layer| match &layer.recurrent {
-            Some(of) => RecurrentState::new(of.state()).map(Some).ok_or_else(no_room),
+            Some(of) => RecurrentState::new(of.state()).map(LayerState::Ram).map(Some).ok_or_else(no_room),
             None => Ok(None),
         });
         let layers = states.collect::<Result<Vec<_>>>()?;
@@ -88,15 +117,72 @@ impl RecurrentStates {
         Ok(Some(RecurrentStates { layers, floats, snapshots: Vec::new(), unfinished: false }))
     }
 
-    /// The state of `layer`.
+    /// The state of `layer`, if it is in RAM.
     pub fn layer(&self, layer: usize) -> Option<&RecurrentState> {
-        self.layers.get(layer)?.as_ref()
+        match self.layers.get(layer)? {
+            Some(LayerState::Ram(state)) => Some(state),
+            _ => None,
+        }
     }
 
-    /// The state of `layer`, to be advanced by the chunk that is computed.
+    /// The state of `layer`, if it is in RAM, to be advanced by the chunk that is computed.
     pub fn advance_layer(&mut self, layer: usize) -> Option<&mut RecurrentState> {
         self.unfinished = true;
-        self.layers.get_mut(layer)?.as_mut()
+        match self.layers.get_mut(layer)? {
+            Some(LayerState::Ram(state)) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// The state of `layer`, if it is on a device, to be advanced by the chunk that is computed.
+    pub fn advance_device_layer(&mut self, layer: usize) -> Option<&GpuState> {
+        self.unfinished = true;
+        self.device_layer(layer)
+    }
+
+    /// The state of `layer`, if it is on a device.
+    pub fn device_layer(&self, layer: usize) -> Option<&GpuState> {
+        match self.layers.get(layer)? {
+            Some(LayerState::Device(state)) => Some(state),
+            _ => None,
+        }
+    }
+
+    /// True if `layer` has a state.
+    pub fn has_layer(&self, layer: usize) -> bool {
+        matches!(self.layers.get(layer), Some(Some(_)))
+    }
+
+    /// True if a state is on a device.
+    pub fn on_device(&self) -> bool {
+        self.layers.iter().any(|layer| matches!(layer, Some(LayerState::Device(_))))
+    }
+
+    /// Moves the state of `layer` from RAM to the device, into `to`.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost; it is then still in RAM.
+    pub fn move_to_device(&mut self, layer: usize, to: GpuState) -> Result<()> {
+        if let Some(Some(place @ LayerState::Ram(_))) = self.layers.get_mut(layer) {
+            if let LayerState::Ram(state) = place {
+                to.fill(state)?;
+            }
+            *place = LayerState::Device(to);
+        }
+        Ok(())
+    }
+
+    /// Moves the state of `layer` from the device into RAM and frees its place there.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost; it is then still there.
+    pub fn move_to_ram(&mut self, layer: usize) -> Result<()> {
+        if let Some(Some(place @ LayerState::Device(_))) = self.layers.get_mut(layer) {
+            let mut state = RecurrentState::default();
+            place.save(&mut state)?;
+            *place = LayerState::Ram(state);
+        }
+        Ok(())
     }
 
     /// Every layer has seen the chunk: `tokens` tokens now.
@@ -129,8 +215,11 @@ impl RecurrentStates {
             tracing::debug!(tokens, bytes = one, "no room for a snapshot of the recurrent states");
             return;
         };
-        states.iter_mut().zip(self.layers.iter().flatten()).for_each(|(to, from)| to.copy_from(from));
-        self.snapshots.push(Snapshot { tokens, states });
+        let mut all = states.iter_mut().zip(self.layers.iter().flatten());
+        match all.try_for_each(|(to, from)| from.save(to)) {
+            Ok(()) => self.snapshots.push(Snapshot { tokens, states }),
+            Err(error) => tracing::debug!(tokens, %error, "no snapshot of the recurrent states"),
+        }
     }
 
     /// The snapshot with the nearest neighbours, which is missed least.
@@ -150,11 +239,13 @@ impl RecurrentStates {
         let states = self.layers.iter_mut().flatten();
         match self.snapshots.last() {
             Some(last) => {
-                states.zip(&last.states).for_each(|(state, saved)| state.copy_from(saved));
+                states.zip(&last.states).for_each(|(state, saved)| state.restore(saved));
                 last.tokens
             }
             None => {
-                states.for_each(RecurrentState::clear);
+                let zeros =
+                    |[conv, scan]: &[usize; 2]| RecurrentState { conv: vec![0.0; *conv], scan: vec![0.0; *scan] };
+                states.zip(&self.floats).for_each(|(state, floats)| state.restore(&zeros(floats)));
                 0
             }
         }
@@ -172,8 +263,16 @@ mod tests {
     use super::*;
 
     fn states() -> RecurrentStates {
-        let state = RecurrentState::new([2, 3]);
+        let state = RecurrentState::new([2, 3]).map(LayerState::Ram);
         RecurrentStates { layers: vec![None, state], floats: vec![[2, 3]], snapshots: Vec::new(), unfinished: false }
+    }
+
+    /// The first element of layer 1's memory.
+    fn memory(states: &RecurrentStates) -> f32 {
+        match &states.layers[1] {
+            Some(LayerState::Ram(state)) => state.scan[0],
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Computes tokens one by one: the state says how many it has seen.
@@ -192,7 +291,7 @@ mod tests {
         compute(&mut states, 0..700);
         assert_eq!(states.rewind(700, 700), 700);
         assert_eq!(states.rewind(600, 700), 512);
-        assert_eq!(states.layers[1].as_ref().unwrap().scan[0], 512.0);
+        assert_eq!(memory(&states), 512.0);
         compute(&mut states, 512..530);
         states.take_snapshot(530);
         compute(&mut states, 530..540);
@@ -201,9 +300,9 @@ mod tests {
         states.advance_layer(1).unwrap().scan[0] = -1.0;
         assert!(states.is_unfinished());
         assert_eq!(states.rewind(530, 530), 530);
-        assert_eq!(states.layers[1].as_ref().unwrap().scan[0], 530.0);
+        assert_eq!(memory(&states), 530.0);
         assert_eq!(states.rewind(100, 530), 0);
-        assert_eq!(states.layers[1].as_ref().unwrap().scan[0], 0.0);
+        assert_eq!(memory(&states), 0.0);
         assert!(states.layers[0].is_none() && states.snapshots.is_empty());
     }
 

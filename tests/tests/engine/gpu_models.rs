@@ -16,7 +16,7 @@ use thermocline_engine::{
     runtime::{Forward, KvType, MAX_SHORTLIST, Outputs},
 };
 use thermocline_tests::{
-    golden::{self, Expected, MODELS, QUANTISED, Setup, by_token, continued, max_diff, observed},
+    golden::{self, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, continued, max_diff, observed},
     gpu::{FULL, forward, forward_with, open, shared},
 };
 
@@ -46,7 +46,7 @@ fn ids(model: &Model, n: usize) -> Vec<u32> {
 /// Every fixture against its reference.
 fn every_model(tier: Tier) {
     let gpu = shared(tier);
-    for name in MODELS.into_iter().chain(QUANTISED) {
+    for name in MODELS.into_iter().chain(QUANTISED).chain(RECURRENT) {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
         let mut forward = forward(gpu, &model, 64);
@@ -163,6 +163,8 @@ fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
         ("ministral3", 150),
         ("smollm3", 90),
         ("granite-4-dense", 70),
+        ("qwen3_5", 150),
+        ("qwen3-next", 90),
     ] {
         let (model, _) = load(name);
         let ids = ids(&model, n);

@@ -34,6 +34,16 @@ impl ShortConv {
         self.weight.len() / self.taps
     }
 
+    /// Weights, `[taps, channels]`, the newest input's tap last.
+    pub fn weight(&self) -> &[f32] {
+        &self.weight
+    }
+
+    /// `[channels]`
+    pub fn bias(&self) -> Option<&[f32]> {
+        self.bias.as_deref()
+    }
+
     /// Inputs before the first that an output depends on.
     pub fn history(&self) -> usize {
         self.taps - 1

@@ -35,7 +35,7 @@ pub(super) fn config(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     if !inner.is_multiple_of(heads) {
         return Err(loader.key_error("ssm.inner_size", format!("a multiple of time_step_rank {heads}"), inner));
     }
-    let step_limits = match loader.floats(STEP_LIMITS)? {
+    let step_limits = match loader.float_array(STEP_LIMITS)? {
         None => [0.0, f32::INFINITY],
         Some([least, most]) if (0.0..=*most).contains(least) => [*least, *most],
         Some(other) => return Err(loader.key_error(STEP_LIMITS, "two ascending floats from 0", format!("{other:?}"))),

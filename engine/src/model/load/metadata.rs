@@ -81,7 +81,7 @@ impl<'a> Loader<'a> {
     }
 
     /// An array with a number for each layer; NaN is refused.
-    pub(in crate::model) fn floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+    pub(in crate::model) fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
         let key = self.key(suffix);
         let expected = || format!("{n_layer} numbers, one per layer");
         match self.metadata().get(&key) {
@@ -112,7 +112,7 @@ impl<'a> Loader<'a> {
     }
 
     /// An array of floats.
-    pub(in crate::model) fn floats(&self, suffix: &str) -> Result<Option<&'a [f32]>> {
+    pub(in crate::model) fn float_array(&self, suffix: &str) -> Result<Option<&'a [f32]>> {
         match self.metadata().get(&self.key(suffix)) {
             None => Ok(None),
             Some(crate::format::Value::Array(Array::F32(values))) => Ok(Some(values)),

@@ -2,7 +2,7 @@
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
-use super::{kv::KvOps, loader::Loader, product::Product};
+use super::{elementwise, kv::KvOps, loader::Loader, product::Product};
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
@@ -61,6 +61,8 @@ pub(crate) struct AttentionOps {
     qkv: Product,
     output: Product,
     merge: Op,
+    /// Heads times their gates.
+    gate: Option<Op>,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
     /// The norms are of all heads together.
@@ -81,7 +83,7 @@ impl AttentionLayout {
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
         AttentionLayout {
             dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
-            qkv_pitch: pitch(heads + 2 * shape.own_kv_dim()),
+            qkv_pitch: pitch(shape.q_rows() + 2 * shape.own_kv_dim()),
             q_pitch: pitch(shape.n_head * head_width),
             heads_pitch: pitch(heads),
             decode_heads,
@@ -166,9 +168,6 @@ impl AttentionOps {
         if shape.latent.is_some() {
             return Err(unsupported("attention on the GPU", "keys and values of a latent", "keys and values of heads"));
         }
-        if shape.gated {
-            return Err(unsupported("attention on the GPU", "gated heads", "heads without gates"));
-        }
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
@@ -194,11 +193,19 @@ impl AttentionOps {
         // A single head is all of them.
         let wider = |norm: &Option<crate::model::Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
         let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
+        if norms_all && shape.gated {
+            return Err(unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
+        }
         let sinks = weights.sinks.as_ref().map(|sinks| loader.vector("sinks", sinks)).transpose()?;
         let (units, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
-        Ok(AttentionOps { layout, qkv, output, merge, q_norm, k_norm, norms_all, sinks })
+        let gate = shape.gated.then(|| {
+            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[])?;
+            Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
+        });
+        let gate = gate.transpose()?;
+        Ok(AttentionOps { layout, qkv, output, merge, gate, q_norm, k_norm, norms_all, sinks })
     }
 
     /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
@@ -262,6 +269,13 @@ impl AttentionOps {
                     recorder.dispatch(&self.merge, &merge, [n_head, tokens as u32, 1]);
                 }
             }
+        }
+        if let Some(gate) = &self.gate {
+            let workgroup = gate.pipeline().workgroup();
+            let (groups, stride) = elementwise::flat_grid(gpu, tokens * shape.q_dim(), workgroup);
+            let (cols, rows, gate_pitch) = (shape.q_dim() as u32, tokens as u32, layout.qkv_pitch as u32);
+            let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, head_dim, gate_pitch };
+            recorder.dispatch(gate, &params, groups);
         }
         self.output.record(recorder, tokens);
     }

@@ -143,6 +143,7 @@ impl GpuKv {
     /// Reads the first `len` rows of every head back into `into`, which has none yet.
     pub(crate) fn drain(&self, into: &mut KvLayer, len: usize, segment: &mut Segment) -> Result<()> {
         let (at, mut row) = (self.rows, vec![0.0; self.rows.head_dim]);
+        segment.drop_recorded();
         for load in at.loads(0..len, segment.room_down())? {
             let pieces = load.iter().map(|Run { values, head, rows }| {
                 let buffer = if *values { &self.values } else { &self.keys };
@@ -269,6 +270,7 @@ impl KvOps {
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
             ("QK_NORM_ALL", switch(attention.norms_all)),
+            ("GATED", switch(layout.shape.gated)),
             ("V_NORM", switch(layout.shape.norm_values)),
             ("QUERY_SCALE", switch(buffers.grows())),
             kv_f32,

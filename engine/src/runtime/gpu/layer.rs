@@ -7,6 +7,7 @@ use super::{
     loader::Loader,
     norm::{NormOp, NormWeights},
     per_layer::{PerLayerBuffers, PerLayerOps},
+    recurrent::{RecurrentBuffers, RecurrentOps},
     registers::Registers,
 };
 use crate::{
@@ -23,11 +24,13 @@ pub(crate) struct GpuLayer {
     pub norms: Vec<(NormStep, NormOp)>,
     pub attention: Option<AttentionOps>,
     pub per_layer: Option<PerLayerOps>,
+    pub recurrent: Option<RecurrentOps>,
     /// Dense FFN beside the experts.
     pub dense: Option<DenseFfn>,
     /// Sums of registers, the second of which is the sum.
     pub sums: Vec<((Register, Register), Elementwise)>,
-    pub attention_from: Register,
+    /// Input of attention or of the recurrent mixer.
+    pub mixer_from: Register,
     pub ffn_from: Register,
     /// Input of the router, where experts are chosen ahead of the FFN.
     pub router_from: Option<Register>,
@@ -43,12 +46,12 @@ impl GpuLayer {
     pub fn new(
         loader: &mut Loader<'_, '_>,
         registers: &Registers,
-        (attention, per_layer): (&AttentionBuffers, Option<&PerLayerBuffers>),
+        (attention, recurrent, per_layer): (&AttentionBuffers, &RecurrentBuffers, Option<&PerLayerBuffers>),
         model: &Model,
         (layer, before): (usize, Option<&DenseFfn>),
     ) -> Result<Self> {
         let (shape, weights) = (&model.config.layers[layer], &model.weights.layers[layer]);
-        let (mut norms, mut attention_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
+        let (mut norms, mut mixer_from, mut ffn_from) = (Vec::new(), Register::Normed, Register::Normed);
         let (mut sums, mut dense_from) = (Vec::new(), Register::Normed);
         let out = (registers.get(Register::Out), registers.pitch);
         let mut feeds_ffn: Option<NormStep> = None;
@@ -62,8 +65,7 @@ impl GpuLayer {
                     let op = NormOp::new(loader, &of, registers.get(from), delta, registers.get(into))?;
                     norms.push(((norm, from, into), op));
                 }
-                Step::Attention { from } => attention_from = from,
-                Step::Recurrent { .. } => return Err(no_recurrence(layer)),
+                Step::Attention { from } | Step::Recurrent { from } => mixer_from = from,
                 Step::Ffn { from } => {
                     let feeding = norms.iter().rev().find(|((.., into), _): &&(NormStep, NormOp)| *into == from);
                     (ffn_from, feeds_ffn) = (from, feeding.map(|(step, _)| *step));
@@ -78,14 +80,17 @@ impl GpuLayer {
             }
         }
         let router_from = shape.early_router_input();
-        for from in [attention_from, ffn_from, dense_from].into_iter().chain(router_from) {
+        for from in [mixer_from, ffn_from, dense_from].into_iter().chain(router_from) {
             if from == Register::Out {
                 return Err(Error::invalid("layer program", "products that do not read `Out`", format!("{from:?}")));
             }
         }
-        let from = registers.get(attention_from);
+        let from = registers.get(mixer_from);
         let of = shape.attention.as_ref().zip(weights.attention.as_ref());
         let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
+        let of = shape.recurrent.as_ref().zip(weights.recurrent.as_ref());
+        let of = of.map(|(of, weights)| RecurrentOps::new(loader, recurrent, (layer, of, weights), from, out));
+        let recurrent = of.transpose()?;
         let residual = registers.get(Register::Residual);
         let per_layer = per_layer.zip(weights.per_layer.as_ref());
         let per_layer =
@@ -106,9 +111,10 @@ impl GpuLayer {
             norms,
             attention,
             per_layer,
+            recurrent,
             dense,
             sums,
-            attention_from,
+            mixer_from,
             ffn_from,
             router_from,
             feeds_ffn,
@@ -122,13 +128,9 @@ pub(crate) fn no_norm(layer: usize, norm: NormSlot) -> Error {
     Error::invalid("layer program", "norms the model has", format!("{norm:?} in layer {layer}"))
 }
 
-/// The error of a recurrent mixer, for which there are no kernels.
+/// The error of a recurrent mixer that the layer does not have.
 pub(crate) fn no_recurrence(layer: usize) -> Error {
-    Error::Unsupported {
-        what: "layer on the GPU",
-        got: format!("a recurrent mixer in layer {layer}"),
-        supported: "layers of attention and FFN".to_owned(),
-    }
+    Error::invalid("layer program", "a recurrent mixer that the model has", format!("one in layer {layer}"))
 }
 
 /// The error of attention that the layer does not have.

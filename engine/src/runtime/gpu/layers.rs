@@ -3,12 +3,13 @@
 use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
-    GpuKv,
+    GpuKv, GpuState,
     attention::{AttentionBuffers, AttentionOps, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, same},
+    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, same},
     loader::Loader,
     per_layer::PerLayerBuffers,
+    recurrent::RecurrentBuffers,
     registers::{Registers, pad, unpad},
     segment::Segment,
 };
@@ -31,6 +32,7 @@ pub(crate) struct GpuLayers {
     pub registers: Registers,
     attention: AttentionBuffers,
     per_layer: Option<PerLayerBuffers>,
+    recurrent: RecurrentBuffers,
     first_layer: usize,
     layers: Vec<GpuLayer>,
     head: Option<Head>,
@@ -60,6 +62,7 @@ impl GpuLayers {
         let registers = Registers::new(loader)?;
         let attention = AttentionBuffers::new(loader)?;
         let per_layer = PerLayerBuffers::new(loader)?;
+        let recurrent = RecurrentBuffers::new(loader)?;
         let rotations = vec![Vec::new(); attention.tables.len()];
         let rings = (upload_bytes(config, chunk), registers.row_bytes());
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
@@ -70,6 +73,7 @@ impl GpuLayers {
             registers,
             attention,
             per_layer,
+            recurrent,
             first_layer,
             layers: Vec::new(),
             head: None,
@@ -93,7 +97,7 @@ impl GpuLayers {
 
     fn build(&self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
         let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
-        let buffers = (&self.attention, self.per_layer.as_ref());
+        let buffers = (&self.attention, &self.recurrent, self.per_layer.as_ref());
         GpuLayer::new(loader, &self.registers, buffers, model, (layer, before))
     }
 
@@ -163,7 +167,9 @@ impl GpuLayers {
         // A layer before these whose keys and values they read has a copy of them here.
         let sources: BTreeSet<usize> = self.range().filter_map(|layer| model.config.kv_source(layer)).collect();
         let shapes = sources.into_iter().filter_map(|layer| model.config.layers[layer].attention.as_ref());
-        let all = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty)).fold(0, u64::saturating_add);
+        let rows = shapes.map(|shape| GpuKv::bytes_of(shape, capacity, ty));
+        let recurrent = model.config.layers[self.range()].iter().filter_map(|layer| layer.recurrent.as_ref());
+        let all = rows.chain(recurrent.map(GpuState::bytes_of)).fold(0, u64::saturating_add);
         let available = self.gpu.arena().available();
         if all > available {
             return Err(Error::Memory { what: "KV cache", wanted: all, available });
@@ -173,7 +179,18 @@ impl GpuLayers {
             false => Ok(None),
         })?;
         self.bind_kv(model, &mut kv)?;
+        self.range().try_for_each(|layer| self.state_to_device(layer, &mut kv))?;
         Ok(kv)
+    }
+
+    /// Moves the recurrent state of `layer`, which is here, from RAM to the device, if it has one.
+    fn state_to_device(&self, layer: usize, kv: &mut KvCache) -> Result<()> {
+        match (&self.layer(layer)?.recurrent, &self.recurrent.copies) {
+            (Some(ops), Some(copies)) if kv.device_state(layer).is_none() => {
+                kv.move_state_to_device(layer, GpuState::new((&self.gpu, &self.identity), ops, copies)?)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Lets the layers here that read other layers' keys and values find them on the device: where they are computed, or in a copy of
@@ -209,14 +226,17 @@ impl GpuLayers {
         GpuKv::new(owner, model.config.rope(layer), &self.attention, attention, capacity_and_type).map(Some)
     }
 
-    /// True if the keys and values of the layers here are on this device, and the others in RAM.
+    /// True if keys, values and states of the layers here are on this device, and the others in RAM.
     pub fn holds(&self, kv: &KvCache) -> bool {
-        let on_device = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
-        let here = |layer: usize| self.layers[layer - self.first_layer].attention.is_none() || on_device(layer);
-        (0..self.first_layer).all(|layer| kv.device_layer(layer).is_none()) && self.range().all(here)
+        let rows = |layer| kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+        let state = |layer| kv.device_state(layer).is_some_and(|state| state.is_of(&self.identity));
+        let has_rows = |layer: usize| self.layers[layer - self.first_layer].attention.is_some();
+        let here = |layer| (!has_rows(layer) || rows(layer)) && (!kv.has_state(layer) || state(layer));
+        let in_ram = |layer| kv.device_layer(layer).is_none() && kv.device_state(layer).is_none();
+        (0..self.first_layer).all(in_ram) && self.range().all(here)
     }
 
-    /// Moves the keys and values of `layer`, which is here, from RAM to the device.
+    /// Moves keys and values, or the state, of `layer`, which is here, from RAM to the device.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no room, [`Error::Gpu`] if the device is lost; they are then still in RAM.
@@ -227,6 +247,7 @@ impl GpuLayers {
     }
 
     fn move_to_device(&mut self, model: &Model, layer: usize, kv: &mut KvCache) -> Result<()> {
+        self.state_to_device(layer, kv)?;
         if kv.device_layer(layer).is_some() {
             return Ok(());
         }
@@ -241,7 +262,8 @@ impl GpuLayers {
     pub fn kv_to_ram(&mut self, kv: &mut KvCache) -> Result<()> {
         kv.unbind_kv();
         for layer in 0..self.range().end {
-            if kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity)) {
+            let rows = kv.device_layer(layer).is_some_and(|kv| kv.is_of(&self.identity));
+            if rows || kv.device_state(layer).is_some_and(|state| state.is_of(&self.identity)) {
                 kv.move_to_ram(layer, &mut self.segment)?;
             }
         }
@@ -343,7 +365,7 @@ impl GpuLayers {
     pub fn attention(&mut self, layer: usize, from: Register, kv: &KvCache) -> Result<()> {
         self.segment.enter(Some(layer));
         self.add_due();
-        same(self.layer(layer)?.attention_from, from)?;
+        same(self.layer(layer)?.mixer_from, from)?;
         let Some(ops) = &self.layers[layer - self.first_layer].attention else { return Err(no_attention(layer)) };
         let Some(cache) = kv.device_layer(layer).map(GpuKv::ops) else {
             return Err(Error::invalid("KV cache", format!("one on the device with a layer {layer}"), "another"));
@@ -351,6 +373,19 @@ impl GpuLayers {
         let at = (self.first, kv.capacity());
         ops.record(self.segment.recorder(), &self.gpu, &self.attention, cache, self.tokens, at);
         self.segment.worked(ops.work(self.tokens, self.first + self.tokens), self.tokens)
+    }
+
+    /// `Out = recurrent mixer(from)`; advances the layer's state by the chunk.
+    pub fn recurrent(&mut self, layer: usize, from: Register, kv: &mut KvCache) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        same(self.layer(layer)?.mixer_from, from)?;
+        let Some(ops) = &self.layers[layer - self.first_layer].recurrent else { return Err(no_recurrence(layer)) };
+        let Some(state) = kv.advance_device_state(layer) else {
+            return Err(Error::invalid("recurrent state", format!("one on the device for layer {layer}"), "another"));
+        };
+        ops.record(self.segment.recorder(), state.ops(), self.tokens);
+        self.segment.worked(ops.work(self.tokens), self.tokens)
     }
 
     /// Readies `from`, `[tokens, pitch(d_model)]`, as the input of the layer's FFN.

@@ -22,10 +22,13 @@ pub(crate) mod norm;
 pub(crate) mod per_layer;
 pub(crate) mod predictor;
 pub(crate) mod product;
+pub(crate) mod recurrent;
 pub(crate) mod registers;
 pub(crate) mod segment;
+pub(crate) mod state;
 
 pub(crate) use kv::GpuKv;
 pub(crate) use layers::GpuLayers;
 pub(crate) use loader::Loader;
 pub(crate) use segment::Segment;
+pub(crate) use state::GpuState;

@@ -63,6 +63,12 @@ impl Segment {
         self.upload(pieces)
     }
 
+    /// Forgets what was recorded and not submitted: commands of a chunk that was given up.
+    pub fn drop_recorded(&mut self) {
+        self.recorder = None;
+        self.to_read_along = None;
+    }
+
     /// Times layers by the device's clock, or does not, from the next [`Segment::begin`] on.
     pub fn time(&mut self, on: bool) {
         self.timed = on;

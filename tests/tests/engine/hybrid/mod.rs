@@ -6,6 +6,7 @@ mod faults;
 mod firing;
 mod moving;
 mod placements;
+mod recurrent;
 mod streaming;
 mod times;
 
@@ -26,7 +27,7 @@ use thermocline_engine::{
 };
 use thermocline_tests::{
     dice::Dice,
-    golden::{self, Expected, MODELS, Setup, max_diff},
+    golden::{self, Expected, MODELS, RECURRENT, Setup, max_diff},
     gpu::{FULL, open, shared},
     moe,
 };

@@ -54,7 +54,7 @@ fn moving_weights_between_tokens_does_not_change_logits() {
     }
 }
 
-fn check_moves_keep_logits(model: &Arc<Model>) {
+pub(super) fn check_moves_keep_logits(model: &Arc<Model>) {
     let gpu = shared(FULL);
     let ids = ids(model, 60);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
@@ -92,7 +92,7 @@ fn moves_end_at_the_requested_placement() {
     }
 }
 
-fn check_moves_reach_the_placement(model: &Arc<Model>, unit: usize) {
+pub(super) fn check_moves_reach_the_placement(model: &Arc<Model>, unit: usize) {
     let gpu = open(GpuOptions::default());
     let (everywhere, dice) = (placements(model, 11), &mut Dice(5));
     let load = GpuLoad { chunk: 16, ..GpuLoad::default() };

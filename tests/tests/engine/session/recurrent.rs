@@ -1,14 +1,46 @@
 //! Sessions of models with recurrent states: stopping, editing and answering again give what an undisturbed session gives, and do not
 //! read the conversation again from its beginning.
 
-use thermocline_engine::session::{ContextPolicy, DeviceChoice, DeviceStatus};
+use thermocline_engine::{
+    gpu::{AdapterChoice, GpuOptions},
+    session::{ContextPolicy, DeviceChoice, DeviceStatus},
+};
 
 use super::*;
 
 const NAMES: [&str; 6] = ["qwen3_5", "qwen3_5-moe", "nemotron-h", "nemotron-3-nano", "granite-4-h", "lfm2"];
 
 fn open(name: &str, chunk: usize) -> Engine {
-    Engine::open(&model(name), EngineOptions { chunk, ..options() }).unwrap()
+    open_on(name, chunk, DeviceChoice::Cpu)
+}
+
+fn open_on(name: &str, chunk: usize, device: DeviceChoice) -> Engine {
+    Engine::open(&model(name), EngineOptions { chunk, device, ..options() }).unwrap()
+}
+
+fn gpu(budget: Option<u64>) -> DeviceChoice {
+    DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), budget, ..GpuOptions::default() })
+}
+
+/// Device bytes in use; 0 on the CPU.
+fn used(engine: &Engine) -> u64 {
+    match at_rest(engine) {
+        DeviceStatus::Gpu(memory) => memory.accounted,
+        _ => 0,
+    }
+}
+
+/// The device's status once nothing loads or moves.
+fn at_rest(engine: &Engine) -> DeviceStatus {
+    for _ in 0..10_000 {
+        match engine.device() {
+            DeviceStatus::Loading { .. } => {}
+            DeviceStatus::Gpu(memory) if memory.moving => {}
+            status => return status,
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    panic!("no rest: {:?}", engine.device());
 }
 
 fn ids(n: u32) -> Vec<u32> {
@@ -18,29 +50,42 @@ fn ids(n: u32) -> Vec<u32> {
 #[test]
 fn turns_edits_and_other_answers_are_those_of_a_fresh_session() {
     for name in NAMES {
-        let engine = open(name, 7);
-        let fresh = |prompt: &[u32]| generate(&session(&engine), greedy(prompt, 12)).ids;
-        let one = session(&engine);
-        let prompt = expected(name, "input_ids");
-        let begun = generate(&one, greedy(&prompt, 12));
-        assert_eq!(begun.ids, expected(name, "greedy_ids")[..12], "{name}");
-        // Another answer: only the prompt's last token is computed.
-        let again = generate(&one, greedy(&prompt, 12));
-        assert_eq!((again.stats.reused_tokens, &again.ids), (prompt.len() - 1, &begun.ids), "{name}");
-        // The next turn goes on where the answer ended; its last token was never fed back.
-        let held = prompt.len() + 11;
-        let turn = [&prompt[..], &begun.ids[..], &ids(9)[..]].concat();
-        let next = generate(&one, greedy(&turn, 12));
-        assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&turn)), "{name}");
-        // The last message edited: back to the end of the answer before.
-        let edited = [&prompt[..], &begun.ids[..], &ids(4)[..], &[7, 8, 9]].concat();
-        let next = generate(&one, greedy(&edited, 12));
-        assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&edited)), "{name}");
-        // The first message edited: from its beginning.
-        let other = [&prompt[..9], &[1, 2, 3]].concat();
-        let next = generate(&one, greedy(&other, 12));
-        assert_eq!((next.stats.reused_tokens, next.ids), (0, fresh(&other)), "{name}");
+        check_turns(name, &open(name, 7));
     }
+}
+
+#[test]
+fn turns_edits_and_other_answers_on_a_device_are_those_of_the_reference() {
+    for name in NAMES {
+        let engine = open_on(name, 7, gpu(None));
+        let whole = used(&engine);
+        assert!(whole > 0, "{name}: {:?}", engine.device());
+        check_turns(name, &engine);
+    }
+}
+
+fn check_turns(name: &str, engine: &Engine) {
+    let fresh = |prompt: &[u32]| generate(&session(engine), greedy(prompt, 12)).ids;
+    let one = session(engine);
+    let prompt = expected(name, "input_ids");
+    let begun = generate(&one, greedy(&prompt, 12));
+    assert_eq!(begun.ids, expected(name, "greedy_ids")[..12], "{name}");
+    // Another answer: only the prompt's last token is computed.
+    let again = generate(&one, greedy(&prompt, 12));
+    assert_eq!((again.stats.reused_tokens, &again.ids), (prompt.len() - 1, &begun.ids), "{name}");
+    // The next turn goes on where the answer ended; its last token was never fed back.
+    let held = prompt.len() + 11;
+    let turn = [&prompt[..], &begun.ids[..], &ids(9)[..]].concat();
+    let next = generate(&one, greedy(&turn, 12));
+    assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&turn)), "{name}");
+    // The last message edited: back to the end of the answer before.
+    let edited = [&prompt[..], &begun.ids[..], &ids(4)[..], &[7, 8, 9]].concat();
+    let next = generate(&one, greedy(&edited, 12));
+    assert_eq!((next.stats.reused_tokens, next.ids), (held, fresh(&edited)), "{name}");
+    // The first message edited: from its beginning.
+    let other = [&prompt[..9], &[1, 2, 3]].concat();
+    let next = generate(&one, greedy(&other, 12));
+    assert_eq!((next.stats.reused_tokens, next.ids), (0, fresh(&other)), "{name}");
 }
 
 #[test]
@@ -89,16 +134,26 @@ proptest! {
 }
 
 #[test]
-fn a_gpu_is_refused_by_name_and_the_cpu_answers() {
-    let device = DeviceChoice::Gpu(Default::default());
-    let engine = Engine::open(&model("qwen3_5"), EngineOptions { device, ..options() }).unwrap();
-    let mut request = greedy(&expected("qwen3_5", "input_ids"), 16);
-    request.ignore_eos = true;
-    let one = session(&engine);
-    let events = one.generate(request);
-    let ids: Vec<u32> =
-        events.iter().filter_map(|event| if let Event::Token { id, .. } = event { Some(id) } else { None }).collect();
-    assert_eq!(ids, expected("qwen3_5", "greedy_ids"));
-    let DeviceStatus::Cpu { reason: Some(reason) } = engine.device() else { panic!("{:?}", engine.device()) };
-    assert!(reason.to_string().contains("gated delta net in layer 0"), "{reason}");
+fn a_budget_that_changes_while_it_talks_keeps_the_tokens() {
+    for name in NAMES {
+        let engine = open_on(name, 7, gpu(None));
+        let whole = used(&engine);
+        let one = session(&engine);
+        let prompt = expected(name, "input_ids");
+        let wanted = generate(&session(&open(name, 7)), greedy(&prompt, 40)).ids;
+        let (events, mut ids) = (one.generate(greedy(&prompt, 40)), Vec::new());
+        for event in events.iter() {
+            let Event::Token { id, .. } = event else { continue };
+            ids.push(id);
+            match ids.len() {
+                8 => engine.set_vram_budget(whole * 6 / 10).unwrap(),
+                16 => engine.set_device(&DeviceChoice::Cpu).unwrap(),
+                24 => engine.set_device(&gpu(None)).unwrap(),
+                _ => {}
+            }
+        }
+        assert_eq!(ids, wanted, "{name}");
+        at_rest(&engine);
+        assert_eq!(generate(&one, greedy(&prompt, 40)).ids, wanted, "{name}");
+    }
 }

@@ -1,0 +1,150 @@
+//! Recurrent states on the device.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::recurrent::RecurrentOps;
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Purpose, ReadbackRing, Recorder, UploadRing, Usage},
+    model::{ModelConfig, RecurrentConfig},
+    runtime::RecurrentState,
+};
+
+/// Most bytes of a ring that carries states.
+const MOST_BYTES: u64 = 4 << 20;
+
+/// The recurrent state of one layer of one conversation on a device, with the dispatches that advance it. They belong to one
+/// [`GpuLayers`](super::GpuLayers).
+#[derive(Debug)]
+pub(crate) struct GpuState {
+    /// Identity of the layers whose buffers the dispatches use beside the state's own.
+    owner: Arc<()>,
+    ops: StateOps,
+    /// As in [`RecurrentState`].
+    conv: (Buffer, usize),
+    scan: (Buffer, usize),
+    copies: Arc<Mutex<StateCopies>>,
+}
+
+/// The dispatches of one layer that touch its state.
+#[derive(Debug)]
+pub(crate) struct StateOps {
+    /// The short convolution.
+    pub conv: Op,
+    /// The scan of the tokens.
+    pub scan: Op,
+}
+
+impl GpuState {
+    /// Buffers and dispatches of a layer whose mixer is `ops`; the state is that before the first token.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget or a binding, [`Error::Gpu`] if the device is lost.
+    pub fn new((gpu, owner): (&Gpu, &Arc<()>), ops: &RecurrentOps, copies: &Arc<Mutex<StateCopies>>) -> Result<Self> {
+        let buffer = |floats: usize| {
+            let buffer = gpu.arena().buffer(Purpose::Kv, "recurrent state", bytes_of(floats), Usage::Storage)?;
+            Ok::<_, Error>((buffer, floats))
+        };
+        let [conv, scan] = ops.of.state();
+        let (conv, scan) = (buffer(conv)?, buffer(scan)?);
+        let ops = StateOps { conv: ops.conv(gpu, &conv.0)?, scan: ops.scan(gpu, &scan.0)? };
+        Ok(GpuState { owner: Arc::clone(owner), ops, conv, scan, copies: Arc::clone(copies) })
+    }
+
+    /// Bytes on the device of the state of a mixer.
+    pub fn bytes_of(of: &RecurrentConfig) -> u64 {
+        of.state().map(bytes_of).iter().sum()
+    }
+
+    /// True if it was made for the layers of this identity.
+    pub fn is_of(&self, owner: &Arc<()>) -> bool {
+        Arc::ptr_eq(&self.owner, owner)
+    }
+
+    /// The dispatches that advance it.
+    pub fn ops(&self) -> &StateOps {
+        &self.ops
+    }
+
+    /// Uploads `from`, behind all that was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn fill(&self, from: &RecurrentState) -> Result<()> {
+        let mut copies = self.copies.lock();
+        copies.upload(&from.conv, &self.conv)?;
+        copies.upload(&from.scan, &self.scan)
+    }
+
+    /// Reads it back into `to`, behind all that was submitted.
+    ///
+    /// # Errors
+    /// [`Error::Gpu`] if the device is lost.
+    pub fn drain(&self, to: &mut RecurrentState) -> Result<()> {
+        let mut copies = self.copies.lock();
+        copies.read(&self.conv, &mut to.conv)?;
+        copies.read(&self.scan, &mut to.scan)
+    }
+}
+
+/// Bytes of a buffer of so many floats.
+fn bytes_of(floats: usize) -> u64 {
+    (floats.max(1) as u64 * 4).next_multiple_of(16)
+}
+
+/// The rings through which states are copied, by themselves: a conversation takes and restores snapshots between chunks, when no
+/// commands of its layers are being recorded.
+#[derive(Debug)]
+pub(crate) struct StateCopies {
+    gpu: Gpu,
+    up: UploadRing,
+    down: ReadbackRing,
+}
+
+impl StateCopies {
+    /// `None` for a model without recurrent layers.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if they do not fit the budget.
+    pub fn new(gpu: &Gpu, config: &ModelConfig) -> Result<Option<Arc<Mutex<Self>>>> {
+        let bytes = Self::ring_bytes(config);
+        if bytes == 0 {
+            return Ok(None);
+        }
+        let copies = StateCopies {
+            gpu: gpu.clone(),
+            up: UploadRing::new(gpu, 1, bytes)?,
+            down: ReadbackRing::new(gpu, 1, bytes)?,
+        };
+        Ok(Some(Arc::new(Mutex::new(copies))))
+    }
+
+    /// Bytes of each of the two rings.
+    pub fn ring_bytes(config: &ModelConfig) -> u64 {
+        let states = config.layers.iter().filter_map(|layer| layer.recurrent.as_ref());
+        states.flat_map(RecurrentConfig::state).map(bytes_of).max().unwrap_or(0).min(MOST_BYTES)
+    }
+
+    fn upload(&mut self, from: &[f32], (to, _): &(Buffer, usize)) -> Result<()> {
+        let bytes: &[u8] = bytemuck::cast_slice(from);
+        for (at, part) in bytes.chunks(self.up.bytes() as usize).enumerate() {
+            let mut recorder = Recorder::new(&self.gpu);
+            self.up.record(&mut recorder, &[(part, to, at as u64 * self.up.bytes())])?;
+            recorder.submit()?;
+            self.up.submitted();
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, (from, floats): &(Buffer, usize), to: &mut Vec<f32>) -> Result<()> {
+        to.resize(*floats, 0.0);
+        let (most, bytes) = (self.down.bytes(), bytemuck::cast_slice_mut::<f32, u8>(to));
+        for (at, part) in bytes.chunks_mut(most as usize).enumerate() {
+            let piece = (from, at as u64 * most, part.len() as u64);
+            self.down.read(Recorder::new(&self.gpu), &[piece], || (), |read| part.copy_from_slice(read))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,270 @@
+//! Kernels of recurrent mixers: short convolution, gated delta rule, gated norm; and the gates of attention's heads.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_vec};
+use gpu::{Call, Gpu, assert_close, bytes, noise};
+use thermocline_shaders::{limits::DELTA_ROWS, params};
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+#[test]
+fn short_conv_in_runs_and_pieces_matches_its_equation() {
+    let gpu = Gpu::get();
+    for (channels, taps, tokens, span) in [(37, 4, 1, 1), (37, 4, 9, 9), (70, 4, 23, 5), (5, 1, 3, 2), (40, 7, 4, 4)] {
+        let (history, x_pitch, y_pitch) = (taps - 1, channels + 11, channels + 3);
+        let (x, weight, bias) = (noise(tokens * x_pitch, 1), noise(taps * channels, 2), noise(channels, 3));
+        let before = noise(history * channels, 4);
+        let input = |at: usize, c: usize| match at.checked_sub(history) {
+            Some(token) => f64::from(x[token * x_pitch + c]),
+            None => f64::from(before[at * channels + c]),
+        };
+        for (tier, (activate, biased)) in
+            gpu.tiers().into_iter().flat_map(|tier| [(true, false), (false, true)].map(|of| (tier, of)))
+        {
+            let mut wanted = vec![0.0; tokens * y_pitch];
+            for (t, c) in (0..tokens).flat_map(|t| (0..channels).map(move |c| (t, c))) {
+                let sum = (0..taps).map(|j| f64::from(weight[j * channels + c]) * input(t + j, c)).sum::<f64>();
+                let sum = sum + if biased { f64::from(bias[c]) } else { 0.0 };
+                wanted[t * y_pitch + c] = if activate { silu(sum) } else { sum };
+            }
+            let after: Vec<f64> = (0..history * channels).map(|i| input(tokens + i / channels, i % channels)).collect();
+            let runs = tokens.div_ceil(span);
+            let run = |span: usize, save: bool, runs: usize| {
+                let [channels, taps, tokens, x_pitch, y_pitch, span] =
+                    [channels, taps, tokens, x_pitch, y_pitch, span].map(|n| n as u32);
+                let params =
+                    params::ShortConv { channels, taps, tokens, x_pitch, y_pitch, span, save: u32::from(save) };
+                let (state, y) = (if before.is_empty() { vec![0.0] } else { before.clone() }, vec![0.0; wanted.len()]);
+                let call = Call {
+                    kernel: "short_conv",
+                    tier,
+                    weights: None,
+                    overrides: &[
+                        ("WORKGROUP_SIZE", 32.0),
+                        ("ACTIVATE", f64::from(u8::from(activate))),
+                        ("HAS_BIAS", f64::from(u8::from(biased))),
+                    ],
+                    params: bytes_of(&params),
+                    buffers: &[bytes(&x), bytes(&weight), bytes(&bias), bytes(&state), bytes(&y)],
+                    workgroups: (channels.div_ceil(32), runs as u32, 1),
+                };
+                gpu.run_for(&call, [3, 4]).map(cast_vec::<u32, f32>)
+            };
+            let what = format!("{channels} channels, {taps} taps, {tokens} tokens, runs of {span}, {tier}");
+            let [state, y] = run(span, runs == 1, runs);
+            assert_close(&y, &wanted, 1e-5, &what);
+            if history > 0 {
+                let state = if runs == 1 { state } else { run(0, true, 1)[0].clone() };
+                assert_close(&state, &after, 1e-6, &format!("{what}: state"));
+            }
+        }
+    }
+}
+
+/// Shapes of delta nets: key heads, value heads, their sizes, order of heads, tokens.
+const DELTA_NETS: [(usize, usize, usize, usize, bool, usize); 6] = [
+    (2, 4, 16, 16, true, 5),
+    (2, 4, 16, 16, false, 1),
+    (1, 2, 5, 7, false, 9),
+    (1, 2, 128, 40, true, 24),
+    (3, 3, 24, 80, false, 6),
+    (1, 1, 256, 16, false, 3),
+];
+
+#[test]
+fn delta_inputs_match_their_equations() {
+    let gpu = Gpu::get();
+    for (k_heads, v_heads, k_dim, v_dim, _, tokens) in DELTA_NETS {
+        let (keys, pitch) = (k_heads * k_dim, 2 * k_heads * k_dim + v_heads * v_dim + 5);
+        let (decay_at, rate_at, rates_pitch) = (3, 3 + v_heads, 2 * v_heads + 4);
+        let qkv: Vec<f32> = noise(tokens * pitch, 1).iter().map(|v| v * 3.0).collect();
+        let rates: Vec<f32> = noise(tokens * rates_pitch, 2).iter().map(|v| v * 30.0).collect();
+        let a: Vec<f32> = noise(v_heads, 3).iter().map(|v| -v.abs()).collect();
+        let dt_bias = noise(v_heads, 4);
+        let [mut wanted, mut wanted_rates] =
+            [&qkv, &rates].map(|of| of.iter().map(|v| f64::from(*v)).collect::<Vec<f64>>());
+        for t in 0..tokens {
+            for slot in 0..2 * k_heads {
+                let of = &mut wanted[t * pitch + slot * k_dim..][..k_dim];
+                let square: f64 = of.iter().map(|x| x * x).sum();
+                let by = (square + 1e-6).sqrt() * if slot < k_heads { (k_dim as f64).sqrt() } else { 1.0 };
+                of.iter_mut().for_each(|x| *x /= by);
+            }
+            let row = &mut wanted_rates[t * rates_pitch..][..rates_pitch];
+            for h in 0..v_heads {
+                let x = row[decay_at + h] + f64::from(dt_bias[h]);
+                row[decay_at + h] = (f64::from(a[h]) * (1.0 + x.exp()).ln()).exp();
+                row[rate_at + h] = 1.0 / (1.0 + (-row[rate_at + h]).exp());
+            }
+        }
+        for (tier, workgroup) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 64.0), (tier, 96.0)]) {
+            let [heads, values, dim, qkv_pitch, rates_pitch, decay_at, rate_at] =
+                [k_heads, v_heads, k_dim, pitch, rates_pitch, decay_at, rate_at].map(|n| n as u32);
+            let params = params::DeltaInputs {
+                k_heads: heads,
+                v_heads: values,
+                k_dim: dim,
+                qkv_pitch,
+                rates_pitch,
+                decay_at,
+                rate_at,
+            };
+            let call = Call {
+                kernel: "delta_inputs",
+                tier,
+                weights: None,
+                overrides: &[("WORKGROUP_SIZE", workgroup)],
+                params: bytes_of(&params),
+                buffers: &[bytes(&qkv), bytes(&rates), bytes(&a), bytes(&dt_bias)],
+                workgroups: (2 * heads + 1, tokens as u32, 1),
+            };
+            let what = format!("{k_heads} heads of {k_dim}, {keys} keys, {tier}");
+            let [got, got_rates] = gpu.run_for(&call, [0, 1]).map(cast_vec::<u32, f32>);
+            assert_close(&got, &wanted, 1e-5, &what);
+            assert_close(&got_rates, &wanted_rates, 1e-5, &format!("{what}: rates"));
+        }
+    }
+}
+
+#[test]
+fn delta_net_matches_the_rule_token_by_token() {
+    let gpu = Gpu::get();
+    for (k_heads, v_heads, k_dim, v_dim, interleaved, tokens) in DELTA_NETS {
+        let (keys, pitch) = (k_heads * k_dim, 2 * k_heads * k_dim + v_heads * v_dim + 5);
+        let (decay_at, rate_at, rates_pitch, out_pitch) = (1, 1 + v_heads, 2 * v_heads + 4, v_heads * v_dim + 2);
+        let root = (k_dim as f32).sqrt();
+        let qkv: Vec<f32> = noise(tokens * pitch, 1).iter().map(|v| v * 1.7 / root).collect();
+        let rates: Vec<f32> = noise(tokens * rates_pitch, 2).iter().map(|v| v.abs()).collect();
+        let before = noise(v_heads * k_dim * v_dim, 3);
+        let mut state: Vec<f64> = before.iter().map(|v| f64::from(*v)).collect();
+        let mut wanted = vec![0.0; tokens * out_pitch];
+        for (t, h) in (0..tokens).flat_map(|t| (0..v_heads).map(move |h| (t, h))) {
+            let row = &qkv[t * pitch..][..pitch];
+            let k_head = if interleaved { h % k_heads } else { h / (v_heads / k_heads) };
+            let (q, k) = (&row[k_head * k_dim..][..k_dim], &row[keys + k_head * k_dim..][..k_dim]);
+            let rate = |at: usize| f64::from(rates[t * rates_pitch + at + h]);
+            let s = &mut state[h * k_dim * v_dim..][..k_dim * v_dim];
+            s.iter_mut().for_each(|s| *s *= rate(decay_at));
+            for i in 0..v_dim {
+                let memory: f64 = (0..k_dim).map(|j| s[j * v_dim + i] * f64::from(k[j])).sum();
+                let delta = rate(rate_at) * (f64::from(row[2 * keys + h * v_dim + i]) - memory);
+                (0..k_dim).for_each(|j| s[j * v_dim + i] += f64::from(k[j]) * delta);
+                wanted[t * out_pitch + h * v_dim + i] = (0..k_dim).map(|j| s[j * v_dim + i] * f64::from(q[j])).sum();
+            }
+        }
+        let slices = (k_dim as u32).div_ceil(DELTA_ROWS);
+        for (tier, columns) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 8), (tier, 3)]) {
+            let numbers = [tokens, k_heads, v_heads, v_dim, pitch, rates_pitch, decay_at, rate_at, out_pitch];
+            let [tokens, k_heads, v_heads, v_dim, qkv_pitch, rates_pitch, decay_at, rate_at, out_pitch] =
+                numbers.map(|n| n as u32);
+            let params = params::DeltaNet {
+                tokens,
+                k_heads,
+                v_heads,
+                v_dim,
+                qkv_pitch,
+                rates_pitch,
+                decay_at,
+                rate_at,
+                out_pitch,
+            };
+            let out = vec![0.0; wanted.len()];
+            let call = Call {
+                kernel: "delta_net",
+                tier,
+                weights: None,
+                overrides: &[
+                    ("WORKGROUP_SIZE", f64::from(slices * columns)),
+                    ("K_DIM", k_dim as f64),
+                    ("COLUMNS", f64::from(columns)),
+                    ("INTERLEAVED", f64::from(u8::from(interleaved))),
+                ],
+                params: bytes_of(&params),
+                buffers: &[bytes(&qkv), bytes(&rates), bytes(&before), bytes(&out)],
+                workgroups: (v_dim.div_ceil(columns), v_heads, 1),
+            };
+            let what = format!("{v_heads} heads of {k_dim} x {v_dim}, {tokens} tokens, {columns} columns, {tier}");
+            let [after, out] = gpu.run_for(&call, [2, 3]).map(cast_vec::<u32, f32>);
+            assert_close(&out, &wanted, 1e-5, &what);
+            assert_close(&after, &state, 1e-5, &format!("{what}: state"));
+        }
+    }
+}
+
+#[test]
+fn gated_norm_matches_its_equation_in_both_orders() {
+    let gpu = Gpu::get();
+    let (heads, tokens, eps, gate_at) = (3, 2, 1e-5_f32, 7);
+    for (dim, first, of_head) in [(7, false, false), (128, false, false), (80, true, true), (300, true, true)] {
+        let (pitch, gate_pitch) = (heads * dim + 4, heads * dim + 9);
+        let (x, gates) = (noise(tokens * pitch, 1), noise(tokens * gate_pitch, 2));
+        let weight = noise(if of_head { heads * dim } else { dim }, 3);
+        let mut wanted: Vec<f64> = x.iter().map(|v| f64::from(*v)).collect();
+        for (t, h) in (0..tokens).flat_map(|t| (0..heads).map(move |h| (t, h))) {
+            let of = &mut wanted[t * pitch + h * dim..][..dim];
+            let gate = |i: usize| silu(f64::from(gates[t * gate_pitch + gate_at + h * dim + i]));
+            let each = |of: &mut [f64]| of.iter_mut().enumerate().for_each(|(i, x)| *x *= gate(i));
+            if first {
+                each(of);
+            }
+            let mean = of.iter().map(|x| x * x).sum::<f64>() / dim as f64;
+            let weight = &weight[if of_head { h * dim } else { 0 }..][..dim];
+            of.iter_mut().zip(weight).for_each(|(x, w)| *x *= f64::from(*w) / (mean + f64::from(eps)).sqrt());
+            if !first {
+                each(of);
+            }
+        }
+        for tier in gpu.tiers() {
+            let [dim32, pitch, gate_pitch] = [dim, pitch, gate_pitch].map(|n| n as u32);
+            let params = params::GatedNorm { dim: dim32, pitch, gate_pitch, gate_at: gate_at as u32, eps };
+            let call = Call {
+                kernel: "gated_norm",
+                tier,
+                weights: None,
+                overrides: &[
+                    ("WORKGROUP_SIZE", 64.0),
+                    ("GATE_FIRST", f64::from(u8::from(first))),
+                    ("WEIGHT_PER_HEAD", f64::from(u8::from(of_head))),
+                ],
+                params: bytes_of(&params),
+                buffers: &[bytes(&x), bytes(&gates), bytes(&weight)],
+                workgroups: (heads as u32, tokens as u32, 1),
+            };
+            assert_close(&gpu.run(&call, 0), &wanted, 1e-5, &format!("heads of {dim}, {tier}"));
+        }
+    }
+}
+
+#[test]
+fn gates_of_heads_stand_behind_their_queries() {
+    let gpu = Gpu::get();
+    let (heads, dim, tokens) = (3, 5, 4);
+    let (cols, pitch, gate_pitch) = (heads * dim, 32, 2 * heads * dim + 20);
+    let x = noise(tokens * pitch, 1);
+    let gates: Vec<f32> = noise(tokens * gate_pitch, 2).iter().map(|v| v * 8.0).collect();
+    let wanted: Vec<f64> = (0..tokens * pitch)
+        .map(|at| {
+            let (t, i) = (at / pitch, at % pitch);
+            let gate = || f64::from(gates[t * gate_pitch + (2 * (i / dim) + 1) * dim + i % dim]);
+            f64::from(x[at]) * if i < cols { 1.0 / (1.0 + (-gate()).exp()) } else { 1.0 }
+        })
+        .collect();
+    for tier in gpu.tiers() {
+        let [cols, pitch, rows, head_dim, gate_pitch] = [cols, pitch, tokens, dim, gate_pitch].map(|n| n as u32);
+        let params = params::GateHeads { cols, pitch, rows, stride: 32, head_dim, gate_pitch };
+        let call = Call {
+            kernel: "gate_heads",
+            tier,
+            weights: None,
+            overrides: &[("WORKGROUP_SIZE", 16.0)],
+            params: bytes_of(&params),
+            buffers: &[bytes(&x), bytes(&gates)],
+            workgroups: (2, 2, 1),
+        };
+        assert_close(&gpu.run(&call, 0), &wanted, 1e-6, &tier.to_string());
+    }
+}

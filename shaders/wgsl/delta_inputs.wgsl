@@ -1,0 +1,65 @@
+// Inputs of the gated delta rule, in place. Queries and keys of each head get the length 1, queries then divided by sqrt(k_dim):
+//   q <- q / sqrt(|q|^2 + 1e-6) / sqrt(k_dim),  k <- k / sqrt(|k|^2 + 1e-6)
+// Decay and rate of each value head, in rows of `rates` at `decay_at` and `rate_at`:
+//   decay <- e^(a * ln(1 + e^(decay + dt_bias))),  rate <- 1 / (1 + e^-rate)
+// qkv is [tokens, queries | keys | values]. Grid: (2 * k_heads + 1; tokens): a workgroup per query and key head, the last for the
+// rates.
+#include "lane.wgsl"
+#include "reduce.wgsl"
+
+const LENGTH_EPS: f32 = 1e-6;
+
+struct Params {
+    k_heads: u32,
+    v_heads: u32,
+    k_dim: u32,
+    // Elements from one token's queries, keys and values to the next's.
+    qkv_pitch: u32,
+    // Elements from one token's rates to the next's.
+    rates_pitch: u32,
+    decay_at: u32,
+    rate_at: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
+@group(0) @binding(1) var<storage, read_write> rates: array<f32>;
+@group(0) @binding(2) var<storage, read> a: array<f32>;
+@group(0) @binding(3) var<storage, read> dt_bias: array<f32>;
+
+fn softplus(x: f32) -> f32 {
+    // e^x overflows far above 20, where both are equal.
+    return select(log(1.0 + exp(min(x, 20.0))), x, x > 20.0);
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn delta_inputs(
+#include "builtins.wgsl"
+) {
+    let lane = lane_of(builtins);
+    let slot = builtins.workgroup.x;
+    let token = builtins.workgroup.y;
+    // The same for the whole workgroup.
+    if slot == 2u * params.k_heads {
+        let row = token * params.rates_pitch;
+        for (var head = lane.index; head < params.v_heads; head += WORKGROUP_SIZE) {
+            let decay = row + params.decay_at + head;
+            rates[decay] = exp(a[head] * softplus(rates[decay] + dt_bias[head]));
+            let rate = row + params.rate_at + head;
+            rates[rate] = 1.0 / (1.0 + exp(-rates[rate]));
+        }
+        return;
+    }
+    let start = token * params.qkv_pitch + slot * params.k_dim;
+    var squares = 0.0;
+    for (var i = lane.index; i < params.k_dim; i += WORKGROUP_SIZE) {
+        squares += qkv[start + i] * qkv[start + i];
+    }
+    var scale = inverseSqrt(workgroup_sum(squares, lane) + LENGTH_EPS);
+    if slot < params.k_heads {
+        scale *= inverseSqrt(f32(params.k_dim));
+    }
+    for (var i = lane.index; i < params.k_dim; i += WORKGROUP_SIZE) {
+        qkv[start + i] *= scale;
+    }
+}

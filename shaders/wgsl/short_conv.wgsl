@@ -1,0 +1,65 @@
+// The short causal convolution in front of delta nets and Mamba-2, every channel by itself:
+//   y[t, c] = f(bias[c] + sum_j weight[j, c] * x[t - taps + 1 + j, c]), f is SiLU when ACTIVATE
+// Inputs before the first are in the state [taps - 1, channels], the newest last. With `save` the state is then what the tokens
+// behind these see. Grid: (channels in groups of WORKGROUP_SIZE; runs of `span` tokens). The state is saved by a grid of one run:
+// by that of all tokens, or behind it by one of no tokens (`span` = 0).
+#include "lane.wgsl"
+
+override ACTIVATE: bool = true;
+override HAS_BIAS: bool = false;
+
+struct Params {
+    channels: u32,
+    taps: u32,
+    tokens: u32,
+    // Elements from one token's inputs, and outputs, to the next's.
+    x_pitch: u32,
+    y_pitch: u32,
+    span: u32,
+    save: u32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> x: array<f32>;
+@group(0) @binding(1) var<storage, read> weight: array<f32>;
+@group(0) @binding(2) var<storage, read> bias: array<f32>;
+@group(0) @binding(3) var<storage, read_write> state: array<f32>;
+@group(0) @binding(4) var<storage, read_write> y: array<f32>;
+
+// Input `at` of the state and the tokens behind it.
+fn input(at: u32, channel: u32) -> f32 {
+    let history = params.taps - 1u;
+    if at < history {
+        return state[at * params.channels + channel];
+    }
+    return x[(at - history) * params.x_pitch + channel];
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn short_conv(@builtin(global_invocation_id) id: vec3<u32>) {
+    let channel = id.x;
+    if channel >= params.channels {
+        return;
+    }
+    let begin = id.y * params.span;
+    let end = min(begin + params.span, params.tokens);
+    for (var token = begin; token < end; token += 1u) {
+        var sum = 0.0;
+        if HAS_BIAS {
+            sum = bias[channel];
+        }
+        for (var tap = 0u; tap < params.taps; tap += 1u) {
+            sum += weight[tap * params.channels + channel] * input(token + tap, channel);
+        }
+        if ACTIVATE {
+            sum = sum / (1.0 + exp(-sum));
+        }
+        y[token * params.y_pitch + channel] = sum;
+    }
+    if params.save != 0u {
+        // An input is read before its place is written: it moves to an earlier one.
+        for (var i = 0u; i + 1u < params.taps; i += 1u) {
+            state[i * params.channels + channel] = input(params.tokens + i, channel);
+        }
+    }
+}
