@@ -8,7 +8,7 @@ use std::{
 use thermocline_engine::{
     Result,
     format::{Bytes, Checkpoint, Container, ReadMode, gguf},
-    model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model},
+    model::{Activation, Down, Ffn, LayerWeights, LoadOptions, Model, expected_sparsity, traits},
     quant::TensorType,
     session::EngineOptions,
     sparsity::{
@@ -105,6 +105,10 @@ pub struct ModelCard {
     pub neurons: usize,
     /// Experts per layer, and experts used per token.
     pub experts: Option<(usize, usize)>,
+    /// Traits that set it apart from a plain transformer.
+    pub traits: Vec<String>,
+    /// Sparsity to expect of its neurons.
+    pub expected_sparsity: String,
     /// Activation function of the FFN.
     pub activation: Activation,
     /// `true` if firing frequencies are known, from `prepare` or from the file.
@@ -162,6 +166,8 @@ impl ModelCard {
             layers: config.n_layer(),
             neurons: config.experts.as_ref().map_or(config.n_ff, |experts| experts.n_ff),
             experts: config.experts.as_ref().map(|experts| (experts.count, experts.used)),
+            traits: traits(&model),
+            expected_sparsity: expected_sparsity(&model),
             activation: config.activation,
             prepared: !layers.is_empty()
                 && with_ffn()

@@ -13,6 +13,7 @@ mod outline;
 mod read_bytes;
 mod resident;
 mod step;
+mod traits;
 mod weights;
 
 use std::path::Path;
@@ -25,6 +26,7 @@ pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};
 pub use resident::Resident;
 pub use step::{AltupStep, NormSlot, Register, Step};
+pub use traits::{expected_sparsity, traits};
 pub use weights::{
     AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LatentWeights,
     LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,

@@ -13,7 +13,7 @@ use summary::{Group, Summary};
 use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, Value},
-    model::{AttentionConfig, Model, ModelConfig},
+    model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
     quant::TensorType,
     sparsity::{
         sidecar,
@@ -60,7 +60,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     let checkpoint = options.open_checkpoint()?;
     let vocabulary_only = checkpoint.tensors().is_empty() && !Sidecar::is_one(&checkpoint);
     let mut problem = None;
-    let (config, attachment) = if vocabulary_only {
+    let (look, attachment) = if vocabulary_only {
         (None, Attachment::None)
     } else {
         look_inside(&options, &checkpoint).unwrap_or_else(|error| {
@@ -72,7 +72,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     let summary = Summary::new(&checkpoint);
     let mut out = io::BufWriter::new(io::stdout().lock());
     if args.json {
-        let mut report = to_json(&checkpoint, &summary, config.as_ref(), problem.as_ref(), args.tensors);
+        let mut report = to_json(&checkpoint, &summary, look.as_ref(), problem.as_ref(), args.tensors);
         report["prepared"] = match &attachment {
             Attachment::None => Json::Null,
             Attachment::Attached(sidecar) => prepared::to_json(sidecar),
@@ -80,7 +80,7 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
         };
         writeln!(out, "{report:#}")?;
     } else {
-        print(&mut out, &checkpoint, &summary, config.as_ref(), args.tensors)?;
+        print(&mut out, &checkpoint, &summary, look.as_ref(), args.tensors)?;
         match &attachment {
             Attachment::None => {}
             Attachment::Attached(sidecar) => {
@@ -107,21 +107,31 @@ pub fn inspect(args: &InspectArgs) -> Outcome {
     }
 }
 
-/// The configuration of a model and its sidecar; of a sidecar, only that.
-fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<ModelConfig>, Attachment), Error> {
+/// A model that this version can run.
+struct Look {
+    config: ModelConfig,
+    /// Its traits, one line each.
+    traits: Vec<String>,
+    /// The sparsity to expect of its neurons.
+    sparsity: String,
+}
+
+/// The model and its sidecar; of a sidecar, only that.
+fn look_inside(options: &ModelOptions, checkpoint: &Checkpoint) -> Result<(Option<Look>, Attachment), Error> {
     if Sidecar::is_one(checkpoint) {
         return Ok((None, Attachment::Attached(Box::new(Sidecar::from_checkpoint(checkpoint)?))));
     }
     let mut model = Model::from_checkpoint(checkpoint.clone(), &options.load_options())?;
     let attachment = sidecar::attach(&mut model, &options.sidecar_choice(), options.read_mode())?;
-    Ok((Some(model.config), attachment))
+    let (traits, sparsity) = (traits(&model), expected_sparsity(&model));
+    Ok((Some(Look { config: model.config, traits, sparsity }), attachment))
 }
 
 fn print(
     out: &mut impl Write,
     checkpoint: &Checkpoint,
     summary: &Summary,
-    config: Option<&ModelConfig>,
+    look: Option<&Look>,
     tensors: bool,
 ) -> io::Result<()> {
     let name = |text: &str| clipped(text);
@@ -130,7 +140,8 @@ fn print(
     writeln!(out, "container     {}, {keys} keys, {count} tensors", container(checkpoint.container))?;
     let size = units::bytes(summary.total.bytes);
     writeln!(out, "weights       {} parameters, {size}", units::parameters(summary.total.parameters))?;
-    if let Some(config) = config {
+    if let Some(look) = look {
+        let config = &look.config;
         writeln!(out, "name          {}", name(&config.name))?;
         writeln!(out, "architecture  {}", name(&config.architecture))?;
         writeln!(out, "layers        {}, {} wide", config.n_layer(), config.d_model)?;
@@ -144,6 +155,10 @@ fn print(
             writeln!(out, "recurrent     {name}, in {layers} layers, {state} of states")?;
         }
         writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
+        for line in &look.traits {
+            writeln!(out, "special       {line}")?;
+        }
+        writeln!(out, "sparsity      {}", look.sparsity)?;
         writeln!(out, "vocabulary    {} tokens", config.n_vocab)?;
         writeln!(out, "context       {} tokens", config.context_length)?;
         for ty in KV_TYPES {
@@ -187,7 +202,7 @@ fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -
 fn to_json(
     checkpoint: &Checkpoint,
     summary: &Summary,
-    config: Option<&ModelConfig>,
+    look: Option<&Look>,
     problem: Option<&Error>,
     tensors: bool,
 ) -> Json {
@@ -201,7 +216,8 @@ fn to_json(
     let table = |groups: &[(&'static str, Group)]| -> Map<String, Json> {
         groups.iter().map(|(name, entry)| ((*name).to_owned(), group(entry))).collect()
     };
-    let architecture = config.map(|config| {
+    let architecture = look.map(|look| {
+        let config = &look.config;
         let attention = config.attentions().next();
         json!({
             "architecture": config.architecture,
@@ -219,11 +235,13 @@ fn to_json(
                 json!({ "count": experts.count, "used": experts.used, "router": experts.router.to_string() })
             }),
             "activation": config.activation.to_string(),
+            "traits": look.traits,
+            "sparsity": look.sparsity,
             "vocabulary": config.n_vocab,
             "context_length": config.context_length,
         })
     });
-    let kv_cache = config.map(|config| -> Map<String, Json> {
+    let kv_cache = look.map(|Look { config, .. }| -> Map<String, Json> {
         let entry = |ty: TensorType| {
             let (token, whole) = kv_bytes(config, ty)?;
             Some((ty.name().to_lowercase(), json!({ "bytes_per_token": token, "bytes": whole })))

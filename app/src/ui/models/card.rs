@@ -76,7 +76,7 @@ pub fn show(
 
 fn facts(card: &ModelCard) -> String {
     let experts = card.experts.map(|(count, used)| format!(", {used} of {count} experts")).unwrap_or_default();
-    format!(
+    let mut facts = format!(
         "{} · {} · {} parameters · {} · {} tokens of context · {} layers of {} neurons{experts} · {} · {}",
         card.architecture,
         card.weight_type,
@@ -87,7 +87,12 @@ fn facts(card: &ModelCard) -> String {
         card.neurons,
         card.activation,
         card.container,
-    )
+    );
+    for text in card.traits.iter().chain([&card.expected_sparsity]) {
+        facts.push_str(" · ");
+        facts.push_str(text);
+    }
+    facts
 }
 
 fn sparsity(card: &ModelCard) -> String {
