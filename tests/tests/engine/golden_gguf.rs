@@ -7,6 +7,7 @@ use std::{
 
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
+    hybrid::device_support,
     model::{LayerConfig, LoadOptions, Model, RecurrentConfig},
     runtime::KvType,
 };
