@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_image_is_portable_beside_its_file() {
+    fn app_image_is_portable_beside_its_file() {
         let image = || Some((PathBuf::from("/stick/a.AppImage"), PathBuf::from("/tmp/.mount_a")));
         let inside = beside(Path::new("/tmp/.mount_a/usr/bin/thermocline"), image());
         assert_eq!(inside, Path::new("/stick/thermocline-data"));
@@ -155,7 +155,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn an_app_image_is_recognised_through_links() {
+    fn app_image_is_recognised_through_links() {
         let folder = tempfile::tempdir().unwrap();
         let real = fs::canonicalize(folder.path()).unwrap().join("real");
         fs::create_dir_all(real.join("mounted/usr/bin")).unwrap();

@@ -525,7 +525,7 @@ mod tests {
         }
 
         #[test]
-        fn an_open_descriptor_is_appended_to() {
+        fn open_descriptor_is_appended_to() {
             use std::os::fd::AsRawFd;
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("log");

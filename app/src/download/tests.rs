@@ -194,7 +194,7 @@ fn wait(downloads: &Downloads, id: DownloadId, what: &str, is: impl Fn(&Download
 }
 
 #[test]
-fn the_queue_retries_temporary_failures() {
+fn queue_retries_temporary_failures() {
     let folder = tempfile::tempdir().unwrap();
     let (address, _) =
         server(vec![ServerBehaviour::Well, ServerBehaviour::ClosesAfter(300_000), ServerBehaviour::Well]);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_request_ends_with_an_error() {
+    fn invalid_request_ends_with_an_error() {
         let handle = ready();
         let session = Arc::new(handle.session(SessionOptions::default()).unwrap());
         let nonsense = Request { sampling: Sampling { top_p: 7.0, ..Sampling::greedy() }, ..request() };

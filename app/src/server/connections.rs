@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_connection_that_waits_longest_gives_way_but_none_with_an_answer() {
+    fn connection_that_waits_longest_gives_way_but_none_with_an_answer() {
         let connections = Connections::new(2);
         let first = connections.add().unwrap();
         let answer = first.connection.answer();

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_that_is_a_whole_uri_names_the_same_host() {
+    fn target_that_is_a_whole_uri_names_the_same_host() {
         let options = ServerOptions::at(([127, 0, 0, 1], 0).into());
         assert!(checked(&options, "http://localhost:80/x", "localhost:80"));
         assert!(!checked(&options, "http://evil.example/x", "localhost"));

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_streaming_message_without_updates_counts_as_interrupted() {
+    fn streaming_message_without_updates_counts_as_interrupted() {
         let mut store = Store::in_memory().unwrap();
         let chat = store.add_chat(None, "").unwrap();
         let id = store.add_message(chat, None, &NewMessage::streaming(Some("m"))).unwrap();

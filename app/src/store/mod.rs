@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_instance_marks_streaming_messages_as_interrupted() {
+    fn first_instance_marks_streaming_messages_as_interrupted() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chats.db");
         let open = || Store::open(&path).unwrap().0;

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_truncated_file_yields_its_readable_rows() {
+    fn truncated_file_yields_its_readable_rows() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("chats.db");
         filled(&path);

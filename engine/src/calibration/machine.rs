@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_measured_once() {
+    fn machine_is_measured_once() {
         let folder = tempfile::tempdir().unwrap();
         let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();
         let used = gpu.arena().used();

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_times_every_dispatch() {
+    fn profile_times_every_dispatch() {
         let options = GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() };
         let gpu = Gpu::open(&options).unwrap();
         assert!(gpu.caps().timestamps, "the software driver the tests use has timestamps");
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_profile_fails_without_memory_or_device() {
+    fn profile_fails_without_memory_or_device() {
         let adapter = AdapterChoice::Index(0);
         let gpu = Gpu::open(&GpuOptions { adapter, budget: Some(12_000), ..GpuOptions::default() }).unwrap();
         let (op, params) = adder(&gpu);

@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_event_sender_reports_that_the_engine_stopped() {
+    fn dropped_event_sender_reports_that_the_engine_stopped() {
         let stopped = StopMessage::default();
         let (sender, events) = EventSender::new(&stopped);
         stopped.set("out of luck".to_owned()).unwrap();
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_sender_ends_once_and_notices_a_dropped_receiver() {
+    fn event_sender_ends_once_and_notices_a_dropped_receiver() {
         let (sender, events) = EventSender::new(&StopMessage::default());
         assert!(sender.send(Event::Prompt { done: 0, total: 1 }));
         let stats = GenerationStats::default();

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predictor_threshold_has_the_requested_recall() {
+    fn predictor_threshold_has_the_requested_recall() {
         // Against a plain double sum over the joint density.
         for (p, rho, recall) in [(0.1, 0.97, 0.95), (0.02, 0.9, 0.9), (0.98, 0.98, 0.99), (0.4, 0.8, 0.95)] {
             let at = -quantile(p);

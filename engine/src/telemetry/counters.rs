@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_shows_every_figure_under_its_own_name() {
+    fn snapshot_shows_every_figure_under_its_own_name() {
         let telemetry = Telemetry::default();
         assert_eq!(telemetry.snapshot(), Snapshot::default());
         telemetry.sessions.add(3);

@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_is_a_bijection() {
+    fn alphabet_is_a_bijection() {
         for byte in 0..=255 {
             assert_eq!(byte_of(char_of(byte)), Some(byte));
         }

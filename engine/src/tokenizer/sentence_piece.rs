@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_score_merges_first() {
+    fn best_score_merges_first() {
         let encoder = encoder(&[("a", 0.0), ("b", 0.0), ("c", 0.0), ("ab", -2.0), ("bc", -1.0)]);
         assert_eq!(ids(&encoder, "abc"), [0, 4]);
     }

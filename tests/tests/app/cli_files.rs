@@ -85,7 +85,7 @@ fn inspect_of_an_unreadable_file_names_its_path() {
 }
 
 #[test]
-fn an_unknown_architecture_is_named() {
+fn unknown_architecture_is_named() {
     let path = fixture("quants/quants.gguf");
     let path = path.to_str().unwrap();
     let error = thermocline(&["run", "-m", path, "-p", "x"]).refusal();

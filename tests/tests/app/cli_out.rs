@@ -161,7 +161,7 @@ fn dev_stdout_is_appended_to() {
 }
 
 #[test]
-fn a_file_keeps_its_links_and_mode_bits() {
+fn file_keeps_its_links_and_mode_bits() {
     let place = Place::new();
     let outside = tempfile::tempdir().unwrap();
     let (file, link) = (outside.path().join("file"), outside.path().join("link"));

@@ -49,7 +49,7 @@ fn speed(plan: &Value) -> f64 {
 }
 
 #[test]
-fn the_built_in_model_is_planned_for_another_machine() {
+fn built_in_model_is_planned_for_another_machine() {
     let folder = tempfile::tempdir().unwrap();
     let machine = typical(folder.path());
     let plan = |vram: &str, more: &[&str]| {
@@ -84,7 +84,7 @@ fn the_built_in_model_is_planned_for_another_machine() {
 }
 
 #[test]
-fn an_moe_model_is_planned_expert_by_expert() {
+fn moe_model_is_planned_expert_by_expert() {
     let folder = tempfile::tempdir().unwrap();
     // One on which even the smallest expert pays.
     let mut quick = Machine::typical();
@@ -199,7 +199,7 @@ fn plan_measures_this_machine_once_and_saves_it() {
 }
 
 #[test]
-fn a_split_of_powerinfers_is_shown() {
+fn split_of_powerinfers_is_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (machine, model) = (typical(folder.path()), fixture("powerinfer/llama-relu-q4_0.powerinfer.gguf"));
     let split = format!("{model}.generated.gpuidx");

@@ -172,7 +172,7 @@ fn termination_completes_the_answer_within_the_time_limit() {
 
 #[test]
 #[cfg(unix)]
-fn the_key_comes_from_a_file_and_the_network_requires_one() {
+fn key_comes_from_a_file_and_the_network_requires_one() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("key");
     std::fs::write(&file, "geheim\n").unwrap();

@@ -29,7 +29,7 @@ fn joined(reply: &Reply) -> (String, Value, Value) {
 }
 
 #[test]
-fn a_chat_is_answered_whole_and_as_a_stream() {
+fn chat_is_answered_whole_and_as_a_stream() {
     let served = Served::new();
     let whole = served.client.post(CHAT, &chat(QUESTION, json!({ "model": "Storyteller" }))).json(200);
     let story = said(&whole);
@@ -81,7 +81,7 @@ fn roles_and_content_parts_reach_the_template() {
 }
 
 #[test]
-fn a_completion_continues_the_prompt() {
+fn completion_continues_the_prompt() {
     let served = Served::new();
     let ask = |body: Value| served.client.post(TEXT, &body);
     let whole = ask(text("Once upon a time", json!({ "max_tokens": 10 }))).json(200);
@@ -203,7 +203,7 @@ fn models_and_status_are_reported() {
 }
 
 #[test]
-fn a_model_name_may_contain_any_character() {
+fn model_name_may_contain_any_character() {
     let served = Served::new();
     let name = "Grüße/7B Q4_0 100%";
     served.offers(Ok(offer(name, &served.engine)));

@@ -54,7 +54,7 @@ fn invalid_requests_are_refused_with_the_field_and_the_server_goes_on() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_context_is_refused_with_both_lengths() {
+fn prompt_longer_than_the_context_is_refused_with_both_lengths() {
     let served = Served::new();
     for (path, body) in [(CHAT, chat(&"word ".repeat(3000), json!({}))), (TEXT, text(&"word ".repeat(3000), json!({})))]
     {
@@ -149,7 +149,7 @@ fn malformed_and_slow_requests_do_not_affect_others() {
 }
 
 #[test]
-fn a_body_over_the_limit_is_refused() {
+fn body_over_the_limit_is_refused() {
     let served = Served::new();
     let error = served.client.send("POST", CHAT, &"x".repeat(9 << 20)).error(413);
     assert!(error["message"].as_str().unwrap().contains("8.0 MiB"), "{error}");
@@ -161,7 +161,7 @@ fn a_body_over_the_limit_is_refused() {
 }
 
 #[test]
-fn a_disconnection_cancels_the_generation() {
+fn disconnection_cancels_the_generation() {
     let served = Served::new().endless();
     let idle = || served.engine.telemetry().generations == 0 && !served.server.status().answering;
     for stream in [true, false] {
@@ -275,7 +275,7 @@ fn bind_errors_are_sentences() {
 }
 
 #[test]
-fn a_client_that_does_not_read_is_disconnected() {
+fn client_that_does_not_read_is_disconnected() {
     let served = Served::with(|options| options.timeout = Duration::from_millis(300));
     // More than systems keep for a client that does not read.
     let name = "x".repeat(64 << 20);
@@ -352,7 +352,7 @@ fn half_sent_heads_and_idle_connections_do_not_keep_others_out() {
 }
 
 #[test]
-fn a_stream_that_waits_has_its_headers_and_comments() {
+fn stream_that_waits_has_its_headers_and_comments() {
     let served = Served::new().endless();
     let mut first = served.client.begin(CHAT, &endless(json!({ "stream": true })));
     assert!(first.line_with("content\":\"").is_some());
@@ -364,7 +364,7 @@ fn a_stream_that_waits_has_its_headers_and_comments() {
 }
 
 #[test]
-fn a_server_for_the_network_without_a_key_does_not_start() {
+fn server_for_the_network_without_a_key_does_not_start() {
     let source = || Arc::new(|| Err("no model is open".to_owned()));
     let address = (Ipv4Addr::UNSPECIFIED, 0).into();
     let why = Server::start(ServerOptions::at(address), source(), |_| ()).unwrap_err();
@@ -374,7 +374,7 @@ fn a_server_for_the_network_without_a_key_does_not_start() {
 }
 
 #[test]
-fn a_huge_prompt_is_refused_before_it_is_encoded() {
+fn huge_prompt_is_refused_before_it_is_encoded() {
     let served = Served::new();
     let asked = std::time::Instant::now();
     let error = served.client.post(TEXT, &text(&"word ".repeat(1 << 20), json!({}))).error(400);

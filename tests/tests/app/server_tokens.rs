@@ -24,7 +24,7 @@ fn tokenize_and_detokenize_are_inverse_under_both_names() {
 }
 
 #[test]
-fn the_tokenizer_and_the_defaults_are_described() {
+fn tokenizer_and_the_defaults_are_described() {
     let served = Served::new();
     let info = served.client.get("/tokenizer_info").json(200);
     let end = served.engine.tokenizer().eos().unwrap();

@@ -42,7 +42,7 @@ fn joined_call(reply: &Reply) -> (String, String, Value, usize) {
 }
 
 #[test]
-fn a_forced_call_follows_the_schema_whole_and_streamed_and_its_result_is_answered() {
+fn forced_call_follows_the_schema_whole_and_streamed_and_its_result_is_answered() {
     let served = Served::new();
     let named = json!({ "type": "function", "function": { "name": "weather" } });
     for choice in [json!("required"), named] {

@@ -59,7 +59,7 @@ impl Probe for StopAt {
 }
 
 #[test]
-fn a_cancelled_prompt_keeps_whole_chunks() {
+fn cancelled_prompt_keeps_whole_chunks() {
     let gpu = open(GpuOptions::default());
     let model = fixture("models/qwen3");
     let mut forward = forward(&gpu, &model, 8);

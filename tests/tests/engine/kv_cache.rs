@@ -51,7 +51,7 @@ fn truncated_kv_cache_gives_the_logits_of_a_fresh_one() {
 }
 
 #[test]
-fn a_cancelled_prompt_keeps_whole_chunks() {
+fn cancelled_prompt_keeps_whole_chunks() {
     let model = open("models/qwen3");
     let mut forward = forward(&model, Setup { chunk: 8, ..Setup::default() });
     let ids = ids(30);
@@ -69,7 +69,7 @@ fn a_cancelled_prompt_keeps_whole_chunks() {
 }
 
 #[test]
-fn a_full_context_is_an_error_and_changes_nothing() {
+fn full_context_is_an_error_and_changes_nothing() {
     let model = open("models/llama-relu");
     let mut forward = forward(&model, Setup::default());
     let mut kv = KvCache::new(&model.config, 10, KvType::F16).unwrap();

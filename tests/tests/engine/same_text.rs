@@ -100,7 +100,7 @@ const BEGINNINGS: [&str; 12] = [
 ];
 
 #[test]
-fn the_built_in_model_writes_the_same_stories() {
+fn built_in_model_writes_the_same_stories() {
     let model = open("../assets/storyteller/storyteller-F16.gguf");
     let tokenizer = Tokenizer::from_checkpoint(&model.checkpoint).unwrap();
     let chat = |text: &&str| format!("<|bos|><|user|>{text}<|end|><|assistant|>");

@@ -67,7 +67,7 @@ fn settled(engine: &Engine, is: impl Fn(&Resident) -> bool) -> Resident {
 /// Unasked, quantised down projections stay as they are, so that their FFNs are on the device whole or not at all; asked for a
 /// sparse mode, they get a row per neuron, and some neurons are.
 #[test]
-fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
+fn quantised_model_without_a_sidecar_goes_to_a_small_device() {
     const NEURONS: usize = 1024;
     let folder = tempfile::tempdir().unwrap();
     let mut synthetic = SynthOptions::new(Shape::named("tiny-relu-llama").unwrap(), folder.path().join("m.gguf"));
@@ -109,7 +109,7 @@ fn a_quantised_model_without_a_sidecar_goes_to_a_small_device() {
 
 /// The CPU has its experts' down projections neuron-major for a sparse mode; a device takes them as the file has them.
 #[test]
-fn an_moe_model_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
+fn moe_model_opened_sparse_on_the_cpu_moves_to_a_device_and_back() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/mixtral");
     let sparsity = SparsityChoice::Mode(Sparsity::Exact);
     let relu = |device| EngineOptions { activation: Some(Activation::Relu), ..options(sparsity, device) };

@@ -24,7 +24,7 @@ fn json(path: &Path) -> serde_json::Value {
 }
 
 #[test]
-fn the_fixture_tokenizer_matches_token_for_token() {
+fn fixture_tokenizer_matches_token_for_token() {
     let folder = repository().join("tests/fixtures/models");
     let text = std::fs::read_to_string(folder.join("tokenizer.json")).expect("the fixture");
     let config = serde_json::json!({"add_bos_token": false, "bos_token": "<s>", "eos_token": "</s>"});

@@ -215,19 +215,19 @@ mod tests {
     }
 
     #[test]
-    fn a_backslash_continues_the_message() {
+    fn backslash_continues_the_message() {
         assert_eq!(messages(&["one\\", "two\\", "three", "four"]), ["one\ntwo\nthree", "four"]);
     }
 
     #[test]
-    fn a_fence_encloses_a_message_of_several_lines() {
+    fn fence_encloses_a_message_of_several_lines() {
         assert_eq!(messages(&["\"\"\"one", "", "two\"\"\"", "three"]), ["one\n\ntwo", "three"]);
         assert_eq!(messages(&["\"\"\"", "one", "two", "\"\"\"", "three"]), ["one\ntwo", "three"]);
         assert_eq!(messages(&["\"\"\"one\"\"\""]), ["one"]);
     }
 
     #[test]
-    fn an_unfinished_message_is_read_at_the_end_of_the_input() {
+    fn unfinished_message_is_read_at_the_end_of_the_input() {
         assert_eq!(messages(&["\"\"\"one", "two"]), ["one\ntwo"]);
         assert_eq!(messages(&["one\\"]), ["one"]);
     }

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_model_is_estimated_from_its_file() {
+    fn closed_model_is_estimated_from_its_file() {
         let mut machine = Machine::typical();
         machine.assumed = false;
         let options = EngineOptions { machine: Some(machine), ..EngineOptions::default() };

@@ -228,7 +228,7 @@ mod tests {
 
     /// In every mode, from afar and close: every pixel of the shader's is the texture's.
     #[test]
-    fn the_shader_draws_the_computed_levels() {
+    fn shader_draws_the_computed_levels() {
         let shape = NeuronShape::new([300, 0, 4500, 1 << 20]);
         let (board, mut harness) = (board(&shape), harness(&shape));
         let (now, before) = (board.latest().unwrap(), board.token(2).unwrap());

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_on_the_screen_ends_the_search() {
+    fn frame_on_the_screen_ends_the_search() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.settle();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_in_the_first_frame_ends_the_attempt_with_its_innermost_cause() {
+    fn error_in_the_first_frame_ends_the_attempt_with_its_innermost_cause() {
         let (watch, (device, _queue)) = (Watch::default(), device());
         watch.follow(&device, &Context::default());
         watch.made();

@@ -350,7 +350,7 @@ mod tests {
 
     /// Both forms agree with plain arithmetic, however the tokens are divided, at strong and weak decays.
     #[test]
-    fn the_delta_rule_agrees_with_f64_in_pieces() {
+    fn delta_rule_agrees_with_f64_in_pieces() {
         for (k_heads, v_heads, k_dim, v_dim, interleaved) in [
             (2, 4, 16, 16, true),
             (2, 4, 16, 16, false),

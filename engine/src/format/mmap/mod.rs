@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_read_to_memory_survives_its_truncation() {
+    fn file_read_to_memory_survives_its_truncation() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("file");
         fs::write(&path, vec![7; 100_000]).unwrap();

@@ -25,7 +25,7 @@ fn solving_eighty_layers_takes_less_than_50_ms() {
 }
 
 #[test]
-fn a_solved_frontier_plans_any_budget_in_less_than_30_ms() {
+fn solved_frontier_plans_any_budget_in_less_than_30_ms() {
     let (profile, machine) = (large(Skips::NotPredicted, 3), Machine::typical());
     let frontier = Frontier::new(&profile, &machine);
     let now = frontier.plan(&profile, &machine, 10 << 30);
@@ -77,7 +77,7 @@ fn plans_keep_their_budget_and_more_is_never_slower() {
 }
 
 #[test]
-fn an_empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
+fn empty_budget_is_the_cpu_and_an_ample_one_is_everything() {
     let mut machine = Machine::typical();
     // As a card is that holds so large a model: a usual one would be glad of the CPU's help.
     let rates = machine.gpu.iter_mut().flat_map(|gpu| gpu.rates.values_mut());
@@ -123,7 +123,7 @@ fn time_of_an_moe_layer_is_that_of_an_average_token() {
 }
 
 #[test]
-fn a_slow_hand_over_leaves_no_layer_split() {
+fn slow_hand_over_leaves_no_layer_split() {
     let profile = large(Skips::Silent, 2);
     let mut machine = Machine::typical();
     if let Some(gpu) = &mut machine.gpu {

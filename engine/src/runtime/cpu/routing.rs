@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bias_chooses_and_does_not_weigh() {
+    fn bias_chooses_and_does_not_weigh() {
         let logits = [0.0, 3.0_f32.ln(), -1.0];
         let (chosen, weights) = route(&Router::sigmoid(false), Some(&[1.0, 0.0, 0.0]), &logits, 2);
         assert_eq!(chosen, [0, 1]);

@@ -373,7 +373,7 @@ fn devices_that_fail_for_good_are_not_tried_again() {
 }
 
 #[test]
-fn a_device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
+fn device_that_seemed_slow_is_tried_again_with_the_real_speeds() {
     let engine = engine(&[Outcome::TooSlow, Outcome::Works]);
     let slow = |reason: &Option<Arc<Error>>| reason.as_deref().is_some_and(|it| matches!(it, Error::SlowGpu));
     wait(&engine, "the answer", |status| matches!(status, DeviceStatus::Cpu { reason } if slow(reason)));
@@ -467,7 +467,7 @@ fn budget_of_zero_selects_the_cpu_and_more_the_device_again() {
 }
 
 #[test]
-fn a_larger_budget_is_filled_while_the_engine_is_idle() {
+fn larger_budget_is_filled_while_the_engine_is_idle() {
     let engine = engine(&[Outcome::Works]);
     wait(&engine, "the device", |_| memory(&engine).is_some());
     engine.set_vram_budget(4).unwrap();
@@ -497,7 +497,7 @@ fn device_loss_under_a_changing_budget_keeps_tokens() {
 }
 
 #[test]
-fn a_sparsity_mode_runs_from_the_next_token_on_with_its_reason() {
+fn sparsity_mode_runs_from_the_next_token_on_with_its_reason() {
     let engine = engine(&[]);
     let now = engine.sparsity();
     assert_eq!((now.asked, now.mode), (SparsityChoice::Auto, Sparsity::Exact), "{}", now.reason);

@@ -14,7 +14,7 @@ fn handles_are_send_and_sync() {
 }
 
 #[test]
-fn a_panic_of_the_engine_thread_ends_every_request_with_an_error() {
+fn panic_of_the_engine_thread_ends_every_request_with_an_error() {
     let engine = engine();
     let (idle, busy) =
         (engine.session(SessionOptions::default()).unwrap(), engine.session(SessionOptions::default()).unwrap());
@@ -33,7 +33,7 @@ fn a_panic_of_the_engine_thread_ends_every_request_with_an_error() {
 }
 
 #[test]
-fn a_panic_of_the_engine_thread_ends_running_and_waiting_requests() {
+fn panic_of_the_engine_thread_ends_running_and_waiting_requests() {
     let engine = engine();
     let session = engine.session(SessionOptions::default()).unwrap();
     let on_full = crate::session::ContextPolicy::Shift { keep: 0 };

@@ -84,7 +84,7 @@ fn measured_speeds_give_a_rate_at_once_and_answers_correct_it() {
 }
 
 #[test]
-fn a_model_that_is_not_open_has_forecasts_for_every_budget() {
+fn model_that_is_not_open_has_forecasts_for_every_budget() {
     let model = fixture();
     let folder = tempfile::tempdir().unwrap();
     let unknown = EngineOptions { speeds: Some(folder.path().to_owned()), ..EngineOptions::default() };

@@ -66,7 +66,7 @@ fn calibration_begins_after_idle_time_and_gives_up_after_failures() {
 }
 
 #[test]
-fn the_cpu_is_calibrated_once_and_planned_with() {
+fn cpu_is_calibrated_once_and_planned_with() {
     let folder = tempfile::tempdir().unwrap();
     let engine = open(folder.path(), DeviceChoice::Cpu);
     assert!(!engine.knows_speeds() && engine.forecast(0).unwrap().tokens_per_second.is_none());
@@ -135,7 +135,7 @@ fn calibration_waits_while_the_caller_is_busy() {
 }
 
 #[test]
-fn a_device_is_calibrated_within_its_budget_and_filled_again() {
+fn device_is_calibrated_within_its_budget_and_filled_again() {
     let folder = tempfile::tempdir().unwrap();
     let budget = 2 * (MATRIX_BYTES + 3 * SHORT.effort.gpu.bytes);
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(budget), ..GpuOptions::default() };
@@ -158,7 +158,7 @@ fn a_device_is_calibrated_within_its_budget_and_filled_again() {
 }
 
 #[test]
-fn a_reservation_releases_weights_until_it_ends() {
+fn reservation_releases_weights_until_it_ends() {
     const MIB: u64 = 1 << 20;
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets/storyteller/storyteller-F16.gguf");
     let gpu = GpuOptions { adapter: AdapterChoice::Index(0), budget: Some(12 * MIB), ..GpuOptions::default() };

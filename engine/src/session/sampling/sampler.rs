@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unset_seed_is_drawn_and_reported() {
+    fn unset_seed_is_drawn_and_reported() {
         let one = sampler(&Sampling { seed: None, ..OFF() }, 4).seed();
         let two = sampler(&Sampling { seed: None, ..OFF() }, 4).seed();
         assert_ne!(one, two);

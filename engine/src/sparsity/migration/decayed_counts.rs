@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prior_equals_the_counts_of_a_long_text() {
+    fn prior_equals_the_counts_of_a_long_text() {
         let (mut prior, mut seen) = (DecayedCounts::new(2, 50.0).with_prior(&[1.0, 0.0]), DecayedCounts::new(2, 50.0));
         // Long enough to be scaled back.
         for _ in 0..5000 {

@@ -104,7 +104,7 @@ impl Run {
 }
 
 #[test]
-fn the_hot_set_follows_a_change_of_topic_within_its_bytes() {
+fn hot_set_follows_a_change_of_topic_within_its_bytes() {
     let (before, after) = (Topic::new(1), Topic::new(2));
     let options = FollowOptions { bytes_per_token: 8 * BYTES, ..FollowOptions::default() };
     let mut run = Run::new(&before, options);
@@ -163,7 +163,7 @@ fn experts_are_exchanged_by_how_often_they_are_chosen() {
 }
 
 #[test]
-fn a_budget_of_zero_bytes_moves_nothing() {
+fn budget_of_zero_bytes_moves_nothing() {
     let (before, after) = (Topic::new(1), Topic::new(2));
     let mut run = Run::new(&before, FollowOptions { bytes_per_token: 0, ..FollowOptions::default() });
     assert_eq!(run.read(&after, 300).iter().sum::<usize>(), 0);

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_a_burst_or_the_largest_item() {
+    fn bucket_holds_a_burst_or_the_largest_item() {
         let mut bucket = TokenBucket::new(10, 100);
         assert_eq!(bucket.affordable(1), 0);
         bucket.accrue(3);

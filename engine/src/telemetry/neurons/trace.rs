@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_lists_its_neurons() {
+    fn mask_lists_its_neurons() {
         assert_eq!(neurons_of(&[0, 0x8000_0001, u32::MAX]).count(), 34);
         assert_eq!(neurons_of(&[5, 0, 1 << 31]).collect::<Vec<_>>(), [0, 2, 95]);
     }

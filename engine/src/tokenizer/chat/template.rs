@@ -374,7 +374,7 @@ mod tests {
     ];
 
     #[test]
-    fn the_models_own_template_is_used() {
+    fn models_own_template_is_used() {
         let source = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}";
         let template = template(&["<s>", "</s>"], Some(source));
         assert_eq!(template.origin().to_string(), "the model's own (`tokenizer.chat_template`)");

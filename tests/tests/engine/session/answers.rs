@@ -103,7 +103,7 @@ fn stop_strings_end_the_text_before_themselves() {
 }
 
 #[test]
-fn the_end_token_ends_unless_ignored() {
+fn end_token_ends_unless_ignored() {
     let engine = engine();
     let session = session(&engine);
     let eos = engine.tokenizer().eos().unwrap();
@@ -116,7 +116,7 @@ fn the_end_token_ends_unless_ignored() {
 }
 
 #[test]
-fn a_full_context_stops_or_shifts() {
+fn full_context_stops_or_shifts() {
     for (name, keep) in [("llama-relu", 4), ("llama-relu", 0), ("opt", 3), ("gemma3", 31)] {
         let engine = Engine::open(&model(name), EngineOptions { context: Some(32), ..options() }).unwrap();
         let session = session(&engine);

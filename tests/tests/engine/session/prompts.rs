@@ -25,7 +25,7 @@ fn prompts_of_any_length_have_an_answer_or_a_reason() {
 }
 
 #[test]
-fn an_empty_prompt_begins_with_bos() {
+fn empty_prompt_begins_with_bos() {
     let engine = engine();
     let bos = engine.tokenizer().bos().unwrap();
     let want = generate(&session(&engine), greedy(&[bos], 8));
@@ -86,7 +86,7 @@ fn bad_requests_are_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_long_prompt_reports_its_progress_in_chunks() {
+fn long_prompt_reports_its_progress_in_chunks() {
     let engine = Engine::open(&model("llama-relu"), EngineOptions { chunk: 10, ..options() }).unwrap();
     let prompt = expected("llama-relu", "input_ids");
     let got = generate(&session(&engine), greedy(&prompt, 16));

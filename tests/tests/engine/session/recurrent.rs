@@ -89,7 +89,7 @@ fn check_turns(name: &str, engine: &Engine) {
 }
 
 #[test]
-fn a_long_prompt_is_not_read_again_from_its_beginning() {
+fn long_prompt_is_not_read_again_from_its_beginning() {
     let engine = Engine::open(&model("qwen3_5"), EngineOptions { context: Some(1200), ..options() }).unwrap();
     let one = session(&engine);
     let prompt = ids(1000);
@@ -106,7 +106,7 @@ proptest! {
 
     /// Whatever happened to a session before, its answer is that of a fresh one.
     #[test]
-    fn the_past_of_recurrent_states_does_not_show(
+    fn past_of_recurrent_states_does_not_show(
         past in prop::collection::vec((0usize..24, 1usize..24, 0u8..4, 0u64..3000), 1..8),
     ) {
         let engine = open("qwen3_5", 5);
@@ -134,7 +134,7 @@ proptest! {
 }
 
 #[test]
-fn a_budget_that_changes_while_it_talks_keeps_the_tokens() {
+fn budget_that_changes_while_it_talks_keeps_the_tokens() {
     for name in NAMES {
         let engine = open_on(name, 7, gpu(None));
         let whole = used(&engine);

@@ -121,7 +121,7 @@ fn errors_name_the_tensor() {
 }
 
 #[test]
-fn a_truncated_file_is_an_error_wherever_it_ends() {
+fn truncated_file_is_an_error_wherever_it_ends() {
     let mut sidecar = sample(&open(&fixture("models/llama-relu")));
     // Small enough to try every length.
     sidecar.layers.iter_mut().for_each(|layer| layer.down = None);

@@ -220,7 +220,7 @@ fn logits(model: Model) -> Vec<f32> {
 }
 
 #[test]
-fn a_sidecar_becomes_part_of_its_model() {
+fn sidecar_becomes_part_of_its_model() {
     for name in MODELS {
         let (mut model, plain) = (model(name), model(name));
         let bytes = sample(&model).to_bytes().unwrap();

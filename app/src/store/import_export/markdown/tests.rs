@@ -96,7 +96,7 @@ fn read_restores_changed_line_ends() {
 }
 
 #[test]
-fn a_viewer_shows_the_speakers_and_no_comment() {
+fn viewer_shows_the_speakers_and_no_comment() {
     use pulldown_cmark::{Event, HeadingLevel, Parser, Tag, TagEnd};
 
     let words = ["Why?", "```rust\n## no heading\nfn main() {}", "And ~~~?", "~~~~\n## nor this", "Oh."];

@@ -107,7 +107,7 @@ fn markers_that_are_tokens_count_only_as_tokens() {
 }
 
 #[test]
-fn an_answer_goes_on_where_it_stopped() {
+fn answer_goes_on_where_it_stopped() {
     let prompt = "<|start|>assistant";
     let harmony = ReasoningFormat::of_texts("harmony");
     let begun = |text| Thoughts::of(text);

@@ -147,7 +147,7 @@ fn calls_of_every_format_are_read_wherever_the_answer_is_divided() {
 }
 
 #[test]
-fn an_answer_that_breaks_off_ends_its_calls_and_never_panics() {
+fn answer_that_breaks_off_ends_its_calls_and_never_panics() {
     for Example { open, answer, .. } in examples() {
         for (end, _) in answer.char_indices() {
             let mut parser = ToolParser::new(ToolFormat::of_texts(open), &definitions());
