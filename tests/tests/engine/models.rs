@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 
 use thermocline_engine::{
     Error, Location,
-    format::{Array, Checkpoint, Metadata, Opened, ReadMode, Tensor, Value, open as open_file},
+    format::{Array, Bytes, Checkpoint, Metadata, Opened, ReadMode, Tensor, Value, open as open_file},
     hybrid::device_support,
     model::{
         Activation, Down, Ffn, LoadOptions, Model, ModelConfig, NormKind, Position, PredictorKind, RopeOrder,
         RopeScaling, Router, RouterScore,
     },
+    quant::TensorType,
 };
 
 fn fixtures() -> PathBuf {
@@ -224,6 +225,41 @@ fn gguf_and_powerinfer_files_load() {
             assert_eq!((fc1.rows(), fc2.cols(), predictor.threshold), (rank, rank, 0.25));
         }
     }
+}
+
+/// An NVFP4 matrix with the factor of its tensor, which would be lost.
+#[test]
+fn nvfp4_factors_other_than_one_are_refused() {
+    let path = fixtures().join("gguf/llama-silu-gqa-256-F16.gguf");
+    let open = |factor: Option<(f32, &str)>| {
+        let Opened::Checkpoint(file) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
+        let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
+        let mut tensors = file.into_tensors();
+        let up = tensors.iter_mut().find(|tensor| tensor.name == "blk.0.ffn_up.weight").unwrap();
+        up.ty = TensorType::NVFP4;
+        up.data = Bytes::new(vec![0; up.rows() * up.ty.row_bytes(up.cols()).unwrap()]);
+        let data = |factor: f32| Bytes::new(factor.to_le_bytes());
+        tensors.extend(factor.map(|(factor, name)| Tensor {
+            name: name.to_owned(),
+            ty: TensorType::F32,
+            shape: vec![1],
+            data: data(factor),
+        }));
+        let file = Checkpoint::new(path, container, metadata, tokenizer, tensors).unwrap();
+        Model::from_checkpoint(file, &LoadOptions::default())
+    };
+    open(None).unwrap();
+    for name in ["blk.0.ffn_up.scale", "blk.0.ffn_up.weight.scale"] {
+        open(Some((1.0, name))).unwrap();
+        for factor in [0.25, f32::NAN] {
+            let error = open(Some((factor, name))).unwrap_err();
+            let at = matches!(&error, Error::Malformed { location: Location::Tensor(at), .. } if at == name);
+            let shown = error.to_string();
+            assert!(at && shown.contains("blk.0.ffn_up.weight") && shown.contains(&factor.to_string()), "{shown}");
+        }
+    }
+    // Beside a matrix of another type such a tensor is one that nothing depends on.
+    open(Some((0.25, "blk.0.ffn_down.scale"))).unwrap();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::{Matrix, Tensor},
     model::{Down, FfnWeights, Linear, ModelConfig, Norm, NormKind, Predictor, PredictorInput, PredictorKind},
-    quant,
+    quant::{self, TensorType},
 };
 
 impl<'a> Loader<'a> {
@@ -32,6 +32,23 @@ impl<'a> Loader<'a> {
     pub(in crate::model) fn unused(&self) -> impl Iterator<Item = &'a str> {
         let used = self.used.take();
         self.checkpoint.tensors().iter().map(|tensor| tensor.name.as_str()).filter(move |name| !used.contains(*name))
+    }
+
+    /// Refuses the tensor `name`, which no role asked for, if weights are wrong without it: the factor of an NVFP4 matrix,
+    /// `{stem}.scale`, unless it is 1.
+    pub(in crate::model) fn check_unused(&self, name: &str) -> Result<()> {
+        let Some((tensor, stem)) = self.checkpoint.tensor(name).zip(name.strip_suffix(".scale")) else { return Ok(()) };
+        let weight = self.checkpoint.tensor(&format!("{stem}.weight")).or_else(|| self.checkpoint.tensor(stem));
+        let Some(weight) = weight.filter(|weight| weight.ty == TensorType::NVFP4) else { return Ok(()) };
+        let expected = || format!("the factor 1 of {}, or weights of a type without factors", weight.name);
+        let factors = Matrix::new(tensor.ty, 1, tensor.len(), tensor.data.clone())
+            .ok_or_else(|| self.tensor_error(name, expected(), tensor.ty))?;
+        let mut values = vec![0.0; tensor.len()];
+        factors.dequantise_row(0, &mut values);
+        match values.into_iter().find(|value| *value != 1.0) {
+            Some(factor) => Err(self.tensor_error(name, expected(), factor)),
+            None => Ok(()),
+        }
     }
 
     fn as_matrix(&self, tensor: &Tensor, shape: &[usize]) -> Result<Matrix> {
