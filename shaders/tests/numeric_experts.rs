@@ -11,7 +11,7 @@ use thermocline_shaders::{
     params,
 };
 
-/// How a test routes: score, bias, groups (all, used, best), renormalised, scale.
+/// How a test routes: score, bias, groups (all, used, best), renormalised, scale, a factor for each expert.
 #[derive(Debug, Clone, Copy)]
 struct Router {
     score: u32,
@@ -19,6 +19,7 @@ struct Router {
     groups: Option<(usize, usize, usize)>,
     renormalise: bool,
     scale: f32,
+    scaled: bool,
 }
 
 /// The numbers in descending order, the first of equals first.
@@ -28,8 +29,8 @@ fn descending(of: &[f64]) -> Vec<usize> {
     order
 }
 
-/// Expert ids and router weights of one token.
-fn plain_route(logits: &[f32], bias: &[f32], used: usize, router: &Router) -> (Vec<u32>, Vec<f64>) {
+/// Expert ids and router weights of one token; `bias` and `factors` are those of the experts.
+fn plain_route(logits: &[f32], [bias, factors]: [&[f32]; 2], used: usize, router: &Router) -> (Vec<u32>, Vec<f64>) {
     let logits: Vec<f64> = logits.iter().map(|v| f64::from(*v)).collect();
     let top = logits.iter().copied().fold(f64::MIN, f64::max);
     let all: f64 = logits.iter().map(|v| (v - top).exp()).sum();
@@ -57,6 +58,9 @@ fn plain_route(logits: &[f32], bias: &[f32], used: usize, router: &Router) -> (V
     }
     let sum: f64 = if router.renormalise || router.score == 1 { weights.iter().sum() } else { 1.0 };
     weights.iter_mut().for_each(|v| *v *= f64::from(router.scale) / sum);
+    if router.scaled {
+        weights.iter_mut().zip(&chosen).for_each(|(v, e)| *v *= f64::from(factors[*e]));
+    }
     (chosen.iter().map(|e| *e as u32).collect(), weights)
 }
 
@@ -78,7 +82,7 @@ fn routes(router: &Router) {
         if router.score != 2 {
             scores[pitch..2 * pitch].iter_mut().for_each(|v| *v += 1000.0);
         }
-        let bias = noise(experts, 77);
+        let (bias, factors) = (noise(experts, 77), noise(experts, 78));
         for tier in gpu.tiers() {
             for workgroup in [32.0, 96.0, 256.0] {
                 let [experts32, pitch32, used32, tokens32] = [experts, pitch, used, tokens].map(|v| v as u32);
@@ -98,12 +102,17 @@ fn routes(router: &Router) {
                 // Every third expert is somewhere else.
                 let place = |e: u32| if e % 3 == 2 { NO_NEURON } else { e / 3 };
                 let place_of: Vec<u32> = (0..experts32).map(place).collect();
-                let switch = f64::from(u8::from(router.bias));
+                let switch = |on: bool| f64::from(u8::from(on));
                 let call = Call {
                     kernel: "route",
                     tier,
                     weights: None,
-                    overrides: &[("WORKGROUP_SIZE", workgroup), ("SCORE", f64::from(router.score)), ("BIAS", switch)],
+                    overrides: &[
+                        ("WORKGROUP_SIZE", workgroup),
+                        ("SCORE", f64::from(router.score)),
+                        ("BIAS", switch(router.bias)),
+                        ("SCALED", switch(router.scaled)),
+                    ],
                     params: bytes_of(&params),
                     buffers: &[
                         bytes(&scores),
@@ -112,11 +121,13 @@ fn routes(router: &Router) {
                         cast_slice(&out),
                         cast_slice(&out),
                         cast_slice(&out),
+                        bytes(&factors),
                     ],
                     workgroups: (tokens32 + 1, 1, 1),
                 };
                 let [ids, places, router_weights] = gpu.run_for(&call, [3, 4, 5]);
-                let rows = scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], &bias, used, router));
+                let rows =
+                    scores.chunks_exact(pitch).map(|row| plain_route(&row[..experts], [&bias, &factors], used, router));
                 let (expected_ids, expected): (Vec<_>, Vec<_>) = rows.unzip();
                 let what = format!("{used} of {experts} {tier} {workgroup} {router:?}");
                 assert_eq!(ids, expected_ids.concat(), "{what}");
@@ -129,18 +140,26 @@ fn routes(router: &Router) {
 
 #[test]
 fn route_chooses_the_likeliest() {
+    let router = Router { score: 0, bias: false, groups: None, renormalise: false, scale: 1.0, scaled: false };
     for renormalise in [false, true] {
-        routes(&Router { score: 0, bias: false, groups: None, renormalise, scale: 1.0 });
+        routes(&Router { renormalise, ..router });
     }
-    routes(&Router { score: 1, bias: false, groups: None, renormalise: false, scale: 1.0 });
-    routes(&Router { score: 2, bias: false, groups: None, renormalise: true, scale: 2.5 });
+    routes(&Router { score: 1, ..router });
+    routes(&Router { score: 2, renormalise: true, scale: 2.5, ..router });
+}
+
+#[test]
+fn route_multiplies_weights_by_the_factors_of_experts() {
+    for score in 0..3 {
+        routes(&Router { score, bias: false, groups: None, renormalise: true, scale: 1.5, scaled: true });
+    }
 }
 
 #[test]
 fn route_chooses_by_bias_and_weighs_without_it() {
     for score in 0..3 {
         for renormalise in [false, true] {
-            routes(&Router { score, bias: true, groups: None, renormalise, scale: 1.5 });
+            routes(&Router { score, bias: true, groups: None, renormalise, scale: 1.5, scaled: false });
         }
     }
 }
@@ -148,8 +167,8 @@ fn route_chooses_by_bias_and_weighs_without_it() {
 #[test]
 fn route_chooses_within_the_best_groups() {
     for (score, bias) in [(0, false), (1, true), (2, true)] {
-        routes(&Router { score, bias, groups: Some((4, 2, 2)), renormalise: true, scale: 1.0 });
-        routes(&Router { score, bias, groups: Some((8, 4, 1)), renormalise: false, scale: 1.0 });
+        routes(&Router { score, bias, groups: Some((4, 2, 2)), renormalise: true, scale: 1.0, scaled: false });
+        routes(&Router { score, bias, groups: Some((8, 4, 1)), renormalise: false, scale: 1.0, scaled: false });
     }
 }
 
@@ -173,7 +192,7 @@ fn route_chooses_valid_experts_for_non_finite_scores() {
             weights: None,
             overrides: &[],
             params: bytes_of(&params),
-            buffers: &[bytes(&scores), &[0; 4], &[0; 16], &[0xff; 24], &[0xff; 24], &[0xff; 24]],
+            buffers: &[bytes(&scores), &[0; 4], &[0; 16], &[0xff; 24], &[0xff; 24], &[0xff; 24], &[0; 4]],
             workgroups: (2, 1, 1),
         };
         let [ids] = gpu.run_for(&call, [3]);

@@ -2,8 +2,8 @@
 //   0 softmax over all experts   1 softmax over the chosen experts (the logits themselves choose)   2 sigmoid
 // The `used` largest of score (+ bias, with BIAS) are chosen, largest first, the first of equals, NaN last; with `groups` only
 // among the experts of the `groups_used` groups whose `groups_best` best have the largest sums. Weights are scores without bias;
-// with `renormalise` divided by their sum; times `scale`, and with SCALED times the expert's own factor. ids, places and router_weights are [tokens, used]; an expert's place, of
-// `place_of`, is where products find its weights. One workgroup per token.
+// with `renormalise` divided by their sum; times `scale`, and with SCALED times the expert's own factor. ids, places and
+// router_weights are [tokens, used]; an expert's place, of `place_of`, is where products find its weights. One workgroup per token.
 // Every expert counts those that go before it; its place is their number.
 #include "lane.wgsl"
 #include "order.wgsl"

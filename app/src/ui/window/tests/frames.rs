@@ -216,7 +216,7 @@ fn software_drawn_window_draws_few_frames_during_a_served_answer() {
     let question = r#"{"messages": [{"role": "user", "content": "Tell me a long story."}], "temperature": 0}"#;
     let asking = std::thread::spawn(move || {
         let agent: ureq::Agent = ureq::Agent::config_builder().proxy(None).build().into();
-        let answer = agent.post(format!("{url}/chat/completions")).send(question);
+        let answer = agent.post(format!("{url}/chat/completions")).content_type("application/json").send(question);
         answer.unwrap().body_mut().read_to_string().unwrap()
     });
     stage.until("the answer's beginning", |window| window.shell.serving.active_answer().is_some());
