@@ -24,6 +24,7 @@ mod neurons;
 mod placed;
 mod predictor;
 mod prepare;
+mod recurrent_models;
 mod same_text;
 mod session;
 mod sidecar;

@@ -51,7 +51,7 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);
-    if let Some(deviations) = loader.layer_floats("activation_sparsity_scale", sizes.n_layer)? {
+    if let Some(deviations) = loader.floats("activation_sparsity_scale", sizes.n_layer)? {
         for (layer, deviations) in config.layers.iter_mut().zip(deviations) {
             layer.gate_deviations = (deviations > 0.0).then_some(deviations);
         }

@@ -35,10 +35,10 @@ pub(super) fn config(loader: &Loader<'_>) -> Result<RecurrentConfig> {
     if !inner.is_multiple_of(heads) {
         return Err(loader.key_error("ssm.inner_size", format!("a multiple of time_step_rank {heads}"), inner));
     }
-    let step_limits = match loader.float_array(STEP_LIMITS)? {
+    let step_limits = match loader.floats(STEP_LIMITS, 2)?.as_deref() {
+        Some(&[least, most]) if (0.0..=most).contains(&least) => [least, most],
+        Some(other) => return Err(loader.key_error(STEP_LIMITS, "two ascending numbers from 0", format!("{other:?}"))),
         None => [0.0, f32::INFINITY],
-        Some([least, most]) if (0.0..=*most).contains(least) => [*least, *most],
-        Some(other) => return Err(loader.key_error(STEP_LIMITS, "two ascending floats from 0", format!("{other:?}"))),
     };
     let shape = Mamba2Shape { heads, head_dim: inner / heads, groups, state };
     Ok(RecurrentConfig::Mamba2 { shape, taps, step_limits })

@@ -56,7 +56,7 @@ impl<'a> Loader<'a> {
             return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
         };
         let numbers = integers(array).filter(|numbers| numbers.len() == n_layer);
-        let expected = || format!("{n_layer} numbers, one per layer");
+        let expected = || format!("{len} numbers");
         let numbers = numbers.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
         let sizes: Vec<usize> = numbers.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).collect();
         let expected = || format!("numbers from {} to {}", range.start(), range.end());
@@ -80,14 +80,14 @@ impl<'a> Loader<'a> {
         flags.map(Some).ok_or_else(|| self.key_error(suffix, expected(), "another array"))
     }
 
-    /// An array with a number for each layer; NaN is refused.
-    pub(in crate::model) fn layer_floats(&self, suffix: &str, n_layer: usize) -> Result<Option<Vec<f32>>> {
+    /// An array of `len` numbers, for instance one per layer; NaN is refused.
+    pub(in crate::model) fn floats(&self, suffix: &str, len: usize) -> Result<Option<Vec<f32>>> {
         let key = self.key(suffix);
-        let expected = || format!("{n_layer} numbers, one per layer");
+        let expected = || format!("{len} numbers");
         match self.metadata().get(&key) {
             None => Ok(None),
             Some(crate::format::Value::Array(Array::F32(all)))
-                if all.len() == n_layer && !all.iter().any(|x| x.is_nan()) =>
+                if all.len() == len && !all.iter().any(|x| x.is_nan()) =>
             {
                 Ok(Some(all.clone()))
             }
@@ -108,15 +108,6 @@ impl<'a> Loader<'a> {
         match self.metadata().f32(&self.key(suffix))? {
             Some(value) if value < 0.0 => Err(self.key_error(suffix, "a float of at least 0", value)),
             other => Ok(other.filter(|&value| value != 0.0)),
-        }
-    }
-
-    /// An array of floats.
-    pub(in crate::model) fn float_array(&self, suffix: &str) -> Result<Option<&'a [f32]>> {
-        match self.metadata().get(&self.key(suffix)) {
-            None => Ok(None),
-            Some(crate::format::Value::Array(Array::F32(values))) => Ok(Some(values)),
-            Some(_) => Err(self.key_error(suffix, "an array of floats", "another value")),
         }
     }
 
