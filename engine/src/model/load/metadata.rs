@@ -56,7 +56,7 @@ impl<'a> Loader<'a> {
             return Ok(self.size(suffix, range)?.map(|size| vec![size; n_layer]));
         };
         let numbers = integers(array).filter(|numbers| numbers.len() == n_layer);
-        let expected = || format!("{len} numbers");
+        let expected = || format!("{n_layer} numbers, one per layer");
         let numbers = numbers.ok_or_else(|| self.key_error(suffix, expected(), "another array"))?;
         let sizes: Vec<usize> = numbers.iter().map(|number| usize::try_from(*number).unwrap_or(usize::MAX)).collect();
         let expected = || format!("numbers from {} to {}", range.start(), range.end());
