@@ -5,6 +5,7 @@ use thermocline_engine::{
     gpu::{AdapterChoice, GpuOptions},
     session::{ContextPolicy, DeviceChoice, DeviceStatus},
 };
+use thermocline_tests::golden::RECURRENT;
 
 use super::*;
 
@@ -56,7 +57,7 @@ fn turns_edits_and_other_answers_are_those_of_a_fresh_session() {
 
 #[test]
 fn turns_edits_and_other_answers_on_a_device_are_those_of_the_reference() {
-    for name in NAMES {
+    for name in RECURRENT {
         let engine = open_on(name, 7, gpu(None));
         let whole = used(&engine);
         assert!(whole > 0, "{name}: {:?}", engine.device());
@@ -135,7 +136,7 @@ proptest! {
 
 #[test]
 fn budget_that_changes_while_it_talks_keeps_the_tokens() {
-    for name in NAMES {
+    for name in RECURRENT {
         let engine = open_on(name, 7, gpu(None));
         let whole = used(&engine);
         let one = session(&engine);
