@@ -5,7 +5,7 @@
 //! prompt is likely to branch off, and every [`INTERVAL`] tokens. Taking a conversation back to any token restores the snapshot before
 //! it; the tokens in between are computed again.
 
-use super::gpu::GpuState;
+use super::{gpu::GpuState, recurrent_layer::RecurrentState};
 use crate::{
     error::{Error, Result},
     model::ModelConfig,
@@ -19,32 +19,6 @@ const MOST_BYTES: u64 = 512 << 20;
 const FEW_SNAPSHOTS: usize = 4;
 /// Newest snapshots that are not given up for others.
 const NEWEST: usize = 2;
-
-/// The recurrent state of one layer.
-#[derive(Debug, Clone, Default)]
-pub struct RecurrentState {
-    /// Last inputs of the short convolution, `[taps - 1, channels]`, the newest last.
-    pub conv: Vec<f32>,
-    /// Memory of the scan: `[heads, k_dim, v_dim]` of a delta net, `[heads, state, head_dim]` of Mamba-2.
-    pub scan: Vec<f32>,
-}
-
-impl RecurrentState {
-    fn new(floats: [usize; 2]) -> Option<Self> {
-        let zeros = |n: usize| {
-            let mut zeros = Vec::new();
-            zeros.try_reserve_exact(n).ok()?;
-            zeros.resize(n, 0.0);
-            Some(zeros)
-        };
-        Some(RecurrentState { conv: zeros(floats[0])?, scan: zeros(floats[1])? })
-    }
-
-    fn copy_from(&mut self, from: &Self) {
-        self.conv.copy_from_slice(&from.conv);
-        self.scan.copy_from_slice(&from.scan);
-    }
-}
 
 /// A layer's state where the layer is computed.
 #[derive(Debug)]
