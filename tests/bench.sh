@@ -75,6 +75,22 @@ model moe.gguf --shape turbosparse-mixtral "${few[@]}"
 model mixtral.gguf --shape mixtral-8x7b "${few[@]}"
 measure moe "10 %" moe.gguf mixtral.gguf -p 0 -n "$n" --sparsity exact,dense
 
+# family LABEL SHAPE LAYERS TYPE ARGS...: a model of this year, at its published widths, cut in layers to fit in RAM.
+family() {
+  local label=$1 shape=$2 depth=$3 type=$4
+  shift 4
+  ((quick)) && depth=${quick_depth[$shape]:-4}
+  model "$shape.gguf" --shape "$shape" --layers "$depth" --type "$type"
+  measure families "$label, ${type^^}, $depth layers" "$shape.gguf" "" -p "$prompt" -n "$n" "$@"
+  rm "$work/$shape.gguf"
+}
+# Gemma 4's last layers read keys and values of the first: one layer of either kind has to come before them.
+declare -A quick_depth=([gemma4-e4b]=7)
+family "gpt-oss 20B" gpt-oss-20b 12 mxfp4
+family "Qwen 3.5 4B" qwen3.5-4b 32 q4_0
+family "Qwen 3.5 35B-A3B" qwen3.5-35b-a3b 20 q4_0
+family "Gemma 4 E4B" gemma4-e4b 42 q4_0
+
 python3 tests/bench_page.py "$results" "$out"
 "$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \
   || echo "bench.sh: no chart without --peer" >&2

@@ -54,6 +54,7 @@ SPARSE_HEADS = ["neurons that fire", "mode", "t/s", "llama.cpp", "ratio", "of re
 # Heads, the function that makes rows, columns of text.
 SECTIONS = {
     "dense": (DENSE_HEADS, dense_rows, 1),
+    "families": (["model", *DENSE_HEADS[1:]], dense_rows, 1),
     "sparse": (SPARSE_HEADS, sparse_rows, 2),
     "moe": (SPARSE_HEADS, sparse_rows, 2),
 }
@@ -83,7 +84,7 @@ def main(results, folder):
         sections[section] += SECTIONS[section][1](label, records)
         for record in (r for r in records if r["n_gen"] > 0):
             mode = record["thermocline"]["sparsity"]
-            name = label if section == "dense" else f"{'MoE, ' if section == 'moe' else ''}{label} fire, {mode}"
+            name = label if section in ("dense", "families") else f"{'MoE, ' if section == 'moe' else ''}{label} fire, {mode}"
             ratio = record["thermocline"].get("peer", {}).get("ratio", "")
             chart.append([name, f"{record['avg_ts']:.2f}", f"{ratio:.2f}" if ratio else ""])
 

@@ -51,12 +51,15 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         let (dims, base) = match shape.family {
             Family::GptOss => (shape.head_dim(), 150_000.0),
             Family::Qwen35 => (shape.head_dim() / 4, 10_000_000.0),
+            Family::Gemma4 => (2 * shape.head_dim(), 1e6),
             _ => (shape.head_dim(), 10_000.0),
         };
         set("rope.dimension_count", size(dims));
         set("rope.freq_base", Value::F32(base));
     }
-    if shape.wide_head.is_some() {
+    if shape.family == Family::Gemma4 {
+        super::gemma4::set_keys(shape, &mut |key, value| drop(set(key, value)));
+    } else if shape.wide_head.is_some() {
         set("attention.key_length", size(shape.head_dim()));
         set("attention.value_length", size(shape.head_dim()));
     }
@@ -88,6 +91,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     }
     let activation = match (shape.relu, shape.family) {
         (false, Family::GptOss) => "swiglu_oai",
+        (false, Family::Gemma4) => "gelu_pytorch_tanh",
         (false, _) => "silu",
         (true, Family::Bamboo) => "drelu",
         (true, _) => "relu",

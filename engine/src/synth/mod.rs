@@ -16,6 +16,7 @@
 
 mod expert_choice;
 mod firing;
+mod gemma4;
 mod generate;
 mod metadata;
 mod neurons;

@@ -29,7 +29,7 @@ pub(super) const RESERVED: usize = 32;
 pub(super) const CONSTANT: f32 = 4.0;
 /// Fraction of the stream's initial variance that attention adds over all layers, at the first position. (Later positions average
 /// over more values and get less.)
-const ATTENTION_GROWTH: f64 = 0.05;
+pub(super) const ATTENTION_GROWTH: f64 = 0.05;
 /// The same for the FFNs.
 const FFN_GROWTH: f64 = 0.2;
 /// Fraction of the embedding's variance in the token embedding, where there is a position embedding too.
@@ -200,6 +200,8 @@ impl Plan {
     pub(super) fn embedding_std(&self) -> (f32, f32) {
         match self.shape.family {
             Family::Opt => (TOKEN_VARIANCE.sqrt() as f32, (1.0 - TOKEN_VARIANCE).sqrt() as f32),
+            // The model multiplies by the root of the width.
+            Family::Gemma4 => (self.keeping_std(), 0.0),
             _ => (1.0, 0.0),
         }
     }
@@ -254,12 +256,19 @@ impl Plan {
         }
     }
 
-    fn add(&mut self, name: impl Into<String>, layer: usize, ty: TensorType, shape: &[usize], content: Content) {
+    pub(super) fn add(
+        &mut self,
+        name: impl Into<String>,
+        layer: usize,
+        ty: TensorType,
+        shape: &[usize],
+        content: Content,
+    ) {
         let info = TensorInfo { name: name.into(), ty, shape: shape.to_vec() };
         self.tensors.push(Planned { info, layer, content });
     }
 
-    fn matrix(&mut self, name: impl Into<String>, layer: usize, rows: usize, cols: usize, content: Content) {
+    pub(super) fn matrix(&mut self, name: impl Into<String>, layer: usize, rows: usize, cols: usize, content: Content) {
         self.add(name, layer, self.matrix_type(cols), &[rows, cols], content);
     }
 
@@ -269,7 +278,7 @@ impl Plan {
     }
 
     /// A norm of weight `weight`, zero on the reserved channels; `constant` is what its output has in channel 0.
-    fn norm(&mut self, stem: &str, layer: usize, weight: f32, constant: f32) {
+    pub(super) fn norm(&mut self, stem: &str, layer: usize, weight: f32, constant: f32) {
         let d = self.shape.d_model;
         let layer_norm = self.shape.family.layer_norm();
         let mut weights = vec![weight; d];
@@ -297,7 +306,7 @@ impl Plan {
     }
 
     /// A tensor whose elements are all `value`.
-    fn constant(&mut self, name: &str, layer: usize, shape: &[usize], value: f32) {
+    pub(super) fn constant(&mut self, name: &str, layer: usize, shape: &[usize], value: f32) {
         let values = Content::Vector(vec![value; shape.iter().product()]);
         self.add(name, layer, TensorType::F32, shape, values);
     }
@@ -309,15 +318,23 @@ impl Plan {
             // Two rows for padding, as published.
             self.matrix("position_embd.weight", 0, context + 2, d, Content::Positions);
         }
+        if family == Family::Gemma4 {
+            self.list_gemma4_inputs();
+        }
         for layer in 0..n_layer {
             match self.shape.delta_net_of(layer) {
                 Some(sizes) => self.list_delta_net(layer, sizes),
                 None => self.list_attention(layer),
             }
             self.list_ffn(layer);
+            if family == Family::Gemma4 {
+                self.list_gemma4_layer(layer);
+            }
         }
         let logits = self.keeping_std() * LOGITS as f32;
-        if self.shape.tied {
+        if family == Family::Gemma4 {
+            self.norm("output_norm", 0, LOGITS as f32, 0.0);
+        } else if self.shape.tied {
             self.norm("output_norm", 0, logits, 0.0);
         } else {
             self.norm("output_norm", 0, 1.0, 0.0);
@@ -328,7 +345,8 @@ impl Plan {
 
     fn list_attention(&mut self, layer: usize) {
         let Shape { family, d_model: d, n_layer, .. } = self.shape;
-        let (q, kv) = (self.shape.q_dim(), self.shape.kv_dim());
+        let head = self.shape.head_dim_of(layer);
+        let (q, kv) = (self.shape.n_head * head, self.shape.n_kv_head * head);
         // A gate behind each query.
         let q_rows = if family == Family::Qwen35 { 2 * q } else { q };
         let at = |stem: &str| format!("blk.{layer}.{stem}");
@@ -345,7 +363,8 @@ impl Plan {
                 ("attn_v", Purpose::AttentionV, kv),
             ],
         };
-        for &(stem, purpose, rows) in inputs {
+        let own = if self.shape.reads_earlier_kv(layer) { 1 } else { inputs.len() };
+        for &(stem, purpose, rows) in &inputs[..own] {
             self.matrix(at(stem) + ".weight", layer, rows, d, Content::Normal { purpose, std, quiet: 0 });
             self.bias(&at(stem), layer, rows);
         }

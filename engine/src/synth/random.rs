@@ -31,6 +31,10 @@ pub(super) enum Purpose {
     SharedGate,
     SharedUp,
     SharedDown,
+    PerLayerTable,
+    PerLayerProjection,
+    PerLayerGate,
+    PerLayerOutput,
 }
 
 /// Source of random rows: a seed and a layer.

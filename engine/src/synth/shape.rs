@@ -19,6 +19,8 @@ pub enum Family {
     GptOss,
     /// Gated delta nets, and attention with gated heads in every fourth layer.
     Qwen35,
+    /// Two head sizes, windows, an input of each layer's own, last layers that read earlier keys and values, tied head.
+    Gemma4,
 }
 
 impl Family {
@@ -29,7 +31,7 @@ impl Family {
 
     /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
-        matches!(self, Family::Llama | Family::Bamboo | Family::GptOss | Family::Qwen35)
+        !matches!(self, Family::Opt | Family::Falcon)
     }
 }
 
@@ -122,6 +124,7 @@ impl Shape {
             Family::Opt => "opt",
             Family::Falcon => "falcon",
             Family::GptOss => "gpt-oss",
+            Family::Gemma4 => "gemma4",
             Family::Qwen35 if self.moe.is_some() => "qwen35moe",
             Family::Qwen35 => "qwen35",
         }
@@ -141,22 +144,12 @@ impl Shape {
     pub fn head_dim(&self) -> usize {
         self.wide_head.unwrap_or(self.d_model / self.n_head.max(1))
     }
-
-    /// Elements of all query heads together.
-    pub(super) fn q_dim(&self) -> usize {
-        self.n_head * self.head_dim()
-    }
-
-    /// Elements of all key (or value) heads together.
-    pub(super) fn kv_dim(&self) -> usize {
-        self.n_kv_head * self.head_dim()
-    }
 }
 
 /// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
-/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, and tiny ones.
+/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, Gemma 4 E4B, and tiny ones.
 pub fn shapes() -> &'static [Shape] {
-    use Family::{Bamboo, Falcon, GptOss, Llama, Opt, Qwen35};
+    use Family::{Bamboo, Falcon, Gemma4, GptOss, Llama, Opt, Qwen35};
     const fn shape(
         name: &'static str,
         family: Family,
@@ -198,6 +191,9 @@ pub fn shapes() -> &'static [Shape] {
     const fn with_experts(shape: Shape, experts: usize, used: usize, shared: usize) -> Shape {
         Shape { moe: Some(ExpertCounts { experts, used }), shared_ff: Some(shared), ..shape }
     }
+    const fn gemma4(name: &'static str, head: usize, sizes: [usize; 7]) -> Shape {
+        Shape { wide_head: Some(head), tied: true, ..shape(name, Gemma4, false, sizes) }
+    }
     const fn two_of_eight(shape: Shape) -> Shape {
         Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
@@ -226,6 +222,7 @@ pub fn shapes() -> &'static [Shape] {
         gpt_oss("gpt-oss-120b", 128, 4, 64, [2880, 36, 64, 8, 2880, 201_088, 131_072]),
         Shape { tied: true, ..QWEN35_4B },
         with_experts(QWEN35_35B, 256, 8, 512),
+        gemma4("gemma4-e4b", 256, [2560, 42, 8, 2, 10_240, 262_144, 131_072]),
         shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
@@ -235,6 +232,7 @@ pub fn shapes() -> &'static [Shape] {
         two_of_eight(shape("tiny-turbosparse-mixtral", Bamboo, true, TINY_MIXTRAL)),
         gpt_oss("tiny-gpt-oss", 8, 2, 64, [256, 4, 8, 2, 512, 2048, 4096]),
         TINY_QWEN35,
+        gemma4("tiny-gemma4", 32, [320, 12, 4, 2, 512, 2048, 4096]),
         with_experts(TINY_QWEN35_MOE, 8, 2, 128),
     ];
     SHAPES

@@ -28,6 +28,7 @@ fn generated_files_match_their_options() {
         ("tiny-gpt-oss", true),
         ("tiny-qwen3.5", true),
         ("tiny-qwen3.5-moe", true),
+        ("tiny-gemma4", true),
     ] {
         let mut options = options(shape, &out);
         options.predictor = predictor;

@@ -21,9 +21,9 @@ pub struct ChatSettings {
     only_here: bool,
 }
 
-/// The settings.
+/// Options of one chat.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Told {
+pub struct ChatOptions {
     /// System prompt.
     pub system_prompt: String,
     /// How tokens are chosen.
@@ -44,7 +44,7 @@ impl ChatSettings {
         &mut self,
         ui: &mut Ui,
         store: &mut Store,
-        told: &mut Told,
+        options: &mut ChatOptions,
         model: Option<&str>,
         base: &Sampling,
     ) -> Result<(), StoreError> {
@@ -61,7 +61,7 @@ impl ChatSettings {
             .default_pos(anchor)
             .default_width(400.0)
             .vscroll(true)
-            .show(ui, |ui| result = self.contents(ui, store, told, model, base));
+            .show(ui, |ui| result = self.contents(ui, store, options, model, base));
         if !open {
             self.presets = None;
         }
@@ -73,24 +73,24 @@ impl ChatSettings {
         &mut self,
         ui: &mut Ui,
         store: &mut Store,
-        told: &mut Told,
+        options: &mut ChatOptions,
         model: Option<&str>,
         base: &Sampling,
     ) -> Result<(), StoreError> {
         let label = ui.label("System prompt").on_hover_text("What the model is told before anything else is said.");
-        let field = TextEdit::multiline(&mut told.system_prompt).desired_rows(3).desired_width(f32::INFINITY);
+        let field = TextEdit::multiline(&mut options.system_prompt).desired_rows(3).desired_width(f32::INFINITY);
         ui.add(field.hint_text("You are a helpful assistant.")).labelled_by(label.id);
         ui.add_space(8.0);
-        sampling(ui, &mut told.choices, base);
+        sampling(ui, &mut options.choices, base);
         ui.separator();
-        self.presets(ui, store, told, model)
+        self.presets(ui, store, options, model)
     }
 
     fn presets(
         &mut self,
         ui: &mut Ui,
         store: &mut Store,
-        told: &mut Told,
+        options: &mut ChatOptions,
         model: Option<&str>,
     ) -> Result<(), StoreError> {
         if self.presets.is_none() {
@@ -102,8 +102,8 @@ impl ChatSettings {
             ui.horizontal(|ui| {
                 let of_model = if preset.model.is_some() { "for this model only" } else { "for any model" };
                 if ui.button(&preset.name).on_hover_text(format!("Use this preset here ({of_model})")).clicked() {
-                    told.system_prompt.clone_from(&preset.system_prompt);
-                    told.choices = SamplingOverrides::from_json(preset.sampling.as_deref());
+                    options.system_prompt.clone_from(&preset.system_prompt);
+                    options.choices = SamplingOverrides::from_json(preset.sampling.as_deref());
                 }
                 let duplicate = icon_button(ui, ICON_CONTENT_COPY, &format!("Duplicate {}", preset.name)).clicked();
                 let replace = ui.button("Replace").on_hover_text("Put this chat's settings into the preset").clicked();
@@ -113,7 +113,7 @@ impl ChatSettings {
                     store.add_preset(preset)?;
                 }
                 if replace {
-                    let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.to_json());
+                    let (system_prompt, sampling) = (options.system_prompt.clone(), options.choices.to_json());
                     store.set_preset(*id, &Preset { system_prompt, sampling, ..preset.clone() })?;
                 }
                 if remove {
@@ -132,7 +132,7 @@ impl ChatSettings {
             let named = !self.name.trim().is_empty();
             if ui.add_enabled(named, egui::Button::new("Save as preset")).clicked() {
                 let model = model.filter(|_| self.only_here).map(str::to_owned);
-                let (system_prompt, sampling) = (told.system_prompt.clone(), told.choices.to_json());
+                let (system_prompt, sampling) = (options.system_prompt.clone(), options.choices.to_json());
                 store.add_preset(&Preset { name: self.name.trim().to_owned(), model, system_prompt, sampling })?;
                 self.name.clear();
                 changed = true;

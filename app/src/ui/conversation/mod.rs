@@ -19,7 +19,7 @@ use egui_commonmark::CommonMarkCache;
 
 use self::{
     blocks::Blocks,
-    chat_settings::{ChatSettings, Told},
+    chat_settings::{ChatOptions, ChatSettings},
     composer::{Composer, ComposerAction, Pen},
     message::{Act, Context, MEASURE},
     rows::Rows,
@@ -383,23 +383,23 @@ impl Conversation {
         }
         let (model, base) = self.model(shell);
         let chat = self.chat.as_ref();
-        let before = Told {
+        let before = ChatOptions {
             system_prompt: chat.map(|chat| chat.system_prompt.clone()).unwrap_or_default(),
             choices: SamplingOverrides::from_json(chat.and_then(|chat| chat.sampling.as_deref())),
         };
-        let mut told = before.clone();
+        let mut options = before.clone();
         let key = model.map(|model| model.key());
-        let shown = self.settings.show(ui, &mut shell.store, &mut told, key.as_deref(), &base);
+        let shown = self.settings.show(ui, &mut shell.store, &mut options, key.as_deref(), &base);
         shell.ok_or_show_error(shown);
-        if told != before
+        if options != before
             && let Some(id) = self.real(shell)
         {
-            let sampling = told.choices.to_json();
-            let kept = shell.store.set_system_prompt(id, &told.system_prompt);
+            let sampling = options.choices.to_json();
+            let kept = shell.store.set_system_prompt(id, &options.system_prompt);
             let kept = kept.and_then(|()| shell.store.set_chat_sampling(id, sampling.as_deref()));
             shell.ok_or_show_error(kept);
             if let Some(chat) = &mut self.chat {
-                (chat.system_prompt, chat.sampling) = (told.system_prompt, sampling);
+                (chat.system_prompt, chat.sampling) = (options.system_prompt, sampling);
             }
         }
     }

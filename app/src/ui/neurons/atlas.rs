@@ -13,10 +13,10 @@ use thermocline_engine::{
 
 use super::{
     grid::{Grid, View},
+    layer_values::{Fold, LayerValues},
     mode::Mode,
     order::{Order, sequence},
     plane::Plane,
-    told::{Fold, Told},
 };
 
 /// How the map is laid out.
@@ -234,7 +234,7 @@ impl Atlas {
     pub fn draw_token(&mut self, shape: &NeuronShape, mode: Mode, token: &TokenTrace, before: Option<&TokenTrace>) {
         self.begin();
         for layer in self.shown() {
-            self.draw(layer, &Told::of_token(shape, mode, token, before, layer));
+            self.draw(layer, &LayerValues::of_token(shape, mode, token, before, layer));
         }
     }
 
@@ -242,7 +242,7 @@ impl Atlas {
     pub fn draw_nothing(&mut self) {
         self.begin();
         for layer in self.shown() {
-            self.draw(layer, &Told::Nothing);
+            self.draw(layer, &LayerValues::Nothing);
         }
     }
 
@@ -251,7 +251,7 @@ impl Atlas {
         self.begin();
         for layer in self.shown() {
             let hot = self.pages.get_mut(layer).map(|page| std::mem::take(&mut page.hot)).unwrap_or_default();
-            self.draw(layer, &Told::Places(&hot));
+            self.draw(layer, &LayerValues::Places(&hot));
             if let Some(page) = self.pages.get_mut(layer) {
                 page.hot = hot;
             }
@@ -273,7 +273,7 @@ impl Atlas {
             self.next += 1;
             let mut tally = std::mem::take(&mut self.tally);
             board.read_tally(layer, &mut tally);
-            self.draw(layer, &Told::of_tally(mode, &tally));
+            self.draw(layer, &LayerValues::of_tally(mode, &tally));
             self.tally = tally;
             if began.elapsed() >= time && shown.contains(&self.next) {
                 return false;
@@ -287,9 +287,9 @@ impl Atlas {
         self.plane.begin();
     }
 
-    fn draw(&mut self, layer: usize, told: &Told<'_>) {
+    fn draw(&mut self, layer: usize, values: &LayerValues<'_>) {
         if let Some(page) = self.pages.get(layer) {
-            self.plane.write(layer, page.order.ranks(), told);
+            self.plane.write(layer, page.order.ranks(), values);
         }
     }
 

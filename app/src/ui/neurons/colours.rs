@@ -3,8 +3,8 @@
 use egui::{Align, Color32, ColorImage, Label, Layout, Pos2, Rect, RichText, Sense, Ui, UiBuilder, Vec2, epaint::Mesh};
 
 use super::{
+    layer_values::code,
     mode::{Colours, Mode},
-    told::code,
 };
 use crate::ui::theme::{Palette, RADIUS};
 

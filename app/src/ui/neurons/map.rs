@@ -20,11 +20,11 @@ use super::{
     colours,
     facts::{self, Facts, Frequencies},
     grid::{Grid, View},
+    layer_values::Fold,
     mode::{Colours, Mode},
     playback::Playback,
     seams,
     shader::{self, Shader},
-    told::Fold,
 };
 use crate::ui::{shell::FRAME, theme::Palette};
 

@@ -1,5 +1,5 @@
 //! The neurons: who fires, who is hot. The [`panel`] shows a [`map`] with a token to look at, and [`figures`] beside it.
-//! The levels of dots are arithmetic without a window: [`mode`], [`told`], [`order`], [`grid`], [`atlas`]. They come from a [`plane`] of
+//! The levels of dots are arithmetic without a window: [`mode`], [`layer_values`], [`order`], [`grid`], [`atlas`]. They come from a [`plane`] of
 //! bytes, on the device by a [`shader`], which has them [`kept`] there, or on the CPU. So is what stands beside them: [`playback`], [`history`], [`pins`],
 //! [`tint`], [`facts`], and the [`seams`] between experts; [`cost`] is what recording them takes. All of it reads the engine's board of neurons and never waits
 //! for it; only what is new and visible is drawn.
@@ -13,6 +13,7 @@ pub mod figures;
 pub mod grid;
 pub mod history;
 pub mod kept;
+pub mod layer_values;
 pub mod map;
 pub mod mode;
 pub mod order;
@@ -25,7 +26,6 @@ pub mod shader;
 #[cfg(test)]
 mod tests;
 pub mod tint;
-pub mod told;
 
 pub use panel::NeuronsPanel;
 pub use tint::Tint;

@@ -7,7 +7,7 @@ use thermocline_engine::telemetry::neurons::NeuronShape;
 
 use super::{
     grid::Grid,
-    told::{Fold, Told},
+    layer_values::{Fold, LayerValues},
 };
 
 /// Most neurons in a row of the texture. Every adapter has textures of this side.
@@ -58,13 +58,13 @@ impl Plane {
         self.fresh = 0..0;
     }
 
-    /// Writes what is told of a layer, whose neurons stand at `ranks`.
-    pub fn write(&mut self, layer: usize, ranks: &[u32], told: &Told<'_>) {
+    /// Writes the values of a layer, whose neurons stand at `ranks`.
+    pub fn write(&mut self, layer: usize, ranks: &[u32], values: &LayerValues<'_>) {
         let Some(rows) = self.rows.get(layer).filter(|rows| !rows.is_empty()) else { return };
         let (from, to) = (rows.start * self.row, rows.end * self.row);
         // Only a frame that was not drawn may still hold them.
         if let Some(into) = Arc::make_mut(&mut self.bytes).get_mut(from..to) {
-            told.write(ranks, into);
+            values.write(ranks, into);
             self.fresh = match self.fresh.is_empty() {
                 true => rows.clone(),
                 false => self.fresh.start.min(rows.start)..self.fresh.end.max(rows.end),
@@ -110,7 +110,7 @@ mod tests {
     use thermocline_engine::telemetry::neurons::Difference;
 
     use super::*;
-    use crate::ui::neurons::{order::Order, told::code};
+    use crate::ui::neurons::{layer_values::code, order::Order};
 
     #[test]
     fn plane_version_covers_written_rows_and_levels_fold_ranks() {
@@ -120,10 +120,10 @@ mod tests {
         plane.begin();
         assert_eq!(plane.version(), (2, 0..0));
         let ranks: Vec<u32> = (0..5000).rev().collect();
-        plane.write(2, &[2, 0, 1], &Told::Fired(&[0b001]));
-        plane.write(1, &[], &Told::Fired(&[]));
+        plane.write(2, &[2, 0, 1], &LayerValues::Fired(&[0b001]));
+        plane.write(1, &[], &LayerValues::Fired(&[]));
         assert_eq!((&plane.bytes()[2 * 4096..][..4], plane.version()), (&[0, 0, 1, 0][..], (2, 2..3)));
-        plane.write(0, &ranks, &Told::Fired(&[0b101]));
+        plane.write(0, &ranks, &LayerValues::Fired(&[0b101]));
         assert_eq!((plane.bytes()[4999], plane.bytes()[4998], plane.bytes()[4997]), (1, 0, 1));
         assert_eq!(plane.version(), (2, 0..3));
         let grid = Grid { columns: 3, lines: 1 };
@@ -141,25 +141,28 @@ mod tests {
     }
 
     /// Levels of two dots of two neurons each; the hot neurons 1 and 3 are in the first.
-    fn dots(told: &Told<'_>, fold: Fold) -> Vec<u8> {
+    fn dots(values: &LayerValues<'_>, fold: Fold) -> Vec<u8> {
         let order = Order::by_frequency(4, &[], &[0b1010]);
         let mut plane = Plane::new(&NeuronShape::new([4]));
-        plane.write(0, order.ranks(), told);
+        plane.write(0, order.ranks(), values);
         plane.levels(0, 0..4, Grid { columns: 2, lines: 1 }, fold)
     }
 
     #[test]
     fn plane_levels_fold_the_neurons_of_each_dot() {
-        assert_eq!(dots(&Told::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
-        assert_eq!(dots(&Told::Places(&[0b1010]), Fold::Place), [255, 1]);
-        assert_eq!(dots(&Told::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);
-        assert_eq!(dots(&Told::Prediction(&[0b1011], &[0b0110]), Fold::Prediction), [code::MISS, code::MISS]);
-        assert_eq!(dots(&Told::Prediction(&[0b1010], &[0b1111]), Fold::Prediction), [code::HIT, code::FALSE_ALARM]);
+        assert_eq!(dots(&LayerValues::Fired(&[0b1011]), Fold::Fraction), [255, 180]);
+        assert_eq!(dots(&LayerValues::Places(&[0b1010]), Fold::Place), [255, 1]);
+        assert_eq!(dots(&LayerValues::Strength(&[0b1101], &[10, 200, 30, 40]), Fold::Most), [40, 30]);
+        assert_eq!(dots(&LayerValues::Prediction(&[0b1011], &[0b0110]), Fold::Prediction), [code::MISS, code::MISS]);
+        assert_eq!(
+            dots(&LayerValues::Prediction(&[0b1010], &[0b1111]), Fold::Prediction),
+            [code::HIT, code::FALSE_ALARM]
+        );
         let change = Difference { began: vec![0b1001], ended: vec![0b0100] };
-        assert_eq!(dots(&Told::Changes(change), Fold::Union), [code::BEGAN, code::BOTH]);
-        assert_eq!(dots(&Told::Frequency(&[0.25, 1.0, 0.25, 1.0]), Fold::Mean), [255, 128]);
-        assert_eq!(dots(&Told::Ages(&[None, Some(0), None, Some(50)]), Fold::Most), [255, 0]);
-        assert_eq!(dots(&Told::Nothing, Fold::Fraction), [0, 0]);
+        assert_eq!(dots(&LayerValues::Changes(change), Fold::Union), [code::BEGAN, code::BOTH]);
+        assert_eq!(dots(&LayerValues::Frequency(&[0.25, 1.0, 0.25, 1.0]), Fold::Mean), [255, 128]);
+        assert_eq!(dots(&LayerValues::Ages(&[None, Some(0), None, Some(50)]), Fold::Most), [255, 0]);
+        assert_eq!(dots(&LayerValues::Nothing, Fold::Fraction), [0, 0]);
     }
 
     #[test]
@@ -170,24 +173,24 @@ mod tests {
         let few: Vec<u32> = (0..neurons / 32).map(|word| u32::from(word % 2 == 0)).collect();
         let rest: Vec<u32> = few.iter().map(|word| !word).collect();
         let mut plane = Plane::new(&shape);
-        let mut levels = |told: Told<'_>, fold| {
-            plane.write(0, order.ranks(), &told);
+        let mut levels = |values: LayerValues<'_>, fold| {
+            plane.write(0, order.ranks(), &values);
             plane.levels(0, 0..neurons, Grid { columns: 2, lines: 1 }, fold)
         };
-        assert_eq!(levels(Told::Prediction(&all, &all), Fold::Prediction), [code::HIT; 2]);
-        assert_eq!(levels(Told::Prediction(&none, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
-        assert_eq!(levels(Told::Prediction(&few, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
-        assert_eq!(levels(Told::Prediction(&rest, &all), Fold::Prediction), [code::HIT; 2]);
-        assert_eq!(levels(Told::Prediction(&none, &none), Fold::Prediction), [0; 2]);
-        assert_eq!(levels(Told::Fired(&all), Fold::Fraction), [255; 2]);
-        assert_eq!(levels(Told::Places(&all), Fold::Place), [255; 2]);
-        assert_eq!(levels(Told::Frequency(&vec![1.0; neurons]), Fold::Mean), [255; 2]);
+        assert_eq!(levels(LayerValues::Prediction(&all, &all), Fold::Prediction), [code::HIT; 2]);
+        assert_eq!(levels(LayerValues::Prediction(&none, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(LayerValues::Prediction(&few, &all), Fold::Prediction), [code::FALSE_ALARM; 2]);
+        assert_eq!(levels(LayerValues::Prediction(&rest, &all), Fold::Prediction), [code::HIT; 2]);
+        assert_eq!(levels(LayerValues::Prediction(&none, &none), Fold::Prediction), [0; 2]);
+        assert_eq!(levels(LayerValues::Fired(&all), Fold::Fraction), [255; 2]);
+        assert_eq!(levels(LayerValues::Places(&all), Fold::Place), [255; 2]);
+        assert_eq!(levels(LayerValues::Frequency(&vec![1.0; neurons]), Fold::Mean), [255; 2]);
     }
 
     #[test]
     fn neurons_outside_the_view_have_no_dots() {
         let (order, mut plane) = (Order::of_model(64), Plane::new(&NeuronShape::new([64])));
-        plane.write(0, order.ranks(), &Told::Fired(&[u32::MAX, 0b10]));
+        plane.write(0, order.ranks(), &LayerValues::Fired(&[u32::MAX, 0b10]));
         let levels = plane.levels(0, 32..40, Grid { columns: 4, lines: 2 }, Fold::Fraction);
         // The second neuron goes down the first column.
         assert_eq!(levels, [0, 0, 0, 0, 255, 0, 0, 0]);

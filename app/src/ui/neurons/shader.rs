@@ -20,8 +20,8 @@ use super::{
     atlas::{Atlas, Sheet},
     colours::Table,
     kept::{Frame, Kept},
+    layer_values::Fold,
     plane::Plane,
-    told::Fold,
 };
 
 /// Says that the window can draw maps with the shader.

@@ -229,8 +229,39 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// True where weights are prefetched into the second-level cache, false where into the first alone: see [`prefetch_weights`].
+#[cfg(target_arch = "x86_64")]
+static INTO_SECOND_LEVEL: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// True unless AMD made this processor.
+#[cfg(target_arch = "x86_64")]
+fn prefers_second_level() -> bool {
+    let vendor = std::arch::x86_64::__cpuid(0);
+    let name = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+    ![b"AuthenticAMD", b"HygonGenuine"].iter().any(|amd| name.as_flattened() == amd.as_slice())
+}
+
+/// Prefetches the line of weights at an address, which need not exist; a hint.
+///
+/// Intel's first-level cache has lines on their way for at most 16 misses, the second level for 48: by the first alone a core of an
+/// Emerald Rapids reads 8 GB/s, by the second 14. On AMD's Zen 5 the first level is as quick, and leaves the second to activations.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn prefetch_weights(at: *const i8) {
+    use std::arch::x86_64::{_MM_HINT_NTA, _MM_HINT_T2, _mm_prefetch};
+    // SAFETY: every such processor has SSE, and a prefetch of any address is harmless.
+    unsafe {
+        match INTO_SECOND_LEVEL.load(std::sync::atomic::Ordering::Relaxed) {
+            true => _mm_prefetch::<_MM_HINT_T2>(at),
+            false => _mm_prefetch::<_MM_HINT_NTA>(at),
+        }
+    }
+}
+
 /// The table of `isa`, which the caller took from [`Isa::choose`]: the machine has it.
 pub(crate) fn kernels(isa: Isa) -> &'static dyn Kernels {
+    #[cfg(target_arch = "x86_64")]
+    INTO_SECOND_LEVEL.store(prefers_second_level(), std::sync::atomic::Ordering::Relaxed);
     match isa {
         Isa::Scalar => &scalar::Scalar,
         #[cfg(target_arch = "x86_64")]

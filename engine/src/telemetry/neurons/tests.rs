@@ -196,7 +196,7 @@ fn firings_of_other_shapes_are_ignored() {
 }
 
 /// Activity of one token in the layers, and the expected figures, computed bit by bit.
-struct Told {
+struct RandomActivity {
     fired: Vec<Vec<u32>>,
     chosen: Vec<Vec<u32>>,
     predicted: Vec<Option<Vec<u32>>>,
@@ -204,7 +204,7 @@ struct Told {
     complete: bool,
 }
 
-impl Told {
+impl RandomActivity {
     fn random(shape: &NeuronShape, seed: &mut u64, hot: Option<&[u32]>) -> Self {
         let mut mask = |bits: usize| -> Vec<u32> {
             let mut words = vec![0; bits.div_ceil(32)];
@@ -218,7 +218,7 @@ impl Told {
         // Some layers have a predictor, some tokens are looked at as a whole.
         let predicted =
             layers.map(|layer| (bits >> (layer % 2) & 1 == 1).then(|| mask(shape.neurons(layer)))).collect();
-        Told { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: bits >> 2 & 1 == 1 }
+        RandomActivity { fired, chosen, predicted, hot: hot.map(<[u32]>::to_vec), complete: bits >> 2 & 1 == 1 }
     }
 
     fn figures(&self, shape: &NeuronShape, layer: usize) -> LayerTrace {
@@ -273,7 +273,7 @@ impl Told {
 }
 
 /// Figures and traces are made when they are asked for: two boards receive the same, one is read after every token, the other now and
-/// then, and whatever is read of either is what was told.
+/// then, and whatever is read of either is what was recorded.
 #[test]
 fn tokens_read_late_equal_those_read_after_every_token() {
     let moe = LayerNeurons::Experts { experts: 35, width: 2, shared: 3 };
@@ -282,7 +282,7 @@ fn tokens_read_late_equal_those_read_after_every_token() {
         let boards = [0, 1].map(|_| NeuronBoard::new(shape.clone()));
         let [(often, mut first), (seldom, mut second)] = boards;
         [&often, &seldom].into_iter().for_each(|board| board.set_budget(budget));
-        let (mut seed, mut told, mut hot) = (budget ^ 5, Vec::<Told>::new(), None);
+        let (mut seed, mut activity, mut hot) = (budget ^ 5, Vec::<RandomActivity>::new(), None);
         for index in 0..tokens {
             if noise(&mut seed).is_multiple_of(9) {
                 let words = shape.total_words();
@@ -290,7 +290,7 @@ fn tokens_read_late_equal_those_read_after_every_token() {
                     .is_multiple_of(3)
                     .then(|| (0..words).map(|_| noise(&mut seed)).collect::<Vec<_>>());
             }
-            let token = Told::random(&shape, &mut seed, hot.as_deref());
+            let token = RandomActivity::random(&shape, &mut seed, hot.as_deref());
             for recorder in [&mut first, &mut second] {
                 recorder.begin(3, index, &[index as u32 + 9], true);
                 for layer in (0..shape.layers()).filter(|layer| shape.neurons(*layer) > 0) {
@@ -300,11 +300,11 @@ fn tokens_read_late_equal_those_read_after_every_token() {
                 }
                 recorder.end();
             }
-            told.push(token);
+            activity.push(token);
             let latest = often.latest().unwrap();
             assert_eq!((latest.index, latest.token, latest.position), (index as u64, index as u32 + 9, index));
             assert_eq!((latest.session, latest.decoded), (3, true));
-            told[index].compare(&shape, &latest);
+            activity[index].compare(&shape, &latest);
             assert_eq!(often.kept(), seldom.kept());
             let kept = seldom.kept();
             assert!(kept.bytes <= budget && kept.tokens.end == index as u64 + 1 && kept.masks.end == kept.tokens.end);
@@ -317,7 +317,7 @@ fn tokens_read_late_equal_those_read_after_every_token() {
                 let all = board.tokens(from..u64::MAX);
                 assert_eq!(all.first().map(|trace| trace.index), Some(from.max(kept.tokens.start)));
                 for trace in &all {
-                    told[trace.index as usize].compare(&shape, trace);
+                    activity[trace.index as usize].compare(&shape, trace);
                     assert_eq!(trace.masks.is_some(), kept.masks.contains(&trace.index));
                     let again = board.token(trace.index).unwrap();
                     assert!(std::sync::Arc::ptr_eq(&trace.layers, &again.layers), "it is made once");

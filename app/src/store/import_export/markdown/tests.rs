@@ -48,9 +48,9 @@ fn chat_of(title: &str, system_prompt: &str, words: &[&str]) -> (Store, ChatId) 
 }
 
 /// Title, system prompt, and messages with their authors.
-type Told = (String, String, Vec<(Speaker, Option<String>, String)>);
+type ImportedChat = (String, String, Vec<(Speaker, Option<String>, String)>);
 
-fn told(store: &Store, id: ChatId) -> Told {
+fn chat_content(store: &Store, id: ChatId) -> ImportedChat {
     let chat = store.chat(id).unwrap();
     let said = store.branch(id).unwrap().into_iter().map(|it| (it.speaker, it.model, it.content));
     (chat.title, chat.system_prompt, said.collect())
@@ -60,11 +60,11 @@ fn written(store: &Store, id: ChatId) -> String {
     markdown(&store.chat(id).unwrap(), &store.branch(id).unwrap(), true)
 }
 
-fn imported(text: &str) -> Told {
+fn imported(text: &str) -> ImportedChat {
     let mut store = Store::in_memory().unwrap();
     let ids = store.import(FileFormat::Markdown, text).unwrap();
     assert_eq!(ids.len(), 1);
-    told(&store, ids[0])
+    chat_content(&store, ids[0])
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn read_restores_any_text_exactly() {
         words.rotate_left(first);
         let (store, id) = chat_of("Frogs # & <b>\u{706b}</b> ", words[first / 2], &words);
         let text = written(&store, id);
-        let want = told(&store, id);
+        let want = chat_content(&store, id);
         assert_eq!(imported(&text), want, "{text}");
         assert_eq!(imported(&format!("\u{feff}{text}")), want, "a mark before it");
         let without_end = text.strip_suffix('\n').unwrap();
@@ -84,7 +84,7 @@ fn read_restores_any_text_exactly() {
         }
     }
     let (store, id) = chat_of("Nothing said", "", &[]);
-    assert_eq!(imported(&written(&store, id)), told(&store, id));
+    assert_eq!(imported(&written(&store, id)), chat_content(&store, id));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn read_restores_changed_line_ends() {
     let words: Vec<&str> = NASTY.iter().copied().filter(|words| !words.contains('\r')).collect();
     let (store, id) = chat_of("Frogs", "Be brief.\nBe kind.", &words);
     let text = written(&store, id).replace('\n', "\r\n");
-    assert_eq!(imported(&text), told(&store, id));
+    assert_eq!(imported(&text), chat_content(&store, id));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::arch::x86_64::*;
 
 use super::{
     BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
-    ScaledRow, decoded, one_by_one, portable, takes_gathered_rows,
+    ScaledRow, decoded, one_by_one, portable, prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -99,13 +99,13 @@ fn powers<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
     _mm256_castsi256_ps(_mm256_blendv_epi8(subnormal, normal, _mm256_cmpgt_epi32(e, one)))
 }
 
-/// Prefetches the lines `ahead` bytes behind those of `row`, into the first-level cache alone: see AVX-512's.
+/// Prefetches the lines `ahead` bytes behind those of `row`: see [`prefetch_weights`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn prefetch(row: &[u8], ahead: isize) {
     if ahead != 0 {
         for line in row.chunks(64) {
-            _mm_prefetch::<_MM_HINT_NTA>(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
+            prefetch_weights(line.as_ptr().cast::<i8>().wrapping_offset(ahead));
         }
     }
 }

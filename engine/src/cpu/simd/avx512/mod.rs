@@ -13,7 +13,7 @@ use std::arch::x86_64::*;
 
 use super::{
     BlockWork, CodePanel, CodeTile, DOT_ROWS, GatheredRow, InputBlock, Kernels, QuantisedInput, QuantisedInputMut,
-    ScaledRow, decoded, one_by_one, takes_gathered_rows,
+    ScaledRow, decoded, one_by_one, prefetch_weights, takes_gathered_rows,
 };
 use crate::{
     cpu::Isa,
@@ -43,7 +43,7 @@ fn load512<T: Copy, const N: usize>(from: &[T; N]) -> __m512i {
 }
 
 /// Prefetches the lines `ahead` bytes behind `at`, as many as `at` spans: the processor's own prefetcher stops at page boundaries.
-/// Into the first-level cache alone: most models' weights leave the others before a token needs them again.
+/// See [`prefetch_weights`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 fn prefetch<T>(at: &T, ahead: isize) {
@@ -58,7 +58,7 @@ fn prefetch_part<T>(at: &T, step: usize, steps: usize, ahead: isize) {
     let lines = size_of::<T>().div_ceil(64);
     for line in (step * lines).div_ceil(steps)..((step + 1) * lines).div_ceil(steps) {
         let to = std::ptr::from_ref(at).cast::<i8>().wrapping_offset(ahead).wrapping_add(64 * line);
-        _mm_prefetch::<_MM_HINT_NTA>(to);
+        prefetch_weights(to);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Values of a layer's neurons in a mode ([`Told`]), as a byte per neuron, and the fold of a dot's bytes into its level ([`Fold`]),
+//! Values of a layer's neurons in a mode ([`LayerValues`]), as a byte per neuron, and the fold of a dot's bytes into its level ([`Fold`]),
 //! which the shader and the CPU compute alike.
 
 use std::sync::LazyLock;
@@ -101,7 +101,7 @@ pub fn recency(age: Option<u32>) -> u8 {
 
 /// Values of a layer's neurons. Masks are `[n_ff.div_ceil(32)]`, values `[n_ff]`.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum LayerValues<'a> {
     /// Nothing.
     Nothing,
     /// Neurons that fire.
@@ -120,7 +120,7 @@ pub enum Told<'a> {
     Ages(&'a [Option<u32>]),
 }
 
-impl<'a> Told<'a> {
+impl<'a> LayerValues<'a> {
     /// Values of `layer` at `token`, in a mode of single tokens; with `before`, the difference to that token.
     pub fn of_token(
         shape: &NeuronShape,
@@ -129,21 +129,23 @@ impl<'a> Told<'a> {
         before: Option<&TokenTrace>,
         layer: usize,
     ) -> Self {
-        let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else { return Told::Nothing };
-        let told = match (mode, before) {
-            (_, Some(before)) => token.difference(before, shape, layer).map(Told::Changes),
-            (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(|all| Told::Strength(fired, all)),
-            (Mode::Predictor, _) => masks.predicted.get(shape.words(layer)).map(|mask| Told::Prediction(fired, mask)),
-            _ => Some(Told::Fired(fired)),
+        let (Some(masks), Some(fired)) = (&token.masks, token.fired(shape, layer)) else { return LayerValues::Nothing };
+        let values = match (mode, before) {
+            (_, Some(before)) => token.difference(before, shape, layer).map(LayerValues::Changes),
+            (Mode::Strength, _) => masks.strength.get(shape.range(layer)).map(|all| LayerValues::Strength(fired, all)),
+            (Mode::Predictor, _) => {
+                masks.predicted.get(shape.words(layer)).map(|mask| LayerValues::Prediction(fired, mask))
+            }
+            _ => Some(LayerValues::Fired(fired)),
         };
-        told.unwrap_or(Told::Nothing)
+        values.unwrap_or(LayerValues::Nothing)
     }
 
     /// Values of `layer` over all tokens so far, in a mode of all tokens.
     pub fn of_tally(mode: Mode, tally: &'a LayerTally) -> Self {
         match mode {
-            Mode::Recency => Told::Ages(&tally.age),
-            _ => Told::Frequency(&tally.recent),
+            Mode::Recency => LayerValues::Ages(&tally.age),
+            _ => LayerValues::Frequency(&tally.recent),
         }
     }
 
@@ -151,12 +153,12 @@ impl<'a> Told<'a> {
     pub fn write(&self, ranks: &[u32], into: &mut [u8]) {
         into.fill(0);
         match self {
-            Told::Nothing => {}
-            Told::Fired(mask) | Told::Places(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
-            Told::Strength(mask, strength) => {
+            LayerValues::Nothing => {}
+            LayerValues::Fired(mask) | LayerValues::Places(mask) => mark(neurons_of(mask), ranks, into, |_| 1),
+            LayerValues::Strength(mask, strength) => {
                 mark(neurons_of(mask), ranks, into, |neuron| strength.get(neuron).copied().unwrap_or(0));
             }
-            Told::Prediction(fired, predicted) => {
+            LayerValues::Prediction(fired, predicted) => {
                 for (fires, expected, code) in
                     [(true, true, code::HIT), (false, true, code::FALSE_ALARM), (true, false, code::MISS)]
                 {
@@ -165,12 +167,12 @@ impl<'a> Told<'a> {
                     mark(neurons_of(&mask), ranks, into, |_| code);
                 }
             }
-            Told::Changes(Difference { began, ended }) => {
+            LayerValues::Changes(Difference { began, ended }) => {
                 mark(neurons_of(began), ranks, into, |_| code::BEGAN);
                 mark(neurons_of(ended), ranks, into, |_| code::ENDED);
             }
-            Told::Frequency(values) => mark(0..values.len(), ranks, into, |neuron| rarity(values[neuron])),
-            Told::Ages(ages) => mark(0..ages.len(), ranks, into, |neuron| recency(ages[neuron])),
+            LayerValues::Frequency(values) => mark(0..values.len(), ranks, into, |neuron| rarity(values[neuron])),
+            LayerValues::Ages(ages) => mark(0..ages.len(), ranks, into, |neuron| recency(ages[neuron])),
         }
     }
 }
@@ -191,19 +193,19 @@ mod tests {
     #[test]
     fn written_bytes_follow_the_ranks() {
         let (ranks, mut out) = ([3, 1, 0, 2], [9; 4]);
-        let mut bytes = |told: Told<'_>| {
-            told.write(&ranks, &mut out);
+        let mut bytes = |values: LayerValues<'_>| {
+            values.write(&ranks, &mut out);
             out
         };
-        assert_eq!(bytes(Told::Fired(&[0b0011])), [0, 1, 0, 1]);
-        assert_eq!(bytes(Told::Strength(&[0b0101], &[7, 8, 9, 10])), [9, 0, 0, 7]);
-        assert_eq!(bytes(Told::Prediction(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
+        assert_eq!(bytes(LayerValues::Fired(&[0b0011])), [0, 1, 0, 1]);
+        assert_eq!(bytes(LayerValues::Strength(&[0b0101], &[7, 8, 9, 10])), [9, 0, 0, 7]);
+        assert_eq!(bytes(LayerValues::Prediction(&[0b0011], &[0b0110])), [code::FALSE_ALARM, code::HIT, 0, code::MISS]);
         let change = Difference { began: vec![0b1000], ended: vec![0b0001] };
-        assert_eq!(bytes(Told::Changes(change)), [0, 0, code::BEGAN, code::ENDED]);
-        assert_eq!(bytes(Told::Frequency(&[1.0, 0.25, f32::NAN, 9.0])), [0, 128, 255, 255]);
-        assert_eq!(bytes(Told::Ages(&[None, Some(0), Some(999), Some(5000)])), [0, 255, 0, 0]);
-        assert_eq!(bytes(Told::Fired(&[u32::MAX, u32::MAX])), [1; 4], "more words than neurons");
-        assert_eq!(bytes(Told::Nothing), [0; 4]);
+        assert_eq!(bytes(LayerValues::Changes(change)), [0, 0, code::BEGAN, code::ENDED]);
+        assert_eq!(bytes(LayerValues::Frequency(&[1.0, 0.25, f32::NAN, 9.0])), [0, 128, 255, 255]);
+        assert_eq!(bytes(LayerValues::Ages(&[None, Some(0), Some(999), Some(5000)])), [0, 255, 0, 0]);
+        assert_eq!(bytes(LayerValues::Fired(&[u32::MAX, u32::MAX])), [1; 4], "more words than neurons");
+        assert_eq!(bytes(LayerValues::Nothing), [0; 4]);
     }
 
     #[test]
