@@ -2,7 +2,11 @@
 
 use std::arch::x86_64::*;
 
-use super::{blocks, codes::heads, load_ps, load128, load256, load512, prefetch, prefetch_part, store_ps};
+use super::{
+    blocks,
+    codes::{F16, heads},
+    load_ps, load128, load256, load512, prefetch, prefetch_part, store_ps,
+};
 use crate::{
     cpu::simd::{AXPY_ROWS, BlockWork, ScaledRow, part, part_mut, portable},
     quant::{BlockType, Encoding, FloatType, UNPACK_STEP as STEP, UnpackedMut, f16_at},
@@ -77,7 +81,7 @@ fn q4_0<const ROWS: usize>(rows: &[ScaledRow<'_>; ROWS], acc: &mut [f32]) {
         let blocks = lines.each_ref().map(|(lines, _)| &lines[line]);
         let mut scales = [[0.0; 16]; ROWS];
         for ((scales, of), blocks) in scales.iter_mut().zip(rows).zip(blocks) {
-            store_ps(scales, _mm512_mul_ps(heads(blocks), _mm512_set1_ps(of.a)));
+            store_ps(scales, _mm512_mul_ps(heads::<_, F16>(blocks), _mm512_set1_ps(of.a)));
         }
         // Nothing here may become a call of its own: it runs for every 32 elements.
         for (i, acc) in acc.as_chunks_mut::<32>().0.iter_mut().enumerate() {

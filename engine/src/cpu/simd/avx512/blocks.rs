@@ -3,21 +3,30 @@
 
 use std::arch::x86_64::*;
 
-use super::{codes, dot, store256, store512};
+use super::{
+    codes::{self, E8M0, F16},
+    dot, store256, store512,
+};
 use crate::{
     cpu::simd::{BlockWork, GatheredRow, avx2, part, portable::rows},
-    quant::{BlockType, Encoding, UnpackedMut, f16_at},
+    quant::{BlockType, Encoding, UnpackedMut, iq4_nl, mxfp4},
 };
 
 /// Does `work` with blocks of `ty`.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
     match ty {
-        BlockType::Q4_0 => blocks32::<18, 8>(ty, work, |a, b| codes::q4_0(a, b)),
+        BlockType::Q4_0 => blocks32::<18, F16, 8>(ty, work, |a, b| codes::q4_0(a, b)),
         BlockType::Q8_0 => {
             let flip = _mm512_set1_epi8(-128);
-            blocks32::<34, 128>(ty, work, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip));
+            blocks32::<34, F16, 128>(ty, work, |a, b| _mm512_xor_si512(codes::q8_0(a, b), flip));
         }
+        BlockType::IQ4_NL => {
+            blocks32::<18, F16, 128>(ty, work, |a, b| codes::look_up(&iq4_nl::VALUES, 128, codes::q4_0(a, b)))
+        }
+        BlockType::MXFP4 => blocks32::<17, E8M0, 12>(ty, work, |a, b| {
+            codes::look_up(&mxfp4::VALUES, 12, codes::nibbles(part(a, 1), part(b, 1)))
+        }),
         BlockType::Q4_K => blocks_k::<144>(ty, work, |block, i| codes::q4_k(block, i)),
         BlockType::Q5_K => blocks_k::<176>(ty, work, |block, i| codes::q5_k(block, i)),
         BlockType::Q6_K => blocks_q6_k(ty, work),
@@ -26,9 +35,7 @@ pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
         | BlockType::Q5_1
         | BlockType::Q2_K
         | BlockType::Q3_K
-        | BlockType::IQ4_NL
         | BlockType::IQ4_XS
-        | BlockType::MXFP4
         | BlockType::NVFP4
         | BlockType::IQ1_S
         | BlockType::IQ1_M
@@ -44,9 +51,9 @@ pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
     }
 }
 
-/// Blocks of 32 behind an F16 scale, two at a time: see [`dot::rows32`].
+/// Blocks of 32 behind a scale, two at a time: see [`dot::rows32`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-fn blocks32<const BYTES: usize, const OFFSET: u8>(
+fn blocks32<const BYTES: usize, const SCALE: u8, const OFFSET: u8>(
     ty: BlockType,
     work: BlockWork<'_>,
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
@@ -54,7 +61,7 @@ fn blocks32<const BYTES: usize, const OFFSET: u8>(
     match work {
         BlockWork::Dot { weights, x, ahead, out } => {
             for (row, out) in rows(Encoding::Blocks(ty), weights, x.codes.len(), out) {
-                [*out] = dot::rows32::<BYTES, OFFSET, 1>([GatheredRow { row, ahead }], x, &pair);
+                [*out] = dot::rows32::<BYTES, SCALE, OFFSET, 1>([GatheredRow { row, ahead }], x, &pair);
             }
         }
         BlockWork::Unpack { src, to: UnpackedMut { codes, scales, .. } } => {
@@ -64,7 +71,7 @@ fn blocks32<const BYTES: usize, const OFFSET: u8>(
             let to = codes.as_chunks_mut::<64>().0.iter_mut().zip(scales.as_chunks_mut::<2>().0);
             for ([a, b], (codes, scales)) in pairs.iter().zip(to) {
                 store512(codes, _mm512_sub_epi8(pair(a, b), offset));
-                *scales = [f16_at(a, 0), f16_at(b, 0)];
+                *scales = [dot::scale_of::<SCALE>(a), dot::scale_of::<SCALE>(b)];
             }
             if !last.is_empty() {
                 let at = 2 * pairs.len();

@@ -12,10 +12,25 @@ use crate::{
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q4_0(a: &[u8; 18], b: &[u8; 18]) -> __m512i {
+    nibbles(part(a, 2), part(b, 2))
+}
+
+/// The low nibbles of `a`, its high ones, the low nibbles of `b`, its high ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn nibbles(a: &[u8; 16], b: &[u8; 16]) -> __m512i {
     let shifts = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
-    let (a, b) = (load128::<u8, 16>(part(a, 2)), load128::<u8, 16>(part(b, 2)));
+    let (a, b) = (load128::<u8, 16>(a), load128::<u8, 16>(b));
     let both = _mm512_mask_broadcast_i32x4(_mm512_broadcast_i32x4(a), 0xff00, b);
     _mm512_and_si512(_mm512_srlv_epi64(both, shifts), _mm512_set1_epi8(15))
+}
+
+/// The entries of `values` that `codes` name, each `offset` too large.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn look_up(values: &[i8; 16], offset: u8, codes: __m512i) -> __m512i {
+    let table = _mm_add_epi8(load128(values), _mm_set1_epi8(offset as i8));
+    _mm512_shuffle_epi8(_mm512_broadcast_i32x4(table), codes)
 }
 
 /// Codes of two Q8_0 blocks, signed.
@@ -91,10 +106,30 @@ pub(super) fn q6_k_scales(block: &[u8; 210]) -> __m512 {
     _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<u8, 16>(part(block, 192)))), d)
 }
 
-/// The f16 at the head of each of sixteen blocks.
+/// Scale of a block of 32: F16 in its first two bytes.
+pub(super) const F16: u8 = 0;
+/// Scale of a block of 32: a power of two in its first byte, as MXFP4 has it.
+pub(super) const E8M0: u8 = 1;
+
+/// `2^(e - 128)` of sixteen exponents: the scales of MXFP4 blocks whose codes are twice the value.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn heads<const BYTES: usize>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+fn powers(e: __m512i) -> __m512 {
+    let one = _mm512_set1_epi32(1);
+    let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(e, one));
+    let subnormal = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), e);
+    _mm512_castsi512_ps(_mm512_mask_mov_epi32(subnormal, _mm512_cmpgt_epi32_mask(e, one), normal))
+}
+
+/// The scale at the head of each of sixteen blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
+pub(super) fn heads<const BYTES: usize, const SCALE: u8>(blocks: &[[u8; BYTES]; 16]) -> __m512 {
+    if SCALE == E8M0 {
+        let mut first = [0; 16];
+        first.iter_mut().zip(blocks).for_each(|(first, block)| *first = block[0]);
+        return powers(_mm512_cvtepu8_epi32(load128(&first)));
+    }
     if BYTES == 18 {
         // Every four blocks lie in 64 bytes: their heads are words 0, 9, 18 and 27.
         let line = |block: usize| load512::<u8, 64>(part(blocks.as_flattened(), block * BYTES));

@@ -6,12 +6,12 @@
 use std::arch::x86_64::*;
 
 use super::{
-    codes::{self, heads},
+    codes::{self, E8M0, F16, heads},
     load_ps, load_some, load256, load512, prefetch, prefetch_part,
 };
 use crate::{
     cpu::simd::{GatheredRow, QuantisedInput, part, portable::rows},
-    quant::{Encoding, FloatType, f16_at},
+    quant::{Encoding, FloatType, f16_at, mxfp4},
 };
 
 /// Dispatch over the float types.
@@ -57,11 +57,11 @@ fn float_row<const BYTES: usize>(row: &[u8], x: &[f32], ahead: isize, widen: imp
     _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(acc[0], acc[1]), _mm512_add_ps(acc[2], acc[3])))
 }
 
-/// Rows of blocks of 32 with one f16 scale each: `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row has
+/// Rows of blocks of 32 behind a scale ([`F16`] or [`E8M0`]): `pair` widens two blocks to 64 unsigned codes, `OFFSET` too large. Each row has
 /// its prefetch distance. Gathered rows are read side by side: more of them are then on their way.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
-pub(super) fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
+pub(super) fn rows32<const BYTES: usize, const SCALE: u8, const OFFSET: u8, const ROWS: usize>(
     rows: [GatheredRow<'_>; ROWS],
     x: QuantisedInput<'_>,
     pair: impl Fn(&[u8; BYTES], &[u8; BYTES]) -> __m512i,
@@ -81,7 +81,7 @@ pub(super) fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
             if ROWS == 1 {
                 prefetch(blocks, rows[row].ahead);
             }
-            let d = heads(blocks);
+            let d = heads::<BYTES, SCALE>(blocks);
             offset[row] = _mm512_fmadd_ps(d, load_ps(sums), offset[row]);
             scale[row] = _mm512_mul_ps(d, load_ps(scales));
         }
@@ -105,7 +105,7 @@ pub(super) fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
         let mut total = _mm512_reduce_add_ps(_mm512_add_ps(acc[row][0], acc[row][1]));
         let mut offset = _mm512_reduce_add_ps(offset[row]);
         for (i, (block, codes)) in lines[row].1.iter().zip(code_rest.as_chunks::<32>().0).enumerate() {
-            let d = f16_at(block, 0);
+            let d = scale_of::<SCALE>(block);
             let codes = _mm512_zextsi256_si512(load256(codes));
             let dot = _mm512_dpbusd_epi32(_mm512_setzero_si512(), pair(block, block), codes);
             total += d * scale_rest[i] * _mm512_reduce_add_epi32(dot) as f32;
@@ -116,10 +116,16 @@ pub(super) fn rows32<const BYTES: usize, const OFFSET: u8, const ROWS: usize>(
     out
 }
 
+/// Scale of a block of 32.
+#[inline(always)]
+pub(super) fn scale_of<const SCALE: u8>(block: &[u8]) -> f32 {
+    if SCALE == E8M0 { mxfp4::scale(block[0]) } else { f16_at(block, 0) }
+}
+
 /// Dot products of gathered Q4_0 rows.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]
 pub(super) fn q4_0<const ROWS: usize>(rows: [GatheredRow<'_>; ROWS], x: QuantisedInput<'_>) -> [f32; ROWS] {
-    rows32::<18, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
+    rows32::<18, F16, 8, ROWS>(rows, x, |a, b| codes::q4_0(a, b))
 }
 
 /// Eight floats.
