@@ -94,6 +94,12 @@ pub(super) fn relu_second_moment(bias: f64) -> f64 {
     (1.0 + bias * bias) * cdf(bias) + bias * density(bias)
 }
 
+/// Mean of `relu(z + bias)^4` over a standard normal `z`.
+pub(super) fn relu_fourth_moment(bias: f64) -> f64 {
+    let square = bias * bias;
+    (square * square + 6.0 * square + 3.0) * cdf(bias) + (square + 5.0) * bias * density(bias)
+}
+
 /// The threshold on a predictor's standardised score for `recall`, when a neuron fires above `at` and its pre-activation and the
 /// score have correlation `rho`.
 pub(super) fn predictor_threshold(at: f64, rho: f64, recall: f64) -> f64 {

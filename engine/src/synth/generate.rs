@@ -185,6 +185,7 @@ impl Maker<'_, '_> {
                 self.chosen.push(neurons.chosen());
                 self.rows(tensor, |expert, out| neurons.router_row(expert, out))
             }
+            Content::SharedFiring => self.rows(tensor, |i, out| neurons.shared_firing_row(i, out)),
             Content::Gate => self.rows(tensor, |i, out| neurons.gate_row(i, out)),
             Content::Up => self.rows(tensor, |i, out| neurons.up_row(i, out)),
             Content::DownOutputs => self.rows(tensor, |output, out| neurons.down_output(output, out)),

@@ -34,9 +34,16 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
     set("block_count", size(shape.n_layer));
     set("context_length", size(shape.context + if shape.family == Family::Opt { 2 } else { 0 }));
     set("embedding_length", size(shape.d_model));
-    set("feed_forward_length", size(shape.n_ff));
     set("attention.head_count", size(shape.n_head));
-    set("attention.head_count_kv", size(shape.n_kv_head));
+    if let Some(sizes) = &shape.mamba2 {
+        super::mamba2::set_keys(shape, sizes, &mut |key, value| drop(set(key, value)));
+    } else {
+        set("feed_forward_length", size(shape.latent.map_or(shape.n_ff, |sizes| sizes.first_ff)));
+        set("attention.head_count_kv", size(shape.n_kv_head));
+    }
+    if let Some(sizes) = &shape.latent {
+        super::latent::set_keys(sizes, &mut |key, value| drop(set(key, value)));
+    }
     set("vocab_size", size(shape.n_vocab));
     if let Some(moe) = shape.moe {
         set("expert_count", size(moe.experts));
@@ -52,6 +59,8 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
             Family::GptOss => (shape.head_dim(), 150_000.0),
             Family::Qwen35 => (shape.head_dim() / 4, 10_000_000.0),
             Family::Gemma4 => (2 * shape.head_dim(), 1e6),
+            Family::DeepSeek => (shape.latent.map_or(0, |sizes| sizes.rotated), 1e6),
+            Family::SmallThinker => (shape.head_dim(), 1.5e6),
             _ => (shape.head_dim(), 10_000.0),
         };
         set("rope.dimension_count", size(dims));
@@ -63,9 +72,22 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         set("attention.key_length", size(shape.head_dim()));
         set("attention.value_length", size(shape.head_dim()));
     }
-    if let Some(shared) = shape.shared_ff {
+    if shape.shared_ff.is_some() || shape.family == Family::SmallThinker {
         set("expert_feed_forward_length", size(shape.n_ff));
+    }
+    if let Some(shared) = shape.shared_ff {
         set("expert_shared_feed_forward_length", size(shared));
+    }
+    if shape.router_scale() != 1.0 {
+        // Sigmoid; the sum of the chosen is 1, times the scale.
+        set("expert_gating_func", size(2));
+        set("expert_weights_norm", Value::Bool(true));
+        set("expert_weights_scale", Value::F32(shape.router_scale()));
+        set("expert_shared_count", size(1));
+    }
+    if shape.family == Family::SmallThinker {
+        set("expert_gating_func", size(2));
+        set("attention.sliding_window", size(4096));
     }
     if let Some(sizes) = shape.delta_net {
         set("full_attention_interval", size(sizes.interval));
@@ -94,6 +116,7 @@ pub(super) fn metadata(plan: &Plan, options: &SynthOptions) -> Metadata {
         (false, Family::Gemma4) => "gelu_pytorch_tanh",
         (false, _) => "silu",
         (true, Family::Bamboo) => "drelu",
+        (true, Family::NemotronH) => "relu2",
         (true, _) => "relu",
     };
     set("hidden_activation", text(activation));

@@ -18,6 +18,8 @@ mod expert_choice;
 mod firing;
 mod gemma4;
 mod generate;
+mod latent;
+mod mamba2;
 mod metadata;
 mod neurons;
 mod options;
@@ -31,7 +33,7 @@ mod shape;
 pub use generate::generate;
 pub use options::SynthOptions;
 pub use report::{Firing, SynthProgress, SynthReport};
-pub use shape::{ExpertCounts, Family, Shape, shapes};
+pub use shape::{DeltaNetSizes, ExpertCounts, Family, LatentSizes, Mamba2Sizes, Shape, shapes};
 
 #[cfg(test)]
 mod tests;

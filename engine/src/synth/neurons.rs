@@ -10,7 +10,7 @@ use rand_chacha::rand_core::Rng;
 
 use super::{
     expert_choice::ExpertChoice,
-    firing::{cdf, predictor_threshold},
+    firing::{cdf, predictor_threshold, quantile},
     parallel::{dot, in_order},
     plan::{CONSTANT, DRELU_UP, Plan, RESERVED, Scale},
     random::{Purpose, RowSource, permutation},
@@ -111,6 +111,12 @@ impl<'a> Neurons<'a> {
         let rho = f64::from(dot(known, quantised)) / (known_norm * norm);
         let at = -f64::from(quantised[0]) * self.scale.constant / self.spread(quantised);
         (-predictor_threshold(at, rho, self.plan.recall) * known_norm * self.scale.sigma) as f32
+    }
+
+    /// The firing row of neuron `i` of the shared expert: all its neurons fire equally often.
+    pub(super) fn shared_firing_row(&self, i: usize, row: &mut [f32]) {
+        self.source.normal(Purpose::SharedUp, i, self.plan.keeping_std(), row);
+        self.set_bias(row, quantile(self.plan.active));
     }
 
     /// The row of neuron `i` in a gate that is never silent.

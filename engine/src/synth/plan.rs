@@ -11,7 +11,7 @@
 
 use super::{
     expert_choice::ExpertChoice,
-    firing::{power_law, quantile, relu_mean, relu_second_moment},
+    firing::{power_law, quantile, relu_fourth_moment, relu_mean, relu_second_moment},
     options::SynthOptions,
     random::Purpose,
     shape::{DeltaNetSizes, ExpertCounts, Family, Shape},
@@ -31,13 +31,13 @@ pub(super) const CONSTANT: f32 = 4.0;
 /// over more values and get less.)
 pub(super) const ATTENTION_GROWTH: f64 = 0.05;
 /// The same for the FFNs.
-const FFN_GROWTH: f64 = 0.2;
+pub(super) const FFN_GROWTH: f64 = 0.2;
 /// Fraction of the embedding's variance in the token embedding, where there is a position embedding too.
 const TOKEN_VARIANCE: f64 = 0.9;
 /// Fraction of tokens at which the up row of a dReLU neuron is positive; the gate row does the rest.
 pub(super) const DRELU_UP: f64 = 0.9;
 /// `mean(silu(z)^2)` over a standard normal `z`.
-const SILU_SECOND_MOMENT: f64 = 0.356;
+pub(super) const SILU_SECOND_MOMENT: f64 = 0.356;
 /// `mean((z sigmoid(1.702 z))^2)` over a standard normal `z`.
 const SWIGLU_SECOND_MOMENT: f64 = 0.422;
 /// Mean of the sum of a token's squared router weights, for two of eight experts chosen by scores of standard deviation 1.
@@ -64,6 +64,8 @@ pub(super) enum Content {
     Router,
     /// The rows that decide whether a neuron fires: gate, or up where there is no gate.
     Firing,
+    /// The rows that decide whether a neuron of the shared expert fires.
+    SharedFiring,
     /// The gate of neurons that are never silent.
     Gate,
     /// The other factor of a gated FFN.
@@ -117,6 +119,8 @@ pub(super) struct Plan {
     /// Bias of all up rows, in standard deviations; 0 except for dReLU.
     pub(super) up_bias: f64,
     pub(super) recall: f64,
+    /// Fraction of neurons that fire.
+    pub(super) active: f64,
     /// Frequencies and biases of experts, in MoE shapes.
     pub(super) choice: Option<ExpertChoice>,
     /// Rank of the predictors; `None` without.
@@ -131,8 +135,13 @@ impl Plan {
         options.check()?;
         let mut shape = options.shape;
         shape.n_layer = options.layers.unwrap_or(shape.n_layer);
+        if let Some(mamba2) = shape.mamba2.filter(|mamba2| mamba2.mixers.len() < shape.n_layer) {
+            let expected = format!("at most {}, the layers of {}", mamba2.mixers.len(), shape.name);
+            return Err(Error::invalid("layers", expected, shape.n_layer));
+        }
         let divides = shape.n_head > 0
             && match shape.wide_head {
+                _ if shape.latent.is_some() => true,
                 Some(head) => head > 0 && head.is_multiple_of(2),
                 None => shape.d_model.is_multiple_of(shape.n_head * 2),
             };
@@ -142,8 +151,10 @@ impl Plan {
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
         let chooses = |counts: &ExpertCounts| (1..counts.experts).contains(&counts.used) && counts.experts <= 256;
-        if !shape.moe.as_ref().is_none_or(chooses) || shape.moe.is_some() && !shape.family.gated() {
-            let expected = "gated experts, 256 at most, of which a token uses some";
+        if !shape.moe.as_ref().is_none_or(chooses)
+            || shape.moe.is_some() && matches!(shape.family, Family::Opt | Family::Falcon)
+        {
+            let expected = "experts of a family that has such, 256 at most, of which a token uses some";
             return Err(Error::invalid("shape", expected, format!("{shape:?}")));
         }
         let up_bias = if shape.family == Family::Bamboo && shape.relu { quantile(DRELU_UP) } else { 0.0 };
@@ -165,6 +176,7 @@ impl Plan {
             firing_bias,
             up_bias,
             recall: options.recall,
+            active: options.active,
             choice: shape.moe.map(ExpertChoice::new),
             predictor_rank: (shape.relu && shape.moe.is_none() && options.predictor).then_some(rank),
             // Each direction takes two hidden units (relu(z) - relu(-z) = z); a block of 32 is left for the constant.
@@ -206,6 +218,11 @@ impl Plan {
         }
     }
 
+    /// Value of channel 0 in the embedding.
+    pub(super) fn embedded_constant(&self) -> f32 {
+        CONSTANT * if self.shape.family == Family::Gemma4 { self.keeping_std() } else { 1.0 }
+    }
+
     /// Standard deviation of weights whose output is to have the variance of their input.
     pub(super) fn keeping_std(&self) -> f32 {
         1.0 / (self.shape.d_model as f32).sqrt()
@@ -238,12 +255,16 @@ impl Plan {
             false => self.shape.n_ff as f64 * SILU_SECOND_MOMENT * input * input,
         };
         let squares = if self.shape.moe.is_some() { SQUARED_ROUTER_WEIGHTS } else { 1.0 };
+        let squares = squares * f64::from(self.shape.router_scale()).powi(2);
         Scale { sigma: variance.sqrt(), gain, constant, down: (ffn_growth / (squares * sum)).sqrt() as f32 }
     }
 
     /// Contribution of a neuron to the variance of the down projection's output: the second moment of its activation, less the mean's
     /// part where pairs of neurons cancel it. `bias` is that of its firing row, `input` the variance of its rows' products.
     fn moment(&self, bias: f64, input: f64) -> f64 {
+        if self.shape.family == Family::NemotronH {
+            return input * input * (relu_fourth_moment(bias) - relu_second_moment(bias).powi(2));
+        }
         let cancelled = if self.paired() { relu_mean(bias).powi(2) } else { 0.0 };
         match (self.shape.family.gated(), self.up_bias > 0.0) {
             (false, _) => input * (relu_second_moment(bias) - cancelled),
@@ -273,7 +294,7 @@ impl Plan {
     }
 
     /// One matrix per expert, one after the other.
-    fn stacked(&mut self, name: String, layer: usize, [experts, rows, cols]: [usize; 3], content: Content) {
+    pub(super) fn stacked(&mut self, name: String, layer: usize, [experts, rows, cols]: [usize; 3], content: Content) {
         self.add(name, layer, self.fitting(self.ty, cols), &[experts, rows, cols], content);
     }
 
@@ -301,7 +322,7 @@ impl Plan {
         }
     }
 
-    fn zeros(&mut self, name: &str, layer: usize, shape: &[usize]) {
+    pub(super) fn zeros(&mut self, name: &str, layer: usize, shape: &[usize]) {
         self.constant(name, layer, shape, 0.0);
     }
 
@@ -322,14 +343,7 @@ impl Plan {
             self.list_gemma4_inputs();
         }
         for layer in 0..n_layer {
-            match self.shape.delta_net_of(layer) {
-                Some(sizes) => self.list_delta_net(layer, sizes),
-                None => self.list_attention(layer),
-            }
-            self.list_ffn(layer);
-            if family == Family::Gemma4 {
-                self.list_gemma4_layer(layer);
-            }
+            self.list_layer(layer);
         }
         let logits = self.keeping_std() * LOGITS as f32;
         if family == Family::Gemma4 {
@@ -340,6 +354,28 @@ impl Plan {
             self.norm("output_norm", 0, 1.0, 0.0);
             let content = Content::Normal { purpose: Purpose::Output, std: logits, quiet: 0 };
             self.matrix("output.weight", 0, n_vocab, d, content);
+        }
+    }
+
+    fn list_layer(&mut self, layer: usize) {
+        if let Some(sizes) = self.shape.mamba2 {
+            return match sizes.mixers.as_bytes()[layer] {
+                b'M' => self.list_mamba2(layer, &sizes),
+                b'*' => self.list_attention(layer),
+                _ => self.list_ffn(layer),
+            };
+        }
+        match (self.shape.delta_net_of(layer), self.shape.latent) {
+            (Some(sizes), _) => self.list_delta_net(layer, sizes),
+            (None, Some(sizes)) => self.list_latent_attention(layer, &sizes),
+            (None, None) => self.list_attention(layer),
+        }
+        match self.shape.latent {
+            Some(sizes) if layer == 0 => self.list_first_ffn(sizes.first_ff),
+            _ => self.list_ffn(layer),
+        }
+        if self.shape.family == Family::Gemma4 {
+            self.list_gemma4_layer(layer);
         }
     }
 
@@ -412,12 +448,20 @@ impl Plan {
         let Shape { d_model: d, n_layer, .. } = self.shape;
         let at = |stem: &str| format!("blk.{layer}.{stem}_shexp.weight");
         let std = self.keeping_std();
-        self.zeros(&at("ffn_gate_inp"), layer, &[d]);
-        for (stem, purpose) in [("ffn_gate", Purpose::SharedGate), ("ffn_up", Purpose::SharedUp)] {
-            self.matrix(at(stem), layer, shared, d, Content::Normal { purpose, std, quiet: 0 });
+        let mut moment = SILU_SECOND_MOMENT;
+        if self.shape.family == Family::NemotronH {
+            moment = relu_fourth_moment(quantile(self.active));
+            self.matrix(at("ffn_up"), layer, shared, d, Content::SharedFiring);
+        } else {
+            if self.shape.family == Family::Qwen35 {
+                self.zeros(&at("ffn_gate_inp"), layer, &[d]);
+            }
+            for (stem, purpose) in [("ffn_gate", Purpose::SharedGate), ("ffn_up", Purpose::SharedUp)] {
+                self.matrix(at(stem), layer, shared, d, Content::Normal { purpose, std, quiet: 0 });
+            }
         }
         let growth = FFN_GROWTH / n_layer as f64;
-        let std = (growth / (shared as f64 * SILU_SECOND_MOMENT)).sqrt() as f32;
+        let std = (growth / (shared as f64 * moment)).sqrt() as f32;
         let content = Content::Normal { purpose: Purpose::SharedDown, std, quiet: RESERVED };
         self.matrix(at("ffn_down"), layer, d, shared, content);
     }
@@ -428,14 +472,22 @@ impl Plan {
         let norm = match family {
             Family::Falcon => "attn_norm",
             Family::GptOss | Family::Qwen35 => "post_attention_norm",
+            Family::NemotronH => "attn_norm",
             _ => "ffn_norm",
         };
         self.norm(&at(norm), layer, 1.0, if relu || moe.is_some() { CONSTANT } else { 0.0 });
         let firing = if relu { Content::Firing } else { Content::Gate };
         if let Some(ExpertCounts { experts, .. }) = moe {
             self.add(at("ffn_gate_inp.weight"), layer, TensorType::F32, &[experts, d], Content::Router);
-            self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
-            self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);
+            if family.gated() {
+                self.stacked(at("ffn_gate_exps.weight"), layer, [experts, n_ff, d], firing);
+                self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], Content::Up);
+            } else {
+                self.stacked(at("ffn_up_exps.weight"), layer, [experts, n_ff, d], firing);
+            }
+            if matches!(family, Family::NemotronH | Family::DeepSeek) {
+                self.zeros(&at("exp_probs_b.bias"), layer, &[experts]);
+            }
             self.stacked(at("ffn_down_exps.weight"), layer, [experts, d, n_ff], Content::DownOutputs);
             if family == Family::GptOss {
                 self.bias(&at("ffn_gate_inp"), layer, experts);

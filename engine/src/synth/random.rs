@@ -35,6 +35,11 @@ pub(super) enum Purpose {
     PerLayerProjection,
     PerLayerGate,
     PerLayerOutput,
+    LatentQueries,
+    LatentKeys,
+    FirstGate,
+    FirstUp,
+    FirstDown,
 }
 
 /// Source of random rows: a seed and a layer.

@@ -44,7 +44,7 @@ pub(super) fn embedding_row(plan: &Plan, token: usize, row: &mut [f32]) {
     let source = RowSource { seed: plan.seed, layer: 0 };
     source.normal(Purpose::Embedding, token, plan.embedding_std().0, row);
     row[..RESERVED].fill(0.0);
-    row[0] = CONSTANT;
+    row[0] = plan.embedded_constant();
 }
 
 /// The embedding of a position.

@@ -21,6 +21,12 @@ pub enum Family {
     Qwen35,
     /// Two head sizes, windows, an input of each layer's own, last layers that read earlier keys and values, tied head.
     Gemma4,
+    /// One mixer per layer: Mamba-2, attention, or ungated experts with a squared ReLU.
+    NemotronH,
+    /// Latent attention, a dense layer, then experts with a shared one.
+    DeepSeek,
+    /// Experts with a ReLU in their gate, chosen ahead of attention.
+    SmallThinker,
 }
 
 impl Family {
@@ -31,7 +37,7 @@ impl Family {
 
     /// True if the FFN has a gate.
     pub(super) fn gated(self) -> bool {
-        !matches!(self, Family::Opt | Family::Falcon)
+        !matches!(self, Family::Opt | Family::Falcon | Family::NemotronH)
     }
 }
 
@@ -71,6 +77,52 @@ impl DeltaNetSizes {
     }
 }
 
+/// Mixers of a model with one per layer, and the sizes of its Mamba-2 layers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mamba2Sizes {
+    /// A letter per layer: `M` for Mamba-2, `*` for attention, `E` for experts.
+    pub mixers: &'static str,
+    /// Heads.
+    pub heads: usize,
+    /// Elements of a head.
+    pub head_dim: usize,
+    /// Groups of heads with the same `B` and `C`.
+    pub groups: usize,
+    /// Elements of the state per element of a head.
+    pub state: usize,
+    /// Taps of the convolution.
+    pub taps: usize,
+}
+
+impl Mamba2Sizes {
+    /// Elements of all heads together.
+    pub(super) fn inner(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Channels of the convolution: inputs, `B` and `C`.
+    pub(super) fn channels(&self) -> usize {
+        self.inner() + 2 * self.groups * self.state
+    }
+}
+
+/// Sizes of latent attention (MLA).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatentSizes {
+    /// Elements of the compressed queries.
+    pub queries: usize,
+    /// Elements of the compressed keys and values.
+    pub keys: usize,
+    /// Elements of a key that are not rotated.
+    pub plain: usize,
+    /// Elements of a key that are rotated, the same for all heads.
+    pub rotated: usize,
+    /// Elements of a value.
+    pub value: usize,
+    /// Neurons of the first layer, which has no experts.
+    pub first_ff: usize,
+}
+
 /// The sizes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shape {
@@ -102,6 +154,10 @@ pub struct Shape {
     pub shared_ff: Option<usize>,
     /// Delta nets of the layers without attention, where there are such.
     pub delta_net: Option<DeltaNetSizes>,
+    /// Mixers of a model with one per layer.
+    pub mamba2: Option<Mamba2Sizes>,
+    /// Latent attention, where there is such.
+    pub latent: Option<LatentSizes>,
     /// True if the embedding is the output matrix too.
     pub tied: bool,
 }
@@ -125,6 +181,9 @@ impl Shape {
             Family::Falcon => "falcon",
             Family::GptOss => "gpt-oss",
             Family::Gemma4 => "gemma4",
+            Family::NemotronH => "nemotron_h_moe",
+            Family::DeepSeek => "deepseek2",
+            Family::SmallThinker => "smallthinker",
             Family::Qwen35 if self.moe.is_some() => "qwen35moe",
             Family::Qwen35 => "qwen35",
         }
@@ -147,9 +206,10 @@ impl Shape {
 }
 
 /// Every shape: the models of the PowerInfer paper and its repository, two dense Llamas to compare with other engines, Mixtral as it
-/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, Gemma 4 E4B, and tiny ones.
+/// is and with the rectified gates of TurboSparse, gpt-oss, Qwen 3.5, Gemma 4 E4B,
+/// Nemotron 3 Nano, GLM 4.7 Flash, SmallThinker, and tiny ones.
 pub fn shapes() -> &'static [Shape] {
-    use Family::{Bamboo, Falcon, Gemma4, GptOss, Llama, Opt, Qwen35};
+    use Family::{Bamboo, DeepSeek, Falcon, Gemma4, GptOss, Llama, NemotronH, Opt, Qwen35, SmallThinker};
     const fn shape(
         name: &'static str,
         family: Family,
@@ -172,6 +232,8 @@ pub fn shapes() -> &'static [Shape] {
             moe,
             shared_ff,
             delta_net,
+            mamba2: None,
+            latent: None,
             tied,
         }
     }
@@ -194,6 +256,16 @@ pub fn shapes() -> &'static [Shape] {
     const fn gemma4(name: &'static str, head: usize, sizes: [usize; 7]) -> Shape {
         Shape { wide_head: Some(head), tied: true, ..shape(name, Gemma4, false, sizes) }
     }
+    const fn nemotron_h(name: &'static str, mamba2: Mamba2Sizes, head: usize, sizes: [usize; 7]) -> Shape {
+        Shape { wide_head: Some(head), mamba2: Some(mamba2), ..shape(name, NemotronH, true, sizes) }
+    }
+    const fn deepseek(name: &'static str, latent: LatentSizes, sizes: [usize; 7]) -> Shape {
+        Shape { latent: Some(latent), ..shape(name, DeepSeek, false, sizes) }
+    }
+    const fn smallthinker(name: &'static str, experts: [usize; 2], head: usize, sizes: [usize; 7]) -> Shape {
+        let moe = Some(ExpertCounts { experts: experts[0], used: experts[1] });
+        Shape { wide_head: Some(head), moe, ..shape(name, SmallThinker, true, sizes) }
+    }
     const fn two_of_eight(shape: Shape) -> Shape {
         Shape { moe: Some(ExpertCounts { experts: 8, used: 2 }), ..shape }
     }
@@ -202,6 +274,24 @@ pub fn shapes() -> &'static [Shape] {
     const QWEN35_35B: Shape = qwen35("qwen3.5-35b-a3b", [16, 32, 128], 256, [2048, 40, 16, 2, 512, 248_320, 262_144]);
     const TINY_QWEN35: Shape = qwen35("tiny-qwen3.5", [2, 4, 32], 64, [256, 4, 4, 2, 512, 2048, 4096]);
     const TINY_QWEN35_MOE: Shape = Shape { name: "tiny-qwen3.5-moe", n_ff: 128, ..TINY_QWEN35 };
+    const NANO: Mamba2Sizes = Mamba2Sizes {
+        mixers: "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+        heads: 64,
+        head_dim: 64,
+        groups: 8,
+        state: 128,
+        taps: 4,
+    };
+    const TINY_NANO: Mamba2Sizes =
+        Mamba2Sizes { mixers: "MEM*E", heads: 8, head_dim: 32, groups: 2, state: 32, ..NANO };
+    const NEMOTRON3: Shape = nemotron_h("nemotron-3-nano", NANO, 128, [2688, 52, 32, 2, 1856, 131_072, 1_048_576]);
+    const TINY_NEMOTRON3: Shape = nemotron_h("tiny-nemotron-3", TINY_NANO, 64, [256, 5, 4, 2, 512, 2048, 4096]);
+    const FLASH: LatentSizes =
+        LatentSizes { queries: 768, keys: 512, plain: 192, rotated: 64, value: 256, first_ff: 10_240 };
+    const TINY_FLASH: LatentSizes =
+        LatentSizes { queries: 128, keys: 64, plain: 64, rotated: 32, value: 64, first_ff: 768 };
+    const GLM_FLASH: Shape = deepseek("glm-4.7-flash", FLASH, [2048, 47, 20, 1, 1536, 154_880, 202_752]);
+    const TINY_GLM_FLASH: Shape = deepseek("tiny-glm-flash", TINY_FLASH, [256, 3, 4, 1, 128, 2048, 4096]);
     const TINY_MIXTRAL: [usize; 7] = [256, 4, 4, 2, 512, 2048, 4096];
     const SHAPES: &[Shape] = &[
         shape("relu-llama-7b", Llama, true, [4096, 32, 32, 32, 11008, 32000, 4096]),
@@ -223,6 +313,9 @@ pub fn shapes() -> &'static [Shape] {
         Shape { tied: true, ..QWEN35_4B },
         with_experts(QWEN35_35B, 256, 8, 512),
         gemma4("gemma4-e4b", 256, [2560, 42, 8, 2, 10_240, 262_144, 131_072]),
+        with_experts(NEMOTRON3, 128, 6, 3712),
+        with_experts(GLM_FLASH, 64, 4, 1536),
+        smallthinker("smallthinker-21b", [64, 6], 128, [2560, 52, 28, 4, 768, 151_936, 16_384]),
         shape("tiny-relu-llama", Llama, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-bamboo", Bamboo, true, [256, 4, 4, 2, 1024, 2048, 4096]),
         shape("tiny-opt", Opt, true, [256, 4, 4, 4, 1024, 2048, 4096]),
@@ -232,6 +325,9 @@ pub fn shapes() -> &'static [Shape] {
         two_of_eight(shape("tiny-turbosparse-mixtral", Bamboo, true, TINY_MIXTRAL)),
         gpt_oss("tiny-gpt-oss", 8, 2, 64, [256, 4, 8, 2, 512, 2048, 4096]),
         TINY_QWEN35,
+        with_experts(TINY_NEMOTRON3, 8, 2, 512),
+        with_experts(TINY_GLM_FLASH, 8, 2, 128),
+        smallthinker("tiny-smallthinker", [8, 2], 64, [256, 4, 4, 2, 512, 2048, 4096]),
         gemma4("tiny-gemma4", 32, [320, 12, 4, 2, 512, 2048, 4096]),
         with_experts(TINY_QWEN35_MOE, 8, 2, 128),
     ];

@@ -186,11 +186,12 @@ fn falcon_meets_the_requested_activity() {
 #[test]
 fn dense_shapes_run() {
     let folder = tempfile::tempdir().unwrap();
-    for shape in ["tiny-llama", "tiny-mixtral", "tiny-qwen3.5", "tiny-qwen3.5-moe"] {
+    for shape in ["tiny-llama", "tiny-mixtral", "tiny-qwen3.5", "tiny-qwen3.5-moe", "tiny-gemma4", "tiny-glm-flash"] {
         let options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
         generate(&options, &mut |_| {}).unwrap();
         let model = Arc::new(Model::open(&options.out, &LoadOptions::default()).unwrap());
-        assert_eq!(model.config.activation, Activation::Silu);
+        let activation = if shape == "tiny-gemma4" { Activation::GeluTanh } else { Activation::Silu };
+        assert_eq!(model.config.activation, activation);
         let mut forward = Forward::new(model, Cpu::new(&CpuOptions::default()).unwrap());
         let mut kv = forward.kv_cache(16, KvType::F16).unwrap();
         let logits = forward.run(&[2, 3, 5, 7], &mut kv, Outputs::All, &mut ()).unwrap();
@@ -213,9 +214,11 @@ impl Probe for Experts {
     }
 
     fn firing(&mut self, firing: &LayerFiring<'_>) {
-        for (of, masks) in [(&mut self.chosen, firing.chosen.unwrap()), (&mut self.fired, firing.fired)] {
+        let Some(chosen) = firing.chosen else { return };
+        for (of, masks) in [(&mut self.chosen, chosen), (&mut self.fired, firing.fired)] {
             let words = masks.len() / firing.tokens;
-            of.resize(of.len().max(firing.layer + 1), vec![0; 32 * words]);
+            of.resize(of.len().max(firing.layer + 1), Vec::new());
+            of[firing.layer].resize(32 * words, 0);
             for row in masks.chunks_exact(words) {
                 mask::neurons(row).for_each(|at| of[firing.layer][at as usize] += 1);
             }
@@ -235,6 +238,9 @@ fn expert_choice_and_firing_meet_the_request() {
         ("tiny-mixtral", TensorType::Q4_K, None),
         ("tiny-gpt-oss", TensorType::MXFP4, None),
         ("tiny-qwen3.5-moe", TensorType::Q4_0, None),
+        ("tiny-glm-flash", TensorType::Q4_0, None),
+        ("tiny-smallthinker", TensorType::Q4_0, Some(0.10)),
+        ("tiny-nemotron-3", TensorType::Q8_0, Some(0.15)),
     ] {
         let mut options = SynthOptions::new(Shape::named(shape).unwrap(), folder.path().join("m.gguf"));
         (options.ty, options.active, options.seed) = (ty, active.unwrap_or(0.10), 3);
@@ -245,6 +251,8 @@ fn expert_choice_and_firing_meet_the_request() {
         assert_eq!((experts.count, experts.used), (8, 2));
         let rectified = options.shape.relu;
         let activation = match (rectified, shape) {
+            (true, "tiny-smallthinker") => Activation::Relu,
+            (true, "tiny-nemotron-3") => Activation::ReluSquared,
             (true, _) => Activation::DRelu,
             (false, "tiny-gpt-oss") => Activation::ClampedSwiglu,
             (false, _) => Activation::Silu,
@@ -255,7 +263,8 @@ fn expert_choice_and_firing_meet_the_request() {
         let (mut seen, mut kv) = (Experts::default(), forward.kv_cache(ALL, KvType::F16).unwrap());
         let tokens: Vec<u32> = (0..ALL).map(|i| ((i * 997 + 13) % model.config.n_vocab) as u32).collect();
         forward.run(&tokens, &mut kv, Outputs::None, &mut seen).unwrap();
-        for (layer, (chosen, fired)) in seen.chosen.iter().zip(&seen.fired).enumerate() {
+        let layers = seen.chosen.iter().zip(&seen.fired).filter(|(chosen, _)| !chosen.is_empty());
+        for (layer, (chosen, fired)) in layers.enumerate() {
             let got: Vec<f64> = chosen[..8].iter().map(|count| f64::from(*count) / ALL as f64).collect();
             println!("{shape} layer {layer}: {got:.3?} of {:.3?}", report.chosen[layer]);
             for (got, asked) in got.iter().zip(&report.chosen[layer]) {
