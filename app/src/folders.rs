@@ -75,6 +75,11 @@ impl Folders {
         self.data.join("chats.db")
     }
 
+    /// Folder of the counts of firings of models without a profile.
+    pub fn counts(&self) -> PathBuf {
+        self.data.join("counts")
+    }
+
     /// Folder of downloaded models.
     pub fn models(&self) -> PathBuf {
         self.data.join("models")

@@ -42,6 +42,8 @@ pub struct Settings {
     pub drawing: DrawingSettings,
     /// Settings of the server.
     pub server: ServerSettings,
+    /// True to neither use nor keep counts of firings.
+    pub no_counts: bool,
     /// Number of the chat shown last, in any window.
     pub last_chat: Option<i64>,
     /// Fields of other versions.
@@ -99,8 +101,8 @@ pub struct ModelSettings {
     pub kv_type: Option<String>,
     /// Name of the sparsity mode.
     pub sparsity: Option<String>,
-    /// Adapt the hot neurons to the text.
-    pub adaptive: bool,
+    /// True to adapt the hot neurons to the text, false not to; `None`: where it pays.
+    pub adaptive: Option<bool>,
     /// Fields of other versions.
     #[serde(flatten)]
     pub other: serde_json::Map<String, serde_json::Value>,
@@ -327,7 +329,7 @@ mod tests {
         base.models.insert("a".to_owned(), ModelSettings { context: Some(512), ..ModelSettings::default() });
         let (mut ours, mut theirs) = (base.clone(), base.clone());
         ours.theme = Theme::Dark;
-        ours.models.get_mut("a").unwrap().adaptive = true;
+        ours.models.get_mut("a").unwrap().adaptive = Some(true);
         theirs.zoom = Zoom::from(2.0);
         theirs.theme = Theme::Light;
         theirs.models.get_mut("a").unwrap().context = Some(1024);
@@ -335,7 +337,7 @@ mod tests {
         let both = ours.merged(&base, &theirs);
         assert_eq!((both.theme, both.zoom), (Theme::Dark, Zoom::from(2.0)));
         let a = &both.models["a"];
-        assert!(a.adaptive && a.context == Some(1024) && both.models.contains_key("b"));
+        assert!(a.adaptive == Some(true) && a.context == Some(1024) && both.models.contains_key("b"));
         assert_eq!((ours.merged(&base, &base), base.merged(&base, &theirs)), (ours, theirs));
     }
 

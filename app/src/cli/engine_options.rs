@@ -92,12 +92,17 @@ pub struct SparsityArgs {
     /// those under an activation threshold (threshold: changes answers) [default: auto, the quickest that loses next to nothing; storyteller: exact]
     #[arg(long, value_name = "MODE", value_parser = sparsity_choices())]
     pub sparsity: Option<SparsityChoice>,
-    /// Swap neurons that have lately fired often for colder ones in GPU memory
+    /// Swap neurons (or experts) that have lately fired often for colder ones in GPU memory [default for models that were not
+    /// prepared]
     #[arg(long, conflicts_with = "static")]
     pub adaptive: bool,
-    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default]
+    /// Keep the neurons in GPU memory that were chosen when the model was loaded [default for prepared models]
     #[arg(long)]
     pub r#static: bool,
+    /// Neither use nor keep the counts of firings that let the next run of a model that was not prepared begin with what was
+    /// hot in this one (numbers alone, no text; in the folder `counts` of the program's data)
+    #[arg(long)]
+    pub no_counts: bool,
     /// Keep those in GPU memory that PowerInfer's split (a .gpuidx file) puts there, as far as there is room [default: those
     /// that are worth most there]
     #[arg(long, value_name = "FILE")]
@@ -106,6 +111,13 @@ pub struct SparsityArgs {
     /// faster than the CPU, and takes up to a 32nd of its memory (with `on` up to a quarter). auto: where this machine's speeds say so
     #[arg(long, value_name = "WHEN", value_enum, default_value_t)]
     pub stream_prompts: StreamPrompts,
+}
+
+impl SparsityArgs {
+    /// The value of [`EngineOptions::adaptive`].
+    fn adaptive(&self) -> Option<bool> {
+        (self.adaptive || self.r#static).then_some(self.adaptive)
+    }
 }
 
 // Streaming of cold neurons for prompts. (Doc comments on the values would make --help long.)
@@ -170,7 +182,8 @@ pub fn open_engine(
         read_mode: model.read_mode(),
         device: choice,
         sparsity: sparsity.sparsity.unwrap_or(model.sparsity()),
-        adaptive: sparsity.adaptive,
+        adaptive: sparsity.adaptive(),
+        counts: Folders::detect().filter(|_| !sparsity.no_counts).map(|folders| folders.counts()),
         split: sparsity.split.clone(),
         stream_prompts: sparsity.stream_prompts.choice(),
         speeds: Folders::detect().map(|folders| folders.cache),

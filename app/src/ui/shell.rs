@@ -235,6 +235,7 @@ impl Shell {
             sparsity: chosen.sparsity.as_deref().and_then(|name| name.parse().ok()).unwrap_or(sparsity),
             device,
             adaptive: chosen.adaptive,
+            counts: (!self.settings.no_counts).then(|| self.folders.counts()),
             speeds: Some(self.folders.cache.clone()),
             ..defaults
         }

@@ -114,7 +114,7 @@ fn mode_chip(ui: &mut Ui, shell: &mut Shell, model: &ModelId, engine: &Engine) {
         let check = ui.checkbox(&mut adaptive, "Follow the text");
         let hint = "Neurons that fire often lately take the places in VRAM of those that do not";
         if check.on_hover_text(hint).changed() {
-            shell.model_settings(model).adaptive = adaptive;
+            shell.model_settings(model).adaptive = Some(adaptive);
             let set = engine.set_adaptive(adaptive);
             shell.ok_or_show_error(set);
         }

@@ -437,6 +437,8 @@ pub struct LayerWeights {
     /// Fraction of tokens at which each neuron fires, `[n_ff]`; in an MoE layer, at which each expert is chosen, `[experts]`. From
     /// the sidecar or a profile.
     pub frequency: Option<Vec<f32>>,
+    /// The same from counts of earlier runs ([`KeptCounts`](crate::sparsity::KeptCounts)), for plans of a layer without a profile.
+    pub counted_frequency: Option<Vec<f32>>,
     /// In an MoE layer: fraction of tokens at which each neuron fires, expert by expert, the shared expert's last.
     pub neuron_frequency: Option<Vec<f32>>,
 }
@@ -463,8 +465,14 @@ impl LayerWeights {
             predictor,
             activation_threshold,
             frequency,
+            counted_frequency: None,
             neuron_frequency,
         }
+    }
+
+    /// Firing frequencies that plans go by: of a profile, else of earlier runs.
+    pub fn planned_frequency(&self) -> Option<&[f32]> {
+        self.frequency.as_deref().or(self.counted_frequency.as_deref())
     }
 
     /// The matrices that are where the layer's attention is, whatever becomes of its FFN: of attention, of the recurrent mixer, of the

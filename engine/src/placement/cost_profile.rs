@@ -233,13 +233,13 @@ impl CostProfile {
                 };
             }
             let routed = config.experts.map_or(0.0, |experts| experts.used as f32 / experts.count.max(1) as f32);
-            profiled &= layer.frequency.is_some() || neurons == 0;
-            let frequency = match &layer.frequency {
+            profiled &= layer.planned_frequency().is_some() || neurons == 0;
+            let frequency = match layer.planned_frequency() {
                 Some(frequency) if frequency.len() != neurons => {
                     let got = format!("{} in layer {at}", frequency.len());
                     return Err(Error::invalid("firing frequencies", format!("{neurons}, one per neuron"), got));
                 }
-                Some(frequency) => frequency.clone(),
+                Some(frequency) => frequency.to_vec(),
                 None if costs.skips == Skips::NotRouted => vec![routed; neurons],
                 None => vec![ASSUMED_FREQUENCY; neurons],
             };

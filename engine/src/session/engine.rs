@@ -36,7 +36,10 @@ use crate::{
     model::{LoadOptions, Model, ModelConfig, Position},
     placement::{PlanInputs, PowerInferSplit, Resident, SplitReport},
     runtime::{Forward, KvCache, KvType, Sparsity},
-    sparsity::sidecar::{Attachment, attach},
+    sparsity::{
+        KeptCounts, lacks_profile,
+        sidecar::{Attachment, attach},
+    },
     telemetry::{Snapshot, Telemetry, neurons::NeuronBoard},
     tokenizer::{ChatTemplate, TemplateOrigin, Tokenizer},
 };
@@ -76,6 +79,8 @@ pub(super) struct EngineState {
     pub stopped: StopMessage,
     /// Made for the first request with a grammar.
     pub grammars: OnceLock<GrammarCompiler>,
+    /// Firings kept for the next run.
+    pub counts: Option<KeptCounts>,
 }
 
 impl EngineState {
@@ -211,6 +216,13 @@ impl Engine {
         // The CPU's part of a model on a device is computed when the CPU alone computes nothing.
         let device_load = DeviceLoadOptions { workers: Some(cpu.workers()), ..options.device_load() };
         let source = source(&device_load);
+        let blind = lacks_profile(&model);
+        let counts = options.counts.as_deref().and_then(|folder| KeptCounts::open(folder, &model));
+        let mut model = model;
+        if let Some(counts) = &counts {
+            counts.attach(&mut model);
+        }
+        let adaptive = options.adaptive.unwrap_or(blind && split.is_none());
         let model = sparsity::prepared_for(model, options.sparsity, split.is_some(), cpu.pool());
         let telemetry = Telemetry::default();
         telemetry.weight_bytes.set(model.checkpoint.tensor_bytes());
@@ -236,15 +248,11 @@ impl Engine {
         if source.is_none() {
             planner.look_up_machine(device_load.speeds.as_deref(), || device_load.open_cpu(), None);
         }
-        planner.adaptation.switch(options.adaptive, &model, options.recall);
+        planner.adaptation.switch(adaptive, &model, options.recall);
         let mut forward = Forward::new(Arc::clone(&model), cpu);
         forward.set_chunk(options.chunk);
         forward.set_sparsity(sparsity.mode);
-        let settings = RequestedSettings {
-            sparsity: options.sparsity,
-            budget: options.device.budget(),
-            adaptive: options.adaptive,
-        };
+        let settings = RequestedSettings { sparsity: options.sparsity, budget: options.device.budget(), adaptive };
         let state = Arc::new(EngineState {
             model,
             tokenizer,
@@ -263,6 +271,7 @@ impl Engine {
             sparsity: Mutex::new(sparsity),
             stopped,
             grammars: OnceLock::new(),
+            counts,
         });
         let (commands, inbox) = mpsc::channel();
         let thread = {

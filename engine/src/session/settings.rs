@@ -45,8 +45,11 @@ pub struct EngineOptions {
     /// Fraction of the firings that predictors have to find: [`SparsityChoice::Auto`] uses them only if they do, and
     /// [`EngineOptions::adaptive`] holds them to it.
     pub recall: f32,
-    /// Swap neurons that have lately fired often for colder ones in VRAM, and correct predictors while they work.
-    pub adaptive: bool,
+    /// Swap neurons that have lately fired often for colder ones in VRAM, and correct predictors while they work; `None`: for
+    /// models without a profile, unless `split` chooses the neurons.
+    pub adaptive: Option<bool>,
+    /// Folder in which counts of firings are kept between runs, for plans of models without a profile; `None`: they are not.
+    pub counts: Option<PathBuf>,
     /// A `.gpuidx` file of PowerInfer's: the neurons it puts on the GPU are in VRAM, as far as the budget has room, instead of
     /// those that are expected to be worth most there.
     pub split: Option<PathBuf>,
@@ -84,7 +87,8 @@ impl Default for EngineOptions {
             device: DeviceChoice::Cpu,
             sparsity: SparsityChoice::Auto,
             recall: 0.95,
-            adaptive: false,
+            adaptive: None,
+            counts: None,
             split: None,
             stream_prompts: None,
             machine: None,

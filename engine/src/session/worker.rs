@@ -9,7 +9,7 @@ use std::{
         atomic::{AtomicU64, Ordering::SeqCst},
         mpsc::{Receiver, RecvError, RecvTimeoutError, Sender, TryRecvError},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -30,6 +30,8 @@ use crate::{
 
 /// Attempts to release neurons for something that does not fit, before the CPU takes over.
 const EVICTIONS: usize = 4;
+/// Time after which counts of firings are saved, once there is nothing to compute.
+const COUNTS_PERIOD: Duration = Duration::from_secs(300);
 
 /// A request on its way to the thread.
 #[derive(Debug)]
@@ -123,11 +125,16 @@ struct Worker<'a> {
 impl Worker<'_> {
     /// Commands and steps in turn; sleeps when there is nothing to do.
     fn run(&mut self, commands: &Receiver<Command>) {
+        let mut counts_saved = Instant::now();
         loop {
             self.device.retry_if_due();
             let busy = self.is_busy();
             if !busy {
                 self.meter.idle();
+                if counts_saved.elapsed() > COUNTS_PERIOD {
+                    self.save_counts();
+                    counts_saved = Instant::now();
+                }
             }
             let command = if busy || self.device.is_moving() {
                 commands.try_recv()
@@ -141,7 +148,7 @@ impl Worker<'_> {
                 }
             };
             match command {
-                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return,
+                Ok(Command::Shutdown) | Err(TryRecvError::Disconnected) => return self.save_counts(),
                 Ok(command) => {
                     let settings = matches!(command, Command::ApplySettings);
                     self.handle_command(command);
@@ -153,6 +160,14 @@ impl Worker<'_> {
                 Err(TryRecvError::Empty) => self.run_turn(),
             }
             self.publish_memory();
+        }
+    }
+
+    /// Keeps the firings counted so far for the next run.
+    fn save_counts(&self) {
+        let Some(counts) = &self.state.counts else { return };
+        if let Err(error) = counts.save(&self.state.neurons) {
+            tracing::warn!(%error, "counts of firings are not kept");
         }
     }
 

@@ -17,6 +17,7 @@ mod gpu_models;
 mod gpu_processor;
 mod gpu_session;
 mod hybrid;
+mod kept_counts;
 mod kv_cache;
 mod models;
 mod moe;

@@ -119,6 +119,7 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     title(ui, "Where data is kept");
     let (settings, chats) = (shell.folders.settings(), shell.folders.chats());
     let (models, cache) = (shell.folders.models(), shell.folders.cache.clone());
+    let counts = shell.folders.counts();
     let palette = Palette::of(ui);
     let mut line = |what: &str, path: &Path| {
         ui.horizontal_wrapped(|ui| {
@@ -134,6 +135,12 @@ fn places(ui: &mut Ui, shell: &mut Shell) {
     line("Settings", &settings);
     line("Downloaded models", &models);
     line("Cache", &cache);
+    line("Counts of firing neurons", &counts);
+    let mut keep = !shell.settings.no_counts;
+    let hint = "How often each neuron fired, without any text: a model that was not prepared then begins with its hot neurons in VRAM";
+    if ui.checkbox(&mut keep, "Keep these counts between runs").on_hover_text(hint).changed() {
+        shell.settings.no_counts = !keep;
+    }
     widgets::muted(
         ui,
         "Nothing leaves this computer. The network is used for downloads you start and programs you let in, and for nothing else.",

@@ -61,7 +61,7 @@ impl Follower {
         let layers = model.weights.layers.iter().map(|layer| {
             let (neurons, bytes) = neurons(&layer.ffn);
             let recall = layer.predictor.is_some().then(|| RecallControl::new(options.recall));
-            FollowedLayer::new(neurons, bytes, layer.frequency.as_deref(), recall, &options)
+            FollowedLayer::new(neurons, bytes, layer.planned_frequency(), recall, &options)
         });
         Self::with(layers.collect(), options)
     }
