@@ -20,6 +20,8 @@ const INCLUDES: &[(&str, &str)] = &[
     ("load8.wgsl", include_str!("../wgsl/include/load8.wgsl")),
     ("reduce.wgsl", include_str!("../wgsl/include/reduce.wgsl")),
     ("rows.wgsl", include_str!("../wgsl/include/rows.wgsl")),
+    ("scan.wgsl", include_str!("../wgsl/include/scan.wgsl")),
+    ("softplus.wgsl", include_str!("../wgsl/include/softplus.wgsl")),
     ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),
     ("super_scales.wgsl", include_str!("../wgsl/include/super_scales.wgsl")),
     ("slices.wgsl", include_str!("../wgsl/include/slices.wgsl")),
