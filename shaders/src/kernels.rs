@@ -60,6 +60,11 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::DeltaNet>("delta_net", &[Read, Read, Write, Write], include_str!("../wgsl/delta_net.wgsl")),
     kernel::<params::GateHeads>("gate_heads", &[Write, Read], include_str!("../wgsl/gate_heads.wgsl")),
     kernel::<params::GatedNorm>("gated_norm", &[Write, Read, Read], include_str!("../wgsl/gated_norm.wgsl")),
+    kernel::<params::Mamba2Scan>(
+        "mamba2_scan",
+        &[Read, Read, Read, Write, Write],
+        include_str!("../wgsl/mamba2_scan.wgsl"),
+    ),
     kernel::<params::Norm>("norm", &[Write, Read, Read, Read, Write], include_str!("../wgsl/norm.wgsl")),
     kernel::<params::RopeAppend>(
         "rope_append",

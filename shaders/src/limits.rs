@@ -54,10 +54,10 @@ pub const ATTENTION_UNITS: u32 = 256;
 /// Most splits `attention_merge` combines.
 pub const ATTENTION_SPLITS: u32 = 256;
 
-/// Rows of a state that a lane of `delta_net` keeps.
-pub const DELTA_ROWS: u32 = 16;
-/// Most lanes of a workgroup of `delta_net`.
-pub const DELTA_LANES: u32 = 128;
+/// Rows of a state that a lane of `delta_net` or `mamba2_scan` keeps.
+pub const SCAN_ROWS: u32 = 16;
+/// Most lanes of a workgroup of these.
+pub const SCAN_LANES: u32 = 128;
 
 #[cfg(test)]
 mod tests {
@@ -85,8 +85,10 @@ mod tests {
         assert_size("attention_decode", "TILE", super::ATTENTION_TILE);
         assert_size("attention_decode", "MOST_HEADS", super::ATTENTION_HEADS);
         assert_size("attention_decode", "MOST_UNITS", super::ATTENTION_UNITS);
-        assert_size("delta_net", "ROWS", super::DELTA_ROWS);
-        assert_size("delta_net", "MOST_LANES", super::DELTA_LANES);
+        for scan in ["delta_net", "mamba2_scan"] {
+            assert_size(scan, "ROWS", super::SCAN_ROWS);
+            assert_size(scan, "MOST_LANES", super::SCAN_LANES);
+        }
         assert_size("attention_merge", "MOST_SPLITS", super::ATTENTION_SPLITS);
     }
 }

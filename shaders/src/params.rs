@@ -175,6 +175,30 @@ params! {
         out_pitch: u32,
     }
 
+    /// `mamba2_scan`, grid (columns of the state in groups of `COLUMNS`; `heads`)
+    Mamba2Scan {
+        /// Tokens of the chunk.
+        tokens: u32,
+        /// Heads.
+        heads: u32,
+        /// Groups of consecutive heads, a divisor of `heads`.
+        groups: u32,
+        /// Elements of a head's input.
+        width: u32,
+        /// Elements from one token's inputs, `B` and `C` to the next's.
+        vectors_pitch: u32,
+        /// Elements from one token's steps to the next's.
+        rates_pitch: u32,
+        /// Where the steps are in a row.
+        steps_at: u32,
+        /// Elements from one token's outputs to the next's.
+        out_pitch: u32,
+        /// Least step.
+        least: f32,
+        /// Largest step, finite.
+        most: f32,
+    }
+
     /// `gated_norm`, grid (heads; tokens)
     GatedNorm {
         /// Elements of a head.

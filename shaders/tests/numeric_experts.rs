@@ -36,7 +36,7 @@ fn plain_route(logits: &[f32], [bias, factors]: [&[f32]; 2], used: usize, router
     let all: f64 = logits.iter().map(|v| (v - top).exp()).sum();
     let score = |v: f64| match router.score {
         0 => (v - top).exp() / all,
-        1 => v,
+        1 | 3 => v,
         _ => 1.0 / (1.0 + (-v).exp()),
     };
     let mut choice: Vec<f64> = logits.iter().map(|v| score(*v)).collect();
@@ -55,6 +55,14 @@ fn plain_route(logits: &[f32], [bias, factors]: [&[f32]; 2], used: usize, router
     let mut weights: Vec<f64> = chosen.iter().map(|e| score(logits[*e])).collect();
     if router.score == 1 {
         weights.iter_mut().for_each(|v| *v = (*v - top).exp());
+    }
+    if router.score == 3 {
+        for (at, (weight, e)) in weights.iter_mut().zip(&chosen).enumerate() {
+            let best = logits[*e];
+            let near = |v: f64| best - v <= 0.02 * v.abs().max(best);
+            let others = logits.iter().enumerate().filter(|(e, v)| !chosen[..at].contains(e) && near(**v));
+            *weight = 1.0 / others.map(|(_, v)| (v - best).exp()).sum::<f64>();
+        }
     }
     let sum: f64 = if router.renormalise || router.score == 1 { weights.iter().sum() } else { 1.0 };
     weights.iter_mut().for_each(|v| *v *= f64::from(router.scale) / sum);
@@ -146,18 +154,19 @@ fn route_chooses_the_likeliest() {
     }
     routes(&Router { score: 1, ..router });
     routes(&Router { score: 2, renormalise: true, scale: 2.5, ..router });
+    routes(&Router { score: 3, ..router });
 }
 
 #[test]
 fn route_multiplies_weights_by_the_factors_of_experts() {
-    for score in 0..3 {
+    for score in 0..4 {
         routes(&Router { score, bias: false, groups: None, renormalise: true, scale: 1.5, scaled: true });
     }
 }
 
 #[test]
 fn route_chooses_by_bias_and_weighs_without_it() {
-    for score in 0..3 {
+    for score in 0..4 {
         for renormalise in [false, true] {
             routes(&Router { score, bias: true, groups: None, renormalise, scale: 1.5, scaled: false });
         }

@@ -1,11 +1,11 @@
-//! Kernels of recurrent mixers: short convolution, gated delta rule, gated norm; and the gates of attention's heads.
+//! Kernels of recurrent mixers: short convolution, gated delta rule, Mamba-2, gated norm; and the gates of attention's heads.
 #![allow(clippy::unwrap_used)]
 
 mod gpu;
 
 use bytemuck::{bytes_of, cast_vec};
 use gpu::{Call, Gpu, assert_close, bytes, noise};
-use thermocline_shaders::{limits::DELTA_ROWS, params};
+use thermocline_shaders::{limits::SCAN_ROWS, params};
 
 fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
@@ -15,21 +15,24 @@ fn silu(x: f64) -> f64 {
 fn short_conv_in_runs_and_pieces_matches_its_equation() {
     let gpu = Gpu::get();
     for (channels, taps, tokens, span) in [(37, 4, 1, 1), (37, 4, 9, 9), (70, 4, 23, 5), (5, 1, 3, 2), (40, 7, 4, 4)] {
-        let (history, x_pitch, y_pitch) = (taps - 1, channels + 11, channels + 3);
+        let (history, x_pitch, y_pitch) = (taps - 1, 3 * channels + 11, channels + 3);
         let (x, weight, bias) = (noise(tokens * x_pitch, 1), noise(taps * channels, 2), noise(channels, 3));
         let before = noise(history * channels, 4);
-        let input = |at: usize, c: usize| match at.checked_sub(history) {
-            Some(token) => f64::from(x[token * x_pitch + c]),
-            None => f64::from(before[at * channels + c]),
-        };
-        for (tier, (activate, biased)) in
-            gpu.tiers().into_iter().flat_map(|tier| [(true, false), (false, true)].map(|of| (tier, of)))
+        let of_kinds = [(true, false, false), (true, true, false), (false, true, false), (false, false, true)];
+        for (tier, (activate, biased, gated)) in gpu.tiers().into_iter().flat_map(|tier| of_kinds.map(|of| (tier, of)))
         {
+            // Part of a token's row: inputs, their gates, gates of the outputs.
+            let at = |token: usize, part: usize, c: usize| f64::from(x[token * x_pitch + part * channels + c]);
+            let input = |row: usize, c: usize| match row.checked_sub(history) {
+                Some(token) => at(token, 0, c) * if gated { at(token, 1, c) } else { 1.0 },
+                None => f64::from(before[row * channels + c]),
+            };
             let mut wanted = vec![0.0; tokens * y_pitch];
             for (t, c) in (0..tokens).flat_map(|t| (0..channels).map(move |c| (t, c))) {
                 let sum = (0..taps).map(|j| f64::from(weight[j * channels + c]) * input(t + j, c)).sum::<f64>();
                 let sum = sum + if biased { f64::from(bias[c]) } else { 0.0 };
-                wanted[t * y_pitch + c] = if activate { silu(sum) } else { sum };
+                let sum = if activate { silu(sum) } else { sum };
+                wanted[t * y_pitch + c] = if gated { sum * at(t, 2, c) } else { sum };
             }
             let after: Vec<f64> = (0..history * channels).map(|i| input(tokens + i / channels, i % channels)).collect();
             let runs = tokens.div_ceil(span);
@@ -47,6 +50,7 @@ fn short_conv_in_runs_and_pieces_matches_its_equation() {
                         ("WORKGROUP_SIZE", 32.0),
                         ("ACTIVATE", f64::from(u8::from(activate))),
                         ("HAS_BIAS", f64::from(u8::from(biased))),
+                        ("GATED", f64::from(u8::from(gated))),
                     ],
                     params: bytes_of(&params),
                     buffers: &[bytes(&x), bytes(&weight), bytes(&bias), bytes(&state), bytes(&y)],
@@ -54,7 +58,8 @@ fn short_conv_in_runs_and_pieces_matches_its_equation() {
                 };
                 gpu.run_for(&call, [3, 4]).map(cast_vec::<u32, f32>)
             };
-            let what = format!("{channels} channels, {taps} taps, {tokens} tokens, runs of {span}, {tier}");
+            let what =
+                format!("{channels} channels, {taps} taps, {tokens} tokens, runs of {span}, gated: {gated}, {tier}");
             let [state, y] = run(span, runs == 1, runs);
             assert_close(&y, &wanted, 1e-5, &what);
             if history > 0 {
@@ -156,7 +161,7 @@ fn delta_net_matches_the_rule_token_by_token() {
                 wanted[t * out_pitch + h * v_dim + i] = (0..k_dim).map(|j| s[j * v_dim + i] * f64::from(q[j])).sum();
             }
         }
-        let slices = (k_dim as u32).div_ceil(DELTA_ROWS);
+        let slices = (k_dim as u32).div_ceil(SCAN_ROWS);
         for (tier, columns) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 8), (tier, 3)]) {
             let numbers = [tokens, k_heads, v_heads, v_dim, pitch, rates_pitch, decay_at, rate_at, out_pitch];
             let [tokens, k_heads, v_heads, v_dim, qkv_pitch, rates_pitch, decay_at, rate_at, out_pitch] =
@@ -179,7 +184,7 @@ fn delta_net_matches_the_rule_token_by_token() {
                 weights: None,
                 overrides: &[
                     ("WORKGROUP_SIZE", f64::from(slices * columns)),
-                    ("K_DIM", k_dim as f64),
+                    ("STATE_ROWS", k_dim as f64),
                     ("COLUMNS", f64::from(columns)),
                     ("INTERLEAVED", f64::from(u8::from(interleaved))),
                 ],
@@ -191,6 +196,87 @@ fn delta_net_matches_the_rule_token_by_token() {
             let [after, out] = gpu.run_for(&call, [2, 3]).map(cast_vec::<u32, f32>);
             assert_close(&out, &wanted, 1e-5, &what);
             assert_close(&after, &state, 1e-5, &format!("{what}: state"));
+        }
+    }
+}
+
+/// Shapes of Mamba-2: heads, their inputs, groups, elements of `B`, tokens, and limits of steps.
+const MAMBAS: [(usize, usize, usize, usize, usize, [f32; 2]); 6] = [
+    (4, 16, 2, 16, 5, [0.0, f32::MAX]),
+    (4, 16, 1, 16, 1, [0.0, f32::MAX]),
+    (3, 7, 3, 5, 9, [0.01, 0.5]),
+    (2, 40, 1, 128, 24, [0.0, f32::MAX]),
+    (6, 80, 2, 24, 8, [0.0, f32::MAX]),
+    (1, 16, 1, 256, 17, [0.0, 0.1]),
+];
+
+#[test]
+fn mamba2_scan_matches_its_equations_token_by_token() {
+    let gpu = Gpu::get();
+    for (heads, width, groups, rows, tokens, [least, most]) in MAMBAS {
+        let inner = heads * width;
+        let (pitch, rates_pitch, out_pitch, steps_at) = (inner + 2 * groups * rows + 5, heads + 4, inner + 2, 3);
+        let vectors = noise(tokens * pitch, 1);
+        // Steps from nearly none to those that forget everything.
+        let steps: Vec<f32> = noise(tokens * rates_pitch, 2).iter().map(|v| v * 12.0 - 4.0).collect();
+        let (a, bias, d) = (noise(heads, 3), noise(heads, 4), noise(heads, 5));
+        let of_heads: Vec<f32> = a.iter().map(|v| -4.0 * v.abs()).chain(bias).chain(d).collect();
+        let before = noise(heads * rows * width, 6);
+        let mut state: Vec<f64> = before.iter().map(|v| f64::from(*v)).collect();
+        let mut wanted = vec![0.0; tokens * out_pitch];
+        for (t, h) in (0..tokens).flat_map(|t| (0..heads).map(move |h| (t, h))) {
+            let of_head = |at: usize| f64::from(of_heads[at * heads + h]);
+            let vector = |at: usize| f64::from(vectors[t * pitch + at]);
+            let (b, c) = (inner + h * groups / heads * rows, inner + (groups + h * groups / heads) * rows);
+            let step = f64::from(steps[t * rates_pitch + steps_at + h]) + of_head(1);
+            let dt = step.exp().ln_1p().clamp(f64::from(least), f64::from(most));
+            let s = &mut state[h * rows * width..][..rows * width];
+            for i in 0..width {
+                let x = vector(h * width + i);
+                let mut out = of_head(2) * x;
+                for j in 0..rows {
+                    let s = &mut s[j * width + i];
+                    *s = (of_head(0) * dt).exp() * *s + vector(b + j) * dt * x;
+                    out += *s * vector(c + j);
+                }
+                wanted[t * out_pitch + h * width + i] = out;
+            }
+        }
+        let slices = (rows as u32).div_ceil(SCAN_ROWS);
+        for (tier, columns) in gpu.tiers().into_iter().flat_map(|tier| [(tier, 8), (tier, 3)]) {
+            let numbers = [tokens, heads, groups, width, pitch, rates_pitch, steps_at, out_pitch];
+            let [tokens, heads, groups, width, vectors_pitch, rates_pitch, steps_at, out_pitch] =
+                numbers.map(|n| n as u32);
+            let params = params::Mamba2Scan {
+                tokens,
+                heads,
+                groups,
+                width,
+                vectors_pitch,
+                rates_pitch,
+                steps_at,
+                out_pitch,
+                least,
+                most,
+            };
+            let out = vec![0.0; wanted.len()];
+            let call = Call {
+                kernel: "mamba2_scan",
+                tier,
+                weights: None,
+                overrides: &[
+                    ("WORKGROUP_SIZE", f64::from(slices * columns)),
+                    ("STATE_ROWS", rows as f64),
+                    ("COLUMNS", f64::from(columns)),
+                ],
+                params: bytes_of(&params),
+                buffers: &[bytes(&vectors), bytes(&steps), bytes(&of_heads), bytes(&before), bytes(&out)],
+                workgroups: (width.div_ceil(columns), heads, 1),
+            };
+            let what = format!("{heads} heads of {rows} x {width}, {tokens} tokens, {columns} columns, {tier}");
+            let [after, out] = gpu.run_for(&call, [3, 4]).map(cast_vec::<u32, f32>);
+            assert_close(&out, &wanted, 2e-5, &what);
+            assert_close(&after, &state, 2e-5, &format!("{what}: state"));
         }
     }
 }

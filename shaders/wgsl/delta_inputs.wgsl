@@ -6,6 +6,7 @@
 // rates.
 #include "lane.wgsl"
 #include "reduce.wgsl"
+#include "softplus.wgsl"
 
 const LENGTH_EPS: f32 = 1e-6;
 
@@ -26,11 +27,6 @@ var<immediate> params: Params;
 @group(0) @binding(1) var<storage, read_write> rates: array<f32>;
 @group(0) @binding(2) var<storage, read> a: array<f32>;
 @group(0) @binding(3) var<storage, read> dt_bias: array<f32>;
-
-fn softplus(x: f32) -> f32 {
-    // e^x overflows far above 20, where both are equal.
-    return select(log(1.0 + exp(min(x, 20.0))), x, x > 20.0);
-}
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn delta_inputs(

@@ -1,21 +1,12 @@
-// The gated delta rule (Yang et al. 2024), token by token: each value head's state S [K_DIM, v_dim] is read with a query and
+// The gated delta rule (Yang et al. 2024), token by token: each value head's state S [STATE_ROWS, v_dim] is read with a query and
 // corrected with a key, and out = S^T q:
 //   S = decay S;  delta = rate (v - S^T k);  S = S + k delta^T
 // with queries, keys and rates as delta_inputs leaves them. Value head h uses key head h mod k_heads when INTERLEAVED, else
-// h / (v_heads / k_heads).
-// Grid: (ceil(v_dim / COLUMNS); v_heads). A workgroup keeps COLUMNS columns of a head's state in registers for all tokens: lane
-// (slice, column) has ROWS rows of one. As S^T q = (decay S)^T q + delta (k . q), one sum over the slices serves both products.
-// WORKGROUP_SIZE: SLICES * COLUMNS, at most MOST_LANES.
-#include "lane.wgsl"
+// h / (v_heads / k_heads). A token's vectors are [queries | keys | values].
+// Grid: (ceil(v_dim / COLUMNS); v_heads). As S^T q = (decay S)^T q + delta (k . q), one sum over the slices serves both products.
+#include "scan.wgsl"
 
-override K_DIM: u32 = 128u;
-override COLUMNS: u32 = 16u;
 override INTERLEAVED: bool = false;
-
-const ROWS: u32 = 16u;
-const MOST_LANES: u32 = 128u;
-override SLICES: u32 = (K_DIM + ROWS - 1u) / ROWS;
-override EVEN: bool = K_DIM % ROWS == 0u;
 
 struct Params {
     tokens: u32,
@@ -33,45 +24,13 @@ struct Params {
 }
 
 var<immediate> params: Params;
-@group(0) @binding(0) var<storage, read> qkv: array<f32>;
+@group(0) @binding(0) var<storage, read> vectors: array<f32>;
 @group(0) @binding(1) var<storage, read> rates: array<f32>;
 @group(0) @binding(2) var<storage, read_write> state: array<f32>;
 @group(0) @binding(3) var<storage, read_write> out: array<f32>;
 
 // [2, SLICES, COLUMNS]: parts of S^T k, S^T q and k . q, in turns, so that a token needs one barrier.
 var<workgroup> parts: array<vec4<f32>, 2u * MOST_LANES>;
-
-// Four elements of a query or key that begins at `start`; those past its end are 0.
-fn elements(start: u32, row: u32) -> vec4<f32> {
-    let at = start + row;
-    if EVEN || row + 3u < K_DIM {
-        return vec4<f32>(qkv[at], qkv[at + 1u], qkv[at + 2u], qkv[at + 3u]);
-    }
-    var four = vec4<f32>();
-    if row < K_DIM {
-        four.x = qkv[at];
-    }
-    if row + 1u < K_DIM {
-        four.y = qkv[at + 1u];
-    }
-    if row + 2u < K_DIM {
-        four.z = qkv[at + 2u];
-    }
-    return four;
-}
-
-fn state_at(head: u32, row: u32, column: u32) -> f32 {
-    if row < K_DIM && column < params.v_dim {
-        return state[(head * K_DIM + row) * params.v_dim + column];
-    }
-    return 0.0;
-}
-
-fn keep(head: u32, row: u32, column: u32, value: f32) {
-    if row < K_DIM && column < params.v_dim {
-        state[(head * K_DIM + row) * params.v_dim + column] = value;
-    }
-}
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn delta_net(
@@ -88,30 +47,21 @@ fn delta_net(
     if INTERLEAVED {
         k_head = head % params.k_heads;
     }
-    let keys = params.k_heads * K_DIM;
+    let keys = params.k_heads * STATE_ROWS;
 
-    var s: array<vec4<f32>, ROWS / 4u>;
-    for (var unit = 0u; unit < ROWS / 4u; unit += 1u) {
-        let row = first + unit * 4u;
-        s[unit] = vec4<f32>(
-            state_at(head, row, column),
-            state_at(head, row + 1u, column),
-            state_at(head, row + 2u, column),
-            state_at(head, row + 3u, column),
-        );
-    }
+    var s = load_rows(head, first, column, params.v_dim);
     for (var token = 0u; token < params.tokens; token += 1u) {
         let row = token * params.qkv_pitch;
-        let query = row + k_head * K_DIM;
+        let query = row + k_head * STATE_ROWS;
         let decay = rates[token * params.rates_pitch + params.decay_at + head];
         let rate = rates[token * params.rates_pitch + params.rate_at + head];
         var value = 0.0;
         if inside {
-            value = qkv[row + 2u * keys + head * params.v_dim + column];
+            value = vectors[row + 2u * keys + head * params.v_dim + column];
         }
-        var k: array<vec4<f32>, ROWS / 4u>;
+        var k: Rows;
         var part = vec4<f32>();
-        for (var unit = 0u; unit < ROWS / 4u; unit += 1u) {
+        for (var unit = 0u; unit < UNITS; unit += 1u) {
             let q = elements(query, first + unit * 4u);
             k[unit] = elements(query + keys, first + unit * 4u);
             s[unit] *= decay;
@@ -125,18 +75,12 @@ fn delta_net(
             sum += parts[turn + i * COLUMNS + place];
         }
         let delta = rate * (value - sum.x);
-        for (var unit = 0u; unit < ROWS / 4u; unit += 1u) {
+        for (var unit = 0u; unit < UNITS; unit += 1u) {
             s[unit] += k[unit] * delta;
         }
         if slice == 0u && inside {
             out[token * params.out_pitch + head * params.v_dim + column] = sum.y + delta * sum.z;
         }
     }
-    for (var unit = 0u; unit < ROWS / 4u; unit += 1u) {
-        let row = first + unit * 4u;
-        keep(head, row, column, s[unit].x);
-        keep(head, row + 1u, column, s[unit].y);
-        keep(head, row + 2u, column, s[unit].z);
-        keep(head, row + 3u, column, s[unit].w);
-    }
+    save_rows(&s, head, first, column, params.v_dim);
 }

@@ -1,5 +1,6 @@
 // Experts of each token and their router weights. A logit's score is, by SCORE:
 //   0 softmax over all experts   1 softmax over the chosen experts (the logits themselves choose)   2 sigmoid
+//   3 SparseMixer (the logits themselves choose): softmax of each over itself and those not chosen before it that are NEARLY as good
 // The `used` largest of score (+ bias, with BIAS) are chosen, largest first, the first of equals, NaN last; with `groups` only
 // among the experts of the `groups_used` groups whose `groups_best` best have the largest sums. Weights are scores without bias;
 // with `renormalise` divided by their sum; times `scale`, and with SCALED times the expert's own factor. ids, places and
@@ -15,6 +16,8 @@ override SCALED: bool = false;
 const MOST_EXPERTS: u32 = 512u;
 const MOST_USED: u32 = 32u;
 const MOST_GROUPS: u32 = 64u;
+// How much worse a logit may be, relative to its own magnitude.
+const NEARLY: f32 = 0.02;
 
 struct Params {
     experts: u32,
@@ -159,7 +162,7 @@ fn route(
     var part = 0.0;
     if SCORE == 1u || params.renormalise != 0u {
         for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
-            part += unscaled(scores[start + chosen[s]], top);
+            part += unscaled(start, s, top);
         }
     } else if SCORE == 0u {
         for (var e = lane.index; e < experts; e += WORKGROUP_SIZE) {
@@ -168,13 +171,13 @@ fn route(
     }
     // Sigmoids can all be zero.
     var sum = max(workgroup_sum(part, lane), 1.1754944e-38);
-    if SCORE == 2u && params.renormalise == 0u {
+    if SCORE >= 2u && params.renormalise == 0u {
         sum = 1.0;
     }
     for (var s = lane.index; s < used; s += WORKGROUP_SIZE) {
         ids[token * params.used + s] = chosen[s];
         places[token * params.used + s] = place_of[chosen[s]];
-        var weight = unscaled(scores[start + chosen[s]], top) / sum * params.scale;
+        var weight = unscaled(start, s, top) / sum * params.scale;
         if SCALED {
             weight *= scale_of[chosen[s]];
         }
@@ -182,10 +185,30 @@ fn route(
     }
 }
 
-// A logit's score, but for the sum that a softmax divides by.
-fn unscaled(logit: f32, top: f32) -> f32 {
+// The score of the choice at place `s`, but for the sum that a softmax over several of them divides by.
+fn unscaled(start: u32, s: u32, top: f32) -> f32 {
+    let logit = scores[start + chosen[s]];
     if SCORE == 2u {
         return sigmoid(logit);
     }
+    if SCORE == 3u {
+        return mixed(start, s, logit);
+    }
     return exp(logit - top);
+}
+
+// SparseMixer's weight of the choice at place `s`, whose logit this is.
+fn mixed(start: u32, s: u32, logit: f32) -> f32 {
+    var sum = 0.0;
+    for (var e = 0u; e < min(params.experts, MOST_EXPERTS); e += 1u) {
+        let other = scores[start + e];
+        var counts = logit - other <= NEARLY * max(abs(other), logit);
+        for (var before = 0u; before < s; before += 1u) {
+            counts = counts && chosen[before] != e;
+        }
+        if counts {
+            sum += exp(other - logit);
+        }
+    }
+    return 1.0 / sum;
 }

@@ -1,5 +1,7 @@
 // The short causal convolution in front of delta nets and Mamba-2, every channel by itself:
 //   y[t, c] = f(bias[c] + sum_j weight[j, c] * x[t - taps + 1 + j, c]), f is SiLU when ACTIVATE
+// When GATED, the mixer of LFM2, a row of x is [inputs | input gates | output gates]: the convolution's inputs are products of the
+// first two, and y is multiplied by the last.
 // Inputs before the first are in the state [taps - 1, channels], the newest last. With `save` the state is then what the tokens
 // behind these see. Grid: (channels in groups of WORKGROUP_SIZE; runs of `span` tokens). The state is saved by a grid of one run:
 // by that of all tokens, or behind it by one of no tokens (`span` = 0).
@@ -7,6 +9,7 @@
 
 override ACTIVATE: bool = true;
 override HAS_BIAS: bool = false;
+override GATED: bool = false;
 
 struct Params {
     channels: u32,
@@ -32,7 +35,11 @@ fn input(at: u32, channel: u32) -> f32 {
     if at < history {
         return state[at * params.channels + channel];
     }
-    return x[(at - history) * params.x_pitch + channel];
+    let place = (at - history) * params.x_pitch + channel;
+    if GATED {
+        return x[place] * x[place + params.channels];
+    }
+    return x[place];
 }
 
 @compute @workgroup_size(WORKGROUP_SIZE)
@@ -53,6 +60,9 @@ fn short_conv(@builtin(global_invocation_id) id: vec3<u32>) {
         }
         if ACTIVATE {
             sum = sum / (1.0 + exp(-sum));
+        }
+        if GATED {
+            sum *= x[token * params.x_pitch + 2u * params.channels + channel];
         }
         y[token * params.y_pitch + channel] = sum;
     }

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 36] = [
+pub const MODELS: [&str; 37] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -40,6 +40,7 @@ pub const MODELS: [&str; 36] = [
     "olmo3",
     "opt",
     "phi3",
+    "phimoe",
     "qwen2",
     "qwen2-moe",
     "qwen3",
@@ -52,21 +53,11 @@ pub const MODELS: [&str; 36] = [
 ];
 
 /// The same, of models with recurrent layers.
-pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
+pub const RECURRENT: [&str; 8] =
+    ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
-/// The same, of models that the CPU alone computes: with Mamba-2, convolutions, latent attention, SparseMixer routing or several streams.
-pub const CPU_ONLY: [&str; 10] = [
-    "deepseek-v2-lite",
-    "gemma3n",
-    "glm4-moe-lite",
-    "granite-4-h",
-    "lfm2",
-    "lfm2-moe",
-    "nemotron-3-nano",
-    "nemotron-h",
-    "phimoe",
-    "plm",
-];
+/// The same, of models that the CPU alone computes: with latent attention or several streams.
+pub const CPU_ONLY: [&str; 4] = ["deepseek-v2-lite", "gemma3n", "glm4-moe-lite", "plm"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];

@@ -16,7 +16,7 @@ use crate::{
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
         AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
-        PerLayerWeights, Predictor, PredictorKind, RecurrentWeights, SharedExpert,
+        PerLayerWeights, Predictor, PredictorKind, SharedExpert,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -30,7 +30,7 @@ use crate::{
             layers::upload_bytes,
             neuron_rows::PartialSumBuffer,
             per_layer::PerLayerBuffers,
-            recurrent::RecurrentBuffers,
+            recurrent::{self, MixerMatrices, RecurrentBuffers},
             segment::timestamp_bytes,
             state::{GpuState, StateCopies},
         },
@@ -52,7 +52,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let row = pitch(config.d_model);
     let registers = 4 * floats(chunk * row);
     let attention = AttentionBuffers::scratch_floats(caps, config, chunk).into_iter().map(floats).sum::<u64>();
-    let recurrent = RecurrentBuffers::scratch_floats(config, chunk).into_iter().map(floats).sum::<u64>();
+    let mixers = RecurrentBuffers::scratch_floats(config, chunk).into_iter().map(floats).sum::<u64>();
     let mut ffn = 0;
     for (at, layer) in weights.layers.iter().enumerate() {
         let shared = at > 0 && same_scratch(&weights.layers[at - 1], layer);
@@ -81,7 +81,7 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let layers = layers.map(|(at, layer)| layer_bytes(caps, (config, at), layer, kv_type));
     Ok(DeviceBytes {
         chunk,
-        scratch: registers + attention + recurrent + inputs + ffn + sparse + quantised + ROUNDED,
+        scratch: registers + attention + mixers + inputs + ffn + sparse + quantised + ROUNDED,
         staging: 2 * (up + StateCopies::ring_bytes(config))
             + logits
             + handed
@@ -123,16 +123,13 @@ fn layer_bytes(
     };
     let inputs = layer.per_layer.iter().flat_map(PerLayerWeights::linears);
     let attention = attention + matrix(caps, &inputs.collect::<Vec<_>>())?;
-    // A recurrent mixer's projections are stacked.
     let (mixer, mixer_vectors) = match &layer.recurrent {
-        Some(RecurrentWeights::DeltaNet(of)) => {
-            let stacked = matrix(caps, &[&of.qkv, &of.gate, &of.alpha, &of.beta])?;
-            let bias = of.conv.bias().map_or(0, |bias| vector(bias.len()));
-            let vectors = [of.conv.weight().len(), of.a.len(), of.dt_bias.len()].map(vector);
-            (stacked + matrix(caps, &[&of.output])?, vectors.iter().sum::<u64>() + bias + norm_bytes(&of.norm))
+        Some(of) => {
+            let MixerMatrices { projections, output, .. } = MixerMatrices::of(of);
+            let vectors = recurrent::vectors(of).into_iter().map(vector).sum();
+            (matrix(caps, &projections)? + matrix(caps, &[output])?, vectors)
         }
-        // Others have no kernels.
-        Some(RecurrentWeights::Mamba2(_) | RecurrentWeights::ShortConv(_)) | None => (0, 0),
+        None => (0, 0),
     };
     let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
     let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
@@ -359,6 +356,12 @@ mod tests {
             "falcon-mqa",
             "qwen3_5",
             "qwen3_5-moe",
+            "qwen3-next",
+            "nemotron-h",
+            "nemotron-3-nano",
+            "granite-4-h",
+            "lfm2",
+            "lfm2-moe",
         ] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();

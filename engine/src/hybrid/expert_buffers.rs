@@ -1,7 +1,7 @@
 //! Scratch buffers of MoE layers. A slot is a token and one of the experts it uses.
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     gpu::{Buffer, ExpertGroups, Gpu, Op, Recorder, params, pitch},
     model::{ExpertWeights, Experts, RouterScore},
     runtime::gpu::{
@@ -143,13 +143,7 @@ impl ExpertBuffers {
             RouterScore::Softmax => 0.0,
             RouterScore::SoftmaxOfChosen => 1.0,
             RouterScore::Sigmoid => 2.0,
-            RouterScore::SparseMixer => {
-                return Err(Error::Unsupported {
-                    what: "routing on the GPU",
-                    got: "SparseMixer".to_owned(),
-                    supported: "softmax, softmax of the chosen, sigmoid".to_owned(),
-                });
-            }
+            RouterScore::SparseMixer => 3.0,
         };
         let switch = |on: bool| f64::from(u8::from(on));
         let overrides = [("SCORE", score), ("BIAS", switch(bias.is_some())), ("SCALED", switch(scale.is_some()))];

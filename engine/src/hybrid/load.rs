@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, RouterScore, Step, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
     runtime::gpu::{
         attention::AttentionBuffers,
         ffn::FfnBuffers,
@@ -75,9 +75,7 @@ pub fn device_support(model: &Model) -> Result<()> {
     for (at, layer) in model.config.layers.iter().enumerate() {
         layer.recurrent.as_ref().map_or(Ok(()), recurrent::check)?;
         let latent = layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
-        let mixed = model.config.experts.is_some_and(|experts| experts.router.score == RouterScore::SparseMixer);
         let what = match layer {
-            _ if mixed => "SparseMixer routing",
             _ if latent => "latent attention",
             _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
             _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",

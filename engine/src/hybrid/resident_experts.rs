@@ -127,7 +127,8 @@ impl ResidentExperts {
                 let gate =
                     gate.map(|(gate, to)| Product::new(loader, WHAT, &[gate], from, (to, pitch(1)))).transpose()?;
                 let into = (&buffers.output, out_pitch);
-                Some((gate, DenseFfn::new(loader, None, &buffers.ffn, &shared.ffn, from, into)?))
+                let before = before.and_then(|before| before.shared.as_ref()).map(|(_, ffn)| ffn);
+                Some((gate, DenseFfn::new(loader, before, &buffers.ffn, &shared.ffn, from, into)?))
             }
             _ => None,
         };

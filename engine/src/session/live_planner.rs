@@ -48,7 +48,7 @@ pub struct LivePlanner {
     inputs: Mutex<LiveInputs>,
     /// The latest planner, with its inputs.
     solved: Mutex<Option<(LiveInputs, Arc<Planner>)>>,
-    /// Fewest tokens of context to plan for.
+    /// Fewest tokens to plan for, of all contexts together.
     least_context: usize,
     /// Bytes of the budget that are kept free of plans.
     reserved: AtomicU64,
@@ -125,9 +125,12 @@ impl LivePlanner {
         self.inputs.lock().plan.sparsity = mode;
     }
 
-    /// Plans for caches of `tokens` tokens altogether.
-    pub(super) fn set_context(&self, tokens: usize) {
-        self.inputs.lock().plan.context = tokens.max(self.least_context);
+    /// Plans for `contexts` contexts of `tokens` tokens altogether: each has keys and values of its tokens, and recurrent states however
+    /// few they are.
+    pub(super) fn set_contexts(&self, tokens: usize, contexts: usize) {
+        let contexts = contexts.max(1);
+        let plan = &mut self.inputs.lock().plan;
+        (plan.context, plan.sessions) = (tokens.max(self.least_context).div_ceil(contexts), contexts);
     }
 
     /// Plans for prompts of which `tokens` tokens are computed at a time, or fewer where a device should not compute so many.
@@ -187,4 +190,31 @@ impl LivePlanner {
 /// Prompt tokens that a device computes at a time, where `tokens` are asked for.
 pub(super) fn device_chunk(tokens: usize) -> usize {
     tokens.clamp(1, PlanInputs::MAX_CHUNK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        model::LoadOptions,
+        runtime::{KvType, gpu::GpuState},
+    };
+
+    #[test]
+    fn every_context_of_a_recurrent_model_is_planned_with_states_of_its_own() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/models/qwen3-next");
+        let model = Model::open(&path, &LoadOptions::default()).unwrap();
+        let live = LivePlanner::new(PlanInputs::new(Sparsity::Dense, 64, KvType::F32));
+        let kv = |tokens: usize, contexts: usize| {
+            live.set_contexts(tokens, contexts);
+            let planner = live.planner(&model).unwrap();
+            planner.plan(u64::MAX, GpuUse::Always).unwrap().bytes.kv
+        };
+        let states: u64 =
+            model.config.layers.iter().filter_map(|it| it.recurrent.as_ref()).map(GpuState::bytes_of).sum();
+        let one = kv(0, 0);
+        assert!(states > 0 && one == kv(64, 1), "{states} {one}");
+        assert_eq!(kv(128, 1) - one, one - states);
+        assert_eq!((kv(128, 2), kv(192, 3)), (2 * one, 3 * one));
+    }
 }

@@ -260,12 +260,13 @@ impl Worker<'_> {
         }
     }
 
-    /// Plans for as many tokens as the caches have room for that are on the device or soon will be.
+    /// Plans for the caches that are on the device or soon will be.
     fn update_planned_context(&self) {
         let is_active =
             |it: &&Conversation<'_>| it.running.is_some() || !it.waiting.is_empty() || it.context.on_device();
-        let tokens = self.conversations.iter().filter(is_active).map(|it| it.context.capacity()).sum();
-        self.state.planner.set_context(tokens);
+        let active = self.conversations.iter().filter(is_active);
+        let (tokens, contexts) = active.fold((0, 0), |(sum, n), it| (sum + it.context.capacity(), n + 1));
+        self.state.planner.set_contexts(tokens, contexts);
     }
 
     /// Plans anew. True if that succeeded.

@@ -188,7 +188,7 @@ fn routing_matches_the_reference() {
 /// Conversations' states behind a prompt are the reference's, however the prompt is divided.
 #[test]
 fn recurrent_states_match_the_reference() {
-    for name in RECURRENT.into_iter().chain(CPU_ONLY) {
+    for name in RECURRENT {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
         for setup in setups() {

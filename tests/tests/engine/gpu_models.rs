@@ -164,6 +164,8 @@ fn logits_match_the_cpu_for_any_chunk_cache_type_and_context() {
         ("granite-4-dense", 70),
         ("qwen3_5", 150),
         ("qwen3-next", 90),
+        ("granite-4-h", 150),
+        ("lfm2", 90),
     ] {
         let (model, _) = load(name);
         let ids = ids(&model, n);

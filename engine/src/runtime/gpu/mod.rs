@@ -8,6 +8,7 @@
 //! reads the stream: usually the next norm, which adds on the way.
 
 pub(crate) mod attention;
+mod delta_net;
 pub(crate) mod elementwise;
 pub(crate) mod embedding;
 pub(crate) mod ffn;
@@ -17,6 +18,7 @@ pub(crate) mod kv;
 pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod loader;
+mod mamba2;
 pub(crate) mod neuron_rows;
 pub(crate) mod norm;
 pub(crate) mod per_layer;

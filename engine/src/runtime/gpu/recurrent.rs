@@ -1,48 +1,53 @@
-//! Recurrent mixers of layers on the device, except the kernels that are bound to a conversation's state ([`StateOps`]).
+//! Recurrent mixers of layers on the device: projections, short convolution, scan and output matrix. The kernels that are bound to a
+//! conversation's state are its own ([`StateOps`]).
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use thermocline_shaders::limits::{DELTA_LANES, DELTA_ROWS};
+use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
 
 use super::{
+    delta_net::DeltaNetOps,
     layer::no_recurrence,
     loader::Loader,
+    mamba2::Mamba2Ops,
     product::Product,
     state::{StateCopies, StateOps},
 };
 use crate::{
-    error::{Error, Result},
+    cpu::ops::ShortConv,
+    error::Result,
     gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
-    model::{DeltaNetShape, DeltaNetWeights, ModelConfig, RecurrentConfig, RecurrentWeights},
+    model::{Linear, ModelConfig, RecurrentConfig, RecurrentWeights},
 };
 
 /// Invocations of a workgroup, for kernels written for any number.
-const WORKGROUP: u32 = 128;
+pub(super) const WORKGROUP: u32 = 128;
 /// Tokens of a convolution's run: more runs of a prompt are computed at once.
 const RUN: usize = 32;
 
 /// Row pitches of a recurrent mixer's buffers, in floats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecurrentLayout {
-    /// Projections of a token: first the convolution's channels, then the gate, then the rates.
+    /// Projections of a token: first the convolution's channels, then gates and rates.
     pub projected: usize,
     /// Channels behind the convolution.
     pub convolved: usize,
-    /// Outputs of the heads.
+    /// Outputs of the heads; 0 without a scan.
     pub heads: usize,
 }
 
 impl RecurrentLayout {
-    pub fn new(of: &RecurrentConfig) -> Self {
+    /// For rows of so many floats.
+    pub(super) fn new(projected: usize, convolved: usize, heads: usize) -> Self {
+        RecurrentLayout { projected: pitch(projected), convolved: pitch(convolved), heads: pitch(heads) }
+    }
+
+    fn of(of: &RecurrentConfig) -> Self {
         match of {
-            RecurrentConfig::DeltaNet { shape, .. } => RecurrentLayout {
-                projected: pitch(shape.qkv() + shape.values() + 2 * shape.v_heads),
-                convolved: pitch(shape.qkv()),
-                heads: pitch(shape.values()),
-            },
-            // Refused by `check`.
-            _ => RecurrentLayout { projected: 0, convolved: 0, heads: 0 },
+            RecurrentConfig::DeltaNet { shape, .. } => DeltaNetOps::layout(shape),
+            RecurrentConfig::Mamba2 { shape, .. } => Mamba2Ops::layout(shape),
+            RecurrentConfig::ShortConv { channels, .. } => RecurrentLayout::new(3 * channels, *channels, 0),
         }
     }
 
@@ -87,7 +92,7 @@ pub(crate) struct RecurrentBuffers {
 impl RecurrentBuffers {
     pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
         let each = kinds(loader.config).into_iter().map(|of| {
-            let layout = RecurrentLayout::new(of);
+            let layout = RecurrentLayout::of(of);
             let buffer = |what, pitch: usize| loader.scratch(what, loader.chunk * pitch);
             Ok(MixerBuffers {
                 of: of.clone(),
@@ -105,7 +110,7 @@ impl RecurrentBuffers {
 
     /// Sizes of the scratch buffers, in floats.
     pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> Vec<usize> {
-        let rows = kinds(config).into_iter().flat_map(|of| RecurrentLayout::new(of).rows());
+        let rows = kinds(config).into_iter().flat_map(|of| RecurrentLayout::of(of).rows());
         rows.map(|row| chunk * row).collect()
     }
 
@@ -115,23 +120,47 @@ impl RecurrentBuffers {
     }
 }
 
-/// One layer's recurrent mixer: a gated delta net's matrices, convolution and norm.
+/// A scan between convolution and output matrix.
+#[derive(Debug)]
+enum ScanOps {
+    DeltaNet(DeltaNetOps),
+    Mamba2(Mamba2Ops),
+}
+
+/// The matrices and the convolution of a mixer, in the order of a row of projections.
+#[derive(Debug)]
+pub(crate) struct MixerMatrices<'a> {
+    /// Stacked: the convolution's channels, gates, rates.
+    pub projections: Vec<&'a Linear>,
+    pub conv: &'a ShortConv,
+    pub output: &'a Linear,
+}
+
+impl<'a> MixerMatrices<'a> {
+    pub fn of(weights: &'a RecurrentWeights) -> Self {
+        let (projections, conv, output) = match weights {
+            RecurrentWeights::DeltaNet(of) => (vec![&of.qkv, &of.gate, &of.alpha, &of.beta], &of.conv, &of.output),
+            RecurrentWeights::Mamba2(of) => (vec![&of.xbc, &of.gate, &of.dt], &of.conv, &of.output),
+            RecurrentWeights::ShortConv(of) => (vec![&of.input, &of.input_gate, &of.output_gate], &of.conv, &of.output),
+        };
+        MixerMatrices { projections, conv, output }
+    }
+}
+
+/// One layer's recurrent mixer.
 #[derive(Debug)]
 pub(crate) struct RecurrentOps {
     pub of: RecurrentConfig,
-    pub buffers: MixerBuffers,
-    shape: DeltaNetShape,
-    /// Taps of the convolution.
-    taps: usize,
-    eps: f32,
+    buffers: MixerBuffers,
     projections: Product,
     /// `[taps, channels]`
-    pub conv_weight: Buffer,
+    conv_weight: Buffer,
     /// `[channels]`
-    pub conv_bias: Option<Buffer>,
-    /// Lengths of queries and keys, rates.
-    inputs: Op,
-    norm: Op,
+    conv_bias: Option<Buffer>,
+    channels: usize,
+    taps: usize,
+    /// `None`: the gated convolution is all there is.
+    scan: Option<ScanOps>,
     output: Product,
 }
 
@@ -146,45 +175,44 @@ impl RecurrentOps {
     ) -> Result<Self> {
         let Some(buffers) = buffers.kinds.iter().find(|kind| kind.of == *of) else { return Err(no_recurrence(layer)) };
         check(of)?;
-        let (RecurrentConfig::DeltaNet { shape, taps }, RecurrentWeights::DeltaNet(weights)) = (of, weights) else {
-            return Err(no_recurrence(layer));
-        };
-        let DeltaNetWeights { qkv, gate, alpha, beta, conv, a, dt_bias, norm, output } = &**weights;
+        let MixerMatrices { projections, conv, output } = MixerMatrices::of(weights);
         let what = (Purpose::Attention, "weights of a recurrent mixer");
         let into = (&buffers.projected, buffers.layout.projected);
-        let projections = Product::new(loader, what, &[qkv, gate, alpha, beta], from, into)?;
+        let projections = Product::new(loader, what, &projections, from, into)?;
         let conv_weight = loader.vector("a convolution", conv.weight())?;
         let conv_bias = conv.bias().map(|bias| loader.vector("a bias", bias)).transpose()?;
-        let (a, dt_bias) = (loader.vector("decays", a)?, loader.vector("a bias", dt_bias)?);
-        let norm = loader.vector("a norm", &norm.weight)?;
-        let output = Product::new(loader, what, &[output], &buffers.heads, (out, pitch))?;
-        let pipelines = loader.gpu.pipelines();
-        let bindings = [&buffers.convolved, &buffers.projected, &a, &dt_bias].map(Into::into);
-        let inputs = Op::new(loader.gpu, &pipelines.get("delta_inputs", None, WORKGROUP, &[])?, &bindings)?;
-        let bindings = [&buffers.heads, &buffers.projected, &norm].map(Into::into);
-        let norm = Op::new(loader.gpu, &pipelines.get("gated_norm", None, WORKGROUP, &[])?, &bindings)?;
+        let scan = match (of, weights) {
+            (RecurrentConfig::DeltaNet { shape, .. }, RecurrentWeights::DeltaNet(weights)) => {
+                Some(ScanOps::DeltaNet(DeltaNetOps::new(loader, buffers, *shape, weights)?))
+            }
+            (RecurrentConfig::Mamba2 { shape, step_limits, .. }, RecurrentWeights::Mamba2(weights)) => {
+                Some(ScanOps::Mamba2(Mamba2Ops::new(loader, buffers, (*shape, *step_limits), weights)?))
+            }
+            (RecurrentConfig::ShortConv { .. }, RecurrentWeights::ShortConv(_)) => None,
+            _ => return Err(no_recurrence(layer)),
+        };
+        let mixed = if scan.is_some() { &buffers.heads } else { &buffers.convolved };
+        let output = Product::new(loader, what, &[output], mixed, (out, pitch))?;
         Ok(RecurrentOps {
             of: of.clone(),
             buffers: buffers.clone(),
-            shape: *shape,
-            taps: *taps,
-            eps: loader.config.norm_eps,
             projections,
             conv_weight,
             conv_bias,
-            inputs,
-            norm,
+            channels: conv.channels(),
+            taps: conv.history() + 1,
+            scan,
             output,
         })
     }
 
     /// Records the mixer for `tokens` tokens, by which `state` is advanced.
     pub fn record(&self, recorder: &mut Recorder, state: &StateOps, tokens: usize) {
-        let (shape, layout) = (&self.shape, &self.buffers.layout);
+        let layout = self.buffers.layout;
         self.projections.record(recorder, tokens);
         let runs = tokens.div_ceil(RUN);
         let mut conv = params::ShortConv {
-            channels: shape.qkv() as u32,
+            channels: self.channels as u32,
             taps: self.taps as u32,
             tokens: tokens as u32,
             x_pitch: layout.projected as u32,
@@ -198,88 +226,79 @@ impl RecurrentOps {
             (conv.span, conv.save) = (0, 1);
             recorder.dispatch(&state.conv, &conv, [groups, 1, 1]);
         }
-        let [k_heads, v_heads, k_dim, v_dim] =
-            [shape.k_heads, shape.v_heads, shape.k_dim, shape.v_dim].map(|n| n as u32);
-        let [qkv_pitch, rates_pitch, out_pitch] = [layout.convolved, layout.projected, layout.heads].map(|n| n as u32);
-        let gate_at = shape.qkv() as u32;
-        let decay_at = gate_at + shape.values() as u32;
-        let rate_at = decay_at + v_heads;
-        let inputs = params::DeltaInputs { k_heads, v_heads, k_dim, qkv_pitch, rates_pitch, decay_at, rate_at };
-        recorder.dispatch(&self.inputs, &inputs, [2 * k_heads + 1, tokens as u32, 1]);
-        let scan = params::DeltaNet {
-            tokens: tokens as u32,
-            k_heads,
-            v_heads,
-            v_dim,
-            qkv_pitch,
-            rates_pitch,
-            decay_at,
-            rate_at,
-            out_pitch,
-        };
-        recorder.dispatch(&state.scan, &scan, [v_dim.div_ceil(columns(shape)), v_heads, 1]);
-        let norm = params::GatedNorm { dim: v_dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
-        recorder.dispatch(&self.norm, &norm, [v_heads, tokens as u32, 1]);
+        match (&self.scan, &state.scan) {
+            (Some(ScanOps::DeltaNet(ops)), Some(scan)) => ops.record(recorder, layout, scan, tokens),
+            (Some(ScanOps::Mamba2(ops)), Some(scan)) => ops.record(recorder, layout, scan, tokens),
+            _ => {}
+        }
         self.output.record(recorder, tokens);
     }
 
     /// Multiply-adds of `tokens` tokens.
     pub fn work(&self, tokens: usize) -> u64 {
-        (self.projections.work + self.output.work + 3 * self.shape.state() as u64) * tokens as u64
+        let scan = match &self.scan {
+            Some(ScanOps::DeltaNet(ops)) => ops.work(),
+            Some(ScanOps::Mamba2(ops)) => ops.work(),
+            None => 0,
+        };
+        (self.projections.work + self.output.work + scan) * tokens as u64
     }
 
     /// The convolution of a conversation whose last inputs are in `state`.
     pub fn conv(&self, gpu: &Gpu, state: &Buffer) -> Result<Op> {
-        let overrides = [("HAS_BIAS", f64::from(u8::from(self.conv_bias.is_some())))];
+        let flag = |on: bool| f64::from(u8::from(on));
+        let overrides = [
+            ("HAS_BIAS", flag(self.conv_bias.is_some())),
+            ("ACTIVATE", flag(self.scan.is_some())),
+            ("GATED", flag(self.scan.is_none())),
+        ];
         let pipeline = gpu.pipelines().get("short_conv", None, WORKGROUP, &overrides)?;
         let bias = self.conv_bias.as_ref().unwrap_or(gpu.nothing());
         let MixerBuffers { projected, convolved, .. } = &self.buffers;
         Op::new(gpu, &pipeline, &[projected, &self.conv_weight, bias, state, convolved].map(Into::into))
     }
 
-    /// The scan of a conversation whose memory is `state`.
-    pub fn scan(&self, gpu: &Gpu, state: &Buffer) -> Result<Op> {
-        let (shape, columns) = (&self.shape, columns(&self.shape));
-        let overrides = [
-            ("K_DIM", shape.k_dim as f64),
-            ("COLUMNS", f64::from(columns)),
-            ("INTERLEAVED", f64::from(u8::from(shape.interleaved))),
-        ];
-        let pipeline = gpu.pipelines().get("delta_net", None, slices(shape) * columns, &overrides)?;
-        let MixerBuffers { projected, convolved, heads, .. } = &self.buffers;
-        Op::new(gpu, &pipeline, &[convolved, projected, state, heads].map(Into::into))
+    /// The scan of a conversation whose memory is `state`; `None` if the convolution's inputs are all its memory.
+    pub fn scan(&self, gpu: &Gpu, state: &Buffer) -> Result<Option<Op>> {
+        match &self.scan {
+            Some(ScanOps::DeltaNet(ops)) => ops.scan(gpu, &self.buffers, state).map(Some),
+            Some(ScanOps::Mamba2(ops)) => ops.scan(gpu, &self.buffers, state).map(Some),
+            None => Ok(None),
+        }
     }
+}
+
+/// Floats of each vector that a mixer has on a device.
+pub(crate) fn vectors(of: &RecurrentWeights) -> Vec<usize> {
+    let conv = MixerMatrices::of(of).conv;
+    let mut vectors = vec![conv.weight().len()];
+    vectors.extend(conv.bias().map(<[f32]>::len));
+    match of {
+        RecurrentWeights::DeltaNet(of) => vectors.extend([of.a.len(), of.dt_bias.len(), of.norm.weight.len()]),
+        RecurrentWeights::Mamba2(of) => vectors.extend([of.a.len() + of.dt_bias.len() + of.d.len(), of.norm.len()]),
+        RecurrentWeights::ShortConv(_) => {}
+    }
+    vectors
 }
 
 /// Refuses a mixer that the kernels cannot compute.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with its sizes.
+/// [`Error::Unsupported`](crate::Error::Unsupported) with its sizes.
 pub(crate) fn check(of: &RecurrentConfig) -> Result<()> {
-    let RecurrentConfig::DeltaNet { shape, .. } = of else {
-        return Err(Error::Unsupported {
-            what: "recurrent mixer on the GPU",
-            got: of.name().to_owned(),
-            supported: "gated delta nets".to_owned(),
-        });
-    };
-    let most = DELTA_LANES * DELTA_ROWS;
-    if shape.k_dim <= most as usize {
-        return Ok(());
+    match of {
+        RecurrentConfig::DeltaNet { shape, .. } => DeltaNetOps::check(shape),
+        RecurrentConfig::Mamba2 { shape, .. } => Mamba2Ops::check(shape),
+        RecurrentConfig::ShortConv { .. } => Ok(()),
     }
-    Err(Error::Unsupported {
-        what: "gated delta net on the GPU",
-        got: format!("keys of {} elements", shape.k_dim),
-        supported: format!("up to {most}"),
-    })
 }
 
-/// Lanes of `delta_net` that share a column of the state.
-fn slices(shape: &DeltaNetShape) -> u32 {
-    (shape.k_dim as u32).div_ceil(DELTA_ROWS).max(1)
+/// Lanes of a scan that share a column of a state of `rows` rows.
+pub(super) fn scan_slices(rows: usize) -> u32 {
+    (rows as u32).div_ceil(SCAN_ROWS).max(1)
 }
 
-/// Columns of the state that a workgroup of `delta_net` takes.
-fn columns(shape: &DeltaNetShape) -> u32 {
-    (DELTA_LANES / slices(shape)).clamp(1, (shape.v_dim as u32).next_multiple_of(16))
+/// Columns of a state of `rows` rows that a workgroup of a scan takes, of `width`.
+pub(super) fn scan_columns(rows: usize, width: usize) -> u32 {
+    (SCAN_LANES / scan_slices(rows)).clamp(1, (width as u32).next_multiple_of(16))
 }

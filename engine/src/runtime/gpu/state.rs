@@ -33,8 +33,8 @@ pub(crate) struct GpuState {
 pub(crate) struct StateOps {
     /// The short convolution.
     pub conv: Op,
-    /// The scan of the tokens.
-    pub scan: Op,
+    /// The scan of the tokens, if the mixer has one.
+    pub scan: Option<Op>,
 }
 
 impl GpuState {

@@ -127,7 +127,10 @@ fn placements(model: &Model, seed: u64) -> Vec<(&'static str, Placement)> {
         ("everything but the head", placement(model, 0, false, every)),
         ("attention alone", placement(model, 0, true, |_, _| Vec::new())),
         ("the last layer", placement(model, n_layer - 1, false, every)),
-        ("one neuron each", placement(model, 0, false, |layer, n| vec![(layer * 7 % n) as u32])),
+        (
+            "one neuron each",
+            placement(model, 0, false, |layer, n| (n > 0).then(|| (layer * 7 % n) as u32).into_iter().collect()),
+        ),
         ("all but one", placement(model, 0, true, |_, n| (1..n as u32).rev().collect())),
         ("the last layer's attention and head", placement(model, n_layer - 1, true, |_, _| Vec::new())),
     ];

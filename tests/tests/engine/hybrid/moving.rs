@@ -126,7 +126,7 @@ fn changing_budgets_are_kept_while_weights_move() {
     }
 }
 
-fn check_changing_budget_is_kept(model: &Arc<Model>) {
+pub(super) fn check_changing_budget_is_kept(model: &Arc<Model>) {
     let ids = ids(model, 120);
     let mut scalar = golden::forward(model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
     let wanted = logits(&mut scalar, &ids, 120);

@@ -1,7 +1,7 @@
 //! Recurrent states beside the KV cache, on whichever side their layer is.
 
 use super::{
-    moving::{check_moves_keep_logits, check_moves_reach_the_placement},
+    moving::{check_changing_budget_is_kept, check_moves_keep_logits, check_moves_reach_the_placement},
     *,
 };
 
@@ -9,7 +9,8 @@ fn recurrent(name: &str) -> Arc<Model> {
     neuron_major(&format!("fixtures/models/{name}"))
 }
 
-/// Recurrent layers on either side, and chunks that are shorter than a run of the convolution, and longer.
+/// Recurrent layers on either side, and chunks that are shorter than a run of the convolution, and longer; where neurons are silent by
+/// nature, with and without those.
 #[test]
 fn placements_do_not_change_logits_of_recurrent_models() {
     let gpu = shared(FULL);
@@ -23,9 +24,14 @@ fn placements_do_not_change_logits_of_recurrent_models() {
         let mut all = placements(&model, 5);
         all.push(("half of the layers", placement(&model, half, true, some)));
         for (what, placement) in all {
-            for chunk in [1, 5, 24, 64] {
-                let error = relative(&logits(&mut hybrid(gpu, &model, &placement, chunk), &ids, 4), &wanted);
-                assert!(error <= 1e-4, "{name} {what}, chunks of {chunk}: {error}\n{placement:?}");
+            let sparse = model.config.activation.is_sparse();
+            let (dense, exact) = (Sparsity::Dense, if sparse { Sparsity::Exact } else { Sparsity::Dense });
+            let runs = [(1, dense), (5, exact), (24, dense), (64, exact), (1, exact)];
+            for (chunk, mode) in runs.into_iter().take(if sparse { 5 } else { 4 }) {
+                let mut forward = hybrid(gpu, &model, &placement, chunk);
+                forward.set_sparsity(mode);
+                let error = relative(&logits(&mut forward, &ids, 4), &wanted);
+                assert!(error <= 1e-4, "{name} {what}, chunks of {chunk}, {mode}: {error}\n{placement:?}");
             }
         }
     }
@@ -37,6 +43,13 @@ fn moving_recurrent_states_between_tokens_does_not_change_logits() {
         check_moves_keep_logits(&recurrent(name));
     }
     check_moves_reach_the_placement(&recurrent("qwen3_5"), BLOCK);
+}
+
+#[test]
+fn changing_budgets_are_kept_while_recurrent_states_move() {
+    for name in ["nemotron-3-nano", "qwen3-next"] {
+        check_changing_budget_is_kept(&recurrent(name));
+    }
 }
 
 /// Snapshots restore the state wherever the layers were when they were taken, and wherever they are now.
@@ -75,6 +88,44 @@ fn snapshots_taken_on_one_side_are_restored_on_the_other() {
             kv.truncate(0);
             let got = forward.run(&ids, &mut kv, Outputs::All, &mut ()).unwrap();
             assert!(relative(got, &wanted) <= 1e-4, "{name} {before} {after}, from the beginning");
+        }
+    }
+}
+
+/// Whatever part of a recurrent model is on the device, with a conversation, takes no more than its plan says, purpose by purpose.
+#[test]
+fn recurrent_models_in_part_allocate_no_more_than_their_plans() {
+    let gpu = open(GpuOptions::default());
+    for name in RECURRENT {
+        let model = recurrent(name);
+        let (load, n_layer) = (GpuLoad { chunk: 16, ..GpuLoad::default() }, model.config.n_layer());
+        let demand = demand(&model, 40, &load);
+        // Whole units: neurons of experts one by one, others in blocks.
+        let part = |n: usize, half: usize| (0..n as u32).take((n * half / 2).next_multiple_of(BLOCK)).collect();
+        for (first, half) in (0..n_layer).flat_map(|first| (0..3).map(move |half| (first, half))) {
+            let head = (first + half) % 2 == 0;
+            let placement = placement(&model, first, head, |_, n| part(n, half));
+            let plan = Plan::new(&demand, &Machine::typical(), placement.clone());
+            let what = format!("{name} from layer {first} on, {half} halves of its neurons, head: {head}");
+            let mut forward = hybrid(&gpu, &model, &placement, 16);
+            let kv = forward.kv_cache(40, KvType::F32).unwrap();
+            let arena = gpu.arena();
+            let used = |purpose| arena.used_for(purpose);
+            for (what_for, used, planned) in [
+                ("attention", used(Purpose::Attention), plan.bytes.attention),
+                ("FFN and vectors", used(Purpose::Ffn) + used(Purpose::Vectors), plan.bytes.ffn + plan.bytes.vectors),
+                ("head", used(Purpose::Head), plan.bytes.head),
+                ("KV cache", used(Purpose::Kv), plan.bytes.kv),
+                ("scratch", used(Purpose::Scratch), plan.bytes.scratch),
+                ("staging", used(Purpose::Staging), plan.bytes.staging),
+                ("predictors", used(Purpose::Predictor), plan.bytes.predictor),
+            ] {
+                assert!(used <= planned, "{what}, {what_for}: {used} bytes, {planned} planned");
+            }
+            let before = arena.used();
+            drop(kv);
+            // A conversation's bytes are those that the plan names, no fewer: the next one is refused only where it does not fit.
+            assert_eq!(before - arena.used(), plan.bytes.kv, "{what}");
         }
     }
 }

@@ -1,0 +1,110 @@
+//! The gated delta rule of one layer on the device, between its projections and its output matrix.
+
+use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
+
+use super::{
+    loader::Loader,
+    recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Recorder, params},
+    model::{DeltaNetShape, DeltaNetWeights},
+};
+
+/// Inputs and norm of a gated delta net.
+#[derive(Debug)]
+pub(super) struct DeltaNetOps {
+    shape: DeltaNetShape,
+    eps: f32,
+    /// Lengths of queries and keys, rates.
+    inputs: Op,
+    norm: Op,
+}
+
+impl DeltaNetOps {
+    /// Refuses keys that are too wide for the kernels.
+    pub fn check(shape: &DeltaNetShape) -> Result<()> {
+        let most = SCAN_LANES * SCAN_ROWS;
+        if shape.k_dim <= most as usize {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: "gated delta net on the GPU",
+            got: format!("keys of {} elements", shape.k_dim),
+            supported: format!("up to {most}"),
+        })
+    }
+
+    /// Pitches of its buffers.
+    pub fn layout(shape: &DeltaNetShape) -> RecurrentLayout {
+        RecurrentLayout::new(shape.qkv() + shape.values() + 2 * shape.v_heads, shape.qkv(), shape.values())
+    }
+
+    /// Uploads `weights`, but for matrices and convolution.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &MixerBuffers,
+        shape: DeltaNetShape,
+        weights: &DeltaNetWeights,
+    ) -> Result<Self> {
+        let (a, dt_bias) = (loader.vector("decays", &weights.a)?, loader.vector("a bias", &weights.dt_bias)?);
+        let norm = loader.vector("a norm", &weights.norm.weight)?;
+        let pipelines = loader.gpu.pipelines();
+        let bindings = [&buffers.convolved, &buffers.projected, &a, &dt_bias].map(Into::into);
+        let inputs = Op::new(loader.gpu, &pipelines.get("delta_inputs", None, WORKGROUP, &[])?, &bindings)?;
+        let bindings = [&buffers.heads, &buffers.projected, &norm].map(Into::into);
+        let norm = Op::new(loader.gpu, &pipelines.get("gated_norm", None, WORKGROUP, &[])?, &bindings)?;
+        Ok(DeltaNetOps { shape, eps: loader.config.norm_eps, inputs, norm })
+    }
+
+    /// The scan of a conversation whose memory is `state`.
+    pub fn scan(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
+        let (shape, columns) = (&self.shape, self.columns());
+        let overrides = [
+            ("STATE_ROWS", shape.k_dim as f64),
+            ("COLUMNS", f64::from(columns)),
+            ("INTERLEAVED", f64::from(u8::from(shape.interleaved))),
+        ];
+        let lanes = scan_slices(shape.k_dim) * columns;
+        let pipeline = gpu.pipelines().get("delta_net", None, lanes, &overrides)?;
+        let MixerBuffers { projected, convolved, heads, .. } = buffers;
+        Op::new(gpu, &pipeline, &[convolved, projected, state, heads].map(Into::into))
+    }
+
+    fn columns(&self) -> u32 {
+        scan_columns(self.shape.k_dim, self.shape.v_dim)
+    }
+
+    /// Records it for `tokens` tokens, from convolved channels to normed heads.
+    pub fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, scan: &Op, tokens: usize) {
+        let shape = &self.shape;
+        let [k_heads, v_heads, k_dim, v_dim] =
+            [shape.k_heads, shape.v_heads, shape.k_dim, shape.v_dim].map(|n| n as u32);
+        let [qkv_pitch, rates_pitch, out_pitch] = [layout.convolved, layout.projected, layout.heads].map(|n| n as u32);
+        let gate_at = shape.qkv() as u32;
+        let decay_at = gate_at + shape.values() as u32;
+        let rate_at = decay_at + v_heads;
+        let inputs = params::DeltaInputs { k_heads, v_heads, k_dim, qkv_pitch, rates_pitch, decay_at, rate_at };
+        recorder.dispatch(&self.inputs, &inputs, [2 * k_heads + 1, tokens as u32, 1]);
+        let of_tokens = params::DeltaNet {
+            tokens: tokens as u32,
+            k_heads,
+            v_heads,
+            v_dim,
+            qkv_pitch,
+            rates_pitch,
+            decay_at,
+            rate_at,
+            out_pitch,
+        };
+        recorder.dispatch(scan, &of_tokens, [v_dim.div_ceil(self.columns()), v_heads, 1]);
+        let norm = params::GatedNorm { dim: v_dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
+        recorder.dispatch(&self.norm, &norm, [v_heads, tokens as u32, 1]);
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        3 * self.shape.state() as u64
+    }
+}

@@ -1,0 +1,107 @@
+//! Mamba-2 of one layer on the device, between its projections and its output matrix.
+
+use thermocline_shaders::limits::{SCAN_LANES, SCAN_ROWS};
+
+use super::{
+    loader::Loader,
+    recurrent::{MixerBuffers, RecurrentLayout, WORKGROUP, scan_columns, scan_slices},
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Recorder, params},
+    model::{Mamba2Shape, Mamba2Weights},
+};
+
+/// Scan and norm of Mamba-2. A row of projections is `[x | B | C | gate | steps]`.
+#[derive(Debug)]
+pub(super) struct Mamba2Ops {
+    shape: Mamba2Shape,
+    /// Least and largest step, finite.
+    step_limits: [f32; 2],
+    eps: f32,
+    /// `[a | dt_bias | d]`, one of each per head.
+    heads: Buffer,
+    norm: Op,
+}
+
+impl Mamba2Ops {
+    /// Refuses a state that is too large for the kernels.
+    pub fn check(shape: &Mamba2Shape) -> Result<()> {
+        let most = SCAN_LANES * SCAN_ROWS;
+        if shape.state <= most as usize {
+            return Ok(());
+        }
+        Err(Error::Unsupported {
+            what: "Mamba-2 on the GPU",
+            got: format!("states of {} elements", shape.state),
+            supported: format!("up to {most}"),
+        })
+    }
+
+    /// Pitches of its buffers.
+    pub fn layout(shape: &Mamba2Shape) -> RecurrentLayout {
+        RecurrentLayout::new(shape.channels() + shape.inner() + shape.heads, shape.channels(), shape.inner())
+    }
+
+    /// Uploads `weights`, but for matrices and convolution.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &MixerBuffers,
+        (shape, [least, most]): (Mamba2Shape, [f32; 2]),
+        weights: &Mamba2Weights,
+    ) -> Result<Self> {
+        let of_heads = [&weights.a[..], &weights.dt_bias, &weights.d].concat();
+        let heads = loader.vector("constants of heads", &of_heads)?;
+        let norm = loader.vector("a norm", &weights.norm)?;
+        let overrides = [("GATE_FIRST", 1.0), ("WEIGHT_PER_HEAD", 1.0)];
+        let pipeline = loader.gpu.pipelines().get("gated_norm", None, WORKGROUP, &overrides)?;
+        let norm = Op::new(loader.gpu, &pipeline, &[&buffers.heads, &buffers.projected, &norm].map(Into::into))?;
+        let step_limits = [least, most.min(f32::MAX)];
+        Ok(Mamba2Ops { shape, step_limits, eps: loader.config.norm_eps, heads, norm })
+    }
+
+    /// The scan of a conversation whose memory is `state`.
+    pub fn scan(&self, gpu: &Gpu, buffers: &MixerBuffers, state: &Buffer) -> Result<Op> {
+        let columns = self.columns();
+        let overrides = [("STATE_ROWS", self.shape.state as f64), ("COLUMNS", f64::from(columns))];
+        let lanes = scan_slices(self.shape.state) * columns;
+        let pipeline = gpu.pipelines().get("mamba2_scan", None, lanes, &overrides)?;
+        let MixerBuffers { projected, convolved, heads, .. } = buffers;
+        Op::new(gpu, &pipeline, &[convolved, projected, &self.heads, state, heads].map(Into::into))
+    }
+
+    fn columns(&self) -> u32 {
+        scan_columns(self.shape.state, self.shape.head_dim)
+    }
+
+    /// Records it for `tokens` tokens, from convolved channels to normed heads.
+    pub fn record(&self, recorder: &mut Recorder, layout: RecurrentLayout, scan: &Op, tokens: usize) {
+        let shape = &self.shape;
+        let [heads, groups, width] = [shape.heads, shape.groups, shape.head_dim].map(|n| n as u32);
+        let [vectors_pitch, rates_pitch, out_pitch] =
+            [layout.convolved, layout.projected, layout.heads].map(|n| n as u32);
+        let (gate_at, inner) = (shape.channels() as u32, shape.inner() as u32);
+        let [least, most] = self.step_limits;
+        let of_tokens = params::Mamba2Scan {
+            tokens: tokens as u32,
+            heads,
+            groups,
+            width,
+            vectors_pitch,
+            rates_pitch,
+            steps_at: gate_at + inner,
+            out_pitch,
+            least,
+            most,
+        };
+        recorder.dispatch(scan, &of_tokens, [width.div_ceil(self.columns()), heads, 1]);
+        let dim = inner / groups;
+        let norm = params::GatedNorm { dim, pitch: out_pitch, gate_pitch: rates_pitch, gate_at, eps: self.eps };
+        recorder.dispatch(&self.norm, &norm, [groups, tokens as u32, 1]);
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        3 * self.shape.state_len() as u64
+    }
+}
