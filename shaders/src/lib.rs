@@ -12,9 +12,11 @@ pub mod limits;
 pub mod params;
 mod tier;
 mod weight_type;
+mod weight_values;
 
 pub use attention::{DecodeGrid, decode_heads, head_pitch};
 pub use drawing::{DRAWINGS, Drawing, MapParams, NEURON_MAP, PLAIN_FILL};
 pub use kernels::{Access, KERNELS, Kernel};
 pub use tier::Tier;
 pub use weight_type::WeightType;
+pub use weight_values::WeightRow;

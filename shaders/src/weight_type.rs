@@ -3,23 +3,33 @@
 use std::fmt;
 
 /// Encodings the kernels read. A matrix is two streams, `main` (in elements of 16 bytes) and `aux` (in words of 4), each
-/// row after row. A row is a whole number of *chunks* of 32 columns, zero past the matrix's columns; K types have
-/// *super-blocks* of 8 chunks. Per chunk, unless it says otherwise:
+/// row after row. A row is a whole number of *chunks* of 32 columns, zero past the matrix's columns; most types have blocks of
+/// several chunks, *super-blocks* of 8. Per chunk, unless it says otherwise:
 ///
 /// | type | `main` | `aux` |
 /// |---|---|---|
-/// | F32 | 8: the values | none |
-/// | F16, BF16 | 4: pairs of values | none |
-/// | Q8_0 | 2: codes, four to a word | an f16 scale; two to a word, a row padded to whole words |
-/// | Q4_0 | 1: nibbles | the same |
-/// | MXFP4 | 1: nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2); four to a word, a row padded to whole words |
-/// | Q4_K | 1: nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
-/// | Q5_K | 1: low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
-/// | Q6_K | 1: low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
+/// | F32 | 128 bytes: the values | none |
+/// | F16, BF16 | 64 bytes: pairs of values | none |
+/// | Q8_0 | 32 bytes: codes, four to a word | an f16 scale |
+/// | Q4_0, IQ4_NL | nibbles | an f16 scale |
+/// | Q4_1 | nibbles | f16 scale and min |
+/// | Q5_0 | low nibbles | a row's words of high bits, one per chunk, then its f16 scales |
+/// | Q5_1 | low nibbles | a word of high bits, f16 scale and min |
+/// | MXFP4 | nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2) |
+/// | NVFP4 | nibbles | two E4M3 bytes, scales of the halves |
+/// | Q4_K | nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
+/// | Q5_K | low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
+/// | Q6_K | low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
+/// | IQ4_XS | nibbles | per super-block 2 words: d, high bit pairs of the scales in the upper half; low nibbles of the scales |
+/// | Q2_K | bit pairs | per super-block 5 words: d and dmin, then per half of a chunk a byte, scale low and min high |
+/// | Q3_K | low bit pairs | per super-block 11 words: 8 of high bits, 2 of low nibbles of the scales, 1 of their high bit pairs; d |
+/// | Q1_0 | a word of signs, set for + | per four chunks an f16 scale |
+/// | Q2_0 | 16 codes in a word | per two chunks an f16 scale |
 ///
-/// Nibbles: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits: bit
-/// `j` of the word is column `j`. High bit pairs: bits `2j, 2j + 1` of the first word are column `j`, of the second column
-/// `16 + j`.
+/// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits:
+/// bit `j` of the word is column `j`. Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second column
+/// `16 + j`. Scales of 16 bits lie two to a word, bytes four to a word, a row padded to whole words; `d` at the end of a super-block is an
+/// f16 scale behind all the row's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, non_camel_case_types)] // GGML's names
 pub enum WeightType {
@@ -28,23 +38,36 @@ pub enum WeightType {
     BF16,
     Q8_0,
     Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    Q2_K,
+    Q3_K,
     Q4_K,
     Q5_K,
     Q6_K,
+    Q1_0,
+    Q2_0,
     MXFP4,
+    NVFP4,
+    IQ4_NL,
+    IQ4_XS,
 }
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 9] = {
+    pub const ALL: [WeightType; 19] = {
         use WeightType::*;
-        [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K, MXFP4]
+        [
+            F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, MXFP4, NVFP4,
+            IQ4_NL, IQ4_XS,
+        ]
     };
 
-    /// Those of small integers, for which there are kernels with integer products.
-    pub const PACKED: [WeightType; 5] = {
+    /// Those for which there are kernels with integer products.
+    pub const PACKED: [WeightType; 13] = {
         use WeightType::*;
-        [Q8_0, Q4_0, Q4_K, Q5_K, Q6_K]
+        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, IQ4_NL, IQ4_XS]
     };
 
     /// GGML's name.
@@ -55,43 +78,71 @@ impl WeightType {
             WeightType::BF16 => "BF16",
             WeightType::Q8_0 => "Q8_0",
             WeightType::Q4_0 => "Q4_0",
+            WeightType::Q4_1 => "Q4_1",
+            WeightType::Q5_0 => "Q5_0",
+            WeightType::Q5_1 => "Q5_1",
+            WeightType::Q2_K => "Q2_K",
+            WeightType::Q3_K => "Q3_K",
             WeightType::Q4_K => "Q4_K",
             WeightType::Q5_K => "Q5_K",
             WeightType::Q6_K => "Q6_K",
+            WeightType::Q1_0 => "Q1_0",
+            WeightType::Q2_0 => "Q2_0",
             WeightType::MXFP4 => "MXFP4",
+            WeightType::NVFP4 => "NVFP4",
+            WeightType::IQ4_NL => "IQ4_NL",
+            WeightType::IQ4_XS => "IQ4_XS",
         }
     }
 
     /// Columns a row is padded to a multiple of.
     pub const fn block(self) -> usize {
+        use WeightType::*;
         match self {
-            WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => 256,
-            _ => 32,
+            F32 | F16 | BF16 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | MXFP4 | NVFP4 | IQ4_NL => 32,
+            Q2_0 => 64,
+            Q1_0 => 128,
+            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => 256,
+        }
+    }
+
+    /// Words of `main` in a chunk.
+    pub(crate) const fn chunk_words(self) -> usize {
+        use WeightType::*;
+        match self {
+            F32 => 32,
+            F16 | BF16 => 16,
+            Q8_0 => 8,
+            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4_K | Q5_K | Q6_K | MXFP4 | NVFP4 | IQ4_NL | IQ4_XS => 4,
+            Q2_K | Q3_K | Q2_0 => 2,
+            Q1_0 => 1,
         }
     }
 
     /// 16-byte elements of `main` in a row of `cols` columns.
     pub const fn main_len(self, cols: usize) -> usize {
-        let chunks = cols.div_ceil(self.block()) * (self.block() / 32);
-        match self {
-            WeightType::F32 => chunks * 8,
-            WeightType::F16 | WeightType::BF16 => chunks * 4,
-            WeightType::Q8_0 => chunks * 2,
-            _ => chunks,
-        }
+        cols.div_ceil(self.block()) * (self.block() / 32) * self.chunk_words() / 4
     }
 
     /// Words of `aux` in a row of `cols` columns.
     pub const fn aux_len(self, cols: usize) -> usize {
+        use WeightType::*;
         let blocks = cols.div_ceil(self.block());
-        match self {
-            WeightType::F32 | WeightType::F16 | WeightType::BF16 => 0,
-            WeightType::Q8_0 | WeightType::Q4_0 => blocks.div_ceil(2),
-            WeightType::MXFP4 => blocks.div_ceil(4),
-            WeightType::Q4_K => blocks * 4,
-            WeightType::Q5_K => blocks * 12,
-            WeightType::Q6_K => blocks * 21,
-        }
+        // Words of a block, and whether a scale of 16 bits follows.
+        let (words, scale) = match self {
+            F32 | F16 | BF16 => (0, false),
+            MXFP4 => return blocks.div_ceil(4),
+            Q8_0 | Q4_0 | IQ4_NL | NVFP4 | Q1_0 | Q2_0 => (0, true),
+            Q5_0 => (1, true),
+            Q4_1 => (1, false),
+            Q5_1 | IQ4_XS => (2, false),
+            Q4_K => (4, false),
+            Q2_K => (5, false),
+            Q3_K => (11, true),
+            Q5_K => (12, false),
+            Q6_K => (21, false),
+        };
+        blocks * words + if scale { blocks.div_ceil(2) } else { 0 }
     }
 
     /// Bytes of a row of `cols` columns, both streams.

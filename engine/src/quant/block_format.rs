@@ -46,8 +46,6 @@ pub struct Grouping {
 pub struct DeviceFormat {
     /// The encoding its kernels read.
     pub ty: WeightType,
-    /// Weights keep their values.
-    pub exact: bool,
     /// Splits a row of blocks into the streams `main` and `aux` of [`WeightType`]; writes all of both.
     pub repack: Repack,
 }

@@ -1,17 +1,16 @@
 //! Weights on the GPU: every row is split into the two streams of a [`WeightType`], one of aligned codes (`main`) and one of
-//! scales (`aux`). Types without a GPU kernel of their own are widened to one that has, exactly where [`is_exact`] says so:
+//! scales (`aux`). Weights keep their values and, but for the padding of a row, their size. Two groups of types are widened:
 //!
 //! | in the file | on the device | loss |
 //! |---|---|---|
-//! | Q5_0, IQ4_NL | Q8_0 | none: their codes are small integers under one scale |
-//! | IQ4_XS | Q8_0 | the scale of a chunk is rounded to F16: at most 2^-11 of a weight |
-//! | Q3_K | Q6_K | none: the same two scales, codes shorter |
-//! | TQ1_0, TQ2_0 | Q8_0 | none |
-//! | Q1_0, Q2_0 | Q4_0 | none |
-//! | IQ1_S, IQ2_XXS, IQ3_XXS, IQ3_S | Q8_0 | as IQ4_XS |
-//! | Q4_1, Q5_1, Q2_K, IQ1_M, IQ2_XS, IQ2_S, NVFP4 | Q8_0 | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
+//! | TQ1_0, TQ2_0 | Q2_0, of 2.25 bits in place of 1.69 and 2.06 | none |
+//! | IQ1_S, IQ2_XXS, IQ3_XXS, IQ3_S | Q8_0, of 8.5 bits | the scale of a chunk is rounded to F16: at most 2^-11 of a weight |
+//! | IQ1_M, IQ2_XS, IQ2_S | Q8_0, of 8.5 bits | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
 //!
-//! Each type's file has its repacking; this file has the dispatch and the encodings that several types are widened to.
+//! The types of code books are widened because a table of 128 to 1024 words, which a kernel needs at every place where it decodes
+//! weights, makes it very slow to compile where drivers inline it (llvmpipe).
+//!
+//! Each type's file has its repacking; this file has the dispatch and what several of them are made of.
 
 use half::f16;
 use thermocline_shaders::WeightType;
@@ -34,12 +33,18 @@ pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
     device_type(ty).row_bytes(cols) as u64
 }
 
-/// True if weights of `ty` keep their values on the GPU.
-pub const fn is_exact(ty: TensorType) -> bool {
-    match ty.encoding() {
-        Some(Encoding::Blocks(ty)) => ty.format().device.exact,
-        Some(Encoding::Float(_)) | None => true,
+/// Why weights of `ty` take more bytes on the GPU than in their file; `None` if they do not.
+pub fn widening_reason(ty: TensorType) -> Option<&'static str> {
+    match device_type(ty) {
+        device if device.name() == ty.name() || !ty.is_weight() => None,
+        WeightType::Q8_0 => Some("kernels have no code books"),
+        _ => Some("kernels have no ternary weights"),
     }
+}
+
+/// True if weights of `ty` keep their values on the GPU: all do but those of code books, which become Q8_0.
+pub fn is_exact(ty: TensorType) -> bool {
+    ty == TensorType::Q8_0 || device_type(ty) != WeightType::Q8_0
 }
 
 /// Splits `row`, whole blocks of `ty`, into `main` and `aux`, which are as long as [`WeightType::main_len`] and
@@ -64,94 +69,115 @@ pub(super) fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|j| codes[j] & 15 | codes[j + 16] << 4)
 }
 
-/// Splits blocks of 32 behind an F16 scale into `CODES` bytes of codes (`main`) and the scale (`aux`), as they are.
-pub(super) fn split_scales<const BYTES: usize, const CODES: usize>(row: &[u8], main: &mut [u8], aux: &mut [u8]) {
-    const { assert!(BYTES == CODES + 2) };
-    let blocks = row.as_chunks::<BYTES>().0;
-    // A row's last word of scales may have only one.
-    aux[2 * blocks.len()..].fill(0);
-    let out = main.as_chunks_mut::<CODES>().0.iter_mut().zip(aux.as_chunks_mut::<2>().0);
-    for (block, (codes, scale)) in blocks.iter().zip(out) {
-        scale.copy_from_slice(&block[..2]);
-        codes.copy_from_slice(&block[2..]);
-    }
+/// Codes below 4 of a super-block as pairs of bits, sixteen to a word.
+pub(super) fn pairs(codes: &[u8; 256]) -> [u8; 64] {
+    std::array::from_fn(|at| (0..4).fold(0, |byte, j| byte | codes[4 * at + j] << (2 * j)))
 }
 
-/// Widens a type with one scale per 32 and no minima to Q8_0.
+/// Blocks that have `MAIN` bytes in one stream and `AUX` in the other: `block(bytes, main, aux)` fills them in.
+pub(super) fn map_blocks<const BYTES: usize, const MAIN: usize, const AUX: usize>(
+    row: &[u8],
+    main: &mut [u8],
+    aux: &mut [u8],
+    block: impl Fn(&[u8; BYTES], &mut [u8; MAIN], &mut [u8; AUX]),
+) -> Result<()> {
+    let out = main.as_chunks_mut().0.iter_mut().zip(aux.as_chunks_mut().0);
+    row.as_chunks().0.iter().zip(out).for_each(|(bytes, (main, aux))| block(bytes, main, aux));
+    Ok(())
+}
+
+/// [`map_blocks`] for blocks with an F16 scale, which `block` returns: those of a row lie behind its other bytes.
+pub(super) fn split_blocks<const BYTES: usize, const MAIN: usize, const AUX: usize>(
+    row: &[u8],
+    main: &mut [u8],
+    aux: &mut [u8],
+    block: impl Fn(&[u8; BYTES], &mut [u8; MAIN], &mut [u8]) -> [u8; 2],
+) -> Result<()> {
+    let blocks = row.as_chunks::<BYTES>().0;
+    let (aux, scales) = aux.split_at_mut(AUX * blocks.len());
+    // A row's last word of scales may have only one.
+    scales[2 * blocks.len()..].fill(0);
+    let out = main.as_chunks_mut().0.iter_mut().zip(scales.as_chunks_mut().0);
+    for (at, (bytes, (main, scale))) in blocks.iter().zip(out).enumerate() {
+        *scale = block(bytes, main, &mut aux[AUX * at..][..AUX]);
+    }
+    Ok(())
+}
+
+/// Blocks behind an F16 scale as `CODES` bytes of codes and the scale, as they are.
+pub(super) fn split_scales<const BYTES: usize, const CODES: usize>(
+    row: &[u8],
+    main: &mut [u8],
+    aux: &mut [u8],
+) -> Result<()> {
+    const { assert!(BYTES == CODES + 2) };
+    split_blocks::<BYTES, CODES, 0>(row, main, aux, |block, main, _| {
+        main.copy_from_slice(&block[2..]);
+        [block[0], block[1]]
+    })
+}
+
+/// Blocks of 256 weights of -1, 0 and 1, with an F16 scale in their last two bytes, as Q2_0: `unpack` decodes one.
+pub(super) fn store_ternary<const BYTES: usize>(
+    row: &[u8],
+    main: &mut [u8],
+    aux: &mut [u8],
+    unpack: impl Fn(&[u8; BYTES], &mut [i8; 256], &mut [f32; 8], &mut [f32; 8]),
+) -> Result<()> {
+    map_blocks::<BYTES, 64, 8>(row, main, aux, |block, main, aux| {
+        let mut codes = [0; 256];
+        unpack(block, &mut codes, &mut [0.0; 8], &mut [0.0; 8]);
+        *main = pairs(&codes.map(|code| (code + 1) as u8));
+        aux.as_chunks_mut().0.fill([block[BYTES - 2], block[BYTES - 1]]);
+    })
+}
+
+/// Widens super-blocks with one scale per 32 and no minima to Q8_0.
 pub(super) fn widen_to_q8_0(ty: BlockType, row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     let format = ty.format();
     let (mut codes, mut scales) = ([0i8; 256], [0f32; 8]);
-    let chunks = row.len() / format.bytes * (format.len / 32);
-    aux[2 * chunks..].fill(0);
-    let rows = row.chunks(256 / format.len * format.bytes).zip(main.chunks_mut(256)).zip(aux.chunks_mut(16));
-    for ((blocks, main), aux) in rows {
-        let codes = &mut codes[..blocks.len() / format.bytes * format.len];
-        (format.unpack)(blocks, UnpackedMut { codes, scales: &mut scales, mins: &mut [] });
-        main.iter_mut().zip(&*codes).for_each(|(byte, code)| *byte = *code as u8);
-        for (to, scale) in aux.as_chunks_mut::<2>().0.iter_mut().zip(&scales[..codes.len() / 32]) {
-            *to = f16_scale(format.ty, *scale)?;
+    let out = main.as_chunks_mut::<256>().0.iter_mut().zip(aux.as_chunks_mut::<16>().0);
+    for (block, (main, aux)) in row.chunks_exact(format.bytes).zip(out) {
+        (format.unpack)(block, UnpackedMut { codes: &mut codes, scales: &mut scales, mins: &mut [] });
+        *main = codes.map(|code| code as u8);
+        for (to, scale) in aux.as_chunks_mut::<2>().0.iter_mut().zip(&scales) {
+            let half = f16::from_f32(*scale);
+            if scale.is_finite() && half.is_infinite() {
+                let expected = format!("magnitudes up to {:e}", f16::MAX);
+                return Err(Error::invalid(
+                    "scales of weights for the GPU",
+                    expected,
+                    format!("{scale:e} ({ty})", ty = format.ty),
+                ));
+            }
+            *to = half.to_le_bytes();
         }
     }
     Ok(())
 }
 
-/// Widens blocks behind an F16 scale, whose codes are in `-8..8`, to Q4_0: `unpack(block, codes, scales)` decodes one.
-pub(super) fn widen_to_q4_0<const BYTES: usize, const LEN: usize, const CHUNKS: usize>(
-    row: &[u8],
-    main: &mut [u8],
-    aux: &mut [u8],
-    unpack: fn(&[u8; BYTES], &mut [i8; LEN], &mut [f32; CHUNKS]),
-) {
-    let blocks = row.as_chunks::<BYTES>().0;
-    aux[2 * CHUNKS * blocks.len()..].fill(0);
-    let (mut codes, mut scales) = ([0; LEN], [0.0; CHUNKS]);
-    let out = main.chunks_exact_mut(LEN / 2).zip(aux.chunks_exact_mut(2 * CHUNKS));
-    for (block, (main, aux)) in blocks.iter().zip(out) {
-        unpack(block, &mut codes, &mut scales);
-        let chunks = codes.as_chunks::<32>().0.iter().zip(main.as_chunks_mut::<16>().0);
-        chunks.for_each(|(codes, main)| *main = nibbles(&codes.map(|code| (code + 8) as u8)));
-        aux.as_chunks_mut::<2>().0.fill([block[0], block[1]]);
-    }
-}
-
-/// Decodes blocks and quantises them again, to Q8_0.
+/// Decodes super-blocks and quantises them again, to Q8_0.
 pub(super) fn requantise_to_q8_0(ty: BlockType, row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     let format = ty.format();
     let (mut values, mut blocks) = ([0.0; 256], Vec::with_capacity(8 * 34));
-    let chunks = row.len() / format.bytes * (format.len / 32);
-    aux[2 * chunks..].fill(0);
-    let out = main.chunks_exact_mut(format.len).zip(aux.chunks_exact_mut(format.len / 16));
+    let out = main.as_chunks_mut::<256>().0.iter_mut().zip(aux.as_chunks_mut::<16>().0);
     for (block, (main, aux)) in row.chunks_exact(format.bytes).zip(out) {
-        let values = &mut values[..format.len];
-        dequantise(format.ty, block, values);
+        dequantise(format.ty, block, &mut values);
         blocks.clear();
-        quantise(TensorType::Q8_0, values, &mut blocks)?;
-        split_scales::<34, 32>(&blocks, main, aux);
+        quantise(TensorType::Q8_0, &values, &mut blocks)?;
+        split_scales::<34, 32>(&blocks, main, aux)?;
     }
     Ok(())
 }
 
-/// `scale` as F16.
-fn f16_scale(ty: TensorType, scale: f32) -> Result<[u8; 2]> {
-    let half = f16::from_f32(scale);
-    if scale.is_finite() && half.is_infinite() {
-        let expected = format!("magnitudes up to {:e}", f16::MAX.to_f32());
-        return Err(Error::invalid("scales of weights for the GPU", expected, format!("{scale:e} ({ty})")));
-    }
-    Ok(half.to_le_bytes())
-}
-
 #[cfg(test)]
 mod tests {
-    use half::bf16;
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
+    use thermocline_shaders::WeightRow;
 
     use super::*;
-    use crate::quant::{
-        mxfp4,
-        tests::{WEIGHTS, random_weights, widening_error},
-    };
+    use crate::quant::tests::{WEIGHTS, random_weights, widening_error};
 
     /// Streams of a row, over bytes that were not zero.
     fn repacked(ty: TensorType, row: &[u8], cols: usize) -> (Vec<u32>, Vec<u32>) {
@@ -162,79 +188,62 @@ mod tests {
         (words(main), words(aux))
     }
 
-    /// The value at `col` of a row on the GPU, as [`WeightType`] documents it.
-    fn decode(ty: WeightType, main: &[u32], aux: &[u32], col: usize) -> f32 {
-        let (chunk, j) = (col / 32, col % 32);
-        let f16s = |word: u32| [word as u16, (word >> 16) as u16].map(|bits| f16::from_bits(bits).to_f32());
-        let nibble = || (main[chunk * 4 + j % 16 / 4] >> (j % 4 * 8 + j / 16 * 4) & 15) as f32;
-        let c = chunk % 8;
-        let affine = |header: &[u32], code: f32| {
-            let [d, dmin] = f16s(header[0]);
-            let scale = (header[1] >> (4 * c) & 15) | (header[3] >> (2 * c) & 3) << 4;
-            let min = (header[2] >> (4 * c) & 15) | (header[3] >> (2 * c + 16) & 3) << 4;
-            d * scale as f32 * code - dmin * min as f32
-        };
-        match ty {
-            WeightType::F32 => f32::from_bits(main[col]),
-            WeightType::F16 => f16s(main[col / 2])[j % 2],
-            WeightType::BF16 => bf16::from_bits((main[col / 2] >> (j % 2 * 16)) as u16).to_f32(),
-            WeightType::Q8_0 => f32::from((main[col / 4] >> (j % 4 * 8)) as u8 as i8) * f16s(aux[chunk / 2])[chunk % 2],
-            WeightType::Q4_0 => (nibble() - 8.0) * f16s(aux[chunk / 2])[chunk % 2],
-            WeightType::MXFP4 => {
-                let e = (aux[chunk / 4] >> (chunk % 4 * 8)) as u8;
-                let scale = if e < 2 { 0.0 } else { mxfp4::scale(e) };
-                f32::from(mxfp4::VALUES[nibble() as usize]) * scale
-            }
-            WeightType::Q4_K => affine(&aux[chunk / 8 * 4..], nibble()),
-            WeightType::Q5_K => {
-                let aux = &aux[chunk / 8 * 12..];
-                affine(aux, nibble() + (16 * (aux[4 + c] >> j & 1)) as f32)
-            }
-            WeightType::Q6_K => {
-                let aux = &aux[chunk / 8 * 21..];
-                let code = nibble() + (16 * (aux[2 * c + j / 16] >> (j % 16 * 2) & 3)) as f32;
-                let scale = (aux[16 + c / 2] >> (c % 2 * 16 + j / 16 * 8)) as u8 as i8;
-                f16s(aux[20])[0] * f32::from(scale) * (code - 32.0)
-            }
-        }
-    }
-
     #[test]
     fn repacked_rows_decode_to_the_values_of_the_file() {
         for ty in WEIGHTS {
-            // An odd number of chunks, so that a word of scales is half empty.
+            // An odd number of blocks, so that a word of scales is half empty.
             let cols = if ty.block_len() == 1 { 45 } else { ty.block_len() * 3 };
             for seed in 0..5 {
                 let row = random_weights(ty, cols, &mut ChaCha8Rng::seed_from_u64(seed));
                 let mut expected = vec![0.0; cols];
                 dequantise(ty, &row, &mut expected);
                 let (main, aux) = repacked(ty, &row, cols);
-                let device = device_type(ty);
-                for (chunk, expected) in expected.chunks(32).enumerate() {
-                    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
-                    for (j, expected) in expected.iter().enumerate() {
-                        let got = decode(device, &main, &aux, 32 * chunk + j);
-                        let error = f64::from((got - expected).abs());
-                        // The order of products may differ by a rounding.
-                        let most = widening_error(ty) * f64::from(largest) + 3e-7 * f64::from(expected.abs());
-                        assert!(error <= most, "{ty} seed {seed} chunk {chunk} column {j}: {got}, expected {expected}");
-                    }
+                let row = WeightRow { ty: device_type(ty), main: &main, aux: &aux };
+                for (col, value) in expected.iter().enumerate() {
+                    let (got, value) = (row.value(col), f64::from(*value));
+                    let chunk = &expected[col / 32 * 32..][..32.min(cols - col / 32 * 32)];
+                    let largest = chunk.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+                    // `dequantise` rounds products to f32.
+                    let most = 3e-7 * (value.abs() + 1e-3) + widening_error(ty) * f64::from(largest);
+                    assert!((got - value).abs() <= most, "{ty} seed {seed} column {col}: {got}, expected {value}");
                 }
-                let padded = cols.next_multiple_of(device.block());
-                assert!((cols..padded).all(|col| decode(device, &main, &aux, col) == 0.0), "{ty}: padding");
-                assert_eq!(is_exact(ty), widening_error(ty) == 0.0, "{ty}");
+                let padded = cols.next_multiple_of(row.ty.block());
+                assert!((cols..padded).all(|col| row.value(col) == 0.0), "{ty}: padding");
             }
         }
     }
 
     #[test]
+    fn weights_are_as_large_on_the_device_as_in_the_file() {
+        for ty in WEIGHTS {
+            let (file, device) = (ty.row_bytes(4096).unwrap() as u64, device_row_bytes(ty, 4096));
+            let most = match ty {
+                TensorType::TQ1_0 | TensorType::TQ2_0 => file * 4 / 3,
+                TensorType::IQ1_S
+                | TensorType::IQ1_M
+                | TensorType::IQ2_XXS
+                | TensorType::IQ2_XS
+                | TensorType::IQ2_S
+                | TensorType::IQ3_XXS
+                | TensorType::IQ3_S => device_row_bytes(TensorType::Q8_0, 4096),
+                _ => file + file / 100,
+            };
+            assert!((file..=most).contains(&device), "{ty}: {device} bytes, {file} in the file");
+            assert_eq!(widening_reason(ty).is_some(), device > file + file / 100, "{ty}");
+            assert_eq!(is_exact(ty), widening_error(ty) == 0.0, "{ty}");
+        }
+    }
+
+    #[test]
     fn repack_refuses_scales_beyond_f16() {
-        let mut row = random_weights(TensorType::IQ4_XS, 256, &mut ChaCha8Rng::seed_from_u64(1));
-        row[..2].copy_from_slice(&f16::MAX.to_le_bytes());
-        // The largest of each group's scales.
-        row[2..8].fill(0xff);
-        let (mut main, mut aux) = (vec![0; 256], vec![0; 16]);
-        let error = repack(TensorType::IQ4_XS, &row, &mut main, &mut aux).unwrap_err().to_string();
-        assert!(error.contains("IQ4_XS") && error.contains("65504") | error.contains("6.5504e4"), "{error}");
+        // Of a type that is widened and of one that is quantised again: the largest d, and the largest scales beside it.
+        for (ty, scales) in [(TensorType::IQ3_S, 106..110), (TensorType::IQ2_S, 74..82)] {
+            let mut row = random_weights(ty, 256, &mut ChaCha8Rng::seed_from_u64(1));
+            row[..2].copy_from_slice(&f16::MAX.to_le_bytes());
+            row[scales].fill(0xff);
+            let (mut main, mut aux) = (vec![0; 256], vec![0; 16]);
+            let error = repack(ty, &row, &mut main, &mut aux).unwrap_err().to_string();
+            assert!(error.contains("6.5504e4"), "{error}");
+        }
     }
 }

@@ -25,7 +25,6 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     quantise: None,
     device: DeviceFormat {
         ty: WeightType::Q8_0,
-        exact: false,
         repack: |row, main, aux| device::requantise_to_q8_0(BlockType::IQ2_XS, row, main, aux),
     },
 };

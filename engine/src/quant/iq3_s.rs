@@ -27,7 +27,6 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     quantise: None,
     device: DeviceFormat {
         ty: WeightType::Q8_0,
-        exact: false,
         repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ3_S, row, main, aux),
     },
 };

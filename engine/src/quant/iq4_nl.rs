@@ -7,7 +7,7 @@
 
 use thermocline_shaders::WeightType;
 
-use super::{BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits, block_format::unpack_32, device};
+use super::{BlockFormat, DeviceFormat, Grouping, TensorType, bits, block_format::unpack_32, device};
 
 /// Values of the sixteen codes.
 pub(crate) const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
@@ -19,11 +19,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: true },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: true,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ4_NL, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ4_NL, repack: device::split_scales::<18, 16> },
 };
 
 #[inline(always)]

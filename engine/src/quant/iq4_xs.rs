@@ -10,12 +10,13 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at, nibbles},
     block_format::unpack_256,
     device,
     iq4_nl::VALUES,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::IQ4_XS,
@@ -24,11 +25,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: true },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: false,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::IQ4_XS, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::IQ4_XS, repack },
 };
 
 #[inline(always)]
@@ -59,4 +56,11 @@ fn scale_codes(block: &[u8; 136]) -> [u8; 8] {
     high = (high | high << 12) & 0x000f_000f_000f_000f;
     high = (high | high << 6) & 0x0303_0303_0303_0303;
     (low | high << 4).to_le_bytes()
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::map_blocks::<136, 128, 8>(row, main, aux, |block, main, aux| {
+        *aux = *bytes(block, 0);
+        *main = *bytes(block, 8);
+    })
 }

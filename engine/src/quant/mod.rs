@@ -47,7 +47,7 @@ mod tq2_0;
 pub(crate) use bits::{f16_at, f16_to_f32};
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub(crate) use block_format::{unpack_32, unpack_256};
-pub use device::{device_row_bytes, device_type, is_exact, repack};
+pub use device::{device_row_bytes, device_type, is_exact, repack, widening_reason};
 pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 
 use crate::error::{Error, Result};

@@ -13,6 +13,7 @@ use super::{
     block_format::{quantise_blocks, unpack_32},
     round,
 };
+use crate::error::Result;
 
 /// Values of the sixteen codes, doubled so that they are integers.
 pub(crate) const VALUES: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
@@ -24,14 +25,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::MXFP4,
-        exact: true,
-        repack: |row, main, aux| {
-            repack(row, main, aux);
-            Ok(())
-        },
-    },
+    device: DeviceFormat { ty: WeightType::MXFP4, repack },
 };
 
 #[inline(always)]
@@ -48,13 +42,14 @@ pub(crate) fn scale(e: u8) -> f32 {
 }
 
 /// Codes, as they are, and scales, four to a word.
-fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) {
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     aux.fill(0);
     let blocks = row.as_chunks::<17>().0.iter().zip(main.as_chunks_mut::<16>().0).zip(aux);
     for ((block, codes), scale) in blocks {
         *scale = block[0];
         codes.copy_from_slice(&block[1..]);
     }
+    Ok(())
 }
 
 /// Codes of `x` under the scale whose byte is `e`, and the sum of their squared errors.

@@ -9,8 +9,9 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, block_format::unpack_chunks, device, mxfp4::VALUES,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits::bytes, block_format::unpack_chunks, device, mxfp4::VALUES,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::NVFP4,
@@ -19,11 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: false },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: false,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::NVFP4, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::NVFP4, repack },
 };
 
 #[inline(always)]
@@ -55,4 +52,15 @@ pub(crate) fn scale(e4m3: u8) -> f32 {
         _ if exponent == 0 => subnormal,
         _ => normal,
     }
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    // Whole words of scales: two chunks, which are a block.
+    device::map_blocks::<36, 32, 4>(row, main, aux, |block, main, aux| {
+        *aux = bytes::<4>(block, 0).map(|scale| if scale == 0x7f { 0 } else { scale });
+        for (chunk, main) in main.as_chunks_mut::<16>().0.iter_mut().enumerate() {
+            let byte = |at: usize| block[4 + 16 * chunk + at / 16 * 8 + at % 8] >> (at / 8 % 2 * 4) & 15;
+            *main = device::nibbles(&std::array::from_fn(byte));
+        }
+    })
 }

@@ -21,14 +21,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_chunks(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q4_0,
-        exact: true,
-        repack: |row, main, aux| {
-            device::widen_to_q4_0(row, main, aux, unpack);
-            Ok(())
-        },
-    },
+    device: DeviceFormat { ty: WeightType::Q1_0, repack: device::split_scales::<18, 16> },
 };
 
 #[inline(always)]

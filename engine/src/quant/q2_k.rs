@@ -10,11 +10,12 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
     device,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q2_K,
@@ -23,16 +24,17 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: true, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: false,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::Q2_K, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::Q2_K, repack },
 };
 
 #[inline(always)]
 fn unpack(block: &[u8; 84], codes: &mut [i8; 256], scales: &mut [f32; 16], mins: &mut [f32; 16]) {
     unpack_scales(block, scales, mins);
+    unpack_codes(block, codes);
+}
+
+#[inline(always)]
+fn unpack_codes(block: &[u8; 84], codes: &mut [i8; 256]) {
     for (half, codes) in codes.as_chunks_mut::<128>().0.iter_mut().enumerate() {
         let pairs: &[u8; 32] = bytes(block, 16 + 32 * half);
         for (s, codes) in codes.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -51,4 +53,14 @@ pub(crate) fn unpack_scales(block: &[u8; 84], scales: &mut [f32; 16], mins: &mut
         scales[i] = d * f32::from(byte & 15);
         mins[i] = -dmin * f32::from(byte >> 4);
     }
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::map_blocks::<84, 64, 20>(row, main, aux, |block, main, aux| {
+        aux[..4].copy_from_slice(&block[80..]);
+        aux[4..].copy_from_slice(&block[..16]);
+        let mut codes = [0; 256];
+        unpack_codes(block, &mut codes);
+        *main = device::pairs(&codes.map(|code| code as u8));
+    })
 }

@@ -13,7 +13,7 @@ use super::{
     BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{bytes, f16_at},
     block_format::unpack_256,
-    q6_k,
+    device,
 };
 use crate::error::Result;
 
@@ -24,7 +24,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: None,
-    device: DeviceFormat { ty: WeightType::Q6_K, exact: true, repack },
+    device: DeviceFormat { ty: WeightType::Q3_K, repack },
 };
 
 #[inline(always)]
@@ -67,13 +67,24 @@ pub(crate) fn scale_codes(block: &[u8; 110]) -> [[u8; 8]; 2] {
     [scales(low, 0).to_le_bytes(), scales(low >> 4, 4).to_le_bytes()]
 }
 
-/// As Q6_K, whose codes and scales are wider.
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    q6_k::store_blocks::<110>(row, main, aux, |block, codes| {
-        unpack_codes(block, codes);
-        let scales = scale_codes(block);
-        let scales = std::array::from_fn(|j| scales.as_flattened()[j].wrapping_sub(32));
-        (scales, [block[108], block[109]])
-    });
-    Ok(())
+    device::split_blocks::<110, 64, 44>(row, main, aux, |block, main, aux| {
+        let mut codes = [0; 256];
+        unpack_codes(block, &mut codes);
+        let codes = codes.map(|code| (code + 4) as u8);
+        *main = device::pairs(&codes.map(|code| code & 3));
+        let (thirds, scales) = aux.split_at_mut(32);
+        for (word, codes) in thirds.as_chunks_mut::<4>().0.iter_mut().zip(codes.as_chunks::<32>().0) {
+            let bits = codes.iter().enumerate().fold(0, |word, (j, code)| word | u32::from(code >> 2) << j);
+            *word = bits.to_le_bytes();
+        }
+        let (all, mut low, mut high) = (scale_codes(block), 0u64, 0u32);
+        for (sub, scale) in all.as_flattened().iter().enumerate() {
+            low |= u64::from(scale & 15) << (4 * sub);
+            high |= u32::from(scale >> 4) << (2 * sub);
+        }
+        scales[..8].copy_from_slice(&low.to_le_bytes());
+        scales[8..].copy_from_slice(&high.to_le_bytes());
+        [block[108], block[109]]
+    })
 }

@@ -20,14 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q4_0,
-        exact: true,
-        repack: |row, main, aux| {
-            device::split_scales::<18, 16>(row, main, aux);
-            Ok(())
-        },
-    },
+    device: DeviceFormat { ty: WeightType::Q4_0, repack: device::split_scales::<18, 16> },
 };
 
 #[inline(always)]

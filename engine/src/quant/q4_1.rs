@@ -9,10 +9,11 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q4_1,
@@ -21,11 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: false,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::Q4_1, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::Q4_1, repack },
 };
 
 #[inline(always)]
@@ -47,4 +44,11 @@ fn quantise(x: &[f32; 32]) -> [u8; 20] {
         *q = code(x[j]) | code(x[j + 16]) << 4;
     }
     block
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::map_blocks::<20, 16, 4>(row, main, aux, |block, main, aux| {
+        *aux = *bits::bytes(block, 0);
+        *main = *bits::bytes(block, 4);
+    })
 }

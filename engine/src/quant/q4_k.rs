@@ -24,7 +24,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q4_K, exact: true, repack },
+    device: DeviceFormat { ty: WeightType::Q4_K, repack },
 };
 
 #[inline(always)]

@@ -9,10 +9,11 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_0,
@@ -21,11 +22,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: true,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::Q5_0, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::Q5_0, repack },
 };
 
 #[inline(always)]
@@ -46,4 +43,12 @@ fn quantise(x: &[f32; 32]) -> [u8; 22] {
     block[2..6].copy_from_slice(&fifth);
     block[6..].copy_from_slice(&nibbles);
     block
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::split_blocks::<22, 16, 4>(row, main, aux, |block, main, aux| {
+        aux.copy_from_slice(&block[2..6]);
+        *main = *bits::bytes(block, 6);
+        *bits::bytes(block, 0)
+    })
 }

@@ -10,10 +10,11 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType, bits,
+    BlockFormat, DeviceFormat, Grouping, TensorType, bits,
     block_format::{quantise_blocks, unpack_32},
     device, round,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::Q5_1,
@@ -22,11 +23,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, wide: false },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: false,
-        repack: |row, main, aux| device::requantise_to_q8_0(BlockType::Q5_1, row, main, aux),
-    },
+    device: DeviceFormat { ty: WeightType::Q5_1, repack },
 };
 
 #[inline(always)]
@@ -49,4 +46,12 @@ fn quantise(x: &[f32; 32]) -> [u8; 24] {
     block[4..8].copy_from_slice(&fifth);
     block[8..].copy_from_slice(&nibbles);
     block
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::map_blocks::<24, 16, 8>(row, main, aux, |block, main, aux| {
+        aux[..4].copy_from_slice(&block[4..8]);
+        aux[4..].copy_from_slice(&block[..4]);
+        *main = *bits::bytes(block, 8);
+    })
 }

@@ -25,7 +25,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: true, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q5_K, exact: true, repack },
+    device: DeviceFormat { ty: WeightType::Q5_K, repack },
 };
 
 #[inline(always)]

@@ -24,7 +24,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 16, minima: false, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat { ty: WeightType::Q6_K, exact: true, repack },
+    device: DeviceFormat { ty: WeightType::Q6_K, repack },
 };
 
 #[inline(always)]
@@ -74,35 +74,17 @@ fn quantise(x: &[f32; 256]) -> [u8; 210] {
     block
 }
 
+/// Chunk by chunk, low nibbles apart from high bit pairs.
 fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
-    store_blocks::<210>(row, main, aux, |block, codes| {
-        unpack_codes(block, codes);
-        (*bytes(block, 192), [block[208], block[209]])
-    });
-    Ok(())
-}
-
-/// Writes a row of super-blocks as the GPU's Q6_K: chunk by chunk, low nibbles apart from high bit pairs. `block(bytes, codes)` fills in
-/// 256 codes of `-32..32` and returns sixteen scales (i8) and `d` (F16).
-pub(super) fn store_blocks<const BYTES: usize>(
-    row: &[u8],
-    main: &mut [u8],
-    aux: &mut [u8],
-    block: impl Fn(&[u8; BYTES], &mut [i8; 256]) -> ([u8; 16], [u8; 2]),
-) {
-    let mut codes = [0i8; 256];
-    let out = main.as_chunks_mut::<128>().0.iter_mut().zip(aux.as_chunks_mut::<84>().0);
-    for (bytes, (main, aux)) in row.as_chunks::<BYTES>().0.iter().zip(out) {
-        let (scales, d) = block(bytes, &mut codes);
+    device::map_blocks::<210, 128, 84>(row, main, aux, |block, main, aux| {
+        let mut codes = [0i8; 256];
+        unpack_codes(block, &mut codes);
         let codes = codes.map(|code| (code + 32) as u8);
-        let chunks = codes.as_chunks::<32>().0.iter().zip(main.as_chunks_mut().0);
-        for ((codes, main), pairs) in chunks.zip(aux[..64].as_chunks_mut::<8>().0.iter_mut()) {
+        for (main, codes) in main.as_chunks_mut::<16>().0.iter_mut().zip(codes.as_chunks::<32>().0) {
             *main = device::nibbles(codes);
-            let pair = |half: usize| (0..16).fold(0, |word, j| word | u32::from(codes[16 * half + j] >> 4) << (2 * j));
-            pairs[..4].copy_from_slice(&pair(0).to_le_bytes());
-            pairs[4..].copy_from_slice(&pair(1).to_le_bytes());
         }
-        aux[64..80].copy_from_slice(&scales);
-        aux[80..].copy_from_slice(&[d[0], d[1], 0, 0]);
-    }
+        aux[..64].copy_from_slice(&device::pairs(&codes.map(|code| code >> 4)));
+        aux[64..80].copy_from_slice(&block[192..208]);
+        aux[80..].copy_from_slice(&[block[208], block[209], 0, 0]);
+    })
 }

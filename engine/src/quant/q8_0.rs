@@ -20,14 +20,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: true },
     unpack: |src, to| unpack_32(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: true,
-        repack: |row, main, aux| {
-            device::split_scales::<34, 32>(row, main, aux);
-            Ok(())
-        },
-    },
+    device: DeviceFormat { ty: WeightType::Q8_0, repack: device::split_scales::<34, 32> },
 };
 
 #[inline(always)]

@@ -8,7 +8,7 @@
 use thermocline_shaders::WeightType;
 
 use super::{
-    BlockFormat, BlockType, DeviceFormat, Grouping, TensorType,
+    BlockFormat, DeviceFormat, Grouping, TensorType,
     bits::{self, f16_at},
     block_format::{quantise_blocks, unpack_256},
     device, round,
@@ -22,9 +22,8 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {
-        ty: WeightType::Q8_0,
-        exact: true,
-        repack: |row, main, aux| device::widen_to_q8_0(BlockType::TQ2_0, row, main, aux),
+        ty: WeightType::Q2_0,
+        repack: |row, main, aux| device::store_ternary(row, main, aux, unpack),
     },
 };
 

@@ -1,7 +1,7 @@
 //! Random weights of every type, as they lie in device memory and as the numbers they mean.
 
 use half::{bf16, f16};
-use thermocline_shaders::WeightType;
+use thermocline_shaders::{WeightRow, WeightType};
 
 use super::noise;
 
@@ -21,28 +21,24 @@ fn words(len: usize, seed: u32) -> Vec<u32> {
     half(seed).zip(half(seed + 1000)).map(|(low, high)| low | high << 16).collect()
 }
 
-/// Halves of a word.
-fn f16s(word: u32) -> [f64; 2] {
-    [word as u16, (word >> 16) as u16].map(|bits| f16::from_bits(bits).to_f64())
-}
-
 /// Pairs of floats below `scale`.
 fn scales(len: usize, seed: u32, scale: f32) -> Vec<u32> {
     let halves: Vec<f16> = noise(len * 2, seed).into_iter().map(|v| f16::from_f32(v * scale)).collect();
     bytemuck::pod_collect_to_vec(&halves)
 }
 
-/// Column `j`'s of a chunk's four words of nibbles.
-fn nibble(words: &[u32], j: usize) -> u32 {
-    words[j % 16 / 4] >> (j % 4 * 8 + j / 16 * 4) & 15
+/// Puts pairs of floats below `scale` at word `at` of blocks of `words`.
+fn put(aux: &mut [u32], words: usize, at: usize, scale: f32) {
+    let heads = scales(aux.len() / words, at as u32, scale);
+    aux.chunks_exact_mut(words).zip(heads).for_each(|(block, head)| block[at] = head);
 }
 
-/// Scale times code minus minimum, of column `j` of chunk `c` of a super-block.
-fn affine(header: &[u32], c: usize, code: u32) -> f64 {
-    let [d, dmin] = f16s(header[0]);
-    let scale = (header[1] >> (4 * c) & 15) | (header[3] >> (2 * c) & 3) << 4;
-    let min = (header[2] >> (4 * c) & 15) | (header[3] >> (2 * c + 16) & 3) << 4;
-    d * f64::from(scale) * f64::from(code) - dmin * f64::from(min)
+/// Puts pairs of floats below `scale` at the ends of rows of `row` words, one for each block.
+fn put_last(aux: &mut [u32], row: usize, blocks: usize, scale: f32) {
+    for (at, row) in aux.chunks_exact_mut(row).enumerate() {
+        let first = row.len() - blocks.div_ceil(2);
+        row[first..].copy_from_slice(&scales(blocks.div_ceil(2), at as u32, scale));
+    }
 }
 
 impl Weights {
@@ -62,46 +58,31 @@ impl Weights {
             WeightType::Q4_0 => aux = scales(rows * aux_row, seed, 0.2),
             // Scales of 2^-8 to 2^-5.
             WeightType::MXFP4 => aux.iter_mut().for_each(|word| *word = *word & 0x0303_0303 | 0x7878_7878),
-            WeightType::Q4_K | WeightType::Q5_K | WeightType::Q6_K => {
-                let (words, at, scale) = match ty {
-                    WeightType::Q4_K => (4, 0, 0.003),
-                    WeightType::Q5_K => (12, 0, 0.0015),
-                    _ => (21, 20, 0.0005),
-                };
-                let headers = scales(aux.len() / words, seed, scale);
-                aux.chunks_exact_mut(words).zip(headers).for_each(|(block, header)| block[at] = header);
+            // Scales of 2^-6 to 2^-2, and below.
+            WeightType::NVFP4 => aux.iter_mut().for_each(|word| *word &= 0x2f2f_2f2f),
+            WeightType::Q4_1 => aux = scales(rows * aux_row, seed, 0.2),
+            WeightType::Q4_K => put(&mut aux, 4, 0, 0.003),
+            WeightType::Q5_K => put(&mut aux, 12, 0, 0.0015),
+            WeightType::Q6_K => put(&mut aux, 21, 20, 0.0005),
+            WeightType::Q5_1 => put(&mut aux, 2, 1, 0.1),
+            WeightType::Q2_K => put(&mut aux, 5, 0, 0.03),
+            WeightType::IQ4_XS => {
+                let heads = scales(aux.len() / 2, seed, 0.0005);
+                aux.chunks_exact_mut(2)
+                    .zip(heads)
+                    .for_each(|(block, head)| block[0] = block[0] & 0xffff_0000 | head & 0xffff);
             }
+            // Scales behind the words of all blocks of a row.
+            WeightType::Q5_0 => put_last(&mut aux, aux_row, cols / 32, 0.1),
+            WeightType::IQ4_NL => put_last(&mut aux, aux_row, cols / 32, 0.015),
+            WeightType::Q1_0 | WeightType::Q2_0 => put_last(&mut aux, aux_row, cols / ty.block(), 1.0),
+            WeightType::Q3_K => put_last(&mut aux, aux_row, cols / 256, 0.01),
         }
         let mut values = Vec::with_capacity(rows * cols);
-        for (row, col) in (0..rows).flat_map(|row| (0..cols).map(move |col| (row, col))) {
-            let (chunk, j) = (col / 32, col % 32);
-            let main = &main[row * main_row + chunk * (main_row * 32 / cols)..];
-            let aux = &aux[row * aux_row..];
-            values.push(match ty {
-                WeightType::F32 => f64::from(f32::from_bits(main[j])),
-                WeightType::F16 => f16s(main[j / 2])[j % 2],
-                WeightType::BF16 => bf16::from_bits((main[j / 2] >> (j % 2 * 16)) as u16).to_f64(),
-                WeightType::Q8_0 => {
-                    f64::from((main[j / 4] >> (j % 4 * 8)) as u8 as i8) * f16s(aux[chunk / 2])[chunk % 2]
-                }
-                WeightType::Q4_0 => (f64::from(nibble(main, j)) - 8.0) * f16s(aux[chunk / 2])[chunk % 2],
-                WeightType::MXFP4 => {
-                    let (code, e) = (nibble(main, j), aux[chunk / 4] >> (chunk % 4 * 8) & 255);
-                    let magnitude = [0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][code as usize & 7];
-                    (if code > 7 { -magnitude } else { magnitude }) * 2.0_f64.powi(e as i32 - 128)
-                }
-                WeightType::Q4_K => affine(&aux[chunk / 8 * 4..], chunk % 8, nibble(main, j)),
-                WeightType::Q5_K => {
-                    let aux = &aux[chunk / 8 * 12..];
-                    affine(aux, chunk % 8, nibble(main, j) | (aux[4 + chunk % 8] >> j & 1) << 4)
-                }
-                WeightType::Q6_K => {
-                    let (aux, c) = (&aux[chunk / 8 * 21..], chunk % 8);
-                    let code = nibble(main, j) | (aux[2 * c + j / 16] >> (j % 16 * 2) & 3) << 4;
-                    let scale = (aux[16 + c / 2] >> (c % 2 * 16 + j / 16 * 8)) as u8 as i8;
-                    f16s(aux[20])[0] * f64::from(scale) * (f64::from(code) - 32.0)
-                }
-            });
+        for row in 0..rows {
+            let main = &main[row * main_row..][..main_row];
+            let row = WeightRow { ty, main, aux: &aux[row * aux_row..][..aux_row] };
+            values.extend((0..cols).map(|col| row.value(col)));
         }
         Weights { main, aux, values }
     }

@@ -1,22 +1,8 @@
-// MXFP4 weights, 2^(e - 128) * (0, 1, 2, 3, 4, 6, 8 or 12, with a sign); see WeightType.
-#include "load8.wgsl"
+// MXFP4 weights, 2^(e - 128) * value; see WeightType.
+#include "e2m1.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;
 @group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
-
-// Magnitudes of the lower three bits of a code, one to a nibble.
-const MAGNITUDES: u32 = 0xc8643210u;
-
-fn columns8(i: u32) -> vec2<u32> {
-    return vec2<u32>(i, i + 4u);
-}
-
-// Values of four codes in the lower four bits.
-fn values_of(codes: vec4<u32>) -> vec4<f32> {
-    let magnitudes = (vec4<u32>(MAGNITUDES) >> ((codes & vec4<u32>(7u)) << vec4<u32>(2u))) & vec4<u32>(15u);
-    let signs = (codes & vec4<u32>(8u)) << vec4<u32>(28u);
-    return bitcast<vec4<f32>>(bitcast<vec4<u32>>(vec4<f32>(magnitudes)) | signs);
-}
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let word = weight_main[(row * chunks + chunk) * 4u + i];

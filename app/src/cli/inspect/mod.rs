@@ -14,7 +14,7 @@ use thermocline_engine::{
     Error,
     format::{Array, Checkpoint, Container, Value},
     model::{AttentionConfig, Model, ModelConfig, expected_sparsity, traits},
-    quant::TensorType,
+    quant::{TensorType, device_type, widening_reason},
     sparsity::{
         sidecar,
         sidecar::{Attachment, Sidecar},
@@ -194,7 +194,10 @@ fn groups(out: &mut impl Write, title: &str, groups: &[(&'static str, Group)]) -
     writeln!(out, "\n{title:<13} {:>7} {:>12} {:>12}", "tensors", "parameters", "size")?;
     for (name, group) in groups {
         let (count, size) = (units::parameters(group.parameters), units::bytes(group.bytes));
-        writeln!(out, "  {name:<11} {:>7} {count:>12} {size:>12}", group.tensors)?;
+        // Why a model may take more of a card's memory than its file has.
+        let widened = name.parse().ok().and_then(|ty| Some((ty, widening_reason(ty)?)));
+        let widened = widened.map(|(ty, reason)| format!("  {} on a GPU, whose {reason}", device_type(ty)));
+        writeln!(out, "  {name:<11} {:>7} {count:>12} {size:>12}{}", group.tensors, widened.unwrap_or_default())?;
     }
     Ok(())
 }

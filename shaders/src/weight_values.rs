@@ -1,0 +1,138 @@
+//! What a [`WeightType`]'s bits mean, in plain Rust: the form that kernels and repacked weights are tested against.
+
+use half::{bf16, f16};
+
+use crate::WeightType;
+
+/// A row in device memory.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightRow<'a> {
+    /// Its type.
+    pub ty: WeightType,
+    /// Words of `main`.
+    pub main: &'a [u32],
+    /// Words of `aux`.
+    pub aux: &'a [u32],
+}
+
+/// Halves of a word.
+fn f16s(word: u32) -> [f64; 2] {
+    [word as u16, (word >> 16) as u16].map(|bits| f16::from_bits(bits).to_f64())
+}
+
+/// Byte `at` of words.
+fn byte(words: &[u32], at: usize) -> u32 {
+    words[at / 4] >> (at % 4 * 8) & 255
+}
+
+/// `bits` bits of a word, from bit `at` on.
+fn field(word: u32, at: usize, bits: u32) -> u32 {
+    word >> at & ((1 << bits) - 1)
+}
+
+/// Half of an E4M3 number.
+fn half_e4m3(bits: u32) -> f64 {
+    let fraction = f64::from(bits & 7);
+    match field(bits, 3, 4) {
+        0 => fraction / 1024.0,
+        exponent => (1.0 + fraction / 8.0) * 2.0_f64.powi(exponent as i32 - 8),
+    }
+}
+
+/// Scale times code minus minimum, of chunk `c` of a super-block of Q4_K or Q5_K.
+fn affine(header: &[u32], c: usize, code: u32) -> f64 {
+    let [d, dmin] = f16s(header[0]);
+    let scale = field(header[1], 4 * c, 4) | field(header[3], 2 * c, 2) << 4;
+    let min = field(header[2], 4 * c, 4) | field(header[3], 2 * c + 16, 2) << 4;
+    d * f64::from(scale) * f64::from(code) - dmin * f64::from(min)
+}
+
+fn negated(value: f64, negative: u32) -> f64 {
+    if negative & 1 == 1 { -value } else { value }
+}
+
+impl WeightRow<'_> {
+    /// The value at `col`.
+    ///
+    /// # Panics
+    /// If the row is shorter than that.
+    pub fn value(&self, col: usize) -> f64 {
+        let WeightRow { ty, main, aux } = *self;
+        let (chunk, j) = (col / 32, col % 32);
+        // The chunk within its super-block.
+        let c = chunk % 8;
+        let nibble = || byte(main, 16 * chunk + j % 16) >> (j / 16 * 4) & 15;
+        let pair = || field(main[2 * chunk + j / 16], j % 16 * 2, 2);
+        // The 16-bit scale of block `at`, of those behind `words` words.
+        let scale = |words: usize, at: usize| f16s(aux[words + at / 2])[at % 2];
+        // Words of a super-block, and its scale behind all.
+        let super_block = |words: usize| {
+            let blocks = main.len() / ty.chunk_words() / 8;
+            (&aux[chunk / 8 * words..], scale(blocks * words, chunk / 8))
+        };
+        match ty {
+            WeightType::F32 => f64::from(f32::from_bits(main[col])),
+            WeightType::F16 => f16s(main[col / 2])[j % 2],
+            WeightType::BF16 => bf16::from_bits((main[col / 2] >> (j % 2 * 16)) as u16).to_f64(),
+            WeightType::Q8_0 => f64::from(byte(main, col) as u8 as i8) * scale(0, chunk),
+            WeightType::Q4_0 => (f64::from(nibble()) - 8.0) * scale(0, chunk),
+            WeightType::Q4_1 => {
+                let [d, min] = f16s(aux[chunk]);
+                d * f64::from(nibble()) + min
+            }
+            WeightType::Q5_0 => {
+                let code = nibble() | field(aux[chunk], j, 1) << 4;
+                (f64::from(code) - 16.0) * scale(main.len() / 4, chunk)
+            }
+            WeightType::Q5_1 => {
+                let [d, min] = f16s(aux[2 * chunk + 1]);
+                d * f64::from(nibble() | field(aux[2 * chunk], j, 1) << 4) + min
+            }
+            WeightType::MXFP4 => match byte(aux, chunk) {
+                0 | 1 => 0.0,
+                e => e2m1(nibble()) * 2.0_f64.powi(e as i32 - 128),
+            },
+            WeightType::NVFP4 => e2m1(nibble()) * half_e4m3(byte(aux, 2 * chunk + j / 16)),
+            WeightType::Q2_K => {
+                let aux = &aux[chunk / 8 * 5..];
+                let ([d, dmin], both) = (f16s(aux[0]), byte(&aux[1..], 2 * c + j / 16));
+                d * f64::from(both & 15) * f64::from(pair()) - dmin * f64::from(both >> 4)
+            }
+            WeightType::Q3_K => {
+                let ((aux, d), sub) = (super_block(11), 2 * c + j / 16);
+                let code = pair() | field(aux[c], j, 1) << 2;
+                let scale = field(aux[8 + sub / 8], sub % 8 * 4, 4) | field(aux[10], 2 * sub, 2) << 4;
+                d * (f64::from(scale) - 32.0) * (f64::from(code) - 4.0)
+            }
+            WeightType::Q4_K => affine(&aux[chunk / 8 * 4..], c, nibble()),
+            WeightType::Q5_K => {
+                let aux = &aux[chunk / 8 * 12..];
+                affine(aux, c, nibble() | field(aux[4 + c], j, 1) << 4)
+            }
+            WeightType::Q6_K => {
+                let aux = &aux[chunk / 8 * 21..];
+                let code = nibble() | field(aux[2 * c + j / 16], j % 16 * 2, 2) << 4;
+                let scale = byte(&aux[16..], 2 * c + j / 16) as u8 as i8;
+                f16s(aux[20])[0] * f64::from(scale) * (f64::from(code) - 32.0)
+            }
+            WeightType::Q1_0 => negated(scale(0, chunk / 4), !main[chunk] >> j),
+            WeightType::Q2_0 => (f64::from(field(main[col / 16], j % 16 * 2, 2)) - 1.0) * scale(0, chunk / 2),
+            WeightType::IQ4_NL => iq4(nibble()) * scale(0, chunk),
+            WeightType::IQ4_XS => {
+                let aux = &aux[chunk / 8 * 2..];
+                let scale = field(aux[1], 4 * c, 4) | field(aux[0], 16 + 2 * c, 2) << 4;
+                f16s(aux[0])[0] * (f64::from(scale) - 32.0) * iq4(nibble())
+            }
+        }
+    }
+}
+
+/// A four-bit float, doubled.
+fn e2m1(code: u32) -> f64 {
+    negated([0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0][code as usize & 7], code >> 3)
+}
+
+fn iq4(code: u32) -> f64 {
+    const VALUES: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+    f64::from(VALUES[code as usize])
+}

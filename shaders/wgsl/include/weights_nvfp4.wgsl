@@ -1,0 +1,23 @@
+// NVFP4 weights, scale / 2 * value with a scale for each half of a chunk; see WeightType.
+#include "e2m1.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<u32>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+
+// Half of a number of four bits of exponent, bias 7, and three of fraction.
+fn half_e4m3(bits: u32) -> f32 {
+    let normal = bitcast<f32>(((((bits >> 3u) & 15u) + 119u) << 23u) | ((bits & 7u) << 20u));
+    return select(f32(bits & 7u) / 1024.0, normal, (bits & 0x78u) != 0u);
+}
+
+fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
+    let word = weight_main[(row * chunks + chunk) * 4u + i];
+    let scales = weight_aux[row * ((chunks + 1u) / 2u) + chunk / 2u] >> (chunk % 2u * 16u);
+    let bytes = vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u);
+    return Weights8(
+        values_of(bytes) * half_e4m3(scales),
+        values_of(bytes >> vec4<u32>(4u)) * half_e4m3(scales >> 8u),
+        1.0,
+        0.0,
+    );
+}

@@ -1,0 +1,49 @@
+// Q3_K weights, d * (scale - 32) * (code - 4) with a scale for each half of a chunk; see WeightType.
+#include "pairs.wgsl"
+#include "super_block.wgsl"
+
+@group(0) @binding(0) var<storage, read> weight_main: array<vec2<u32>>;
+@group(0) @binding(1) var<storage, read> weight_aux: array<u32>;
+
+fn columns8(i: u32) -> vec2<u32> {
+    return vec2<u32>(i, i + 4u);
+}
+
+// The scales of both halves of a chunk of a super-block.
+fn half_scales(aux: u32, chunk: u32) -> vec2<i32> {
+    let c = chunk % 8u;
+    let low = weight_aux[aux + 8u + c / 4u] >> ((c % 4u) * 8u);
+    let high = weight_aux[aux + 10u] >> (c * 4u);
+    return vec2<i32>(
+        i32((low & 15u) | ((high & 3u) << 4u)) - 32,
+        i32(((low >> 4u) & 15u) | (((high >> 2u) & 3u) << 4u)) - 32,
+    );
+}
+
+fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
+    let pairs = weight_main[row * chunks + chunk];
+    let block = super_block(row, chunk, chunks, 11u);
+    let third = weight_aux[block.at + chunk % 8u] >> (i * 4u);
+    let low = (vec4<u32>(third) >> vec4<u32>(0u, 1u, 2u, 3u)) & vec4<u32>(1u);
+    let high = (vec4<u32>(third) >> vec4<u32>(16u, 17u, 18u, 19u)) & vec4<u32>(1u);
+    let scales = vec2<f32>(half_scales(block.at, chunk));
+    return Weights8(
+        (vec4<f32>(pair_codes(pairs.x, i) | (low << vec4<u32>(2u))) - 4.0) * scales.x,
+        (vec4<f32>(pair_codes(pairs.y, i) | (high << vec4<u32>(2u))) - 4.0) * scales.y,
+        block.d,
+        0.0,
+    );
+}
+
+fn dot8_packed(row: u32, chunk: u32, i: u32, chunks: u32, x: PackedInput) -> f32 {
+    let pairs = weight_main[row * chunks + chunk];
+    let block = super_block(row, chunk, chunks, 11u);
+    let third = weight_aux[block.at + chunk % 8u] >> (i * 4u);
+    // Four bits in a row, multiplied, land one in each byte.
+    let low = spread_pairs(pairs.x, i) | ((((third & 15u) * 0x204081u) & 0x01010101u) << 2u);
+    let high = spread_pairs(pairs.y, i) | (((((third >> 16u) & 15u) * 0x204081u) & 0x01010101u) << 2u);
+    let scales = half_scales(block.at, chunk);
+    let sum = (dot4I8Packed(low, x.low) - 4 * x.low_sum) * scales.x
+        + (dot4I8Packed(high, x.high) - 4 * x.high_sum) * scales.y;
+    return block.d * f32(sum);
+}
