@@ -1,4 +1,4 @@
-//! What a [`WeightType`]'s bits mean, in plain Rust: the form that kernels and repacked weights are tested against.
+//! Meaning of a [`WeightType`]'s bits, in plain Rust: the form that kernels and repacked weights are tested against.
 
 use half::{bf16, f16};
 

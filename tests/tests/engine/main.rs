@@ -34,3 +34,4 @@ mod synth;
 mod tight;
 mod tokenizer;
 mod tokenizer_hostile;
+mod weight_types;

@@ -1,0 +1,93 @@
+//! Weights of every type that a device reads in the file's own size: a model of them on the GPU computes what it computes with the same
+//! weights decoded, and takes as many bytes.
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use thermocline_engine::{
+    cpu::Isa,
+    format::{Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, open as open_file},
+    gpu::{GpuOptions, Purpose},
+    model::{LoadOptions, Model},
+    quant::{QUANTISABLE, TensorType, quantise},
+    runtime::KvType,
+};
+use thermocline_tests::{
+    golden::{self, Setup, max_diff, observed},
+    gpu::{FULL, forward, open},
+};
+
+fn fixture(path: &str) -> Checkpoint {
+    let path: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(path);
+    let Opened::Checkpoint(file) = open_file(&path, ReadMode::Map).unwrap() else { panic!("{}", path.display()) };
+    file
+}
+
+/// The values of a matrix's rows, one after the other.
+fn decoded(tensor: &Tensor) -> Vec<f32> {
+    let matrix = Matrix::new(tensor.ty, tensor.rows(), tensor.cols(), tensor.data.clone()).unwrap();
+    let mut values = vec![0.0; tensor.rows() * tensor.cols()];
+    let rows = values.chunks_exact_mut(tensor.cols()).enumerate();
+    rows.for_each(|(row, values)| matrix.dequantise_row(row, values));
+    values
+}
+
+/// True for matrices of layers with whole blocks of every type.
+fn of_layer(tensor: &Tensor) -> bool {
+    tensor.name.starts_with("blk.") && tensor.shape.len() == 2 && tensor.cols().is_multiple_of(256)
+}
+
+/// The model of `file` with each matrix of its layers changed.
+fn changed(file: &Checkpoint, change: impl Fn(&mut Tensor)) -> Arc<Model> {
+    let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
+    let mut tensors = file.clone().into_tensors();
+    tensors.iter_mut().filter(|tensor| of_layer(tensor)).for_each(change);
+    let file = Checkpoint::new(path, container, metadata, tokenizer, tensors).unwrap();
+    Arc::new(Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
+}
+
+/// `tensor` in `ty`: its values where the type can be written, else blocks of the reference's quantiser in turn.
+fn encode(tensor: &mut Tensor, ty: TensorType, blocks: &[Checkpoint; 2]) {
+    let mut data = Vec::new();
+    if QUANTISABLE.contains(&ty) {
+        quantise(ty, &decoded(tensor), &mut data).unwrap();
+    } else {
+        let reference = blocks.iter().find_map(|file| file.tensor(&format!("q.{ty}"))).unwrap();
+        let bytes = tensor.rows() * ty.row_bytes(tensor.cols()).unwrap();
+        data.extend(reference.data.iter().cycle().take(bytes));
+    }
+    (tensor.ty, tensor.data) = (ty, Bytes::new(data));
+}
+
+#[test]
+fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_their_size() {
+    use TensorType::*;
+    let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
+    let file = fixture("gguf/llama-silu-gqa-256-F16.gguf");
+    let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
+    for ty in [Q2_K, Q3_K, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, NVFP4, Q1_0, Q2_0] {
+        let typed = changed(&file, |tensor| encode(tensor, ty, &blocks));
+        let floats = changed(&file, |tensor| {
+            encode(tensor, ty, &blocks);
+            let values: Vec<u8> = decoded(tensor).into_iter().flat_map(f32::to_le_bytes).collect();
+            (tensor.ty, tensor.data) = (F32, Bytes::new(values));
+        });
+        let setup = Setup { isa: Some(Isa::Scalar), ..Setup::default() };
+        let wanted = observed(&mut golden::forward(&floats, setup), KvType::F32, &ids).logits;
+        let gpu = open(GpuOptions { tier: Some(FULL), ..GpuOptions::default() });
+        let mut whole = forward(&gpu, &typed, 64);
+        let error = max_diff(&observed(&mut whole, KvType::F32, &ids).logits, &wanted);
+        let largest = wanted.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+        assert!(error <= 1e-3 * largest, "{ty}: logits up to {largest} differ by {error}");
+
+        let in_layers = |tensor: &&Tensor| tensor.name.starts_with("blk.") && tensor.shape.len() == 2;
+        let matrices = typed.checkpoint.tensors().iter().filter(in_layers);
+        let in_file: u64 = matrices.map(|tensor| tensor.data.len() as u64).sum();
+        let on_device = gpu.arena().used_for(Purpose::Attention) + gpu.arena().used_for(Purpose::Ffn);
+        // Rows of streams are padded to words, streams to the alignment of a binding.
+        assert!(on_device <= in_file + in_file / 50 + 16 * 256, "{ty}: {on_device} bytes, {in_file} in the file");
+    }
+}
