@@ -16,7 +16,7 @@ use std::fmt;
 /// | Q5_0 | low nibbles | a row's words of high bits, one per chunk, then its f16 scales |
 /// | Q5_1 | low nibbles | a word of high bits, f16 scale and min |
 /// | MXFP4 | nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2) |
-/// | NVFP4 | nibbles | two E4M3 bytes, scales of the halves |
+/// | NVFP4 | nibbles | a row's factor in F32, then per chunk two E4M3 bytes, scales of the halves |
 /// | Q4_K | nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
 /// | Q5_K | low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
 /// | Q6_K | low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
@@ -132,7 +132,8 @@ impl WeightType {
         let (words, scale) = match self {
             F32 | F16 | BF16 => (0, false),
             MXFP4 => return blocks.div_ceil(4),
-            Q8_0 | Q4_0 | IQ4_NL | NVFP4 | Q1_0 | Q2_0 => (0, true),
+            NVFP4 => return 1 + blocks.div_ceil(2),
+            Q8_0 | Q4_0 | IQ4_NL | Q1_0 | Q2_0 => (0, true),
             Q5_0 => (1, true),
             Q4_1 => (1, false),
             Q5_1 | IQ4_XS => (2, false),
@@ -143,6 +144,11 @@ impl WeightType {
             Q6_K => (21, false),
         };
         blocks * words + if scale { blocks.div_ceil(2) } else { 0 }
+    }
+
+    /// True if the first word of a row of `aux` is a factor of the whole row, in F32.
+    pub const fn has_row_factor(self) -> bool {
+        matches!(self, WeightType::NVFP4)
     }
 
     /// Bytes of a row of `cols` columns, both streams.

@@ -8,7 +8,7 @@ use std::{
 };
 
 use thermocline_engine::{
-    cpu::Isa,
+    cpu::{InputPrecision, Isa},
     format::{Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, open as open_file},
     gpu::{GpuOptions, Purpose},
     model::{LoadOptions, Model},
@@ -89,5 +89,60 @@ fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_t
         let on_device = gpu.arena().used_for(Purpose::Attention) + gpu.arena().used_for(Purpose::Ffn);
         // Rows of streams are padded to words, streams to the alignment of a binding.
         assert!(on_device <= in_file + in_file / 50 + 16 * 256, "{ty}: {on_device} bytes, {in_file} in the file");
+    }
+}
+
+/// Tensors of `file` with NVFP4 in place of `matrices`, each with its factors, and those matrices in floats.
+fn with_factors(file: &Checkpoint, matrices: impl Fn(&Tensor) -> bool, suffix: &str) -> [Arc<Model>; 2] {
+    let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
+    let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
+    let [mut typed, mut floats] = [file.clone().into_tensors(), file.clone().into_tensors()];
+    let mut scales = Vec::new();
+    let changed = typed.iter_mut().zip(&mut floats).filter(|(tensor, _)| matrices(tensor));
+    for (at, (typed, floats)) in changed.enumerate() {
+        encode(typed, TensorType::NVFP4, &blocks);
+        let count = if typed.shape.len() == 3 { typed.shape[0] } else { 1 };
+        let factors: Vec<f32> = (0..count).map(|expert| 0.01 * (1 + (at + 3 * expert) % 7) as f32).collect();
+        let mut values = decoded(typed);
+        let of_factor = values.len() / count;
+        let scaled = values.chunks_exact_mut(of_factor).zip(&factors);
+        scaled.for_each(|(values, factor)| values.iter_mut().for_each(|value| *value *= factor));
+        floats.ty = TensorType::F32;
+        floats.data = Bytes::new(values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        let stem = typed.name.strip_suffix(".weight").unwrap();
+        let data = Bytes::new(factors.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        scales.push(Tensor { name: format!("{stem}{suffix}"), ty: TensorType::F32, shape: vec![count], data });
+    }
+    assert!(!scales.is_empty());
+    typed.extend(scales);
+    [typed, floats].map(|tensors| {
+        let file = Checkpoint::new(path.clone(), container, metadata.clone(), tokenizer.clone(), tensors).unwrap();
+        Arc::new(Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
+    })
+}
+
+#[test]
+fn nvfp4_factors_of_tensors_and_experts_scale_products_on_both_processors() {
+    let whole = |tensor: &Tensor| tensor.name.starts_with("blk.") && tensor.shape.len() >= 2;
+    let blocks =
+        |tensor: &Tensor| whole(tensor) && tensor.cols().is_multiple_of(64) && !tensor.name.contains("gate_inp");
+    let files = [("gguf/llama-silu-gqa-256-F16.gguf", ".scale"), ("gguf2026/glm4-moe-F16.gguf", ".weight.scale")];
+    for (name, suffix) in files {
+        let [typed, floats] = with_factors(&fixture(name), blocks, suffix);
+        let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
+        let setup = Setup { activations: InputPrecision::Float, ..Setup::default() };
+        let wanted = observed(&mut golden::forward(&floats, setup), KvType::F32, &ids).logits;
+        let largest = wanted.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+        for isa in Isa::available() {
+            for chunk in [1, 9] {
+                let setup = Setup { isa: Some(isa), chunk, ..setup };
+                let error = max_diff(&observed(&mut golden::forward(&typed, setup), KvType::F32, &ids).logits, &wanted);
+                assert!(error <= 1e-3 * largest, "{name} {setup:?}: logits up to {largest} differ by {error}");
+            }
+        }
+        let gpu = open(GpuOptions { tier: Some(FULL), ..GpuOptions::default() });
+        let got = observed(&mut forward(&gpu, &typed, 64), KvType::F32, &ids).logits;
+        let error = max_diff(&got, &wanted);
+        assert!(error <= 1e-3 * largest, "{name} on the GPU: logits up to {largest} differ by {error}");
     }
 }

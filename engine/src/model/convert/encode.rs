@@ -30,12 +30,13 @@ impl Encoder {
         Encoder { pool: ThreadPool::new(None) }
     }
 
-    /// Hands `tensor`'s rows as `ty` to `write`, in order; `progress` is told how many elements each call was about.
+    /// Hands `tensor`'s rows as `ty` to `write`, in order, each times the one of `factors` whose part of the rows it is in; `progress` is told how many elements each call was about.
     /// `path` is for errors.
     pub(super) fn encode(
         &self,
         path: &Path,
         tensor: &Tensor,
+        factors: &[f32],
         ty: TensorType,
         write: &mut dyn FnMut(&[u8]) -> Result<()>,
         progress: &mut dyn FnMut(u64),
@@ -55,7 +56,7 @@ impl Encoder {
         let mut start = 0;
         while start < rows {
             let end = rows.min(start + rows_each * workers);
-            if tensor.ty == ty {
+            if tensor.ty == ty && factors.is_empty() {
                 write(&tensor.data[start * row_bytes..end * row_bytes])?;
             } else {
                 self.pool.run(|worker| {
@@ -67,6 +68,9 @@ impl Encoder {
                     bytes.clear();
                     *outcome = (first..last).try_for_each(|row| {
                         quant::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
+                        if let Some(factor) = factors.get(row * factors.len() / rows) {
+                            values.iter_mut().for_each(|value| *value *= factor);
+                        }
                         quant::quantise(ty, values, bytes)
                     });
                 });
