@@ -120,6 +120,10 @@ impl WeightRow<'_> {
             }
             WeightType::Q1_0 => negated(scale(0, chunk / 4), !main[chunk] >> j),
             WeightType::Q2_0 => (f64::from(field(main[col / 16], j % 16 * 2, 2)) - 1.0) * scale(0, chunk / 2),
+            WeightType::I2_S => {
+                let code = field(main[col / 16], j % 16 * 2, 2);
+                (f64::from(code) - 1.0) * f64::from(f32::from_bits(aux[0]))
+            }
             WeightType::IQ4_NL => iq4(nibble()) * scale(0, chunk),
             WeightType::IQ4_XS => {
                 let aux = &aux[chunk / 8 * 2..];

@@ -24,7 +24,7 @@ impl Matrix {
         fits.then_some(Matrix { encoding, rows, cols, row_bytes, factor: 1.0, data })
     }
 
-    /// The same weights times `factor`, which files of NVFP4 have beside a matrix.
+    /// The same weights times `factor`, which files have beside matrices of NVFP4 and behind those of I2_S.
     pub fn with_factor(self, factor: f32) -> Self {
         Matrix { factor: self.factor * factor, ..self }
     }

@@ -59,7 +59,7 @@ pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mu
         return Err(Error::Unsupported {
             what: "factor of a matrix on the GPU",
             got: format!("{factor} ({ty})"),
-            supported: "1, or any of NVFP4".to_owned(),
+            supported: "1, or any of NVFP4 and I2_S".to_owned(),
         });
     }
     first.copy_from_slice(&factor.to_le_bytes()[..first.len()]);
@@ -79,8 +79,9 @@ pub(super) fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|j| codes[j] & 15 | codes[j + 16] << 4)
 }
 
-/// Codes below 4 of a super-block as pairs of bits, sixteen to a word.
-pub(super) fn pairs(codes: &[u8; 256]) -> [u8; 64] {
+/// Codes below 4 as pairs of bits, sixteen to a word.
+pub(super) fn pairs<const CODES: usize, const BYTES: usize>(codes: &[u8; CODES]) -> [u8; BYTES] {
+    const { assert!(CODES == 4 * BYTES) };
     std::array::from_fn(|at| (0..4).fold(0, |byte, j| byte | codes[4 * at + j] << (2 * j)))
 }
 

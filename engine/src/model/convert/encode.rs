@@ -45,8 +45,7 @@ impl Encoder {
         let error = |expected: String, got: String| {
             Error::malformed(path, Location::Tensor(tensor.name.clone()), expected, got)
         };
-        let row_bytes = tensor.ty.row_bytes(cols).filter(|&bytes| bytes.checked_mul(rows) == Some(tensor.data.len()));
-        let Some(row_bytes) = row_bytes else {
+        let Some(matrix) = tensor.matrix() else {
             return Err(error(format!("whole rows of {}", tensor.ty), format!("shape {:?}", tensor.shape)));
         };
         let rows_each = (ELEMENTS / cols.max(1)).max(1);
@@ -57,7 +56,7 @@ impl Encoder {
         while start < rows {
             let end = rows.min(start + rows_each * workers);
             if tensor.ty == ty && factors.is_empty() {
-                write(&tensor.data[start * row_bytes..end * row_bytes])?;
+                write(&matrix.data()[start * matrix.row_bytes()..end * matrix.row_bytes()])?;
             } else {
                 self.pool.run(|worker| {
                     let first = end.min(start + worker * rows_each);
@@ -67,7 +66,7 @@ impl Encoder {
                     let Round { values, bytes, outcome } = &mut *round;
                     bytes.clear();
                     *outcome = (first..last).try_for_each(|row| {
-                        quant::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
+                        matrix.dequantise_row(row, values);
                         if let Some(factor) = factors.get(row * factors.len() / rows) {
                             values.iter_mut().for_each(|value| *value *= factor);
                         }

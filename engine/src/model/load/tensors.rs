@@ -39,7 +39,8 @@ impl<'a> Loader<'a> {
             let expected = format!("shape {shape:?}");
             return Err(self.tensor_error(&tensor.name, expected, format!("{:?}", tensor.shape)));
         }
-        Matrix::new(tensor.ty, tensor.rows(), tensor.cols(), tensor.data.clone())
+        tensor
+            .matrix()
             .ok_or_else(|| self.tensor_error(&tensor.name, "a weight type and whole blocks per row", tensor.ty))
     }
 
