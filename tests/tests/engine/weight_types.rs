@@ -3,15 +3,17 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
     format::{Bytes, Checkpoint, Opened, ReadMode, Tensor, open as open_file},
     gpu::{GpuOptions, Purpose},
-    model::{LoadOptions, Model},
+    model::{LoadOptions, Model, convert},
     quant::{QUANTISABLE, TensorType, encode_i2_s, quantise},
     runtime::KvType,
 };
@@ -148,5 +150,72 @@ fn nvfp4_factors_of_tensors_and_experts_scale_products_on_both_processors() {
         let got = observed(&mut forward(&gpu, &typed, 64), KvType::F32, &ids).logits;
         let error = max_diff(&got, &wanted);
         assert!(error <= 1e-3 * largest, "{name} on the GPU: logits up to {largest} differ by {error}");
+    }
+}
+
+/// Name, type, shape and bytes of a tensor.
+type Part = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// Two folders of `source`'s model: its layers' matrices in NVFP4 as ModelOpt writes it, and in floats of the same values.
+fn nvfp4_folders(source: &Path, [typed, floats]: [&Path; 2]) {
+    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let json = fs::read_to_string(source.join("config.json")).unwrap();
+    let quantised = r#"{"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},"#;
+    fs::write(typed.join("config.json"), json.replacen('{', quantised, 1)).unwrap();
+    fs::write(floats.join("config.json"), &json).unwrap();
+    let file = fs::read(source.join("model.safetensors")).unwrap();
+    let mut parts: [Vec<Part>; 2] = Default::default();
+    for (name, tensor) in SafeTensors::deserialize(&file).unwrap().tensors() {
+        let shape = tensor.shape().to_vec();
+        let Some(stem) = name.strip_suffix("_proj.weight") else {
+            parts
+                .iter_mut()
+                .for_each(|it| it.push((name.clone(), tensor.dtype(), shape.clone(), tensor.data().to_vec())));
+            continue;
+        };
+        let (rows, cols, seed) = (shape[0], shape[1], name.len());
+        let codes: Vec<u8> = (0..rows * cols / 2).map(|at| ((at * at + at * 131 + seed) % 251) as u8).collect();
+        let scales: Vec<u8> = (0..rows * cols / 16).map(|at| (0x20 + (at * 7 + seed) % 24) as u8).collect();
+        let factor = 0.03f32 + seed as f32 / 1000.0;
+        let value = |at: usize| {
+            let (code, scale) = (codes[at / 2] >> (at % 2 * 4) & 15, scales[at / 16]);
+            let scale = (1.0 + f32::from(scale & 7) / 8.0) * 2f32.powi(i32::from(scale >> 3) - 7);
+            let magnitude = factor * (scale * E2M1[usize::from(code & 7)]);
+            if code > 7 { -magnitude } else { magnitude }
+        };
+        let values = (0..rows * cols).flat_map(|at| value(at).to_le_bytes()).collect();
+        let part = |of: &str, ty, shape: &[usize], data| (format!("{stem}_proj.{of}"), ty, shape.to_vec(), data);
+        parts[1].push(part("weight", Dtype::F32, &shape, values));
+        parts[0].push(part("weight_scale_2", Dtype::F32, &[], factor.to_le_bytes().to_vec()));
+        parts[0].push(part("weight_scale", Dtype::F8_E4M3, &[rows, cols / 16], scales.clone()));
+        parts[0].push(part("weight", Dtype::U8, &[rows, cols / 2], codes.clone()));
+    }
+    for (folder, parts) in [typed, floats].into_iter().zip(&parts) {
+        let views =
+            parts.iter().map(|(name, ty, shape, data)| (name, TensorView::new(*ty, shape.clone(), data).unwrap()));
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn nvfp4_folders_compute_and_convert_as_their_decoded_weights() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu-256");
+    let scratch = tempfile::tempdir().unwrap();
+    let folders = ["nvfp4", "floats"].map(|name| scratch.path().join(name));
+    folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    nvfp4_folders(&source, [&folders[0], &folders[1]]);
+    let converted = scratch.path().join("converted.gguf");
+    convert(&folders[0], &converted, TensorType::F32, &mut |_, _| ()).unwrap();
+    let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
+    let logits = |path: &Path| {
+        let model = Arc::new(Model::open(path, &LoadOptions::default()).unwrap());
+        let setup = Setup { activations: InputPrecision::Float, ..Setup::default() };
+        observed(&mut golden::forward(&model, setup), KvType::F32, &ids).logits
+    };
+    let wanted = logits(&folders[1]);
+    let largest = wanted.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    for path in [&folders[0], &converted] {
+        let error = max_diff(&logits(path), &wanted);
+        assert!(error <= 1e-4 * largest, "{}: logits up to {largest} differ by {error}", path.display());
     }
 }
