@@ -35,6 +35,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("weights_bf16.wgsl", include_str!("../wgsl/include/weights_bf16.wgsl")),
     ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
     ("weights_f32.wgsl", include_str!("../wgsl/include/weights_f32.wgsl")),
+    ("weights_i2_s.wgsl", include_str!("../wgsl/include/weights_i2_s.wgsl")),
     ("weights_iq4_nl.wgsl", include_str!("../wgsl/include/weights_iq4_nl.wgsl")),
     ("weights_iq4_xs.wgsl", include_str!("../wgsl/include/weights_iq4_xs.wgsl")),
     ("weights_mxfp4.wgsl", include_str!("../wgsl/include/weights_mxfp4.wgsl")),

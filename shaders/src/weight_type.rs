@@ -16,7 +16,7 @@ use std::fmt;
 /// | Q5_0 | low nibbles | a row's words of high bits, one per chunk, then its f16 scales |
 /// | Q5_1 | low nibbles | a word of high bits, f16 scale and min |
 /// | MXFP4 | nibbles | a byte `e`, the scale being `2^(e - 128)` (0 for `e` below 2) |
-/// | NVFP4 | nibbles | two E4M3 bytes, scales of the halves |
+/// | NVFP4 | nibbles | a row's factor in F32, then per chunk two E4M3 bytes, scales of the halves |
 /// | Q4_K | nibbles | per super-block 4 words: d and dmin, low nibbles of the eight scales, of the minima, high bit pairs of both |
 /// | Q5_K | low nibbles | per super-block 12 words: as Q4_K, then 8 words of high bits, one per chunk |
 /// | Q6_K | low nibbles | per super-block 21 words: 16 of high bit pairs, two per chunk, 4 of i8 scales, d |
@@ -25,6 +25,7 @@ use std::fmt;
 /// | Q3_K | low bit pairs | per super-block 11 words: 8 of high bits, 2 of low nibbles of the scales, 1 of their high bit pairs; d |
 /// | Q1_0 | a word of signs, set for + | per four chunks an f16 scale |
 /// | Q2_0 | 16 codes in a word | per two chunks an f16 scale |
+/// | I2_S | 16 codes in a word | a row's factor in F32 |
 ///
 /// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits:
 /// bit `j` of the word is column `j`. Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second column
@@ -48,6 +49,7 @@ pub enum WeightType {
     Q6_K,
     Q1_0,
     Q2_0,
+    I2_S,
     MXFP4,
     NVFP4,
     IQ4_NL,
@@ -56,18 +58,18 @@ pub enum WeightType {
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 19] = {
+    pub const ALL: [WeightType; 20] = {
         use WeightType::*;
         [
-            F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, MXFP4, NVFP4,
+            F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, I2_S, MXFP4, NVFP4,
             IQ4_NL, IQ4_XS,
         ]
     };
 
     /// Those for which there are kernels with integer products.
-    pub const PACKED: [WeightType; 13] = {
+    pub const PACKED: [WeightType; 14] = {
         use WeightType::*;
-        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, IQ4_NL, IQ4_XS]
+        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, I2_S, IQ4_NL, IQ4_XS]
     };
 
     /// GGML's name.
@@ -88,6 +90,7 @@ impl WeightType {
             WeightType::Q6_K => "Q6_K",
             WeightType::Q1_0 => "Q1_0",
             WeightType::Q2_0 => "Q2_0",
+            WeightType::I2_S => "I2_S",
             WeightType::MXFP4 => "MXFP4",
             WeightType::NVFP4 => "NVFP4",
             WeightType::IQ4_NL => "IQ4_NL",
@@ -101,7 +104,7 @@ impl WeightType {
         match self {
             F32 | F16 | BF16 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | MXFP4 | NVFP4 | IQ4_NL => 32,
             Q2_0 => 64,
-            Q1_0 => 128,
+            Q1_0 | I2_S => 128,
             Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => 256,
         }
     }
@@ -114,7 +117,7 @@ impl WeightType {
             F16 | BF16 => 16,
             Q8_0 => 8,
             Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4_K | Q5_K | Q6_K | MXFP4 | NVFP4 | IQ4_NL | IQ4_XS => 4,
-            Q2_K | Q3_K | Q2_0 => 2,
+            Q2_K | Q3_K | Q2_0 | I2_S => 2,
             Q1_0 => 1,
         }
     }
@@ -132,7 +135,9 @@ impl WeightType {
         let (words, scale) = match self {
             F32 | F16 | BF16 => (0, false),
             MXFP4 => return blocks.div_ceil(4),
-            Q8_0 | Q4_0 | IQ4_NL | NVFP4 | Q1_0 | Q2_0 => (0, true),
+            NVFP4 => return 1 + blocks.div_ceil(2),
+            I2_S => return 1,
+            Q8_0 | Q4_0 | IQ4_NL | Q1_0 | Q2_0 => (0, true),
             Q5_0 => (1, true),
             Q4_1 => (1, false),
             Q5_1 | IQ4_XS => (2, false),
@@ -143,6 +148,11 @@ impl WeightType {
             Q6_K => (21, false),
         };
         blocks * words + if scale { blocks.div_ceil(2) } else { 0 }
+    }
+
+    /// True if the first word of a row of `aux` is a factor of the whole row, in F32.
+    pub const fn has_row_factor(self) -> bool {
+        matches!(self, WeightType::NVFP4 | WeightType::I2_S)
     }
 
     /// Bytes of a row of `cols` columns, both streams.

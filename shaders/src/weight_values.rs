@@ -92,7 +92,10 @@ impl WeightRow<'_> {
                 0 | 1 => 0.0,
                 e => e2m1(nibble()) * 2.0_f64.powi(e as i32 - 128),
             },
-            WeightType::NVFP4 => e2m1(nibble()) * half_e4m3(byte(aux, 2 * chunk + j / 16)),
+            WeightType::NVFP4 => {
+                let factor = f64::from(f32::from_bits(aux[0]));
+                e2m1(nibble()) * half_e4m3(byte(&aux[1..], 2 * chunk + j / 16)) * factor
+            }
             WeightType::Q2_K => {
                 let aux = &aux[chunk / 8 * 5..];
                 let ([d, dmin], both) = (f16s(aux[0]), byte(&aux[1..], 2 * c + j / 16));
@@ -117,6 +120,10 @@ impl WeightRow<'_> {
             }
             WeightType::Q1_0 => negated(scale(0, chunk / 4), !main[chunk] >> j),
             WeightType::Q2_0 => (f64::from(field(main[col / 16], j % 16 * 2, 2)) - 1.0) * scale(0, chunk / 2),
+            WeightType::I2_S => {
+                let code = field(main[col / 16], j % 16 * 2, 2);
+                (f64::from(code) - 1.0) * f64::from(f32::from_bits(aux[0]))
+            }
             WeightType::IQ4_NL => iq4(nibble()) * scale(0, chunk),
             WeightType::IQ4_XS => {
                 let aux = &aux[chunk / 8 * 2..];

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use thermocline_engine::{
     calibration::{MachineOptions, cached_machine, caps_of, limits_of},
     cpu::{Cpu, InputPrecision},
+    format::Widening,
     gpu::{Gpu, GpuOptions},
     model::{Model, Predictor},
     placement::{CostProfile, LayerPlan, Machine, Plan, PlanInputs, PowerInferSplit},
@@ -102,7 +103,9 @@ pub fn plan(args: &PlanArgs) -> Outcome {
     let rounded = args.cpu.options().activations == InputPrecision::Int8;
     let copied = if rounded { predictors_copied(&model, planner.profile(), &plan) } else { 0 };
     let ram = [("neuron-major down projections", transposed), ("copies of predictors", copied)];
-    let report = Report { inputs: planner.inputs(), sparsity: &sparsity, ram, budget, everything, plan, ladder };
+    let widenings = model.checkpoint.widenings();
+    let report =
+        Report { inputs: planner.inputs(), sparsity: &sparsity, ram, widenings, budget, everything, plan, ladder };
     let mut out = std::io::stdout().lock();
     if args.json {
         writeln!(out, "{:#}", report.json())?;
@@ -178,6 +181,8 @@ struct Report<'a> {
     sparsity: &'a SparsityReport,
     /// Bytes of RAM for copies made of the weights.
     ram: [(&'static str, u64); 2],
+    /// Weights that grow on the GPU.
+    widenings: Vec<Widening>,
     budget: u64,
     everything: u64,
     plan: Plan,
@@ -212,6 +217,9 @@ impl Report<'_> {
         };
         for (what, bytes) in self.ram.iter().filter(|(_, bytes)| *bytes > 0) {
             text += &format!("RAM       {} beside the file, for {what}\n", units::bytes(*bytes));
+        }
+        for widening in &self.widenings {
+            text += &format!("note      {}\n", units::widening(widening));
         }
         for assumption in &self.plan.assumptions {
             text += &format!("note      {assumption}\n");
@@ -303,6 +311,16 @@ impl Report<'_> {
         object["bytes_by_purpose"] = json!(bytes);
         object["everything"] = json!(self.everything);
         object["ram_by_purpose"] = self.ram.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
+        let widening = |it: &Widening| {
+            json!({
+                "type": it.ty.name(),
+                "on_device": it.on_device,
+                "file_bytes": it.file_bytes,
+                "device_bytes": it.device_bytes,
+                "reason": it.reason,
+            })
+        };
+        object["widened"] = self.widenings.iter().map(widening).collect();
         object["context"] = json!(inputs.context);
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());

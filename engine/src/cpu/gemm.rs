@@ -193,6 +193,7 @@ fn write_out(block: &mut Block<'_>, acc: &[f32], of_panel: usize, width: usize, 
         for (panel, out) in out.chunks_mut(width).enumerate() {
             out.copy_from_slice(&acc[panel * of_panel + token * width..][..out.len()]);
         }
+        block.weight.scale(out);
         if let Some(bias) = bias.clone() {
             out.iter_mut().zip(bias).for_each(|(out, bias)| *out += bias);
         }

@@ -202,6 +202,7 @@ impl Cpu {
                         }
                     }
                 }
+                weight.scale(out);
                 if let Some(bias) = bias {
                     (*first..).zip(out.iter_mut()).for_each(|(at, out)| *out += bias[selection.get(at)]);
                 }

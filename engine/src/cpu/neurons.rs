@@ -132,6 +132,7 @@ impl Cpu {
                             let src = weight.row(selection.get(*neuron as usize));
                             let src = &src[first / len * bytes..(first + out.width()) / len * bytes];
                             kernels.widen(weight.encoding(), src, &mut row[..out.width()]);
+                            weight.scale(row);
                             for (side, row) in row.chunks_exact(width).enumerate() {
                                 panels[side * of_panel + k * width..][..width].copy_from_slice(row);
                             }
@@ -182,7 +183,7 @@ impl Cpu {
             let row = |at: usize| selection.get(active[at] as usize);
             let multiple = |at: usize| ScaledRow {
                 row: of.weight.row(row(at)),
-                a: of.factor * of.a[active[at] as usize],
+                a: of.weight.factor() * of.factor * of.a[active[at] as usize],
                 ahead: prefetch_distance(of.weight, at, active.len(), AXPY_ROWS, row),
             };
             let mut at = neurons.start;

@@ -69,7 +69,7 @@ pub fn array_bytes(count: u64, size: u64) -> Option<u64> {
     count.checked_mul(size)
 }
 
-/// Bytes of a tensor of type `ty` whose dimensions are `dims`, innermost **last**.
+/// Bytes of a tensor of type `ty` whose dimensions are `dims`, innermost **last**, with those behind its last row.
 ///
 /// `None` if there is no dimension, the innermost one is not a whole number of blocks, or either the number of
 /// elements or the number of bytes does not fit in 64 bits and in this machine's addresses. Dimensions of zero give
@@ -81,6 +81,7 @@ pub fn tensor_bytes(ty: TensorType, dims: &[u64]) -> Option<u64> {
     usize::try_from(elements).ok()?;
     let blocks = if dims.contains(&0) { 0 } else { elements.checked_div(block)? };
     let bytes = array_bytes(blocks, u64::try_from(ty.block_bytes()).ok()?).filter(|_| whole_blocks)?;
+    let bytes = if bytes == 0 { 0 } else { bytes.checked_add(u64::try_from(ty.trailer_bytes()).ok()?)? };
     usize::try_from(bytes).ok()?;
     Some(bytes)
 }
@@ -157,6 +158,7 @@ mod tests {
             let exact = product(&dims)
                 .map(|elements| elements / ty.block_len() as u128)
                 .and_then(|blocks| blocks.checked_mul(ty.block_bytes() as u128))
+                .map(|bytes| if bytes == 0 { 0 } else { bytes + ty.trailer_bytes() as u128 })
                 .and_then(narrow);
             prop_assert_eq!(bytes, exact.filter(|_| whole && elements.is_some()));
         }

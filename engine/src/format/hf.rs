@@ -58,12 +58,20 @@ impl HfFolder {
         if !config.is_object() {
             return Err(Error::malformed(path.join(CONFIG), Location::File, "a JSON object", kind(&config)));
         }
-        let method = config.get("quantization_config").filter(|method| !method.is_null());
-        let method = method.map(|method| method.get("quant_method").and_then(Value::as_str).unwrap_or("unnamed"));
-        if let Some(got) = method.filter(|method| *method != "mxfp4") {
-            let got = got.to_owned();
-            let supported = "mxfp4, or none: use the unquantised model, or a GGUF file of it".to_owned();
-            return Err(Error::Unsupported { what: "quantization_config", got, supported });
+        if let Some(method) = config.get("quantization_config").filter(|method| !method.is_null()) {
+            let field = |name: &str| method.get(name).and_then(Value::as_str);
+            let (name, algorithm) = (field("quant_method"), field("quant_algo").or(field("format")));
+            let known = match (name, algorithm) {
+                (Some("mxfp4"), _) | (Some("modelopt"), Some("NVFP4")) => true,
+                (Some("compressed-tensors"), algorithm) => algorithm == Some("nvfp4-pack-quantized"),
+                _ => false,
+            };
+            if !known {
+                let got = [name.unwrap_or("unnamed"), algorithm.unwrap_or("")].join(" ").trim_end().to_owned();
+                let supported = "mxfp4, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none: use the unquantised \
+                    model, or a GGUF file of it";
+                return Err(Error::Unsupported { what: "quantization_config", got, supported: supported.to_owned() });
+            }
         }
 
         let mut tokenizer_config = json(path, TOKENIZER_CONFIG)?.unwrap_or(Value::Null);
@@ -334,7 +342,7 @@ mod tests {
         refused(&folder(&[(WEIGHTS, "12345678{")]), "a safetensors header");
         refused(&folder(&[(WEIGHTS, "x")]), "a safetensors header");
         let typed = folder(&[]);
-        weights(typed.path(), WEIGHTS, &[("a", Dtype::F8_E4M3)]);
+        weights(typed.path(), WEIGHTS, &[("a", Dtype::F8_E5M2)]);
         refused(&typed, "tensor `a`: expected elements of F32, F16 or BF16");
         let empty_tensor = folder(&[]);
         let view = TensorView::new(Dtype::F32, vec![0, 2], &[]).unwrap();

@@ -5,13 +5,14 @@ use std::ops::Range;
 use super::Bytes;
 use crate::quant::{self, Encoding, TensorType};
 
-/// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks.
+/// A `[rows, cols]` matrix, rows contiguous, each row a whole number of blocks. Its weights are those of the blocks times one factor.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     encoding: Encoding,
     rows: usize,
     cols: usize,
     row_bytes: usize,
+    factor: f32,
     data: Bytes,
 }
 
@@ -20,7 +21,17 @@ impl Matrix {
     pub fn new(ty: TensorType, rows: usize, cols: usize, data: Bytes) -> Option<Self> {
         let (encoding, row_bytes) = (ty.encoding()?, ty.row_bytes(cols)?);
         let fits = rows.checked_mul(row_bytes) == Some(data.len());
-        fits.then_some(Matrix { encoding, rows, cols, row_bytes, data })
+        fits.then_some(Matrix { encoding, rows, cols, row_bytes, factor: 1.0, data })
+    }
+
+    /// The same weights times `factor`, which files have beside matrices of NVFP4 and behind those of I2_S.
+    pub fn with_factor(self, factor: f32) -> Self {
+        Matrix { factor: self.factor * factor, ..self }
+    }
+
+    /// Factor of all weights, 1 where files have none. Products apply it to their sums.
+    pub fn factor(&self) -> f32 {
+        self.factor
     }
 
     /// Type of the elements in a file.
@@ -64,11 +75,19 @@ impl Matrix {
             return None;
         }
         let data = self.data.slice(rows.start * self.row_bytes..rows.end * self.row_bytes)?;
-        Some(Matrix { encoding: self.encoding, rows: rows.len(), cols: self.cols, row_bytes: self.row_bytes, data })
+        Some(Matrix { rows: rows.len(), data, ..self.clone() })
     }
 
     /// Decodes row `row` into `dst`, which has [`Matrix::cols`] elements.
     pub fn dequantise_row(&self, row: usize, dst: &mut [f32]) {
         quant::dequantise(self.ty(), self.row(row), dst);
+        self.scale(dst);
+    }
+
+    /// Multiplies sums of this matrix's weights by its factor.
+    pub fn scale(&self, sums: &mut [f32]) {
+        if self.factor != 1.0 {
+            sums.iter_mut().for_each(|sum| *sum *= self.factor);
+        }
     }
 }

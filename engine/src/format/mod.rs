@@ -15,6 +15,7 @@ mod open;
 pub mod powerinfer;
 mod safetensors;
 mod tensor;
+mod widening;
 
 pub use bytes::Bytes;
 pub use checkpoint::{Checkpoint, Container, TokenizerSource};
@@ -25,3 +26,4 @@ pub(crate) use mmap::anonymous;
 pub use mmap::{ReadMode, explain_lost_files};
 pub use open::{Opened, open};
 pub use tensor::Tensor;
+pub use widening::Widening;

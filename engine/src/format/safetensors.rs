@@ -52,7 +52,7 @@ fn tensor_type(dtype: Dtype) -> Option<TensorType> {
         Dtype::BF16 => TensorType::BF16,
         Dtype::F64 => TensorType::F64,
         // Bytes of codes and scales are as good as signed ones.
-        Dtype::I8 | Dtype::U8 => TensorType::I8,
+        Dtype::I8 | Dtype::U8 | Dtype::F8_E4M3 => TensorType::I8,
         Dtype::I16 => TensorType::I16,
         Dtype::I32 => TensorType::I32,
         Dtype::I64 => TensorType::I64,

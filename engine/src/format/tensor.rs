@@ -1,6 +1,6 @@
 //! One named tensor of a checkpoint.
 
-use super::Bytes;
+use super::{Bytes, Matrix};
 use crate::quant::TensorType;
 
 /// A tensor as it lies in its file.
@@ -13,7 +13,7 @@ pub struct Tensor {
     /// Row-major shape, outermost first: `[rows, cols]`, `[n]`, or `[experts, rows, cols]`.
     /// (GGUF stores the reverse order, `ne`.)
     pub shape: Vec<usize>,
-    /// `product(shape)` elements, rows contiguous; length checked against type and shape.
+    /// `product(shape)` elements, rows contiguous, and what the type has behind them; length checked against type and shape.
     pub data: Bytes,
 }
 
@@ -31,6 +31,16 @@ impl Tensor {
     /// Number of elements.
     pub fn len(&self) -> usize {
         self.shape.iter().product()
+    }
+
+    /// The elements as a matrix of [`Tensor::rows`] rows, times the factor behind them where the type has one; `None` if the type is not
+    /// one of weights, or the length is not that of whole rows.
+    pub fn matrix(&self) -> Option<Matrix> {
+        let trailer = if self.is_empty() { 0 } else { self.ty.trailer_bytes() };
+        let end = self.data.len().checked_sub(trailer)?;
+        let matrix = Matrix::new(self.ty, self.rows(), self.cols(), self.data.slice(0..end)?)?;
+        let factor = self.data[end..].first_chunk().map_or(1.0, |bytes| f32::from_le_bytes(*bytes));
+        Some(matrix.with_factor(factor))
     }
 
     /// True for a tensor without elements.

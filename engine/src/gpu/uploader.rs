@@ -291,7 +291,7 @@ pub(super) fn pack<'m>(
         for (at, main) in main.chunks_exact_mut(main_row).enumerate() {
             let aux = &mut aux[at * aux_row..(at + 1) * aux_row];
             match row(first + at) {
-                Some((matrix, row)) => repack(matrix.ty(), matrix.row(row), main, aux)?,
+                Some((matrix, row)) => repack(matrix.ty(), matrix.row(row), matrix.factor(), main, aux)?,
                 None => [main, aux].into_iter().for_each(|bytes| bytes.fill(0)),
             }
         }

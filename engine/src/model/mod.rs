@@ -90,8 +90,7 @@ impl Model {
         self.weights.layers.iter().filter(|layer| !matches!(layer.ffn, Ffn::None)).count()
     }
 
-    /// The model in `checkpoint`; every size is checked against every tensor. Unknown keys are ignored, and so are
-    /// unknown tensors that no weight depends on.
+    /// The model in `checkpoint`; every size is checked against every tensor. Unknown tensors and keys are ignored.
     ///
     /// # Errors
     /// As [`Model::open`].
@@ -105,7 +104,6 @@ impl Model {
         let weights = families::weights(&loader, &mut config, family)?;
         check_program(&config, &weights)?;
         for name in loader.unused() {
-            loader.check_unused(name)?;
             tracing::debug!(tensor = name, "not used");
         }
         Ok(Model { config, weights, checkpoint })

@@ -172,6 +172,7 @@ fn decode(down: &Matrix, first: usize, neurons: usize) -> Vec<f32> {
         let rows = ROWS.min(d - start);
         for (row, decoded) in decoded.chunks_exact_mut(neurons).take(rows).enumerate() {
             quant::dequantise(ty, &down.row(start + row)[at(first)..at(first + neurons)], decoded);
+            down.scale(decoded);
         }
         for (neuron, values) in values.chunks_exact_mut(d).enumerate() {
             for (row, value) in values[start..start + rows].iter_mut().enumerate() {

@@ -47,12 +47,22 @@ pub fn is_exact(ty: TensorType) -> bool {
     ty == TensorType::Q8_0 || device_type(ty) != WeightType::Q8_0
 }
 
-/// Splits `row`, whole blocks of `ty`, into `main` and `aux`, which are as long as [`WeightType::main_len`] and
-/// [`WeightType::aux_len`] of [`device_type`] say; all of both is written.
+/// Splits `row`, whole blocks of `ty` whose weights are times `factor`, into `main` and `aux`, which are as long as
+/// [`WeightType::main_len`] and [`WeightType::aux_len`] of [`device_type`] say; all of both is written.
 ///
 /// # Errors
-/// [`Error::Invalid`] for a scale that the GPU's encoding cannot hold.
-pub fn repack(ty: TensorType, row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+/// [`Error::Invalid`] for a scale that the GPU's encoding cannot hold, [`Error::Unsupported`] for a factor of a type without.
+pub fn repack(ty: TensorType, row: &[u8], factor: f32, main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    let device = device_type(ty);
+    let (first, aux) = aux.split_at_mut(if device.has_row_factor() { 4 } else { 0 });
+    if first.is_empty() && factor != 1.0 {
+        return Err(Error::Unsupported {
+            what: "factor of a matrix on the GPU",
+            got: format!("{factor} ({ty})"),
+            supported: "1, or any of NVFP4 and I2_S".to_owned(),
+        });
+    }
+    first.copy_from_slice(&factor.to_le_bytes()[..first.len()]);
     match ty.encoding() {
         Some(Encoding::Blocks(ty)) => (ty.format().device.repack)(row, main, aux),
         Some(Encoding::Float(_)) | None => {
@@ -69,8 +79,9 @@ pub(super) fn nibbles(codes: &[u8; 32]) -> [u8; 16] {
     std::array::from_fn(|j| codes[j] & 15 | codes[j + 16] << 4)
 }
 
-/// Codes below 4 of a super-block as pairs of bits, sixteen to a word.
-pub(super) fn pairs(codes: &[u8; 256]) -> [u8; 64] {
+/// Codes below 4 as pairs of bits, sixteen to a word.
+pub(super) fn pairs<const CODES: usize, const BYTES: usize>(codes: &[u8; CODES]) -> [u8; BYTES] {
+    const { assert!(CODES == 4 * BYTES) };
     std::array::from_fn(|at| (0..4).fold(0, |byte, j| byte | codes[4 * at + j] << (2 * j)))
 }
 
@@ -183,7 +194,7 @@ mod tests {
     fn repacked(ty: TensorType, row: &[u8], cols: usize) -> (Vec<u32>, Vec<u32>) {
         let device = device_type(ty);
         let (mut main, mut aux) = (vec![0xa5; device.main_len(cols) * 16], vec![0xa5; device.aux_len(cols) * 4]);
-        repack(ty, row, &mut main, &mut aux).unwrap();
+        repack(ty, row, 1.0, &mut main, &mut aux).unwrap();
         let words = |bytes: Vec<u8>| bytes.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         (words(main), words(aux))
     }
@@ -242,8 +253,25 @@ mod tests {
             row[..2].copy_from_slice(&f16::MAX.to_le_bytes());
             row[scales].fill(0xff);
             let (mut main, mut aux) = (vec![0; 256], vec![0; 16]);
-            let error = repack(ty, &row, &mut main, &mut aux).unwrap_err().to_string();
+            let error = repack(ty, &row, 1.0, &mut main, &mut aux).unwrap_err().to_string();
             assert!(error.contains("6.5504e4"), "{error}");
         }
+    }
+    #[test]
+    fn repack_keeps_the_factor_of_a_type_that_has_one_and_refuses_others() {
+        let row = random_weights(TensorType::NVFP4, 192, &mut ChaCha8Rng::seed_from_u64(1));
+        let decoded = |factor: f32| {
+            let (mut main, mut aux) = (vec![0; 96], vec![0; 16]);
+            repack(TensorType::NVFP4, &row, factor, &mut main, &mut aux).unwrap();
+            let [main, aux] = [main, aux].map(|bytes| bytemuck::pod_collect_to_vec::<u8, u32>(&bytes));
+            let row = WeightRow { ty: WeightType::NVFP4, main: &main, aux: &aux };
+            (0..192).map(|col| row.value(col)).collect::<Vec<_>>()
+        };
+        let (plain, scaled) = (decoded(1.0), decoded(-0.375));
+        assert!(plain.iter().any(|value| *value != 0.0));
+        assert!(plain.iter().zip(&scaled).all(|(plain, scaled)| *scaled == -0.375 * plain));
+        let row = random_weights(TensorType::Q4_0, 32, &mut ChaCha8Rng::seed_from_u64(1));
+        let error = repack(TensorType::Q4_0, &row, 0.5, &mut [0; 16], &mut [0; 4]).unwrap_err().to_string();
+        assert!(error.contains("0.5 (Q4_0)"), "{error}");
     }
 }

@@ -15,6 +15,7 @@ mod device;
 mod f16;
 mod fit;
 pub(crate) mod grids;
+mod i2_s;
 pub(crate) mod iq1_m;
 pub(crate) mod iq1_s;
 pub(crate) mod iq2_s;
@@ -48,6 +49,7 @@ pub(crate) use bits::{f16_at, f16_to_f32};
 pub use block_format::{BlockFormat, DeviceFormat, Grouping, UnpackedMut};
 pub(crate) use block_format::{unpack_32, unpack_256};
 pub use device::{device_row_bytes, device_type, is_exact, repack, widening_reason};
+pub use i2_s::encode_i2_s;
 pub use tensor_type::{BlockType, Encoding, FloatType, TensorType};
 
 use crate::error::{Error, Result};

@@ -1,5 +1,6 @@
 //! NVFP4: 64 four-bit floats (E2M1) in 36 bytes, four sub-blocks of 16. `x = scale / 2 * VALUES[q]` with the table of MXFP4.
-//! Its scales span little: files have a factor for each tensor beside it, which is why this engine does not write the type.
+//! Its scales span little: files have a factor for each tensor beside it ([`Matrix::factor`](crate::format::Matrix::factor)), which is
+//! why this engine does not write the type.
 //!
 //! | bytes | field |
 //! |---|---|

@@ -83,7 +83,7 @@ fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
         for (main, codes) in main.as_chunks_mut::<16>().0.iter_mut().zip(codes.as_chunks::<32>().0) {
             *main = device::nibbles(codes);
         }
-        aux[..64].copy_from_slice(&device::pairs(&codes.map(|code| code >> 4)));
+        aux[..64].copy_from_slice(&device::pairs::<256, 64>(&codes.map(|code| code >> 4)));
         aux[64..80].copy_from_slice(&block[192..208]);
         aux[80..].copy_from_slice(&[block[208], block[209], 0, 0]);
     })

@@ -39,6 +39,8 @@ pub enum TensorType {
     BF16 = 30,
     TQ1_0 = 34,
     TQ2_0 = 35,
+    /// Microsoft's BitNet.
+    I2_S = 36,
     MXFP4 = 39,
     NVFP4 = 40,
     Q1_0 = 41,
@@ -88,6 +90,7 @@ pub enum BlockType {
     IQ1_M,
     TQ1_0,
     TQ2_0,
+    I2_S,
     MXFP4,
     NVFP4,
     Q1_0,
@@ -96,11 +99,12 @@ pub enum BlockType {
 
 impl TensorType {
     /// Every type, in GGUF's order.
-    pub const ALL: [TensorType; 33] = {
+    pub const ALL: [TensorType; 34] = {
         use TensorType::*;
         [
             F32, F16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, IQ2_XXS, IQ2_XS, IQ3_XXS, IQ1_S,
-            IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, I8, I16, I32, I64, F64, IQ1_M, BF16, TQ1_0, TQ2_0, MXFP4, NVFP4, Q1_0, Q2_0,
+            IQ4_NL, IQ3_S, IQ2_S, IQ4_XS, I8, I16, I32, I64, F64, IQ1_M, BF16, TQ1_0, TQ2_0, I2_S, MXFP4, NVFP4, Q1_0,
+            Q2_0,
         ]
     };
 
@@ -137,6 +141,7 @@ impl TensorType {
             TensorType::IQ1_M => Blocks(BlockType::IQ1_M),
             TensorType::TQ1_0 => Blocks(BlockType::TQ1_0),
             TensorType::TQ2_0 => Blocks(BlockType::TQ2_0),
+            TensorType::I2_S => Blocks(BlockType::I2_S),
             TensorType::MXFP4 => Blocks(BlockType::MXFP4),
             TensorType::NVFP4 => Blocks(BlockType::NVFP4),
             TensorType::Q1_0 => Blocks(BlockType::Q1_0),
@@ -178,6 +183,14 @@ impl TensorType {
         (cols / self.block_len()).checked_mul(self.block_bytes())
     }
 
+    /// Bytes behind the last row of a tensor that is not empty: I2_S has its factor there, padded to 32 bytes.
+    pub const fn trailer_bytes(self) -> usize {
+        match self {
+            TensorType::I2_S => super::i2_s::TRAILER,
+            _ => 0,
+        }
+    }
+
     /// Upper-case name, as llama.cpp prints it.
     pub const fn name(self) -> &'static str {
         use TensorType::*;
@@ -211,6 +224,7 @@ impl TensorType {
             IQ1_M => "IQ1_M",
             TQ1_0 => "TQ1_0",
             TQ2_0 => "TQ2_0",
+            I2_S => "I2_S",
             MXFP4 => "MXFP4",
             NVFP4 => "NVFP4",
             Q1_0 => "Q1_0",
@@ -271,6 +285,7 @@ impl BlockType {
             BlockType::IQ1_M => &super::iq1_m::FORMAT,
             BlockType::TQ1_0 => &super::tq1_0::FORMAT,
             BlockType::TQ2_0 => &super::tq2_0::FORMAT,
+            BlockType::I2_S => &super::i2_s::FORMAT,
             BlockType::MXFP4 => &super::mxfp4::FORMAT,
             BlockType::NVFP4 => &super::nvfp4::FORMAT,
             BlockType::Q1_0 => &super::q1_0::FORMAT,

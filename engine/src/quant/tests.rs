@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use rand::{Rng, RngExt};
 
 use super::*;
-use crate::format::{Opened, ReadMode, open};
+use crate::format::{Matrix, Opened, ReadMode, Tensor, open};
 
 const ROWS: usize = 8;
 const COLS: usize = 512;
 
 /// Every type of weights, floats first.
-pub(crate) const WEIGHTS: [TensorType; 28] = {
-    let (mut types, mut len) = ([TensorType::F32; 28], 0);
+pub(crate) const WEIGHTS: [TensorType; 29] = {
+    let (mut types, mut len) = ([TensorType::F32; 29], 0);
     let (mut floats, mut at) = (true, 0);
     while len < types.len() {
         if at == TensorType::ALL.len() {
@@ -75,6 +75,8 @@ pub(crate) fn random_weights(ty: TensorType, n: usize, rng: &mut impl Rng) -> Ve
             Encoding::Blocks(BlockType::TQ1_0) => put(52, -1.0, 1.0),
             Encoding::Blocks(BlockType::TQ2_0) => put(64, -1.0, 1.0),
             Encoding::Blocks(BlockType::Q1_0 | BlockType::Q2_0) => put(0, -1.0, 1.0),
+            // Any codes, under a factor of the whole tensor.
+            Encoding::Blocks(BlockType::I2_S) => {}
             Encoding::Blocks(BlockType::NVFP4) => block[..4].fill_with(|| rng.random_range(0x10..0x38)),
             Encoding::Blocks(BlockType::MXFP4) => block[0] = rng.random_range(120..128),
         }
@@ -96,18 +98,18 @@ fn fixture(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/fixtures/quants").join(name)
 }
 
-/// Reference bytes per type: written by llama.cpp's quantiser, or random blocks.
-fn reference_bytes() -> HashMap<TensorType, Vec<u8>> {
+/// Reference blocks per type: written by llama.cpp's quantiser, or random.
+fn reference() -> HashMap<TensorType, Tensor> {
     let files = ["quants.gguf", "blocks.gguf"].map(|name| match open(&fixture(name), ReadMode::Map).unwrap() {
         Opened::Checkpoint(file) => file,
         _ => panic!("not a GGUF"),
     });
-    let bytes = |ty: TensorType| {
+    let tensor = |ty: TensorType| {
         let tensor = files.iter().find_map(|file| file.tensor(&format!("q.{ty}"))).unwrap();
         assert_eq!((tensor.ty, &tensor.shape[..]), (ty, &[ROWS, COLS][..]));
-        (ty, tensor.data.to_vec())
+        (ty, tensor.clone())
     };
-    WEIGHTS.map(bytes).into()
+    WEIGHTS.map(tensor).into()
 }
 
 /// A tensor of the expected values.
@@ -136,14 +138,18 @@ fn round_trip(ty: TensorType, x: &[f32]) -> Vec<f32> {
 
 #[test]
 fn dequantise_equals_the_reference_values() {
-    let bytes = reference_bytes();
-    for ty in WEIGHTS {
+    let reference = reference();
+    let check = |matrix: &Matrix, name: &str| {
         let mut values = vec![f32::NAN; ROWS * COLS];
-        dequantise(ty, &bytes[&ty], &mut values);
-        for (at, (got, want)) in values.iter().zip(expected(ty.name())).enumerate() {
-            assert!(*got == want, "{ty} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
+        values.chunks_exact_mut(COLS).enumerate().for_each(|(row, values)| matrix.dequantise_row(row, values));
+        for (at, (got, want)) in values.iter().zip(expected(name)).enumerate() {
+            assert!(*got == want, "{name} row {} column {}: {got:e}, expected {want:e}", at / COLS, at % COLS);
         }
+    };
+    for ty in WEIGHTS {
+        check(&reference[&ty].matrix().unwrap(), ty.name());
     }
+    check(&reference[&TensorType::NVFP4].matrix().unwrap().with_factor(0.0123), "NVFP4.scaled");
 }
 
 #[test]
@@ -152,6 +158,8 @@ fn ternary_types_keep_ternary_weights() {
     for ty in [TensorType::TQ1_0, TensorType::TQ2_0] {
         assert_eq!(round_trip(ty, &x), x, "{ty}");
     }
+    let encoded = reference()[&TensorType::I2_S].clone();
+    assert_eq!(encode_i2_s(&expected("I2_S")).unwrap(), encoded.data.to_vec());
     let signs: Vec<f32> = x.iter().map(|x| if *x < 0.0 { -0.5 } else { 0.5 }).collect();
     assert_eq!(round_trip(TensorType::Q1_0, &signs), signs);
 }
@@ -159,11 +167,13 @@ fn ternary_types_keep_ternary_weights() {
 #[test]
 fn quantise_equals_the_reference_bytes() {
     use TensorType::*;
-    let (source, bytes) = (expected("source"), reference_bytes());
+    let (source, reference) = (expected("source"), reference());
     for ty in [F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1] {
         let mut got = Vec::new();
         quantise(ty, &source, &mut got).unwrap();
-        for (at, (got, want)) in got.chunks(ty.block_bytes()).zip(bytes[&ty].chunks(ty.block_bytes())).enumerate() {
+        for (at, (got, want)) in
+            got.chunks(ty.block_bytes()).zip(reference[&ty].data.chunks(ty.block_bytes())).enumerate()
+        {
             assert_eq!(got, want, "{ty} block {at}");
         }
     }

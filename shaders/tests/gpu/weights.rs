@@ -59,7 +59,12 @@ impl Weights {
             // Scales of 2^-8 to 2^-5.
             WeightType::MXFP4 => aux.iter_mut().for_each(|word| *word = *word & 0x0303_0303 | 0x7878_7878),
             // Scales of 2^-6 to 2^-2, and below.
-            WeightType::NVFP4 => aux.iter_mut().for_each(|word| *word &= 0x2f2f_2f2f),
+            WeightType::NVFP4 => {
+                aux.iter_mut().for_each(|word| *word &= 0x2f2f_2f2f);
+                let factors = noise(rows, seed + 2).into_iter().map(|factor| factor.to_bits());
+                aux.chunks_exact_mut(aux_row).zip(factors).for_each(|(row, factor)| row[0] = factor);
+            }
+            WeightType::I2_S => aux = noise(rows, seed).into_iter().map(f32::to_bits).collect(),
             WeightType::Q4_1 => aux = scales(rows * aux_row, seed, 0.2),
             WeightType::Q4_K => put(&mut aux, 4, 0, 0.003),
             WeightType::Q5_K => put(&mut aux, 12, 0, 0.0015),

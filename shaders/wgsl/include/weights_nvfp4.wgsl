@@ -1,4 +1,4 @@
-// NVFP4 weights, scale / 2 * value with a scale for each half of a chunk; see WeightType.
+// NVFP4 weights, factor * scale / 2 * value with a scale for each half of a chunk and a factor for each row; see WeightType.
 #include "e2m1.wgsl"
 
 @group(0) @binding(0) var<storage, read> weight_main: array<u32>;
@@ -12,12 +12,13 @@ fn half_e4m3(bits: u32) -> f32 {
 
 fn load8(row: u32, chunk: u32, i: u32, chunks: u32) -> Weights8 {
     let word = weight_main[(row * chunks + chunk) * 4u + i];
-    let scales = weight_aux[row * ((chunks + 1u) / 2u) + chunk / 2u] >> (chunk % 2u * 16u);
+    let aux = row * (1u + (chunks + 1u) / 2u);
+    let scales = weight_aux[aux + 1u + chunk / 2u] >> (chunk % 2u * 16u);
     let bytes = vec4<u32>(word, word >> 8u, word >> 16u, word >> 24u);
     return Weights8(
         values_of(bytes) * half_e4m3(scales),
         values_of(bytes >> vec4<u32>(4u)) * half_e4m3(scales >> 8u),
-        1.0,
+        bitcast<f32>(weight_aux[aux]),
         0.0,
     );
 }

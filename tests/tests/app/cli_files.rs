@@ -97,6 +97,16 @@ fn unknown_architecture_is_named() {
 }
 
 #[test]
+fn inspect_says_how_much_weights_grow_on_a_gpu() {
+    let path = fixture("quants/blocks.gguf");
+    let text = thermocline(&["inspect", path.to_str().unwrap()]).ok();
+    // Blocks of 66 bytes become 272, and 54 become 72; others stay.
+    let grows = "all IQ2_XXS weights take 4.2 KiB of VRAM, 4.1 times the 1.0 KiB of the file, as Q8_0";
+    assert!(text.contains(grows) && text.contains("all TQ1_0 weights take 1.1 KiB of VRAM, 1.3 times"), "{text}");
+    assert!(!text.contains("all NVFP4") && !text.contains("all I2_S"), "{text}");
+}
+
+#[test]
 fn inspect_shows_every_container() {
     for (name, kind, layers) in [
         ("malformed/valid-control.gguf", "gguf", 1),

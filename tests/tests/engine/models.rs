@@ -227,9 +227,9 @@ fn gguf_and_powerinfer_files_load() {
     }
 }
 
-/// An NVFP4 matrix with the factor of its tensor, which would be lost.
+/// An NVFP4 matrix with the factor of its tensor.
 #[test]
-fn nvfp4_factors_other_than_one_are_refused() {
+fn nvfp4_factors_are_read_and_must_be_finite() {
     let path = fixtures().join("gguf/llama-silu-gqa-256-F16.gguf");
     let open = |factor: Option<(f32, &str)>| {
         let Opened::Checkpoint(file) = open_file(&path, ReadMode::Map).unwrap() else { panic!() };
@@ -250,8 +250,10 @@ fn nvfp4_factors_other_than_one_are_refused() {
     };
     open(None).unwrap();
     for name in ["blk.0.ffn_up.scale", "blk.0.ffn_up.weight.scale"] {
-        open(Some((1.0, name))).unwrap();
-        for factor in [0.25, f32::NAN] {
+        let model = open(Some((0.25, name))).unwrap();
+        let Ffn::Dense(ffn) = &model.weights.layers[0].ffn else { panic!() };
+        assert_eq!((ffn.up.weight.factor(), ffn.gate.as_ref().unwrap().weight.factor()), (0.25, 1.0));
+        for factor in [f32::INFINITY, f32::NAN] {
             let error = open(Some((factor, name))).unwrap_err();
             let at = matches!(&error, Error::Malformed { location: Location::Tensor(at), .. } if at == name);
             let shown = error.to_string();

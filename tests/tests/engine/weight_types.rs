@@ -3,16 +3,18 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use safetensors::{Dtype, SafeTensors, tensor::TensorView};
 use thermocline_engine::{
-    cpu::Isa,
-    format::{Bytes, Checkpoint, Matrix, Opened, ReadMode, Tensor, open as open_file},
+    cpu::{InputPrecision, Isa},
+    format::{Bytes, Checkpoint, Opened, ReadMode, Tensor, open as open_file},
     gpu::{GpuOptions, Purpose},
-    model::{LoadOptions, Model},
-    quant::{QUANTISABLE, TensorType, quantise},
+    model::{LoadOptions, Model, convert},
+    quant::{QUANTISABLE, TensorType, encode_i2_s, quantise},
     runtime::KvType,
 };
 use thermocline_tests::{
@@ -28,7 +30,7 @@ fn fixture(path: &str) -> Checkpoint {
 
 /// The values of a matrix's rows, one after the other.
 fn decoded(tensor: &Tensor) -> Vec<f32> {
-    let matrix = Matrix::new(tensor.ty, tensor.rows(), tensor.cols(), tensor.data.clone()).unwrap();
+    let matrix = tensor.matrix().unwrap();
     let mut values = vec![0.0; tensor.rows() * tensor.cols()];
     let rows = values.chunks_exact_mut(tensor.cols()).enumerate();
     rows.for_each(|(row, values)| matrix.dequantise_row(row, values));
@@ -54,6 +56,8 @@ fn encode(tensor: &mut Tensor, ty: TensorType, blocks: &[Checkpoint; 2]) {
     let mut data = Vec::new();
     if QUANTISABLE.contains(&ty) {
         quantise(ty, &decoded(tensor), &mut data).unwrap();
+    } else if ty == TensorType::I2_S {
+        data = encode_i2_s(&decoded(tensor)).unwrap();
     } else {
         let reference = blocks.iter().find_map(|file| file.tensor(&format!("q.{ty}"))).unwrap();
         let bytes = tensor.rows() * ty.row_bytes(tensor.cols()).unwrap();
@@ -68,7 +72,7 @@ fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_t
     let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
     let file = fixture("gguf/llama-silu-gqa-256-F16.gguf");
     let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
-    for ty in [Q2_K, Q3_K, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, NVFP4, Q1_0, Q2_0] {
+    for ty in [Q2_K, Q3_K, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, NVFP4, Q1_0, Q2_0, I2_S] {
         let typed = changed(&file, |tensor| encode(tensor, ty, &blocks));
         let floats = changed(&file, |tensor| {
             encode(tensor, ty, &blocks);
@@ -85,9 +89,133 @@ fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_t
 
         let in_layers = |tensor: &&Tensor| tensor.name.starts_with("blk.") && tensor.shape.len() == 2;
         let matrices = typed.checkpoint.tensors().iter().filter(in_layers);
-        let in_file: u64 = matrices.map(|tensor| tensor.data.len() as u64).sum();
+        let (in_file, rows) =
+            matrices.fold((0, 0), |(bytes, rows), tensor| (bytes + tensor.data.len(), rows + tensor.rows()));
         let on_device = gpu.arena().used_for(Purpose::Attention) + gpu.arena().used_for(Purpose::Ffn);
-        // Rows of streams are padded to words, streams to the alignment of a binding.
-        assert!(on_device <= in_file + in_file / 50 + 16 * 256, "{ty}: {on_device} bytes, {in_file} in the file");
+        // A row's factor, rows of streams padded to words, and streams to the alignment of a binding.
+        let most = in_file + in_file / 50 + 4 * rows + 16 * 256;
+        assert!(on_device <= most as u64, "{ty}: {on_device} bytes, {in_file} in the file");
+    }
+}
+
+/// Tensors of `file` with NVFP4 in place of `matrices`, each with its factors, and those matrices in floats.
+fn with_factors(file: &Checkpoint, matrices: impl Fn(&Tensor) -> bool, suffix: &str) -> [Arc<Model>; 2] {
+    let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
+    let Checkpoint { path, container, metadata, tokenizer, .. } = file.clone();
+    let [mut typed, mut floats] = [file.clone().into_tensors(), file.clone().into_tensors()];
+    let mut scales = Vec::new();
+    let changed = typed.iter_mut().zip(&mut floats).filter(|(tensor, _)| matrices(tensor));
+    for (at, (typed, floats)) in changed.enumerate() {
+        encode(typed, TensorType::NVFP4, &blocks);
+        let count = if typed.shape.len() == 3 { typed.shape[0] } else { 1 };
+        let factors: Vec<f32> = (0..count).map(|expert| 0.01 * (1 + (at + 3 * expert) % 7) as f32).collect();
+        let mut values = decoded(typed);
+        let of_factor = values.len() / count;
+        let scaled = values.chunks_exact_mut(of_factor).zip(&factors);
+        scaled.for_each(|(values, factor)| values.iter_mut().for_each(|value| *value *= factor));
+        floats.ty = TensorType::F32;
+        floats.data = Bytes::new(values.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        let stem = typed.name.strip_suffix(".weight").unwrap();
+        let data = Bytes::new(factors.into_iter().flat_map(f32::to_le_bytes).collect::<Vec<u8>>());
+        scales.push(Tensor { name: format!("{stem}{suffix}"), ty: TensorType::F32, shape: vec![count], data });
+    }
+    assert!(!scales.is_empty());
+    typed.extend(scales);
+    [typed, floats].map(|tensors| {
+        let file = Checkpoint::new(path.clone(), container, metadata.clone(), tokenizer.clone(), tensors).unwrap();
+        Arc::new(Model::from_checkpoint(file, &LoadOptions::default()).unwrap())
+    })
+}
+
+#[test]
+fn nvfp4_factors_of_tensors_and_experts_scale_products_on_both_processors() {
+    let whole = |tensor: &Tensor| tensor.name.starts_with("blk.") && tensor.shape.len() >= 2;
+    let blocks =
+        |tensor: &Tensor| whole(tensor) && tensor.cols().is_multiple_of(64) && !tensor.name.contains("gate_inp");
+    let files = [("gguf/llama-silu-gqa-256-F16.gguf", ".scale"), ("gguf2026/glm4-moe-F16.gguf", ".weight.scale")];
+    for (name, suffix) in files {
+        let [typed, floats] = with_factors(&fixture(name), blocks, suffix);
+        let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
+        let setup = Setup { activations: InputPrecision::Float, ..Setup::default() };
+        let wanted = observed(&mut golden::forward(&floats, setup), KvType::F32, &ids).logits;
+        let largest = wanted.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+        for isa in Isa::available() {
+            for chunk in [1, 9] {
+                let setup = Setup { isa: Some(isa), chunk, ..setup };
+                let error = max_diff(&observed(&mut golden::forward(&typed, setup), KvType::F32, &ids).logits, &wanted);
+                assert!(error <= 1e-3 * largest, "{name} {setup:?}: logits up to {largest} differ by {error}");
+            }
+        }
+        let gpu = open(GpuOptions { tier: Some(FULL), ..GpuOptions::default() });
+        let got = observed(&mut forward(&gpu, &typed, 64), KvType::F32, &ids).logits;
+        let error = max_diff(&got, &wanted);
+        assert!(error <= 1e-3 * largest, "{name} on the GPU: logits up to {largest} differ by {error}");
+    }
+}
+
+/// Name, type, shape and bytes of a tensor.
+type Part = (String, Dtype, Vec<usize>, Vec<u8>);
+
+/// Two folders of `source`'s model: its layers' matrices in NVFP4 as ModelOpt writes it, and in floats of the same values.
+fn nvfp4_folders(source: &Path, [typed, floats]: [&Path; 2]) {
+    const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+    let json = fs::read_to_string(source.join("config.json")).unwrap();
+    let quantised = r#"{"quantization_config": {"quant_method": "modelopt", "quant_algo": "NVFP4"},"#;
+    fs::write(typed.join("config.json"), json.replacen('{', quantised, 1)).unwrap();
+    fs::write(floats.join("config.json"), &json).unwrap();
+    let file = fs::read(source.join("model.safetensors")).unwrap();
+    let mut parts: [Vec<Part>; 2] = Default::default();
+    for (name, tensor) in SafeTensors::deserialize(&file).unwrap().tensors() {
+        let shape = tensor.shape().to_vec();
+        let Some(stem) = name.strip_suffix("_proj.weight") else {
+            parts
+                .iter_mut()
+                .for_each(|it| it.push((name.clone(), tensor.dtype(), shape.clone(), tensor.data().to_vec())));
+            continue;
+        };
+        let (rows, cols, seed) = (shape[0], shape[1], name.len());
+        let codes: Vec<u8> = (0..rows * cols / 2).map(|at| ((at * at + at * 131 + seed) % 251) as u8).collect();
+        let scales: Vec<u8> = (0..rows * cols / 16).map(|at| (0x20 + (at * 7 + seed) % 24) as u8).collect();
+        let factor = 0.03f32 + seed as f32 / 1000.0;
+        let value = |at: usize| {
+            let (code, scale) = (codes[at / 2] >> (at % 2 * 4) & 15, scales[at / 16]);
+            let scale = (1.0 + f32::from(scale & 7) / 8.0) * 2f32.powi(i32::from(scale >> 3) - 7);
+            let magnitude = factor * (scale * E2M1[usize::from(code & 7)]);
+            if code > 7 { -magnitude } else { magnitude }
+        };
+        let values = (0..rows * cols).flat_map(|at| value(at).to_le_bytes()).collect();
+        let part = |of: &str, ty, shape: &[usize], data| (format!("{stem}_proj.{of}"), ty, shape.to_vec(), data);
+        parts[1].push(part("weight", Dtype::F32, &shape, values));
+        parts[0].push(part("weight_scale_2", Dtype::F32, &[], factor.to_le_bytes().to_vec()));
+        parts[0].push(part("weight_scale", Dtype::F8_E4M3, &[rows, cols / 16], scales.clone()));
+        parts[0].push(part("weight", Dtype::U8, &[rows, cols / 2], codes.clone()));
+    }
+    for (folder, parts) in [typed, floats].into_iter().zip(&parts) {
+        let views =
+            parts.iter().map(|(name, ty, shape, data)| (name, TensorView::new(*ty, shape.clone(), data).unwrap()));
+        fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).unwrap()).unwrap();
+    }
+}
+
+#[test]
+fn nvfp4_folders_compute_and_convert_as_their_decoded_weights() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/models/llama-relu-256");
+    let scratch = tempfile::tempdir().unwrap();
+    let folders = ["nvfp4", "floats"].map(|name| scratch.path().join(name));
+    folders.iter().for_each(|folder| fs::create_dir(folder).unwrap());
+    nvfp4_folders(&source, [&folders[0], &folders[1]]);
+    let converted = scratch.path().join("converted.gguf");
+    convert(&folders[0], &converted, TensorType::F32, &mut |_, _| ()).unwrap();
+    let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
+    let logits = |path: &Path| {
+        let model = Arc::new(Model::open(path, &LoadOptions::default()).unwrap());
+        let setup = Setup { activations: InputPrecision::Float, ..Setup::default() };
+        observed(&mut golden::forward(&model, setup), KvType::F32, &ids).logits
+    };
+    let wanted = logits(&folders[1]);
+    let largest = wanted.iter().fold(0.0f32, |largest, logit| largest.max(logit.abs()));
+    for path in [&folders[0], &converted] {
+        let error = max_diff(&logits(path), &wanted);
+        assert!(error <= 1e-4 * largest, "{}: logits up to {largest} differ by {error}", path.display());
     }
 }

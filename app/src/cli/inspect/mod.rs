@@ -172,6 +172,9 @@ fn print(
     }
     groups(out, "by role", &summary.roles)?;
     groups(out, "by type", &summary.types)?;
+    for widening in checkpoint.widenings() {
+        writeln!(out, "  {}", units::widening(&widening))?;
+    }
     writeln!(out, "\nmetadata")?;
     for (key, value) in checkpoint.metadata.iter() {
         writeln!(out, "  {:<42} {}", name(key), shown(value))?;

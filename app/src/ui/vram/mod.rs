@@ -30,7 +30,7 @@ use crate::{
     engine_handle::{self, EngineState},
     library::ModelId,
     settings::VramBudget,
-    units::bytes,
+    units::{self, bytes},
 };
 
 /// The system is asked about memory this often, while a GPU is in use and something happens.
@@ -189,6 +189,9 @@ impl VramPanel {
         let line = self.slider.line(range, now);
         bar::show(ui, "Held for the model", &parts, range.most.max(memory.accounted), Some(line), wrong.is_some());
         self.slider.show(ui, shell, model, engine, range, now);
+        for widening in engine.model().checkpoint.widenings() {
+            widgets::muted(ui, widgets::sentence(units::widening(&widening)));
+        }
         if memory.moving {
             widgets::muted(ui, "Weights are on their way, a little with every token.");
             ui.request_repaint_after(Duration::from_millis(250));

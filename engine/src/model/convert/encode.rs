@@ -30,12 +30,13 @@ impl Encoder {
         Encoder { pool: ThreadPool::new(None) }
     }
 
-    /// Hands `tensor`'s rows as `ty` to `write`, in order; `progress` is told how many elements each call was about.
+    /// Hands `tensor`'s rows as `ty` to `write`, in order, each times the one of `factors` whose part of the rows it is in; `progress` is told how many elements each call was about.
     /// `path` is for errors.
     pub(super) fn encode(
         &self,
         path: &Path,
         tensor: &Tensor,
+        factors: &[f32],
         ty: TensorType,
         write: &mut dyn FnMut(&[u8]) -> Result<()>,
         progress: &mut dyn FnMut(u64),
@@ -44,8 +45,7 @@ impl Encoder {
         let error = |expected: String, got: String| {
             Error::malformed(path, Location::Tensor(tensor.name.clone()), expected, got)
         };
-        let row_bytes = tensor.ty.row_bytes(cols).filter(|&bytes| bytes.checked_mul(rows) == Some(tensor.data.len()));
-        let Some(row_bytes) = row_bytes else {
+        let Some(matrix) = tensor.matrix() else {
             return Err(error(format!("whole rows of {}", tensor.ty), format!("shape {:?}", tensor.shape)));
         };
         let rows_each = (ELEMENTS / cols.max(1)).max(1);
@@ -55,8 +55,8 @@ impl Encoder {
         let mut start = 0;
         while start < rows {
             let end = rows.min(start + rows_each * workers);
-            if tensor.ty == ty {
-                write(&tensor.data[start * row_bytes..end * row_bytes])?;
+            if tensor.ty == ty && factors.is_empty() {
+                write(&matrix.data()[start * matrix.row_bytes()..end * matrix.row_bytes()])?;
             } else {
                 self.pool.run(|worker| {
                     let first = end.min(start + worker * rows_each);
@@ -66,7 +66,10 @@ impl Encoder {
                     let Round { values, bytes, outcome } = &mut *round;
                     bytes.clear();
                     *outcome = (first..last).try_for_each(|row| {
-                        quant::dequantise(tensor.ty, &tensor.data[row * row_bytes..][..row_bytes], values);
+                        matrix.dequantise_row(row, values);
+                        if let Some(factor) = factors.get(row * factors.len() / rows) {
+                            values.iter_mut().for_each(|value| *value *= factor);
+                        }
                         quant::quantise(ty, values, bytes)
                     });
                 });

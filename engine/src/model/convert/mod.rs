@@ -12,6 +12,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use super::{
     LoadOptions, Model,
     import::{self, Import, Recipe},
+    load::{factor_names, factors},
 };
 use crate::{
     error::{Error, Result},
@@ -73,16 +74,19 @@ pub fn convert(
     {
         return Err(Error::invalid("file to write", "another file than the one read", target.display()));
     }
-    let (container, Import { mut metadata, tokenizer, recipes }) = match format::open(source, ReadMode::Map)? {
+    let (container, Import { mut metadata, tokenizer, mut recipes }) = match format::open(source, ReadMode::Map)? {
         Opened::HuggingFace(folder) => (Container::HuggingFace, import::import(folder)?),
         Opened::Checkpoint(checkpoint) => (checkpoint.container, from_checkpoint(checkpoint)),
     };
-    let config = {
+    let model = {
         // Sizes are what the model is checked by, and transformations do not change them.
         let tensors = recipes.iter().map(Recipe::untransformed).collect::<Result<_>>()?;
         let checkpoint = Checkpoint::new(source.to_owned(), container, metadata.clone(), tokenizer.clone(), tensors)?;
-        Model::from_checkpoint(checkpoint, &LoadOptions::default())?.config
+        Model::from_checkpoint(checkpoint, &LoadOptions::default())?
     };
+    let (config, factors) = (model.config, factors_of(&model.checkpoint)?);
+    // No type that is written has factors.
+    recipes.retain(|recipe| !factors.keys().any(|weight| factor_names(weight).contains(&recipe.tensor.name)));
     let planned = plan::plan(source, recipes, &config, ty)?;
 
     finish_metadata(&mut metadata, &config, ty);
@@ -111,15 +115,35 @@ pub fn convert(
             report.source_bytes += part.tensor.data.len() as u64;
             // Made here and dropped here: at most one reordered tensor is in memory.
             let part = part.make(source)?;
-            encoder.encode(source, &part, tensor.info.ty, &mut |rows| writer.tensor_data(rows), &mut |elements| {
-                done += elements;
-                progress(done, report.parameters);
-            })?;
+            let factors = factors.get(&part.name).map_or(&[][..], |factors| factors);
+            encoder.encode(
+                source,
+                &part,
+                factors,
+                tensor.info.ty,
+                &mut |rows| writer.tensor_data(rows),
+                &mut |elements| {
+                    done += elements;
+                    progress(done, report.parameters);
+                },
+            )?;
         }
     }
     writer.finish()?;
     report.file_bytes = fs::metadata(target).map_err(|error| Error::io("read", target, error))?.len();
     Ok(report)
+}
+
+/// The factors of the matrices that have them, by the matrix's name.
+fn factors_of(checkpoint: &Checkpoint) -> Result<BTreeMap<String, Vec<f32>>> {
+    let mut all = BTreeMap::new();
+    for tensor in checkpoint.tensors() {
+        let count = if tensor.shape.len() > 2 { tensor.shape[0] } else { 1 };
+        if let Some(factors) = factors(checkpoint, tensor, count)? {
+            all.insert(tensor.name.clone(), factors);
+        }
+    }
+    Ok(all)
 }
 
 fn from_checkpoint(checkpoint: Checkpoint) -> Import {

@@ -138,7 +138,7 @@ fn rates_and_decays(loader: &Loader<'_>, stem: &str, shape: &DeltaNetShape, d: u
         let bytes: Vec<u8> = rows.flat_map(|row| both.row(row)).copied().collect();
         let matrix = Matrix::new(both.ty(), shape.v_heads, d, Bytes::new(bytes));
         let weight = matrix.ok_or_else(|| loader.missing_tensor(&name, "whole rows"))?;
-        Ok(Linear { weight, bias: None })
+        Ok(Linear { weight: weight.with_factor(both.factor()), bias: None })
     };
     Ok([half(0)?, half(1)?])
 }

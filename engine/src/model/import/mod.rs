@@ -7,6 +7,7 @@ mod draft;
 mod gather;
 mod hf_config;
 mod naming;
+mod nvfp4;
 mod recipe;
 
 pub(super) use draft::{Draft, HfSizes};
@@ -16,10 +17,11 @@ pub(super) use recipe::{ExpertOutputs, Recipe, Transform};
 
 use std::{collections::HashMap, path::Path};
 
-use super::families;
+use super::{families, load::factor_names};
 use crate::{
     error::{Error, Location, Result},
-    format::{Checkpoint, Container, HfFolder, Metadata, Tensor, TokenizerSource},
+    format::{Bytes, Checkpoint, Container, HfFolder, Metadata, Tensor, TokenizerSource},
+    quant::TensorType,
 };
 
 /// A folder translated, its tensors not yet made.
@@ -41,6 +43,7 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     let layers = draft.layers()?;
+    let (tensors, factors) = nvfp4::join(&path, tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     for tensor in &tensors {
         let translated = draft.naming.translate(&tensor.name);
@@ -55,6 +58,11 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
                 Transform::Mxfp4(_) => Some((*scales_of(&path, tensor, &by_name)?).clone()),
                 _ => None,
             };
+            if let Some(factor) = factors.get(&tensor.name) {
+                let [name, _] = factor_names(&name);
+                let data = Bytes::new(factor.to_le_bytes());
+                recipes.push(Recipe::plain(Tensor { name, ty: TensorType::F32, shape: vec![1], data }));
+            }
             recipes.push(Recipe { tensor: Tensor { name, ..tensor.clone() }, scales, transform });
         }
     }

@@ -5,12 +5,14 @@
 //! [`metadata`] reads numbers, [`config`] what architectures have in common, [`tensors`] weights.
 
 mod config;
+mod factors;
 mod metadata;
 mod tensors;
 
 use std::{cell::RefCell, collections::HashSet, fmt::Display};
 
 pub(in crate::model) use config::yarn_magnitude;
+pub(in crate::model) use factors::{factor_names, factors};
 
 use super::LoadOptions;
 use crate::{

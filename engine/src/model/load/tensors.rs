@@ -1,11 +1,11 @@
 //! Tensors by name and expected shape, and the parts of a layer made of them.
 
-use super::Loader;
+use super::{Loader, factors::factors};
 use crate::{
     error::{Error, Result},
     format::{Matrix, Tensor},
     model::{Down, FfnWeights, Linear, ModelConfig, Norm, NormKind, Predictor, PredictorInput, PredictorKind},
-    quant::{self, TensorType},
+    quant,
 };
 
 impl<'a> Loader<'a> {
@@ -34,34 +34,21 @@ impl<'a> Loader<'a> {
         self.checkpoint.tensors().iter().map(|tensor| tensor.name.as_str()).filter(move |name| !used.contains(*name))
     }
 
-    /// Refuses the tensor `name`, which no role asked for, if weights are wrong without it: the factor of an NVFP4 matrix,
-    /// `{stem}.scale`, unless it is 1.
-    pub(in crate::model) fn check_unused(&self, name: &str) -> Result<()> {
-        let Some((tensor, stem)) = self.checkpoint.tensor(name).zip(name.strip_suffix(".scale")) else { return Ok(()) };
-        let weight = self.checkpoint.tensor(&format!("{stem}.weight")).or_else(|| self.checkpoint.tensor(stem));
-        let Some(weight) = weight.filter(|weight| weight.ty == TensorType::NVFP4) else { return Ok(()) };
-        let expected = || format!("the factor 1 of {}, or weights of a type without factors", weight.name);
-        let factors = Matrix::new(tensor.ty, 1, tensor.len(), tensor.data.clone())
-            .ok_or_else(|| self.tensor_error(name, expected(), tensor.ty))?;
-        let mut values = vec![0.0; tensor.len()];
-        factors.dequantise_row(0, &mut values);
-        match values.into_iter().find(|value| *value != 1.0) {
-            Some(factor) => Err(self.tensor_error(name, expected(), factor)),
-            None => Ok(()),
-        }
-    }
-
     fn as_matrix(&self, tensor: &Tensor, shape: &[usize]) -> Result<Matrix> {
         if tensor.shape != shape {
             let expected = format!("shape {shape:?}");
             return Err(self.tensor_error(&tensor.name, expected, format!("{:?}", tensor.shape)));
         }
-        Matrix::new(tensor.ty, tensor.rows(), tensor.cols(), tensor.data.clone())
+        tensor
+            .matrix()
             .ok_or_else(|| self.tensor_error(&tensor.name, "a weight type and whole blocks per row", tensor.ty))
     }
 
     pub(in crate::model) fn optional_matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Option<Matrix>> {
-        self.find(name).map(|tensor| self.as_matrix(tensor, &[rows, cols])).transpose()
+        let Some(tensor) = self.find(name) else { return Ok(None) };
+        let matrix = self.as_matrix(tensor, &[rows, cols])?;
+        let factor = factors(self.checkpoint, tensor, 1)?.and_then(|factors| factors.first().copied());
+        Ok(Some(matrix.with_factor(factor.unwrap_or(1.0))))
     }
 
     pub(in crate::model) fn matrix(&self, name: &str, rows: usize, cols: usize) -> Result<Matrix> {
@@ -93,7 +80,9 @@ impl<'a> Loader<'a> {
     ) -> Result<Option<Vec<Matrix>>> {
         let Some(tensor) = self.find(name) else { return Ok(None) };
         let all = self.as_matrix(tensor, &[count, rows, cols])?;
-        let slice = |at: usize| self.slice(&all, name, at * rows, rows);
+        let factors = factors(self.checkpoint, tensor, count)?;
+        let factor = |at: usize| factors.as_ref().map_or(1.0, |factors| factors[at]);
+        let slice = |at: usize| Ok(self.slice(&all, name, at * rows, rows)?.with_factor(factor(at)));
         (0..count).map(slice).collect::<Result<_>>().map(Some)
     }
 

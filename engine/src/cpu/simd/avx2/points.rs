@@ -163,6 +163,14 @@ pub(super) fn q2_0(block: &[u8; 18], i: usize) -> __m256i {
     _mm256_sub_epi8(_mm256_and_si256(spread, _mm256_set1_epi8(3)), _mm256_set1_epi8(1))
 }
 
+/// Elements `32 i..` of an I2_S block, one to a byte whose higher bits are those of `i` first.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn i2_s(block: &[u8; 32], i: usize) -> __m256i {
+    let codes = _mm256_srl_epi16(load256::<u8, 32>(block), _mm_cvtsi32_si128(6 - 2 * i as i32));
+    _mm256_sub_epi8(_mm256_and_si256(codes, _mm256_set1_epi8(3)), _mm256_set1_epi8(1))
+}
+
 /// Sub-blocks `2 i` and `2 i + 1` of an NVFP4 block.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -46,6 +46,7 @@ pub(super) fn run(ty: BlockType, work: BlockWork<'_>) {
         | BlockType::IQ3_S
         | BlockType::TQ1_0
         | BlockType::TQ2_0
+        | BlockType::I2_S
         | BlockType::Q1_0
         | BlockType::Q2_0 => avx2::blocks::run(ty, work),
     }
