@@ -84,12 +84,24 @@ family() {
   measure families "$label, ${type^^}, $depth layers" "$shape.gguf" "" -p "$prompt" -n "$n" "$@"
   rm "$work/$shape.gguf"
 }
+# silent LABEL SHAPE LAYERS ACTIVE HOT: one whose experts' neurons are silent by nature, dense with its prompt, then in `exact`.
+silent() {
+  local label=$1 shape=$2 depth=$3
+  ((quick)) && depth=4
+  model "$shape.gguf" --shape "$shape" --layers "$depth" --active "$4" --hot-share "$5"
+  measure families "$label, Q4_0, $depth layers" "$shape.gguf" "" -p "$prompt" -n "$n"
+  measure moe "$label, $4" "$shape.gguf" "" -p 0 -n "$n" --sparsity exact
+  rm "$work/$shape.gguf"
+}
 # Gemma 4's last layers read keys and values of the first: one layer of either kind has to come before them.
 declare -A quick_depth=([gemma4-e4b]=7)
 family "gpt-oss 20B" gpt-oss-20b 12 mxfp4
 family "Qwen 3.5 4B" qwen3.5-4b 32 q4_0
 family "Qwen 3.5 35B-A3B" qwen3.5-35b-a3b 20 q4_0
 family "Gemma 4 E4B" gemma4-e4b 42 q4_0
+family "GLM 4.7 Flash" glm-4.7-flash 16 q4_0
+silent "SmallThinker 21B" smallthinker-21b 16 0.10 0.26
+silent "Nemotron 3 Nano" nemotron-3-nano 26 0.15 0.30
 
 python3 tests/bench_page.py "$results" "$out"
 "$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \
