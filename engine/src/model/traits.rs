@@ -23,7 +23,9 @@ pub fn traits(model: &Model) -> Vec<String> {
     let sinks = |layer: &&super::LayerWeights| layer.attention.as_ref().is_some_and(|it| it.sinks.is_some());
     add(weights.layers.iter().filter(sinks).count(), "attention sinks");
     add(with(|attention| attention.gated), "gated attention");
+    add(with(|attention| attention.latent.is_some()), "latent attention (MLA: one compressed row cached per token)");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
+    add(thresholded(model), "gates silent below a threshold of the token's own");
     let mut mixers: Vec<(&str, usize)> = Vec::new();
     for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
         match mixers.iter_mut().find(|(known, _)| *known == name) {
@@ -47,6 +49,10 @@ pub fn traits(model: &Model) -> Vec<String> {
 /// The sparsity to expect of `model`'s neurons: by its activation, with the fraction that fires in dense layers where it was measured.
 pub fn expected_sparsity(model: &Model) -> String {
     let activation = model.config.activation;
+    let (thresholded, layers) = (thresholded(model), model.config.n_layer());
+    if thresholded > 0 {
+        return format!("exact zeros below a threshold in {thresholded} of {layers} layers, skipped without loss");
+    }
     if !activation.is_sparse() {
         return format!("{activation} has no exact zeros: sparse only by approximation");
     }
@@ -57,6 +63,11 @@ pub fn expected_sparsity(model: &Model) -> String {
     }
     let fires = measured.iter().map(|frequency| f64::from(*frequency)).sum::<f64>() / measured.len() as f64;
     format!("{activation} has exact zeros, skipped without loss; {:.0} % of neurons fire (measured)", 100.0 * fires)
+}
+
+/// Number of layers whose gates are zero up to some standard deviations above their mean (Gemma 3n).
+fn thresholded(model: &Model) -> usize {
+    model.config.layers.iter().filter(|layer| layer.gate_deviations.is_some()).count()
 }
 
 fn in_layers(layers: usize) -> String {
@@ -83,6 +94,8 @@ mod tests {
             ("qwen3_5-moe", &["gated delta net in ", "gated attention in ", "a shared expert in "]),
             ("gemma4-e2b", &["embeddings per layer, ", "keys and values of an earlier layer in "]),
             ("gemma4-moe", &["a dense FFN beside experts in "]),
+            ("gemma3n", &["gates silent below a threshold of the token's own in "]),
+            ("deepseek-v2-lite", &["latent attention (MLA: one compressed row cached per token) in 3 layers"]),
         ] {
             let (lines, _) = lines(name);
             for part in expected {
@@ -95,6 +108,7 @@ mod tests {
     #[test]
     fn expected_sparsity_tells_exact_zeros_from_approximation() {
         assert!(lines("nemotron").1.contains("exact zeros, skipped without loss; their fraction is not measured"));
+        assert!(lines("gemma3n").1.starts_with("exact zeros below a threshold in "));
         assert!(lines("qwen3").1.ends_with("sparse only by approximation"));
     }
 }

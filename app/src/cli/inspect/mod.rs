@@ -150,9 +150,8 @@ fn print(
             let which = if layers == config.n_layer() { String::new() } else { format!(", in {layers} layers") };
             writeln!(out, "attention     {n_head} query heads on {n_kv_head} key/value heads, {head_dim} wide{which}")?;
         }
-        for (name, layers) in recurrent(config) {
-            let state = units::bytes(config.state_bytes());
-            writeln!(out, "recurrent     {name}, in {layers} layers, {state} of states")?;
+        if config.state_bytes() > 0 {
+            writeln!(out, "states        {} per conversation", units::bytes(config.state_bytes()))?;
         }
         writeln!(out, "FFN           {}, {}", ffn(config), config.activation)?;
         for line in &look.traits {
@@ -234,7 +233,7 @@ fn to_json(
             "kv_heads": attention.map(|attention| attention.n_kv_head),
             "head_dim": attention.map(|attention| attention.head_dim),
             "attention_layers": config.attentions().count(),
-            "recurrent": recurrent(config).into_iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            "recurrent": recurrent(config),
             "state_bytes": config.state_bytes(),
             "n_ff": config.n_ff,
             "experts": config.experts.map(|experts| {
@@ -300,23 +299,18 @@ fn attentions(config: &ModelConfig) -> Vec<(&AttentionConfig, usize)> {
     shapes
 }
 
-/// The kinds of recurrent mixers in the model, and the number of layers that have each.
-fn recurrent(config: &ModelConfig) -> Vec<(&'static str, usize)> {
-    let mut kinds: Vec<(&str, usize)> = Vec::new();
-    for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
-        match kinds.iter_mut().find(|(known, _)| *known == name) {
-            Some((_, layers)) => *layers += 1,
-            None => kinds.push((name, 1)),
-        }
-    }
+/// The kinds of recurrent mixers in the model.
+fn recurrent(config: &ModelConfig) -> Vec<&'static str> {
+    let mut kinds: Vec<&str> =
+        config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())).collect();
+    kinds.dedup();
     kinds
 }
 
 fn ffn(config: &ModelConfig) -> String {
     match &config.experts {
         Some(experts) => {
-            let (count, n_ff, used) = (experts.count, experts.n_ff, experts.used);
-            format!("{count} experts of {n_ff} neurons, {used} per token by {}", experts.router)
+            format!("{} experts of {} neurons, {} per token", experts.count, experts.n_ff, experts.used)
         }
         None => format!("{} neurons", config.n_ff),
     }
