@@ -54,12 +54,13 @@ pub const MODELS: [&str; 36] = [
 /// The same, of models with recurrent layers.
 pub const RECURRENT: [&str; 3] = ["qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
-/// The same, of models that the CPU alone computes: with Mamba-2, convolutions, latent attention, SparseMixer routing or several streams.
-pub const CPU_ONLY: [&str; 10] = [
+/// The same, of models that the CPU alone computes: with Mamba-2, convolutions, latent attention, softplus gates, SparseMixer routing or several streams.
+pub const CPU_ONLY: [&str; 11] = [
     "deepseek-v2-lite",
     "gemma3n",
     "glm4-moe-lite",
     "granite-4-h",
+    "laguna",
     "lfm2",
     "lfm2-moe",
     "nemotron-3-nano",

@@ -79,6 +79,7 @@ pub fn device_support(model: &Model) -> Result<()> {
         let what = match layer {
             _ if mixed => "SparseMixer routing",
             _ if latent => "latent attention",
+            _ if layer.attention.as_ref().is_some_and(|attention| attention.gate_rows > 0) => "gates of a softplus",
             _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
             _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",
             _ => continue,

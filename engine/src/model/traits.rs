@@ -23,6 +23,7 @@ pub fn traits(model: &Model) -> Vec<String> {
     let sinks = |layer: &&super::LayerWeights| layer.attention.as_ref().is_some_and(|it| it.sinks.is_some());
     add(weights.layers.iter().filter(sinks).count(), "attention sinks");
     add(with(|attention| attention.gated), "gated attention");
+    add(with(|attention| attention.gate_rows > 0), "heads gated by a softplus");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
     let mut mixers: Vec<(&str, usize)> = Vec::new();
     for name in config.layers.iter().filter_map(|layer| Some(layer.recurrent.as_ref()?.name())) {
