@@ -77,6 +77,7 @@ pub fn device_support(model: &Model) -> Result<()> {
         let latent = layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
         let what = match layer {
             _ if latent => "latent attention",
+            _ if layer.attention.as_ref().is_some_and(|attention| attention.gate_rows > 0) => "gates of a softplus",
             _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
             _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",
             _ => continue,

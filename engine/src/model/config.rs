@@ -205,6 +205,8 @@ pub struct AttentionConfig {
     pub kv_from: Option<usize>,
     /// Latent from which keys and values come: a key is `[rotated | latent]`, `head_dim` elements of one head, and its own value.
     pub latent: Option<LatentConfig>,
+    /// Rows of a gate matrix of its own: one per head or per element, by whose softplus outputs of heads are multiplied; 0 without.
+    pub gate_rows: usize,
 }
 
 impl AttentionConfig {

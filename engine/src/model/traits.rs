@@ -24,6 +24,7 @@ pub fn traits(model: &Model) -> Vec<String> {
     add(weights.layers.iter().filter(sinks).count(), "attention sinks");
     add(with(|attention| attention.gated), "gated attention");
     add(with(|attention| attention.latent.is_some()), "latent attention (MLA: one compressed row cached per token)");
+    add(with(|attention| attention.gate_rows > 0), "heads gated by a softplus");
     add(with(|attention| attention.kv_from.is_some()), "keys and values of an earlier layer");
     add(thresholded(model), "gates silent below a threshold of the token's own");
     let mut mixers: Vec<(&str, usize)> = Vec::new();

@@ -49,6 +49,8 @@ pub struct AttentionWeights {
     /// The rest of latent attention: `q` is `[n_head * (nope_dim + rope), d or q_rank]`, `k` is `[rank + rope, d]`, `output` is
     /// `[d, n_head * v_dim]`.
     pub latent: Option<Box<LatentWeights>>,
+    /// Gate of the heads' outputs, `[n_head, d]` or `[n_head * head_dim, d]`.
+    pub gate: Option<Linear>,
 }
 
 impl AttentionWeights {
@@ -58,7 +60,7 @@ impl AttentionWeights {
             let q = latent.low_q.as_ref().map(|_| &self.q);
             q.into_iter().chain(&latent.keys).chain(&latent.values)
         });
-        self.inputs().chain(behind).chain([&self.output])
+        self.inputs().chain(&self.gate).chain(behind).chain([&self.output])
     }
 
     /// The matrices that read its input.

@@ -182,7 +182,7 @@ fn routing_matches_the_reference() {
             assert_eq!(by_token(&chosen, experts.used), wanted, "{name} {setup:?}");
         }
     }
-    assert_eq!(seen, 18);
+    assert_eq!(seen, 19);
 }
 
 /// Conversations' states behind a prompt are the reference's, however the prompt is divided.

@@ -53,6 +53,7 @@ fn hugging_face_folders_have_the_expected_configuration() {
         ("gemma3", "gemma3", [64, 3, 4, 1, 32, 160], GeluTanh),
         ("gemma4", "gemma4", [64, 4, 4, 2, 16, 96], GeluTanh),
         ("phi3", "phi3", [64, 3, 4, 2, 16, 160], Silu),
+        ("laguna", "laguna", [48, 4, 4, 2, 16, 96], Silu),
         ("plm", "plm", [48, 3, 4, 1, 32, 160], ReluSquared),
         ("phimoe", "phimoe", [48, 3, 4, 2, 12, 32], Silu),
         ("smallthinker", "smallthinker", [64, 5, 4, 2, 16, 32], Relu),
@@ -423,6 +424,62 @@ fn latent_attention_of_absurd_sizes_is_refused() {
     let error = odd.unwrap_err().to_string();
     assert!(error.contains("blk.1.attn_k_b.weight") && error.contains("[4, 32, 24]"), "{error}");
     Model::from_checkpoint(control, &LoadOptions::default()).unwrap();
+}
+
+/// Folders of families without a GGUF fixture whose tensors are missing, or of another shape.
+#[test]
+fn folders_that_lack_tensors_or_contradict_their_sizes_are_refused() {
+    for (folder, name, shape, expected) in [
+        ("laguna", "blk.1.attn_gate.weight", None, "6 rows, one per head, or 96"),
+        ("laguna", "blk.1.attn_gate.weight", Some([3, 96]), "6 rows, one per head, or 96"),
+        ("laguna", "blk.2.ffn_gate.3.weight", None, "[32, 48]"),
+        ("laguna", "blk.2.attn_q.weight", Some([48, 96]), "[96, 48]"),
+        ("laguna", "blk.3.ffn_gate_inp.weight", Some([3, 96]), "[6, 48]"),
+        ("plm", "blk.0.attn_kv_b.weight", Some([48, 48]), "[96, 24]"),
+        ("plm", "blk.1.attn_kv_a_mqa.weight", None, "[32, 48]"),
+        ("plm", "blk.2.ffn_up.weight", Some([80, 96]), "[160, 48]"),
+        ("phimoe", "blk.0.ffn_gate_inp.weight", Some([3, 96]), "[6, 48]"),
+        ("phimoe", "blk.2.ffn_up.5.weight", None, "[32, 48]"),
+    ] {
+        let path = format!("models/{folder}");
+        let error = changed(&path, |tensors| match tensors.iter_mut().find(|tensor| tensor.name == name) {
+            Some(tensor) => match shape {
+                Some(shape) => tensor.shape = shape.to_vec(),
+                None => tensors.retain(|tensor| tensor.name != name),
+            },
+            None => panic!("{folder} has no {name}"),
+        });
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains(expected) && error.contains("expected"), "{folder}: {error}");
+    }
+}
+
+#[test]
+fn laguna_folders_of_other_forms_are_refused() {
+    let scratch = tempfile::tempdir().unwrap();
+    for entry in std::fs::read_dir(fixtures().join("models/laguna")).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), scratch.path().join(entry.file_name())).unwrap();
+    }
+    let path = scratch.path().join("config.json");
+    let original = std::fs::read_to_string(&path).unwrap();
+    for (from, to, expected) in [
+        (
+            "\"num_attention_heads_per_layer\": [\n    4,",
+            "\"num_attention_heads_per_layer\": [",
+            "4 entries, one per layer",
+        ),
+        ("\"attention_bias\": false", "\"attention_bias\": true", "Laguna with biases"),
+        ("\"gating\": true", "\"moe_router_logit_softcapping\": 30.0", "caps its router's logits"),
+        ("\"partial_rotary_factor\": 1.0", "\"partial_rotary_factor\": 1.5", "a fraction from 0 to 1"),
+        ("\"num_experts\": 6", "\"num_experts\": 7", "expected"),
+    ] {
+        assert!(original.contains(from), "{from}");
+        std::fs::write(&path, original.replacen(from, to, 1)).unwrap();
+        let error = Model::open(scratch.path(), &LoadOptions::default()).err();
+        let error = error.unwrap_or_else(|| panic!("{to}")).to_string();
+        assert!(error.contains(expected), "{to}: {error}");
+    }
 }
 
 #[test]

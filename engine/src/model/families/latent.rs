@@ -90,6 +90,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         k_norm: None,
         sinks: None,
         latent: Some(Box::new(latent_weights)),
+        gate: None,
     })
 }
 

@@ -16,6 +16,7 @@ mod gemma4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod laguna;
 mod latent;
 mod lfm2;
 mod llama;
@@ -81,6 +82,7 @@ const FAMILIES: &[&Family] = &[
     &seed_oss::FAMILY,
     &glm4_moe::FAMILY,
     &deepseek2::FAMILY,
+    &laguna::FAMILY,
     &minimax_m2::FAMILY,
     &ernie::FAMILY,
     &relu_squared::FAMILY,

@@ -86,6 +86,10 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
         k_norm: if shape.kv_from.is_none() { head_norm("k", kv_dim)? } else { None },
         sinks: loader.optional_vector(&format!("blk.{n}.attn_sinks.weight"), shape.n_head)?,
         latent: None,
+        gate: match shape.gate_rows {
+            0 => None,
+            rows => Some(loader.linear(&format!("blk.{n}.attn_gate"), rows, d)?),
+        },
     })
 }
 

@@ -215,6 +215,19 @@ impl HfConfig {
         flags.iter().map(flag).collect::<Result<_>>().map(Some)
     }
 
+    /// A list of one size per layer, each from 1 to 2^16.
+    pub(in crate::model) fn layer_sizes(&self, name: &str, n_layer: usize) -> Result<Option<Vec<u32>>> {
+        let Some(sizes) = self.typed(&[name], "a list", Value::as_array)? else { return Ok(None) };
+        if sizes.len() != n_layer {
+            return Err(self.error(name, format!("{n_layer} entries, one per layer"), sizes.len()));
+        }
+        let size = |value: &Value| match value.as_u64() {
+            Some(size @ 1..=0x1_0000) => Ok(size as u32),
+            _ => Err(self.error(name, "numbers from 1 to 65536", value)),
+        };
+        sizes.iter().map(size).collect::<Result<_>>().map(Some)
+    }
+
     /// Rotary parameters of layers of `kind` (`full_attention` or `sliding_attention`): the newer `rope_parameters`,
     /// possibly by kind, or the older `rope_scaling`.
     pub(super) fn rope(&self, kind: &str) -> HfRope<'_> {
@@ -242,6 +255,16 @@ impl HfConfig {
         match fraction {
             Some(fraction) if !(0.0..=1.0).contains(&fraction) => {
                 Err(self.error("partial_rotary_factor", "a fraction from 0 to 1", fraction))
+            }
+            fraction => Ok(fraction),
+        }
+    }
+
+    /// Fraction of a head's elements that sliding layers rotate, where they have their own.
+    pub(in crate::model) fn local_rotary_fraction(&self) -> Result<Option<f32>> {
+        match self.rope("sliding_attention").f32("partial_rotary_factor")? {
+            Some(fraction) if !(0.0..=1.0).contains(&fraction) => {
+                Err(self.error("rope_parameters.sliding_attention", "a fraction from 0 to 1", fraction))
             }
             fraction => Ok(fraction),
         }

@@ -128,6 +128,7 @@ impl Loader<'_> {
                 norm_values: false,
                 kv_from: None,
                 latent: None,
+                gate_rows: 0,
             })
         };
         let steps: Arc<[Step]> = Step::sequential().into();

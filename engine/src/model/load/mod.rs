@@ -64,7 +64,7 @@ impl<'a> Loader<'a> {
         Error::malformed(&self.checkpoint.path, Location::Key(self.key(suffix)), expected, got)
     }
 
-    fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
+    pub(in crate::model) fn tensor_error(&self, name: &str, expected: impl Into<String>, got: impl Display) -> Error {
         Error::malformed(&self.checkpoint.path, Location::Tensor(name.to_owned()), expected, got)
     }
 

@@ -10,7 +10,7 @@ use super::{
     latent::{LatentAttention, LatentTask},
     layer_ffn::{LayerFfn, LayerTask},
     per_layer::PerLayerInputs,
-    recurrent::RecurrentMixer,
+    recurrent::{RecurrentMixer, softplus},
 };
 use crate::{
     cpu::{
@@ -195,7 +195,7 @@ impl CpuProcessor {
             (&mut self.q, q_dim),
             (&mut self.heads, widest(AttentionConfig::output_cols)),
             (&mut self.gated, widest(|of| if of.gated { of.q_rows() } else { 0 })),
-            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { 0 })),
+            (&mut self.gates, widest(|of| if of.gated { of.q_dim() } else { of.gate_rows })),
             (&mut self.k, kv_dim),
             (&mut self.v, kv_dim),
         ] {
@@ -216,6 +216,15 @@ pub(super) fn norm_rows(cpu: &Cpu, config: &ModelConfig, norm: &Norm, x: &mut [f
 /// The product with `linear` into `out`.
 fn job<'a>((linear, out): (&'a Linear, &'a mut [f32])) -> MatmulJob<'a> {
     MatmulJob { weight: &linear.weight, bias: linear.bias.as_deref(), out }
+}
+
+/// `heads *= softplus(gates)`, where each gate is of equally many elements.
+fn gate_by_softplus(heads: &mut [f32], gates: &[f32]) {
+    let each = (heads.len() / gates.len().max(1)).max(1);
+    for (head, gate) in heads.chunks_exact_mut(each).zip(gates) {
+        let factor = softplus(*gate);
+        head.iter_mut().for_each(|x| *x *= factor);
+    }
 }
 
 /// The error of a step that the layer has no weights for.
@@ -364,11 +373,12 @@ impl Processor for CpuProcessor {
         let x = &self.registers[from as usize][..self.tokens * d];
         let (gated, gates) = match of.gated {
             true => (&mut self.gated[..2 * self.tokens * q_dim], &mut self.gates[..self.tokens * q_dim]),
-            false => (&mut [] as &mut [f32], &mut [] as &mut [f32]),
+            false => (&mut [] as &mut [f32], &mut self.gates[..self.tokens * of.gate_rows]),
         };
         let projected = if of.gated { &mut *gated } else { &mut *q };
         let outputs = [projected, &mut *k, &mut *v];
-        let mut jobs: SmallVec<[MatmulJob<'_>; 3]> = weights.inputs().zip(outputs).map(job).collect();
+        let mut jobs: SmallVec<[MatmulJob<'_>; 4]> = weights.inputs().zip(outputs).map(job).collect();
+        jobs.extend(weights.gate.as_ref().map(|gate| job((gate, &mut *gates))));
         if self.tokens == 1 {
             self.cpu.prefetch(&[&weights.output.weight]);
         }
@@ -423,6 +433,8 @@ impl Processor for CpuProcessor {
         self.cpu.attention(&shape, q, &cache.keys, &cache.values, self.first, heads, &mut self.attention);
         if of.gated {
             self.cpu.gate(heads, gates);
+        } else if of.gate_rows > 0 {
+            gate_by_softplus(heads, gates);
         }
         self.project_heads(model, layer, (of, weights));
         Ok(())

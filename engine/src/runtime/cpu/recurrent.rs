@@ -183,6 +183,6 @@ fn job<'a>(linear: &'a Linear, out: &'a mut [f32]) -> MatmulJob<'a> {
 }
 
 /// `ln(1 + e^x)`
-fn softplus(x: f32) -> f32 {
+pub(super) fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { x.exp().ln_1p() }
 }

@@ -1,0 +1,95 @@
+//! Laguna (Poolside, XS.2 and M.1): q/k norms, heads whose outputs are gated by a softplus, and experts chosen by sigmoid and bias, with a
+//! shared one. XS.2 has windows on three of four layers, which have more heads and rotations of their own; its other layers rotate half of
+//! each head by stretched positions (YaRN).
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    format::{Array, Value},
+    model::{
+        LayerWeights, ModelConfig, NormKind, Rope, RopeOrder, RopeScaling, Router,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["laguna"], model_types: &["laguna"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    config.experts = loader.experts(Router::sigmoid(true), |_| 0)?;
+    if config.experts.is_none() {
+        return Err(loader.key_error("expert_count", "at least one expert", 0));
+    }
+    loader.apply_window(&mut config, None, 0)?;
+    let dims = loader.size("rope.dimension_count_swa", 2..=sizes.head_dim)?.unwrap_or(sizes.head_dim);
+    if !dims.is_multiple_of(2) {
+        return Err(loader.key_error("rope.dimension_count_swa", "an even number", dims));
+    }
+    let base = loader.positive("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    let local = config.add_rope(Rope { dims, base, order: RopeOrder::NeoX, scaling: RopeScaling::None });
+    for attention in config.attentions_mut() {
+        if attention.window.is_some() {
+            attention.rope = Some(local);
+        }
+    }
+    // One gate per head, or per element: the matrices tell.
+    for (n, attention) in config.layers.iter_mut().enumerate().filter_map(|(n, it)| Some((n, it.attention.as_mut()?))) {
+        let name = format!("blk.{n}.attn_gate.weight");
+        let expected = format!("{} rows, one per head, or {}", attention.n_head, attention.q_dim());
+        let Some(gate) = loader.find(&name) else { return Err(loader.missing_tensor(&name, expected)) };
+        let rows = gate.rows();
+        if ![attention.n_head, attention.q_dim()].contains(&rows) {
+            return Err(loader.tensor_error(&name, expected, rows));
+        }
+        attention.gate_rows = rows;
+    }
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    gated_layer(loader, config, n, USUAL_NORMS)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("attention_bias", false, "Laguna with biases")?;
+    hf.refuse_unless("moe_apply_router_weight_on_input", false, "Laguna that weighs the experts' inputs")?;
+    if let Some(cap) = hf.f32(&["moe_router_logit_softcapping"])?.filter(|cap| *cap > 0.0) {
+        return Err(hf.unsupported("Laguna that caps its router's logits", "moe_router_logit_softcapping", cap));
+    }
+    let mut sizes = draft.common(hf, "laguna")?;
+    let heads = hf.layer_sizes("num_attention_heads_per_layer", sizes.n_layer)?;
+    if let Some(heads) = heads {
+        draft.set("attention.head_count", Value::Array(Array::U32(heads)));
+    }
+    draft.rope(hf, &sizes, 500_000.0)?;
+    let local = hf.local_rotary_fraction()?.unwrap_or(1.0);
+    sizes.rope_dims = (local * sizes.head_dim as f32) as usize;
+    draft.set_size("rope.dimension_count_swa", sizes.rope_dims)?;
+    draft.set("rope.freq_base_swa", Value::F32(hf.local_rope_base()?.unwrap_or(10_000.0)));
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("silu").parse()?);
+    if let Some(window) = hf.usize(&["sliding_window"])?.filter(|window| *window > 0) {
+        let slides = hf.sliding_layers(sizes.n_layer)?.unwrap_or_else(|| vec![false; sizes.n_layer]);
+        draft.window(window, Some(slides))?;
+    }
+    draft.set_size("expert_count", hf.size(&["num_experts"])?)?;
+    draft.set_size("expert_used_count", hf.size(&["num_experts_per_tok"])?)?;
+    draft.set_size("expert_feed_forward_length", hf.size(&["moe_intermediate_size"])?)?;
+    draft.router(hf, Router::sigmoid(true))?;
+    draft.set("expert_weights_scale", Value::F32(hf.f32(&["moe_routed_scaling_factor"])?.unwrap_or(1.0)));
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.norms_of_heads();
+    naming.add("model.layers.*.self_attn.g_proj", "blk.*.attn_gate");
+    naming.experts("mlp.experts", ["gate_proj", "up_proj", "down_proj"]);
+    naming.shared_expert("mlp.shared_expert");
+    naming.add("model.layers.*.mlp.gate", "blk.*.ffn_gate_inp");
+    for stem in ["mlp.experts", "mlp.gate"] {
+        naming.selection_bias(&format!("{stem}.e_score_correction_bias"));
+    }
+    Ok(())
+}
