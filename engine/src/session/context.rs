@@ -12,6 +12,8 @@ pub(super) enum WantedLogits {
     Nothing,
     /// All.
     Logits,
+    /// All, of every token.
+    EveryLogits,
     /// This number of the largest.
     Shortlist(usize),
 }
@@ -166,6 +168,7 @@ impl Context {
         let computed = match wanted {
             WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
             WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
+            WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
             WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {
@@ -196,7 +199,7 @@ impl Context {
     }
 
     /// Keeps only the first `length` tokens.
-    fn truncate(&mut self, length: usize) {
+    pub fn truncate(&mut self, length: usize) {
         if let Some(kv) = &mut self.kv {
             kv.truncate(length);
         }

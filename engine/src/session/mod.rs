@@ -26,6 +26,7 @@ mod request;
 pub mod sampling;
 mod settings;
 mod sparsity;
+mod speculation;
 mod text;
 mod worker;
 
@@ -38,7 +39,7 @@ pub use loader::{DeviceLoadOptions, load_on_device};
 pub use neurons::{FrequencySource, NeuronFrequencies};
 pub use request::{
     AnswerText, ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
-    StopReason,
+    SpeculationMode, StopReason,
 };
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};

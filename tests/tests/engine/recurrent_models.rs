@@ -36,7 +36,13 @@ impl Probe for Seen {
 }
 
 fn run(model: &Arc<Model>, isa: Isa, mode: Sparsity, chunk: usize, ids: &[u32]) -> (Vec<f32>, Seen) {
-    let cpu = Cpu::new(&CpuOptions { threads: Some(2), isa: Some(isa), activations: InputPrecision::Float, ..CpuOptions::default() }).unwrap();
+    let cpu = Cpu::new(&CpuOptions {
+        threads: Some(2),
+        isa: Some(isa),
+        activations: InputPrecision::Float,
+        ..CpuOptions::default()
+    })
+    .unwrap();
     let mut forward = Forward::new(Arc::clone(model), cpu);
     forward.set_chunk(chunk);
     forward.set_sparsity(mode);
