@@ -11,7 +11,7 @@ use super::{
 use crate::format::Matrix;
 
 /// Most tokens of this path; tiles of unpacked rows are faster from there on.
-pub(super) const MOST: usize = 6;
+pub(super) const MOST: usize = 8;
 
 /// Bytes of rows that all tokens are multiplied with before the next rows: half a first-level cache.
 const GROUP_BYTES: usize = 16 << 10;

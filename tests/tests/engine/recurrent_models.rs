@@ -36,13 +36,7 @@ impl Probe for Seen {
 }
 
 fn run(model: &Arc<Model>, isa: Isa, mode: Sparsity, chunk: usize, ids: &[u32]) -> (Vec<f32>, Seen) {
-    let cpu = Cpu::new(&CpuOptions {
-        threads: Some(2),
-        isa: Some(isa),
-        activations: InputPrecision::Float,
-        ..CpuOptions::default()
-    })
-    .unwrap();
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), isa: Some(isa), activations: InputPrecision::Float }).unwrap();
     let mut forward = Forward::new(Arc::clone(model), cpu);
     forward.set_chunk(chunk);
     forward.set_sparsity(mode);
@@ -67,7 +61,10 @@ fn exact_squared_relu_layers_equal_dense_ones_and_read_fewer_bytes() {
             let (dense, all) = run(&as_published, isa, Sparsity::Dense, 1, &ids);
             let (exact, seen) = run(&model, isa, Sparsity::Exact, 1, &ids);
             let largest = dense.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-            assert!(max_diff(&dense, &exact) <= 1e-4 * largest, "{name} {isa}");
+            let error = max_diff(&dense, &exact);
+            // Ternary weights become 8-bit ones with a row per neuron, whose scales are F16.
+            let relative = if name == "bitnet" { 5e-4 } else { 1e-4 };
+            assert!(error <= relative * largest, "{name} {isa}: logits differ by {error} of {largest}");
             assert!(seen.fired == all.fired && seen.bytes < all.bytes, "{name} {isa}: {} of {}", seen.bytes, all.bytes);
         }
     }
