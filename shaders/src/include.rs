@@ -31,6 +31,8 @@ const INCLUDES: &[(&str, &str)] = &[
     ("sums.wgsl", include_str!("../wgsl/include/sums.wgsl")),
     ("super_block.wgsl", include_str!("../wgsl/include/super_block.wgsl")),
     ("super_scales.wgsl", include_str!("../wgsl/include/super_scales.wgsl")),
+    ("ternary.wgsl", include_str!("../wgsl/include/ternary.wgsl")),
+    ("ternary_pairs.wgsl", include_str!("../wgsl/include/ternary_pairs.wgsl")),
     ("tile.wgsl", include_str!("../wgsl/include/tile.wgsl")),
     ("weights_bf16.wgsl", include_str!("../wgsl/include/weights_bf16.wgsl")),
     ("weights_f16.wgsl", include_str!("../wgsl/include/weights_f16.wgsl")),
@@ -52,6 +54,8 @@ const INCLUDES: &[(&str, &str)] = &[
     ("weights_q5_k.wgsl", include_str!("../wgsl/include/weights_q5_k.wgsl")),
     ("weights_q6_k.wgsl", include_str!("../wgsl/include/weights_q6_k.wgsl")),
     ("weights_q8_0.wgsl", include_str!("../wgsl/include/weights_q8_0.wgsl")),
+    ("weights_tq1_0.wgsl", include_str!("../wgsl/include/weights_tq1_0.wgsl")),
+    ("weights_tq2_0.wgsl", include_str!("../wgsl/include/weights_tq2_0.wgsl")),
 ];
 
 /// Where one text is expanded to.

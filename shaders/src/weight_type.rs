@@ -25,12 +25,15 @@ use std::fmt;
 /// | Q3_K | low bit pairs | per super-block 11 words: 8 of high bits, 2 of low nibbles of the scales, 1 of their high bit pairs; d |
 /// | Q1_0 | a word of signs, set for + | per four chunks an f16 scale |
 /// | Q2_0 | 16 codes in a word | per two chunks an f16 scale |
+/// | TQ1_0 | columns 0 to 19: digits of a word | per super-block 5 words, whose digits are columns 20 to 31 of its chunks; d |
+/// | TQ2_0 | 16 codes in a word | per super-block only d |
 /// | I2_S | 16 codes in a word | a row's factor in F32 |
 ///
 /// Nibbles, 16 bytes: byte `j` of a chunk holds column `j` low and column `j + 16` high, whatever the file's order was. High bits:
 /// bit `j` of the word is column `j`. Bit pairs, 8 bytes: bits `2j, 2j + 1` of the first word are column `j`, of the second column
 /// `16 + j`. Scales of 16 bits lie two to a word, bytes four to a word, a row padded to whole words; `d` at the end of a super-block is an
-/// f16 scale behind all the row's words.
+/// f16 scale behind all the row's words. Digits: digit `n` of the four bytes of a word are four neighbouring columns, next come those of
+/// digit `n + 1`; of a byte `b` it is `3 (3^n b mod 256) / 256`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs, non_camel_case_types)] // GGML's names
 pub enum WeightType {
@@ -49,6 +52,8 @@ pub enum WeightType {
     Q6_K,
     Q1_0,
     Q2_0,
+    TQ1_0,
+    TQ2_0,
     I2_S,
     MXFP4,
     NVFP4,
@@ -58,18 +63,18 @@ pub enum WeightType {
 
 impl WeightType {
     /// Every type.
-    pub const ALL: [WeightType; 20] = {
+    pub const ALL: [WeightType; 22] = {
         use WeightType::*;
         [
-            F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, I2_S, MXFP4, NVFP4,
-            IQ4_NL, IQ4_XS,
+            F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q1_0, Q2_0, TQ1_0, TQ2_0, I2_S,
+            MXFP4, NVFP4, IQ4_NL, IQ4_XS,
         ]
     };
 
     /// Those for which there are kernels with integer products.
-    pub const PACKED: [WeightType; 14] = {
+    pub const PACKED: [WeightType; 16] = {
         use WeightType::*;
-        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, I2_S, IQ4_NL, IQ4_XS]
+        [Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q2_0, TQ1_0, TQ2_0, I2_S, IQ4_NL, IQ4_XS]
     };
 
     /// GGML's name.
@@ -90,6 +95,8 @@ impl WeightType {
             WeightType::Q6_K => "Q6_K",
             WeightType::Q1_0 => "Q1_0",
             WeightType::Q2_0 => "Q2_0",
+            WeightType::TQ1_0 => "TQ1_0",
+            WeightType::TQ2_0 => "TQ2_0",
             WeightType::I2_S => "I2_S",
             WeightType::MXFP4 => "MXFP4",
             WeightType::NVFP4 => "NVFP4",
@@ -105,7 +112,7 @@ impl WeightType {
             F32 | F16 | BF16 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | MXFP4 | NVFP4 | IQ4_NL => 32,
             Q2_0 => 64,
             Q1_0 | I2_S => 128,
-            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS => 256,
+            Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_XS | TQ1_0 | TQ2_0 => 256,
         }
     }
 
@@ -117,8 +124,8 @@ impl WeightType {
             F16 | BF16 => 16,
             Q8_0 => 8,
             Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4_K | Q5_K | Q6_K | MXFP4 | NVFP4 | IQ4_NL | IQ4_XS => 4,
-            Q2_K | Q3_K | Q2_0 | I2_S => 2,
-            Q1_0 => 1,
+            Q2_K | Q3_K | Q2_0 | TQ2_0 | I2_S => 2,
+            Q1_0 | TQ1_0 => 1,
         }
     }
 
@@ -137,12 +144,13 @@ impl WeightType {
             MXFP4 => return blocks.div_ceil(4),
             NVFP4 => return 1 + blocks.div_ceil(2),
             I2_S => return 1,
-            Q8_0 | Q4_0 | IQ4_NL | Q1_0 | Q2_0 => (0, true),
+            Q8_0 | Q4_0 | IQ4_NL | Q1_0 | Q2_0 | TQ2_0 => (0, true),
             Q5_0 => (1, true),
             Q4_1 => (1, false),
             Q5_1 | IQ4_XS => (2, false),
             Q4_K => (4, false),
             Q2_K => (5, false),
+            TQ1_0 => (5, true),
             Q3_K => (11, true),
             Q5_K => (12, false),
             Q6_K => (21, false),

@@ -120,6 +120,17 @@ impl WeightRow<'_> {
             }
             WeightType::Q1_0 => negated(scale(0, chunk / 4), !main[chunk] >> j),
             WeightType::Q2_0 => (f64::from(field(main[col / 16], j % 16 * 2, 2)) - 1.0) * scale(0, chunk / 2),
+            WeightType::TQ1_0 => {
+                let ((aux, d), group) = (super_block(5), j / 4);
+                // Four columns each: five of the chunk's own word, three of the super-block's words.
+                let (word, n) = match group {
+                    0..5 => (main[chunk], group),
+                    _ => (aux[(3 * c + group - 5) / 5], (3 * c + group - 5) % 5),
+                };
+                let digit = (byte(&[word], j % 4) * 3u32.pow(n as u32) % 256) * 3 / 256;
+                d * (f64::from(digit) - 1.0)
+            }
+            WeightType::TQ2_0 => (f64::from(field(main[col / 16], j % 16 * 2, 2)) - 1.0) * super_block(0).1,
             WeightType::I2_S => {
                 let code = field(main[col / 16], j % 16 * 2, 2);
                 (f64::from(code) - 1.0) * f64::from(f32::from_bits(aux[0]))

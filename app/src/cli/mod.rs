@@ -34,6 +34,7 @@ mod table;
 mod termination;
 mod text_input;
 mod tokenize;
+mod widened;
 
 use std::process::ExitCode;
 

@@ -24,7 +24,7 @@ use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
     table::table,
-    units,
+    units, widened,
 };
 use crate::folders::Folders;
 
@@ -311,16 +311,7 @@ impl Report<'_> {
         object["bytes_by_purpose"] = json!(bytes);
         object["everything"] = json!(self.everything);
         object["ram_by_purpose"] = self.ram.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
-        let widening = |it: &Widening| {
-            json!({
-                "type": it.ty.name(),
-                "on_device": it.on_device,
-                "file_bytes": it.file_bytes,
-                "device_bytes": it.device_bytes,
-                "reason": it.reason,
-            })
-        };
-        object["widened"] = self.widenings.iter().map(widening).collect();
+        object["widened"] = widened::to_json(&self.widenings);
         object["context"] = json!(inputs.context);
         object["sessions"] = json!(inputs.sessions);
         object["kv_type"] = json!(inputs.kv_type.name());

@@ -54,6 +54,7 @@ mod tests {
             tensor("a", TensorType::IQ2_XXS, 2),
             tensor("b", TensorType::Q2_K, 5),
             tensor("c", TensorType::TQ1_0, 1),
+            tensor("e", TensorType::IQ3_S, 1),
             tensor("d", TensorType::IQ2_XXS, 1),
         ];
         let metadata = Metadata::new("none");
@@ -61,7 +62,7 @@ mod tests {
             Checkpoint::new("none".into(), Container::Gguf(3), metadata, TokenizerSource::Metadata, tensors).unwrap();
         let found: Vec<_> =
             file.widenings().iter().map(|it| (it.ty, it.on_device, it.file_bytes, it.device_bytes)).collect();
-        let expected = [(TensorType::IQ2_XXS, "Q8_0", 3 * 132, 3 * 544), (TensorType::TQ1_0, "Q2_0", 108, 144)];
+        let expected = [(TensorType::IQ2_XXS, "Q8_0", 3 * 132, 3 * 544), (TensorType::IQ3_S, "Q8_0", 220, 544)];
         assert_eq!(found, expected);
     }
 }

@@ -1,13 +1,12 @@
 //! Weights on the GPU: every row is split into the two streams of a [`WeightType`], one of aligned codes (`main`) and one of
-//! scales (`aux`). Weights keep their values and, but for the padding of a row, their size. Two groups of types are widened:
+//! scales (`aux`). Weights keep their values and, but for the padding of a row, their size. The types of code books are widened:
 //!
 //! | in the file | on the device | loss |
 //! |---|---|---|
-//! | TQ1_0, TQ2_0 | Q2_0, of 2.25 bits in place of 1.69 and 2.06 | none |
 //! | IQ1_S, IQ2_XXS, IQ3_XXS, IQ3_S | Q8_0, of 8.5 bits | the scale of a chunk is rounded to F16: at most 2^-11 of a weight |
 //! | IQ1_M, IQ2_XS, IQ2_S | Q8_0, of 8.5 bits | quantised again: at most 1/254 of the chunk's largest weight, a fraction of what their own coarse steps lose |
 //!
-//! The types of code books are widened because a table of 128 to 1024 words, which a kernel needs at every place where it decodes
+//! They are widened because a table of 128 to 1024 words, which a kernel needs at every place where it decodes
 //! weights, makes it very slow to compile where drivers inline it (llvmpipe).
 //!
 //! Each type's file has its repacking; this file has the dispatch and what several of them are made of.
@@ -37,8 +36,7 @@ pub fn device_row_bytes(ty: TensorType, cols: usize) -> u64 {
 pub fn widening_reason(ty: TensorType) -> Option<&'static str> {
     match device_type(ty) {
         device if device.name() == ty.name() || !ty.is_weight() => None,
-        WeightType::Q8_0 => Some("kernels have no code books"),
-        _ => Some("kernels have no ternary weights"),
+        _ => Some("kernels have no code books"),
     }
 }
 
@@ -128,21 +126,6 @@ pub(super) fn split_scales<const BYTES: usize, const CODES: usize>(
     })
 }
 
-/// Blocks of 256 weights of -1, 0 and 1, with an F16 scale in their last two bytes, as Q2_0: `unpack` decodes one.
-pub(super) fn store_ternary<const BYTES: usize>(
-    row: &[u8],
-    main: &mut [u8],
-    aux: &mut [u8],
-    unpack: impl Fn(&[u8; BYTES], &mut [i8; 256], &mut [f32; 8], &mut [f32; 8]),
-) -> Result<()> {
-    map_blocks::<BYTES, 64, 8>(row, main, aux, |block, main, aux| {
-        let mut codes = [0; 256];
-        unpack(block, &mut codes, &mut [0.0; 8], &mut [0.0; 8]);
-        *main = pairs(&codes.map(|code| (code + 1) as u8));
-        aux.as_chunks_mut().0.fill([block[BYTES - 2], block[BYTES - 1]]);
-    })
-}
-
 /// Widens super-blocks with one scale per 32 and no minima to Q8_0.
 pub(super) fn widen_to_q8_0(ty: BlockType, row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
     let format = ty.format();
@@ -229,7 +212,6 @@ mod tests {
         for ty in WEIGHTS {
             let (file, device) = (ty.row_bytes(4096).unwrap() as u64, device_row_bytes(ty, 4096));
             let most = match ty {
-                TensorType::TQ1_0 | TensorType::TQ2_0 => file * 4 / 3,
                 TensorType::IQ1_S
                 | TensorType::IQ1_M
                 | TensorType::IQ2_XXS

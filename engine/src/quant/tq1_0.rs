@@ -16,6 +16,7 @@ use super::{
     block_format::{quantise_blocks, unpack_256},
     device, tq2_0,
 };
+use crate::error::Result;
 
 pub(super) const FORMAT: BlockFormat = BlockFormat {
     ty: TensorType::TQ1_0,
@@ -24,10 +25,7 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     grouping: Grouping { len: 32, minima: false, wide: false },
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
-    device: DeviceFormat {
-        ty: WeightType::Q2_0,
-        repack: |row, main, aux| device::store_ternary(row, main, aux, unpack),
-    },
+    device: DeviceFormat { ty: WeightType::TQ1_0, repack },
 };
 
 /// Powers of three that bring a digit to the front of its byte.
@@ -54,14 +52,41 @@ fn unpack(block: &[u8; 54], codes: &mut [i8; 256], scales: &mut [f32; 8], _: &mu
 
 fn quantise(x: &[f32; 256]) -> [u8; 54] {
     let (d, digits) = tq2_0::ternary(x);
-    let mut numbers = [0u16; 52];
+    let mut numbers = [[0; 5]; 52];
     for (element, digit) in digits.iter().enumerate() {
         let (byte, at) = place(element);
-        numbers[byte] += u16::from(*digit) * u16::from(POWERS[4 - at]);
+        numbers[byte][at] = *digit;
     }
     let mut block = [0; 54];
-    // Numbers below 243, as fractions of 256, rounded up.
-    block.iter_mut().zip(numbers).for_each(|(byte, number)| *byte = (number * 256).div_ceil(243) as u8);
+    block.iter_mut().zip(numbers).for_each(|(byte, digits)| *byte = fraction(digits));
     block[52..].copy_from_slice(&d);
     block
+}
+
+/// Five digits as a byte: a number below 243, as a fraction of 256, rounded up.
+fn fraction(digits: [u8; 5]) -> u8 {
+    let number = digits.iter().fold(0u16, |number, digit| 3 * number + u16::from(*digit));
+    (number * 256).div_ceil(243) as u8
+}
+
+fn repack(row: &[u8], main: &mut [u8], aux: &mut [u8]) -> Result<()> {
+    device::split_blocks::<54, 32, 20>(row, main, aux, |block, main, aux| {
+        let mut codes = [0; 256];
+        unpack(block, &mut codes, &mut [0.0; 8], &mut [0.0; 8]);
+        // Four neighbouring elements are a digit of the four bytes of a word: five digits of the word of their chunk of 32, and the
+        // rest, three of each chunk, one after the other in the other stream.
+        let digits = codes.map(|code| (code + 1) as u8);
+        let mut rest = [[0; 4]; 25];
+        for (chunk, (word, digits)) in
+            main.as_chunks_mut::<4>().0.iter_mut().zip(digits.as_chunks::<32>().0).enumerate()
+        {
+            let (own, others) = digits.as_chunks::<4>().0.split_at(5);
+            *word = std::array::from_fn(|l| fraction(std::array::from_fn(|n| own[n][l])));
+            rest[3 * chunk..][..3].copy_from_slice(others);
+        }
+        for (word, fours) in aux.as_chunks_mut::<4>().0.iter_mut().zip(rest.as_chunks::<5>().0) {
+            *word = std::array::from_fn(|l| fraction(std::array::from_fn(|n| fours[n][l])));
+        }
+        [block[52], block[53]]
+    })
 }

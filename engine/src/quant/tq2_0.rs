@@ -22,8 +22,15 @@ pub(super) const FORMAT: BlockFormat = BlockFormat {
     unpack: |src, to| unpack_256(src, to, unpack),
     quantise: Some(|src, dst| quantise_blocks(src, dst, quantise)),
     device: DeviceFormat {
-        ty: WeightType::Q2_0,
-        repack: |row, main, aux| device::store_ternary(row, main, aux, unpack),
+        ty: WeightType::TQ2_0,
+        repack: |row, main, aux| {
+            device::split_blocks::<66, 64, 0>(row, main, aux, |block, main, _| {
+                let mut codes = [0; 256];
+                unpack(block, &mut codes, &mut [0.0; 8], &mut [0.0; 8]);
+                *main = device::pairs(&codes.map(|code| (code + 1) as u8));
+                [block[64], block[65]]
+            })
+        },
     },
 };
 

@@ -80,7 +80,9 @@ impl Weights {
             // Scales behind the words of all blocks of a row.
             WeightType::Q5_0 => put_last(&mut aux, aux_row, cols / 32, 0.1),
             WeightType::IQ4_NL => put_last(&mut aux, aux_row, cols / 32, 0.015),
-            WeightType::Q1_0 | WeightType::Q2_0 => put_last(&mut aux, aux_row, cols / ty.block(), 1.0),
+            WeightType::Q1_0 | WeightType::Q2_0 | WeightType::TQ1_0 | WeightType::TQ2_0 => {
+                put_last(&mut aux, aux_row, cols / ty.block(), 1.0);
+            }
             WeightType::Q3_K => put_last(&mut aux, aux_row, cols / 256, 0.01),
         }
         let mut values = Vec::with_capacity(rows * cols);

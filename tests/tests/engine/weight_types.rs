@@ -72,7 +72,7 @@ fn models_of_every_weight_type_on_the_gpu_equal_their_decoded_weights_and_keep_t
     let blocks = ["quants/quants.gguf", "quants/blocks.gguf"].map(fixture);
     let file = fixture("gguf/llama-silu-gqa-256-F16.gguf");
     let ids: Vec<u32> = (0..9).map(|i| (i * i * 31 + i * 97 + 11) % 384).collect();
-    for ty in [Q2_K, Q3_K, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, NVFP4, Q1_0, Q2_0, I2_S] {
+    for ty in [Q2_K, Q3_K, Q4_1, Q5_0, Q5_1, IQ4_NL, IQ4_XS, NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0, I2_S] {
         let typed = changed(&file, |tensor| encode(tensor, ty, &blocks));
         let floats = changed(&file, |tensor| {
             encode(tensor, ty, &blocks);

@@ -24,7 +24,7 @@ use thermocline_engine::{
 use super::{
     failure::{Failure, Outcome, one_line},
     model_options::ModelOptions,
-    prepared, units,
+    prepared, units, widened,
 };
 
 const EXAMPLES: &str = "\
@@ -264,6 +264,7 @@ fn to_json(
         "total": group(&summary.total),
         "roles": table(&summary.roles),
         "types": table(&summary.types),
+        "widened": widened::to_json(&checkpoint.widenings()),
         "metadata": metadata,
     });
     if tensors {
