@@ -12,6 +12,8 @@ pub(super) enum WantedLogits {
     Nothing,
     /// All.
     Logits,
+    /// All, of every token of the chunk.
+    EveryLogits,
     /// This number of the largest.
     Shortlist(usize),
 }
@@ -20,6 +22,7 @@ pub(super) enum WantedLogits {
 #[derive(Debug)]
 pub(super) enum ComputedLogits<'f> {
     Nothing,
+    /// `[n, n_vocab]`, of the last token or of every token.
     Logits(&'f [f32]),
     Shortlist(Shortlist<'f>),
 }
@@ -166,6 +169,7 @@ impl Context {
         let computed = match wanted {
             WantedLogits::Nothing => forward.run(tokens, kv, Outputs::None, probe).map(|_| ComputedLogits::Nothing),
             WantedLogits::Logits => forward.run(tokens, kv, Outputs::Last, probe).map(ComputedLogits::Logits),
+            WantedLogits::EveryLogits => forward.run(tokens, kv, Outputs::All, probe).map(ComputedLogits::Logits),
             WantedLogits::Shortlist(k) => forward.top(tokens, kv, k, probe).map(ComputedLogits::Shortlist),
         };
         match &computed {

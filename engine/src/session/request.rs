@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, sampling::Grammar};
+use super::{DeviceEvent, LogprobsRequest, TokenLogprobs, sampling::Grammar};
 use crate::{
     error::{Error, Result},
     tokenizer::reasoning::AnswerPart,
@@ -239,6 +239,8 @@ pub struct Request {
     pub chat: ChatOptions,
     /// Grammar of the answer, thoughts before it excepted.
     pub grammar: Option<Grammar>,
+    /// Log probabilities to report; `None`: none.
+    pub logprobs: Option<LogprobsRequest>,
 }
 
 impl Request {
@@ -253,6 +255,7 @@ impl Request {
             ignore_eos: false,
             chat: ChatOptions::default(),
             grammar: None,
+            logprobs: None,
         }
     }
 }
@@ -331,7 +334,12 @@ pub enum Event {
         /// Text that became complete with it: may be empty (inside a UTF-8 character or a possible stop string) and
         /// may hold the text of several tokens. The marks of a model's thoughts are not part of it.
         text: AnswerText,
+        /// Its log probability, if the request wants it.
+        logprobs: Option<TokenLogprobs>,
     },
+    /// The log probabilities of the next tokens of the prompt, in order, if the request wants them; all before the first
+    /// [`Event::Token`].
+    PromptLogprobs(Vec<TokenLogprobs>),
     /// The device changed; the generation goes on.
     Device(DeviceEvent),
     /// Counts and times so far, at most a few times per second.
