@@ -70,7 +70,7 @@ pub fn answer(
                     progress.set(done as u64, total as u64);
                 }
             }
-            Ok(Event::Token { id, text: pieces }) => {
+            Ok(Event::Token { id, text: pieces, .. }) => {
                 (progress, spoke) = (None, true);
                 let piece: String = pieces.pieces().map(|(part, piece)| writer.push(part, piece)).collect();
                 text.push_str(&piece);
@@ -91,7 +91,7 @@ pub fn answer(
                 }
                 _ => eprintln!("{}", device_line(&event)),
             },
-            Ok(Event::Stats(_)) | Err(RecvTimeoutError::Timeout) => {}
+            Ok(Event::Stats(_) | Event::PromptLogprobs(_)) | Err(RecvTimeoutError::Timeout) => {}
             Ok(Event::Done { reason, stats }) => {
                 return match failure {
                     Some(failure) => Err(failure),

@@ -9,7 +9,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use thermocline_engine::{
     Error,
-    session::{AnswerText, DeviceEvent, Event, GenerationStats, Request, Session, StopReason},
+    session::{AnswerText, DeviceEvent, Event, GenerationStats, Request, Session, StopReason, TokenLogprobs},
 };
 
 /// End of a generation.
@@ -28,6 +28,8 @@ pub struct AnswerUpdate {
     pub text: AnswerText,
     /// Ids of the tokens of the text.
     pub tokens: Vec<u32>,
+    /// Log probabilities of the tokens, if the request wants them: first those of the prompt.
+    pub logprobs: Vec<TokenLogprobs>,
     /// Prompt tokens computed, and their total; while the prompt is computed.
     pub prompt: Option<(usize, usize)>,
     /// Current statistics.
@@ -129,8 +131,10 @@ fn collect(events: &Receiver<Event>, collector: &EventCollector, notify: &dyn Fn
         for event in std::iter::once(first).chain(events.try_iter()) {
             match event {
                 Event::Prompt { done, total } => update.prompt = Some((done, total)),
-                Event::Token { id, text } => {
+                Event::PromptLogprobs(more) => update.logprobs.extend(more),
+                Event::Token { id, text, logprobs } => {
                     update.tokens.push(id);
+                    update.logprobs.extend(logprobs);
                     update.text.append(&text);
                 }
                 Event::Device(event) => update.device.push(event),

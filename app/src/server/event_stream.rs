@@ -1,6 +1,6 @@
 //! Answers sent while they are generated, as server-sent events.
 
-use std::{convert::Infallible, iter, pin::Pin, time::Duration};
+use std::{convert::Infallible, pin::Pin, time::Duration};
 
 use axum::response::{
     IntoResponse, Response,
@@ -10,7 +10,7 @@ use futures_util::{StreamExt, stream};
 use serde_json::Value;
 
 use super::{
-    answer_reader::AnswerReader,
+    choices::{ChoiceReader, ChoiceReaders},
     connections::ActiveAnswer,
     error::ApiError,
     generation::{Generation, GenerationUpdate},
@@ -32,7 +32,8 @@ type Start = Pin<Box<dyn Future<Output = Result<StartedGeneration, ApiError>> + 
 struct AnswerStream {
     state: StreamState,
     format: CompletionFormat,
-    reader: AnswerReader,
+    readers: ChoiceReaders,
+    reader: ChoiceReader,
     include_usage: bool,
 }
 
@@ -55,7 +56,7 @@ enum StreamState {
 pub async fn event_stream(
     start: impl Future<Output = Result<StartedGeneration, ApiError>> + Send + 'static,
     format: CompletionFormat,
-    reader: AnswerReader,
+    mut readers: ChoiceReaders,
     include_usage: bool,
 ) -> Result<Response, ApiError> {
     let mut start: Start = Box::pin(start);
@@ -66,7 +67,8 @@ pub async fn event_stream(
         }
         Err(_) => StreamState::Waiting(start),
     };
-    let answer = AnswerStream { state, format, reader, include_usage };
+    let reader = readers.next_reader();
+    let answer = AnswerStream { state, format, readers, reader, include_usage };
     let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
     let events = events.flat_map(|events| stream::iter(events.into_iter().map(Ok::<_, Infallible>)));
     Ok(Sse::new(events).into_response())
@@ -94,7 +96,9 @@ impl AnswerStream {
             },
             StreamState::Running(ref mut running) => match running.first.take() {
                 Some(first) => {
-                    data.extend(self.format.first_chunk().map(|chunk| event_text(self.include_usage, chunk)));
+                    data.extend(
+                        self.format.first_chunk(self.reader.index).map(|chunk| event_text(self.include_usage, chunk)),
+                    );
                     first
                 }
                 None => match tokio::time::timeout(COMMENT_INTERVAL, running.generation.next_update()).await {
@@ -103,23 +107,51 @@ impl AnswerStream {
                 },
             },
         };
-        let ends = update.end.is_some();
-        let mut pieces = self.reader.push(&update.text);
-        if ends {
-            pieces.extend(self.reader.finish());
+        let pieces = self.reader.push(&update);
+        let index = self.reader.index;
+        let mut chunks: Vec<Value> = pieces.iter().map(|piece| self.format.piece_chunk(index, piece)).collect();
+        if self.readers.returns_logprobs() && !update.scored.is_empty() {
+            if chunks.is_empty() {
+                chunks.push(self.format.empty_chunk(index));
+            }
+            chunks[0]["choices"][0]["logprobs"] = self.reader.logprobs.json(&update.scored);
         }
-        data.extend(pieces.iter().map(|piece| event_text(self.include_usage, self.format.piece_chunk(piece))));
+        let mut ends = false;
         match update.end {
             None => {}
             Some(Ok((reason, stats))) => {
-                data.push(event_text(self.include_usage, self.format.final_chunk(&reason, self.reader.calls() > 0)));
-                data.extend(self.include_usage.then(|| self.format.usage_chunk(&stats).to_string()));
-                data.extend(iter::once("[DONE]".to_owned()));
+                self.readers.count(&stats);
+                chunks.push(self.format.final_chunk(index, &reason, self.reader.called()));
+                ends = !self.start_next();
+                chunks.extend(if ends { None } else { self.format.first_chunk(self.reader.index) });
             }
-            Some(Err(error)) => data.push(error.json().to_string()),
+            Some(Err(error)) => {
+                data.extend(chunks.into_iter().map(|chunk| event_text(self.include_usage, chunk)));
+                data.push(error.json().to_string());
+                return (as_events(data), None);
+            }
         }
-        (data.into_iter().map(|data| Event::default().data(data)).collect(), (!ends).then_some(self))
+        data.extend(chunks.into_iter().map(|chunk| event_text(self.include_usage, chunk)));
+        if ends {
+            data.extend(self.include_usage.then(|| self.format.usage_chunk(self.readers.total()).to_string()));
+            data.push("[DONE]".to_owned());
+        }
+        (as_events(data), (!ends).then_some(self))
     }
+
+    /// Begins the next choice; `false` if there is none.
+    fn start_next(&mut self) -> bool {
+        let StreamState::Running(running) = &mut self.state else { return false };
+        let started = running.generation.start_next();
+        if started {
+            self.reader = self.readers.next_reader();
+        }
+        started
+    }
+}
+
+fn as_events(data: Vec<String>) -> Vec<Event> {
+    data.into_iter().map(|data| Event::default().data(data)).collect()
 }
 
 /// The text of a chunk, which says that counts follow where they do.

@@ -1,18 +1,20 @@
-//! One generation of the engine for one request.
+//! The generations of the engine for one request, one after the other.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
-use thermocline_engine::session::{AnswerText, GenerationStats, Request, StopReason};
+use thermocline_engine::session::{AnswerText, GenerationStats, Request, Session, StopReason, TokenLogprobs};
 use tokio::sync::Notify;
 
-use super::{context::ServerContext, error::ApiError, queue::SessionPermit};
+use super::{context::ServerContext, error::ApiError, logprobs::ScoredToken, queue::SessionPermit};
 use crate::engine_handle::{Answer, AnswerEnd, AnswerUpdate};
 
-/// A running generation; dropping it cancels it. (The answer is dropped before the permit: cancelling later would end the next
-/// request's generation.)
+/// A running generation and those that follow it; dropping it cancels them. (The answer is dropped before the permit: cancelling later
+/// would end the next request's generation.)
 #[derive(Debug)]
 pub struct Generation {
-    answer: Answer,
+    answer: Option<Answer>,
+    waiting: VecDeque<Request>,
+    session: Arc<Session>,
     notify: Arc<Notify>,
     context: Arc<ServerContext>,
     _permit: SessionPermit,
@@ -23,24 +25,48 @@ pub struct Generation {
 pub struct GenerationUpdate {
     /// New text.
     pub text: AnswerText,
+    /// New tokens with their log probabilities, if they are wanted: first those of the prompt.
+    pub scored: Vec<ScoredToken>,
     /// The end, with its reason.
     pub end: Option<Result<(StopReason, GenerationStats), ApiError>>,
 }
 
 impl Generation {
-    /// Waits for the session and starts. `name` is the model that `request` was parsed for: another one may be open by then.
-    pub async fn start(context: &Arc<ServerContext>, name: &str, request: Request) -> Result<Self, ApiError> {
+    /// Waits for the session and starts the first of `requests`. `name` is the model that they were parsed for: another one may be open
+    /// by then.
+    pub async fn start(
+        context: &Arc<ServerContext>,
+        name: &str,
+        requests: impl IntoIterator<Item = Request>,
+    ) -> Result<Self, ApiError> {
         let permit = context.queue.acquire().await?;
         let model = context.model()?;
         if model.name != name {
             return Err(ApiError::model_not_found(name, &model.name));
         }
         let session = context.queue.session(&model.engine).map_err(|error| ApiError::from(&error))?;
-        let notify = Arc::new(Notify::new());
-        let wake = Arc::clone(&notify);
-        let answer = Answer::start(move || wake.notify_one(), session, request);
-        context.record_start(answer.end_signal());
-        Ok(Generation { answer, notify, context: Arc::clone(context), _permit: permit })
+        let mut generation = Generation {
+            answer: None,
+            waiting: requests.into_iter().collect(),
+            session,
+            notify: Arc::new(Notify::new()),
+            context: Arc::clone(context),
+            _permit: permit,
+        };
+        generation.start_next();
+        Ok(generation)
+    }
+
+    /// Starts the next request, after the end of the one before; `false` if there is none.
+    pub fn start_next(&mut self) -> bool {
+        let Some(request) = self.waiting.pop_front() else { return false };
+        // Dropping the old answer later would cancel the new one.
+        self.answer = None;
+        let wake = Arc::clone(&self.notify);
+        let answer = Answer::start(move || wake.notify_one(), Arc::clone(&self.session), request);
+        self.context.record_start(answer.end_signal());
+        self.answer = Some(answer);
+        true
     }
 
     /// Waits until the engine has accepted the request: the prompt is being computed.
@@ -54,8 +80,9 @@ impl Generation {
     /// Waits for tokens, progress of the prompt, or the end.
     pub async fn next_update(&mut self) -> GenerationUpdate {
         loop {
-            let update = self.answer.take_update();
-            if update.prompt.is_some() || !update.tokens.is_empty() || update.end.is_some() {
+            let update = self.answer.as_ref().map(Answer::take_update).unwrap_or_default();
+            let scored = !update.logprobs.is_empty();
+            if update.prompt.is_some() || !update.tokens.is_empty() || scored || update.end.is_some() {
                 return self.convert(update);
             }
             self.notify.notified().await;
@@ -72,6 +99,18 @@ impl Generation {
             }
             AnswerEnd::Failed(error) => Err(ApiError::from(&error)),
         });
-        GenerationUpdate { text: update.text, end }
+        let scored = update.logprobs.iter().map(|token| self.scored_token(token)).collect();
+        GenerationUpdate { text: update.text, scored, end }
+    }
+
+    fn scored_token(&self, token: &TokenLogprobs) -> ScoredToken {
+        let tokenizer = self.session.engine().tokenizer();
+        let bytes = |id| tokenizer.token_bytes(id).to_vec();
+        ScoredToken {
+            bytes: bytes(token.id),
+            visible: !tokenizer.is_special(token.id),
+            logprob: token.logprob,
+            top: token.top.iter().map(|&(id, logprob)| (bytes(id), logprob)).collect(),
+        }
     }
 }

@@ -2,12 +2,13 @@
 //! [`ModelSource`] names at the moment, so that the terminal and the window share it; a [`ServerSwitch`] is the window's.
 //!
 //! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
-//! `request` (with `json_fields` and `messages`) parses it, naming every field that the engine cannot honour. Then it waits in the
-//! `queue` for the one session; a `generation` is the engine's work for it. `answer_reader` tells its reasoning, content and calls of tools apart, `response` formats them, `event_stream` sends it while
+//! `request` (with `json_fields`, `messages` and `prompts`) parses it, naming every field that the engine cannot honour. Then it waits in the
+//! `queue` for the one session; a `generation` is the engine's work for it. `choices` are what it answers; `answer_reader` tells their reasoning, content and calls of tools apart, `response` formats them (with `logprobs`), `event_stream` sends it while
 //! it is generated, `error` is every refusal, and `engine_status` and `metrics` report what the engine is doing; `tokens` encodes and decodes. The `context` is shared by all of
 //! them. All of it runs on one thread of its own, and nothing in it blocks; large bodies are parsed on others.
 
 mod answer_reader;
+mod choices;
 mod connections;
 mod context;
 mod engine_status;
@@ -19,9 +20,11 @@ mod host;
 mod json_fields;
 mod key;
 mod listener;
+mod logprobs;
 mod messages;
 mod metrics;
 mod options;
+mod prompts;
 mod queue;
 mod read_body;
 mod request;

@@ -1,13 +1,14 @@
 //! Parsing of requests for answers.
 
 use serde_json::{Map, Value, json};
-use thermocline_engine::session::{Prompt, Request, Role, Sampling};
+use thermocline_engine::session::{ContextPolicy, Prompt, Request, Role, Sampling};
 
 use super::{
     answer_reader::RequestedTools,
     error::ApiError,
     json_fields::{JsonFields, invalid},
     messages::parse_messages,
+    prompts::{ChoiceFields, parse_choice_fields, parse_prompts},
     served_model::ServedModel,
     tool_fields::{AnswerForm, parse_answer_form, with_fixed_spaces},
 };
@@ -44,8 +45,12 @@ pub enum Endpoint {
 /// A valid request.
 #[derive(Debug, PartialEq)]
 pub struct CompletionRequest {
-    /// The engine's request.
-    pub request: Request,
+    /// The engine's requests: those of the first prompt, then those of the next.
+    pub requests: Vec<Request>,
+    /// How many of them are answers to one prompt, and what is reported of them.
+    pub choices: ChoiceFields,
+    /// Texts of the prompts, if the answers begin with them.
+    pub echoes: Vec<String>,
     /// Send the answer while it is generated.
     pub stream: bool,
     /// End a stream with token counts.
@@ -65,13 +70,14 @@ impl CompletionRequest {
         {
             return Err(ApiError::model_not_found(&name, &model.name));
         }
-        let prompt = match endpoint {
+        let choices = parse_choice_fields(&mut fields, endpoint)?;
+        let prompts = match endpoint {
             Endpoint::Chat => {
                 let messages = parse_messages(fields.remove("messages"), strict)?;
                 let continued = messages.last().is_some_and(|it| it.role == Role::Assistant && it.fields.is_empty());
-                if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }
+                vec![if continued && !strict { Prompt::Continue(messages) } else { Prompt::Chat(messages) }]
             }
-            Endpoint::Completion => parse_prompt(fields.remove("prompt"))?,
+            Endpoint::Completion => parse_prompts(fields.remove("prompt"))?,
         };
         let defaults = &model.defaults;
         let sampling = parse_sampling(&mut fields, defaults.sampling.clone())?;
@@ -95,35 +101,28 @@ impl CompletionRequest {
         }
         check_neutral(&mut fields, endpoint)?;
         fields.finish()?;
+        let scores_prompt = choices.logprobs.is_some_and(|it| it.prompt);
         let request = Request {
-            prompt,
             sampling,
             stop,
             max_tokens,
             chat,
             grammar: form.grammar.map(with_fixed_spaces),
+            logprobs: choices.engine_logprobs(),
+            // Clients that score a prompt count on one token behind it, even if that is the end.
+            ignore_eos: scores_prompt && max_tokens == Some(1),
+            on_full: if choices.echo { ContextPolicy::Stop } else { defaults.on_full },
             ..defaults.clone()
         };
-        Ok(CompletionRequest { request, stream, include_usage, tools: form.tools })
-    }
-}
-
-fn parse_prompt(value: Option<Value>) -> Result<Prompt, ApiError> {
-    const EXPECTED: &str = "one string or one list of token ids";
-    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
-        list.iter().map(|it| it.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
-    };
-    match value {
-        None => Err(ApiError::invalid_field("prompt", format!("prompt: expected {EXPECTED}, got none"))),
-        Some(Value::String(text)) => Ok(Prompt::Text(text)),
-        Some(Value::Array(list)) => match &list[..] {
-            [Value::String(text)] => Ok(Prompt::Text(text.clone())),
-            [Value::Array(only)] if !only.is_empty() => {
-                tokens(only).map(Prompt::Tokens).ok_or_else(|| invalid("prompt", EXPECTED, &Value::Array(list.clone())))
-            }
-            several => tokens(several).map(Prompt::Tokens).ok_or_else(|| invalid("prompt", EXPECTED, &several.into())),
-        },
-        Some(other) => Err(invalid("prompt", EXPECTED, &other)),
+        choices.check_stream(stream)?;
+        let text = |prompt: &Prompt| match prompt {
+            Prompt::Text(text) => text.clone(),
+            Prompt::Tokens(ids) => model.engine.tokenizer().decode(ids, true),
+            Prompt::Chat(_) | Prompt::Continue(_) => String::new(),
+        };
+        let echoes = if choices.echo { prompts.iter().map(text).collect() } else { Vec::new() };
+        let requests = choices.requests(prompts, &request);
+        Ok(CompletionRequest { requests, choices, echoes, stream, include_usage, tools: form.tools })
     }
 }
 
@@ -217,20 +216,11 @@ fn check_neutral(fields: &mut JsonFields, endpoint: Endpoint) -> Result<(), ApiE
     for field in IGNORED {
         fields.remove(field);
     }
-    fields.accept_only("n", &[json!(1)])?;
     fields.accept_only("service_tier", &[json!("auto"), json!("default")])?;
     fields.accept_only("store", &[json!(false)])?;
     match endpoint {
-        Endpoint::Chat => {
-            fields.accept_only("logprobs", &[json!(false)])?;
-            fields.accept_only("top_logprobs", &[json!(0)])?;
-            fields.accept_only("modalities", &[json!(["text"])])
-        }
-        Endpoint::Completion => {
-            fields.accept_only("best_of", &[json!(1)])?;
-            fields.accept_only("echo", &[json!(false)])?;
-            fields.accept_only("suffix", &[json!("")])
-        }
+        Endpoint::Chat => fields.accept_only("modalities", &[json!(["text"])]),
+        Endpoint::Completion => fields.accept_only("suffix", &[json!("")]),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use serde_json::{Value, json};
 use thermocline_engine::session::{GenerationStats, StopReason};
 
-use super::{answer_reader::AnswerPiece, request::Endpoint};
+use super::{answer_reader::AnswerPiece, choices::Choice, request::Endpoint};
 
 /// Formatter of one answer: its id, time and model are the same in every chunk.
 #[derive(Debug)]
@@ -32,12 +32,33 @@ impl CompletionFormat {
         CompletionFormat { endpoint, id, created: now.as_secs(), model }
     }
 
-    /// The complete answer.
-    pub fn whole(&self, pieces: &[AnswerPiece], reason: &StopReason, stats: &GenerationStats) -> Value {
+    /// The complete answer: its choices, which are numbered as they come, and the counts of all tokens.
+    pub fn whole(&self, choices: Vec<Choice>, with_logprobs: bool, total: &GenerationStats) -> Value {
+        let mut whole = self.frame(self.object(), json!(null), 0, None);
+        let choice = |(index, mut choice): (usize, Choice)| {
+            let mut json = self.whole_choice(index, &choice.pieces, &choice.reason);
+            if with_logprobs {
+                json["logprobs"] = choice.logprobs.json(&choice.scored);
+            }
+            json
+        };
+        whole["choices"] = choices.into_iter().enumerate().map(choice).collect();
+        whole["usage"] = usage(total);
+        whole
+    }
+
+    fn object(&self) -> &'static str {
+        match self.endpoint {
+            Endpoint::Chat => "chat.completion",
+            Endpoint::Completion => "text_completion",
+        }
+    }
+
+    fn whole_choice(&self, index: usize, pieces: &[AnswerPiece], reason: &StopReason) -> Value {
         let content: String = pieces.iter().filter_map(AnswerPiece::content).collect();
         let calls = whole_calls(pieces);
         let finish = finish_reason(reason, !calls.is_empty());
-        let (object, content) = match self.endpoint {
+        let (name, content) = match self.endpoint {
             Endpoint::Chat => {
                 let reasoning: String = pieces.iter().filter_map(AnswerPiece::reasoning).collect();
                 let content = if content.is_empty() && !calls.is_empty() { Value::Null } else { content.into() };
@@ -48,26 +69,23 @@ impl CompletionFormat {
                 if !calls.is_empty() {
                     message["tool_calls"] = calls.into();
                 }
-                ("chat.completion", ("message", message))
+                ("message", message)
             }
-            Endpoint::Completion => ("text_completion", ("text", content.into())),
+            Endpoint::Completion => ("text", content.into()),
         };
-        let mut whole = self.frame(object, content, Some(finish));
-        whole["usage"] = usage(stats);
-        whole
+        json!({ "index": index, name: content, "logprobs": null, "finish_reason": finish })
     }
 
-    /// The chunk before the first text: a chat's role.
-    pub fn first_chunk(&self) -> Option<Value> {
+    /// The chunk before the first text of choice `index`: a chat's role.
+    pub fn first_chunk(&self, index: usize) -> Option<Value> {
         let role = json!({ "role": "assistant", "content": "" });
-        (self.endpoint == Endpoint::Chat).then(|| self.frame("chat.completion.chunk", ("delta", role), None))
+        (self.endpoint == Endpoint::Chat).then(|| self.chunk(index, role, None))
     }
 
-    /// The chunk of a piece.
-    pub fn piece_chunk(&self, piece: &AnswerPiece) -> Value {
+    /// The chunk of a piece of choice `index`.
+    pub fn piece_chunk(&self, index: usize, piece: &AnswerPiece) -> Value {
         if self.endpoint == Endpoint::Completion {
-            let text = piece.content().or(piece.reasoning()).unwrap_or_default();
-            return self.frame("text_completion", ("text", text.into()), None);
+            return self.chunk(index, piece.content().or(piece.reasoning()).unwrap_or_default().into(), None);
         }
         let delta = match piece {
             AnswerPiece::Reasoning(text) => json!({ "reasoning_content": text }),
@@ -80,28 +98,39 @@ impl CompletionFormat {
                 json!({ "tool_calls": [{ "index": index, "function": { "arguments": text } }] })
             }
         };
-        self.frame("chat.completion.chunk", ("delta", delta), None)
+        self.chunk(index, delta, None)
     }
 
-    /// The chunk that says why the answer has ended; `called`: with calls of tools.
-    pub fn final_chunk(&self, reason: &StopReason, called: bool) -> Value {
-        let finish = Some(finish_reason(reason, called));
-        match self.endpoint {
-            Endpoint::Chat => self.frame("chat.completion.chunk", ("delta", json!({})), finish),
-            Endpoint::Completion => self.frame("text_completion", ("text", "".into()), finish),
-        }
+    /// A chunk of choice `index` without text.
+    pub fn empty_chunk(&self, index: usize) -> Value {
+        self.chunk(index, self.no_text(), None)
+    }
+
+    /// The chunk that says why choice `index` has ended; `called`: with calls of tools.
+    pub fn final_chunk(&self, index: usize, reason: &StopReason, called: bool) -> Value {
+        self.chunk(index, self.no_text(), Some(finish_reason(reason, called)))
     }
 
     /// The chunk of token counts.
-    pub fn usage_chunk(&self, stats: &GenerationStats) -> Value {
-        let mut chunk = self.final_chunk(&StopReason::EndOfText, false);
+    pub fn usage_chunk(&self, total: &GenerationStats) -> Value {
+        let mut chunk = self.empty_chunk(0);
         chunk["choices"] = json!([]);
-        chunk["usage"] = usage(stats);
+        chunk["usage"] = usage(total);
         chunk
     }
 
-    fn frame(&self, object: &str, (name, content): (&str, Value), finish: Option<&str>) -> Value {
-        let choice = json!({ "index": 0, name: content, "logprobs": null, "finish_reason": finish });
+    fn no_text(&self) -> Value {
+        if self.endpoint == Endpoint::Chat { json!({}) } else { "".into() }
+    }
+
+    fn chunk(&self, index: usize, content: Value, finish: Option<&str>) -> Value {
+        let object = if self.endpoint == Endpoint::Chat { "chat.completion.chunk" } else { "text_completion" };
+        self.frame(object, content, index, finish)
+    }
+
+    fn frame(&self, object: &str, content: Value, index: usize, finish: Option<&str>) -> Value {
+        let name = if self.endpoint == Endpoint::Chat { "delta" } else { "text" };
+        let choice = json!({ "index": index, name: content, "logprobs": null, "finish_reason": finish });
         let CompletionFormat { id, created, model, .. } = self;
         json!({ "id": id, "object": object, "created": created, "model": model, "choices": [choice] })
     }
@@ -160,22 +189,16 @@ mod tests {
             arguments(1, "{\"x\": 1}"),
         ];
         let format = CompletionFormat::new(Endpoint::Chat, "m".to_owned());
-        let whole = format.whole(&pieces, &StopReason::EndOfText, &GenerationStats::default());
-        let choice = &whole["choices"][0];
+        let choice = format.whole_choice(0, &pieces, &StopReason::EndOfText);
         assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
         assert_eq!(choice["message"]["reasoning_content"], "Hm.");
         let second = json!({ "id": "id1", "type": "function", "function": { "name": "f", "arguments": "{\"x\": 1}" } });
         assert_eq!(choice["message"]["tool_calls"][1], second);
         assert_eq!(choice["message"]["tool_calls"][0]["function"]["arguments"], "{}");
-        let chunk = format.piece_chunk(&pieces[2]);
+        let chunk = format.piece_chunk(3, &pieces[2]);
         let delta = json!({ "tool_calls": [{ "index": 0, "function": { "arguments": "{" } }] });
-        assert_eq!(chunk["choices"][0]["delta"], delta);
-        let plain = format.whole(
-            &[AnswerPiece::Content("Yes".to_owned())],
-            &StopReason::MaxTokens,
-            &GenerationStats::default(),
-        );
-        let choice = &plain["choices"][0];
+        assert_eq!((&chunk["choices"][0]["delta"], &chunk["choices"][0]["index"]), (&delta, &json!(3)));
+        let choice = format.whole_choice(0, &[AnswerPiece::Content("Yes".to_owned())], &StopReason::MaxTokens);
         assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("length"), &json!("Yes")));
         assert!(choice["message"].get("tool_calls").is_none() && choice["message"].get("reasoning_content").is_none());
     }

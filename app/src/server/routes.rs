@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, set_header::SetResponseHeaderLayer};
 
 use super::{
-    answer_reader::AnswerReader,
+    choices::{Choice, ChoiceReaders},
     connections::Connection,
     context::ServerContext,
     engine_status::engine_status,
@@ -174,27 +174,36 @@ async fn complete(
     let active = connection.answer();
     let (completion, name) = parse(endpoint, body, &context).await?;
     let format = CompletionFormat::new(endpoint, name.clone());
-    let mut reader = AnswerReader::new(completion.tools.as_ref());
+    let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
     let (stream, include_usage) = (completion.stream, completion.include_usage);
     let start = {
         let context = Arc::clone(&context);
         async move {
-            let mut generation = Generation::start(&context, &name, completion.request).await?;
+            let mut generation = Generation::start(&context, &name, completion.requests).await?;
             let update = generation.started().await?;
             Ok((generation, update, active))
         }
     };
     if stream {
-        return event_stream(start, format, reader, include_usage).await;
+        return event_stream(start, format, readers, include_usage).await;
     }
     let (mut generation, mut update, _active) = start.await?;
-    let mut pieces = Vec::new();
+    let mut choices = Vec::new();
     loop {
-        pieces.extend(reader.push(&update.text));
-        if let Some(end) = update.end {
-            let (reason, stats) = end?;
-            pieces.extend(reader.finish());
-            return Ok(Json(format.whole(&pieces, &reason, &stats)).into_response());
+        let (mut reader, mut pieces, mut scored) = (readers.next_reader(), Vec::new(), Vec::new());
+        let (reason, stats) = loop {
+            pieces.extend(reader.push(&update));
+            scored.append(&mut update.scored);
+            if let Some(end) = update.end {
+                break end?;
+            }
+            update = generation.next_update().await;
+        };
+        readers.count(&stats);
+        choices.push(Choice { pieces, scored, reason, stats, logprobs: reader.logprobs });
+        if !generation.start_next() {
+            let choices = readers.returned(choices);
+            return Ok(Json(format.whole(choices, readers.returns_logprobs(), readers.total())).into_response());
         }
         update = generation.next_update().await;
     }

@@ -12,7 +12,7 @@ pub(super) enum WantedLogits {
     Nothing,
     /// All.
     Logits,
-    /// All, of every token.
+    /// All, of every token of the chunk.
     EveryLogits,
     /// This number of the largest.
     Shortlist(usize),
@@ -22,6 +22,7 @@ pub(super) enum WantedLogits {
 #[derive(Debug)]
 pub(super) enum ComputedLogits<'f> {
     Nothing,
+    /// `[n, n_vocab]`, of the last token or of every token.
     Logits(&'f [f32]),
     Shortlist(Shortlist<'f>),
 }

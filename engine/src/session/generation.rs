@@ -9,7 +9,8 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, SpeculationMode, StopReason,
+    ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Message, Prompt, Request, Role,
+    SpeculationMode, StopReason, TokenLogprobs,
     context::{ComputedLogits, Context, WantedLogits},
     engine::EngineState,
     neurons::{GenerationProbe, HotSetAdaptation},
@@ -31,6 +32,9 @@ use crate::{
 /// Shortest time between two [`Event::Stats`].
 const STATS_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Most logits computed at once for a prompt's log probabilities: 32 MiB of them.
+const LOGITS_OF_CHUNK: usize = 8 << 20;
+
 /// A request being carried out. A step computes a chunk of what is to be computed; when nothing is left of that, it
 /// chooses a token, which is then what is to be computed.
 #[derive(Debug)]
@@ -42,6 +46,8 @@ pub(super) struct Generation<'a> {
     max_tokens: Option<usize>,
     on_full: ContextPolicy,
     ignore_eos: bool,
+    logprobs: Option<LogprobsRequest>,
+    n_vocab: usize,
     sampler: Sampler,
     grammar: Option<GrammarState>,
     /// Logits that the grammar has changed.
@@ -106,7 +112,9 @@ impl<'a> Generation<'a> {
         }
         let mut todo = fit(prompt, context.capacity(), request.on_full)?;
         let detokeniser = if starts_text { tokenizer.stream().at_text_start() } else { tokenizer.stream() };
-        let reused = context.reuse(&todo);
+        // Every place of the prompt is computed where its log probabilities are wanted.
+        let scores_prompt = request.logprobs.is_some_and(|it| it.prompt);
+        let reused = context.reuse(if scores_prompt { &[] } else { &todo });
         state.telemetry.reused_tokens.add(reused as u64);
         let stats = GenerationStats {
             prompt_tokens: todo.len(),
@@ -128,6 +136,8 @@ impl<'a> Generation<'a> {
             max_tokens: request.max_tokens,
             on_full: request.on_full,
             ignore_eos: request.ignore_eos,
+            logprobs: request.logprobs,
+            n_vocab: vocab,
             sampler,
             grammar,
             masked: Vec::new(),
@@ -177,7 +187,9 @@ impl<'a> Generation<'a> {
         let rest = self.todo.len() - self.computed;
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
-        let chunk = (rest - usize::from(stops_before_last)).min(self.chunk);
+        let scores_prompt = in_prompt && self.logprobs.is_some_and(|it| it.prompt);
+        let most = if scores_prompt { self.chunk.min((LOGITS_OF_CHUNK / self.n_vocab).max(1)) } else { self.chunk };
+        let chunk = (rest - usize::from(stops_before_last)).min(most);
         if chunk > context.room() {
             match self.on_full {
                 ContextPolicy::Stop => return Ok(Some(StopReason::ContextFull)),
@@ -190,11 +202,13 @@ impl<'a> Generation<'a> {
             }
         }
         let tokens = &self.todo[self.computed..self.computed + chunk];
-        let wanted = if chunk < rest || self.max_tokens == Some(0) {
+        let wanted = if scores_prompt {
+            WantedLogits::EveryLogits
+        } else if chunk < rest || self.max_tokens == Some(0) {
             WantedLogits::Nothing
         } else if self.drafted > 0 {
             WantedLogits::EveryLogits
-        } else if context.on_device() && self.grammar.is_none() {
+        } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
             // Reading back all logits takes long.
             self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
         } else {
@@ -222,6 +236,16 @@ impl<'a> Generation<'a> {
             Some(Ok(mask)) => mask?,
             Some(Err(_)) => return Err(Error::invalid("grammar", "a mask of the tokens that may follow", "a failure")),
         }
+        let prompt_logprobs = match &computed {
+            ComputedLogits::Logits(logits) if scores_prompt => {
+                let top = self.logprobs.map_or(0, |it| it.top);
+                score_prompt(&self.todo, self.computed, logits.chunks_exact(self.n_vocab), top)
+            }
+            _ => Vec::new(),
+        };
+        if !prompt_logprobs.is_empty() && !events.send(Event::PromptLogprobs(prompt_logprobs)) {
+            return Ok(Some(StopReason::Cancelled));
+        }
         self.computed += chunk;
         if self.drafted > 0
             && let ComputedLogits::Logits(logits) = computed
@@ -229,20 +253,28 @@ impl<'a> Generation<'a> {
             return self.accept_drafts(logits, context, events, started, meter);
         }
         let before_last = stops_before_last && self.computed + 1 == self.todo.len();
+        let goes_on = chunk == rest && self.max_tokens != Some(0);
+        let mut logprobs = None;
         let chosen = match computed {
             ComputedLogits::Nothing => None,
-            ComputedLogits::Logits(logits) => Some(match grammar {
-                Some(grammar) => {
-                    self.masked.clear();
-                    self.masked.extend_from_slice(logits);
-                    grammar.apply(&mut self.masked)?;
-                    let id = self.sampler.sample(&self.masked, context.tokens())?;
-                    if !self.tokenizer.is_end(id) {
-                        grammar.accept(id)?;
+            ComputedLogits::Logits(_) if !goes_on => None,
+            ComputedLogits::Logits(logits) => Some({
+                let logits = &logits[logits.len() - self.n_vocab..];
+                let id = match grammar {
+                    Some(grammar) => {
+                        self.masked.clear();
+                        self.masked.extend_from_slice(logits);
+                        grammar.apply(&mut self.masked)?;
+                        let id = self.sampler.sample(&self.masked, context.tokens())?;
+                        if !self.tokenizer.is_end(id) {
+                            grammar.accept(id)?;
+                        }
+                        id
                     }
-                    id
-                }
-                None => self.sampler.sample(logits, context.tokens())?,
+                    None => self.sampler.sample(logits, context.tokens())?,
+                };
+                logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+                id
             }),
             ComputedLogits::Shortlist(shortlist) => Some(self.sampler.sample_from(shortlist, context.tokens())?),
         };
@@ -251,7 +283,7 @@ impl<'a> Generation<'a> {
         }
         let end = match chosen {
             Some(id) if self.tokenizer.is_end(id) && !self.ignore_eos => Some(StopReason::EndOfText),
-            Some(id) => self.send_token(id, events, meter),
+            Some(id) => self.send_token(id, logprobs, events, meter),
             None => (chunk == rest).then_some(StopReason::MaxTokens),
         };
         let time = started.elapsed();
@@ -299,9 +331,10 @@ impl<'a> Generation<'a> {
         let (mut accepted, mut end) = (0, None);
         for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
             let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
+            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
             end = match self.tokenizer.is_end(id) && !self.ignore_eos {
                 true => Some(StopReason::EndOfText),
-                false => self.send_token(id, events, meter),
+                false => self.send_token(id, logprobs, events, meter),
             };
             if end.is_some() || drafts.get(at) != Some(&id) {
                 break;
@@ -331,7 +364,13 @@ impl<'a> Generation<'a> {
     }
 
     /// Sends a chosen token, which is to be computed next.
-    fn send_token(&mut self, id: u32, events: &EventSender, meter: &Meter<'_>) -> Option<StopReason> {
+    fn send_token(
+        &mut self,
+        id: u32,
+        logprobs: Option<TokenLogprobs>,
+        events: &EventSender,
+        meter: &Meter<'_>,
+    ) -> Option<StopReason> {
         self.stats.generated_tokens += 1;
         meter.telemetry().generated_tokens.add(1);
         if self.stats.generated_tokens == 1 {
@@ -343,7 +382,7 @@ impl<'a> Generation<'a> {
         self.todo.clear();
         self.todo.push(id);
         self.computed = 0;
-        match self.text.push(id, events) {
+        match self.text.push(id, logprobs, events) {
             TokenOutcome::Stop(reason) => Some(reason),
             TokenOutcome::ReceiverGone => Some(StopReason::Cancelled),
             TokenOutcome::Sent => {
@@ -394,6 +433,19 @@ impl<'a> Generation<'a> {
         self.reported_at = Instant::now();
         events.send(Event::Stats(self.stats.clone()))
     }
+}
+
+/// The log probabilities of those of the prompt's tokens that `logits`, one row for each token from the one at `from` on, predict; with
+/// the first row comes the prompt's first token.
+fn score_prompt<'l>(
+    prompt: &[u32],
+    from: usize,
+    logits: impl Iterator<Item = &'l [f32]>,
+    top: usize,
+) -> Vec<TokenLogprobs> {
+    let first = prompt.first().filter(|_| from == 0).map(|&id| TokenLogprobs::unpredicted(id));
+    let predicted = prompt.iter().skip(from + 1).zip(logits);
+    first.into_iter().chain(predicted.map(|(&id, logits)| TokenLogprobs::new(logits, id, top))).collect()
 }
 
 /// A prompt and how to read what follows it.

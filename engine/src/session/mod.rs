@@ -21,6 +21,7 @@ mod generation;
 mod idle_calibration;
 mod live_planner;
 mod loader;
+mod logprobs;
 mod neurons;
 mod request;
 pub mod sampling;
@@ -36,6 +37,7 @@ pub use forecast::unopened_planner;
 pub use idle_calibration::CalibrationOptions;
 pub use live_planner::{LivePlanner, planner};
 pub use loader::{DeviceLoadOptions, load_on_device};
+pub use logprobs::{LogprobsRequest, TokenLogprobs};
 pub use neurons::{FrequencySource, NeuronFrequencies};
 pub use request::{
     AnswerText, ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,

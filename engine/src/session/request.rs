@@ -10,7 +10,7 @@ use std::{
 
 use serde_json::{Map, Value};
 
-use super::{DeviceEvent, sampling::Grammar};
+use super::{DeviceEvent, LogprobsRequest, TokenLogprobs, sampling::Grammar};
 use crate::{
     error::{Error, Result},
     tokenizer::reasoning::AnswerPart,
@@ -241,6 +241,8 @@ pub struct Request {
     pub grammar: Option<Grammar>,
     /// Drafts of tokens that may follow, computed together with the next one. They do not change what is drawn.
     pub speculation: SpeculationMode,
+    /// Log probabilities to report; `None`: none.
+    pub logprobs: Option<LogprobsRequest>,
 }
 
 /// The source of drafted tokens.
@@ -267,6 +269,7 @@ impl Request {
             chat: ChatOptions::default(),
             grammar: None,
             speculation: SpeculationMode::default(),
+            logprobs: None,
         }
     }
 }
@@ -349,7 +352,12 @@ pub enum Event {
         /// Text that became complete with it: may be empty (inside a UTF-8 character or a possible stop string) and
         /// may hold the text of several tokens. The marks of a model's thoughts are not part of it.
         text: AnswerText,
+        /// Its log probability, if the request wants it.
+        logprobs: Option<TokenLogprobs>,
     },
+    /// The log probabilities of the next tokens of the prompt, in order, if the request wants them; all before the first
+    /// [`Event::Token`].
+    PromptLogprobs(Vec<TokenLogprobs>),
     /// The device changed; the generation goes on.
     Device(DeviceEvent),
     /// Counts and times so far, at most a few times per second.

@@ -1,7 +1,7 @@
 //! The text of an answer: tokens become events with whole characters and parts, and stop strings end it.
 
 use super::{
-    StopReason,
+    StopReason, TokenLogprobs,
     request::{AnswerText, Event, EventSender},
 };
 use crate::tokenizer::{
@@ -20,6 +20,14 @@ pub(super) enum TokenOutcome {
     Stop(StopReason),
 }
 
+/// A token whose event waits for the rest of its text.
+#[derive(Debug)]
+struct KeptToken {
+    id: u32,
+    text: AnswerText,
+    logprobs: Option<TokenLogprobs>,
+}
+
 /// Turns the tokens of one generation into [`Event::Token`]s: whole characters, nothing of a stop string, one event per
 /// token.
 ///
@@ -31,7 +39,7 @@ pub(super) struct TextStream<'a> {
     stops: StopStrings,
     /// Absent: all is the answer.
     parser: Option<AnswerParser>,
-    kept: Option<(u32, AnswerText)>,
+    kept: Option<KeptToken>,
     /// Tokens that are hidden from texts but part of calls of tools.
     markers: Vec<(u32, &'static str)>,
 }
@@ -47,7 +55,7 @@ impl<'a> TextStream<'a> {
     }
 
     /// Adds the next token of the answer.
-    pub fn push(&mut self, id: u32, events: &EventSender) -> TokenOutcome {
+    pub fn push(&mut self, id: u32, logprobs: Option<TokenLogprobs>, events: &EventSender) -> TokenOutcome {
         let mut piece = self.detokeniser.push(id);
         if let Some((_, text)) = self.markers.iter().find(|(marker, _)| *marker == id)
             && !piece.ends_with(text)
@@ -70,11 +78,11 @@ impl<'a> TextStream<'a> {
         match stop {
             Some(reason) => {
                 self.end(&mut text);
-                let _ = events.send(Event::Token { id, text });
+                let _ = events.send(Event::Token { id, text, logprobs });
                 return TokenOutcome::Stop(reason);
             }
-            None if self.is_holding() => self.kept = Some((id, text)),
-            None => listening &= events.send(Event::Token { id, text }),
+            None if self.is_holding() => self.kept = Some(KeptToken { id, text, logprobs }),
+            None => listening &= events.send(Event::Token { id, text, logprobs }),
         }
         if listening { TokenOutcome::Sent } else { TokenOutcome::ReceiverGone }
     }
@@ -88,8 +96,8 @@ impl<'a> TextStream<'a> {
         let mut text = AnswerText::default();
         self.parse(&rest, &mut text);
         self.end(&mut text);
-        if let Some((_, kept)) = &mut self.kept {
-            kept.append(&text);
+        if let Some(kept) = &mut self.kept {
+            kept.text.append(&text);
         }
         let _ = self.release(events);
         stop
@@ -134,7 +142,8 @@ impl<'a> TextStream<'a> {
     }
 
     fn release(&mut self, events: &EventSender) -> bool {
-        self.kept.take().is_none_or(|(id, text)| events.send(Event::Token { id, text }))
+        let Some(KeptToken { id, text, logprobs }) = self.kept.take() else { return true };
+        events.send(Event::Token { id, text, logprobs })
     }
 }
 
@@ -231,14 +240,14 @@ mod tests {
         let stops = StopStrings::new(vec!["EN".to_owned()], &[]);
         let mut stream = TextStream::new(tokenizer.stream(), stops, Some(format.parser("", None)));
         let (events, received) = EventSender::new(&Default::default());
-        let mut outcomes = ids.iter().map(|&id| stream.push(id, &events));
+        let mut outcomes = ids.iter().map(|&id| stream.push(id, None, &events));
         assert!(outcomes.by_ref().take(10).all(|outcome| outcome == TokenOutcome::Sent));
         assert_eq!(outcomes.next(), Some(TokenOutcome::Stop(StopReason::StopString("EN".to_owned()))));
         drop(outcomes);
         events.finish(Event::Error(crate::Error::Cancelled));
         let (mut seen, mut text) = (Vec::new(), AnswerText::default());
         for event in received {
-            let Event::Token { id, text: more } = event else { continue };
+            let Event::Token { id, text: more, .. } = event else { continue };
             seen.push(id);
             text.append(&more);
         }

@@ -18,5 +18,6 @@ mod icons;
 mod portable;
 mod server_answers;
 mod server_limits;
+mod server_logprobs;
 mod server_tokens;
 mod server_tools;

@@ -91,12 +91,12 @@ fn hear(events: &Receiver<Event>) -> Heard {
     let mut heard = Heard::default();
     loop {
         match events.recv_timeout(Duration::from_secs(60)) {
-            Ok(Event::Token { id, text }) => {
+            Ok(Event::Token { id, text, .. }) => {
                 heard.ids.push(id);
                 heard.text.push_str(&text);
             }
             Ok(Event::Device(event)) => heard.device.push(event),
-            Ok(Event::Prompt { .. } | Event::Stats(_)) => {}
+            Ok(Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Stats(_)) => {}
             Ok(Event::Done { reason, .. }) => {
                 heard.reason = Some(reason);
                 return heard;

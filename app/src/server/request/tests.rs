@@ -1,6 +1,6 @@
 use thermocline_engine::{
     model::LoadOptions,
-    session::{Engine, EngineOptions, Message, Role},
+    session::{Engine, EngineOptions, LogprobsRequest, Message, Role},
 };
 
 use super::*;
@@ -34,8 +34,12 @@ fn parse_takes_missing_fields_from_the_defaults() {
     let model = served_model();
     let completion = parse(Endpoint::Chat, chat(json!({})), &model).unwrap();
     let hello = vec![Message::new(Role::User, "Hello!")];
-    let request = Request { prompt: Prompt::Chat(hello), ..model.defaults.clone() };
-    assert_eq!(completion, CompletionRequest { request, stream: false, include_usage: false, tools: None });
+    let requests = vec![Request { prompt: Prompt::Chat(hello), ..model.defaults.clone() }];
+    let choices = ChoiceFields { answers: 1, best_of: 1, echo: false, logprobs: None };
+    assert_eq!(
+        completion,
+        CompletionRequest { requests, choices, echoes: Vec::new(), stream: false, include_usage: false, tools: None }
+    );
 }
 
 #[test]
@@ -49,7 +53,8 @@ fn parse_reads_every_supported_field() {
         "n": 1, "user": "me", "metadata": { "a": "b" }, "tools": [], "tool_choice": "none", "logprobs": false,
         "response_format": { "type": "text" }, "store": false, "service_tier": "auto", "functions": null,
     }));
-    let CompletionRequest { request, stream, include_usage, .. } = parse(Endpoint::Chat, body, &model).unwrap();
+    let CompletionRequest { requests, stream, include_usage, .. } = parse(Endpoint::Chat, body, &model).unwrap();
+    let [request] = &requests[..] else { panic!("{requests:?}") };
     assert!(stream && include_usage);
     let mut bias = request.sampling.logit_bias.clone();
     bias.sort_by_key(|(id, _)| *id);
@@ -69,7 +74,7 @@ fn parse_reads_every_supported_field() {
         ..model.defaults.sampling.clone()
     };
     assert_eq!(request.sampling, want);
-    assert_eq!((request.max_tokens, request.stop), (Some(20), vec!["a".to_owned(), "b".to_owned()]));
+    assert_eq!((request.max_tokens, &request.stop), (Some(20), &vec!["a".to_owned(), "b".to_owned()]));
 }
 
 #[test]
@@ -77,8 +82,9 @@ fn parse_names_the_field_it_refuses() {
     let model = served_model();
     for (more, param) in [
         (json!({ "model": "gpt-4o" }), "model"),
-        (json!({ "n": 2 }), "n"),
-        (json!({ "logprobs": true }), "logprobs"),
+        (json!({ "n": 9 }), "n"),
+        (json!({ "logprobs": 2 }), "logprobs"),
+        (json!({ "logprobs": true, "top_logprobs": 21 }), "top_logprobs"),
         (json!({ "top_logprobs": 5 }), "top_logprobs"),
         (json!({ "tools": [{ "type": "function" }] }), "tools[0].function.name"),
         (json!({ "tool_choice": "required" }), "tool_choice"),
@@ -108,24 +114,46 @@ fn parse_names_the_field_it_refuses() {
 }
 
 #[test]
-fn completion_prompt_is_one_string_or_one_token_list() {
+fn completion_prompts_are_strings_or_token_lists() {
     let model = served_model();
     let prompt = |value: Value| {
-        parse(Endpoint::Completion, json!({ "prompt": value }), &model).map(|completion| completion.request.prompt)
+        let parsed = parse(Endpoint::Completion, json!({ "prompt": value }), &model)?;
+        Ok::<_, ApiError>(parsed.requests.into_iter().map(|request| request.prompt).collect::<Vec<_>>())
     };
-    let text = Prompt::Text("Once".to_owned());
+    let text = vec![Prompt::Text("Once".to_owned())];
     assert_eq!((prompt(json!("Once")).unwrap(), prompt(json!(["Once"])).unwrap()), (text.clone(), text));
-    let tokens = Prompt::Tokens(vec![1, 2]);
+    let tokens = vec![Prompt::Tokens(vec![1, 2])];
     assert_eq!((prompt(json!([1, 2])).unwrap(), prompt(json!([[1, 2]])).unwrap()), (tokens.clone(), tokens));
-    for wrong in [json!(null), json!([]), json!(7), json!(["a", "b"]), json!([[1], [2]]), json!([1, "a"]), json!([-1])]
-    {
+    for wrong in [
+        json!(null),
+        json!([]),
+        json!(7),
+        json!([[]]),
+        json!([[1], [-2]]),
+        json!([1, "a"]),
+        json!([-1]),
+        json!(vec!["a"; 65]),
+    ] {
         assert_eq!(prompt(wrong.clone()).unwrap_err().json()["error"]["param"], "prompt", "{wrong}");
     }
-    for (field, value) in [("suffix", json!("x")), ("echo", json!(true)), ("best_of", json!(2)), ("logprobs", json!(0))]
-    {
+    assert_eq!(prompt(json!(["a", [3]])).unwrap(), [Prompt::Text("a".to_owned()), Prompt::Tokens(vec![3])]);
+    for (field, value) in [("suffix", json!("x")), ("echo", json!(1)), ("best_of", json!(9)), ("logprobs", json!(21))] {
         let error = parse(Endpoint::Completion, json!({ "prompt": "a", field: value }), &model).unwrap_err();
         assert_eq!(error.json()["error"]["param"], field);
     }
+}
+
+#[test]
+fn answers_to_one_prompt_have_seeds_one_after_the_other() {
+    let model = served_model();
+    let body = json!({ "prompt": ["a", "b"], "n": 2, "best_of": 3, "logprobs": 4, "echo": true, "max_tokens": 1 });
+    let CompletionRequest { requests, choices, .. } = parse(Endpoint::Completion, body, &model).unwrap();
+    let seeds: Vec<_> = requests.iter().map(|request| request.sampling.seed.unwrap()).collect();
+    assert_eq!((seeds, choices.answers), (vec![3, 4, 5, 3, 4, 5], 2));
+    let wanted = Some(LogprobsRequest { top: 4, prompt: true });
+    assert!(requests.iter().all(|request| request.logprobs == wanted && request.ignore_eos));
+    let stream = json!({ "prompt": "a", "best_of": 2, "stream": true });
+    assert_eq!(parse(Endpoint::Completion, stream, &model).unwrap_err().json()["error"]["param"], "best_of");
 }
 
 #[test]
@@ -145,11 +173,11 @@ fn parse_lets_other_servers_fields_pass_unless_strict() {
         lenient(more.clone()).unwrap();
         assert!(parse(Endpoint::Chat, chat(more.clone()), &model).is_err(), "{more}");
     }
-    assert_eq!(lenient(json!({ "max_tokens": -1 })).unwrap().request.max_tokens, Some(9), "the default");
-    let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().request.chat.variables;
+    assert_eq!(lenient(json!({ "max_tokens": -1 })).unwrap().requests[0].max_tokens, Some(9), "the default");
+    let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().requests[0].chat.variables;
     assert_eq!((&variables["enable_thinking"], &variables["reasoning_effort"]), (&json!(false), &json!("low")));
     let own = json!({ "reasoning_effort": "high", "chat_template_kwargs": { "enable_thinking": false } });
-    assert_eq!(lenient(own).unwrap().request.chat.variables["enable_thinking"], false);
+    assert_eq!(lenient(own).unwrap().requests[0].chat.variables["enable_thinking"], false);
     for (more, param) in [
         (json!({ "reasoning_effort": "huge" }), "reasoning_effort"),
         (json!({ "chat_template_kwargs": 7 }), "chat_template_kwargs"),
@@ -166,7 +194,7 @@ fn parse_continues_a_trailing_assistant_message_unless_strict() {
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "Once" }] });
     let parse = |strict| {
         let body = body.to_string();
-        CompletionRequest::parse(Endpoint::Chat, body.as_bytes(), &model, strict).unwrap().request.prompt
+        CompletionRequest::parse(Endpoint::Chat, body.as_bytes(), &model, strict).unwrap().requests[0].prompt
     };
     assert!(matches!(parse(false), Prompt::Continue(_)) && matches!(parse(true), Prompt::Chat(_)));
 }

@@ -283,7 +283,7 @@ fn collect(events: &Receiver<Event>) -> (Vec<u32>, Vec<String>) {
             Event::Device(DeviceEvent::Gpu { adapter }) => heard.push(format!("gpu {adapter}")),
             Event::Error(error) => panic!("{error}"),
             Event::Done { reason, .. } => assert_eq!(reason, StopReason::MaxTokens),
-            Event::Prompt { .. } | Event::Stats(_) => {}
+            Event::Prompt { .. } | Event::PromptLogprobs(_) | Event::Stats(_) => {}
         }
     }
     (ids, heard)

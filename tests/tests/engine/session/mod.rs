@@ -87,10 +87,11 @@ fn answer(events: Receiver<Event>) -> Result<Answer, Error> {
                 assert!(ids.is_empty() && done <= total);
                 prompt.push((done, total));
             }
-            Event::Token { id, text: piece } => {
+            Event::Token { id, text: piece, .. } => {
                 ids.push(id);
                 text.push_str(&piece);
             }
+            Event::PromptLogprobs(_) => panic!("log probabilities that nothing asked for"),
             Event::Device(event) => panic!("{event:?} without a device"),
             Event::Stats(stats) => assert!(stats.context_used <= stats.context_length),
             Event::Done { reason, stats } => end = Some(Ok((reason, stats))),

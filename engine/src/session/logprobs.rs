@@ -1,0 +1,70 @@
+//! Log probabilities of tokens: of those that were chosen, and of a prompt's own.
+
+/// Log probabilities that a request wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LogprobsRequest {
+    /// Number of the likeliest tokens that are reported at every place.
+    pub top: usize,
+    /// The tokens of the prompt, too. Nothing of the prompt is reused then.
+    pub prompt: bool,
+}
+
+/// The log probability of one token, and the likeliest tokens at its place.
+///
+/// Natural logarithms of the softmax of the model's logits as they are: before bias, penalties, grammar and temperature.
+#[derive(Debug, Clone, PartialEq)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub id: u32,
+    /// Its log probability; `None` for the first token of a prompt, which nothing predicts.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens with theirs, the likeliest first; of equals the one with the lower id.
+    pub top: Vec<(u32, f32)>,
+}
+
+impl TokenLogprobs {
+    /// A token that no logits predict.
+    pub(super) fn unpredicted(id: u32) -> Self {
+        TokenLogprobs { id, logprob: None, top: Vec::new() }
+    }
+
+    /// The token `id`, which `logits [n_vocab]` predict, with the `top` likeliest.
+    pub(super) fn new(logits: &[f32], id: u32, top: usize) -> Self {
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|logit| f64::from(logit - largest).exp()).sum();
+        let log_sum = f64::from(largest) + sum.ln();
+        let logprob = |id: u32| {
+            let logit = logits.get(id as usize).copied().unwrap_or(f32::NEG_INFINITY);
+            (f64::from(logit) - log_sum) as f32
+        };
+        let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
+        let order = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+        let top = top.min(ids.len());
+        if top < ids.len() {
+            ids.select_nth_unstable_by(top, order);
+            ids.truncate(top);
+        }
+        ids.sort_unstable_by(order);
+        TokenLogprobs { id, logprob: Some(logprob(id)), top: ids.into_iter().map(|id| (id, logprob(id))).collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logprobs_are_the_logarithm_of_the_softmax() {
+        let logits = [1.0_f32, 3.0, -2.0, 3.0];
+        let sum: f64 = logits.iter().map(|&logit| f64::from(logit).exp()).sum();
+        let want = |id: usize| (f64::from(logits[id]).exp() / sum).ln() as f32;
+        let read = TokenLogprobs::new(&logits, 2, 3);
+        assert!((read.logprob.unwrap() - want(2)).abs() < 1e-6);
+        assert_eq!(read.top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [1, 3, 0]);
+        assert!(read.top.iter().all(|&(id, logprob)| (logprob - want(id as usize)).abs() < 1e-6));
+        let likeliest = TokenLogprobs::new(&logits, 1, 1);
+        assert_eq!(likeliest.logprob, Some(likeliest.top[0].1), "the same number bit by bit");
+        assert_eq!(TokenLogprobs::new(&logits, 0, 9).top.len(), 4);
+        assert!(TokenLogprobs::new(&[1e30, 0.0], 1, 0).logprob.unwrap().is_finite());
+    }
+}
