@@ -174,7 +174,7 @@ fn parse_lets_other_servers_fields_pass_unless_strict() {
         assert!(parse(Endpoint::Chat, chat(more.clone()), &model).is_err(), "{more}");
     }
     assert_eq!(lenient(json!({ "max_tokens": -1 })).unwrap().requests[0].max_tokens, Some(9), "the default");
-    let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().requests[0].chat.variables;
+    let variables = lenient(json!({ "reasoning_effort": "none" })).unwrap().requests[0].chat.variables.clone();
     assert_eq!((&variables["enable_thinking"], &variables["reasoning_effort"]), (&json!(false), &json!("low")));
     let own = json!({ "reasoning_effort": "high", "chat_template_kwargs": { "enable_thinking": false } });
     assert_eq!(lenient(own).unwrap().requests[0].chat.variables["enable_thinking"], false);
@@ -194,7 +194,7 @@ fn parse_continues_a_trailing_assistant_message_unless_strict() {
     let body = json!({ "messages": [{ "role": "user", "content": "Hi" }, { "role": "assistant", "content": "Once" }] });
     let parse = |strict| {
         let body = body.to_string();
-        CompletionRequest::parse(Endpoint::Chat, body.as_bytes(), &model, strict).unwrap().requests[0].prompt
+        CompletionRequest::parse(Endpoint::Chat, body.as_bytes(), &model, strict).unwrap().requests[0].prompt.clone()
     };
     assert!(matches!(parse(false), Prompt::Continue(_)) && matches!(parse(true), Prompt::Chat(_)));
 }
