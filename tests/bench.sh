@@ -75,7 +75,8 @@ model moe.gguf --shape turbosparse-mixtral "${few[@]}"
 model mixtral.gguf --shape mixtral-8x7b "${few[@]}"
 measure moe "10 %" moe.gguf mixtral.gguf -p 0 -n "$n" --sparsity exact,dense
 
-# family LABEL SHAPE LAYERS TYPE ARGS...: a model of this year, at its published widths, cut in layers to fit in RAM.
+# family LABEL SHAPE LAYERS TYPE ARGS...: a model of this year, at its published widths, cut in layers so that it fits in RAM twice: the
+# peer repacks a copy.
 family() {
   local label=$1 shape=$2 depth=$3 type=$4
   shift 4
@@ -97,11 +98,11 @@ silent() {
 declare -A quick_depth=([gemma4-e4b]=7)
 family "gpt-oss 20B" gpt-oss-20b 12 mxfp4
 family "Qwen 3.5 4B" qwen3.5-4b 32 q4_0
-family "Qwen 3.5 35B-A3B" qwen3.5-35b-a3b 20 q4_0
+family "Qwen 3.5 35B-A3B" qwen3.5-35b-a3b 12 q4_0
 family "Gemma 4 E4B" gemma4-e4b 42 q4_0
-family "GLM 4.7 Flash" glm-4.7-flash 16 q4_0
+family "GLM 4.7 Flash" glm-4.7-flash 12 q4_0
 silent "SmallThinker 21B" smallthinker-21b 16 0.10 0.26
-silent "Nemotron 3 Nano" nemotron-3-nano 26 0.15 0.30
+silent "Nemotron 3 Nano" nemotron-3-nano 14 0.15 0.30
 
 python3 tests/bench_page.py "$results" "$out"
 "$program" eval plot --in "$out/benchmarks.csv" --out "$out/benchmarks.svg" --y "times llama.cpp" --title "Decoding, times llama.cpp" \

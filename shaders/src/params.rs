@@ -476,6 +476,10 @@ params! {
         up_at: u32,
         /// Workgroups in one row of the grid, as in [`ActiveList`].
         stride: u32,
+        /// Neurons, where there is no list of them.
+        count: u32,
+        /// Magnitude of the gate's activation at or below which a neuron's up row is not read, with `GATE_FIRST`.
+        threshold: f32,
     }
 
     /// `sparse_down` and `gemm_neurons`

@@ -78,7 +78,8 @@ impl Ffn {
         let call = plain("active_list", &overrides, bytes_of(&params), &buffers, (blocks, 1, 1));
         let [list, grid] = gpu.run_for(&call, [2, 3]);
 
-        let params = params::SparseGateUp { chunks: COLS as u32 / 32, step: 2, up_at: 1, stride: 10 };
+        let params =
+            params::SparseGateUp { chunks: COLS as u32 / 32, step: 2, up_at: 1, stride: 10, count: 0, threshold: 0.0 };
         // Results of an earlier token must not count.
         let hidden = vec![f32::NAN; NEURONS.next_multiple_of(4)];
         let overrides = [

@@ -19,16 +19,75 @@ struct Form {
     step: usize,
     up_at: usize,
     scatter: bool,
+    /// The gate's activation at or below which the up row is not read.
+    threshold: Option<f32>,
 }
 
-const FORMS: [Form; 7] = [
-    Form { kind: 0, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS, scatter: false },
-    Form { kind: 2, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: false },
-    Form { kind: 5, gated: true, gates_known: false, bias: false, step: 1, up_at: NEURONS, scatter: false },
-    Form { kind: 0, gated: false, gates_known: false, bias: true, step: 1, up_at: 0, scatter: false },
-    Form { kind: 1, gated: false, gates_known: false, bias: false, step: 1, up_at: 0, scatter: false },
-    Form { kind: 0, gated: true, gates_known: true, bias: true, step: 1, up_at: NEURONS, scatter: false },
-    Form { kind: 5, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: true },
+const FORMS: [Form; 10] = [
+    Form {
+        kind: 0,
+        gated: true,
+        gates_known: false,
+        bias: false,
+        step: 1,
+        up_at: NEURONS,
+        scatter: false,
+        threshold: None,
+    },
+    Form { kind: 2, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: false, threshold: None },
+    Form {
+        kind: 5,
+        gated: true,
+        gates_known: false,
+        bias: false,
+        step: 1,
+        up_at: NEURONS,
+        scatter: false,
+        threshold: None,
+    },
+    Form { kind: 0, gated: false, gates_known: false, bias: true, step: 1, up_at: 0, scatter: false, threshold: None },
+    Form { kind: 1, gated: false, gates_known: false, bias: false, step: 1, up_at: 0, scatter: false, threshold: None },
+    Form {
+        kind: 0,
+        gated: true,
+        gates_known: true,
+        bias: true,
+        step: 1,
+        up_at: NEURONS,
+        scatter: false,
+        threshold: None,
+    },
+    Form { kind: 5, gated: true, gates_known: false, bias: true, step: 2, up_at: 1, scatter: true, threshold: None },
+    Form {
+        kind: 0,
+        gated: true,
+        gates_known: false,
+        bias: true,
+        step: 2,
+        up_at: 1,
+        scatter: true,
+        threshold: Some(0.0),
+    },
+    Form {
+        kind: 5,
+        gated: true,
+        gates_known: false,
+        bias: false,
+        step: 1,
+        up_at: NEURONS,
+        scatter: false,
+        threshold: Some(0.0),
+    },
+    Form {
+        kind: 2,
+        gated: true,
+        gates_known: false,
+        bias: false,
+        step: 2,
+        up_at: 1,
+        scatter: false,
+        threshold: Some(0.3),
+    },
 ];
 
 const SIZES: [(u32, u32); 3] = [(96, 8), (32, 32), (128, 64)];
@@ -54,6 +113,11 @@ fn sparse_gate_up_matches_its_equation() {
             let hidden = |neuron: &u32| {
                 let first = *neuron as usize * form.step;
                 let up = out(first + form.up_at);
+                if let Some(threshold) = form.threshold
+                    && activation(form.kind, out(first), None).abs() <= f64::from(threshold)
+                {
+                    return 0.0;
+                }
                 match (form.gated, form.gates_known) {
                     (true, false) => activation(form.kind, out(first), Some(up)),
                     (true, true) => activation(form.kind, f64::from(gates[*neuron as usize]), Some(up)),
@@ -75,7 +139,14 @@ fn sparse_gate_up_matches_its_equation() {
                 let stride = 7;
                 let grid = [wanted.min(stride), wanted.div_ceil(stride).max(1), 1];
                 let [step, up_at] = [form.step, form.up_at].map(|v| v as u32);
-                let params = params::SparseGateUp { chunks: cols as u32 / 32, step, up_at, stride };
+                let params = params::SparseGateUp {
+                    chunks: cols as u32 / 32,
+                    step,
+                    up_at,
+                    stride,
+                    count: 0,
+                    threshold: form.threshold.unwrap_or(0.0),
+                };
                 let switch = |on| f64::from(u8::from(on));
                 let hidden = vec![7.0_f32; expected.len()];
                 let call = Call {
@@ -90,6 +161,7 @@ fn sparse_gate_up_matches_its_equation() {
                         ("GATES_KNOWN", switch(form.gates_known)),
                         ("HAS_BIAS", switch(form.bias)),
                         ("SCATTER", switch(form.scatter)),
+                        ("GATE_FIRST", switch(form.threshold.is_some())),
                     ],
                     params: bytes_of(&params),
                     buffers: &[

@@ -2,7 +2,9 @@
 // f(up . x) where there is no gate; f by KIND, see include/activation.wgsl. The neuron's gate row is row neuron * step of
 // the weights and its up row is `up_at` rows below, whether gate and up are stacked (1, n_ff) or alternate (2, 1); biases
 // lie as the rows do. With SCATTER hidden has an element per neuron of the layer and the list's are written to their places.
-// Dispatched over `active_list`'s grid: LANES invocations share the rows of NEURONS neurons.
+// Without LISTED the neurons are the first `count`, and no list is read. With GATE_FIRST the up rows are read only of neurons with
+// |f(gate)| > threshold; hidden is 0 for the others.
+// Dispatched over `active_list`'s grid, or one for `count`: LANES invocations share the rows of NEURONS neurons.
 #include "activation.wgsl"
 #include "weights.wgsl"
 
@@ -12,6 +14,8 @@ override GATED: bool = true;
 override GATES_KNOWN: bool = false;
 override HAS_BIAS: bool = false;
 override SCATTER: bool = false;
+override LISTED: bool = true;
+override GATE_FIRST: bool = false;
 // A power of two that divides WORKGROUP_SIZE.
 override LANES: u32 = 32u;
 const NEURONS: u32 = 2u;
@@ -22,6 +26,9 @@ struct Params {
     up_at: u32,
     // Workgroups in one row of the grid.
     stride: u32,
+    // Neurons, without a list.
+    count: u32,
+    threshold: f32,
 }
 
 var<immediate> params: Params;
@@ -35,41 +42,84 @@ var<immediate> params: Params;
 // Gate and up of NEURONS neurons.
 var<workgroup> sums: array<vec4<f32>, WORKGROUP_SIZE>;
 
-@compute @workgroup_size(WORKGROUP_SIZE)
-fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
-    let count = list[0];
-    let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
-    let first = (group + lane / LANES) * NEURONS;
-    // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
-    let last = max(count, 1u) - 1u;
-    let neurons = vec2<u32>(list[1u + min(first, last)], list[1u + min(first + 1u, last)]);
-    let gate_rows = neurons * params.step;
-    let up_rows = gate_rows + params.up_at;
-    let items = select(0u, params.chunks * 4u, first < count);
-    var sum = vec4<f32>();
-    for (var item = lane % LANES; item < items; item += LANES) {
-        let chunk = item / 4u;
-        let columns = columns8(item % 4u) + chunk * 8u;
-        let input = input8(x[columns.x], x[columns.y]);
-        if GATED && !GATES_KNOWN {
-            sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
-            sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
-        }
-        sum.z += dot8(load8(up_rows.x, chunk, item % 4u, params.chunks), input);
-        sum.w += dot8(load8(up_rows.y, chunk, item % 4u, params.chunks), input);
-    }
-    sums[lane] = sum;
+// The sum of `value` over the lanes of a neuron pair; all invocations must call it.
+fn sum_lanes(value: vec4<f32>, lane: u32) -> vec4<f32> {
+    // The sums before have been read.
+    workgroupBarrier();
+    sums[lane] = value;
     for (var distance = LANES / 2u; distance > 0u; distance /= 2u) {
         workgroupBarrier();
         if lane % LANES < distance {
             sums[lane] += sums[lane + distance];
         }
     }
+    workgroupBarrier();
+    return sums[lane - lane % LANES];
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup_id) workgroup: vec3<u32>) {
+    var count = params.count;
+    if LISTED {
+        count = list[0];
+    }
+    let group = (workgroup.y * params.stride + workgroup.x) * (WORKGROUP_SIZE / LANES);
+    let first = (group + lane / LANES) * NEURONS;
+    // Past the end nothing is read, or the last neuron again, and not written: barriers stay in uniform control flow.
+    let last = max(count, 1u) - 1u;
+    var neurons = vec2<u32>(min(first, last), min(first + 1u, last));
+    if LISTED {
+        neurons = vec2<u32>(list[1u + neurons.x], list[1u + neurons.y]);
+    }
+    let gate_rows = neurons * params.step;
+    let up_rows = gate_rows + params.up_at;
+    let items = select(0u, params.chunks * 4u, first < count);
+    var gates_sum = vec2<f32>();
+    var fires = vec2<bool>(true, true);
+    if GATED && GATE_FIRST && !GATES_KNOWN {
+        var sum = vec4<f32>();
+        for (var item = lane % LANES; item < items; item += LANES) {
+            let chunk = item / 4u;
+            let columns = columns8(item % 4u) + chunk * 8u;
+            let input = input8(x[columns.x], x[columns.y]);
+            sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
+            sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
+        }
+        gates_sum = sum_lanes(sum, lane).xy;
+        for (var n = 0u; n < NEURONS; n += 1u) {
+            var gate = gates_sum[n];
+            if HAS_BIAS {
+                gate += bias[gate_rows[n]];
+            }
+            fires[n] = abs(activate(gate)) > params.threshold;
+        }
+    }
+    var sum = vec4<f32>();
+    if any(fires) {
+        for (var item = lane % LANES; item < items; item += LANES) {
+            let chunk = item / 4u;
+            let columns = columns8(item % 4u) + chunk * 8u;
+            let input = input8(x[columns.x], x[columns.y]);
+            if GATED && !GATE_FIRST && !GATES_KNOWN {
+                sum.x += dot8(load8(gate_rows.x, chunk, item % 4u, params.chunks), input);
+                sum.y += dot8(load8(gate_rows.y, chunk, item % 4u, params.chunks), input);
+            }
+            if fires.x {
+                sum.z += dot8(load8(up_rows.x, chunk, item % 4u, params.chunks), input);
+            }
+            if fires.y {
+                sum.w += dot8(load8(up_rows.y, chunk, item % 4u, params.chunks), input);
+            }
+        }
+    }
+    sum = sum_lanes(sum, lane);
     if lane % LANES != 0u {
         return;
     }
-    // Only this invocation has written it since the last barrier.
-    sum = sums[lane];
+    if GATE_FIRST {
+        sum.x = gates_sum.x;
+        sum.y = gates_sum.y;
+    }
     for (var n = 0u; n < NEURONS && first + n < count; n += 1u) {
         var gate = sum[n];
         var up = sum[2u + n];
@@ -81,7 +131,9 @@ fn sparse_gate_up(@builtin(local_invocation_index) lane: u32, @builtin(workgroup
             gate = gates[neurons[n]];
         }
         let to = select(first + n, neurons[n], SCATTER);
-        if GATED {
+        if !fires[n] {
+            hidden[to] = 0.0;
+        } else if GATED {
             hidden[to] = activate_gated(gate, up);
         } else {
             hidden[to] = activate(up);

@@ -56,11 +56,11 @@ pub const MODELS: [&str; 37] = [
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
 
-/// The same, of models that the CPU alone computes: with latent attention, softplus gates or several streams.
-pub const CPU_ONLY: [&str; 5] = ["deepseek-v2-lite", "gemma3n", "glm4-moe-lite", "laguna", "plm"];
+/// The same, of models that the CPU alone computes: with latent attention, softplus gates, norms inside or several streams.
+pub const CPU_ONLY: [&str; 6] = ["bitnet", "deepseek-v2-lite", "gemma3n", "glm4-moe-lite", "laguna", "plm"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
-pub const QUANTISED: [&str; 1] = ["gpt-oss-mxfp4"];
+pub const QUANTISED: [&str; 2] = ["bitnet", "gpt-oss-mxfp4"];
 
 /// The experts chosen for each token, `[tokens, used]`, in ascending order.
 pub fn by_token(chosen: &[u32], used: usize) -> Vec<Vec<u32>> {

@@ -133,6 +133,10 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
         0 => String::new(),
         n => format!(" ({n} reused)"),
     };
+    let drafts = match stats.drafted_tokens {
+        0 => String::new(),
+        n => format!(" ({} of {n} drafted)", stats.accepted_tokens),
+    };
     let ended = match reason {
         StopReason::EndOfText => String::new(),
         StopReason::StopString(text) => format!(", stopped at {text:?}"),
@@ -141,7 +145,7 @@ pub fn stats_line(stats: &GenerationStats, reason: &StopReason) -> String {
         StopReason::Cancelled => ", stopped".to_owned(),
     };
     format!(
-        "[prompt {} tokens{reused}, {:.1}/s; answer {} tokens, {:.1}/s; first after {:.0} ms; context {}/{}; seed {}{ended}]",
+        "[prompt {} tokens{reused}, {:.1}/s; answer {} tokens{drafts}, {:.1}/s; first after {:.0} ms; context {}/{}; seed {}{ended}]",
         stats.prompt_tokens,
         stats.prompt_rate(),
         stats.generated_tokens,
@@ -173,6 +177,8 @@ pub fn to_json(answer: &Answer) -> Value {
             "prompt_tokens": stats.prompt_tokens,
             "reused_tokens": stats.reused_tokens,
             "generated_tokens": stats.generated_tokens,
+            "drafted_tokens": stats.drafted_tokens,
+            "accepted_tokens": stats.accepted_tokens,
             "prompt_ms": milliseconds(stats.prompt_time),
             "time_to_first_token_ms": milliseconds(stats.time_to_first_token),
             "decode_ms": milliseconds(stats.decode_time),

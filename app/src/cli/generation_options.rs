@@ -1,7 +1,7 @@
 //! Options of sampling and length, shared by the commands that generate.
 
 use clap::{Args, ValueEnum};
-use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling};
+use thermocline_engine::session::{ContextPolicy, Prompt, Request, Sampling, SpeculationMode};
 
 /// Sampling options. Those not given keep the model's default.
 #[derive(Debug, Clone, Default, Args)]
@@ -97,6 +97,17 @@ pub struct LengthOptions {
     /// With --on-full shift: tokens at the start that are never shifted out
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub keep: usize,
+    /// Speculative decoding: lookup drafts what followed the last tokens before, off drafts nothing; the text does not change
+    #[arg(long, value_name = "HOW", value_enum, default_value_t)]
+    pub speculation: Speculation,
+}
+
+// Source of drafted tokens.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Speculation {
+    #[default]
+    Lookup,
+    Off,
 }
 
 // Policy for a full context. (Doc comments on the values would make every --help long.)
@@ -117,6 +128,10 @@ impl LengthOptions {
             on_full: match self.on_full {
                 OnFull::Stop => ContextPolicy::Stop,
                 OnFull::Shift => ContextPolicy::Shift { keep: self.keep },
+            },
+            speculation: match self.speculation {
+                Speculation::Lookup => SpeculationMode::PromptLookup,
+                Speculation::Off => SpeculationMode::Off,
             },
             ..Request::new(prompt)
         }

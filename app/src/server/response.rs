@@ -165,6 +165,10 @@ fn usage(stats: &GenerationStats) -> Value {
         "completion_tokens": answer,
         "total_tokens": prompt + answer,
         "prompt_tokens_details": { "cached_tokens": stats.reused_tokens },
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": stats.accepted_tokens,
+            "rejected_prediction_tokens": stats.drafted_tokens - stats.accepted_tokens,
+        },
     })
 }
 

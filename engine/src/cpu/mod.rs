@@ -4,6 +4,7 @@
 //! [`Cpu::accumulate_rows`] and [`Cpu::matmul_neurons`] sum rows of a matrix that has one per neuron; the rows may be those of
 //! several matrices ([`Cpu::accumulate_sums`]). [`InputMajor`] is for products with activations that are mostly zero. [`ops`] holds what stands between the matrix products.
 
+mod few_tokens;
 mod gemm;
 mod input_major;
 mod isa;

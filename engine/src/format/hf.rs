@@ -62,13 +62,13 @@ impl HfFolder {
             let field = |name: &str| method.get(name).and_then(Value::as_str);
             let (name, algorithm) = (field("quant_method"), field("quant_algo").or(field("format")));
             let known = match (name, algorithm) {
-                (Some("mxfp4"), _) | (Some("modelopt"), Some("NVFP4")) => true,
+                (Some("mxfp4" | "bitnet"), _) | (Some("modelopt"), Some("NVFP4")) => true,
                 (Some("compressed-tensors"), algorithm) => algorithm == Some("nvfp4-pack-quantized"),
                 _ => false,
             };
             if !known {
                 let got = [name.unwrap_or("unnamed"), algorithm.unwrap_or("")].join(" ").trim_end().to_owned();
-                let supported = "mxfp4, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none: use the unquantised \
+                let supported = "mxfp4, bitnet, modelopt NVFP4, compressed-tensors nvfp4-pack-quantized, or none: use the unquantised \
                     model, or a GGUF file of it";
                 return Err(Error::Unsupported { what: "quantization_config", got, supported: supported.to_owned() });
             }

@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, NormSlot, PredictorKind, Step, Weights},
     runtime::gpu::{
         attention::AttentionBuffers,
         ffn::FfnBuffers,
@@ -79,6 +79,7 @@ pub fn device_support(model: &Model) -> Result<()> {
             _ if latent => "latent attention",
             _ if layer.attention.as_ref().is_some_and(|attention| attention.gate_rows > 0) => "gates of a softplus",
             _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
+            _ if model.weights.layers[at].norm(NormSlot::Hidden).is_some() => "norms inside attention and FFN",
             _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",
             _ => continue,
         };

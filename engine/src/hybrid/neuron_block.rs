@@ -36,7 +36,9 @@ pub(crate) struct NeuronBlock {
     down: GpuMatrix,
     bias: Option<Buffer>,
     product: Matmul,
-    sparse: Op,
+    /// Gate, up and activation of the neurons on the block's list, and of all of them.
+    listed: Op,
+    all: Op,
     rows: NeuronRows,
     step: u32,
     chunks: u32,
@@ -70,14 +72,18 @@ impl NeuronBlock {
         let output = (&buffers.gate_up, rows * buffers.slots, rows * start);
         let product = Matmul::new(gpu, &gate_up, x, bias.as_ref(), output.0, output.1, output.2)?;
         let switch = |on: bool| f64::from(u8::from(on));
-        let overrides = [
-            ("KIND", f64::from(kind(loader.config.activation))),
-            ("GATED", switch(rows == 2)),
-            ("HAS_BIAS", switch(bias.is_some())),
-            ("SCATTER", 1.0),
-            ("LANES", f64::from(LANES)),
-        ];
-        let pipeline = gpu.pipelines().get("sparse_gate_up", Some(ty), WORKGROUP, &overrides)?;
+        let pipeline = |listed: bool| {
+            let overrides = [
+                ("KIND", f64::from(kind(loader.config.activation))),
+                ("GATED", switch(rows == 2)),
+                ("HAS_BIAS", switch(bias.is_some())),
+                ("SCATTER", 1.0),
+                ("LANES", f64::from(LANES)),
+                ("LISTED", switch(listed)),
+                ("GATE_FIRST", switch(rows == 2)),
+            ];
+            gpu.pipelines().get("sparse_gate_up", Some(ty), WORKGROUP, &overrides)
+        };
         let words = |start: usize, len: usize| (start as u64 * 4, len as u64 * 4);
         let (list, hidden) = (words(start + UNIT * at, slots.len() + UNIT), words(start, slots.len()));
         let bindings = [
@@ -89,7 +95,8 @@ impl NeuronBlock {
             gpu.nothing().into(),
             Binding::part(&buffers.hidden, hidden.0, hidden.1),
         ];
-        let sparse = Op::new(gpu, &pipeline, &bindings)?;
+        let listed = Op::new(gpu, &pipeline(true)?, &bindings)?;
+        let all = Op::new(gpu, &pipeline(false)?, &bindings)?;
         let down_rows = NeuronRows::new(gpu, down_ty, down_part, &buffers.hidden, start, &buffers.sums)?;
         let (step, chunks) = (rows as u32, gate_up.chunks() as u32);
         Ok(NeuronBlock {
@@ -100,7 +107,8 @@ impl NeuronBlock {
             down,
             bias,
             product,
-            sparse,
+            listed,
+            all,
             rows: down_rows,
             step,
             chunks,
@@ -117,11 +125,23 @@ impl NeuronBlock {
         self.product.record(recorder, tokens);
     }
 
-    /// Records gate, up and activation of one token for the neurons on the block's list.
-    pub fn record_listed(&self, recorder: &mut Recorder, buffers: &NeuronBuffers, stride: u32) {
-        let params = params::SparseGateUp { chunks: self.chunks, step: self.step, up_at: self.step - 1, stride };
-        let grid = u64::from(SLOT_GRID) * 4 * self.at as u64;
-        recorder.dispatch_indirect(&self.sparse, &params, &buffers.grids, grid);
+    /// Records gate, up and activation of one token: of the neurons on the block's list, if there is one, or of all. Where there are
+    /// gates, up rows are read of neurons whose gate's activation is above `threshold`; the others' hidden values are 0.
+    pub fn record_firing(
+        &self,
+        recorder: &mut Recorder,
+        buffers: &NeuronBuffers,
+        (listed, stride): (bool, u32),
+        threshold: f32,
+    ) {
+        let (step, count) = (self.step, self.slots() as u32);
+        let params = params::SparseGateUp { chunks: self.chunks, step, up_at: step - 1, stride, count, threshold };
+        if listed {
+            let grid = u64::from(SLOT_GRID) * 4 * self.at as u64;
+            return recorder.dispatch_indirect(&self.listed, &params, &buffers.grids, grid);
+        }
+        let groups = count.div_ceil(PER_WORKGROUP);
+        recorder.dispatch(&self.all, &params, [groups.min(stride), groups.div_ceil(stride), 1]);
     }
 
     /// Records the neurons' partial sums of the down projection. `skip`: many activations are zero.

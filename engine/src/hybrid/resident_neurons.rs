@@ -38,7 +38,7 @@ const LIST_WORKGROUP: u32 = 256;
 pub(crate) enum NeuronSelection {
     /// All of them.
     All,
-    /// Those whose gate's activation is above the layer's threshold, in magnitude.
+    /// Those whose gate's activation is above a threshold, in magnitude; one token only, in layers with gates.
     Above(f32),
     /// Those in the predictor's mask; one token only.
     Predicted,
@@ -229,6 +229,11 @@ impl ResidentNeurons {
         self.threshold.filter(|_| self.rows == 2)
     }
 
+    /// True if silent neurons are exactly zero, and have gates that tell.
+    pub fn skips_up_rows(&self) -> bool {
+        self.sparse && self.rows == 2
+    }
+
     /// True if silent neurons are exactly zero.
     pub fn is_sparse(&self) -> bool {
         self.sparse
@@ -253,16 +258,23 @@ impl ResidentNeurons {
             return Ok(partials);
         }
         let recorder = segment.recorder();
-        if selection == NeuronSelection::Predicted {
-            let stride = self.gpu.caps().max_groups;
-            let params = params::SlotList { per_workgroup: PER_WORKGROUP, stride };
-            recorder.dispatch(&self.list, &params, [self.blocks.len() as u32, 1, 1]);
-            self.blocks.iter().for_each(|block| block.record_listed(recorder, &self.buffers, stride));
-        } else {
-            self.blocks.iter().for_each(|block| block.record_all(recorder, tokens));
-            before(segment)?;
-            let threshold = if let NeuronSelection::Above(threshold) = selection { Some(threshold) } else { None };
-            self.buffers.activation.record(segment.recorder(), tokens, slots, threshold);
+        let stride = self.gpu.caps().max_groups;
+        let firing = |recorder: &mut Recorder, listed: bool, threshold: f32| {
+            let blocks = self.blocks.iter();
+            blocks.for_each(|block| block.record_firing(recorder, &self.buffers, (listed, stride), threshold));
+        };
+        match selection {
+            NeuronSelection::Predicted => {
+                let params = params::SlotList { per_workgroup: PER_WORKGROUP, stride };
+                recorder.dispatch(&self.list, &params, [self.blocks.len() as u32, 1, 1]);
+                firing(recorder, true, 0.0);
+            }
+            NeuronSelection::Above(threshold) => firing(recorder, false, threshold),
+            NeuronSelection::All => {
+                self.blocks.iter().for_each(|block| block.record_all(recorder, tokens));
+                before(segment)?;
+                self.buffers.activation.record(segment.recorder(), tokens, slots, None);
+            }
         }
         let (recorder, skip) = (segment.recorder(), self.sparse || selection != NeuronSelection::All);
         for block in &self.blocks {

@@ -104,11 +104,13 @@ impl Device {
 }
 
 impl SplitLayer<'_> {
-    /// The neurons of this chunk that the device computes.
-    fn selection(&self, neurons: &ResidentNeurons) -> NeuronSelection {
+    /// The neurons of this chunk that the device computes. An observer of gate and up gets those of all.
+    fn selection(&mut self, neurons: &ResidentNeurons) -> NeuronSelection {
+        let one = self.tokens == 1 && !self.probe.wants_ffn_hidden();
         match (self.sparsity, neurons.threshold()) {
-            (Sparsity::Threshold, Some(threshold)) if self.tokens == 1 => NeuronSelection::Above(threshold),
             _ if neurons.predicts(self.sparsity, self.tokens) && !self.checks_recall => NeuronSelection::Predicted,
+            (Sparsity::Threshold, Some(threshold)) if one => NeuronSelection::Above(threshold),
+            (Sparsity::Exact | Sparsity::Predicted, _) if one && neurons.skips_up_rows() => NeuronSelection::Above(0.0),
             _ => NeuronSelection::All,
         }
     }

@@ -42,8 +42,8 @@ pub struct NeuronMajorReport {
 }
 
 impl Model {
-    /// The same model with neuron-major down projections, transposed in memory where the file has others; everything else is
-    /// shared. `progress` is called with the number of layers done and their total.
+    /// The same model with neuron-major down projections, transposed in memory where the file has others, I2_S excepted; everything
+    /// else is shared. `progress` is called with the number of layers done and their total.
     ///
     /// # Errors
     /// [`Error::Cancelled`] if `progress` says so, [`Error::Memory`] if there is no room, [`Error::Invalid`] for weights that
@@ -65,7 +65,7 @@ impl Model {
         Ok((model, report))
     }
 
-    /// The same model with `transpose` applied to each down projection that is not neuron-major.
+    /// The same model with `transpose` applied to each down projection that is not neuron-major, but for those of I2_S.
     ///
     /// # Errors
     /// Those of `transpose`, [`Error::Cancelled`] if `progress` says so.
@@ -75,6 +75,8 @@ impl Model {
         progress: &mut dyn FnMut(usize, usize) -> ControlFlow<()>,
     ) -> Result<Model> {
         let mut neuron_major = |down: &Down| match down {
+            // The types it could have take four times the bytes: more than skipping saves.
+            Down::Outputs(down) if down.weight.ty() == TensorType::I2_S => Ok(None),
             Down::Outputs(down) => transpose(&down.weight).map(Some),
             Down::Neurons(_) => Ok(None),
         };

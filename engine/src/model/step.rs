@@ -32,6 +32,10 @@ pub enum NormSlot {
     PostExperts,
     /// `blk.N.post_norm`, of what the layer's own input yields (Gemma 3n and 4)
     PostPerLayer,
+    /// `blk.N.attn_sub_norm`, of all heads' outputs before attention's output matrix, `[n_head * head_dim]` (BitNet)
+    Heads,
+    /// `blk.N.ffn_sub_norm`, of the hidden values before the down projection, `[n_ff]` (BitNet)
+    Hidden,
 }
 
 /// One coarse operation of a layer.

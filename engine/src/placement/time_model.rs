@@ -20,8 +20,8 @@ use super::{
 
 /// Dispatches of a resident layer without its FFN: two norms, products, rotation, attention and its merge.
 const ATTENTION_DISPATCHES: f64 = 7.0;
-/// Dispatches of an FFN, by [`Skips`]: products, activation, sums; with active lists; after a predictor; of experts.
-const FFN_DISPATCHES: [f64; 4] = [4.0, 6.0, 9.0, 7.0];
+/// Dispatches of an FFN, by [`Skips`]: products, activation, sums; products with activation, sums; after a predictor; of experts.
+const FFN_DISPATCHES: [f64; 4] = [4.0, 3.0, 9.0, 7.0];
 /// Dispatches of the head.
 const HEAD_DISPATCHES: f64 = 4.0;
 /// Joins of the CPU's workers for attention, for a predictor, and for an FFN.

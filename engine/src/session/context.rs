@@ -12,7 +12,7 @@ pub(super) enum WantedLogits {
     Nothing,
     /// All.
     Logits,
-    /// All, of every token of the chunk.
+    /// All, of every token.
     EveryLogits,
     /// This number of the largest.
     Shortlist(usize),
@@ -200,7 +200,7 @@ impl Context {
     }
 
     /// Keeps only the first `length` tokens.
-    fn truncate(&mut self, length: usize) {
+    pub fn truncate(&mut self, length: usize) {
         if let Some(kv) = &mut self.kv {
             kv.truncate(length);
         }

@@ -6,19 +6,22 @@ use std::{
     time::{Duration, Instant},
 };
 
+use smallvec::SmallVec;
+
 use super::{
-    ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Message, Prompt, Request, Role, StopReason,
-    TokenLogprobs,
+    ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Message, Prompt, Request, Role,
+    SpeculationMode, StopReason, TokenLogprobs,
     context::{ComputedLogits, Context, WantedLogits},
     engine::EngineState,
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
+    speculation::Speculation,
     text::{StopStrings, TextStream, TokenOutcome},
 };
 use crate::{
     error::{Error, Result},
-    runtime::{Forward, Probe},
+    runtime::{Forward, Probe, Sparsity},
     telemetry::Meter,
     tokenizer::{
         ChatMessage, EncodeOptions, RenderOptions, Tokenizer,
@@ -50,9 +53,15 @@ pub(super) struct Generation<'a> {
     /// Logits that the grammar has changed.
     masked: Vec<f32>,
     text: TextStream<'a>,
+    /// Drafts of the tokens to come.
+    speculation: Option<Speculation>,
     /// Tokens to compute, and the number of them that are computed.
     todo: Vec<u32>,
     computed: usize,
+    /// Number of tokens at the end of those to compute that are drafts.
+    drafted: usize,
+    /// Steps that computed one token, and their time.
+    single_steps: (usize, Duration),
     requested_at: Instant,
     reported_at: Instant,
     stats: GenerationStats,
@@ -115,6 +124,9 @@ impl<'a> Generation<'a> {
             seed: sampler.seed(),
             ..GenerationStats::default()
         };
+        let looks_up = request.speculation == SpeculationMode::PromptLookup;
+        let speculation = looks_up && grammar.is_none() && !context.is_recurrent();
+        let speculation = speculation.then(|| Speculation::new(&todo));
         todo.drain(..reused);
         Ok(Generation {
             tokenizer,
@@ -130,8 +142,11 @@ impl<'a> Generation<'a> {
             grammar,
             masked: Vec::new(),
             text: TextStream::new(detokeniser, stops, parser).with_markers(markers),
+            speculation,
             todo,
             computed: 0,
+            drafted: 0,
+            single_steps: (0, Duration::ZERO),
             requested_at,
             reported_at: Instant::now(),
             stats,
@@ -166,6 +181,9 @@ impl<'a> Generation<'a> {
                 Err(error) => Err(error),
             };
         }
+        if !in_prompt && self.drafted == 0 && self.todo.len() == 1 {
+            self.add_draft(context, forward);
+        }
         let rest = self.todo.len() - self.computed;
         // The last token of a prompt is computed again for another answer: recurrent states are kept before it.
         let stops_before_last = in_prompt && rest > 1 && context.is_recurrent();
@@ -188,6 +206,8 @@ impl<'a> Generation<'a> {
             WantedLogits::EveryLogits
         } else if chunk < rest || self.max_tokens == Some(0) {
             WantedLogits::Nothing
+        } else if self.drafted > 0 {
+            WantedLogits::EveryLogits
         } else if context.on_device() && self.grammar.is_none() && self.logprobs.is_none() {
             // Reading back all logits takes long.
             self.sampler.shortlist(context.tokens(), tokens).map_or(WantedLogits::Logits, WantedLogits::Shortlist)
@@ -227,6 +247,11 @@ impl<'a> Generation<'a> {
             return Ok(Some(StopReason::Cancelled));
         }
         self.computed += chunk;
+        if self.drafted > 0
+            && let ComputedLogits::Logits(logits) = computed
+        {
+            return self.accept_drafts(logits, context, events, started, meter);
+        }
         let before_last = stops_before_last && self.computed + 1 == self.todo.len();
         let goes_on = chunk == rest && self.max_tokens != Some(0);
         let mut logprobs = None;
@@ -261,12 +286,72 @@ impl<'a> Generation<'a> {
             Some(id) => self.send_token(id, logprobs, events, meter),
             None => (chunk == rest).then_some(StopReason::MaxTokens),
         };
-        self.update_stats(in_prompt, chunk, chunk == rest, started.elapsed(), context, meter);
+        let time = started.elapsed();
+        if !in_prompt && rest == 1 {
+            self.single_steps = (self.single_steps.0 + 1, self.single_steps.1 + time);
+            if let Some(speculation) = &mut self.speculation {
+                speculation.note_single(time);
+            }
+        }
+        self.update_stats(in_prompt, chunk, chunk == rest, time, context, meter);
         let listening = if in_prompt && end.is_none() && self.stats.generated_tokens == 0 {
             self.report_prompt(events)
         } else {
             self.report_stats(events)
         };
+        Ok(end.or((!listening).then_some(StopReason::Cancelled)))
+    }
+
+    /// Drafts tokens behind the one to compute, where there is room for them and nothing approximate is skipped: a pass of several
+    /// tokens is dense.
+    fn add_draft(&mut self, context: &Context, forward: &Forward) {
+        let Some(speculation) = &mut self.speculation else { return };
+        if !matches!(forward.sparsity(), Sparsity::Dense | Sparsity::Exact) {
+            return;
+        }
+        let left = self.max_tokens.map_or(usize::MAX, |most| most.saturating_sub(self.stats.generated_tokens));
+        let room = (context.room().saturating_sub(1)).min(left.saturating_sub(1)).min(self.chunk.saturating_sub(1));
+        speculation.draft(room, &mut self.todo);
+        self.drafted = self.todo.len() - 1;
+    }
+
+    /// Draws a token behind each token of a pass, `logits` being `[tokens, n_vocab]`, until one is not the draft, which is then to be
+    /// computed next. Drafts behind are forgotten.
+    fn accept_drafts(
+        &mut self,
+        logits: &[f32],
+        context: &mut Context,
+        events: &EventSender,
+        started: Instant,
+        meter: &mut Meter<'_>,
+    ) -> Result<Option<StopReason>> {
+        let drafted = std::mem::take(&mut self.drafted);
+        let first = context.tokens().len() - drafted;
+        let drafts: SmallVec<[u32; 16]> = context.tokens()[first..].iter().copied().collect();
+        let (mut accepted, mut end) = (0, None);
+        for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
+            let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
+            end = match self.tokenizer.is_end(id) && !self.ignore_eos {
+                true => Some(StopReason::EndOfText),
+                false => {
+                    let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+                    self.send_token(id, logprobs, events, meter)
+                }
+            };
+            if end.is_some() || drafts.get(at) != Some(&id) {
+                break;
+            }
+            accepted += 1;
+        }
+        context.truncate(first + accepted);
+        self.stats.drafted_tokens += drafted;
+        self.stats.accepted_tokens += accepted;
+        let time = started.elapsed();
+        if let Some(speculation) = &mut self.speculation {
+            speculation.note_draft(drafted, accepted, time);
+        }
+        self.update_stats(false, 1 + accepted, true, time, context, meter);
+        let listening = self.report_stats(events);
         Ok(end.or((!listening).then_some(StopReason::Cancelled)))
     }
 
@@ -293,6 +378,9 @@ impl<'a> Generation<'a> {
         if self.stats.generated_tokens == 1 {
             self.stats.time_to_first_token = self.requested_at.elapsed();
         }
+        if let Some(speculation) = &mut self.speculation {
+            speculation.push(id);
+        }
         self.todo.clear();
         self.todo.push(id);
         self.computed = 0;
@@ -306,9 +394,9 @@ impl<'a> Generation<'a> {
         }
     }
 
-    /// Tokens decoded so far, and their time.
-    pub fn decoded(&self) -> (usize, Duration) {
-        (self.stats.decode_steps, self.stats.decode_time)
+    /// Passes of one token so far, and their time.
+    pub fn single_steps(&self) -> (usize, Duration) {
+        self.single_steps
     }
 
     fn add_time(&mut self, in_prompt: bool, time: Duration) {
@@ -328,8 +416,8 @@ impl<'a> Generation<'a> {
         if in_prompt {
             meter.prompt(chunk, time);
         } else if complete {
-            self.stats.decode_steps += 1;
-            meter.decode(time);
+            self.stats.decode_steps += chunk;
+            meter.decode(chunk, time);
         }
         self.stats.context_used = context.tokens().len();
         meter.context(context.tokens().len(), context.capacity());

@@ -27,6 +27,7 @@ mod request;
 pub mod sampling;
 mod settings;
 mod sparsity;
+mod speculation;
 mod text;
 mod worker;
 
@@ -40,7 +41,7 @@ pub use logprobs::{LogprobsRequest, TokenLogprobs};
 pub use neurons::{FrequencySource, NeuronFrequencies};
 pub use request::{
     AnswerText, ChatOptions, ContextPolicy, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
-    StopReason,
+    SpeculationMode, StopReason,
 };
 pub use settings::{EngineOptions, SessionOptions};
 pub use sparsity::{SparsityChoice, SparsityReport};

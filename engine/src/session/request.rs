@@ -241,6 +241,19 @@ pub struct Request {
     pub grammar: Option<Grammar>,
     /// Log probabilities to report; `None`: none.
     pub logprobs: Option<LogprobsRequest>,
+    /// Drafts of tokens that may follow, computed together with the next one. They do not change what is drawn.
+    pub speculation: SpeculationMode,
+}
+
+/// The source of drafted tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum SpeculationMode {
+    /// None: every pass is of one token.
+    Off,
+    /// Repetitions: the tokens that followed the last ones where these occurred before. Models with recurrent states, approximate
+    /// sparsity modes and answers by a grammar have no drafts.
+    #[default]
+    PromptLookup,
 }
 
 impl Request {
@@ -256,6 +269,7 @@ impl Request {
             chat: ChatOptions::default(),
             grammar: None,
             logprobs: None,
+            speculation: SpeculationMode::default(),
         }
     }
 }
@@ -286,6 +300,10 @@ pub struct GenerationStats {
     pub generated_tokens: usize,
     /// Decoding steps: generated tokens that were fed back to find the next one.
     pub decode_steps: usize,
+    /// Tokens that were drafted, and those of them that were drawn.
+    pub drafted_tokens: usize,
+    /// See [`GenerationStats::drafted_tokens`].
+    pub accepted_tokens: usize,
     /// Time to compute the prompt, without the turns of other sessions.
     pub prompt_time: Duration,
     /// Time from the request to the first token, waiting included.

@@ -375,9 +375,9 @@ impl Worker<'_> {
         if self.forward.sparsity() == Sparsity::Predicted && adaptation.is_on() {
             self.forward.correct_thresholds(&adaptation.threshold_correction());
         }
-        let (steps, before) = generation.decoded();
+        let (steps, before) = generation.single_steps();
         let stepped = generation.step(context, &mut self.forward, events, cancelled, adaptation, &mut self.meter);
-        let (decoded, time) = generation.decoded();
+        let (decoded, time) = generation.single_steps();
         // While weights move, the rate is not that of the placement.
         if decoded > steps && !self.device.is_moving() {
             let resident = self.state.resident.lock().clone();

@@ -36,11 +36,11 @@ impl<'a> Meter<'a> {
         self.telemetry.prompt_rate.set(self.prompt.get());
     }
 
-    /// A token was decoded in `time`.
-    pub fn decode(&mut self, time: Duration) {
-        self.decode.add(1, time);
+    /// `tokens` tokens were decoded in one pass of `time`.
+    pub fn decode(&mut self, tokens: usize, time: Duration) {
+        self.decode.add(tokens, time);
         self.telemetry.decode_rate.set(self.decode.get());
-        self.neurons.decoded(time);
+        self.neurons.decoded(time / tokens.max(1) as u32);
     }
 
     /// The context that was worked on holds `used` of `length` tokens.
@@ -69,7 +69,7 @@ mod tests {
         let (_, neurons) = NeuronBoard::new(NeuronShape::new([]));
         let mut meter = Meter::new(&telemetry, neurons);
         meter.prompt(512, Duration::from_secs(1));
-        meter.decode(Duration::from_millis(50));
+        meter.decode(1, Duration::from_millis(50));
         meter.context(513, 4096);
         let now = telemetry.snapshot();
         assert_eq!((now.prompt_tokens, now.context_used, now.context_length), (512, 513, 4096));

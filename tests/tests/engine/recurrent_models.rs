@@ -5,7 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use thermocline_engine::{
     Error,
-    cpu::{Cpu, CpuOptions, Isa},
+    cpu::{Cpu, CpuOptions, InputPrecision, Isa},
     format::{Array, Checkpoint, ReadMode, Tensor, Value},
     model::{LoadOptions, Model, mask},
     runtime::{Forward, KvType, LayerFiring, Outputs, Probe, Sparsity},
@@ -36,7 +36,7 @@ impl Probe for Seen {
 }
 
 fn run(model: &Arc<Model>, isa: Isa, mode: Sparsity, chunk: usize, ids: &[u32]) -> (Vec<f32>, Seen) {
-    let cpu = Cpu::new(&CpuOptions { threads: Some(2), isa: Some(isa), ..CpuOptions::default() }).unwrap();
+    let cpu = Cpu::new(&CpuOptions { threads: Some(2), isa: Some(isa), activations: InputPrecision::Float }).unwrap();
     let mut forward = Forward::new(Arc::clone(model), cpu);
     forward.set_chunk(chunk);
     forward.set_sparsity(mode);
@@ -49,7 +49,7 @@ fn run(model: &Arc<Model>, isa: Isa, mode: Sparsity, chunk: usize, ids: &[u32]) 
 /// silent neurons are left out, those of experts and of FFNs without gates alike.
 #[test]
 fn exact_squared_relu_layers_equal_dense_ones_and_read_fewer_bytes() {
-    for name in ["nemotron-h", "nemotron-3-nano"] {
+    for name in ["nemotron-h", "nemotron-3-nano", "bitnet"] {
         let path = here("models").join(name);
         let as_published = Arc::new(Model::open(&path, &LoadOptions::default()).unwrap());
         let ids = Expected::read(&path.join("expected.safetensors")).ids("input_ids");
@@ -61,7 +61,8 @@ fn exact_squared_relu_layers_equal_dense_ones_and_read_fewer_bytes() {
             let (dense, all) = run(&as_published, isa, Sparsity::Dense, 1, &ids);
             let (exact, seen) = run(&model, isa, Sparsity::Exact, 1, &ids);
             let largest = dense.iter().fold(0.0f32, |most, x| most.max(x.abs()));
-            assert!(max_diff(&dense, &exact) <= 1e-4 * largest, "{name} {isa}");
+            let error = max_diff(&dense, &exact);
+            assert!(error <= 1e-4 * largest, "{name} {isa}: logits differ by {error} of {largest}");
             assert!(seen.fired == all.fired && seen.bytes < all.bytes, "{name} {isa}: {} of {}", seen.bytes, all.bytes);
         }
     }

@@ -5,6 +5,7 @@
 //! `layer` reads a layer's tensors (most combine functions of [`parts`]), `import` maps the names of a Hugging Face folder to
 //! GGUF's. Then add a fixture under `tests/fixtures/models` with golden logits.
 
+mod bitnet;
 mod cohere;
 mod deepseek2;
 mod ernie;
@@ -86,6 +87,7 @@ const FAMILIES: &[&Family] = &[
     &minimax_m2::FAMILY,
     &ernie::FAMILY,
     &relu_squared::FAMILY,
+    &bitnet::FAMILY,
     &smallthinker::FAMILY,
     &nemotron_h::FAMILY,
     &falcon::FAMILY,

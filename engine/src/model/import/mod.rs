@@ -9,6 +9,7 @@ mod hf_config;
 mod naming;
 mod nvfp4;
 mod recipe;
+mod ternary;
 
 pub(super) use draft::{Draft, HfSizes};
 pub(super) use gather::Gather;
@@ -43,6 +44,7 @@ pub(super) fn import(folder: HfFolder) -> Result<Import> {
     let tie = hf.bool(&["tie_word_embeddings"])?.unwrap_or(draft.tied);
     let mut recipes: Vec<Recipe> = draft.made.drain(..).map(Recipe::plain).collect();
     let layers = draft.layers()?;
+    let tensors = ternary::join(&path, &hf, tensors)?;
     let (tensors, factors) = nvfp4::join(&path, tensors)?;
     let by_name: HashMap<&str, &Tensor> = tensors.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     for tensor in &tensors {

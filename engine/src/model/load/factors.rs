@@ -1,5 +1,6 @@
-//! Factors that files have beside NVFP4 matrices, whose own scales span little: a tensor `{stem}.scale` (or `{stem}.weight.scale`) of one
-//! F32 number, or one for each expert. `{stem}.input_scale`, the scale of activations in four bits, says nothing about weights.
+//! Factors that files have beside matrices of NVFP4, whose own scales span little, and beside BitNet's of three values: a tensor
+//! `{stem}.scale` (or `{stem}.weight.scale`) of one F32 number, or one for each expert. `{stem}.input_scale`, the scale of activations in
+//! four bits, says nothing about weights.
 
 use crate::{
     error::{Error, Location, Result},
@@ -12,7 +13,7 @@ use crate::{
 /// # Errors
 /// [`Error::Malformed`] if there is another number of factors, or one is not finite.
 pub(in crate::model) fn factors(checkpoint: &Checkpoint, weight: &Tensor, count: usize) -> Result<Option<Vec<f32>>> {
-    if weight.ty != TensorType::NVFP4 {
+    if ![TensorType::NVFP4, TensorType::TQ1_0, TensorType::TQ2_0].contains(&weight.ty) {
         return Ok(None);
     }
     let Some(tensor) = factor_names(&weight.name).iter().find_map(|name| checkpoint.tensor(name)) else {

@@ -189,6 +189,9 @@ impl CpuFfn {
         for (block, span) in task.blocks.iter().zip(&*spans) {
             work.read_rows(&block.ffn.up.weight, span.len);
         }
+        if let Some(norm) = task.hidden_norm() {
+            cpu.rms_norm(hidden, None, norm.weight, norm.eps);
+        }
         let hidden = &*hidden;
         let values = task.blocks.iter().zip(&*spans);
         let values = values.map(|(block, span)| Values { list: block.neurons, hidden: span.values(hidden, tokens) });
@@ -251,6 +254,9 @@ impl CpuFfn {
             cpu.activate(form, hidden, Some(up));
         } else {
             cpu.activate(form, hidden, None);
+        }
+        if let Some(norm) = task.hidden_norm() {
+            norm.apply_listed(held, hidden);
         }
         let hidden = &*hidden;
         let values = spans.iter().zip(lists).map(|(span, list)| Values { list, hidden: span.values(hidden, 1) });

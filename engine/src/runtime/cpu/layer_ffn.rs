@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, PredictionSource, experts::MoeFfn};
+use super::{CpuFfn, FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource, experts::MoeFfn};
 use crate::{
     cpu::Cpu,
     error::{Error, Result},
-    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Predictor, PredictorInput, mask},
+    model::{Activation, Down, Ffn, FfnWeights, ModelConfig, Norm, Predictor, PredictorInput, mask},
     runtime::{LayerFiring, Probe, Sparsity},
 };
 
@@ -16,6 +16,8 @@ pub(crate) struct LayerTask<'a> {
     /// Number of the layer, for observers.
     pub layer: usize,
     pub ffn: &'a Ffn,
+    /// Norm of a dense FFN's hidden values.
+    pub hidden_norm: Option<&'a Norm>,
     pub predictor: Option<&'a Predictor>,
     pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
@@ -56,9 +58,10 @@ impl LayerTask<'_> {
     }
 
     /// All of the dense FFN `ffn`.
-    fn block<'a>(&self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
+    fn block<'a>(&'a self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
         let gate_deviations = config.layers.get(self.layer).and_then(|layer| layer.gate_deviations);
-        FfnBlock { gate_deviations, ..FfnBlock::whole(ffn) }
+        let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: config.norm_eps });
+        FfnBlock { gate_deviations, hidden_norm, ..FfnBlock::whole(ffn) }
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) use layer_ffn::LayerFfn;
 use layer_ffn::LayerTask;
 pub use processor::CpuProcessor;
 pub use routing::Routing;
-pub use task::{FfnBlock, FfnTask, FfnWork, PredictionSource};
+pub use task::{FfnBlock, FfnTask, FfnWork, HiddenNorm, PredictionSource};
 
 /// The purpose of scratch memory, in errors.
 const WHAT: &str = "scratch memory";

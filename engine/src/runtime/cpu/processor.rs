@@ -169,6 +169,7 @@ impl CpuProcessor {
         LayerTask {
             layer,
             ffn: &weights.ffn,
+            hidden_norm: weights.norm(NormSlot::Hidden),
             predictor: weights.predictor.as_ref().filter(|_| residual.is_some()),
             activation_threshold: weights.activation_threshold,
             sparsity: self.sparsity,
@@ -258,7 +259,10 @@ impl CpuProcessor {
     /// `Out = ` the output projection of the heads.
     fn project_heads(&mut self, model: &Model, layer: usize, (of, weights): (&AttentionConfig, &AttentionWeights)) {
         self.expect_ffn(model, layer);
-        let heads = &self.heads[..self.tokens * of.output_cols()];
+        let heads = &mut self.heads[..self.tokens * of.output_cols()];
+        if let Some(norm) = model.weights.layers[layer].norm(NormSlot::Heads) {
+            norm_rows(&self.cpu, &model.config, norm, heads, None);
+        }
         let out = &mut self.registers[Register::Out as usize][..self.tokens * model.config.d_model];
         self.cpu.matmul(&mut [job((&weights.output, out))], heads, self.tokens);
     }
@@ -481,6 +485,7 @@ impl Processor for CpuProcessor {
         let task = LayerTask {
             layer,
             ffn: &weights.ffn,
+            hidden_norm: weights.norm(NormSlot::Hidden),
             predictor: weights.predictor.as_ref(),
             activation_threshold: weights.activation_threshold,
             sparsity: self.sparsity,

@@ -21,12 +21,34 @@ pub struct FfnBlock<'a> {
     pub neurons: Option<&'a [u32]>,
     /// As [`LayerConfig::gate_deviations`](crate::model::LayerConfig::gate_deviations); all neurons of an FFN alone are computed then.
     pub gate_deviations: Option<f32>,
+    /// Norm of the hidden values before the down projection, of an FFN alone whose silent neurons are zeros to it.
+    pub hidden_norm: Option<HiddenNorm<'a>>,
+}
+
+/// Norm of an FFN's hidden values: `x / sqrt(mean(x^2) + eps) * weight`, the mean over all its neurons.
+#[derive(Debug, Clone, Copy)]
+pub struct HiddenNorm<'a> {
+    /// `[n_ff]`
+    pub weight: &'a [f32],
+    /// Added under the root.
+    pub eps: f32,
+}
+
+impl HiddenNorm<'_> {
+    /// Norms one token's values of the neurons `listed`, of which no other is left out but those that are zero.
+    pub(super) fn apply_listed(&self, listed: &[u32], values: &mut [f32]) {
+        let sum: f64 = values.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+        let scale = 1.0 / (sum / self.weight.len().max(1) as f64 + f64::from(self.eps)).sqrt();
+        for (x, at) in values.iter_mut().zip(listed) {
+            *x *= scale as f32 * self.weight[*at as usize];
+        }
+    }
 }
 
 impl<'a> FfnBlock<'a> {
     /// All of `ffn`, with factor 1.
     pub fn whole(ffn: &'a FfnWeights) -> Self {
-        FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None }
+        FfnBlock { ffn, factor: 1.0, neurons: None, gate_deviations: None, hidden_norm: None }
     }
 }
 
@@ -104,6 +126,14 @@ impl<'a> FfnTask<'a> {
             [FfnBlock { ffn: FfnWeights { gate: Some(_), .. }, neurons: None, gate_deviations, .. }] => {
                 *gate_deviations
             }
+            _ => None,
+        }
+    }
+
+    /// The norm of a single FFN's hidden values.
+    pub(crate) fn hidden_norm(&self) -> Option<HiddenNorm<'a>> {
+        match self.blocks {
+            [block] => block.hidden_norm,
             _ => None,
         }
     }

@@ -182,6 +182,7 @@ pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a>
         routed: false,
         layer: 0,
         ffn,
+        hidden_norm: None,
         predictor,
         activation_threshold,
         sparsity,

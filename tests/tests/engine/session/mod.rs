@@ -5,6 +5,7 @@
 mod answers;
 mod prompts;
 mod recurrent;
+mod speculation;
 mod turns;
 
 use std::{
@@ -20,7 +21,7 @@ use thermocline_engine::{
     runtime::KvType,
     session::{
         ContextPolicy, Engine, EngineOptions, Event, GenerationStats, Message, Prompt, Request, Role, Sampling,
-        Session, SessionOptions, StopReason,
+        Session, SessionOptions, SpeculationMode, StopReason,
     },
 };
 use thermocline_tests::golden::Expected;

@@ -1,0 +1,89 @@
+//! The path of a few tokens: a group of rows is multiplied with one token after the other while it is in the first-level cache, by the
+//! kernels of one token. Nothing is unpacked, so that a pass takes little longer than one token's until arithmetic, not memory, is
+//! the limit. Drafted tokens, short prompts and experts with few tokens come this way.
+
+use super::{
+    Cpu, RowsJob,
+    matmul::rows_of,
+    pool::{ColumnsMut, split_columns},
+    row_selection::{AHEAD, RowSelection},
+};
+use crate::format::Matrix;
+
+/// Most tokens of this path; tiles of unpacked rows are faster from there on.
+pub(super) const MOST: usize = 8;
+
+/// Bytes of rows that all tokens are multiplied with before the next rows: half a first-level cache.
+const GROUP_BYTES: usize = 16 << 10;
+/// Rows of a group are a multiple of this: kernels take several at once.
+const GROUP_ROWS: usize = 4;
+
+/// Rows of one job that a worker takes at a time.
+struct Block<'a> {
+    weight: &'a Matrix,
+    bias: Option<&'a [f32]>,
+    selection: RowSelection<'a>,
+    first: usize,
+    out: ColumnsMut<'a>,
+}
+
+/// As [`Cpu::matmul_rows`], of at most [`MOST`] tokens.
+pub(super) fn matmul(cpu: &Cpu, jobs: &mut [RowsJob<'_>], x: &[f32], tokens: usize) {
+    let cols = x.len() / tokens;
+    cpu.scratch.with(|scratch| {
+        let codes = &mut scratch.rows;
+        codes.resize_with(codes.len().max(tokens), Default::default);
+        if jobs.iter().any(|job| cpu.codes_of(job.weight).is_some()) {
+            codes.iter_mut().zip(x.chunks_exact(cols)).for_each(|(codes, x)| codes.fill(cpu.kernels, x));
+        }
+        let codes = &*codes;
+        let bytes = |job: &RowsJob<'_>| job.selection().len(job.weight.rows()) * job.weight.row_bytes();
+        let chunk = cpu.chunk_of(jobs.iter().map(bytes).sum());
+        let mut blocks = Vec::new();
+        for RowsJob { weight, bias, rows, out } in jobs {
+            let selection = rows.map_or(RowSelection::All, RowSelection::Listed);
+            let (rows, width) = (selection.len(weight.rows()), rows_of(chunk, weight));
+            if rows > 0 {
+                let columns = split_columns(out, rows, width).into_iter().enumerate();
+                blocks.extend(columns.map(|(at, out)| Block {
+                    weight,
+                    bias: *bias,
+                    selection,
+                    first: at * width,
+                    out,
+                }));
+            }
+        }
+        cpu.pool().for_each(&mut blocks, |_, Block { weight, bias, selection, first, out }| {
+            let row_bytes = weight.row_bytes();
+            let group = (GROUP_BYTES / row_bytes.max(1)).next_multiple_of(GROUP_ROWS);
+            for start in (0..out.width()).step_by(group) {
+                let end = out.width().min(start + group);
+                let at = *first + start;
+                for token in 0..tokens {
+                    let out = &mut out.row_mut(token)[start..end];
+                    // The first token's reads come from memory, the others' from the cache.
+                    let ahead = if token == 0 { AHEAD as isize } else { 0 };
+                    let dot = |weights: &[u8], out: &mut [f32]| match cpu.codes_of(weight) {
+                        Some(ty) => cpu.kernels.dot_codes(ty, weights, codes[token].row(), ahead, out),
+                        None => {
+                            let x = &x[token * cols..][..cols];
+                            cpu.kernels.dot_floats(weight.encoding(), weights, x, ahead, out);
+                        }
+                    };
+                    match selection {
+                        RowSelection::All => dot(&weight.data()[at * row_bytes..][..out.len() * row_bytes], out),
+                        RowSelection::Listed(list) => {
+                            let rows = list[at..].iter().map(|row| weight.row(*row as usize));
+                            rows.zip(&mut *out).for_each(|(row, out)| dot(row, std::slice::from_mut(out)));
+                        }
+                    }
+                    weight.scale(out);
+                    if let Some(bias) = bias {
+                        (at..).zip(out).for_each(|(at, out)| *out += bias[selection.get(at)]);
+                    }
+                }
+            }
+        });
+    });
+}

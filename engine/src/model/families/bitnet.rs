@@ -1,0 +1,50 @@
+//! BitNet (b1.58 2B4T, and the community's SwiGLU form): weights of three values, norms before the output matrix of attention and before
+//! the down projection. 2B4T's FFN squares its ReLU, so that most neurons are silent.
+
+use super::{
+    Family, Loader,
+    parts::{USUAL_NORMS, gated_layer},
+};
+use crate::{
+    error::Result,
+    model::{
+        Activation, LayerWeights, ModelConfig, NormKind, NormSlot, RopeOrder,
+        import::{Draft, HfConfig},
+        load::Sizes,
+    },
+};
+
+pub(super) const FAMILY: Family =
+    Family { architectures: &["bitnet-b1.58", "bitnet-25", "bitnet"], model_types: &["bitnet"], config, layer, import };
+
+fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
+    let mut config = loader.base_config(sizes, NormKind::Rms, RopeOrder::NeoX)?;
+    // Files do not name it.
+    let usual = if loader.arch == "bitnet" { Activation::Silu } else { Activation::ReluSquared };
+    config.activation = loader.activation(usual)?;
+    Ok(config)
+}
+
+fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWeights> {
+    let mut layer = gated_layer(loader, config, n, USUAL_NORMS)?;
+    let heads = config.layers[n].attention.as_ref().map_or(0, |attention| attention.output_cols());
+    for (slot, stem, len) in
+        [(NormSlot::Heads, "attn_sub_norm", heads), (NormSlot::Hidden, "ffn_sub_norm", config.layers[n].n_ff)]
+    {
+        layer.norms.push((slot, loader.norm(&format!("blk.{n}.{stem}"), config.norm, len)?));
+    }
+    Ok(layer)
+}
+
+fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
+    hf.refuse_unless("attention_bias", false, "BitNet with biases")?;
+    let sizes = draft.common(hf, "bitnet-b1.58")?;
+    draft.rope(hf, &sizes, 500_000.0)?;
+    draft.activation(hf.str(&["hidden_act"])?.unwrap_or("relu2").parse()?);
+    draft.tied = true;
+    let naming = &mut draft.naming;
+    naming.llama_like();
+    naming.add("model.layers.*.self_attn.attn_sub_norm", "blk.*.attn_sub_norm");
+    naming.add("model.layers.*.mlp.ffn_sub_norm", "blk.*.ffn_sub_norm");
+    Ok(())
+}

@@ -1,0 +1,132 @@
+//! Speculative decoding: the same tokens with drafts as without, and fewer passes where text repeats.
+
+use thermocline_engine::{
+    gpu::{AdapterChoice, GpuOptions},
+    runtime::Sparsity,
+    session::{DeviceChoice, DeviceStatus, SparsityChoice},
+};
+
+use super::*;
+
+fn without(request: Request) -> Request {
+    Request { speculation: SpeculationMode::Off, ..request }
+}
+
+/// A prompt that says the same eight tokens again and again.
+fn repeating() -> Vec<u32> {
+    (0..48).map(|at| 20 + at % 8).collect()
+}
+
+/// A model whose likeliest tokens run in circles.
+fn circling() -> Engine {
+    Engine::open(&model("gemma2"), options()).unwrap()
+}
+
+/// Both answers of new sessions, with drafts and without: the first's counts are returned.
+fn same_with_and_without(engine: &Engine, request: Request, what: &str) -> GenerationStats {
+    let plain = generate(&session(engine), without(request.clone()));
+    let drafted = generate(&session(engine), request);
+    assert_eq!((&drafted.ids, &drafted.text), (&plain.ids, &plain.text), "{what}");
+    assert_eq!(drafted.reason, plain.reason, "{what}");
+    let counts = |stats: &GenerationStats| (stats.generated_tokens, stats.decode_steps, stats.context_used);
+    assert_eq!(counts(&drafted.stats), counts(&plain.stats), "{what}");
+    assert_eq!((plain.stats.drafted_tokens, plain.stats.accepted_tokens), (0, 0), "{what}");
+    drafted.stats
+}
+
+#[test]
+fn greedy_and_drawn_tokens_are_the_same_with_drafts() {
+    let mut drafted = 0;
+    for name in ["llama-relu", "gemma2", "qwen3-moe"] {
+        let engine = Engine::open(&model(name), options()).unwrap();
+        let mut requests = vec![greedy(&repeating(), 60), greedy(&expected(name, "input_ids"), 60)];
+        requests.extend((0..20).map(|seed| drawn(&repeating(), 40, seed)));
+        // Of few tokens, so that drafts are often drawn.
+        requests.extend((0..20).map(|seed| {
+            let sampling = Sampling { top_k: 2, temperature: 1.0, seed: Some(seed), ..Sampling::default() };
+            Request { sampling, ..greedy(&repeating(), 60) }
+        }));
+        for (at, request) in requests.into_iter().enumerate() {
+            drafted += same_with_and_without(&engine, request, &format!("{name}, request {at}")).drafted_tokens;
+        }
+    }
+    assert!(drafted > 500, "{drafted}");
+}
+
+/// Logits after a pass of several tokens are looked at with the penalties of the tokens before each.
+#[test]
+fn penalties_see_the_tokens_before_each_draft() {
+    let engine = engine();
+    let sampling = Sampling { repeat_penalty: 1.3, frequency_penalty: 0.2, ..Sampling::greedy() };
+    same_with_and_without(&engine, Request { sampling, ..greedy(&repeating(), 80) }, "penalties");
+}
+
+#[test]
+fn text_that_repeats_is_drafted_and_drawn() {
+    let engine = circling();
+    let stats = same_with_and_without(&engine, greedy(&repeating(), 150), "circles");
+    assert!(stats.accepted_tokens > 20 && stats.accepted_tokens <= stats.drafted_tokens, "{stats:?}");
+}
+
+#[test]
+fn answers_end_where_they_do_without_drafts() {
+    let engine = circling();
+    let text = generate(&session(&engine), greedy(&repeating(), 80)).text;
+    let stop: String = text.chars().skip(text.chars().count() / 2).take(3).collect();
+    let stopped = Request { stop: vec![stop], ..greedy(&repeating(), 80) };
+    same_with_and_without(&engine, stopped, "a stop string");
+    same_with_and_without(&engine, Request { ignore_eos: false, ..greedy(&repeating(), 80) }, "the end of the text");
+    for most in [1, 2, 3, 7] {
+        same_with_and_without(&engine, greedy(&repeating(), most), "few tokens");
+    }
+    // A context that becomes full in the midst of drafts, and one that shifts.
+    for on_full in [ContextPolicy::Stop, ContextPolicy::Shift { keep: 4 }] {
+        let request = Request { on_full, max_tokens: Some(90), ..greedy(&repeating(), 0) };
+        let [plain, drafted] =
+            [without(request.clone()), request].map(|request| generate(&session_of(&engine, 80), request));
+        assert_eq!((plain.ids, plain.reason), (drafted.ids, drafted.reason), "{on_full:?}");
+    }
+}
+
+/// The cache holds what was drawn: the next turn goes on from there.
+#[test]
+fn next_turns_reuse_the_drawn_tokens() {
+    let engine = circling();
+    let one = session(&engine);
+    let first = generate(&one, greedy(&repeating(), 40));
+    assert!(first.stats.drafted_tokens > 0);
+    let longer: Vec<u32> = repeating().into_iter().chain(first.ids).chain([30, 31]).collect();
+    let second = generate(&one, greedy(&longer, 20));
+    assert_eq!(second.stats.reused_tokens, longer.len() - 3);
+    assert_eq!(second.ids, generate(&session(&engine), without(greedy(&longer, 20))).ids);
+}
+
+/// Approximate modes and recurrent models have no drafts; exact skipping has.
+#[test]
+fn drafts_are_left_to_modes_that_a_dense_pass_equals() {
+    for (mode, has_drafts) in [(Sparsity::Exact, true), (Sparsity::Dense, true), (Sparsity::Predicted, false)] {
+        let sparsity = SparsityChoice::Mode(mode);
+        let engine = Engine::open(&model("nemotron"), EngineOptions { sparsity, ..options() }).unwrap();
+        let stats = generate(&session(&engine), greedy(&repeating(), 150)).stats;
+        assert_eq!(stats.drafted_tokens > 0, has_drafts, "{mode}");
+    }
+    let engine = Engine::open(&model("qwen3_5"), options()).unwrap();
+    assert_eq!(generate(&session(&engine), greedy(&repeating(), 60)).stats.drafted_tokens, 0);
+}
+
+/// A device, too, forgets the drafts that are not drawn.
+#[test]
+fn drafted_tokens_on_a_device_are_those_of_the_cpu() {
+    let device = DeviceChoice::Gpu(GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() });
+    let on_device = Engine::open(&model("gemma2"), EngineOptions { device, ..options() }).unwrap();
+    eventually("a device", || matches!(on_device.device(), DeviceStatus::Gpu(_)));
+    let device = session(&on_device);
+    for (at, request) in
+        [greedy(&repeating(), 60), greedy(&expected("gemma2", "input_ids"), 40)].into_iter().enumerate()
+    {
+        let wanted = generate(&session(&circling()), without(request.clone()));
+        let got = generate(&device, request);
+        assert_eq!(got.ids, wanted.ids, "request {at}");
+        assert!(at > 0 || got.stats.drafted_tokens > 0, "{:?}", got.stats);
+    }
+}
