@@ -331,10 +331,12 @@ impl<'a> Generation<'a> {
         let (mut accepted, mut end) = (0, None);
         for (at, logits) in logits.chunks_exact(logits.len() / (1 + drafted)).enumerate() {
             let id = self.sampler.sample(logits, &context.tokens()[..first + at])?;
-            let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
             end = match self.tokenizer.is_end(id) && !self.ignore_eos {
                 true => Some(StopReason::EndOfText),
-                false => self.send_token(id, logprobs, events, meter),
+                false => {
+                    let logprobs = self.logprobs.map(|it| TokenLogprobs::new(logits, id, it.top));
+                    self.send_token(id, logprobs, events, meter)
+                }
             };
             if end.is_some() || drafts.get(at) != Some(&id) {
                 break;
