@@ -58,8 +58,14 @@ pub const KERNELS: &[Kernel] = &[
         include_str!("../wgsl/delta_inputs.wgsl"),
     ),
     kernel::<params::DeltaNet>("delta_net", &[Read, Read, Write, Write], include_str!("../wgsl/delta_net.wgsl")),
+    kernel::<params::GateExcess>("gate_excess", &[Write], include_str!("../wgsl/gate_excess.wgsl")),
     kernel::<params::GateHeads>("gate_heads", &[Write, Read], include_str!("../wgsl/gate_heads.wgsl")),
     kernel::<params::GatedNorm>("gated_norm", &[Write, Read, Read], include_str!("../wgsl/gated_norm.wgsl")),
+    kernel::<params::LatentAppend>(
+        "latent_append",
+        &[Read, Read, Read, Read, Write, Write, Write],
+        include_str!("../wgsl/latent_append.wgsl"),
+    ),
     kernel::<params::Mamba2Scan>(
         "mamba2_scan",
         &[Read, Read, Read, Write, Write],

@@ -75,6 +75,20 @@ params! {
         eps: f32,
     }
 
+    /// `gate_excess`
+    GateExcess {
+        /// Gates of a row.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows, one workgroup each.
+        rows: u32,
+        /// Workgroups in one row of the grid.
+        stride: u32,
+        /// Standard deviations above a row's mean that a gate has to exceed.
+        deviations: f32,
+    }
+
     /// `rope_append`, grid (`n_head + 2 * n_kv_head`, tokens)
     RopeAppend {
         /// Query heads.
@@ -101,6 +115,28 @@ params! {
         query_length: u32,
     }
 
+    /// `latent_append`, grid (`n_head + 1`; tokens)
+    LatentAppend {
+        /// Query heads.
+        n_head: u32,
+        /// Elements of a head's query that are not rotated.
+        nope_dim: u32,
+        /// Rotated elements of a query or a key, even.
+        rope_dim: u32,
+        /// Elements of a latent.
+        rank: u32,
+        /// Elements from one token's queries to the next's.
+        queries_pitch: u32,
+        /// Elements from one token's projected latent and key to the next's.
+        projected_pitch: u32,
+        /// Elements from one head's input to the next's.
+        inputs_pitch: u32,
+        /// Position of the first token: its row of the cache.
+        position: u32,
+        /// Added under the root of the latent's norm.
+        eps: f32,
+    }
+
     /// `gate_heads`
     GateHeads {
         /// Elements of all heads together.
@@ -111,10 +147,12 @@ params! {
         rows: u32,
         /// Invocations in one row of the grid.
         stride: u32,
-        /// Elements of a head.
-        head_dim: u32,
+        /// Elements of heads per gate; of a head, where gates stand behind the queries of their head.
+        gate_width: u32,
         /// Elements from one token's queries and gates to the next's.
         gate_pitch: u32,
+        /// The first gate of a token, where gates stand by themselves.
+        gate_first: u32,
     }
 
     /// `short_conv`, grid (channels in groups of a workgroup's invocations; runs of `span` tokens)

@@ -340,8 +340,8 @@ fn gates_of_heads_stand_behind_their_queries() {
         })
         .collect();
     for tier in gpu.tiers() {
-        let [cols, pitch, rows, head_dim, gate_pitch] = [cols, pitch, tokens, dim, gate_pitch].map(|n| n as u32);
-        let params = params::GateHeads { cols, pitch, rows, stride: 32, head_dim, gate_pitch };
+        let [cols, pitch, rows, gate_width, gate_pitch] = [cols, pitch, tokens, dim, gate_pitch].map(|n| n as u32);
+        let params = params::GateHeads { cols, pitch, rows, stride: 32, gate_width, gate_pitch, gate_first: 0 };
         let call = Call {
             kernel: "gate_heads",
             tier,
@@ -352,5 +352,40 @@ fn gates_of_heads_stand_behind_their_queries() {
             workgroups: (2, 2, 1),
         };
         assert_close(&gpu.run(&call, 0), &wanted, 1e-6, &tier.to_string());
+    }
+}
+
+#[test]
+fn gates_of_a_softplus_stand_by_themselves() {
+    let gpu = Gpu::get();
+    let (heads, dim, tokens, first) = (3, 6, 4, 7);
+    let (cols, pitch, gate_pitch) = (heads * dim, 32, 40);
+    let x = noise(tokens * pitch, 1);
+    let gates: Vec<f32> = noise(tokens * gate_pitch, 2).iter().map(|v| v * 60.0).collect();
+    // One gate per head, or per element.
+    for width in [dim, 1] {
+        let wanted: Vec<f64> = (0..tokens * pitch)
+            .map(|at| {
+                let (t, i) = (at / pitch, at % pitch);
+                let gate = || f64::from(gates[t * gate_pitch + first + i / width]);
+                let softplus = |gate: f64| gate.max(0.0) + (-gate.abs()).exp().ln_1p();
+                f64::from(x[at]) * if i < cols { softplus(gate()) } else { 1.0 }
+            })
+            .collect();
+        for tier in gpu.tiers() {
+            let [cols, pitch, rows, gate_width, gate_pitch, gate_first] =
+                [cols, pitch, tokens, width, gate_pitch, first].map(|n| n as u32);
+            let params = params::GateHeads { cols, pitch, rows, stride: 32, gate_width, gate_pitch, gate_first };
+            let call = Call {
+                kernel: "gate_heads",
+                tier,
+                weights: None,
+                overrides: &[("WORKGROUP_SIZE", 16.0), ("SOFTPLUS", 1.0)],
+                params: bytes_of(&params),
+                buffers: &[bytes(&x), bytes(&gates)],
+                workgroups: (2, 3, 1),
+            };
+            assert_close(&gpu.run(&call, 0), &wanted, 1e-5, &format!("{tier}, {width} elements per gate"));
+        }
     }
 }

@@ -1,6 +1,10 @@
 // heads = heads * sigmoid(gate), heads [rows, cols] of attention. Gates stand behind the queries of their head, [query | gate] of
-// head_dim elements each. One invocation per element, in a two-dimensional grid.
+// gate_width elements each. With SOFTPLUS heads = heads * ln(1 + e^gate), where gates stand in a row by themselves from gate_first on,
+// one per gate_width elements of heads. One invocation per element, in a two-dimensional grid.
 #include "lane.wgsl"
+#include "softplus.wgsl"
+
+override SOFTPLUS: bool = false;
 
 struct Params {
     cols: u32,
@@ -9,9 +13,11 @@ struct Params {
     rows: u32,
     // Invocations in one row of the grid: workgroups.x * WORKGROUP_SIZE.
     stride: u32,
-    head_dim: u32,
+    gate_width: u32,
     // Elements from one row of queries and gates to the next.
     gate_pitch: u32,
+    // The first gate in a row of queries and gates.
+    gate_first: u32,
 }
 
 var<immediate> params: Params;
@@ -26,7 +32,14 @@ fn gate_heads(@builtin(global_invocation_id) id: vec3<u32>) {
         return;
     }
     let col = i % params.cols;
-    let head = col / params.head_dim;
-    let gate = gates[row * params.gate_pitch + (head + 1u) * params.head_dim + col];
-    heads[row * params.pitch + col] *= 1.0 / (1.0 + exp(-gate));
+    let unit = col / params.gate_width;
+    let at = row * params.gate_pitch;
+    var factor = 0.0;
+    if SOFTPLUS {
+        factor = softplus(gates[at + params.gate_first + unit]);
+    } else {
+        let gate = gates[at + (unit + 1u) * params.gate_width + col];
+        factor = 1.0 / (1.0 + exp(-gate));
+    }
+    heads[row * params.pitch + col] *= factor;
 }

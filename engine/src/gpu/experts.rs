@@ -7,7 +7,6 @@ use thermocline_shaders::{limits::expert_tiles, params};
 use super::{
     Buffer, Gpu, GpuMatrix, MatmulOutput, Op, Purpose, Recorder, Usage, grid,
     matmul::{GEMM_WORKGROUP, ROWS, gemv_workgroup},
-    pitch,
 };
 use crate::error::{Error, Result};
 
@@ -19,8 +18,10 @@ const FEW: usize = 4;
 /// Inputs of an [`ExpertMatmul`].
 #[derive(Debug, Clone)]
 pub struct ExpertInput<'a> {
-    /// Activations, rows [`pitch`] apart.
+    /// Activations.
     pub x: &'a Buffer,
+    /// Elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is finite.
+    pub x_pitch: usize,
     /// Slots in a row that read one row of `x`: as many as a token uses experts, or 1 where each slot has its own.
     pub slots_per_row: usize,
     /// Per slot the place of its expert; products leave alone the slots of experts they have not.
@@ -133,7 +134,7 @@ impl ExpertMatmul {
                 chunks: matrix.chunks() as u32,
                 slots: 0,
                 slots_per_row: input.slots_per_row as u32,
-                x_pitch: pitch(matrix.cols()) as u32,
+                x_pitch: input.x_pitch as u32,
                 y_pitch: output.pitch as u32,
                 y_offset: output.offset as u32,
                 first_expert: (places.start + part.rows().start / rows) as u32,

@@ -177,6 +177,12 @@ impl Matmul {
         Ok(Matmul { quantise, parts, rows: shape.rows, many_rows, max_groups: gpu.caps().max_groups })
     }
 
+    /// Sets the elements from one row of `x` to the next, a multiple of 4. What is behind a row's columns, up to a multiple of 32, is
+    /// finite.
+    pub fn set_x_pitch(&mut self, pitch: usize) {
+        self.parts.iter_mut().for_each(|part| part.params.x_pitch = pitch as u32);
+    }
+
     /// Records the product for the first `tokens` rows of `x`.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         self.record_rows(recorder, tokens, usize::MAX);

@@ -63,7 +63,7 @@ impl Device {
         uploader.expect(wanted);
         let chunk = chunk_within(gpu.caps(), config, weights, load.chunk);
         let mut loader = Loader { gpu, config, chunk, uploader };
-        let mut layers = GpuLayers::new(&loader, part.first_layer, load.submission)?;
+        let mut layers = GpuLayers::new(&mut loader, part.first_layer, load.submission)?;
         let mut ffns = Vec::with_capacity(part.ffn.len());
         for ffn in &part.ffn {
             let layer = layers.push(&mut loader, model)?;

@@ -112,11 +112,13 @@ fn layer_bytes(
     let kv = shape.attention.as_ref().filter(|_| is_last).map_or(0, |of| head(of) * of.cached_rows() as u64 * element);
     let norms = layer.norms.iter().map(|(_, norm)| norm);
     let of_heads = layer.attention.iter().flat_map(|attention| attention.q_norm.iter().chain(&attention.k_norm));
-    let norms = norms.chain(of_heads).map(norm_bytes).sum::<u64>();
+    let of_latent = layer.attention.iter().filter_map(|attention| attention.latent.as_deref());
+    let of_latent = of_latent.flat_map(|latent| latent.low_q.iter().map(|(_, norm)| norm).chain([&latent.norm]));
+    let norms = norms.chain(of_heads).chain(of_latent).map(norm_bytes).sum::<u64>();
     let biases = layer.mixers().map(bias_bytes).sum::<u64>();
     let attention = match &layer.attention {
         Some(of) => {
-            let keys_again = of.k.as_ref().filter(|_| of.v.is_none());
+            let keys_again = of.k.as_ref().filter(|_| of.v.is_none() && of.latent.is_none());
             matrix(caps, &of.linears().chain(keys_again).collect::<Vec<_>>())?
         }
         None => 0,
@@ -154,7 +156,7 @@ fn layer_bytes(
         // From slot to neuron and back, and masks: fired, predicted, hot, of the read-back.
         split_tables: 2 * floats(neurons) + 4 * floats(neurons.div_ceil(32)) + PIECES,
         neuron,
-        by_neuron: DeviceFfn::places_units(&layer.ffn),
+        by_neuron: DeviceFfn::places_units(layer),
     })
 }
 
@@ -362,6 +364,10 @@ mod tests {
             "granite-4-h",
             "lfm2",
             "lfm2-moe",
+            "laguna",
+            "bitnet",
+            "plm",
+            "glm4-moe-lite",
         ] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();

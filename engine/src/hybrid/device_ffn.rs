@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    model::{Ffn, LayerWeights, Register, mask},
+    model::{Ffn, LayerWeights, NormSlot, Register, mask},
     runtime::{
         Probe,
         gpu::{
@@ -61,8 +61,8 @@ impl DeviceFfn {
         let out = (registers.get(Register::Out), registers.pitch);
         match (&weights.ffn, part) {
             (Ffn::None, _) => Ok(DeviceFfn::Absent),
-            (ffn, FfnPart::None) if !Self::places_units(ffn) => Ok(DeviceFfn::Cold),
-            (Ffn::Dense(ffn), part) if NeuronWeights::places_neurons(&weights.ffn) => {
+            (_, FfnPart::None) if !Self::places_units(weights) => Ok(DeviceFfn::Cold),
+            (Ffn::Dense(ffn), part) if NeuronWeights::places_neurons(weights) => {
                 let (several, neurons) = match part {
                     FfnPart::All => (false, (0..ffn.up.weight.rows() as u32).collect()),
                     FfnPart::Hot(neurons) => (true, neurons.to_vec()),
@@ -91,7 +91,8 @@ impl DeviceFfn {
                 let mut resident = vec![0; mask::words(n_ff)];
                 mask::fill(&mut resident, n_ff, |_| true);
                 let threshold = weights.activation_threshold.filter(|_| gated && !loader.config.activation.is_sparse());
-                let ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
+                let mut ffn = DenseFfn::new(loader, before, &buffers, ffn, input, out)?;
+                ffn.set_inner(loader, weights.norm(NormSlot::Hidden), weights.gate_deviations)?;
                 Ok(DeviceFfn::Whole(Box::new(WholeFfn { ffn, resident, threshold })))
             }
             (Ffn::Experts(ffn), part) => {
@@ -109,9 +110,9 @@ impl DeviceFfn {
         }
     }
 
-    /// True if neurons of `ffn` (experts, in an MoE layer) can be resident one by one.
-    pub fn places_units(ffn: &Ffn) -> bool {
-        NeuronWeights::places_neurons(ffn) || ResidentExperts::can_hold(ffn)
+    /// True if neurons of a layer's FFN (experts, in an MoE layer) can be resident one by one.
+    pub fn places_units(layer: &LayerWeights) -> bool {
+        NeuronWeights::places_neurons(layer) || ResidentExperts::can_hold(&layer.ffn)
     }
 
     /// The resident neurons, if those are placed one by one.

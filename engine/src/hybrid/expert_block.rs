@@ -9,7 +9,7 @@ use super::expert_buffers::ExpertBuffers;
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    gpu::{Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Purpose, Recorder, Usage},
+    gpu::{Buffer, Epilogue, ExpertInput, ExpertMatmul, Gpu, GpuMatrix, MatmulOutput, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Linear},
     quant::device_type,
     runtime::gpu::{Loader, product::Product},
@@ -151,12 +151,12 @@ impl ExpertBlock {
             let bias = bias.transpose()?;
             let (places, groups, bias_of) = (&buffers.places, &buffers.groups, bias.as_ref());
             let (x, slots_per_row) = if at == last { (&ffn.hidden, 1) } else { (from, used) };
-            let (buffer, pitch, offset) = match at == last {
+            let (buffer, row, offset) = match at == last {
                 true => (&buffers.outputs, buffers.row, 0),
                 false => (&ffn.gate_up, ffn.gate_up_pitch, at * stack.rows),
             };
-            let input = ExpertInput { x, slots_per_row, places, groups, bias: bias_of };
-            let output = MatmulOutput { buffer, pitch, offset, epilogue: Epilogue::Store };
+            let input = ExpertInput { x, x_pitch: pitch(stack.cols), slots_per_row, places, groups, bias: bias_of };
+            let output = MatmulOutput { buffer, pitch: row, offset, epilogue: Epilogue::Store };
             let product = ExpertMatmul::new(gpu, &matrix, start..start + count, &input, &output)?;
             Ok(Stacked { matrix, bias, product })
         });

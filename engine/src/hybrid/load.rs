@@ -5,7 +5,7 @@ use crate::{
     error::{Error, Result},
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, NormSlot, PredictorKind, Step, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
     runtime::gpu::{
         attention::AttentionBuffers,
         ffn::FfnBuffers,
@@ -74,13 +74,8 @@ impl DevicePart<'_> {
 pub fn device_support(model: &Model) -> Result<()> {
     for (at, layer) in model.config.layers.iter().enumerate() {
         layer.recurrent.as_ref().map_or(Ok(()), recurrent::check)?;
-        let latent = layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
         let what = match layer {
-            _ if latent => "latent attention",
-            _ if layer.attention.as_ref().is_some_and(|attention| attention.gate_rows > 0) => "gates of a softplus",
             _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
-            _ if model.weights.layers[at].norm(NormSlot::Hidden).is_some() => "norms inside attention and FFN",
-            _ if layer.gate_deviations.is_some() => "gates above the mean of a token's",
             _ => continue,
         };
         return Err(Error::Unsupported {
@@ -129,7 +124,7 @@ fn size(matrix: &Matrix) -> u64 {
 /// Those of one layer.
 fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64 {
     let attention: u64 = layer.mixers().map(|linear| size(&linear.weight)).sum();
-    let used = layer.predictor.as_ref().filter(|_| predictors && NeuronWeights::places_neurons(&layer.ffn));
+    let used = layer.predictor.as_ref().filter(|_| predictors && NeuronWeights::places_neurons(layer));
     let predictor = match used.map(|predictor| &predictor.kind) {
         Some(PredictorKind::LowRank { fc1, fc2 }) => size(fc1) + size(fc2),
         Some(PredictorKind::Rows { rows, .. }) => size(rows),

@@ -5,7 +5,7 @@ use thermocline_shaders::{WeightType, limits::NO_NEURON};
 use crate::{
     error::{Error, Result},
     format::Matrix,
-    model::{Down, Ffn, FfnWeights, Linear},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Linear},
     quant::device_type,
     runtime::gpu::{Loader, neuron_rows::most_rows},
 };
@@ -85,9 +85,9 @@ impl<'a> NeuronWeights<'a> {
         pairs.min(most_rows(loader.gpu, down, self.down.weight.cols(), UNIT))
     }
 
-    /// True if neurons of `ffn` can be resident one by one.
-    pub fn places_neurons(ffn: &Ffn) -> bool {
-        matches!(ffn, Ffn::Dense(ffn) if NeuronWeights::of(ffn).is_some())
+    /// True if neurons of a layer's FFN can be resident one by one.
+    pub fn places_neurons(layer: &LayerWeights) -> bool {
+        matches!(&layer.ffn, Ffn::Dense(ffn) if NeuronWeights::of(ffn).is_some()) && !layer.couples_neurons()
     }
 
     /// The matrices of an FFN whose neurons are to be resident one by one.

@@ -200,8 +200,8 @@ pub(super) fn check(model: &Model, placement: &Placement) -> Result<()> {
 /// The part of the model that `placement` puts on the device.
 fn device_part<'a>(model: &Model, placement: &'a Placement, predictors: bool) -> DevicePart<'a> {
     let ffn = placement.hot.iter().enumerate().skip(placement.first_resident).map(|(layer, hot)| {
-        let ffn = &model.weights.layers[layer].ffn;
-        let by_unit = DeviceFfn::places_units(ffn);
+        let weights = &model.weights.layers[layer];
+        let (ffn, by_unit) = (&weights.ffn, DeviceFfn::places_units(weights));
         match hot.len() {
             0 => FfnPart::None,
             n if !by_unit && n == units(ffn) => FfnPart::All,

@@ -178,6 +178,8 @@ pub struct LatentConfig {
     pub nope_dim: usize,
     /// Elements of a head's value.
     pub v_dim: usize,
+    /// Elements that queries are projected from, where they are low-rank.
+    pub q_rank: Option<usize>,
 }
 
 /// Attention of one layer.
@@ -313,9 +315,6 @@ pub struct LayerConfig {
     pub recurrent: Option<RecurrentConfig>,
     /// Neurons of its dense FFN; for MoE layers see [`Experts::n_ff`].
     pub n_ff: usize,
-    /// Standard deviations above the mean of a token's gates that a gate has to exceed for its neuron to fire; the excess is activated
-    /// (Gemma 3n). `None`: every gate is activated as it is.
-    pub gate_deviations: Option<f32>,
 }
 
 impl LayerConfig {

@@ -70,7 +70,7 @@ pub fn expected_sparsity(model: &Model) -> String {
 
 /// Number of layers whose gates are zero up to some standard deviations above their mean (Gemma 3n).
 fn thresholded(model: &Model) -> usize {
-    model.config.layers.iter().filter(|layer| layer.gate_deviations.is_some()).count()
+    model.weights.layers.iter().filter(|layer| layer.gate_deviations.is_some()).count()
 }
 
 fn in_layers(layers: usize) -> String {

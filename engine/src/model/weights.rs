@@ -429,6 +429,9 @@ pub struct LayerWeights {
     pub per_layer: Option<PerLayerWeights>,
     /// Use of several streams, if the model has them.
     pub altup: Option<Box<AltupWeights>>,
+    /// Standard deviations above the mean of a token's gates that a gate has to exceed for its neuron to fire; the excess is activated
+    /// (Gemma 3n). `None`: every gate is activated as it is.
+    pub gate_deviations: Option<f32>,
     /// Factor of [`Step::Scale`](super::Step::Scale) on the residual stream.
     pub output_scale: Option<f32>,
     /// Predictor, where the file or its sidecar has one.
@@ -463,6 +466,7 @@ impl LayerWeights {
             beside_experts: None,
             per_layer: None,
             altup: None,
+            gate_deviations: None,
             output_scale: None,
             predictor,
             activation_threshold,
@@ -484,6 +488,11 @@ impl LayerWeights {
         let others = self.per_layer.iter().flat_map(PerLayerWeights::linears);
         let others = others.chain(self.beside_experts.iter().flat_map(FfnWeights::linears));
         self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent).chain(others)
+    }
+
+    /// True if what a neuron of the dense FFN yields depends on the others: by a norm of them all, or a threshold from their gates.
+    pub fn couples_neurons(&self) -> bool {
+        self.gate_deviations.is_some() || self.norm(NormSlot::Hidden).is_some()
     }
 
     /// The norm in `slot`. Loading checks that every norm the program names is there.

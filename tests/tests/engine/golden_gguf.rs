@@ -7,8 +7,7 @@ use std::{
 
 use thermocline_engine::{
     cpu::{InputPrecision, Isa},
-    hybrid::device_support,
-    model::{LayerConfig, LoadOptions, Model},
+    model::{LoadOptions, Model},
     runtime::KvType,
 };
 use thermocline_tests::{
@@ -86,13 +85,6 @@ fn files_of_2026_on_the_cpu() {
 #[test]
 fn files_of_2026_on_the_gpu() {
     each(|name, model, ids, logits, _| {
-        let latent = |layer: &LayerConfig| layer.attention.as_ref().is_some_and(|attention| attention.latent.is_some());
-        if model.config.layers.iter().any(latent) {
-            // Refused before anything is uploaded, and named.
-            let error = device_support(model).unwrap_err().to_string();
-            assert!(error.contains("latent attention"), "{name}: {error}");
-            return;
-        }
         let mut forward = forward(shared(FULL), model, 64);
         for chunk in [1, 5, 24] {
             forward.set_chunk(chunk);

@@ -316,7 +316,7 @@ fn gates_above_the_mean_alone_are_computed_in_exact_mode() {
         let mut silent = 0;
         for i in (0..wanted.len()).filter(|i| !near.contains(i)) {
             let (layer, token) = (i / n_ff / ids.len(), i / n_ff % ids.len());
-            if model.config.layers[layer].gate_deviations.is_none() {
+            if model.weights.layers[layer].gate_deviations.is_none() {
                 continue;
             }
             let fires = mask::contains(&fired.0[layer][token], i % n_ff);

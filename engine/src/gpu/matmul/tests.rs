@@ -217,6 +217,7 @@ fn expert_matmul_uses_the_experts_of_each_slot() {
         let groups = ExpertGroups::new(&gpu, &ids_buffer, ids.len(), experts + 1).unwrap();
         let input = |slots_per_row, bias| ExpertInput {
             x: &x.buffer,
+            x_pitch: pitch(cols),
             slots_per_row,
             places: &ids_buffer,
             groups: &groups,

@@ -51,11 +51,6 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);
-    if let Some(deviations) = loader.floats("activation_sparsity_scale", sizes.n_layer)? {
-        for (layer, deviations) in config.layers.iter_mut().zip(deviations) {
-            layer.gate_deviations = (deviations > 0.0).then_some(deviations);
-        }
-    }
     config.set_steps(steps());
     Ok(config)
 }
@@ -92,6 +87,8 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     ];
     let mut layer = gated_layer(loader, config, n, &norms)?;
     layer.per_layer = per_layer_weights(loader, config, n)?;
+    let deviations = loader.floats("activation_sparsity_scale", config.n_layer())?.and_then(|all| all.get(n).copied());
+    layer.gate_deviations = deviations.filter(|deviations| *deviations > 0.0);
     layer.output_scale = Some(std::f32::consts::FRAC_1_SQRT_2);
     let (d, at) = (config.d_model, |stem: &str| format!("blk.{n}.{stem}"));
     let rank = loader.find(&at("laurel_l.weight")).map_or(1, |tensor| tensor.rows());

@@ -34,7 +34,9 @@ pub(super) fn configure(loader: &Loader<'_>, config: &mut ModelConfig) -> Result
     if rope >= key_dim {
         return Err(loader.key_error("rope.dimension_count", format!("fewer than a key's {key_dim} elements"), rope));
     }
-    let latent = LatentConfig { rank, nope_dim: key_dim - rope, v_dim };
+    let low_rank = (0..config.n_layer()).any(|n| loader.has(&format!("blk.{n}.attn_q_a.weight")));
+    let q_rank = loader.size("attention.q_lora_rank", 0..=LARGEST)?.filter(|rank| *rank > 0 && low_rank);
+    let latent = LatentConfig { rank, nope_dim: key_dim - rope, v_dim, q_rank };
     let scale = loader.switchable("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt());
     let scale = scale * yarn_scale(loader, config)?.powi(2);
     for attention in config.attentions_mut() {
@@ -62,11 +64,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
     };
     let stem = |which: &str| format!("blk.{n}.attn_{which}");
     let d = config.d_model;
-    let low_rank = match loader.size("attention.q_lora_rank", 0..=LARGEST)? {
-        Some(rank) if rank > 0 && loader.has(&format!("{}.weight", stem("q_a"))) => Some(rank),
-        _ => None,
-    };
-    let (q, low_q) = match low_rank {
+    let (q, low_q) = match latent.q_rank {
         Some(rank) => {
             let low = (loader.linear(&stem("q_a"), rank, d)?, loader.norm(&stem("q_a_norm"), NormKind::Rms, rank)?);
             (loader.linear(&stem("q_b"), shape.q_rows(), rank)?, Some(low))
@@ -98,7 +96,7 @@ pub(super) fn attention(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> 
 fn heads(
     loader: &Loader<'_>,
     shape: &AttentionConfig,
-    LatentConfig { rank, nope_dim, v_dim }: LatentConfig,
+    LatentConfig { rank, nope_dim, v_dim, .. }: LatentConfig,
     n: usize,
 ) -> Result<(Vec<Matrix>, Vec<Matrix>)> {
     let both = format!("blk.{n}.attn_kv_b.weight");

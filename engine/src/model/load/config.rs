@@ -137,7 +137,6 @@ impl Loader<'_> {
             attention: attention(heads),
             recurrent: None,
             n_ff,
-            gate_deviations: None,
         };
         let layers = self.heads(sizes.n_layer)?.into_iter().zip(self.widths(sizes.n_layer)?).map(layer).collect();
         Ok(ModelConfig {

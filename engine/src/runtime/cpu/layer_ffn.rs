@@ -18,6 +18,8 @@ pub(crate) struct LayerTask<'a> {
     pub ffn: &'a Ffn,
     /// Norm of a dense FFN's hidden values.
     pub hidden_norm: Option<&'a Norm>,
+    /// As [`LayerWeights::gate_deviations`](crate::model::LayerWeights::gate_deviations).
+    pub gate_deviations: Option<f32>,
     pub predictor: Option<&'a Predictor>,
     pub activation_threshold: Option<f32>,
     pub sparsity: Sparsity,
@@ -59,9 +61,8 @@ impl LayerTask<'_> {
 
     /// All of the dense FFN `ffn`.
     fn block<'a>(&'a self, ffn: &'a FfnWeights, config: &ModelConfig) -> FfnBlock<'a> {
-        let gate_deviations = config.layers.get(self.layer).and_then(|layer| layer.gate_deviations);
         let hidden_norm = self.hidden_norm.map(|norm| HiddenNorm { weight: &norm.weight, eps: config.norm_eps });
-        FfnBlock { gate_deviations, hidden_norm, ..FfnBlock::whole(ffn) }
+        FfnBlock { gate_deviations: self.gate_deviations, hidden_norm, ..FfnBlock::whole(ffn) }
     }
 }
 

@@ -19,7 +19,7 @@ pub struct FfnBlock<'a> {
     pub factor: f32,
     /// The neurons to compute, ascending; `None` for all.
     pub neurons: Option<&'a [u32]>,
-    /// As [`LayerConfig::gate_deviations`](crate::model::LayerConfig::gate_deviations); all neurons of an FFN alone are computed then.
+    /// As [`LayerWeights::gate_deviations`](crate::model::LayerWeights::gate_deviations); all neurons of an FFN alone are computed then.
     pub gate_deviations: Option<f32>,
     /// Norm of the hidden values before the down projection, of an FFN alone whose silent neurons are zeros to it.
     pub hidden_norm: Option<HiddenNorm<'a>>,

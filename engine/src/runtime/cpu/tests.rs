@@ -183,6 +183,7 @@ pub fn task<'a>(ffn: &'a Ffn, x: &'a [f32], sparsity: Sparsity) -> LayerTask<'a>
         layer: 0,
         ffn,
         hidden_norm: None,
+        gate_deviations: None,
         predictor,
         activation_threshold,
         sparsity,

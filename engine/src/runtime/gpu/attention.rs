@@ -2,11 +2,18 @@
 
 use thermocline_shaders::{DecodeGrid, decode_heads, head_pitch, limits};
 
-use super::{elementwise, kv::KvOps, loader::Loader, product::Product};
+use super::{
+    elementwise,
+    kv::KvOps,
+    latent::{LatentBuffers, LatentOps},
+    loader::Loader,
+    norm::{NormOp, NormWeights},
+    product::Product,
+};
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Caps, Gpu, Op, Purpose, Recorder, params, pitch},
-    model::{AttentionConfig, AttentionWeights, Linear, ModelConfig, NormKind},
+    model::{AttentionConfig, AttentionWeights, Linear, ModelConfig, Norm, NormKind},
 };
 
 /// Most tokens computed by `attention_decode`: each has workgroups of its own, which divide its keys. More tokens are computed by
@@ -22,12 +29,13 @@ const MOST_PROMPT_HEAD: usize = 256;
 /// Buffers that all layers share, large enough for any of them.
 #[derive(Debug)]
 pub(crate) struct AttentionBuffers {
-    /// `[chunk, q | k | v]`
+    /// `[chunk, q | k | v | gates]`
     pub qkv: Buffer,
     /// `[chunk, n_head, head_pitch]`, rotated.
     pub q: Buffer,
     /// `[chunk, n_head * head_dim]`
     pub heads: Buffer,
+    pub(super) latent: Option<LatentBuffers>,
     /// Partial results of `attention_decode`'s splits.
     pub partials: Buffer,
     /// Cosine and sine, `[chunk, dims / 2, 2]`, per rotation table.
@@ -43,7 +51,7 @@ pub(crate) struct AttentionLayout {
     pub shape: AttentionConfig,
     /// Rotated elements of a head; 0 if heads are not rotated.
     pub dims: usize,
-    /// Row pitches in floats: of queries, keys and values together, of queries, of the heads' outputs.
+    /// Row pitches in floats: of queries, keys, values and gates together, of queries, of the heads' outputs.
     pub qkv_pitch: usize,
     pub q_pitch: usize,
     pub heads_pitch: usize,
@@ -58,17 +66,28 @@ pub(crate) struct AttentionLayout {
 #[derive(Debug)]
 pub(crate) struct AttentionOps {
     pub layout: AttentionLayout,
-    qkv: Product,
+    inputs: Inputs,
     output: Product,
     merge: Op,
     /// Heads times their gates.
     gate: Option<Op>,
+    /// Norm of all heads' outputs.
+    heads_norm: Option<NormOp>,
     pub q_norm: Option<Buffer>,
     pub k_norm: Option<Buffer>,
     /// The norms are of all heads together.
     pub norms_all: bool,
     /// `[n_head]`: scores of keys without values.
     pub sinks: Option<Buffer>,
+}
+
+/// The matrices before attention's kernels.
+#[derive(Debug)]
+enum Inputs {
+    /// Queries, keys, values and gates.
+    Heads(Product),
+    /// Those of latent attention, and the matrices of values behind attention.
+    Latent(Box<LatentOps>),
 }
 
 impl AttentionLayout {
@@ -81,11 +100,19 @@ impl AttentionLayout {
         // A workgroup's partials are few bytes, so that this is less than WORKGROUPS only under narrow limits.
         let partial = u64::from(decode_heads) * (head_width as u64 + 4) * 4;
         let workgroups = (caps.max_binding / partial).clamp(1, WORKGROUPS) as u32;
+        // Rows of latent attention are slots, with nothing between those of two tokens.
+        let (q_pitch, heads_pitch, projected) = match shape.latent {
+            Some(_) => (shape.n_head * head_width, heads, shape.q_rows()),
+            None => {
+                let projected = shape.q_rows() + 2 * shape.own_kv_dim() + shape.gate_rows;
+                (pitch(shape.n_head * head_width), pitch(heads), projected)
+            }
+        };
         AttentionLayout {
             dims: shape.rope.and_then(|table| config.ropes.get(table)).map_or(0, |rope| rope.dims),
-            qkv_pitch: pitch(shape.q_rows() + 2 * shape.own_kv_dim()),
-            q_pitch: pitch(shape.n_head * head_width),
-            heads_pitch: pitch(heads),
+            qkv_pitch: pitch(projected),
+            q_pitch,
+            heads_pitch,
             decode_heads,
             workgroups,
             partials: DecodeGrid::max_partials_len(n_head, head_dim, decode_heads, workgroups),
@@ -105,11 +132,13 @@ impl AttentionLayout {
 }
 
 impl AttentionBuffers {
-    pub fn new(loader: &Loader<'_, '_>) -> Result<Self> {
+    pub fn new(loader: &mut Loader<'_, '_>) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
+        let latent = LatentBuffers::new(loader)?;
         let [partials, qkv, q, heads] = Self::floats(gpu.caps(), config, chunk);
         let tables = config.ropes.iter().map(|rope| loader.scratch("rotations", chunk * rope.dims));
         Ok(AttentionBuffers {
+            latent,
             tables: tables.collect::<Result<_>>()?,
             partials: loader.scratch("partial attention", partials)?,
             heads: loader.scratch("attention's output", heads)?,
@@ -128,20 +157,23 @@ impl AttentionBuffers {
     /// Floats of partial results, queries with keys and values, queries, heads' outputs: those of the layer with the most.
     fn floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> [usize; 4] {
         let layouts = config.attentions().map(|shape| AttentionLayout::new(caps, config, shape));
-        let of = |it: AttentionLayout| [it.partials, chunk * it.qkv_pitch, chunk * it.q_pitch, chunk * it.heads_pitch];
+        // Products read whole chunks of 32 columns.
+        let heads = |it: &AttentionLayout| (chunk * it.heads_pitch).next_multiple_of(32) + 32;
+        let of = |it: AttentionLayout| [it.partials, chunk * it.qkv_pitch, chunk * it.q_pitch, heads(&it)];
         layouts.map(of).fold([0; 4], |most, of| std::array::from_fn(|at| most[at].max(of[at])))
     }
 
     /// Sizes of the scratch buffers, in floats.
     pub fn scratch_floats(caps: &Caps, config: &ModelConfig, chunk: usize) -> Vec<usize> {
         let tables = config.ropes.iter().map(|rope| chunk * rope.dims);
-        Self::floats(caps, config, chunk).into_iter().chain(tables).collect()
+        let latent = LatentBuffers::scratch_words(config, chunk);
+        Self::floats(caps, config, chunk).into_iter().chain(tables).chain(latent).collect()
     }
 
     /// Elements of the longest row of a buffer.
     pub fn widest(caps: &Caps, config: &ModelConfig) -> usize {
         let [_, rows @ ..] = Self::floats(caps, config, 1);
-        rows.into_iter().max().unwrap_or(0)
+        rows.into_iter().chain(LatentBuffers::scratch_words(config, 1)).max().unwrap_or(0)
     }
 
     /// Invocations of a workgroup of `attention_prompt`, fixed in the shader.
@@ -158,28 +190,45 @@ fn unsupported(what: &'static str, got: impl ToString, supported: &str) -> Error
 }
 
 impl AttentionOps {
+    /// Latent attention's norm, of which the append has to know.
+    pub(super) fn latent_norm(&self) -> Option<&Buffer> {
+        match &self.inputs {
+            Inputs::Latent(inputs) => Some(&inputs.norm),
+            Inputs::Heads(_) => None,
+        }
+    }
+
     pub fn new(
         loader: &mut Loader<'_, '_>,
         buffers: &AttentionBuffers,
-        (shape, weights): (&AttentionConfig, &AttentionWeights),
+        (shape, weights, heads_norm): (&AttentionConfig, &AttentionWeights, Option<&Norm>),
         from: &Buffer,
         (out, pitch): (&Buffer, usize),
     ) -> Result<Self> {
-        if shape.latent.is_some() {
-            return Err(unsupported("attention on the GPU", "keys and values of a latent", "keys and values of heads"));
-        }
         let most = limits::ATTENTION_UNITS as usize * 4;
         if shape.head_dim > most {
             return Err(unsupported("head width on the GPU", shape.head_dim, &format!("up to {most}")));
         }
         let layout = AttentionLayout::new(loader.gpu.caps(), loader.config, shape);
-        let into = (&buffers.qkv, layout.qkv_pitch);
         let what = (Purpose::Attention, "attention weights");
-        // Values that are projected as keys are have the keys' matrix once more.
-        let qkv: Vec<&Linear> = weights.inputs().chain(weights.k.as_ref().filter(|_| weights.v.is_none())).collect();
-        let qkv = Product::new(loader, what, &qkv, from, into)?;
-        let output = Product::new(loader, what, &[&weights.output], &buffers.heads, (out, pitch))?;
-        let mut norm = |norm: &Option<crate::model::Norm>| match norm {
+        let (inputs, output) = match (weights.latent.as_deref(), &buffers.latent) {
+            (Some(behind), Some(latent)) => {
+                let of = (&buffers.qkv, &buffers.q, &buffers.heads);
+                let inputs = LatentOps::new(loader, latent, &layout, (weights, behind), from, of)?;
+                let mut output = Product::new(loader, what, &[&weights.output], &latent.values, (out, pitch))?;
+                output.set_x_pitch(shape.output_cols());
+                (Inputs::Latent(Box::new(inputs)), output)
+            }
+            _ => {
+                // Values that are projected as keys are have the keys' matrix once more.
+                let keys_again = weights.k.as_ref().filter(|_| weights.v.is_none());
+                let linears: Vec<&Linear> = weights.inputs().chain(keys_again).chain(&weights.gate).collect();
+                let inputs = Product::new(loader, what, &linears, from, (&buffers.qkv, layout.qkv_pitch))?;
+                let output = Product::new(loader, what, &[&weights.output], &buffers.heads, (out, pitch))?;
+                (Inputs::Heads(inputs), output)
+            }
+        };
+        let mut norm = |norm: &Option<Norm>| match norm {
             Some(_) if loader.config.norm == NormKind::Layer => {
                 Err(unsupported("norm of heads on the GPU", "layer norm", "RMS norm"))
             }
@@ -191,7 +240,7 @@ impl AttentionOps {
             return Err(unsupported("norm of heads on the GPU", "of queries or keys alone", "both or none"));
         }
         // A single head is all of them.
-        let wider = |norm: &Option<crate::model::Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
+        let wider = |norm: &Option<Norm>| norm.iter().any(|norm| norm.weight.len() != shape.head_dim);
         let norms_all = wider(&weights.q_norm) || wider(&weights.k_norm);
         if norms_all && shape.gated {
             return Err(unsupported("norm of gated heads on the GPU", "of all heads together", "of each head"));
@@ -200,12 +249,18 @@ impl AttentionOps {
         let (units, head_dim) = (head_pitch(shape.head_dim as u32) / 4, ("HEAD_DIM", shape.head_dim as f64));
         let pipeline = loader.gpu.pipelines().get("attention_merge", None, WORKGROUP.max(units), &[head_dim])?;
         let merge = Op::new(loader.gpu, &pipeline, &[(&buffers.partials).into(), (&buffers.heads).into()])?;
-        let gate = shape.gated.then(|| {
-            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[])?;
+        let gate = (shape.gated || shape.gate_rows > 0).then(|| {
+            let softplus = ("SOFTPLUS", f64::from(u8::from(!shape.gated)));
+            let pipeline = loader.gpu.pipelines().get("gate_heads", None, elementwise::WORKGROUP, &[softplus])?;
             Op::new(loader.gpu, &pipeline, &[(&buffers.heads).into(), (&buffers.qkv).into()])
         });
         let gate = gate.transpose()?;
-        Ok(AttentionOps { layout, qkv, output, merge, gate, q_norm, k_norm, norms_all, sinks })
+        let heads_norm = heads_norm.map(|norm| {
+            let norm = NormWeights::new(loader, norm)?;
+            NormOp::new(loader, &norm, &buffers.heads, None, &buffers.heads)
+        });
+        let heads_norm = heads_norm.transpose()?;
+        Ok(AttentionOps { layout, inputs, output, merge, gate, heads_norm, q_norm, k_norm, norms_all, sinks })
     }
 
     /// Records the attention of `tokens` tokens, the first at position `first` of a cache of `capacity` rows.
@@ -218,27 +273,22 @@ impl AttentionOps {
         tokens: usize,
         (first, capacity): (usize, usize),
     ) {
-        self.qkv.record(recorder, tokens);
         let (layout, shape) = (&self.layout, &self.layout.shape);
-        let [n_head, n_kv_head, head_dim, dims] =
-            [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
+        let [n_head, n_kv_head] = [shape.n_head, shape.n_kv_head].map(|n| n as u32);
+        match (&self.inputs, &buffers.latent) {
+            (Inputs::Latent(inputs), Some(latent)) => {
+                let at = (tokens, first);
+                inputs.record_inputs(recorder, latent, layout, &cache.append, at, buffers.eps);
+            }
+            (Inputs::Heads(inputs), _) => {
+                inputs.record(recorder, tokens);
+                self.record_heads(recorder, buffers, cache, tokens, (first, capacity));
+            }
+            // Models with latent attention have its buffers.
+            (Inputs::Latent(_), None) => return,
+        }
         let [position, capacity, q_pitch, out_pitch] =
             [first, capacity, layout.q_pitch, layout.heads_pitch].map(|n| n as u32);
-        let rope = params::RopeAppend {
-            n_head,
-            n_kv_head,
-            head_dim,
-            dims,
-            qkv_pitch: layout.qkv_pitch as u32,
-            q_pitch,
-            position,
-            capacity,
-            eps: buffers.eps,
-            query_beta: buffers.query_scale.0,
-            query_length: buffers.query_scale.1,
-        };
-        let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };
-        recorder.dispatch(&cache.rope, &rope, [n_head + appended, tokens as u32, 1]);
         let mut params = params::Attention {
             n_head,
             n_kv_head,
@@ -274,17 +324,60 @@ impl AttentionOps {
             let workgroup = gate.pipeline().workgroup();
             let (groups, stride) = elementwise::flat_grid(gpu, tokens * shape.q_dim(), workgroup);
             let (cols, rows, gate_pitch) = (shape.q_dim() as u32, tokens as u32, layout.qkv_pitch as u32);
-            let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, head_dim, gate_pitch };
+            let gate_width = if shape.gated { shape.head_dim } else { shape.q_dim() / shape.gate_rows };
+            let [gate_width, gate_first] = [gate_width, shape.q_rows() + 2 * shape.own_kv_dim()].map(|n| n as u32);
+            let params = params::GateHeads { cols, pitch: out_pitch, rows, stride, gate_width, gate_pitch, gate_first };
             recorder.dispatch(gate, &params, groups);
         }
+        if let Some(norm) = &self.heads_norm {
+            norm.record(recorder, tokens, false);
+        }
+        if let (Inputs::Latent(inputs), Some(latent)) = (&self.inputs, &buffers.latent) {
+            inputs.record_values(recorder, latent, shape.n_head, tokens);
+        }
         self.output.record(recorder, tokens);
+    }
+
+    /// Records norms and rotations of queries and keys, and the chunk's keys and values.
+    fn record_heads(
+        &self,
+        recorder: &mut Recorder,
+        buffers: &AttentionBuffers,
+        cache: &KvOps,
+        tokens: usize,
+        (first, capacity): (usize, usize),
+    ) {
+        let (layout, shape) = (&self.layout, &self.layout.shape);
+        let [n_head, n_kv_head, head_dim, dims] =
+            [shape.n_head, shape.n_kv_head, shape.head_dim, layout.dims].map(|n| n as u32);
+        let [qkv_pitch, q_pitch, position, capacity] =
+            [layout.qkv_pitch, layout.q_pitch, first, capacity].map(|n| n as u32);
+        let rope = params::RopeAppend {
+            n_head,
+            n_kv_head,
+            head_dim,
+            dims,
+            qkv_pitch,
+            q_pitch,
+            position,
+            capacity,
+            eps: buffers.eps,
+            query_beta: buffers.query_scale.0,
+            query_length: buffers.query_scale.1,
+        };
+        let appended = if shape.kv_from.is_some() { 0 } else { 2 * n_kv_head };
+        recorder.dispatch(&cache.append, &rope, [n_head + appended, tokens as u32, 1]);
     }
 
     /// Multiply-adds of `tokens` tokens of which the last sees `seen`.
     pub fn work(&self, tokens: usize, seen: usize) -> u64 {
         let seen = self.layout.shape.window.map_or(seen, |window| seen.min(window));
         let keys = 2 * self.layout.shape.q_dim() * seen;
-        (self.qkv.work + self.output.work + keys as u64) * tokens as u64
+        let inputs = match &self.inputs {
+            Inputs::Heads(inputs) => inputs.work,
+            Inputs::Latent(inputs) => inputs.work(),
+        };
+        (inputs + self.output.work + keys as u64) * tokens as u64
     }
 }
 

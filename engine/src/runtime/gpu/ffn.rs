@@ -1,13 +1,18 @@
 //! An FFN that is whole on a device: gate and up, activation, down.
 
 use super::{
-    elementwise::ActivationOp, fired::FiredMask, loader::Loader, neuron_rows::NeuronsDown, product::Product,
+    elementwise::ActivationOp,
+    fired::FiredMask,
+    loader::Loader,
+    neuron_rows::NeuronsDown,
+    norm::{NormOp, NormWeights},
+    product::Product,
     segment::Segment,
 };
 use crate::{
     error::Result,
-    gpu::{Buffer, Purpose, Recorder, pitch},
-    model::{Down, FfnWeights},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, grid, params, pitch},
+    model::{Down, FfnWeights, Norm},
     runtime::Probe,
 };
 
@@ -86,7 +91,31 @@ impl FfnBuffers {
 pub(crate) struct DenseFfn {
     pub buffers: FfnBuffers,
     gate_up: Product,
+    /// Between gate and activation.
+    gate_excess: Option<GateExcess>,
+    /// Between activation and down.
+    hidden_norm: Option<NormOp>,
     down: DownOps,
+}
+
+/// Gates above the mean of a token's by some standard deviations: the excess, in place.
+#[derive(Debug)]
+struct GateExcess {
+    gpu: Gpu,
+    op: Op,
+    deviations: f32,
+}
+
+impl GateExcess {
+    /// Invocations of a workgroup, which takes a token.
+    const WORKGROUP: u32 = 256;
+
+    fn record(&self, recorder: &mut Recorder, buffers: &FfnBuffers, tokens: usize) {
+        let [x, y] = grid(tokens, self.gpu.caps().max_groups);
+        let [cols, pitch, rows] = [buffers.n_ff, buffers.gate_up_pitch, tokens].map(|n| n as u32);
+        let params = params::GateExcess { cols, pitch, rows, stride: x, deviations: self.deviations };
+        recorder.dispatch(&self.op, &params, [x, y, 1]);
+    }
 }
 
 /// The down projection, with a row per output or a row per neuron.
@@ -119,17 +148,44 @@ impl DenseFfn {
                 DownOps::Neurons(NeuronsDown::new(loader, before, down, &buffers.hidden, into.0)?)
             }
         };
-        Ok(DenseFfn { buffers: buffers.clone(), gate_up, down })
+        Ok(DenseFfn { buffers: buffers.clone(), gate_up, gate_excess: None, hidden_norm: None, down })
+    }
+
+    /// Puts a norm before the down projection and, between gate and activation, the excess of gates over the mean of a token's and
+    /// `deviations` standard deviations.
+    pub fn set_inner(
+        &mut self,
+        loader: &mut Loader<'_, '_>,
+        hidden_norm: Option<&Norm>,
+        deviations: Option<f32>,
+    ) -> Result<()> {
+        if let Some(norm) = hidden_norm {
+            let norm = NormWeights::new(loader, norm)?;
+            let hidden = &self.buffers.hidden;
+            self.hidden_norm = Some(NormOp::new(loader, &norm, hidden, None, hidden)?);
+        }
+        if let Some(deviations) = deviations.filter(|_| self.buffers.gated) {
+            let pipeline = loader.gpu.pipelines().get("gate_excess", None, GateExcess::WORKGROUP, &[])?;
+            let op = Op::new(loader.gpu, &pipeline, &[(&self.buffers.gate_up).into()])?;
+            self.gate_excess = Some(GateExcess { gpu: loader.gpu.clone(), op, deviations });
+        }
+        Ok(())
     }
 
     /// Records gate and up.
     pub fn record_gate_up(&self, recorder: &mut Recorder, tokens: usize) {
         self.gate_up.record(recorder, tokens);
+        if let Some(excess) = &self.gate_excess {
+            excess.record(recorder, &self.buffers, tokens);
+        }
     }
 
     /// Records activation and down; neurons whose gate is not above `threshold` become zero.
     pub fn record_down(&self, recorder: &mut Recorder, tokens: usize, threshold: Option<f32>) {
         self.buffers.activate(recorder, tokens, threshold);
+        if let Some(norm) = &self.hidden_norm {
+            norm.record(recorder, tokens, false);
+        }
         match &self.down {
             DownOps::Outputs(down) => down.record(recorder, tokens),
             DownOps::Neurons(down) => down.record(recorder, tokens),

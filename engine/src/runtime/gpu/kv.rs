@@ -7,6 +7,7 @@ use thermocline_shaders::head_pitch;
 
 use super::{
     attention::{AttentionBuffers, AttentionOps, has_prompt_kernel},
+    latent,
     segment::Segment,
 };
 use crate::{
@@ -17,7 +18,7 @@ use crate::{
 };
 
 /// Keys and values of one layer of one conversation on a device, each `[n_kv_head, capacity, head_pitch]`, with the dispatches that
-/// work on them. They belong to one [`GpuLayers`](super::GpuLayers).
+/// work on them. Latent attention's keys are their own values, `[latent | rotated key]`. They belong to one [`GpuLayers`](super::GpuLayers).
 #[derive(Debug)]
 pub(crate) struct GpuKv {
     /// Identity of the layers whose buffers the dispatches read beside the cache's own.
@@ -34,6 +35,10 @@ pub(crate) struct GpuKv {
 #[derive(Debug, Clone, Copy)]
 struct DeviceRows {
     heads: usize,
+    /// Heads of values: none where keys are their own.
+    value_heads: usize,
+    /// Elements that are ahead of the latent in RAM and behind it here.
+    rotated: usize,
     capacity: usize,
     head_dim: usize,
     /// Bytes of one element.
@@ -43,8 +48,8 @@ struct DeviceRows {
 /// The dispatches of one layer that touch its keys and values.
 #[derive(Debug)]
 pub(crate) struct KvOps {
-    /// Norms of heads, rotation, append.
-    pub rope: Op,
+    /// Norms, rotation, append.
+    pub append: Op,
     /// A few tokens, in one split.
     pub decode: Op,
     /// A few tokens, in several: partial results.
@@ -75,7 +80,8 @@ impl GpuKv {
             return Err(Error::Memory { what: "KV cache of one layer", wanted, available: most });
         }
         let buffer = || gpu.arena().buffer(Purpose::Kv, "KV cache", wanted, Usage::Storage);
-        let (keys, values) = (buffer()?, buffer()?);
+        let keys = buffer()?;
+        let values = if rows.value_heads == 0 { keys.clone() } else { buffer()? };
         let ops = KvOps::new(gpu, rope, buffers, attention, (&keys, &values), rows.bytes == 4)?;
         Ok(GpuKv { owner: Arc::clone(owner), ops, keys, values, rows, shared: false })
     }
@@ -98,7 +104,7 @@ impl GpuKv {
 
     /// Bytes on the device of a layer's keys and values for `capacity` tokens.
     pub(crate) fn bytes_of(shape: &AttentionConfig, capacity: usize, ty: KvType) -> u64 {
-        2 * DeviceRows::new(shape, capacity, ty).all_bytes()
+        DeviceRows::new(shape, capacity, ty).keys_and_values()
     }
 
     /// True if it was made for the layers of this identity.
@@ -108,7 +114,7 @@ impl GpuKv {
 
     /// Bytes of both buffers; 0 if they are another layer's.
     pub(crate) fn bytes(&self) -> u64 {
-        if self.shared { 0 } else { 2 * self.rows.all_bytes() }
+        if self.shared { 0 } else { self.rows.keys_and_values() }
     }
 
     /// The dispatches that read and write it.
@@ -125,6 +131,7 @@ impl GpuKv {
             for Run { values, head, rows } in &load {
                 for i in rows.clone() {
                     heads[usize::from(*values)].1[*head].get(i, &mut row);
+                    row.rotate_left(at.rotated);
                     at.encode(&row, &mut bytes);
                 }
             }
@@ -155,6 +162,7 @@ impl GpuKv {
                     let heads = if *values { &mut into.values } else { &mut into.keys };
                     for bytes in read.by_ref().take(rows.len()) {
                         at.decode(bytes, &mut row);
+                        row.rotate_right(at.rotated);
                         heads[*head].push(&row);
                     }
                 }
@@ -182,12 +190,24 @@ fn element_bytes(ty: KvType) -> usize {
 
 impl DeviceRows {
     fn new(shape: &AttentionConfig, capacity: usize, ty: KvType) -> Self {
-        DeviceRows { heads: shape.n_kv_head, capacity, head_dim: shape.head_dim, bytes: element_bytes(ty) }
+        DeviceRows {
+            heads: shape.n_kv_head,
+            value_heads: shape.value_heads(),
+            rotated: shape.latent_rope_dim(),
+            capacity,
+            head_dim: shape.head_dim,
+            bytes: element_bytes(ty),
+        }
     }
 
     /// Bytes from one row to the next.
     fn row_bytes(self) -> usize {
         head_pitch(self.head_dim as u32) as usize * self.bytes
+    }
+
+    /// Bytes of all keys and all values.
+    fn keys_and_values(self) -> u64 {
+        self.all_bytes() * if self.value_heads == 0 { 1 } else { 2 }
     }
 
     /// Bytes of all keys, or of all values.
@@ -207,8 +227,8 @@ impl DeviceRows {
         }
         let most = (room / wanted) as usize;
         let (mut loads, mut load, mut left) = (Vec::new(), Vec::new(), most);
-        for values in [false, true] {
-            for head in 0..self.heads {
+        for (values, heads) in [(false, self.heads), (true, self.value_heads)] {
+            for head in 0..heads {
                 let mut start = all.start;
                 while start < all.end {
                     let end = all.end.min(start + left);
@@ -265,7 +285,7 @@ impl KvOps {
         let pipelines = gpu.pipelines();
         let nothing = gpu.nothing();
 
-        let overrides = [
+        let heads = [
             ("NEOX", switch(neox)),
             ("ROPE", switch(table.is_some())),
             ("QK_NORM", switch(attention.q_norm.is_some())),
@@ -275,21 +295,21 @@ impl KvOps {
             ("QUERY_SCALE", switch(buffers.grows())),
             kv_f32,
         ];
-        let rope = pipelines.get("rope_append", None, layout.rope_workgroup(), &overrides)?;
-        let norm = |norm: &Option<Buffer>| norm.as_ref().unwrap_or(nothing).into();
-        let rope = Op::new(
-            gpu,
-            &rope,
-            &[
-                (&buffers.qkv).into(),
-                table.unwrap_or(nothing).into(),
-                norm(&attention.q_norm),
-                norm(&attention.k_norm),
-                (&buffers.q).into(),
-                keys.into(),
-                values.into(),
-            ],
-        )?;
+        let table = table.unwrap_or(nothing);
+        let append = match (attention.latent_norm(), &buffers.latent) {
+            (Some(norm), Some(latent)) => {
+                let overrides = [heads[0], heads[1], kv_f32];
+                let append = pipelines.get("latent_append", None, latent::WORKGROUP, &overrides)?;
+                let of = [&buffers.qkv, &latent.projected, table, norm, &latent.inputs, &buffers.q, keys];
+                Op::new(gpu, &append, &of.map(Into::into))?
+            }
+            _ => {
+                let append = pipelines.get("rope_append", None, layout.rope_workgroup(), &heads)?;
+                let [q_norm, k_norm] = [&attention.q_norm, &attention.k_norm].map(|it| it.as_ref().unwrap_or(nothing));
+                let of = [&buffers.qkv, table, q_norm, k_norm, &buffers.q, keys, values];
+                Op::new(gpu, &append, &of.map(Into::into))?
+            }
+        };
         let with_sinks = ("SINKS", switch(attention.sinks.is_some()));
         let sinks = attention.sinks.as_ref().unwrap_or(nothing);
         let overrides = [("HEADS", f64::from(layout.decode_heads)), head_dim, kv_f32, with_sinks];
@@ -301,7 +321,7 @@ impl KvOps {
             let pipeline = pipelines.get("attention_prompt", None, workgroup, &[head_dim, kv_f32, with_sinks])?;
             Ok(direct.variant(&pipeline))
         });
-        Ok(KvOps { rope, decode: direct, decode_split: split, prompt: prompt.transpose()? })
+        Ok(KvOps { append, decode: direct, decode_split: split, prompt: prompt.transpose()? })
     }
 }
 
@@ -311,7 +331,7 @@ mod tests {
 
     #[test]
     fn kv_loads_hold_every_row_once_within_the_ring() {
-        let rows = DeviceRows { heads: 3, capacity: 50, head_dim: 6, bytes: 2 };
+        let rows = DeviceRows { heads: 3, value_heads: 3, rotated: 0, capacity: 50, head_dim: 6, bytes: 2 };
         for room in [16, 40, 16 * 7, 1 << 20] {
             for len in [0, 1, 13] {
                 let mut seen = Vec::new();

@@ -87,6 +87,7 @@ impl GpuLayer {
         }
         let from = registers.get(mixer_from);
         let of = shape.attention.as_ref().zip(weights.attention.as_ref());
+        let of = of.map(|(shape, of)| (shape, of, weights.norm(NormSlot::Heads)));
         let attention = of.map(|of| AttentionOps::new(loader, attention, of, from, out)).transpose()?;
         let of = shape.recurrent.as_ref().zip(weights.recurrent.as_ref());
         let of = of.map(|(of, weights)| RecurrentOps::new(loader, recurrent, (layer, of, weights), from, out));

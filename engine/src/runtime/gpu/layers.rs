@@ -57,7 +57,7 @@ impl GpuLayers {
     /// # Errors
     /// [`Error::Memory`] if the device's budget or limits are too small, [`Error::Unsupported`] for a variant the kernels do not
     /// have, [`Error::Gpu`] if the device is lost.
-    pub fn new(loader: &Loader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
+    pub fn new(loader: &mut Loader<'_, '_>, first_layer: usize, most_work: u64) -> Result<Self> {
         let (gpu, config, chunk) = (loader.gpu, loader.config, loader.chunk);
         let registers = Registers::new(loader)?;
         let attention = AttentionBuffers::new(loader)?;

@@ -15,6 +15,7 @@ pub(crate) mod ffn;
 pub(crate) mod fired;
 pub(crate) mod head;
 pub(crate) mod kv;
+mod latent;
 pub(crate) mod layer;
 pub(crate) mod layers;
 pub(crate) mod loader;

@@ -24,6 +24,8 @@ pub(crate) struct NormOp {
 /// Weights of a norm on the device.
 #[derive(Debug, Clone)]
 pub(crate) struct NormWeights {
+    /// Elements of a row.
+    cols: usize,
     pub weight: Buffer,
     pub bias: Option<Buffer>,
 }
@@ -32,12 +34,12 @@ impl NormWeights {
     pub fn new(loader: &mut Loader<'_, '_>, norm: &Norm) -> Result<Self> {
         let weight = loader.vector("a norm", &norm.weight)?;
         let bias = norm.bias.as_ref().map(|bias| loader.vector("a norm", bias)).transpose()?;
-        Ok(NormWeights { weight, bias })
+        Ok(NormWeights { cols: norm.weight.len(), weight, bias })
     }
 }
 
 impl NormOp {
-    /// `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
+    /// Rows are `pitch` of the norm's length apart. `from` and `into` may be the same. `delta`, if there is one that may be due to be added to `from`, is neither.
     pub fn new(
         loader: &Loader<'_, '_>,
         weights: &NormWeights,
@@ -62,7 +64,7 @@ impl NormOp {
             [from.into(), delta.unwrap_or(nothing).into(), (&weights.weight).into(), bias.into(), into.into()];
         let plain = Op::new(gpu, &pipeline(false)?, &bindings)?;
         let adding = delta.map(|_| Ok(plain.variant(&pipeline(true)?))).transpose()?;
-        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: config.d_model, eps: config.norm_eps })
+        Ok(NormOp { gpu: gpu.clone(), plain, adding, cols: weights.cols, eps: config.norm_eps })
     }
 
     /// True if [`NormOp::record`] can add on the way.

@@ -43,6 +43,11 @@ impl Product {
         Ok(Product { matmuls, matrices: uploaded, work })
     }
 
+    /// See [`Matmul::set_x_pitch`].
+    pub fn set_x_pitch(&mut self, pitch: usize) {
+        self.matmuls.iter_mut().for_each(|matmul| matmul.set_x_pitch(pitch));
+    }
+
     /// Records it for the first `tokens` rows.
     pub fn record(&self, recorder: &mut Recorder, tokens: usize) {
         self.matmuls.iter().for_each(|matmul| matmul.record(recorder, tokens));

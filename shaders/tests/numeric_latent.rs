@@ -1,0 +1,168 @@
+//! Queries and keys of latent attention, and gates above the mean of a token's, against their equations in f64.
+#![allow(clippy::unwrap_used)]
+
+mod gpu;
+
+use bytemuck::{bytes_of, cast_slice};
+use gpu::{Call, Gpu, assert_close, bytes, noise};
+use half::f16;
+use thermocline_shaders::params;
+
+/// Contents of the buffers before the dispatch: the kernel must leave it where nothing belongs.
+const UNTOUCHED: f32 = 7.0;
+const TOKENS: usize = 3;
+const HEADS: usize = 2;
+
+#[derive(Debug, Clone, Copy)]
+struct Variant {
+    nope: usize,
+    rope: usize,
+    rank: usize,
+    neox: bool,
+    rotates: bool,
+    kv_f32: bool,
+}
+
+/// Element `i` of `row`, rotated by token `token`'s rotations.
+fn rotated(variant: Variant, row: &[f32], table: &[f32], token: usize, i: usize) -> f64 {
+    let half = variant.rope / 2;
+    if !variant.rotates {
+        return f64::from(row[i]);
+    }
+    let pair = if variant.neox { i % half } else { i / 2 };
+    let (a, b) = if variant.neox { (pair, pair + half) } else { (2 * pair, 2 * pair + 1) };
+    let [cos, sin] = [0, 1].map(|part| f64::from(table[(token * half + pair) * 2 + part]));
+    let (x, y) = (f64::from(row[a]), f64::from(row[b]));
+    if i == a { x * cos - y * sin } else { x * sin + y * cos }
+}
+
+fn check(variant: Variant) {
+    let Variant { nope, rope, rank, neox, rotates, kv_f32 } = variant;
+    let (width, position, eps) = (rank + rope, 4, 1e-5);
+    let padded = width.next_multiple_of(4);
+    let inputs_pitch = nope.next_multiple_of(32);
+    let queries_pitch = HEADS * (nope + rope) + 5;
+    let projected_pitch = width + 3;
+    let queries = noise(TOKENS * queries_pitch, 1);
+    let projected: Vec<f32> = noise(TOKENS * projected_pitch, 2).iter().map(|v| v * 3.0).collect();
+    let (table, norm) = (noise(TOKENS * rope, 3), noise(rank, 4));
+    let slots = TOKENS * HEADS;
+    let mut inputs = vec![0.0; slots * inputs_pitch];
+    let mut q = vec![f64::from(UNTOUCHED); slots * padded];
+    let mut keys = vec![f64::from(UNTOUCHED); (position + TOKENS + 1) * padded];
+    for token in 0..TOKENS {
+        for head in 0..HEADS {
+            let slot = token * HEADS + head;
+            let query = &queries[token * queries_pitch + head * (nope + rope)..][..nope + rope];
+            for i in 0..nope {
+                inputs[slot * inputs_pitch + i] = f64::from(query[i]);
+            }
+            for i in rank..padded {
+                let value = if i < width { rotated(variant, &query[nope..], &table, token, i - rank) } else { 0.0 };
+                q[slot * padded + i] = value;
+            }
+        }
+        let row = &projected[token * projected_pitch..][..width];
+        let mean = row[..rank].iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / rank as f64;
+        for i in 0..padded {
+            keys[(position + token) * padded + i] = match i {
+                _ if i < rank => f64::from(row[i]) / (mean + f64::from(eps)).sqrt() * f64::from(norm[i]),
+                _ if i < width => rotated(variant, &row[rank..], &table, token, i - rank),
+                _ => 0.0,
+            };
+        }
+    }
+    let before_keys: Vec<u8> = match kv_f32 {
+        true => cast_slice(&vec![UNTOUCHED; keys.len()]).to_vec(),
+        false => cast_slice(&vec![f16::from_f32(UNTOUCHED); keys.len()]).to_vec(),
+    };
+    let (before_inputs, before_q) = (vec![UNTOUCHED; inputs.len()], vec![UNTOUCHED; q.len()]);
+    let params = params::LatentAppend {
+        n_head: HEADS as u32,
+        nope_dim: nope as u32,
+        rope_dim: rope as u32,
+        rank: rank as u32,
+        queries_pitch: queries_pitch as u32,
+        projected_pitch: projected_pitch as u32,
+        inputs_pitch: inputs_pitch as u32,
+        position: position as u32,
+        eps,
+    };
+    let gpu = Gpu::get();
+    for tier in gpu.tiers() {
+        let switch = |name, on| (name, f64::from(u8::from(on)));
+        let call = Call {
+            kernel: "latent_append",
+            tier,
+            weights: None,
+            overrides: &[
+                ("WORKGROUP_SIZE", 32.0),
+                switch("NEOX", neox),
+                switch("ROPE", rotates),
+                switch("KV_F32", kv_f32),
+            ],
+            params: bytes_of(&params),
+            buffers: &[
+                bytes(&queries),
+                bytes(&projected),
+                bytes(&table),
+                bytes(&norm),
+                bytes(&before_inputs),
+                bytes(&before_q),
+                &before_keys,
+            ],
+            workgroups: (HEADS as u32 + 1, TOKENS as u32, 1),
+        };
+        let what = format!("{tier}, {variant:?}");
+        assert_close(&gpu.run(&call, 4), &inputs, 1e-6, &format!("inputs, {what}"));
+        assert_close(&gpu.run(&call, 5), &q, 1e-5, &format!("queries, {what}"));
+        let got: Vec<f32> = gpu.run(&call, 6);
+        let got: Vec<f32> = match kv_f32 {
+            true => got,
+            false => cast_slice::<f32, f16>(&got).iter().map(|x| x.to_f32()).collect(),
+        };
+        assert_close(&got, &keys, if kv_f32 { 1e-5 } else { 4e-3 }, &format!("keys, {what}"));
+    }
+}
+
+#[test]
+fn latent_queries_and_keys_match_their_equations() {
+    let plain = Variant { nope: 24, rope: 16, rank: 32, neox: false, rotates: true, kv_f32: false };
+    check(plain);
+    check(Variant { kv_f32: true, ..plain });
+    check(Variant { neox: true, ..plain });
+    check(Variant { rotates: false, kv_f32: true, ..plain });
+    check(Variant { nope: 5, rope: 6, rank: 40, kv_f32: true, ..plain });
+    check(Variant { nope: 33, rope: 2, rank: 7, neox: true, ..plain });
+}
+
+#[test]
+fn gates_exceed_the_mean_by_some_deviations() {
+    let (rows, pitch, deviations) = (3, 96, 0.8_f32);
+    for cols in [1, 50, 90] {
+        let gates: Vec<f32> = noise(rows * pitch, 5).iter().map(|v| v * 4.0 + 1.0).collect();
+        let mut wanted: Vec<f64> = gates.iter().map(|x| f64::from(*x)).collect();
+        for row in wanted.chunks_exact_mut(pitch) {
+            let row = &mut row[..cols];
+            let mean = row.iter().sum::<f64>() / cols as f64;
+            let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / cols as f64;
+            let threshold = mean + f64::from(deviations) * variance.sqrt();
+            row.iter_mut().for_each(|x| *x = (*x - threshold).max(0.0));
+        }
+        let gpu = Gpu::get();
+        for tier in gpu.tiers() {
+            let (cols32, pitch, rows) = (cols as u32, pitch as u32, rows as u32);
+            let params = params::GateExcess { cols: cols32, pitch, rows, stride: 2, deviations };
+            let call = Call {
+                kernel: "gate_excess",
+                tier,
+                weights: None,
+                overrides: &[("WORKGROUP_SIZE", 32.0)],
+                params: bytes_of(&params),
+                buffers: &[bytes(&gates)],
+                workgroups: (2, 2, 1),
+            };
+            assert_close(&gpu.run(&call, 0), &wanted, 1e-5, &format!("{tier}, {cols} gates"));
+        }
+    }
+}

@@ -1,0 +1,129 @@
+// Queries and keys of latent attention, from queries [tokens, n_head, nope_dim | rope_dim] and projections [tokens, rank | rope_dim]:
+//   inputs [tokens * n_head, inputs_pitch]: each query's first part, zeros behind it
+//   q      [tokens, n_head, rank | rope_dim]: the query's second part, rotated; the first is left alone
+//   row position + token of keys [capacity, rank | rope_dim]: l / sqrt(mean(l^2) + eps) * norm of the latent l, and the rest rotated
+// Heads of q and rows of keys are padded to a multiple of four elements, with zeros. Rotations (ROPE, Su et al. 2021) are
+//   (a, b) <- (a cos - b sin, a sin + b cos), pairs (i, i + rope_dim / 2) when NEOX, else (2 i, 2 i + 1)
+// with (cos, sin) from a table [tokens, rope_dim / 2]. Keys hold f32 when KV_F32, else pairs of f16. One workgroup per head and token,
+// and one per key: grid (n_head + 1; tokens).
+#include "lane.wgsl"
+#include "reduce.wgsl"
+
+override NEOX: bool = false;
+override ROPE: bool = true;
+override KV_F32: bool = false;
+
+const MAX_F16: f32 = 65504.0;
+
+struct Params {
+    n_head: u32,
+    nope_dim: u32,
+    // Even.
+    rope_dim: u32,
+    rank: u32,
+    // Elements from one token's queries to the next's, and from one token's projections to the next's.
+    queries_pitch: u32,
+    projected_pitch: u32,
+    inputs_pitch: u32,
+    position: u32,
+    eps: f32,
+}
+
+var<immediate> params: Params;
+@group(0) @binding(0) var<storage, read> queries: array<f32>;
+@group(0) @binding(1) var<storage, read> projected: array<f32>;
+@group(0) @binding(2) var<storage, read> table: array<vec2<f32>>;
+@group(0) @binding(3) var<storage, read> norm: array<f32>;
+@group(0) @binding(4) var<storage, read_write> inputs: array<f32>;
+@group(0) @binding(5) var<storage, read_write> q: array<f32>;
+@group(0) @binding(6) var<storage, read_write> keys: array<u32>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn latent_append(
+#include "builtins.wgsl"
+) {
+    let lane = lane_of(builtins);
+    let head = builtins.workgroup.x;
+    let token = builtins.workgroup.y;
+    let width = params.rank + params.rope_dim;
+    let padded = (width + 3u) / 4u * 4u;
+    // The same for the whole workgroup.
+    if head < params.n_head {
+        let start = token * params.queries_pitch + head * (params.nope_dim + params.rope_dim);
+        let slot = token * params.n_head + head;
+        for (var i = lane.index; i < params.inputs_pitch; i += WORKGROUP_SIZE) {
+            var value = 0.0;
+            if i < params.nope_dim {
+                value = queries[start + i];
+            }
+            inputs[slot * params.inputs_pitch + i] = value;
+        }
+        for (var i = lane.index; i < padded - params.rank; i += WORKGROUP_SIZE) {
+            q[slot * padded + params.rank + i] = rotated_query(start + params.nope_dim, token, i);
+        }
+        return;
+    }
+    let start = token * params.projected_pitch;
+    var squares = 0.0;
+    for (var i = lane.index; i < params.rank; i += WORKGROUP_SIZE) {
+        squares += projected[start + i] * projected[start + i];
+    }
+    let scale = inverseSqrt(workgroup_sum(squares, lane) / f32(params.rank) + params.eps);
+    let row = (params.position + token) * padded / 2u;
+    for (var i = lane.index; i < padded / 2u; i += WORKGROUP_SIZE) {
+        let pair = vec2<f32>(key_element(start, token, scale, 2u * i), key_element(start, token, scale, 2u * i + 1u));
+        if KV_F32 {
+            keys[(row + i) * 2u] = bitcast<u32>(pair.x);
+            keys[(row + i) * 2u + 1u] = bitcast<u32>(pair.y);
+        } else {
+            keys[row + i] = pack2x16float(clamp(pair, vec2<f32>(-MAX_F16), vec2<f32>(MAX_F16)));
+        }
+    }
+}
+
+fn key_element(start: u32, token: u32, scale: f32, i: u32) -> f32 {
+    if i < params.rank {
+        return projected[start + i] * scale * norm[i];
+    }
+    let at = i - params.rank;
+    if at >= params.rope_dim {
+        return 0.0;
+    }
+    if !ROPE {
+        return projected[start + i];
+    }
+    let to = rotation_of(token, at);
+    return projected[start + i] * to.cosine + projected[start + params.rank + to.partner] * to.sine;
+}
+
+fn rotated_query(start: u32, token: u32, i: u32) -> f32 {
+    if i >= params.rope_dim {
+        return 0.0;
+    }
+    if !ROPE {
+        return queries[start + i];
+    }
+    let to = rotation_of(token, i);
+    return queries[start + i] * to.cosine + queries[start + to.partner] * to.sine;
+}
+
+// Factors on an element and its partner.
+struct Rotation {
+    partner: u32,
+    cosine: f32,
+    sine: f32,
+}
+
+fn rotation_of(token: u32, i: u32) -> Rotation {
+    let half = params.rope_dim / 2u;
+    var pair = i / 2u;
+    var is_first = i % 2u == 0u;
+    var partner = i ^ 1u;
+    if NEOX {
+        pair = i % half;
+        is_first = i < half;
+        partner = select(i - half, i + half, is_first);
+    }
+    let rotation = table[token * half + pair];
+    return Rotation(partner, rotation.x, select(rotation.y, -rotation.y, is_first));
+}
