@@ -18,6 +18,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("iq4_values.wgsl", include_str!("../wgsl/include/iq4_values.wgsl")),
     ("lane.wgsl", include_str!("../wgsl/include/lane.wgsl")),
     ("load8.wgsl", include_str!("../wgsl/include/load8.wgsl")),
+    ("modalities.wgsl", include_str!("../wgsl/include/modalities.wgsl")),
     ("nibbles.wgsl", include_str!("../wgsl/include/nibbles.wgsl")),
     ("order.wgsl", include_str!("../wgsl/include/order.wgsl")),
     ("pairs.wgsl", include_str!("../wgsl/include/pairs.wgsl")),

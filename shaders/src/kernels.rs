@@ -40,6 +40,17 @@ pub const KERNELS: &[Kernel] = &[
     kernel::<params::Activation>("activation", &[Read, Write], include_str!("../wgsl/activation.wgsl")),
     kernel::<params::ActiveList>("active_list", &[Read, Read, Write, Write], include_str!("../wgsl/active_list.wgsl")),
     kernel::<params::ActiveMask>("active_mask", &[Read, Write, Write], include_str!("../wgsl/active_mask.wgsl")),
+    kernel::<params::Streams>("altup_add", &[Read, Write, Write], include_str!("../wgsl/altup_add.wgsl")),
+    kernel::<params::Streams>(
+        "altup_correct",
+        &[Read, Read, Read, Read, Write, Write],
+        include_str!("../wgsl/altup_correct.wgsl"),
+    ),
+    kernel::<params::Streams>(
+        "altup_predict",
+        &[Read, Read, Read, Write, Write],
+        include_str!("../wgsl/altup_predict.wgsl"),
+    ),
     kernel::<params::Elements>("add", &[Write, Read], include_str!("../wgsl/add.wgsl")),
     kernel::<params::Attention>(
         "attention_decode",

@@ -75,6 +75,22 @@ params! {
         eps: f32,
     }
 
+    /// `altup_predict`, `altup_correct` and `altup_add`
+    Streams {
+        /// Elements of a row that count.
+        cols: u32,
+        /// Elements from one row to the next.
+        pitch: u32,
+        /// Rows of a stream.
+        rows: u32,
+        /// Invocations in one row of the grid.
+        stride: u32,
+        /// Elements from one stream to the next.
+        stream_pitch: u32,
+        /// Elements from one token's modalities to the next's.
+        modalities_pitch: u32,
+    }
+
     /// `gate_excess`
     GateExcess {
         /// Gates of a row.

@@ -12,7 +12,7 @@ use thermocline_engine::{
 };
 
 /// Folders of `fixtures/models`, one per architecture and variant.
-pub const MODELS: [&str; 41] = [
+pub const MODELS: [&str; 42] = [
     "arcee",
     "bamboo",
     "cohere2",
@@ -23,6 +23,7 @@ pub const MODELS: [&str; 41] = [
     "falcon-new",
     "gemma2",
     "gemma3",
+    "gemma3n",
     "gemma4",
     "gemma4-e2b",
     "gemma4-moe",
@@ -59,9 +60,6 @@ pub const MODELS: [&str; 41] = [
 /// The same, of models with recurrent layers.
 pub const RECURRENT: [&str; 8] =
     ["granite-4-h", "lfm2", "lfm2-moe", "nemotron-3-nano", "nemotron-h", "qwen3-next", "qwen3_5", "qwen3_5-moe"];
-
-/// The same, of models that the CPU alone computes: with several streams.
-pub const CPU_ONLY: [&str; 1] = ["gemma3n"];
 
 /// Folders of `fixtures/models` with quantised weights, whose products with 8-bit activations are further off.
 pub const QUANTISED: [&str; 2] = ["bitnet", "gpt-oss-mxfp4"];

@@ -153,6 +153,14 @@ impl Device {
         Ok(self.layers.residual())
     }
 
+    /// Reads the streams of some of the chunk's tokens back, `[streams, tokens.len(), d_model]`, which ends the chunk.
+    pub fn end_with_streams(&mut self, tokens: Range<usize>) -> Result<&[f32]> {
+        self.log.read_back(&mut self.layers.segment);
+        self.layers.read_streams(tokens)?;
+        self.log.collect(&self.layers.segment);
+        Ok(self.layers.residual())
+    }
+
     /// Final norm and head of the chunk's tokens in `tokens`, into `logits`, `[tokens.len(), n_vocab]`. Ends the chunk.
     pub fn logits(&mut self, tokens: Range<usize>, logits: &mut [f32]) -> Result<()> {
         self.log.read_back(&mut self.layers.segment);

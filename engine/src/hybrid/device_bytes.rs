@@ -23,6 +23,7 @@ use crate::{
     runtime::{
         KvType,
         gpu::{
+            altup::AltupBuffers,
             attention::AttentionBuffers,
             ffn::FfnBuffers,
             fired::FiredMask,
@@ -77,13 +78,17 @@ pub fn device_bytes(caps: &Caps, model: &Model, chunk: usize, kv_type: KvType) -
     let handed = 3 * floats(chunk * row) + slots;
     let inputs = PerLayerBuffers::scratch_floats(config, chunk).map(floats).iter().sum::<u64>();
     let inputs = if config.per_layer_input.is_some() { inputs } else { 0 };
+    let streams = AltupBuffers::scratch_floats(config, chunk).map(floats);
+    let streams_back = streams[0];
+    let streams = if config.altup.is_some() { streams.iter().sum::<u64>() } else { 0 };
     let layers = weights.layers.iter().enumerate();
     let layers = layers.map(|(at, layer)| layer_bytes(caps, (config, at), layer, kv_type));
     Ok(DeviceBytes {
         chunk,
-        scratch: registers + attention + mixers + inputs + ffn + sparse + quantised + ROUNDED,
+        scratch: registers + attention + mixers + inputs + streams + ffn + sparse + quantised + ROUNDED,
         staging: 2 * (up + StateCopies::ring_bytes(config))
             + logits
+            + streams_back
             + handed
             + logged
             + 2 * timestamp_bytes(caps.timestamps, config.n_layer()),
@@ -124,7 +129,10 @@ fn layer_bytes(
         None => 0,
     };
     let inputs = layer.per_layer.iter().flat_map(PerLayerWeights::linears);
-    let attention = attention + matrix(caps, &inputs.collect::<Vec<_>>())?;
+    let between = layer.altup.iter().flat_map(|altup| altup.linears());
+    // Streams are routed twice.
+    let again = layer.altup.iter().map(|altup| &altup.router);
+    let attention = attention + matrix(caps, &inputs.chain(between).chain(again).collect::<Vec<_>>())?;
     let (mixer, mixer_vectors) = match &layer.recurrent {
         Some(of) => {
             let MixerMatrices { projections, output, .. } = MixerMatrices::of(of);
@@ -135,6 +143,12 @@ fn layer_bytes(
     };
     let sinks = layer.attention.iter().filter_map(|attention| attention.sinks.as_ref());
     let sinks: u64 = sinks.map(|sinks| vector(sinks.len())).sum();
+    let of_streams = layer.altup.iter().map(|altup| {
+        let norms = norm_bytes(&altup.router_norm) + norm_bytes(&altup.laurel_norm);
+        let maps = [&altup.predict, &altup.correct].map(|map| vector(map.weight.rows() * map.weight.cols()));
+        norms + vector(altup.scale.len()) + maps.iter().sum::<u64>()
+    });
+    let of_streams: u64 = of_streams.sum();
     let (neurons, neuron, routing, down_bias) = match &layer.ffn {
         Ffn::None => (0, 0, 0, 0),
         Ffn::Dense(ffn) => (ffn.up.weight.rows(), neuron_bytes(ffn), 0, bias_bytes(down_of(ffn))),
@@ -148,7 +162,7 @@ fn layer_bytes(
     };
     Ok(LayerBytes {
         attention: attention + mixer,
-        vectors: norms + sinks + biases + mixer_vectors + down_bias,
+        vectors: norms + sinks + of_streams + biases + mixer_vectors + down_bias,
         kv_token: kv,
         state: shape.recurrent.as_ref().map_or(0, GpuState::bytes_of),
         predictor: layer.predictor.as_ref().map_or(Ok(0), |predictor| predictor_bytes(caps, predictor))?,
@@ -368,6 +382,7 @@ mod tests {
             "bitnet",
             "plm",
             "glm4-moe-lite",
+            "gemma3n",
         ] {
             let model = Model::open(&folder.join(name), &LoadOptions::default()).unwrap();
             let gpu = Gpu::open(&GpuOptions { adapter: AdapterChoice::Index(0), ..GpuOptions::default() }).unwrap();

@@ -2,11 +2,12 @@
 
 use super::{neuron_buffers::NeuronBuffers, neuron_weights::NeuronWeights, resident_experts::ResidentExperts};
 use crate::{
-    error::{Error, Result},
+    error::Result,
     format::Matrix,
     gpu::{Caps, pitch},
-    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Step, Weights},
+    model::{Down, Ffn, FfnWeights, LayerWeights, Model, ModelConfig, PredictorKind, Weights},
     runtime::gpu::{
+        altup::AltupBuffers,
         attention::AttentionBuffers,
         ffn::FfnBuffers,
         recurrent::{self, RecurrentBuffers},
@@ -72,19 +73,7 @@ impl DevicePart<'_> {
 /// # Errors
 /// [`Error::Unsupported`] with what the kernels lack.
 pub fn device_support(model: &Model) -> Result<()> {
-    for (at, layer) in model.config.layers.iter().enumerate() {
-        layer.recurrent.as_ref().map_or(Ok(()), recurrent::check)?;
-        let what = match layer {
-            _ if layer.steps.iter().any(|step| matches!(step, Step::Altup(_))) => "several streams (AltUp)",
-            _ => continue,
-        };
-        return Err(Error::Unsupported {
-            what: "layer on the GPU",
-            got: format!("{what} in layer {at}"),
-            supported: "attention, recurrent mixers, FFN and experts, in one stream".to_owned(),
-        });
-    }
-    Ok(())
+    model.config.layers.iter().filter_map(|layer| layer.recurrent.as_ref()).try_for_each(recurrent::check)
 }
 
 /// The most tokens of a chunk, up to `wanted`, with which every buffer fits one binding.
@@ -104,8 +93,9 @@ pub(crate) fn chunk_within(caps: &Caps, config: &ModelConfig, weights: &Weights,
         }
     });
     let mixers = [AttentionBuffers::widest(caps, config), RecurrentBuffers::widest(config)];
+    let streams = AltupBuffers::scratch_floats(config, 1);
     let others = [pitch(config.d_model), config.per_layer_inputs()];
-    let widest = ffn.chain(mixers).chain(others).max().unwrap_or(1);
+    let widest = ffn.chain(mixers).chain(others).chain(streams).max().unwrap_or(1);
     let most = caps.max_binding.min(caps.max_buffer) / (widest as u64 * 4);
     wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
 }

@@ -15,7 +15,7 @@ use crate::{
     gpu::{Gpu, Purpose},
     model::{AltupStep, Ffn, Model, NormSlot, Register},
     placement::{Placement, Streaming},
-    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection, gpu::layer::no_streams},
+    runtime::{KvCache, KvType, Probe, Processor, Residency, Sparsity, ThresholdCorrection},
 };
 
 /// A model of which a part is resident in a device's memory: the last layers, all or some of their neurons, and perhaps the head.
@@ -137,7 +137,7 @@ impl HybridProcessor {
             && layer >= device.layers.range().start
         {
             let range = device.layers.range();
-            device.layers.begin_with(self.cold.cpu.current_residual(), self.cold.cpu.per_layer_inputs(range))?;
+            device.layers.begin_with(self.cold.cpu.current_streams(), self.cold.cpu.per_layer_inputs(range))?;
             self.crossed = true;
         }
         Ok(())
@@ -151,9 +151,28 @@ impl HybridProcessor {
         }
     }
 
-    /// Copies the residual stream of `tokens` back to the CPU if it is on the device and the head is not; true if it was.
+    /// Merges the streams of `tokens` on the CPU if they are on a device, and the head is: the device's first rows of the residual stream
+    /// are then what the head reads. True if they were.
+    fn merge_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
+        match &mut self.device {
+            Some(device) if self.crossed && device.layers.has_head() && model.weights.altup.is_some() => {
+                let cpu = &mut self.cold.cpu;
+                cpu.take_streams(model, device.end_with_streams(tokens.clone())?, tokens.len())?;
+                device.layers.replace_residual(cpu.merged_streams(model, 0..tokens.len())?)?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Copies the residual stream of `tokens`, or all streams, back to the CPU if it is on the device and the head is not; true if it was.
     fn bring_back(&mut self, model: &Model, tokens: Range<usize>) -> Result<bool> {
         match &mut self.device {
+            Some(device) if self.crossed && !device.layers.has_head() && model.weights.altup.is_some() => {
+                let n = tokens.len();
+                self.cold.cpu.take_streams(model, device.end_with_streams(tokens)?, n)?;
+                Ok(true)
+            }
             Some(device) if self.crossed && !device.layers.has_head() => {
                 let n = tokens.len();
                 self.cold.cpu.take_residual(model, device.end_with_residual(tokens)?, n)?;
@@ -325,8 +344,9 @@ impl Processor for HybridProcessor {
     }
 
     fn altup(&mut self, model: &Model, layer: usize, step: AltupStep) -> Result<()> {
+        self.reach(layer)?;
         match self.side() {
-            Side::Device(_) => Err(no_streams(layer)),
+            Side::Device(device) => device.layers.altup(layer, step),
             Side::Cpu(cold) => cold.cpu.altup(model, layer, step),
         }
     }
@@ -356,7 +376,9 @@ impl Processor for HybridProcessor {
         if self.bring_back(model, tokens.clone())? {
             return self.cold.cpu.head(model, 0..tokens.len(), logits);
         }
+        let merged = self.merge_streams(model, tokens.clone())?;
         match self.side() {
+            Side::Device(device) if merged => device.layers.logits(0..tokens.len(), logits),
             Side::Device(device) => device.logits(tokens, logits),
             Side::Cpu(cold) => cold.cpu.head(model, tokens, logits),
         }
@@ -366,7 +388,9 @@ impl Processor for HybridProcessor {
         if self.bring_back(model, token..token + 1)? {
             return self.cold.cpu.top(model, 0, ids, logits);
         }
+        let merged = self.merge_streams(model, token..token + 1)?;
         match self.side() {
+            Side::Device(device) if merged => device.layers.top(0, ids, logits),
             Side::Device(device) => device.top(token, ids, logits),
             Side::Cpu(cold) => cold.cpu.top(model, token, ids, logits),
         }

@@ -354,6 +354,15 @@ impl QueryScale {
     }
 }
 
+/// Sizes of a model with several streams ([`AltupWeights`](super::AltupWeights)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AltupConfig {
+    /// Streams, of which layers compute the first.
+    pub streams: usize,
+    /// Rank of the path beside attention.
+    pub rank: usize,
+}
+
 /// Sizes and variants of one model. All sizes are checked against the weights when it is loaded.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
@@ -383,6 +392,8 @@ pub struct ModelConfig {
     pub experts: Option<Experts>,
     /// Elements of the input that each layer has of its own beside the residual stream ([`PerLayerTable`](super::PerLayerTable)).
     pub per_layer_input: Option<usize>,
+    /// Streams beside the residual one, in models that have several.
+    pub altup: Option<AltupConfig>,
     /// Factor on embeddings (Gemma: `sqrt(d)`).
     pub embedding_scale: f32,
     /// Factor on the outputs of attention and FFN where they are added to the residual stream (Granite).

@@ -19,8 +19,9 @@ mod weights;
 use std::path::Path;
 
 pub use config::{
-    Activation, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig, Mamba2Shape,
-    ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router, RouterScore,
+    Activation, AltupConfig, AttentionConfig, DeltaNetShape, ExpertGroups, Experts, LatentConfig, LayerConfig,
+    Mamba2Shape, ModelConfig, NormKind, Position, QueryScale, RecurrentConfig, Rope, RopeOrder, RopeScaling, Router,
+    RouterScore,
 };
 pub use convert::{CONVERT_TYPES, ConvertReport, convert};
 pub use neuron_major::{NeuronMajorReport, neuron_major};

@@ -403,6 +403,13 @@ pub struct AltupWeights {
     pub laurel_norm: Norm,
 }
 
+impl AltupWeights {
+    /// Its large matrices; coefficients are vectors on a device.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear> {
+        [&self.router].into_iter().chain(&self.laurel)
+    }
+}
+
 /// Maps between the embedding, or the head's input, and the streams of a model that has several.
 #[derive(Debug, Clone)]
 pub struct AltupTable {
@@ -482,10 +489,11 @@ impl LayerWeights {
     }
 
     /// The matrices that are where the layer's attention is, whatever becomes of its FFN: of attention, of the recurrent mixer, of the
-    /// layer's own input, and of the dense FFN beside experts.
+    /// layer's own input, between streams, and of the dense FFN beside experts.
     pub fn mixers(&self) -> impl Iterator<Item = &Linear> {
         let recurrent = self.recurrent.iter().flat_map(RecurrentWeights::linears);
         let others = self.per_layer.iter().flat_map(PerLayerWeights::linears);
+        let others = others.chain(self.altup.iter().flat_map(|altup| altup.linears()));
         let others = others.chain(self.beside_experts.iter().flat_map(FfnWeights::linears));
         self.attention.iter().flat_map(AttentionWeights::linears).chain(recurrent).chain(others)
     }

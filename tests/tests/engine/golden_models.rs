@@ -10,7 +10,7 @@ use thermocline_engine::{
     runtime::{KvType, LayerFiring, MAX_SHORTLIST, Outputs, Probe, RecurrentState, Sparsity},
 };
 use thermocline_tests::golden::{
-    CPU_ONLY, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
+    Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, forward, greedy, max_diff, prompt, rms_diff,
 };
 
 fn folder(name: &str) -> PathBuf {
@@ -24,7 +24,7 @@ fn load(name: &str) -> (Arc<Model>, Expected) {
 
 /// Models of every kind.
 fn all() -> impl Iterator<Item = &'static str> {
-    MODELS.into_iter().chain(RECURRENT).chain(CPU_ONLY).filter(|name| !QUANTISED.contains(name))
+    MODELS.into_iter().chain(RECURRENT).filter(|name| !QUANTISED.contains(name))
 }
 
 fn setups() -> Vec<Setup> {

@@ -16,7 +16,7 @@ use thermocline_engine::{
     runtime::{Forward, KvType, MAX_SHORTLIST, Outputs},
 };
 use thermocline_tests::{
-    golden::{self, CPU_ONLY, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, continued, max_diff, observed},
+    golden::{self, Expected, MODELS, QUANTISED, RECURRENT, Setup, by_token, continued, max_diff, observed},
     gpu::{FULL, forward, forward_with, open, shared},
 };
 
@@ -46,7 +46,7 @@ fn ids(model: &Model, n: usize) -> Vec<u32> {
 /// Every fixture against its reference.
 fn every_model(tier: Tier) {
     let gpu = shared(tier);
-    for name in MODELS.into_iter().chain(QUANTISED).chain(RECURRENT).filter(|name| !CPU_ONLY.contains(name)) {
+    for name in MODELS.into_iter().chain(QUANTISED).chain(RECURRENT) {
         let (model, expected) = load(name);
         let ids = expected.ids("input_ids");
         let mut forward = forward(gpu, &model, 64);

@@ -13,8 +13,8 @@ use crate::{
     error::Result,
     format::{Array, Value},
     model::{
-        Activation, AltupStep, AltupTable, AltupWeights, LayerWeights, Linear, ModelConfig, NormKind, NormSlot,
-        Register, Rope, RopeOrder, RopeScaling, Step,
+        Activation, AltupConfig, AltupStep, AltupTable, AltupWeights, LayerWeights, Linear, ModelConfig, NormKind,
+        NormSlot, Register, Rope, RopeOrder, RopeScaling, Step,
         import::{Draft, HfConfig, Transform},
         load::Sizes,
     },
@@ -51,6 +51,8 @@ fn config(loader: &Loader<'_>, sizes: &Sizes) -> Result<ModelConfig> {
     }
     share_keys_and_values(loader, &mut config)?;
     config.per_layer_input = Some(loader.required_size("embedding_length_per_layer_input", 1..=1 << 16)?);
+    let rank = loader.find("blk.0.laurel_l.weight").map_or(1, |tensor| tensor.rows());
+    config.altup = Some(AltupConfig { streams: STREAMS, rank });
     config.set_steps(steps());
     Ok(config)
 }
@@ -91,7 +93,7 @@ fn layer(loader: &Loader<'_>, config: &ModelConfig, n: usize) -> Result<LayerWei
     layer.gate_deviations = deviations.filter(|deviations| *deviations > 0.0);
     layer.output_scale = Some(std::f32::consts::FRAC_1_SQRT_2);
     let (d, at) = (config.d_model, |stem: &str| format!("blk.{n}.{stem}"));
-    let rank = loader.find(&at("laurel_l.weight")).map_or(1, |tensor| tensor.rows());
+    let rank = config.altup.map_or(1, |altup| altup.rank);
     let mut router_norm = loader.norm(&at("altup_router_norm"), config.norm, d)?;
     router_norm.weight.iter_mut().for_each(|x| *x /= d as f32);
     layer.altup = Some(Box::new(AltupWeights {

@@ -153,6 +153,7 @@ impl Loader<'_> {
             activation: Activation::Silu,
             experts: None,
             per_layer_input: None,
+            altup: None,
             embedding_scale: 1.0,
             residual_scale: 1.0,
             logit_scale: 1.0,

@@ -50,6 +50,19 @@ impl AltupStreams {
         Ok(())
     }
 
+    /// Takes streams that were computed elsewhere, `[streams, tokens, d]`.
+    pub fn take(&mut self, streams: &[f32], (tokens, d): (usize, usize)) -> Result<()> {
+        (self.count, self.tokens, self.d) = (streams.len() / (tokens * d).max(1), tokens, d);
+        grow(&mut self.streams, Some(streams.len()), WHAT)?;
+        self.streams[..streams.len()].copy_from_slice(streams);
+        Ok(())
+    }
+
+    /// All streams, `[streams, tokens, d]`; empty for a model with one.
+    pub fn all(&self) -> &[f32] {
+        &self.streams[..self.count * self.tokens * self.d]
+    }
+
     /// Predicts all streams; `x`, `[tokens, d]`, becomes the first's prediction.
     pub fn predict(&mut self, cpu: &Cpu, weights: &AltupWeights, eps: f32, x: &mut [f32]) -> Result<()> {
         let (n, d, len) = (self.count, self.d, x.len());

@@ -111,6 +111,31 @@ impl CpuProcessor {
         Ok(())
     }
 
+    /// The same of a model with several streams, `[streams, tokens, d_model]`.
+    pub(crate) fn take_streams(&mut self, model: &Model, streams: &[f32], tokens: usize) -> Result<()> {
+        self.fit(&model.config, tokens)?;
+        (self.tokens, self.d_model) = (tokens, model.config.d_model);
+        self.altup.take(streams, (tokens, model.config.d_model))
+    }
+
+    /// The residual stream, or all streams of a model that has several, `[streams, tokens, d_model]`.
+    pub(crate) fn current_streams(&self) -> &[f32] {
+        match self.altup.all() {
+            [] => self.current_residual(),
+            streams => streams,
+        }
+    }
+
+    /// Several streams of `tokens` merged for the head, `[tokens.len(), d_model]`.
+    pub(crate) fn merged_streams(&mut self, model: &Model, tokens: Range<usize>) -> Result<&[f32]> {
+        let d = model.config.d_model;
+        let x = &mut self.registers[Register::Residual as usize][tokens.start * d..tokens.end * d];
+        if let Some(table) = &model.weights.altup {
+            self.altup.merge(&self.cpu, table, tokens, x)?;
+        }
+        Ok(x)
+    }
+
     /// The residual stream, `[tokens, d_model]`.
     pub(crate) fn current_residual(&self) -> &[f32] {
         &self.registers[Register::Residual as usize][..self.tokens * self.d_model]

@@ -66,6 +66,7 @@ pub fn config(activation: Activation, experts: Option<Experts>) -> ModelConfig {
         activation,
         experts,
         per_layer_input: None,
+        altup: None,
         embedding_scale: 1.0,
         residual_scale: 1.0,
         logit_scale: 1.0,

@@ -1,6 +1,7 @@
 //! One layer of a model on a device, but for its FFN: prepared norms and attention.
 
 use super::{
+    altup::{AltupBuffers, AltupOps},
     attention::{AttentionBuffers, AttentionOps},
     elementwise::Elementwise,
     ffn::{DenseFfn, FfnBuffers},
@@ -18,6 +19,10 @@ use crate::{
 /// A norm of a layer's program: which one, the register it reads and the one it writes.
 pub(crate) type NormStep = (NormSlot, Register, Register);
 
+/// Buffers that the layers share: of attention, of recurrent mixers, of inputs that layers have of their own, of streams.
+pub(crate) type LayerBuffers<'a> =
+    (&'a AttentionBuffers, &'a RecurrentBuffers, Option<&'a PerLayerBuffers>, Option<&'a AltupBuffers>);
+
 /// The prepared steps of one layer around its FFN.
 #[derive(Debug)]
 pub(crate) struct GpuLayer {
@@ -25,6 +30,8 @@ pub(crate) struct GpuLayer {
     pub attention: Option<AttentionOps>,
     pub per_layer: Option<PerLayerOps>,
     pub recurrent: Option<RecurrentOps>,
+    /// Steps between streams.
+    pub altup: Option<AltupOps>,
     /// Dense FFN beside the experts.
     pub dense: Option<DenseFfn>,
     /// Sums of registers, the second of which is the sum.
@@ -46,7 +53,7 @@ impl GpuLayer {
     pub fn new(
         loader: &mut Loader<'_, '_>,
         registers: &Registers,
-        (attention, recurrent, per_layer): (&AttentionBuffers, &RecurrentBuffers, Option<&PerLayerBuffers>),
+        (attention, recurrent, per_layer, altup): LayerBuffers<'_>,
         model: &Model,
         (layer, before): (usize, Option<&DenseFfn>),
     ) -> Result<Self> {
@@ -75,8 +82,7 @@ impl GpuLayer {
                     let (of, row) = ([registers.get(into), registers.get(from)], (registers.d_model, registers.pitch));
                     sums.push(((from, into), Elementwise::new(loader.gpu, "add", &[], &of, row)?));
                 }
-                Step::Altup(_) => return Err(no_streams(layer)),
-                Step::Route { .. } | Step::AddOut | Step::PerLayerInput | Step::Scale => {}
+                Step::Route { .. } | Step::AddOut | Step::PerLayerInput | Step::Scale | Step::Altup(_) => {}
             }
         }
         let router_from = shape.early_router_input();
@@ -96,6 +102,8 @@ impl GpuLayer {
         let per_layer = per_layer.zip(weights.per_layer.as_ref());
         let per_layer =
             per_layer.map(|(buffers, of)| PerLayerOps::new(loader, buffers, of, residual, out)).transpose()?;
+        let altup = altup.zip(weights.altup.as_deref());
+        let altup = altup.map(|(buffers, of)| AltupOps::new(loader, buffers, of, registers)).transpose()?;
         let dense = match &weights.beside_experts {
             Some(ffn) => {
                 let (n_ff, gated) = (ffn.up.weight.rows(), ffn.gate.is_some());
@@ -113,6 +121,7 @@ impl GpuLayer {
             attention,
             per_layer,
             recurrent,
+            altup,
             dense,
             sums,
             mixer_from,
@@ -150,13 +159,9 @@ pub(crate) fn no_dense_ffn(layer: usize) -> Error {
     Error::invalid("layer program", "a dense FFN beside experts that the model has", got)
 }
 
-/// The error of several streams, for which there are no kernels.
+/// The error of several streams that the model does not have.
 pub(crate) fn no_streams(layer: usize) -> Error {
-    Error::Unsupported {
-        what: "layer on the GPU",
-        got: format!("several streams (AltUp) in layer {layer}"),
-        supported: "layers of one residual stream".to_owned(),
-    }
+    Error::invalid("layer program", "several streams that the model has", format!("some in layer {layer}"))
 }
 
 /// Refuses a step that reads another register than it was prepared for.

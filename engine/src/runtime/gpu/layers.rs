@@ -4,9 +4,10 @@ use std::{collections::BTreeSet, ops::Range, sync::Arc};
 
 use super::{
     GpuKv, GpuState,
+    altup::AltupBuffers,
     attention::{AttentionBuffers, AttentionOps, rotated},
     head::Head,
-    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, same},
+    layer::{GpuLayer, NormStep, no_attention, no_dense_ffn, no_norm, no_per_layer, no_recurrence, no_streams, same},
     loader::Loader,
     per_layer::PerLayerBuffers,
     recurrent::RecurrentBuffers,
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     gpu::{Buffer, Gpu, pitch},
-    model::{Model, ModelConfig, Position, Register, Weights},
+    model::{AltupStep, Model, ModelConfig, Position, Register, Weights},
     runtime::{KvCache, KvType},
 };
 
@@ -33,6 +34,7 @@ pub(crate) struct GpuLayers {
     attention: AttentionBuffers,
     per_layer: Option<PerLayerBuffers>,
     recurrent: RecurrentBuffers,
+    altup: Option<AltupBuffers>,
     first_layer: usize,
     layers: Vec<GpuLayer>,
     head: Option<Head>,
@@ -63,6 +65,7 @@ impl GpuLayers {
         let attention = AttentionBuffers::new(loader)?;
         let per_layer = PerLayerBuffers::new(loader)?;
         let recurrent = RecurrentBuffers::new(loader)?;
+        let altup = AltupBuffers::new(loader)?;
         let rotations = vec![Vec::new(); attention.tables.len()];
         let rings = (upload_bytes(config, chunk), registers.row_bytes());
         let segment = Segment::new(gpu, rings, config.n_layer(), most_work)?;
@@ -74,6 +77,7 @@ impl GpuLayers {
             attention,
             per_layer,
             recurrent,
+            altup,
             first_layer,
             layers: Vec::new(),
             head: None,
@@ -97,7 +101,7 @@ impl GpuLayers {
 
     fn build(&self, loader: &mut Loader<'_, '_>, model: &Model, layer: usize) -> Result<GpuLayer> {
         let before = self.layers.iter().find_map(|layer| layer.dense.as_ref());
-        let buffers = (&self.attention, &self.recurrent, self.per_layer.as_ref());
+        let buffers = (&self.attention, &self.recurrent, self.per_layer.as_ref(), self.altup.as_ref());
         GpuLayer::new(loader, &self.registers, buffers, model, (layer, before))
     }
 
@@ -150,8 +154,11 @@ impl GpuLayers {
 
     /// Makes room for reading back a chunk's results (logits, or the residual stream) and `more` bytes with them.
     pub fn reserve_results(&mut self, more: u64) -> Result<()> {
-        let residual = self.chunk as u64 * self.registers.row_bytes();
-        self.segment.reserve_down(self.head.as_ref().map_or(residual, Head::bytes) + more)
+        let rows = self.chunk as u64 * self.registers.row_bytes();
+        let head = self.head.as_ref().map(Head::bytes);
+        // Several streams go back to be merged before the head, wherever that is.
+        let streams = self.altup.as_ref().map(|altup| altup.streams.bytes());
+        self.segment.reserve_down(head.max(streams).unwrap_or(rows) + more)
     }
 
     /// Tokens of the current chunk.
@@ -322,10 +329,45 @@ impl GpuLayers {
     }
 
     /// `Residual = residual`, `[tokens, d_model]`, for the chunk that was announced, with the inputs that the layers here have of their
-    /// own, `[layers, tokens, w]`.
+    /// own, `[layers, tokens, w]`. In a model with several streams `residual` is all of them, `[streams, tokens, d_model]`.
     pub fn begin_with(&mut self, residual: &[f32], per_layer: &[f32]) -> Result<()> {
         pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
         self.upload_inputs(None, per_layer)
+    }
+
+    /// `Residual = residual`, `[tokens, d_model]`, in the middle of a chunk.
+    pub fn replace_residual(&mut self, residual: &[f32]) -> Result<()> {
+        pad(residual, self.registers.d_model, self.registers.pitch, &mut self.rows);
+        self.segment.upload(&[(bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual), 0)])
+    }
+
+    /// Bytes from one stream to the next.
+    fn stream_bytes(&self) -> u64 {
+        self.chunk as u64 * self.registers.row_bytes()
+    }
+
+    /// Reads back the streams of some of the chunk's tokens, `[streams, tokens.len(), d_model]`, in place of the residual stream.
+    pub fn read_streams(&mut self, tokens: Range<usize>) -> Result<()> {
+        self.add_due();
+        let Some(altup) = &self.altup else { return Err(no_streams(self.first_layer)) };
+        let (d_model, row_bytes, between) = (self.registers.d_model, self.registers.row_bytes(), self.stream_bytes());
+        let (start, bytes) = (tokens.start as u64 * row_bytes, tokens.len() as u64 * row_bytes);
+        let read_back = &mut self.read_back;
+        let count = altup.streams.bytes() / between;
+        let pieces: Vec<_> = (0..count).map(|at| (&altup.streams, at * between + start, bytes)).collect();
+        self.segment.read(&pieces, |read| unpad(read, row_bytes as usize, d_model, read_back))
+    }
+
+    /// A step between the streams of a model that has several.
+    pub fn altup(&mut self, layer: usize, step: AltupStep) -> Result<()> {
+        self.segment.enter(Some(layer));
+        self.add_due();
+        self.layer(layer)?;
+        let Some(ops) = &self.layers[layer - self.first_layer].altup else { return Err(no_streams(layer)) };
+        ops.record(self.segment.recorder(), step, self.tokens);
+        // Counted once per layer.
+        let work = if step == AltupStep::Laurel { ops.work() * self.tokens as u64 } else { 0 };
+        self.segment.worked(work, self.tokens)
     }
 
     /// Uploads the residual stream's rows or the ids of `tokens`, the chunk's rotations, and inputs of layers.
@@ -334,7 +376,14 @@ impl GpuLayers {
             Some((ids, to)) => (bytemuck::cast_slice(ids), to),
             None => (bytemuck::cast_slice(&self.rows), self.registers.get(Register::Residual)),
         };
-        let mut pieces: Vec<(&[u8], &Buffer, u64)> = vec![(input, to, 0)];
+        let mut pieces: Vec<(&[u8], &Buffer, u64)> = match &self.altup {
+            Some(altup) => {
+                let one = self.tokens * self.registers.pitch * size_of::<f32>();
+                let streams = input.chunks(one.max(1)).zip((0..).step_by(self.stream_bytes() as usize));
+                streams.map(|(stream, at)| (stream, &altup.streams, at)).collect()
+            }
+            None => vec![(input, to, 0)],
+        };
         let rotations = self.rotations.iter().zip(&self.attention.tables);
         pieces.extend(rotations.map(|(rotations, table)| (bytemuck::cast_slice(rotations), table, 0)));
         if let Some(buffers) = self.per_layer.as_ref().filter(|_| !per_layer.is_empty()) {
@@ -506,6 +555,7 @@ fn no_head() -> Error {
 /// Most bytes uploaded at once: the rows that a chunk begins with and its rotations, or the CPU's partial sums of an FFN, whose rows
 /// are as wide as any weight type's blocks make them.
 pub(crate) fn upload_bytes(config: &ModelConfig, chunk: usize) -> u64 {
-    let begin = pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
+    let streams = config.altup.map_or(1, |altup| altup.streams);
+    let begin = streams * pitch(config.d_model) + rotated(config) + config.per_layer_inputs();
     (chunk * begin.max(config.d_model.next_multiple_of(256)) * size_of::<f32>()) as u64
 }

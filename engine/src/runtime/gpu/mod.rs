@@ -7,6 +7,7 @@
 //! A register is a buffer of its own, `[chunk, pitch(d_model)]`. The sum of `Out` into the residual stream is put off until a step
 //! reads the stream: usually the next norm, which adds on the way.
 
+pub(crate) mod altup;
 pub(crate) mod attention;
 mod delta_net;
 pub(crate) mod elementwise;

@@ -112,7 +112,13 @@ fn neurons(model: &Model, layer: usize) -> usize {
 /// From `first` on, the hot neurons of each layer being `hot` of those there are.
 fn placement(model: &Model, first: usize, head: bool, hot: impl Fn(usize, usize) -> Vec<u32>) -> Placement {
     let n_layer = model.config.n_layer();
-    let hot = (0..n_layer).map(|layer| if layer < first { Vec::new() } else { hot(layer, neurons(model, layer)) });
+    let hot = (0..n_layer).map(|layer| {
+        let n = neurons(model, layer);
+        let hot = if layer < first { Vec::new() } else { hot(layer, n) };
+        // Neurons that depend on each other are resident together.
+        let part = hot.len() < n && model.weights.layers[layer].couples_neurons();
+        if part { Vec::new() } else { hot }
+    });
     Placement { first_resident: first, hot: hot.collect(), head }
 }
 

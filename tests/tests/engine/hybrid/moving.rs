@@ -47,9 +47,11 @@ impl Planner for Script {
 /// Whatever moves, and however little at a time, the logits stay.
 #[test]
 fn moving_weights_between_tokens_does_not_change_logits() {
-    // In Gemma 4 E2B, layers read keys and values of layers that may be on the other side.
-    let shared = neuron_major("fixtures/models/gemma4-e2b");
-    for model in [model(POWERINFER), model(experts::MIXTRAL), wide(), shared, model("fixtures/models/gemma4-moe")] {
+    // In Gemma 4 E2B and 3n, layers read keys and values of layers that may be on the other side.
+    let of = |name: &str| neuron_major(&format!("fixtures/models/{name}"));
+    let others = ["gemma4-e2b", "gemma3n", "plm", "glm4-moe-lite", "laguna"].map(of);
+    let whole = [model(POWERINFER), model(experts::MIXTRAL), wide(), model("fixtures/models/gemma4-moe")];
+    for model in whole.into_iter().chain(others) {
         check_moves_keep_logits(&model);
     }
 }

@@ -74,11 +74,14 @@ fn placements_do_not_change_logits_of_other_models() {
         "cohere2",
         "granite-4-dense",
         "ministral3",
+        "gemma3n",
+        "bitnet",
     ] {
         let model = neuron_major(&format!("fixtures/models/{name}"));
         // Longer than a tile of keys.
         let ids = ids(&model, 150);
-        let mut scalar = golden::forward(&model, Setup { isa: Some(Isa::Scalar), ..Setup::default() });
+        let setup = Setup { isa: Some(Isa::Scalar), activations: InputPrecision::Float, ..Setup::default() };
+        let mut scalar = golden::forward(&model, setup);
         let wanted = logits(&mut scalar, &ids, 4);
         for (what, placement) in placements(&model, 5) {
             let error = relative(&logits(&mut hybrid(gpu, &model, &placement, 64), &ids, 4), &wanted);

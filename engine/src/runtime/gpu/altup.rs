@@ -1,0 +1,167 @@
+//! The streams of a model that has several (AltUp, Baykal et al. 2023) on the device. The CPU makes them of the embeddings and merges them
+//! before the head; between layers they are predicted and corrected here, as `runtime::cpu` does.
+
+use super::{
+    elementwise::{Elementwise, WORKGROUP, flat_grid},
+    loader::Loader,
+    norm::{NormOp, NormWeights},
+    product::Product,
+    registers::Registers,
+};
+use crate::{
+    error::{Error, Result},
+    gpu::{Buffer, Gpu, Op, Purpose, Recorder, params, pitch},
+    model::{AltupConfig, AltupStep, AltupWeights, Linear, ModelConfig, Register},
+};
+
+/// Streams that the kernels are written for.
+const STREAMS: usize = 4;
+
+/// Buffers that all layers share.
+#[derive(Debug)]
+pub(crate) struct AltupBuffers {
+    /// `[streams, chunk, pitch(d_model)]`
+    pub streams: Buffer,
+    /// Their predictions, likewise.
+    predicted: Buffer,
+    /// `[chunk, pitch(d_model)]`: the router's input.
+    normed: Buffer,
+    /// `[chunk, pitch(streams)]`
+    modalities: Buffer,
+    /// `[chunk, pitch(rank)]`: the low-rank path's.
+    low: Buffer,
+}
+
+impl AltupBuffers {
+    /// `None` for a model with one stream.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for another number of streams than the kernels', [`Error::Memory`] if the budget is too small.
+    pub fn new(loader: &Loader<'_, '_>) -> Result<Option<Self>> {
+        let Some(AltupConfig { streams, .. }) = loader.config.altup else { return Ok(None) };
+        if streams != STREAMS {
+            return Err(Error::Unsupported {
+                what: "streams on the GPU",
+                got: streams.to_string(),
+                supported: STREAMS.to_string(),
+            });
+        }
+        let [streams, predicted, normed, modalities, low] = Self::scratch_floats(loader.config, loader.chunk);
+        Ok(Some(AltupBuffers {
+            streams: loader.scratch("streams", streams)?,
+            predicted: loader.scratch("predicted streams", predicted)?,
+            normed: loader.scratch("input of the streams' router", normed)?,
+            modalities: loader.scratch("modalities", modalities)?,
+            low: loader.scratch("low-rank path", low)?,
+        }))
+    }
+
+    /// Sizes of the buffers, in floats.
+    pub fn scratch_floats(config: &ModelConfig, chunk: usize) -> [usize; 5] {
+        let Some(AltupConfig { streams, rank }) = config.altup else { return [0; 5] };
+        let row = pitch(config.d_model);
+        [streams * row, streams * row, row, pitch(streams), pitch(rank)].map(|floats| chunk * floats)
+    }
+}
+
+/// One layer's steps between the streams, prepared.
+#[derive(Debug)]
+pub(crate) struct AltupOps {
+    gpu: Gpu,
+    /// Modalities of the first stream, and of the layer's result.
+    modalities: [(NormOp, Product); 2],
+    predict: Op,
+    correct: Op,
+    add: Op,
+    laurel: (Product, Product, NormOp, Elementwise),
+    params: params::Streams,
+}
+
+impl AltupOps {
+    /// Uploads a layer's weights.
+    pub fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &AltupBuffers,
+        weights: &AltupWeights,
+        registers: &Registers,
+    ) -> Result<Self> {
+        let [residual, normed, normed_ffn, out] =
+            [Register::Residual, Register::Normed, Register::NormedFfn, Register::Out].map(|it| registers.get(it));
+        let what = (Purpose::Attention, "weights between streams");
+        let router_norm = NormWeights::new(loader, &weights.router_norm)?;
+        let mut modalities = |x: &Buffer| {
+            let norm = NormOp::new(loader, &router_norm, x, None, &buffers.normed)?;
+            let into = (&buffers.modalities, pitch(STREAMS));
+            Ok::<_, Error>((norm, Product::new(loader, what, &[&weights.router], &buffers.normed, into)?))
+        };
+        let modalities = [modalities(&buffers.streams)?, modalities(residual)?];
+        let gpu = loader.gpu;
+        let op = |name, of: &[&Buffer]| {
+            let pipeline = gpu.pipelines().get(name, None, WORKGROUP, &[])?;
+            Op::new(gpu, &pipeline, &of.iter().map(|buffer| (*buffer).into()).collect::<Vec<_>>())
+        };
+        let add = op("altup_add", &[out, &buffers.streams, residual])?;
+        let map = loader.vector("coefficients of streams", &decoded(&weights.predict))?;
+        let (first, streams, predicted) = (&buffers.modalities, &buffers.streams, &buffers.predicted);
+        let predict = op("altup_predict", &[first, &map, streams, predicted, residual])?;
+        let map = loader.vector("coefficients of streams", &decoded(&weights.correct))?;
+        let scale = loader.vector("a stream's scale", &weights.scale)?;
+        let correct = op("altup_correct", &[first, &map, predicted, &scale, streams, residual])?;
+        let [left, right] = &weights.laurel;
+        let rank = pitch(left.weight.rows());
+        let norm = NormWeights::new(loader, &weights.laurel_norm)?;
+        let row = (registers.d_model, registers.pitch);
+        let laurel = (
+            Product::new(loader, what, &[left], normed, (&buffers.low, rank))?,
+            Product::new(loader, what, &[right], &buffers.low, (normed_ffn, registers.pitch))?,
+            NormOp::new(loader, &norm, normed_ffn, None, normed_ffn)?,
+            Elementwise::new(loader.gpu, "add", &[], &[normed_ffn, normed], row)?,
+        );
+        let params = params::Streams {
+            cols: registers.d_model as u32,
+            pitch: registers.pitch as u32,
+            rows: 0,
+            stride: 0,
+            stream_pitch: (loader.chunk * registers.pitch) as u32,
+            modalities_pitch: pitch(STREAMS) as u32,
+        };
+        Ok(AltupOps { gpu: loader.gpu.clone(), modalities, predict, correct, add, laurel, params })
+    }
+
+    /// Records a step for `tokens` tokens.
+    pub fn record(&self, recorder: &mut Recorder, step: AltupStep, tokens: usize) {
+        let (modalities, op) = match step {
+            AltupStep::Laurel => {
+                let (left, right, norm, add) = &self.laurel;
+                left.record(recorder, tokens);
+                right.record(recorder, tokens);
+                norm.record(recorder, tokens, false);
+                add.record(recorder, tokens);
+                return;
+            }
+            AltupStep::Predict => (Some(&self.modalities[0]), &self.predict),
+            AltupStep::Correct => (Some(&self.modalities[1]), &self.correct),
+            AltupStep::AddOut => (None, &self.add),
+        };
+        if let Some((norm, router)) = modalities {
+            norm.record(recorder, tokens, false);
+            router.record(recorder, tokens);
+        }
+        let (groups, stride) = flat_grid(&self.gpu, tokens * self.params.cols as usize, WORKGROUP);
+        recorder.dispatch(op, &params::Streams { rows: tokens as u32, stride, ..self.params }, groups);
+    }
+
+    /// Multiply-adds of a token.
+    pub fn work(&self) -> u64 {
+        let [(_, first), (_, result)] = &self.modalities;
+        first.work + result.work + self.laurel.0.work + self.laurel.1.work
+    }
+}
+
+/// The weights of a small matrix, `[rows, cols]`.
+fn decoded(linear: &Linear) -> Vec<f32> {
+    let (rows, cols) = (linear.weight.rows(), linear.weight.cols());
+    let mut values = vec![0.0; rows * cols];
+    values.chunks_exact_mut(cols.max(1)).enumerate().for_each(|(at, row)| linear.weight.dequantise_row(at, row));
+    values
+}
