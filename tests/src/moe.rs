@@ -39,6 +39,7 @@ pub fn wide() -> Model {
             scale: None,
             router,
             selection_bias: None,
+            latent: None,
             experts,
             shared: Some(Box::new(SharedExpert { gate: Some(gate), ffn: shared })),
             file_down: Vec::new(),

@@ -239,9 +239,20 @@ impl ObservedLayer<'_> {
         let d = moe.router.weight.cols();
         let (tokens, mut routing) = (normed.len() / d.max(1), Routing::default());
         routing.route(cpu, experts, moe, normed, tokens)?;
+        let mut latents = Vec::new();
+        let (x, width) = match &moe.latent {
+            Some(latent) => {
+                let width = latent.down.weight.rows();
+                latents.resize(tokens * width, 0.0);
+                let (weight, bias) = (&latent.down.weight, latent.down.bias.as_deref());
+                cpu.matmul(&mut [MatmulJob { weight, bias, out: &mut latents }], normed, tokens);
+                (&latents[..], width)
+            }
+            None => (normed, d),
+        };
         for at in 0..self.ffns.len() {
             let rows: Vec<f32> = match at < moe.experts.len() {
-                true => routing.members(at, tokens).flat_map(|(t, _)| &normed[t * d..][..d]).copied().collect(),
+                true => routing.members(at, tokens).flat_map(|(t, _)| &x[t * width..][..width]).copied().collect(),
                 false => normed.to_vec(),
             };
             self.observe(at, cpu, how, (&rows, &rows), buffers)?;

@@ -16,7 +16,7 @@ use crate::{
     gpu::{Caps, ExpertGroups, GpuMatrix, pitch},
     model::{
         AttentionConfig, Down, ExpertWeights, Ffn, FfnWeights, LayerWeights, Linear, Model, ModelConfig, Norm,
-        PerLayerWeights, Predictor, PredictorKind, SharedExpert,
+        PerLayerWeights, Predictor, PredictorKind,
     },
     placement::{DeviceBytes, LayerBytes},
     quant::{device_row_bytes, device_type},
@@ -244,18 +244,12 @@ fn expert_bytes(moe: &ExpertWeights, at: usize) -> u64 {
 }
 
 fn routing_bytes(caps: &Caps, moe: &ExpertWeights) -> Result<u64> {
-    let shared = match &moe.shared {
-        Some(shared) => {
-            let ffn = &shared.ffn;
-            let linears = ffn.gate.iter().chain([&ffn.up, down_of(ffn)]).chain(&shared.gate);
-            linears.map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear))).sum::<Result<u64>>()?
-        }
-        None => 0,
-    };
+    let matrices = moe.always_read().map(|linear| Ok(matrix(caps, &[linear])? + bias_bytes(linear)));
+    let matrices = matrices.sum::<Result<u64>>()?;
     let vectors = moe.selection_bias.iter().chain(&moe.scale).map(|vector| vector.len());
     let vectors = vectors.chain(moe.router_norm.as_ref().map(|norm| norm.weight.len()));
     let bias = vectors.map(vector).sum::<u64>();
-    Ok(matrix(caps, &[&moe.router])? + bias_bytes(&moe.router) + bias + shared)
+    Ok(matrices + bias)
 }
 
 /// Most words of one token of a layer in the firing log.
@@ -306,6 +300,7 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
             let (used, n_ff) = config.experts.as_ref().map_or((1, 0), |experts| (experts.used, experts.n_ff));
             let slots = chunk * used;
             let row = pitch(config.d_model);
+            let latent = moe.latent.as_ref().map(|latent| pitch(latent.down.weight.rows()));
             let shared = moe.shared.as_ref().map_or(0, |shared| {
                 floats(chunk * pitch(1)) + floats(chunk * row) + dense_scratch(caps, config, &shared.ffn, chunk)
             });
@@ -315,7 +310,8 @@ fn ffn_scratch(caps: &Caps, config: &ModelConfig, ffn: &Ffn, chunk: usize) -> u6
                 + 3 * floats(slots)
                 + ExpertGroups::words(slots, moe.experts.len()).map(floats).iter().sum::<u64>()
                 + hidden_bytes(slots, n_ff, moe.gated())
-                + floats(slots * row)
+                + floats(slots * latent.unwrap_or(row))
+                + latent.map_or(0, |row| 2 * floats(chunk * row))
                 + shared
         }
     }
@@ -335,9 +331,9 @@ fn quantised_bytes(model: &Model) -> u64 {
                 Ffn::None => 0,
                 Ffn::Dense(weights) => ffn(weights),
                 Ffn::Experts(moe) => {
-                    let gate = |shared: &SharedExpert| shared.gate.as_ref().map_or(0, of);
-                    let shared = moe.shared.as_ref().map_or(0, |shared| gate(shared) + ffn(&shared.ffn));
-                    of(&moe.router) + shared
+                    // The way out of a latent is prepared twice.
+                    let again = moe.latent.as_ref().map_or(0, |latent| of(&latent.up));
+                    moe.always_read().map(of).sum::<u64>() + again
                 }
             }
     });

@@ -1,7 +1,7 @@
 //! Scratch buffers of MoE layers. A slot is a token and one of the experts it uses.
 
 use crate::{
-    error::Result,
+    error::{Error, Result},
     gpu::{Buffer, ExpertGroups, Gpu, Op, Recorder, params, pitch},
     model::{ExpertWeights, Experts, RouterScore},
     runtime::gpu::{
@@ -33,12 +33,24 @@ pub(crate) struct ExpertBuffers {
     /// Elements of a row of outputs.
     pub row: usize,
     pub shared: Option<SharedBuffers>,
+    /// Of routed experts that work in a latent.
+    pub latent: Option<LatentBuffers>,
     /// `[chunk, pitch(d_model)]`: the router's input, where it is not the experts'.
     pub router_input: Option<Buffer>,
     shape: ExpertShape,
     combine: Op,
     experts: Experts,
-    d_model: usize,
+    /// Elements of a routed expert's output: `d_model`, or the latent's.
+    width: usize,
+}
+
+/// Inputs and sum of routed experts that work in a latent.
+#[derive(Debug, Clone)]
+pub(crate) struct LatentBuffers {
+    /// `[chunk, pitch(latent)]`
+    pub x: Buffer,
+    /// `[chunk, pitch(latent)]`
+    pub sum: Buffer,
 }
 
 /// Number of neurons of the FFNs of an MoE layer, and whether they have gates.
@@ -47,6 +59,8 @@ pub(crate) struct ExpertShape {
     /// True if the routed experts have gates.
     pub gated: bool,
     pub shared: Option<SharedShape>,
+    /// Elements of the latent in which routed experts work.
+    pub latent: Option<usize>,
     /// True if the router has an input of its own.
     pub router_input: bool,
 }
@@ -66,7 +80,8 @@ impl ExpertShape {
             gated: shared.ffn.gate.is_some(),
             weighed: shared.gate.is_some(),
         });
-        ExpertShape { gated: weights.gated(), shared, router_input: weights.router_norm.is_some() }
+        let latent = weights.latent.as_ref().map(|latent| latent.down.weight.rows());
+        ExpertShape { gated: weights.gated(), shared, latent, router_input: weights.router_norm.is_some() }
     }
 }
 
@@ -84,7 +99,8 @@ impl ExpertBuffers {
     /// For FFNs of `shape`. Sums go to `out`.
     pub fn new(loader: &Loader<'_, '_>, experts: &Experts, shape: ExpertShape, out: &Buffer) -> Result<Self> {
         let (gpu, chunk, d_model) = (loader.gpu, loader.chunk, loader.config.d_model);
-        let (slots, row) = (chunk * experts.used, pitch(d_model));
+        let width = shape.latent.unwrap_or(d_model);
+        let (slots, row) = (chunk * experts.used, pitch(width));
         let scores = loader.scratch("scores of experts", chunk * pitch(experts.count))?;
         let ids = loader.scratch("chosen experts", slots)?;
         let places = loader.scratch("places of chosen experts", slots)?;
@@ -97,20 +113,33 @@ impl ExpertBuffers {
             Ok(SharedBuffers {
                 gate: gate.transpose()?,
                 ffn: FfnBuffers::new(loader, chunk, n_ff, gated)?,
-                output: loader.scratch("output of the shared expert", chunk * row)?,
+                output: loader.scratch("output of the shared expert", chunk * pitch(d_model))?,
             })
         });
         let shared: Option<SharedBuffers> = shared.transpose()?;
         let router_input =
-            shape.router_input.then(|| loader.scratch("input of the router", chunk * row)).transpose()?;
+            shape.router_input.then(|| loader.scratch("input of the router", chunk * pitch(d_model))).transpose()?;
+        let latent = shape.latent.map(|_| {
+            let buffer = |what| loader.scratch(what, chunk * row);
+            Ok::<_, Error>(LatentBuffers {
+                x: buffer("latents of experts")?,
+                sum: buffer("sum of experts in their latent")?,
+            })
+        });
+        let latent = latent.transpose()?;
+        // The shared expert is added behind the latent.
+        let (sum, added) = match &latent {
+            Some(latent) => (&latent.sum, None),
+            None => (out, shared.as_ref()),
+        };
         let switch = |on: bool| f64::from(u8::from(on));
-        let weighed = shape.shared.is_some_and(|shared| shared.weighed);
-        let with_shared = [("SHARED", switch(shared.is_some())), ("GATED", switch(weighed))];
+        let weighed = added.is_some() && shape.shared.is_some_and(|shared| shared.weighed);
+        let with_shared = [("SHARED", switch(added.is_some())), ("GATED", switch(weighed))];
         let combine = gpu.pipelines().get("combine", None, WORKGROUP, &with_shared)?;
         let nothing = gpu.nothing();
-        let shared_output = shared.as_ref().map_or(nothing, |shared| &shared.output);
-        let shared_gate = shared.as_ref().and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
-        let bindings = [&outputs, &router_weights, &places, shared_output, shared_gate, out].map(Into::into);
+        let shared_output = added.map_or(nothing, |shared| &shared.output);
+        let shared_gate = added.and_then(|shared| shared.gate.as_ref()).unwrap_or(nothing);
+        let bindings = [&outputs, &router_weights, &places, shared_output, shared_gate, sum].map(Into::into);
         let combine = Op::new(gpu, &combine, &bindings)?;
         let experts = *experts;
         Ok(ExpertBuffers {
@@ -123,11 +152,12 @@ impl ExpertBuffers {
             outputs,
             row,
             shared,
+            latent,
             router_input,
             shape,
             combine,
             experts,
-            d_model,
+            width,
         })
     }
 
@@ -172,11 +202,11 @@ impl ExpertBuffers {
     }
 
     /// Records `out =` the weighted sum of the outputs of the experts in the first `resident` places and of the shared expert, and with
-    /// `add` of what is in `out`.
+    /// `add` of what is in `out`. In a latent it is the routed experts' sum.
     pub fn combine(&self, gpu: &Gpu, recorder: &mut Recorder, tokens: usize, resident: usize, add: bool) {
-        let (grid, stride) = flat_grid(gpu, tokens * self.d_model, self.combine.pipeline().workgroup());
+        let (grid, stride) = flat_grid(gpu, tokens * self.width, self.combine.pipeline().workgroup());
         let params = params::Combine {
-            cols: self.d_model as u32,
+            cols: self.width as u32,
             pitch: self.row as u32,
             tokens: tokens as u32,
             used: self.experts.used as u32,

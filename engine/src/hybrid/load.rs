@@ -141,11 +141,8 @@ fn layer_bytes(layer: &LayerWeights, part: FfnPart<'_>, predictors: bool) -> u64
             };
             let down_of = |at: usize| moe.output_major(at).map_or(0, |down| size(&down.weight));
             let experts = moe.experts.iter().enumerate().filter(|(expert, _)| is_hot(*expert));
-            let shared = moe.shared.as_ref();
-            size(&moe.router.weight)
+            moe.always_read().map(|linear| size(&linear.weight)).sum::<u64>()
                 + experts.map(|(at, expert)| rows(expert) + down_of(at)).sum::<u64>()
-                + shared
-                    .map_or(0, |shared| shared.gate.as_ref().map_or(0, |gate| size(&gate.weight)) + ffn(&shared.ffn))
         }
     };
     attention + here + predictor

@@ -12,12 +12,13 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    gpu::{Buffer, Gpu, Op, Purpose, Recorder, Usage, pitch},
+    gpu::{Buffer, Epilogue, Gpu, Matmul, MatmulOutput, Op, Purpose, Recorder, Usage, pitch},
     model::{ExpertWeights, Experts, Ffn, Register, mask},
     runtime::{
         Probe, Sparsity,
         gpu::{
             Loader, Segment,
+            elementwise::Elementwise,
             ffn::DenseFfn,
             norm::{NormOp, NormWeights},
             product::Product,
@@ -53,6 +54,7 @@ pub(crate) struct ResidentExperts {
     upload: Option<ExpertUpload>,
     /// Gate, if it has one, and FFN of the shared expert.
     shared: Option<(Option<Product>, DenseFfn)>,
+    latent: Option<LatentOps>,
     neurons: LayerNeurons,
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
@@ -61,8 +63,50 @@ pub(crate) struct ResidentExperts {
     threshold: Option<f32>,
     /// True if silent neurons are exactly zero.
     sparse: bool,
+    /// Input of the routed experts.
     from: Buffer,
     work: u64,
+}
+
+/// The routed experts' way into a latent and out of it.
+#[derive(Debug)]
+struct LatentOps {
+    down: Product,
+    /// `Out = up(sum)`, and `Out += up(sum)`.
+    up: Product,
+    up_added: Vec<Matmul>,
+    /// `Out +=` the shared expert's output.
+    add_shared: Option<Elementwise>,
+}
+
+impl LatentOps {
+    /// Uploads the two maps. The way in reads `from`, the way out writes to `registers`' `Out`.
+    fn new(
+        loader: &mut Loader<'_, '_>,
+        buffers: &ExpertBuffers,
+        weights: &ExpertWeights,
+        (registers, from): (&Registers, &Buffer),
+    ) -> Result<Option<Self>> {
+        let (Some(latent), Some(own)) = (&weights.latent, &buffers.latent) else { return Ok(None) };
+        if buffers.shared.as_ref().is_some_and(|shared| shared.gate.is_some()) {
+            return Err(Error::Unsupported {
+                what: "experts on the GPU",
+                got: "a latent beside a shared expert with a gate".to_owned(),
+                supported: "a shared expert without one".to_owned(),
+            });
+        }
+        let (out, pitch) = (registers.get(Register::Out), registers.pitch);
+        let down = Product::new(loader, WHAT, &[&latent.down], from, (&own.x, buffers.row))?;
+        let up = Product::new(loader, WHAT, &[&latent.up], &own.sum, (out, pitch))?;
+        let into = MatmulOutput { buffer: out, pitch, offset: 0, epilogue: Epilogue::Accumulate };
+        let up_added = up.matrices.iter().map(|matrix| Matmul::with(loader.gpu, matrix, &own.sum, None, &into));
+        let up_added = up_added.collect::<Result<_>>()?;
+        let add_shared = buffers
+            .shared
+            .as_ref()
+            .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], (registers.d_model, pitch)));
+        Ok(Some(LatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
+    }
 }
 
 /// Buffers of fired masks and their lengths in bytes: of the slots, and of the shared expert.
@@ -132,8 +176,11 @@ impl ResidentExperts {
             }
             _ => None,
         };
+        let latent = LatentOps::new(loader, &buffers, weights, (registers, from))?;
+        let experts_from = buffers.latent.as_ref().map_or(from, |latent| &latent.x).clone();
         let work = router.work
-            + (experts.used * experts.n_ff * d_model * if shape.gated { 3 } else { 2 }) as u64
+            + latent.as_ref().map_or(0, |latent| latent.down.work + latent.up.work)
+            + (experts.used * experts.n_ff * shape.latent.unwrap_or(d_model) * if shape.gated { 3 } else { 2 }) as u64
             + shared.as_ref().map_or(0, |(gate, ffn)| gate.as_ref().map_or(0, |gate| gate.work) + ffn.work());
         let shared_ff = shape.shared.map_or(0, |shared| shared.n_ff);
         let neurons = LayerNeurons::Experts { experts: experts.count, width: experts.n_ff, shared: shared_ff };
@@ -149,12 +196,13 @@ impl ResidentExperts {
             blocks: Vec::new(),
             upload: None,
             shared,
+            latent,
             resident: vec![0; mask::words(experts.count)],
             resident_neurons: vec![0; mask::words(neurons.count())],
             neurons,
             threshold,
             sparse: loader.config.activation.is_sparse(),
-            from: from.clone(),
+            from: experts_from,
             work,
         };
         ops.bring(loader, &matrices, hot, &HashSet::new(), u64::MAX)?;
@@ -364,6 +412,7 @@ impl ResidentExperts {
             if grouped {
                 buffers.groups.record(recorder, slots);
             }
+            self.latent.iter().for_each(|latent| latent.down.record(recorder, tokens));
             self.blocks.iter().for_each(|block| block.record_gate_up(recorder, slots, grouped));
             buffers.ffn.activate(recorder, slots, threshold);
             self.blocks.iter().for_each(|block| block.record_down(recorder, slots, grouped));
@@ -382,7 +431,16 @@ impl ResidentExperts {
 
     /// Records `Out =` the weighted sum of the experts; with `add` the contents of `Out` are added.
     pub fn combine(&self, recorder: &mut Recorder, tokens: usize, add: bool) {
-        self.buffers.combine(&self.gpu, recorder, tokens, self.places(), add);
+        let Some(latent) = &self.latent else {
+            return self.buffers.combine(&self.gpu, recorder, tokens, self.places(), add);
+        };
+        self.buffers.combine(&self.gpu, recorder, tokens, self.places(), false);
+        if add {
+            latent.up_added.iter().for_each(|up| up.record(recorder, tokens));
+        } else {
+            latent.up.record(recorder, tokens);
+        }
+        latent.add_shared.iter().for_each(|add| add.record(recorder, tokens));
     }
 
     /// Records the neurons of the chosen experts that fired: a mask per slot, valid for resident experts.

@@ -29,9 +29,9 @@ pub use resident::Resident;
 pub use step::{AltupStep, NormSlot, Register, Step};
 pub use traits::{expected_sparsity, traits};
 pub use weights::{
-    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertWeights, Ffn, FfnWeights, LatentWeights,
-    LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor, PredictorInput,
-    PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, ShortConvWeights, Weights,
+    AltupTable, AltupWeights, AttentionWeights, DeltaNetWeights, Down, ExpertLatent, ExpertWeights, Ffn, FfnWeights,
+    LatentWeights, LayerWeights, Linear, Mamba2Weights, Norm, PerLayerTable, PerLayerWeights, Predictor,
+    PredictorInput, PredictorKind, PredictorQuality, RecurrentWeights, SharedExpert, ShortConvWeights, Weights,
 };
 
 use crate::{

@@ -1,6 +1,6 @@
 //! Bytes of weights that a token reads, which bound the speed of decoding.
 
-use super::{Down, Ffn, FfnWeights, Model, SharedExpert};
+use super::{Down, Ffn, FfnWeights, Model};
 use crate::format::Matrix;
 
 impl Model {
@@ -20,9 +20,9 @@ impl Model {
             Ffn::Dense(ffn) => ffn_bytes(ffn),
             Ffn::Experts(weights) => {
                 let all: u64 = weights.experts.iter().map(ffn_bytes).sum();
-                let shared = weights.shared.as_ref().map_or(0, |shared| ffn_bytes(&shared.ffn) + gate_bytes(shared));
+                let always: u64 = weights.always_read().map(|linear| matrix_bytes(&linear.weight)).sum();
                 let experts = (weights.experts.len() as u64).max(1);
-                matrix_bytes(&weights.router.weight) + shared + all * routed / experts
+                always + all * routed / experts
             }
         };
         self.weights.layers.iter().map(|layer| ffn(&layer.ffn)).sum()
@@ -31,10 +31,6 @@ impl Model {
 
 fn matrix_bytes(matrix: &Matrix) -> u64 {
     matrix.data().len() as u64
-}
-
-fn gate_bytes(shared: &SharedExpert) -> u64 {
-    shared.gate.as_ref().map_or(0, |gate| matrix_bytes(&gate.weight))
 }
 
 fn ffn_bytes(ffn: &FfnWeights) -> u64 {

@@ -39,6 +39,8 @@ pub fn traits(model: &Model) -> Vec<String> {
     mixers.into_iter().for_each(|(name, layers)| add(layers, name));
     let shared = |layer: &&super::LayerWeights| matches!(&layer.ffn, Ffn::Experts(moe) if moe.shared.is_some());
     add(weights.layers.iter().filter(shared).count(), "a shared expert");
+    let latent = |layer: &&super::LayerWeights| matches!(&layer.ffn, Ffn::Experts(moe) if moe.latent.is_some());
+    add(weights.layers.iter().filter(latent).count(), "experts in a latent narrower than the residual stream");
     add(weights.layers.iter().filter(|layer| layer.beside_experts.is_some()).count(), "a dense FFN beside experts");
     if let Some(experts) = &config.experts {
         lines.push(format!("{} of {} experts by {}", experts.used, experts.count, experts.router));

@@ -206,6 +206,8 @@ pub struct ExpertWeights {
     pub scale: Option<Vec<f32>>,
     /// Added to the router's scores where experts are chosen, `[experts]`; weights are without it.
     pub selection_bias: Option<Vec<f32>>,
+    /// Maps between the residual stream's width and the routed experts', where that is narrower.
+    pub latent: Option<Box<ExpertLatent>>,
     /// One FFN per expert.
     pub experts: Vec<FfnWeights>,
     /// Shared expert, which sees every token (Qwen2-MoE). Several side by side are one of their widths together.
@@ -216,6 +218,13 @@ pub struct ExpertWeights {
 }
 
 impl ExpertWeights {
+    /// The matrices that every token reads: of router, latent, shared expert and its gate.
+    pub fn always_read(&self) -> impl Iterator<Item = &Linear> {
+        let latent = self.latent.iter().flat_map(|latent| [&latent.down, &latent.up]);
+        let shared = self.shared.iter().flat_map(|shared| shared.gate.iter().chain(shared.ffn.linears()));
+        [&self.router].into_iter().chain(latent).chain(shared)
+    }
+
     /// Number and grouping of the experts' neurons.
     pub fn neurons(&self) -> LayerNeurons {
         let rows = |ffn: &FfnWeights| ffn.up.weight.rows();
@@ -264,6 +273,16 @@ impl ExpertWeights {
         let neuron_major = self.experts.iter().any(|ffn| matches!(ffn.down, Down::Neurons(_)));
         self.file_down = file.filter(|_| neuron_major).unwrap_or_default();
     }
+}
+
+/// The routed experts' way into a latent and out of it: `up (sum of experts(down x))` (Nemotron 3 Super). Router and shared expert read
+/// `x` itself.
+#[derive(Debug, Clone)]
+pub struct ExpertLatent {
+    /// `[latent, d]`
+    pub down: Linear,
+    /// `[d, latent]`, without a bias: parts of the sum are mapped by themselves.
+    pub up: Linear,
 }
 
 /// The shared expert, computed for every token: `sigmoid(gate x) * ffn(x)`, or `ffn(x)` without a gate, is added to the routed

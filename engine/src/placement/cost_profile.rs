@@ -107,7 +107,7 @@ pub struct LayerCosts {
     pub attention_reads: Vec<ReadBytes>,
     /// Products of the predictor: read for every token.
     pub predictor_reads: Vec<ReadBytes>,
-    /// Products of the router and the shared expert: read for every token.
+    /// Products of the router, the experts' latent and the shared expert: read for every token.
     pub routing_reads: Vec<ReadBytes>,
     /// A neuron's firing row. Of an expert: nothing.
     pub firing_read: ReadBytes,
@@ -331,11 +331,7 @@ impl LayerCosts {
                 down.device = device;
             }
         }
-        self.routing_reads = vec![matrix_reads(&experts.router.weight)];
-        if let Some(shared) = &experts.shared {
-            self.routing_reads.extend(shared.gate.iter().map(|gate| matrix_reads(&gate.weight)));
-            self.routing_reads.extend(ffn_reads(&shared.ffn));
-        }
+        self.routing_reads = experts.always_read().map(|linear| matrix_reads(&linear.weight)).collect();
     }
 
     /// Sorts neurons by `frequency` (`[neurons]`, in the model's order), hottest first; equal ones keep the model's order. The

@@ -61,6 +61,7 @@ fn resident_experts_compute_the_cpus_outputs_choices_and_firings() {
             router_norm: None,
             scale: (!with_shared).then(|| vec![0.5, 2.0, 1.0, 1.5, 0.25]),
             selection_bias: None,
+            latent: None,
             experts: (0..5).map(|_| ffn(true, 20, &mut seed)).collect(),
             shared: with_shared
                 .then(|| Box::new(SharedExpert { gate: Some(linear(1, D, &mut seed)), ffn: ffn(true, 40, &mut seed) })),

@@ -1,5 +1,6 @@
 //! Nemotron-H, Nemotron Nano 2 and Nemotron 3: every layer is one mixer behind a norm, Mamba-2, attention without positions, an FFN
-//! that has no gate and squares its ReLU, or experts of that kind, chosen by sigmoid and bias, with a shared one.
+//! that has no gate and squares its ReLU, or experts of that kind, chosen by sigmoid and bias, with a shared one. In the larger models the
+//! routed experts are narrower than the residual stream: they read and write a latent.
 //!
 //! GGUF tells the kind of a layer by its sizes: key/value heads for attention, FFN neurons for an FFN or experts, neither for Mamba-2.
 
@@ -155,9 +156,6 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
             draft.set_size("expert_shared_feed_forward_length", n_ff)?;
         }
         draft.router(hf, Router::sigmoid(true))?;
-        if let Some(size @ 1..) = hf.usize(&["moe_latent_size"])? {
-            return Err(hf.unsupported("latent experts", "moe_latent_size", size));
-        }
     }
     let mamba2 = mamba2::HfMamba2 {
         heads: hf.size(&["mamba_num_heads"])?,
@@ -181,6 +179,8 @@ fn import(hf: &HfConfig, draft: &mut Draft) -> Result<()> {
         ("up_proj", "ffn_up"),
         ("down_proj", "ffn_down"),
         ("gate", "ffn_gate_inp"),
+        ("fc1_latent_proj", "ffn_latent_down"),
+        ("fc2_latent_proj", "ffn_latent_up"),
     ] {
         naming.add(format!("model.layers.*.mixer.{hf}"), format!("blk.*.{gguf}"));
     }

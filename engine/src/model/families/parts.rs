@@ -8,8 +8,8 @@ use crate::{
     error::Result,
     format::{Matrix, Tensor},
     model::{
-        AttentionWeights, Down, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear, ModelConfig, Norm,
-        NormSlot, PerLayerTable, PerLayerWeights, RecurrentConfig, Register, SharedExpert, Step,
+        AttentionWeights, Down, ExpertLatent, ExpertWeights, Experts, Ffn, FfnWeights, LayerWeights, Linear,
+        ModelConfig, Norm, NormSlot, PerLayerTable, PerLayerWeights, RecurrentConfig, Register, SharedExpert, Step,
     },
 };
 
@@ -119,16 +119,18 @@ type ExpertShape = (usize, usize, usize);
 /// (`ffn_gate_up_exps`), or, in older files, one by one (`ffn_up.3`). Experts without a gate have only `ffn_up`.
 pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, n: usize) -> Result<ExpertWeights> {
     let (d, n_ff, count) = (config.d_model, experts.n_ff, experts.count);
-    let (gates, ups) = match gates_and_ups(loader, (count, n_ff, d), n)? {
+    let latent = expert_latent(loader, d, n)?;
+    let width = latent.as_ref().map_or(d, |latent| latent.down.weight.rows());
+    let (gates, ups) = match gates_and_ups(loader, (count, n_ff, width), n)? {
         Some([gates, ups]) => (Some(gates), ups),
         None => {
             let first = |stem: &str| format!("blk.{n}.{stem}");
             let gated = loader.has(&first("ffn_gate_exps.weight")) || loader.has(&first("ffn_gate.0.weight"));
-            let gates = gated.then(|| linears(loader, "ffn_gate", (count, n_ff, d), n)).transpose()?;
-            (gates, linears(loader, "ffn_up", (count, n_ff, d), n)?)
+            let gates = gated.then(|| linears(loader, "ffn_gate", (count, n_ff, width), n)).transpose()?;
+            (gates, linears(loader, "ffn_up", (count, n_ff, width), n)?)
         }
     };
-    let downs = linears(loader, "ffn_down", (count, d, n_ff), n)?;
+    let downs = linears(loader, "ffn_down", (count, width, n_ff), n)?;
     let mut gates = gates.into_iter().flatten();
     let ffn = |(up, down)| FfnWeights { gate: gates.next(), up, down: Down::Outputs(down) };
     Ok(ExpertWeights {
@@ -136,10 +138,22 @@ pub(super) fn moe(loader: &Loader<'_>, config: &ModelConfig, experts: &Experts, 
         router_norm: None,
         scale: None,
         selection_bias: loader.optional_vector(&format!("blk.{n}.exp_probs_b.bias"), count)?,
+        latent: latent.map(Box::new),
         experts: ups.into_iter().zip(downs).map(ffn).collect(),
         shared: shared_expert(loader, d, n)?.map(Box::new),
         file_down: Vec::new(),
     })
+}
+
+/// The routed experts' way into a latent and out of it, if layer `n` has one: the tensors' shapes tell its width.
+fn expert_latent(loader: &Loader<'_>, d: usize, n: usize) -> Result<Option<ExpertLatent>> {
+    let [down, up] = ["down", "up"].map(|which| format!("blk.{n}.ffn_latent_{which}"));
+    let Some(width) = loader.find(&format!("{down}.weight")).map(Tensor::rows) else { return Ok(None) };
+    let latent = ExpertLatent { down: loader.linear(&down, width, d)?, up: loader.linear(&up, d, width)? };
+    match &latent.up.bias {
+        Some(bias) => Err(loader.tensor_error(&format!("{up}.bias"), "no bias of latent experts", bias.len())),
+        None => Ok(Some(latent)),
+    }
 }
 
 /// The inputs that layers have of their own, if the model has them.

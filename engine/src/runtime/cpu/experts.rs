@@ -7,7 +7,7 @@ use super::{
     products::Few, routing::Routing,
 };
 use crate::{
-    cpu::Cpu,
+    cpu::{Cpu, MatmulJob},
     error::{Error, Result},
     format::Matrix,
     model::{ExpertWeights, Ffn, FfnWeights, ModelConfig},
@@ -24,10 +24,13 @@ pub(crate) struct MoeFfn {
     gathered: Vec<f32>,
     /// `[members, d_model]`, outputs.
     expert_out: Vec<f32>,
+    /// `[tokens, latent]`, inputs and sum of routed experts that work in a latent.
+    latent: [Vec<f32>; 2],
     firing: ExpertFiring,
 }
 
 /// The experts of one layer for one chunk.
+#[derive(Clone, Copy)]
 struct ExpertTask<'a> {
     cpu: &'a Cpu,
     config: &'a ModelConfig,
@@ -165,8 +168,43 @@ impl MoeFfn {
         Ok(work)
     }
 
-    /// Computes the chosen experts: a single token's together, a chunk's one after the other.
+    /// Computes the chosen experts, in their latent if they have one.
     fn compute(
+        &mut self,
+        expert_task: &ExpertTask<'_>,
+        ffn: &mut CpuFfn,
+        out: &mut [f32],
+        work: &mut FfnWork,
+        probe: &mut dyn Probe,
+    ) -> Result<()> {
+        let ExpertTask { cpu, task, weights, .. } = *expert_task;
+        let Some(latent) = &weights.latent else { return self.compute_chosen(expert_task, ffn, out, work, probe) };
+        let (mut x, mut sum) = (std::mem::take(&mut self.latent[0]), std::mem::take(&mut self.latent[1]));
+        let len = task.tokens * latent.down.weight.rows();
+        grow(&mut x, Some(len), WHAT)?;
+        grow(&mut sum, Some(len), WHAT)?;
+        let down = MatmulJob { weight: &latent.down.weight, bias: latent.down.bias.as_deref(), out: &mut x[..len] };
+        cpu.matmul(&mut [down], task.x, task.tokens);
+        let routed = LayerTask { x: &x[..len], ..*task };
+        let routed = ExpertTask { task: &routed, whole: false, ..*expert_task };
+        let done = self.compute_chosen(&routed, ffn, &mut sum[..len], work, probe);
+        cpu.matmul(&mut [MatmulJob { weight: &latent.up.weight, bias: None, out }], &sum[..len], task.tokens);
+        self.latent = [x, sum];
+        done?;
+        work.read_all(&latent.down.weight);
+        work.read_all(&latent.up.weight);
+        if let Some(expert) = weights.shared.as_ref().filter(|_| expert_task.whole) {
+            self.members.clear();
+            self.members.extend(self.routing.gates().iter().copied().take(task.tokens).enumerate());
+            let at = (weights.experts.len(), &expert.ffn);
+            let shows = probe.wants_ffn_hidden();
+            work.add(self.compute_expert(expert_task, at, ffn, out, shows.then_some(probe))?);
+        }
+        Ok(())
+    }
+
+    /// Computes the chosen experts: a single token's together, a chunk's one after the other.
+    fn compute_chosen(
         &mut self,
         expert_task: &ExpertTask<'_>,
         ffn: &mut CpuFfn,
@@ -255,7 +293,9 @@ impl MoeFfn {
 
     /// Bytes held.
     pub(crate) fn bytes(&self) -> u64 {
-        let floats = [&self.gathered, &self.expert_out].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();
+        let [x, sum] = &self.latent;
+        let floats =
+            [&self.gathered, &self.expert_out, x, sum].map(Vec::capacity).iter().sum::<usize>() * size_of::<f32>();
         let members = self.members.capacity() * size_of::<(usize, f32)>();
         (floats + members) as u64 + self.routing.bytes() + self.firing.bytes()
     }

@@ -4,6 +4,7 @@
 mod experts;
 mod faults;
 mod firing;
+mod latent_experts;
 mod moving;
 mod placements;
 mod recurrent;
