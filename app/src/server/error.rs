@@ -54,8 +54,9 @@ impl ApiError {
 
     /// 404: no route has this path.
     pub fn not_found(path: &str) -> Self {
-        let message =
-            format!("there is nothing at {path}; the model answers at /v1/chat/completions and /v1/completions");
+        let message = format!(
+            "there is nothing at {path}; the model answers at /v1/chat/completions, /v1/completions and /v1/messages"
+        );
         ApiError::new(StatusCode::NOT_FOUND, "invalid_request_error", message)
     }
 

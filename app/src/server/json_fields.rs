@@ -21,9 +21,14 @@ impl JsonFields {
         let value = serde_json::from_slice(body)
             .map_err(|error| ApiError::bad_request(format!("the body is not JSON: {error}")))?;
         match value {
-            Value::Object(map) => Ok(JsonFields { map, prefix: String::new() }),
+            Value::Object(map) => Ok(JsonFields::of_body(map)),
             other => Err(ApiError::bad_request(format!("the body: expected a JSON object, got {}", quoted(&other)))),
         }
+    }
+
+    /// Fields of a request's body.
+    pub fn of_body(map: Map<String, Value>) -> Self {
+        JsonFields { map, prefix: String::new() }
     }
 
     /// Fields of `value`, which errors call `path`.

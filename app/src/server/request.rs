@@ -60,10 +60,19 @@ pub struct CompletionRequest {
 }
 
 impl CompletionRequest {
-    /// Parses a request's body. Missing fields have the values of `model.defaults`; a field that cannot be honoured is refused by name.
-    /// If not `strict`, another model's name is accepted, and what clients of other servers send beside OpenAI's fields.
+    /// Parses a request's body: [`CompletionRequest::read`].
     pub fn parse(endpoint: Endpoint, body: &[u8], model: &ServedModel, strict: bool) -> Result<Self, ApiError> {
-        let mut fields = JsonFields::parse(body)?;
+        Self::read(endpoint, JsonFields::parse(body)?, model, strict)
+    }
+
+    /// Reads the fields of a body. Missing ones have the values of `model.defaults`; a field that cannot be honoured is refused by name.
+    /// If not `strict`, another model's name is accepted, and what clients of other servers send beside OpenAI's fields.
+    pub fn read(
+        endpoint: Endpoint,
+        mut fields: JsonFields,
+        model: &ServedModel,
+        strict: bool,
+    ) -> Result<Self, ApiError> {
         if let Some(name) = fields.string("model")?
             && strict
             && name != model.name

@@ -10,6 +10,22 @@ use thermocline_engine::session::{GenerationStats, StopReason};
 
 use super::{answer_reader::AnswerPiece, choices::Choice, request::Endpoint};
 
+/// One server-sent event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamEvent {
+    /// Its name, in protocols whose events have one.
+    pub name: Option<&'static str>,
+    /// Its data.
+    pub data: String,
+}
+
+/// A new identifier: `prefix` and hexadecimal digits.
+pub fn new_id(prefix: &str) -> String {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{prefix}{:x}{:04x}", now.as_nanos(), COUNT.fetch_add(1, Relaxed) & 0xffff)
+}
+
 /// Formatter of one answer: its id, time and model are the same in every chunk.
 #[derive(Debug)]
 pub struct CompletionFormat {
@@ -22,13 +38,11 @@ pub struct CompletionFormat {
 impl CompletionFormat {
     /// A formatter with a new id.
     pub fn new(endpoint: Endpoint, model: String) -> Self {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let prefix = match endpoint {
-            Endpoint::Chat => "chatcmpl",
-            Endpoint::Completion => "cmpl",
-        };
-        let id = format!("{prefix}-{:x}{:04x}", now.as_nanos(), COUNT.fetch_add(1, Relaxed) & 0xffff);
+        let id = new_id(match endpoint {
+            Endpoint::Chat => "chatcmpl-",
+            Endpoint::Completion => "cmpl-",
+        });
         CompletionFormat { endpoint, id, created: now.as_secs(), model }
     }
 

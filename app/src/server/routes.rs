@@ -9,7 +9,7 @@ use axum::{
     handler::Handler,
     http::{
         HeaderName, HeaderValue, Method, StatusCode, Uri,
-        header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
+        header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS},
     },
     middleware::{Next, from_fn_with_state, map_response},
     response::{IntoResponse, Response},
@@ -19,6 +19,8 @@ use serde_json::{Value, json};
 use tower_http::{limit::RequestBodyLimitLayer, normalize_path::NormalizePath, set_header::SetResponseHeaderLayer};
 
 use super::{
+    answer_format::AnswerFormat,
+    anthropic::{self, MessageFormat},
     choices::{Choice, ChoiceReaders},
     connections::Connection,
     context::ServerContext,
@@ -26,7 +28,9 @@ use super::{
     error::ApiError,
     event_stream::event_stream,
     generation::Generation,
-    guard, key,
+    guard,
+    json_fields::JsonFields,
+    key,
     metrics::{MEDIA_TYPE, metrics},
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
     request::{CompletionRequest, Endpoint},
@@ -40,14 +44,39 @@ const LONG_BODY: usize = 64 << 10;
 
 type Context = State<Arc<ServerContext>>;
 
+/// The protocol of a request for an answer.
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
+    /// OpenAI's.
+    Completions(Endpoint),
+    /// Anthropic's.
+    Messages,
+}
+
+/// A request for an answer as it was parsed: the name of the model it was parsed for, and how many tokens the prompt has, where the answer
+/// begins with that.
+struct ParsedRequest {
+    completion: CompletionRequest,
+    name: String,
+    prompt_tokens: usize,
+}
+
 /// Builds the service that answers every request. Slashes at the end of a path are ignored.
 pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
     let key_required = Router::new()
         .route("/v1/models", get_only(models))
         .route("/v1/models/{*name}", get_only(model))
         .route("/v1/thermocline", get_only(status))
-        .route("/v1/chat/completions", post_only(|it, by, body| complete(Endpoint::Chat, it, by, body)))
-        .route("/v1/completions", post_only(|it, by, body| complete(Endpoint::Completion, it, by, body)))
+        .route(
+            "/v1/chat/completions",
+            post_only(|it, by, body| complete(Protocol::Completions(Endpoint::Chat), it, by, body)),
+        )
+        .route(
+            "/v1/completions",
+            post_only(|it, by, body| complete(Protocol::Completions(Endpoint::Completion), it, by, body)),
+        )
+        .route("/v1/messages", post_only(|it, by, body| complete(Protocol::Messages, it, by, body)))
+        .route("/v1/messages/count_tokens", post_only(count_tokens))
         .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
         .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
         .route("/tokenizer_info", get_only(tokenizer_info))
@@ -83,15 +112,20 @@ fn post_only<T: 'static>(handler: impl Handler<T, Arc<ServerContext>>) -> Method
     post(handler).fallback(async |method: Method, uri: Uri| ApiError::method(&method, uri.path(), "POST"))
 }
 
-/// Counts the request and records its refusal.
+/// Counts the request and records its refusal, which has the shape of the path's protocol.
 async fn record(State(context): Context, request: Request, next: Next) -> Response {
     context.record_request();
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
     let response = next.run(request).await;
-    if let Some(error) = response.extensions().get::<ApiError>() {
-        context.record_refusal(format!("{method} {path}: {} ({})", error.message, error.status.as_u16()));
+    let Some(error) = response.extensions().get::<ApiError>() else { return response };
+    context.record_refusal(format!("{method} {path}: {} ({})", error.message, error.status.as_u16()));
+    if !path.starts_with(anthropic::PATH) {
+        return response;
     }
-    response
+    let body = anthropic::error_body(error).to_string();
+    let (mut parts, _) = response.into_parts();
+    parts.headers.remove(CONTENT_LENGTH);
+    Response::from_parts(parts, Body::from(body))
 }
 
 /// Refuses foreign host names and web pages whose origin is not allowed.
@@ -154,7 +188,7 @@ async fn metrics_text(State(context): Context) -> Result<Response, ApiError> {
 
 /// Answers about tokens, on another thread: long texts take seconds.
 async fn about_tokens(
-    answer: fn(&[u8], &ServedModel) -> Result<Value, ApiError>,
+    answer: impl FnOnce(&[u8], &ServedModel) -> Result<Value, ApiError> + Send + 'static,
     State(context): Context,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
@@ -165,17 +199,23 @@ async fn about_tokens(
 }
 
 async fn complete(
-    endpoint: Endpoint,
+    protocol: Protocol,
     State(context): Context,
     Extension(connection): Extension<Arc<Connection>>,
     body: Body,
 ) -> Result<Response, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
     let active = connection.answer();
-    let (completion, name) = parse(endpoint, body, &context).await?;
-    let format = CompletionFormat::new(endpoint, name.clone());
+    let ParsedRequest { completion, name, prompt_tokens } = parse(protocol, body, &context).await?;
+    let (endpoint, format) = match protocol {
+        Protocol::Completions(endpoint) => {
+            let (format, include_usage) = (CompletionFormat::new(endpoint, name.clone()), completion.include_usage);
+            (endpoint, AnswerFormat::Completion { format, include_usage })
+        }
+        Protocol::Messages => (Endpoint::Chat, AnswerFormat::Message(MessageFormat::new(name.clone(), prompt_tokens))),
+    };
     let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
-    let (stream, include_usage) = (completion.stream, completion.include_usage);
+    let stream = completion.stream;
     let start = {
         let context = Arc::clone(&context);
         async move {
@@ -185,7 +225,7 @@ async fn complete(
         }
     };
     if stream {
-        return event_stream(start, format, readers, include_usage).await;
+        return event_stream(start, format, readers).await;
     }
     let (mut generation, mut update, _active) = start.await?;
     let mut choices = Vec::new();
@@ -211,19 +251,54 @@ async fn complete(
 
 /// Parses a body for the model that is open, whose name is returned. Large bodies are parsed on another thread: parsing 8 MB takes
 /// a second, in which no other answer would go on.
-async fn parse(
-    endpoint: Endpoint,
-    body: Vec<u8>,
-    context: &Arc<ServerContext>,
-) -> Result<(CompletionRequest, String), ApiError> {
+async fn parse(protocol: Protocol, body: Vec<u8>, context: &Arc<ServerContext>) -> Result<ParsedRequest, ApiError> {
     // Released before the request waits: a model that is held cannot be closed.
     let (model, strict, long) = (context.model()?, context.options.strict, body.len() > LONG_BODY);
-    let parse = move || Ok((CompletionRequest::parse(endpoint, &body, &model, strict)?, model.name));
+    let parse = move || {
+        let (completion, prompt_tokens) = match protocol {
+            Protocol::Completions(endpoint) => (CompletionRequest::parse(endpoint, &body, &model, strict)?, 0),
+            Protocol::Messages => {
+                let completion = parse_messages(&body, &model, strict, false)?;
+                // A stream begins with the count; encoding takes milliseconds.
+                let counted = if completion.stream { prompt_tokens(&completion, &model)? } else { 0 };
+                (completion, counted)
+            }
+        };
+        Ok(ParsedRequest { completion, name: model.name, prompt_tokens })
+    };
     if !long {
         return parse();
     }
     let parsed = tokio::task::spawn_blocking(parse).await;
     parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
+}
+
+/// Parses a request of Anthropic's.
+fn parse_messages(
+    body: &[u8],
+    model: &ServedModel,
+    strict: bool,
+    only_counts: bool,
+) -> Result<CompletionRequest, ApiError> {
+    let fields = JsonFields::of_body(anthropic::chat_body(body, only_counts)?);
+    CompletionRequest::read(Endpoint::Chat, fields, model, strict)
+}
+
+/// Tokens of a request's prompt.
+fn prompt_tokens(completion: &CompletionRequest, model: &ServedModel) -> Result<usize, ApiError> {
+    let Some(request) = completion.requests.first() else { return Ok(0) };
+    let tokens = model.engine.prompt_tokens(request.prompt.clone(), &request.chat);
+    tokens.map(|tokens| tokens.len()).map_err(|error| ApiError::from(&error))
+}
+
+/// `POST /v1/messages/count_tokens`: the tokens that a message's prompt would have.
+async fn count_tokens(context: Context, body: Body) -> Result<Json<Value>, ApiError> {
+    let strict = context.options.strict;
+    let count = move |body: &[u8], model: &ServedModel| {
+        let completion = parse_messages(body, model, strict, true)?;
+        Ok(json!({ "input_tokens": prompt_tokens(&completion, model)? }))
+    };
+    about_tokens(count, context, body).await
 }
 
 /// Entry of the list of models.

@@ -12,7 +12,7 @@ use super::{
     ChatOptions, ContextPolicy, Event, GenerationStats, LogprobsRequest, Message, Prompt, Request, Role,
     SpeculationMode, StopReason, TokenLogprobs,
     context::{ComputedLogits, Context, WantedLogits},
-    engine::EngineState,
+    engine::{Engine, EngineState},
     neurons::{GenerationProbe, HotSetAdaptation},
     request::EventSender,
     sampling::{Breakers, GrammarState, Sampler},
@@ -457,6 +457,17 @@ struct EncodedPrompt {
     starts_text: bool,
     /// Of answers in a chat.
     parser: Option<AnswerParser>,
+}
+
+impl Engine {
+    /// Ids of the tokens that a request's prompt has, rendered by the chat template with `chat` if it is a chat.
+    ///
+    /// # Errors
+    /// [`Error::Template`] if the template refuses the messages, [`Error::Invalid`] for a chat to continue that does not end with the
+    /// assistant.
+    pub fn prompt_tokens(&self, prompt: Prompt, chat: &ChatOptions) -> Result<Vec<u32>> {
+        Ok(encode(self.state(), prompt, chat, None)?.tokens)
+    }
 }
 
 /// Encodes a prompt. `limit`: tokens beyond which it is refused; a text that must have more is refused before it is encoded.

@@ -17,6 +17,7 @@ mod cli_usage;
 mod icons;
 mod portable;
 mod server_answers;
+mod server_anthropic;
 mod server_limits;
 mod server_logprobs;
 mod server_tokens;

@@ -410,7 +410,7 @@ fn latent_attention_of_absurd_sizes_is_refused() {
         ("blk.1.attn_v_b.weight", "[4, 32, 32]"),
         ("blk.2.attn_kv_a_norm.weight", "[32]"),
         ("blk.0.attn_kv_a_mqa.weight", "[48, 64]"),
-        ("blk.1.attn_q_a.weight", "blk.1.attn_q.weight"),
+        ("blk.1.attn_q_a.weight", "blk.1.attn_q_a.weight`: expected shape [32, 64]"),
         ("blk.1.attn_q_b.weight", "[160, 32]"),
     ] {
         let error = changed(file, |tensors| tensors.retain(|tensor| tensor.name != name)).unwrap_err().to_string();
@@ -684,8 +684,7 @@ fn gemma4_moe_files_that_lack_parts_are_refused() {
 fn gemma3n_folders_that_contradict_themselves_are_refused() {
     let folder = "models/gemma3n";
     let model = changed(folder, |_| ()).unwrap();
-    let error = device_support(&model).unwrap_err().to_string();
-    assert!(error.contains("several streams (AltUp) in layer 0"), "{error}");
+    device_support(&model).unwrap();
     for (name, expected) in [
         ("altup_proj.1.weight", "[48, 48]"),
         ("blk.3.altup_predict_coef.weight", "[16, 4]"),
