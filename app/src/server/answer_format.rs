@@ -8,6 +8,7 @@ use super::{
     anthropic::{self, MessageFormat},
     choices::Choice,
     error::ApiError,
+    ollama::{self, LinesFormat},
     response::{CompletionFormat, StreamEvent},
 };
 
@@ -23,6 +24,8 @@ pub enum AnswerFormat {
     },
     /// Anthropic's message.
     Message(MessageFormat),
+    /// Ollama's lines.
+    Lines(LinesFormat),
 }
 
 impl AnswerFormat {
@@ -33,7 +36,15 @@ impl AnswerFormat {
             AnswerFormat::Message(format) => {
                 choices.first().map(|choice| format.whole(choice, total)).unwrap_or_default()
             }
+            AnswerFormat::Lines(format) => {
+                choices.first().map(|choice| format.whole(choice, total)).unwrap_or_default()
+            }
         }
+    }
+
+    /// True if events are lines rather than server-sent events.
+    pub fn is_lines(&self) -> bool {
+        matches!(self, AnswerFormat::Lines(_))
     }
 
     /// The events before the first text of choice `index`.
@@ -41,6 +52,7 @@ impl AnswerFormat {
         match self {
             AnswerFormat::Completion { format, .. } => self.chunks(format.first_chunk(index)),
             AnswerFormat::Message(format) => format.first_events(),
+            AnswerFormat::Lines(_) => Vec::new(),
         }
     }
 
@@ -58,6 +70,7 @@ impl AnswerFormat {
                 self.chunks(chunks)
             }
             AnswerFormat::Message(format) => format.piece_events(pieces),
+            AnswerFormat::Lines(format) => format.piece_events(pieces),
         }
     }
 
@@ -83,6 +96,10 @@ impl AnswerFormat {
                 Some(total) => format.last_events(reason, called, total),
                 None => Vec::new(),
             },
+            AnswerFormat::Lines(format) => match total {
+                Some(total) => format.last_events(reason, total),
+                None => Vec::new(),
+            },
         }
     }
 
@@ -93,6 +110,7 @@ impl AnswerFormat {
             AnswerFormat::Message(_) => {
                 StreamEvent { name: Some("error"), data: anthropic::error_body(error).to_string() }
             }
+            AnswerFormat::Lines(_) => StreamEvent { name: None, data: ollama::error_body(error).to_string() },
         }
     }
 

@@ -76,9 +76,11 @@ impl ChoiceReaders {
             self.total.reused_tokens += stats.reused_tokens;
         }
         self.total.generated_tokens += stats.generated_tokens;
+        self.total.prompt_time += stats.prompt_time;
+        self.total.decode_time += stats.decode_time;
     }
 
-    /// Token counts of all choices.
+    /// Token counts and times of all choices.
     pub fn total(&self) -> &GenerationStats {
         &self.total
     }

@@ -1,4 +1,4 @@
-//! Answers sent while they are generated, as server-sent events.
+//! Answers sent while they are generated, as server-sent events or lines of JSON.
 
 use std::{convert::Infallible, pin::Pin, time::Duration};
 
@@ -10,9 +10,13 @@ use super::{
     generation::{Generation, GenerationUpdate},
     response::StreamEvent,
 };
-use axum::response::{
-    IntoResponse, Response,
-    sse::{Event, Sse},
+use axum::{
+    body::Body,
+    http::header::CONTENT_TYPE,
+    response::{
+        IntoResponse, Response,
+        sse::{Event, Sse},
+    },
 };
 use futures_util::{StreamExt, stream};
 
@@ -33,6 +37,32 @@ struct AnswerStream {
     format: AnswerFormat,
     readers: ChoiceReaders,
     reader: ChoiceReader,
+}
+
+/// One part of a stream.
+enum Part {
+    Event(StreamEvent),
+    /// A sign of life, which says nothing.
+    Comment(&'static str),
+}
+
+impl Part {
+    /// As a server-sent event.
+    fn event(self) -> Event {
+        match self {
+            Part::Event(StreamEvent { name: Some(name), data }) => Event::default().event(name).data(data),
+            Part::Event(StreamEvent { name: None, data }) => Event::default().data(data),
+            Part::Comment(text) => Event::default().comment(text),
+        }
+    }
+
+    /// As a line; comments are none.
+    fn line(self) -> Option<String> {
+        match self {
+            Part::Event(StreamEvent { data, .. }) => Some(data + "\n"),
+            Part::Comment(_) => None,
+        }
+    }
 }
 
 /// A generation that has begun.
@@ -63,24 +93,28 @@ pub async fn event_stream(
         }
         Err(_) => StreamState::Waiting(start),
     };
-    let reader = readers.next_reader();
+    let (reader, as_lines) = (readers.next_reader(), format.is_lines());
     let answer = AnswerStream { state, format, readers, reader };
-    let events = stream::unfold(Some(answer), async |answer| Some(answer?.next_events().await));
-    let events = events.flat_map(|events| stream::iter(events.into_iter().map(Ok::<_, Infallible>)));
-    Ok(Sse::new(events).into_response())
+    let parts = stream::unfold(Some(answer), async |answer| Some(answer?.next_parts().await));
+    let parts = parts.flat_map(stream::iter);
+    if as_lines {
+        let lines = parts.filter_map(async |part| part.line().map(Ok::<_, Infallible>));
+        return Ok(([(CONTENT_TYPE, "application/x-ndjson")], Body::from_stream(lines)).into_response());
+    }
+    Ok(Sse::new(parts.map(|part| Ok::<_, Infallible>(part.event()))).into_response())
 }
 
 impl AnswerStream {
-    /// The next events, and the stream if more follow.
-    async fn next_events(mut self) -> (Vec<Event>, Option<Self>) {
+    /// The next parts, and the stream if more follow.
+    async fn next_parts(mut self) -> (Vec<Part>, Option<Self>) {
         let mut events: Vec<StreamEvent> = Vec::new();
         let update = match self.state {
             StreamState::Waiting(mut start) => match tokio::time::timeout(COMMENT_INTERVAL, &mut start).await {
                 Err(_) => {
                     self.state = StreamState::Waiting(start);
-                    return (vec![Event::default().comment("waiting for the model")], Some(self));
+                    return (vec![Part::Comment("waiting for the model")], Some(self));
                 }
-                Ok(Err(error)) => return (as_events(vec![self.format.error_event(&error)]), None),
+                Ok(Err(error)) => return (vec![Part::Event(self.format.error_event(&error))], None),
                 Ok(Ok((generation, first, active))) => {
                     self.state = StreamState::Running(Box::new(RunningStream {
                         generation,
@@ -97,7 +131,7 @@ impl AnswerStream {
                 }
                 None => match tokio::time::timeout(COMMENT_INTERVAL, running.generation.next_update()).await {
                     Ok(update) => update,
-                    Err(_) => return (vec![Event::default().comment("computing")], Some(self)),
+                    Err(_) => return (vec![Part::Comment("computing")], Some(self)),
                 },
             },
         };
@@ -124,7 +158,7 @@ impl AnswerStream {
                 true
             }
         };
-        (as_events(events), (!ends).then_some(self))
+        (events.into_iter().map(Part::Event).collect(), (!ends).then_some(self))
     }
 
     /// Begins the next choice; `false` if there is none.
@@ -136,15 +170,4 @@ impl AnswerStream {
         }
         started
     }
-}
-
-fn as_events(events: Vec<StreamEvent>) -> Vec<Event> {
-    let event = |StreamEvent { name, data }| {
-        let event = match name {
-            Some(name) => Event::default().event(name),
-            None => Event::default(),
-        };
-        event.data(data)
-    };
-    events.into_iter().map(event).collect()
 }

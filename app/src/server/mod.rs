@@ -1,10 +1,10 @@
-//! An HTTP server that speaks OpenAI's protocol and Anthropic's. A [`Server`] listens as its [`ServerOptions`] say and answers with the model that a
+//! An HTTP server that speaks OpenAI's protocol, Anthropic's and Ollama's. A [`Server`] listens as its [`ServerOptions`] say and answers with the model that a
 //! [`ModelSource`] names at the moment, so that the terminal and the window share it; a [`ServerSwitch`] is the window's.
 //!
 //! The `listener` accepts `connections`. A request passes the `guard` (origins and headers), with it `host`, the `key` and the `routes`; `read_body` reads its body within limits, and
 //! `request` (with `json_fields`, `messages` and `prompts`) parses it, naming every field that the engine cannot honour. Then it waits in the
-//! `queue` for the one session; a `generation` is the engine's work for it. `choices` are what it answers; `answer_reader` tells their reasoning, content and calls of tools apart, `answer_format` writes them in the client's protocol (`response`, with `logprobs`, is OpenAI's, [`anthropic`] is a
-//! folder), `event_stream` sends it while
+//! `queue` for the one session; a `generation` is the engine's work for it. `choices` are what it answers; `answer_reader` tells their reasoning, content and calls of tools apart, `answer_format` writes them in the client's protocol (`response`, with `logprobs`, is OpenAI's, [`anthropic`] and
+//! [`ollama`] are folders), `event_stream` sends it while
 //! it is generated, `error` is every refusal, and `engine_status` and `metrics` report what the engine is doing; `tokens` encodes and decodes. The `context` is shared by all of
 //! them. All of it runs on one thread of its own, and nothing in it blocks; large bodies are parsed on others.
 
@@ -26,6 +26,7 @@ mod listener;
 mod logprobs;
 mod messages;
 mod metrics;
+mod ollama;
 mod options;
 mod prompts;
 mod queue;

@@ -32,6 +32,7 @@ use super::{
     json_fields::JsonFields,
     key,
     metrics::{MEDIA_TYPE, metrics},
+    ollama::{self, LinesFormat, OllamaBody},
     read_body::{LARGEST_BODY, LARGEST_DRAINED_BODY, read_body},
     request::{CompletionRequest, Endpoint},
     response::CompletionFormat,
@@ -51,13 +52,19 @@ enum Protocol {
     Completions(Endpoint),
     /// Anthropic's.
     Messages,
+    /// Ollama's, for a chat.
+    OllamaChat,
+    /// Ollama's, for a text.
+    OllamaGenerate,
 }
 
 /// A request for an answer as it was parsed: the name of the model it was parsed for, and how many tokens the prompt has, where the answer
 /// begins with that.
 struct ParsedRequest {
-    completion: CompletionRequest,
+    /// `None`: only that the model be loaded.
+    completion: Option<CompletionRequest>,
     name: String,
+    endpoint: Endpoint,
     prompt_tokens: usize,
 }
 
@@ -77,6 +84,18 @@ pub fn routes(context: Arc<ServerContext>) -> NormalizePath<Router> {
         )
         .route("/v1/messages", post_only(|it, by, body| complete(Protocol::Messages, it, by, body)))
         .route("/v1/messages/count_tokens", post_only(count_tokens))
+        .route("/api/chat", post_only(|it, by, body| complete(Protocol::OllamaChat, it, by, body)))
+        .route("/api/generate", post_only(|it, by, body| complete(Protocol::OllamaGenerate, it, by, body)))
+        .route("/api/show", post_only(show))
+        .route(
+            "/api/tags",
+            get_only(async |State(context): Context| Json(ollama::model_list(context.model().ok().as_ref()))),
+        )
+        .route(
+            "/api/ps",
+            get_only(async |State(context): Context| Json(ollama::running(context.model().ok().as_ref()))),
+        )
+        .route("/api/version", get_only(async || Json(ollama::version())))
         .route("/tokenize", post_only(|it, body| about_tokens(tokens::tokenize, it, body)))
         .route("/detokenize", post_only(|it, body| about_tokens(tokens::detokenize, it, body)))
         .route("/tokenizer_info", get_only(tokenizer_info))
@@ -119,10 +138,11 @@ async fn record(State(context): Context, request: Request, next: Next) -> Respon
     let response = next.run(request).await;
     let Some(error) = response.extensions().get::<ApiError>() else { return response };
     context.record_refusal(format!("{method} {path}: {} ({})", error.message, error.status.as_u16()));
-    if !path.starts_with(anthropic::PATH) {
-        return response;
-    }
-    let body = anthropic::error_body(error).to_string();
+    let body = match &*path {
+        path if path.starts_with(anthropic::PATH) => anthropic::error_body(error).to_string(),
+        path if path.starts_with(ollama::PATH) => ollama::error_body(error).to_string(),
+        _ => return response,
+    };
     let (mut parts, _) = response.into_parts();
     parts.headers.remove(CONTENT_LENGTH);
     Response::from_parts(parts, Body::from(body))
@@ -206,13 +226,16 @@ async fn complete(
 ) -> Result<Response, ApiError> {
     let body = read_body(body, context.options.timeout).await?;
     let active = connection.answer();
-    let ParsedRequest { completion, name, prompt_tokens } = parse(protocol, body, &context).await?;
-    let (endpoint, format) = match protocol {
+    let ParsedRequest { completion, name, endpoint, prompt_tokens } = parse(protocol, body, &context).await?;
+    let chat = matches!(protocol, Protocol::OllamaChat);
+    let Some(completion) = completion else { return Ok(Json(ollama::loaded(&name, chat)).into_response()) };
+    let format = match protocol {
         Protocol::Completions(endpoint) => {
             let (format, include_usage) = (CompletionFormat::new(endpoint, name.clone()), completion.include_usage);
-            (endpoint, AnswerFormat::Completion { format, include_usage })
+            AnswerFormat::Completion { format, include_usage }
         }
-        Protocol::Messages => (Endpoint::Chat, AnswerFormat::Message(MessageFormat::new(name.clone(), prompt_tokens))),
+        Protocol::Messages => AnswerFormat::Message(MessageFormat::new(name.clone(), prompt_tokens)),
+        Protocol::OllamaChat | Protocol::OllamaGenerate => AnswerFormat::Lines(LinesFormat::new(name.clone(), chat)),
     };
     let mut readers = ChoiceReaders::new(endpoint, completion.choices, completion.tools, completion.echoes);
     let stream = completion.stream;
@@ -255,22 +278,37 @@ async fn parse(protocol: Protocol, body: Vec<u8>, context: &Arc<ServerContext>) 
     // Released before the request waits: a model that is held cannot be closed.
     let (model, strict, long) = (context.model()?, context.options.strict, body.len() > LONG_BODY);
     let parse = move || {
-        let (completion, prompt_tokens) = match protocol {
-            Protocol::Completions(endpoint) => (CompletionRequest::parse(endpoint, &body, &model, strict)?, 0),
+        let of_ollama = |OllamaBody { fields, endpoint }| {
+            let read = |fields| CompletionRequest::read(endpoint, JsonFields::of_body(fields), &model, strict);
+            Ok::<_, ApiError>((fields.map(read).transpose()?, endpoint, 0))
+        };
+        let (completion, endpoint, prompt_tokens) = match protocol {
+            Protocol::Completions(endpoint) => {
+                (Some(CompletionRequest::parse(endpoint, &body, &model, strict)?), endpoint, 0)
+            }
             Protocol::Messages => {
                 let completion = parse_messages(&body, &model, strict, false)?;
                 // A stream begins with the count; encoding takes milliseconds.
                 let counted = if completion.stream { prompt_tokens(&completion, &model)? } else { 0 };
-                (completion, counted)
+                (Some(completion), Endpoint::Chat, counted)
             }
+            Protocol::OllamaChat => of_ollama(ollama::chat_body(&body)?)?,
+            Protocol::OllamaGenerate => of_ollama(ollama::generate_body(&body)?)?,
         };
-        Ok(ParsedRequest { completion, name: model.name, prompt_tokens })
+        Ok(ParsedRequest { completion, name: model.name, endpoint, prompt_tokens })
     };
     if !long {
         return parse();
     }
     let parsed = tokio::task::spawn_blocking(parse).await;
     parsed.unwrap_or_else(|_| Err(ApiError::unavailable("the request could not be read: its parser failed")))
+}
+
+/// `POST /api/show`: whatever model it names, the open one.
+async fn show(State(context): Context, body: Body) -> Result<Json<Value>, ApiError> {
+    let body = read_body(body, context.options.timeout).await?;
+    JsonFields::parse(&body)?;
+    Ok(Json(ollama::show(&context.model()?)))
 }
 
 /// Parses a request of Anthropic's.

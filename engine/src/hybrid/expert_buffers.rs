@@ -34,7 +34,7 @@ pub(crate) struct ExpertBuffers {
     pub row: usize,
     pub shared: Option<SharedBuffers>,
     /// Of routed experts that work in a latent.
-    pub latent: Option<LatentBuffers>,
+    pub latent: Option<ExpertLatentBuffers>,
     /// `[chunk, pitch(d_model)]`: the router's input, where it is not the experts'.
     pub router_input: Option<Buffer>,
     shape: ExpertShape,
@@ -46,7 +46,7 @@ pub(crate) struct ExpertBuffers {
 
 /// Inputs and sum of routed experts that work in a latent.
 #[derive(Debug, Clone)]
-pub(crate) struct LatentBuffers {
+pub(crate) struct ExpertLatentBuffers {
     /// `[chunk, pitch(latent)]`
     pub x: Buffer,
     /// `[chunk, pitch(latent)]`
@@ -121,7 +121,7 @@ impl ExpertBuffers {
             shape.router_input.then(|| loader.scratch("input of the router", chunk * pitch(d_model))).transpose()?;
         let latent = shape.latent.map(|_| {
             let buffer = |what| loader.scratch(what, chunk * row);
-            Ok::<_, Error>(LatentBuffers {
+            Ok::<_, Error>(ExpertLatentBuffers {
                 x: buffer("latents of experts")?,
                 sum: buffer("sum of experts in their latent")?,
             })

@@ -54,7 +54,7 @@ pub(crate) struct ResidentExperts {
     upload: Option<ExpertUpload>,
     /// Gate, if it has one, and FFN of the shared expert.
     shared: Option<(Option<Product>, DenseFfn)>,
-    latent: Option<LatentOps>,
+    latent: Option<ExpertLatentOps>,
     neurons: LayerNeurons,
     /// Masks of the resident experts, and of their neurons with the shared expert's.
     resident: Vec<u32>,
@@ -70,7 +70,7 @@ pub(crate) struct ResidentExperts {
 
 /// The routed experts' way into a latent and out of it.
 #[derive(Debug)]
-struct LatentOps {
+struct ExpertLatentOps {
     down: Product,
     /// `Out = up(sum)`, and `Out += up(sum)`.
     up: Product,
@@ -79,7 +79,7 @@ struct LatentOps {
     add_shared: Option<Elementwise>,
 }
 
-impl LatentOps {
+impl ExpertLatentOps {
     /// Uploads the two maps. The way in reads `from`, the way out writes to `registers`' `Out`.
     fn new(
         loader: &mut Loader<'_, '_>,
@@ -105,7 +105,7 @@ impl LatentOps {
             .shared
             .as_ref()
             .map(|shared| Elementwise::new(loader.gpu, "add", &[], &[out, &shared.output], (registers.d_model, pitch)));
-        Ok(Some(LatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
+        Ok(Some(ExpertLatentOps { down, up, up_added, add_shared: add_shared.transpose()? }))
     }
 }
 
@@ -176,7 +176,7 @@ impl ResidentExperts {
             }
             _ => None,
         };
-        let latent = LatentOps::new(loader, &buffers, weights, (registers, from))?;
+        let latent = ExpertLatentOps::new(loader, &buffers, weights, (registers, from))?;
         let experts_from = buffers.latent.as_ref().map_or(from, |latent| &latent.x).clone();
         let work = router.work
             + latent.as_ref().map_or(0, |latent| latent.down.work + latent.up.work)

@@ -20,5 +20,6 @@ mod server_answers;
 mod server_anthropic;
 mod server_limits;
 mod server_logprobs;
+mod server_ollama;
 mod server_tokens;
 mod server_tools;
